@@ -1,0 +1,15 @@
+"""What a user did wrong, told in one line."""
+
+
+class UserError(SystemExit):
+    """An error that the user can mend: the command ends with one line on stderr and exit code 1.
+
+    It derives from ``SystemExit`` so that ``fairseq-train`` and ``fairseq-hydra-train``, whose error handling is
+    not ours, print the message without a traceback.
+
+    Args:
+        message: names the file, option or value at fault, and what to do about it.
+    """
+
+    def __init__(self, message: str):
+        super().__init__(f"error: {message}")

@@ -1,0 +1,27 @@
+from setuptools import find_packages, setup
+
+setup(
+    name="mae_lm_fairseq",
+    version="0.1.0",
+    description="Masked language models that never show [MASK] to the encoder, as a fairseq extension",
+    long_description=open("README.md", encoding="utf-8").read(),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    packages=find_packages(include=["mae_lm_fairseq", "mae_lm_fairseq.*"]),
+    python_requires=">=3.10,<3.13",
+    install_requires=[
+        # The maintained build of fairseq 0.12 that current pip installs and Python 3.11 imports.
+        "fairseq-fixed>=0.12.3.1",
+        # Below 2.6 torch.load executes pickles by default, and fairseq loads checkpoints with that default.
+        "torch>=2.6",
+        # fairseq 0.12 uses np.compat, which NumPy 2.5 removed.
+        "numpy>=1.24,<2.5",
+        "sentencepiece>=0.2.0",
+        "tqdm",
+    ],
+    extras_require={
+        "analysis": ["matplotlib", "scipy", "tensorboardX"],
+        "hf": ["transformers>=4.57", "safetensors"],
+        "test": ["pytest", "hypothesis", "ruff"],
+    },
+)
