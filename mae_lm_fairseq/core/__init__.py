@@ -1,0 +1,1 @@
+"""The network in pure PyTorch: neither fairseq nor transformers is imported here."""

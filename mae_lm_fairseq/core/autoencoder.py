@@ -1,0 +1,80 @@
+"""The masked autoencoder: encode what is visible, decode, predict what is masked."""
+
+from torch import Tensor, nn
+
+from .config import MaskedAutoencoderConfig, MaskJoin, RelativeBiasInit
+from .decoder import NoDecoder, SelfAttentionDecoder
+from .encoder import Encoder
+from .heads import LMHead
+from .packing import BatchLayout, Layout, pack
+from .relative_position import RelativePositionBias
+
+
+class MaskedAutoencoder(nn.Module):
+    """Masked language model in which one knob says where ``[MASK]`` joins.
+
+    After the encoder it is MAE-LM (Meng et al., ICLR 2024, arXiv 2302.02060); at the embeddings it is the vanilla
+    MLM of BERT and RoBERTa, made of the same parts.
+
+    Args:
+        config: the shape of the network.
+        vocab_size: number of tokens, special ones included.
+        pad, mask: ids of ``<pad>`` and ``<mask>``.
+    """
+
+    def __init__(self, config: MaskedAutoencoderConfig, vocab_size: int, pad: int, mask: int):
+        super().__init__()
+        self.config = config
+        self.mask = mask
+        self.encoder = Encoder(config, vocab_size, pad)
+        if config.mask_join is MaskJoin.decoder:
+            self.encoder_sees = "visible"
+            self.decoder = SelfAttentionDecoder(config, pad)
+        else:
+            self.encoder_sees = "sequence"
+            self.decoder = NoDecoder()
+        self.lm_head = LMHead(config.encoder_embed_dim, self.encoder.embed_tokens)
+        initialise(self, config)
+
+    def forward(self, tokens: Tensor, layout: BatchLayout) -> Tensor:
+        """Logits of the predicted positions.
+
+        Args:
+            tokens: [B, T] int64, the corrupted text.
+            layout: the batch's layout, see :func:`~mae_lm_fairseq.core.packing.batch_layout`.
+
+        Returns:
+            [number predicted, vocabulary], in the order of ``layout.predicted``.
+        """
+        states = self.encode(tokens, layout)
+        return self.predict(states[-1], layout)
+
+    def encode(self, tokens: Tensor, layout: BatchLayout) -> list[Tensor]:
+        """Packed states [N, dim] of the tokens that the encoder sees: of the embeddings and of every layer."""
+        encoded = self.encoder_layout(layout)
+        return self.encoder(pack(tokens, encoded), encoded)
+
+    def decode(self, states: Tensor, layout: BatchLayout) -> Tensor:
+        """Packed states [number predicted, dim] of the predicted positions, from the encoder's output."""
+        return self.decoder(states, self.encoder.embed_tokens.weight[self.mask], layout)
+
+    def predict(self, states: Tensor, layout: BatchLayout) -> Tensor:
+        """Logits [number predicted, vocabulary], from the encoder's output."""
+        return self.lm_head(self.decode(states, layout))
+
+    def encoder_layout(self, layout: BatchLayout) -> Layout:
+        """The positions of a batch that go through the encoder."""
+        return getattr(layout, self.encoder_sees)
+
+
+def initialise(model: nn.Module, config: MaskedAutoencoderConfig):
+    """BERT's initialisation: normal weights and embeddings, zero biases and padding, unit layer norms."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding | RelativePositionBias):
+            nn.init.normal_(module.weight, std=config.init_std)
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)
+        if isinstance(module, nn.Embedding):
+            nn.init.zeros_(module.weight[module.padding_idx])
+        if isinstance(module, RelativePositionBias) and config.relative_bias_init is RelativeBiasInit.neighbours:
+            module.lean_towards_neighbours()

@@ -1,0 +1,20 @@
+"""The language model head."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class LMHead(nn.Module):
+    """Dense layer, gelu, layer norm, and the token embedding matrix as output weights (BERT's, RoBERTa's head)."""
+
+    def __init__(self, dim: int, embed_tokens: nn.Embedding):
+        super().__init__()
+        self.dense = nn.Linear(dim, dim)
+        self.layer_norm = nn.LayerNorm(dim)
+        self.weight = embed_tokens.weight
+        self.bias = nn.Parameter(torch.zeros(embed_tokens.num_embeddings))
+
+    def forward(self, states: Tensor) -> Tensor:
+        """[N, dim] -> logits [N, vocabulary]."""
+        return F.linear(self.layer_norm(F.gelu(self.dense(states))), self.weight, self.bias)

@@ -1,0 +1,134 @@
+"""Ragged batches: which positions of a padded batch take part, and the ways between padded and packed.
+
+Symbols: B rows, T columns of the padded batch, N positions that take part, W the longest row among them.
+Everything but attention works on packed tensors [N, ...]; attention works on rows [B, W, ...].
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Layout(NamedTuple):
+    """Some positions of a [B, T] batch, row after row.
+
+    A named tuple of tensors and integers, so that fairseq can move it to a device; :func:`restore` gives back
+    the names.
+    """
+
+    index: Tensor
+    """[N] int64, ascending: place of each position in the flattened batch, ``row * T + column``."""
+    positions: Tensor
+    """[N] int64: position of each in its own text, from 0; padding does not count."""
+    slots: Tensor
+    """[N] int64: place of each in the flattened rows, ``row * W + rank in the row``."""
+    lengths: Tensor
+    """[B] int64: how many positions of each row take part."""
+    row_positions: Tensor
+    """[B, W] int64 (or [1, W] where all rows count 0, 1, 2, ...): ``positions`` in rows."""
+    rows: int
+    """B."""
+    width: int
+    """W."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the rows have no empty slot."""
+        return self.index.numel() == self.rows * self.width
+
+    def occupied(self) -> Tensor:
+        """[B, W] bool: which slots of the rows hold a position."""
+        return torch.arange(self.width, device=self.lengths.device) < self.lengths[:, None]
+
+
+class BatchLayout(NamedTuple):
+    """The three views of one batch that the network needs."""
+
+    sequence: Layout
+    """Every position that is not padding."""
+    visible: Layout
+    """The positions whose token is neither padding nor ``[MASK]``: what MAE-LM's encoder sees."""
+    predicted: Layout
+    """The positions that have a target."""
+    visible_in_sequence: Tensor
+    """[number visible] int64: where each visible position stands in the packed sequence."""
+    predicted_in_sequence: Tensor
+    """[number predicted] int64: where each predicted position stands in the packed sequence."""
+
+
+def layout_of(present: Tensor, positions: Tensor) -> Layout:
+    """The layout of the positions marked in ``present``.
+
+    Args:
+        present: [B, T] bool.
+        positions: [B, T] int64, position of each token in its own text.
+    """
+    rows, length = present.shape
+    index = present.flatten().nonzero().squeeze(1)
+    lengths = present.sum(1)
+    width = int(lengths.max()) if rows else 0
+    rank = present.cumsum(1) - 1
+    row = torch.div(index, max(length, 1), rounding_mode="floor")
+    slots = row * width + rank.flatten()[index]
+    packed_positions = positions.flatten()[index]
+    row_positions = packed_positions.new_zeros(rows * width).index_copy(0, slots, packed_positions)
+    return Layout(index, packed_positions, slots, lengths, row_positions.view(rows, width), rows, width)
+
+
+def batch_layout(tokens: Tensor, predicted: Tensor, pad: int, mask: int) -> BatchLayout:
+    """The views of a batch; decides what the encoder sees.
+
+    Args:
+        tokens: [B, T] int64, the corrupted input.
+        predicted: [B, T] bool, the positions with a target.
+        pad, mask: ids of ``<pad>`` and ``<mask>``.
+    """
+    is_token = tokens.ne(pad)
+    positions = is_token.cumsum(1) - 1
+    sequence = layout_of(is_token, positions)
+    # Without holes every row counts 0, 1, 2, ...: one row of positions (and of position biases) serves all.
+    sequence = sequence._replace(row_positions=torch.arange(sequence.width, device=tokens.device)[None])
+    visible = layout_of(is_token & tokens.ne(mask), positions)
+    predicted = layout_of(is_token & predicted, positions)
+    return BatchLayout(
+        sequence,
+        visible,
+        predicted,
+        visible_in_sequence=torch.searchsorted(sequence.index, visible.index),
+        predicted_in_sequence=torch.searchsorted(sequence.index, predicted.index),
+    )
+
+
+def restore(layout: tuple) -> BatchLayout:
+    """A :class:`BatchLayout` from the plain nested tuple that moving it to a device leaves behind."""
+    sequence, visible, predicted, *places = layout
+    return BatchLayout(Layout(*sequence), Layout(*visible), Layout(*predicted), *places)
+
+
+def pack(batch: Tensor, layout: Layout) -> Tensor:
+    """[B, T, ...] -> [N, ...]."""
+    return batch.flatten(0, 1)[layout.index]
+
+
+def unpack(packed: Tensor, layout: Layout, length: int) -> Tensor:
+    """[N, ...] -> [B, ``length``, ...] with zeros at the positions that do not take part."""
+    return _spread(packed, layout.index, layout.rows, length)
+
+
+def to_rows(packed: Tensor, layout: Layout) -> Tensor:
+    """[N, ...] -> [B, W, ...] with zeros in the empty slots; a view where there are none."""
+    if layout.is_full:
+        return packed.view(layout.rows, layout.width, *packed.shape[1:])
+    return _spread(packed, layout.slots, layout.rows, layout.width)
+
+
+def from_rows(rows: Tensor, layout: Layout) -> Tensor:
+    """[B, W, ...] -> [N, ...]: undoes :func:`to_rows`."""
+    flat = rows.flatten(0, 1)
+    return flat if layout.is_full else flat[layout.slots]
+
+
+def _spread(packed: Tensor, places: Tensor, rows: int, columns: int) -> Tensor:
+    flat = packed.new_zeros(rows * columns, *packed.shape[1:]).index_copy(0, places, packed)
+    return flat.view(rows, columns, *packed.shape[1:])

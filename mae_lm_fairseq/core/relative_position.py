@@ -1,0 +1,71 @@
+"""T5's relative position bias: one learned number per head and bucket of distances, added to attention scores."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+NEIGHBOURS = (-1, 1, -2, 2)
+"""The offsets to which the heads lean, in turn, under the initialisation 'neighbours'."""
+NEIGHBOUR_BIAS = 4.0
+"""About half of a head's attention over 64 tokens starts on its neighbour: exp(4) against the 63 others."""
+
+
+def relative_position_bucket(offset: Tensor, buckets: int, max_distance: int) -> Tensor:
+    """T5's bidirectional bucket of each offset (Raffel et al., 2020, section 2.1; as in T5's and MPNet's code).
+
+    Half of the buckets serve keys to the right of the query. In each half, the first half of the buckets holds
+    one distance each, the others grow logarithmically up to ``max_distance``; all farther ones share the last.
+
+    Args:
+        offset: int64 tensor, position of the key minus position of the query.
+        buckets: number of buckets, a multiple of 4.
+        max_distance: distance from which on the last bucket is used.
+    """
+    half = buckets // 2
+    exact = half // 2
+    distance = offset.abs()
+    growth = torch.log(distance.clamp(min=1).float() / exact) / math.log(max_distance / exact)
+    far = (exact + (growth * (half - exact)).long()).clamp(max=half - 1)
+    return torch.where(distance < exact, distance, far) + half * (offset > 0)
+
+
+class RelativePositionBias(nn.Module):
+    """The table of biases, shared by all layers of a stack."""
+
+    def __init__(self, buckets: int, max_distance: int, heads: int):
+        super().__init__()
+        self.buckets = buckets
+        self.max_distance = max_distance
+        self.weight = nn.Parameter(torch.empty(buckets, heads))
+
+    def lean_towards_neighbours(self):
+        """Make every head start with its attention on one close neighbour (:data:`NEIGHBOURS`).
+
+        This is ours, not the papers': at initialisation attention averages over the whole sample, and a small
+        model takes long to find out that neighbours matter.
+        """
+        heads = self.weight.shape[1]
+        offsets = torch.tensor([NEIGHBOURS[head % len(NEIGHBOURS)] for head in range(heads)])
+        bucket = relative_position_bucket(offsets, self.buckets, self.max_distance)
+        with torch.no_grad():
+            self.weight[bucket, torch.arange(heads)] += NEIGHBOUR_BIAS
+
+    def forward(self, query_positions: Tensor, key_positions: Tensor, max_positions: int) -> Tensor:
+        """The bias of every query and key, in float32.
+
+        Args:
+            query_positions: [B, Q] int64, or [1, Q] for the same in all rows.
+            key_positions: [B, K] int64, or [1, K].
+            max_positions: above every position.
+
+        Returns:
+            [B, heads, Q, K], with B = 1 where both are shared by all rows.
+        """
+        reach = max_positions - 1
+        offsets = torch.arange(-reach, reach + 1, device=self.weight.device)
+        bucket = relative_position_bucket(offsets, self.buckets, self.max_distance)
+        by_offset = self.weight.float()[bucket]
+        offset = key_positions[:, None, :] - query_positions[:, :, None]
+        return F.embedding(offset + reach, by_offset).permute(0, 3, 1, 2)

@@ -1,0 +1,84 @@
+"""A batch of hand-sized rows on its way between padded, packed and rows."""
+
+import pytest
+import torch
+
+from mae_lm_fairseq.core.packing import batch_layout, from_rows, pack, restore, to_rows, unpack
+
+P, M = 1, 9
+TOKENS = torch.tensor(
+    [
+        [0, 5, M, 6, 2],
+        [0, M, 2, P, P],
+        [P, P, P, P, P],
+    ]
+)
+PREDICTED = torch.tensor([[0, 0, 1, 1, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0]], dtype=torch.bool)
+
+
+@pytest.fixture
+def layout():
+    return batch_layout(TOKENS, PREDICTED, pad=P, mask=M)
+
+
+def test_sequence_is_everything_but_padding(layout):
+    assert layout.sequence.index.tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert layout.sequence.positions.tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
+    assert layout.sequence.lengths.tolist() == [5, 3, 0]
+    assert layout.sequence.row_positions.tolist() == [[0, 1, 2, 3, 4]]
+
+
+def test_visible_leaves_out_masks_and_keeps_positions(layout):
+    assert layout.visible.index.tolist() == [0, 1, 3, 4, 5, 7]
+    assert layout.visible.positions.tolist() == [0, 1, 3, 4, 0, 2]
+    assert layout.visible.slots.tolist() == [0, 1, 2, 3, 4, 5]
+    assert layout.visible.row_positions.tolist() == [[0, 1, 3, 4], [0, 2, 0, 0], [0, 0, 0, 0]]
+    assert layout.visible_in_sequence.tolist() == [0, 1, 3, 4, 5, 7]
+
+
+def test_a_predicted_token_that_is_no_mask_stays_visible(layout):
+    assert layout.predicted.index.tolist() == [2, 3, 6]
+    assert layout.predicted_in_sequence.tolist() == [2, 3, 6]
+    assert 3 in layout.visible.index.tolist()
+
+
+def test_rows_and_back(layout):
+    packed = pack(TOKENS, layout.visible)
+    assert packed.tolist() == [0, 5, 6, 2, 0, 2]
+    rows = to_rows(packed, layout.visible)
+    assert rows.tolist() == [[0, 5, 6, 2], [0, 2, 0, 0], [0, 0, 0, 0]]
+    assert layout.visible.occupied().tolist() == [[True] * 4, [True, True, False, False], [False] * 4]
+    assert from_rows(rows, layout.visible).tolist() == packed.tolist()
+    assert unpack(packed, layout.visible, 5).tolist() == [[0, 5, 0, 6, 2], [0, 0, 2, 0, 0], [0, 0, 0, 0, 0]]
+
+
+def test_full_rows_are_a_view():
+    tokens = torch.tensor([[0, 5, 2], [0, 6, 2]])
+    layout = batch_layout(tokens, torch.zeros_like(tokens, dtype=torch.bool), pad=P, mask=M)
+    states = torch.randn(6, 4)
+    assert layout.sequence.is_full
+    assert to_rows(states, layout.sequence).data_ptr() == states.data_ptr()
+
+
+def test_left_padding_does_not_count_as_position():
+    tokens = torch.tensor([[P, P, 0, 5, 2]])
+    layout = batch_layout(tokens, tokens.ne(P), pad=P, mask=M)
+    assert layout.sequence.positions.tolist() == [0, 1, 2]
+
+
+def test_restore_gives_names_back_to_plain_tuples(layout):
+    def plain(value):
+        return tuple(map(plain, value)) if isinstance(value, tuple) else value
+
+    restored = restore(plain(layout))
+    assert type(restored) is type(layout)
+    assert restored.predicted.index.tolist() == [2, 3, 6]
+    assert restored.visible.width == 4
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 4), (2, 0)])
+def test_empty_batches(shape):
+    tokens = torch.zeros(shape, dtype=torch.int64)
+    layout = batch_layout(tokens, tokens.ne(P), pad=P, mask=M)
+    assert layout.sequence.index.numel() == 0
+    assert to_rows(torch.zeros(0, 3), layout.sequence).shape == (shape[0], 0, 3)

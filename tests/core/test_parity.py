@@ -1,0 +1,76 @@
+"""Weight for weight, the encoder is a stock MPNetModel with the T5 bias, and a stock RobertaModel without it."""
+
+import pytest
+import torch
+from transformers import MPNetConfig, MPNetModel, RobertaConfig, RobertaModel
+
+from .networks import PAD, VOCABULARY, batch, layout_for, network, text
+
+SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 32,
+    "max_position_embeddings": 26,
+    "layer_norm_eps": 1e-5,
+    "pad_token_id": PAD,
+}
+
+
+def copy_linear(target, weight, bias):
+    target.weight.data.copy_(weight)
+    target.bias.data.copy_(bias)
+
+
+def copy_encoder(encoder, stock, attention_of, projections):
+    """Copy our encoder's weights into a stock BERT-like model whose attention parts have the given names."""
+    stock.embeddings.word_embeddings.weight.data.copy_(encoder.embed_tokens.weight)
+    stock.embeddings.position_embeddings.weight.data.copy_(encoder.embed_positions.weight)
+    copy_linear(stock.embeddings.LayerNorm, encoder.embed_layer_norm.weight, encoder.embed_layer_norm.bias)
+    for ours, theirs in zip(encoder.layers, stock.encoder.layer, strict=True):
+        attention, output, norm = attention_of(theirs)
+        qkv = ours.self_attn.qkv_proj
+        for name, weight, bias in zip(projections, qkv.weight.chunk(3), qkv.bias.chunk(3), strict=True):
+            copy_linear(getattr(attention, name), weight, bias)
+        for target, source in (
+            (output, ours.self_attn.out_proj),
+            (norm, ours.self_attn_layer_norm),
+            (theirs.intermediate.dense, ours.fc1),
+            (theirs.output.dense, ours.fc2),
+            (theirs.output.LayerNorm, ours.final_layer_norm),
+        ):
+            copy_linear(target, source.weight, source.bias)
+
+
+def stock_mpnet(encoder):
+    stock = MPNetModel(MPNetConfig(**SHAPE), add_pooling_layer=False).eval()
+    copy_encoder(
+        encoder, stock, lambda layer: (layer.attention.attn, layer.attention.attn.o, layer.attention.LayerNorm), "qkv"
+    )
+    stock.encoder.relative_attention_bias.weight.data.copy_(encoder.relative_bias.weight)
+    return stock
+
+
+def stock_roberta(encoder):
+    stock = RobertaModel(RobertaConfig(**SHAPE, type_vocab_size=1), add_pooling_layer=False).eval()
+    stock.embeddings.token_type_embeddings.weight.data.zero_()
+    copy_encoder(
+        encoder,
+        stock,
+        lambda layer: (layer.attention.self, layer.attention.output.dense, layer.attention.output.LayerNorm),
+        ("query", "key", "value"),
+    )
+    return stock
+
+
+@pytest.mark.parametrize(("buckets", "stock_of"), [(32, stock_mpnet), (0, stock_roberta)])
+def test_states_of_every_layer_equal_the_stock_models(buckets, stock_of):
+    model = network("mae_lm", relative_buckets=buckets).eval()
+    tokens = batch(text(12, 1), text(5, 2), text(20, 3))
+    states = model.encode(tokens, layout_for(tokens, torch.full_like(tokens, PAD)))
+    present = tokens.ne(PAD)
+    theirs = stock_of(model.encoder)(tokens, attention_mask=present.long(), output_hidden_states=True).hidden_states
+    assert len(states) == len(theirs)
+    for ours, stock in zip(states, theirs, strict=True):
+        torch.testing.assert_close(ours, stock[present], rtol=0, atol=1e-5)

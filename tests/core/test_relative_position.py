@@ -1,0 +1,57 @@
+"""The T5 bias: buckets as in the published codes, values by hand, gradients to the table."""
+
+import pytest
+import torch
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
+from transformers.models.t5.modeling_t5 import T5Attention
+
+from mae_lm_fairseq.core.relative_position import NEIGHBOUR_BIAS, RelativePositionBias, relative_position_bucket
+
+
+@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (64, 256), (8, 20)])
+def test_buckets_are_t5s(buckets, max_distance):
+    offsets = torch.arange(-600, 601)
+    ours = relative_position_bucket(offsets, buckets, max_distance)
+    theirs = T5Attention._relative_position_bucket(
+        offsets, bidirectional=True, num_buckets=buckets, max_distance=max_distance
+    )
+    assert torch.equal(ours, theirs)
+    assert set(ours.tolist()) == set(range(buckets)) - {buckets // 2}  # the bucket of offset "+0" stays empty
+
+
+def test_buckets_are_mpnets():
+    offsets = torch.arange(-511, 512)
+    theirs = MPNetEncoder.relative_position_bucket(offsets, num_buckets=32, max_distance=128)
+    assert torch.equal(relative_position_bucket(offsets, 32, 128), theirs)
+
+
+def test_bias_is_the_table_entry_of_each_pair_and_head():
+    bias = RelativePositionBias(buckets=8, max_distance=20, heads=2)
+    torch.nn.init.normal_(bias.weight)
+    queries, keys = torch.tensor([[3, 0], [5, 9]]), torch.tensor([[0, 3, 4], [9, 1, 5]])
+    values = bias(queries, keys, max_positions=16)
+    assert values.shape == (2, 2, 2, 3)
+    for row in range(2):
+        for q in range(2):
+            for k in range(3):
+                bucket = relative_position_bucket(keys[row, k] - queries[row, q], 8, 20)
+                assert torch.equal(values[row, :, q, k], bias.weight[bucket])
+
+
+def test_gradient_of_the_table_counts_its_uses():
+    bias = RelativePositionBias(buckets=8, max_distance=20, heads=1)
+    torch.nn.init.zeros_(bias.weight)
+    positions = torch.arange(3)[None]
+    bias(positions, positions, max_positions=3).sum().backward()
+    assert bias.weight.grad.flatten().tolist() == [3, 2, 1, 0, 0, 2, 1, 0]
+
+
+def test_neighbours_lean_to_close_offsets():
+    bias = RelativePositionBias(buckets=32, max_distance=128, heads=4)
+    torch.nn.init.zeros_(bias.weight)
+    bias.lean_towards_neighbours()
+    positions = torch.arange(9)[None]
+    values = bias(positions, positions, max_positions=9)[0]
+    for head, offset in enumerate((-1, 1, -2, 2)):
+        assert values[head, 4, 4 + offset].item() == NEIGHBOUR_BIAS
+        assert values[head, 4].sum().item() == NEIGHBOUR_BIAS
