@@ -1,10 +1,12 @@
+from pathlib import Path
+
 from setuptools import find_packages, setup
 
 setup(
     name="mae_lm_fairseq",
     version="0.1.0",
     description="Masked language models that never show [MASK] to the encoder, as a fairseq extension",
-    long_description=open("README.md", encoding="utf-8").read(),
+    long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
     packages=find_packages(include=["mae_lm_fairseq", "mae_lm_fairseq.*"]),
@@ -14,7 +16,7 @@ setup(
         "fairseq-fixed>=0.12.3.1",
         # Below 2.6 torch.load executes pickles by default, and fairseq loads checkpoints with that default.
         "torch>=2.6",
-        # fairseq 0.12 uses np.compat, which NumPy 2.5 removed.
+        # fairseq 0.12 was written for much older versions; with 2.4 it was seen to work, compat.py helps.
         "numpy>=1.24,<2.5",
         "sentencepiece>=0.2.0",
         "tqdm",

@@ -1,0 +1,5 @@
+"""``python -m mae_lm_fairseq`` prints the directory of the package, for ``--user-dir``."""
+
+from pathlib import Path
+
+print(Path(__file__).resolve().parent)

@@ -1,0 +1,420 @@
+"""Cures for the quirks of fairseq and torch, each in a function of its own; nothing else knows them.
+
+Seen with fairseq-fixed 0.12.3.1 and torch 2.13. Every cure replaces a function that fairseq reaches through a module
+or a class at call time, so that it does not matter who imported what first. fairseq must be installed.
+"""
+
+import contextlib
+import functools
+import inspect
+import os
+import pickle
+import re
+import shutil
+import sys
+import textwrap
+import time
+import types
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from fairseq import checkpoint_utils, options, utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.distributed import utils as distributed_utils
+from fairseq.file_io import PathManager
+from fairseq.trainer import Trainer
+from omegaconf import OmegaConf
+
+from mae_lm_fairseq.errors import UserError
+
+PACKAGE = Path(__file__).parent
+DEFAULT_RESTORE_FILE = "checkpoint_last.pt"
+
+
+def apply() -> None:
+    """Applies every cure. A second call changes nothing."""
+    restore_numpy_compat()
+    allow_plain_values_in_checkpoints()
+    read_checkpoints_as_data()
+    send_checkpoints_to_all_processes()
+    let_tasks_check_checkpoints()
+    explain_checkpoints_that_do_not_fit()
+    save_atomically()
+    take_bf16_at_its_word()
+    check_settings_before_training()
+    leave_the_last_word_to_the_failed_process()
+    refuse_second_copy()
+
+
+# ---------------------------------------------------------------------------------------------------------- helpers
+
+
+def _wrap(owner: Any, name: str, wrapper: Callable) -> None:
+    """Replaces ``owner.name``, once, by a function that calls ``wrapper(original, *args, **kwargs)``."""
+    original = getattr(owner, name)
+    wrappers = getattr(original, "wrappers", ())
+    if wrapper in wrappers:
+        return
+
+    @functools.wraps(original)
+    def wrapped(*args, **kwargs):
+        return wrapper(original, *args, **kwargs)
+
+    wrapped.wrappers = (*wrappers, wrapper)
+    is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
+    setattr(owner, name, staticmethod(wrapped) if is_static else wrapped)
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """``owner.name`` is ``value`` inside the ``with`` block."""
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+# ------------------------------------------------------------------------------------------------------------ numpy
+
+
+def restore_numpy_compat() -> None:
+    """``--sample-break-mode eos`` asks for ``np.compat.long``, which NumPy 2 no longer has (gone in 2.4)."""
+    if not hasattr(np, "compat"):
+        np.compat = types.SimpleNamespace(long=int)
+
+
+# -------------------------------------------------------------------------------------------------------- reading
+
+
+def allow_plain_values_in_checkpoints() -> None:
+    """Resuming failed: since torch 2.6 ``torch.load`` takes weights only, and fairseq saves some more.
+
+    That is ``argparse.Namespace`` (the configuration of fairseq's older models) and NumPy scalars (what SciPy and
+    scikit-learn compute stays in the meters and in the best score). All of them are plain values. NumPy 1 pickles its
+    scalars as ``numpy.core...``, NumPy 2 as ``numpy._core...``; a checkpoint of either must load with both.
+    """
+    scalar = np.float64().__reduce__()[0]
+    scalar_types = (np.bool_, np.int32, np.int64, np.float16, np.float32, np.float64)
+    torch.serialization.add_safe_globals(
+        [
+            Namespace,
+            np.dtype,
+            *(type(np.dtype(scalar_type)) for scalar_type in scalar_types),
+            (scalar, "numpy.core.multiarray.scalar"),
+            (scalar, "numpy._core.multiarray.scalar"),
+        ]
+    )
+
+
+def read_checkpoints_as_data() -> None:
+    """fairseq leaves it to torch, or to the environment, whether loading a checkpoint may run code in it.
+
+    fairseq-fixed calls ``torch.load`` without ``weights_only``, other builds of fairseq with ``weights_only=False``;
+    and each sort of damage ends in another traceback. Here nothing in a checkpoint runs, and a file that cannot be
+    read is named in one line.
+    """
+    _wrap(checkpoint_utils, "load_checkpoint_to_cpu", _load_checkpoint_as_data)
+
+
+def _load_checkpoint_as_data(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
+    with _replaced(torch, "load", functools.partial(_load_weights_only, torch.load, path)):
+        return load(path, *args, **kwargs)
+
+
+def _load_weights_only(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
+    try:
+        state = load(*args, **{**kwargs, "weights_only": True})
+    except Exception as error:  # damage can bring about any of them
+        # torch's message is a page long, and its first line advises to switch the safety off.
+        forbidden = re.search(r"GLOBAL (\S+)", str(error))
+        if forbidden:
+            raise UserError(f"refused {path}: loading it could run code, it asks for {forbidden[1]}") from error
+        reason = "not a file that torch.save wrote" if isinstance(error, pickle.UnpicklingError) else _first_line(error)
+        raise UserError(f"cannot read the checkpoint {path}, it is damaged or something else: {reason}") from error
+    if not isinstance(state, dict) or "model" not in state or not {"cfg", "args"} & state.keys():
+        raise UserError(f"{path} is not a checkpoint of fairseq: it has no model or no configuration")
+    return state
+
+
+def send_checkpoints_to_all_processes() -> None:
+    """A job of several processes could not resume: the first one reads the checkpoint and sends it to the others.
+
+    They unpack it with torch.load, which since torch 2.6 refuses two things that fairseq puts into it: the
+    configuration as an OmegaConf object, and a small class that stands for a tensor.
+    """
+    torch.serialization.add_safe_globals([distributed_utils._TensorPlaceholder])
+    _wrap(distributed_utils, "broadcast_object", _broadcast_plain_object)
+
+
+def _broadcast_plain_object(broadcast: Callable, obj: Any, *args, **kwargs) -> Any:
+    if isinstance(obj, dict) and OmegaConf.is_config(obj.get("cfg")):
+        obj = {**obj, "cfg": OmegaConf.to_container(obj["cfg"], enum_to_str=True)}
+    return broadcast(obj, *args, **kwargs)
+
+
+def let_tasks_check_checkpoints() -> None:
+    """The trainer saves the task's state and never looks at it again, so nobody notices a changed dictionary.
+
+    A task with a method ``check_checkpoint(filename, state)`` is asked after the file was read and before anything
+    is restored from it. Of several processes only the first reads the file. When the task refuses, that process ends
+    with exit code 1 while the others wait for it to send the checkpoint: fairseq's own launcher and torchrun then stop
+    them; processes that were started by hand end when the connection breaks (gloo) or times out (NCCL).
+    """
+    _wrap(Trainer, "load_checkpoint", _load_checkpoint_with_task)
+
+
+def _load_checkpoint_with_task(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
+    read = checkpoint_utils.load_checkpoint_to_cpu
+
+    def read_and_check(path: str, *args, **kwargs) -> dict[str, Any]:
+        state = read(path, *args, **kwargs)
+        trainer.task.check_checkpoint(path, state)
+        return state
+
+    if not hasattr(trainer.task, "check_checkpoint"):
+        return load(trainer, filename, *args, **kwargs)
+    with _replaced(checkpoint_utils, "load_checkpoint_to_cpu", read_and_check):
+        return load(trainer, filename, *args, **kwargs)
+
+
+def explain_checkpoints_that_do_not_fit() -> None:
+    """The trainer reports weights that do not fit as a bare ``Exception`` that hides what the difference is."""
+    _wrap(Trainer, "load_checkpoint", _load_checkpoint_that_fits)
+
+
+def _load_checkpoint_that_fits(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
+    try:
+        return load(trainer, filename, *args, **kwargs)
+    except Exception as error:
+        cause = str(error.__context__)
+        if not cause.startswith("Error(s) in loading state_dict"):
+            raise
+        saved = checkpoint_utils.load_checkpoint_to_cpu(filename).get("cfg")
+        reason = "; ".join(_model_differences(saved, trainer.cfg)) or textwrap.shorten(cause.splitlines()[1], 300)
+        raise UserError(f"the checkpoint {filename} does not fit this model: {reason}") from error
+
+
+def _model_differences(saved: Any, current: Any) -> list[str]:
+    """The model options that two configurations disagree on, with both values; old checkpoints have none."""
+    if saved is None:
+        return []
+    ours, theirs = (_model_options(cfg) for cfg in (current, saved))
+    return [
+        f"{name} is {theirs[name]} there and {ours[name]} here"
+        for name in sorted(ours.keys() & theirs.keys())
+        if ours[name] != theirs[name]
+    ]
+
+
+def _model_options(cfg: Any) -> dict[str, Any]:
+    """The options of a model; those of an older one come mixed with the whole command line."""
+    if not isinstance(cfg.model, Namespace):
+        return OmegaConf.to_container(cfg.model, resolve=True, enum_to_str=True)
+    elsewhere = {name for section in cfg.values() if OmegaConf.is_dict(section) for name in section}
+    return {name: value for name, value in vars(cfg.model).items() if name not in elsewhere}
+
+
+# ---------------------------------------------------------------------------------------------------------- saving
+
+
+def save_atomically() -> None:
+    """A kill while fairseq saves could leave a torn checkpoint under a name that the next start reads.
+
+    ``checkpoint_last.pt`` and ``checkpoint_best.pt`` are plain copies of the first file, written in place; nothing is
+    flushed to the disk before the rename; the three attempts to save append to one file. Here each name appears
+    complete or not at all. They stay copies: hard links would be cheaper, but whoever later writes into one of the
+    files would change them all.
+    """
+    _wrap(checkpoint_utils, "torch_persistent_save", _save_atomically)
+    _wrap(PathManager, "copy", _copy_atomically)
+
+
+def _save_atomically(save: Callable, obj: Any, filename: str, async_write: bool = False) -> None:
+    if async_write or PathManager.path_requires_pathmanager(filename):
+        save(obj, filename, async_write=async_write)
+        return
+    for seconds_to_next_attempt in (2.5, 2.5, None):
+        try:
+            with _appearing_complete(filename) as file:
+                torch.save(obj, file)
+            return
+        except Exception:
+            if seconds_to_next_attempt is None:
+                raise
+            time.sleep(seconds_to_next_attempt)
+
+
+def _copy_atomically(copy: Callable, src_path: str, dst_path: str, overwrite: bool = False) -> Any:
+    if not overwrite or any(map(PathManager.path_requires_pathmanager, (src_path, dst_path))):
+        return copy(src_path, dst_path, overwrite=overwrite)
+    with open(src_path, "rb") as source, _appearing_complete(dst_path) as file:
+        shutil.copyfileobj(source, file, 1 << 20)
+    return dst_path
+
+
+@contextlib.contextmanager
+def _appearing_complete(filename: str) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of ``filename`` when the ``with`` block ends, and vanishes if it fails."""
+    # One name for all attempts: what a kill leaves behind is overwritten by the next save.
+    temporary = f"{filename}.tmp"
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, filename)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(temporary)
+        raise
+    directory = os.open(os.path.dirname(filename) or ".", os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+# -------------------------------------------------------------------------------------------------------- settings
+
+
+def take_bf16_at_its_word() -> None:
+    """On the command line fairseq takes ``--bf16`` for ``--tpu`` and dies for want of torch_xla, on a GPU too.
+
+    Under Hydra ``common.bf16=true`` means what it says.
+    """
+    _wrap(options, "parse_args_and_arch", _parse_args_and_arch)
+
+
+def _parse_args_and_arch(parse: Callable, parser: Any, input_args: Any = None, *args, **kwargs) -> Any:
+    parsed = parse(parser, input_args, *args, **kwargs)
+    arguments = parsed[0] if isinstance(parsed, tuple) else parsed
+    if getattr(arguments, "bf16", False):
+        arguments.tpu = parser.parse_known_args(input_args)[0].tpu
+    return parsed
+
+
+def check_settings_before_training() -> None:
+    """Settings that fairseq would ignore, or die of much later, end the command with one line.
+
+    ``fairseq-train`` asks before it starts any process. ``fairseq-hydra-train`` loads this package later than that,
+    so the trainer asks again.
+    """
+    _wrap(distributed_utils, "call_main", _call_main)
+    _wrap(Trainer, "__init__", _init_trainer)
+
+
+def _call_main(call: Callable, cfg: Any, *args, **kwargs) -> Any:
+    _check_settings(cfg)
+    return call(cfg, *args, **kwargs)
+
+
+def _init_trainer(init: Callable, trainer: Trainer, cfg: Any, *args, **kwargs) -> None:
+    _check_settings(cfg)
+    init(trainer, cfg, *args, **kwargs)
+
+
+def _check_settings(cfg: Any) -> None:
+    if isinstance(cfg, Namespace):
+        cfg = convert_namespace_to_omegaconf(cfg)
+    _check_one_copy(cfg.common.user_dir)
+    _check_precision(cfg.common)
+    _check_checkpoints_exist(cfg)
+
+
+def _check_precision(common: Any) -> None:
+    """fairseq's half precisions need a GPU: without one they crash, crawl, or are left out in silence."""
+    if common.tpu or (torch.cuda.is_available() and not common.cpu):
+        return
+    for name in ("memory_efficient_fp16", "memory_efficient_bf16", "fp16", "bf16", "amp"):
+        if common[name]:
+            raise UserError(f"--{name.replace('_', '-')} needs a GPU: on a CPU use --autocast bf16 instead")
+
+
+def _check_checkpoints_exist(cfg: Any) -> None:
+    """A checkpoint that was asked for must be there; fairseq would train from random weights instead."""
+    if cfg.distributed_training.ddp_backend == "fully_sharded":
+        return  # each process completes the file names in its own way
+    checkpoint, suffix = cfg.checkpoint, cfg.checkpoint.checkpoint_suffix or ""
+    if checkpoint.restore_file != DEFAULT_RESTORE_FILE:
+        wanted = {"--restore-file": checkpoint.restore_file.replace(".pt", f"{suffix}.pt")}
+    elif PathManager.isfile(os.path.join(checkpoint.save_dir, f"checkpoint_last{suffix}.pt")):
+        wanted = {}  # a run that goes on needs none of the files that it began from
+    else:
+        wanted = {
+            "--finetune-from-model": checkpoint.finetune_from_model,
+            "--continue-once": checkpoint.get("continue_once"),
+        }
+    for option, path in wanted.items():
+        if path is not None and not PathManager.isfile(path):
+            raise UserError(f"{option} {path}: no such file ({os.path.abspath(path)}); nothing was trained")
+
+
+def leave_the_last_word_to_the_failed_process() -> None:
+    """A user's error in one of the processes that fairseq starts, one for each GPU, was followed by a traceback.
+
+    torch's launcher stops the other processes then, and raises an exception of its own over the exit code.
+    """
+    _wrap(distributed_utils, "call_main", _call_main_in_processes)
+
+
+def _call_main_in_processes(call: Callable, *args, **kwargs) -> Any:
+    try:
+        return call(*args, **kwargs)
+    except torch.multiprocessing.ProcessExitedException as error:
+        # Exceptions arrive as another class, and signals as negative codes: this process has told its user why.
+        if error.exit_code != 1:
+            raise
+        raise SystemExit(1) from error
+
+
+# --------------------------------------------------------------------------------------------------------- package
+
+
+def refuse_second_copy() -> None:
+    """With two copies of this package fairseq mixes them, or stops with "not globally unique" and a traceback.
+
+    It also takes another spelling of a path, such as a symbolic link, for another copy.
+    """
+    _wrap(utils, "import_user_module", _import_user_module)
+
+
+def _import_user_module(import_: Callable, args: Any) -> None:
+    user_dir = getattr(args, "user_dir", None)
+    _check_one_copy(user_dir)
+    if user_dir is None or Path(user_dir).resolve() != PACKAGE.resolve():
+        import_(args)
+
+
+def _check_one_copy(user_dir: str | None) -> None:
+    """Stops when ``--user-dir`` names one copy of this package and Python has or would find another."""
+    if user_dir is None or not os.path.isdir(user_dir):
+        return
+    given, ours = Path(user_dir).resolve(), PACKAGE.resolve()
+    if given.name != ours.name and given != ours:
+        return
+    others = [copy for copy in (ours, *_importable_copies()) if copy != given]
+    if others:
+        raise UserError(
+            f"two of the name {PACKAGE.name}: --user-dir gives {given}, and Python finds {others[0]}; uninstall or "
+            "rename one of them, and give the other to --user-dir"
+        )
+
+
+def _importable_copies() -> Iterator[Path]:
+    """Every place where Python would find a package or a module of our name, if it were not for the others."""
+    for finder in sys.meta_path:
+        for entry in sys.path:
+            spec = finder.find_spec(PACKAGE.name, [entry])
+            if spec is not None and spec.origin is not None:
+                origin = Path(spec.origin).resolve()
+                yield origin.parent if spec.submodule_search_locations else origin

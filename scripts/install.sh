@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Installs the project and everything it needs into a virtual environment.
+#
+#   scripts/install.sh [VENV [EXTRAS]]        default: .venv test,analysis,hf
+#
+# Other scripts source this file and call install_environment. A new environment takes $PYTHON (default: python3).
+# pip's own settings are honoured: point it at an index that has the torch build you want, if the default is not it.
+
+# install_environment VENV EXTRAS: fills VENV, or says in a moment that it is complete. Runs in a subshell, so
+# nothing leaks into the caller.
+install_environment() (
+    set -euo pipefail
+    case $1 in /*) venv=$1 ;; *) venv=$PWD/$1 ;; esac
+    extras=$2
+    cd "$(dirname "${BASH_SOURCE[0]}")/.."
+    stamp=$venv/.installed-$({ echo "$PWD $extras" && cat setup.py constraints.txt; } | cksum | tr ' ' -)
+    if [ -e "$stamp" ] && [ -x "$venv/bin/python" ]; then
+        echo "Reusing $venv: it was filled from these very requirements [$extras]."
+        exit
+    fi
+    create_venv
+    # The isolated build of fairseq must take the pinned torch too. Old pip hands PIP_CONSTRAINT on to it, new pip
+    # wants PIP_BUILD_CONSTRAINT. The path is relative because pip splits these variables at spaces.
+    export PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
+    check_compiler
+    SECONDS=0
+    echo "Installing into $venv. The first time takes some minutes, more if fairseq has to be compiled."
+    "$venv/bin/python" -m pip install --editable ".[$extras]"
+    remove_broken_torchaudio
+    check_imports
+    touch "$stamp"
+    echo "Installed in $((SECONDS / 60)) min $((SECONDS % 60)) s: $venv"
+)
+
+fail() {
+    echo "error: $*" >&2
+    exit 1
+}
+
+create_venv() {
+    python=${PYTHON:-python3}
+    if [ -x "$venv/bin/python" ]; then python=$venv/bin/python; fi
+    command -v "$python" >/dev/null || fail "no $python here: install Python 3.10, 3.11 or 3.12, or name one in PYTHON"
+    "$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' ||
+        fail "Python 3.10, 3.11 or 3.12 is needed, $python is $("$python" -V): name another in PYTHON"
+    if [ -x "$venv/bin/python" ]; then return 0; fi
+    echo "Creating $venv with $("$python" -V)."
+    "$python" -m venv "$venv" || {
+        rm -rf "$venv"
+        fail "$python cannot make virtual environments: install its venv module (Debian, Ubuntu: python3-venv)"
+    }
+}
+
+# For some versions of Python fairseq comes as source only.
+check_compiler() {
+    include=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
+    if ! command -v "${CXX:-g++}" >/dev/null; then
+        missing="no ${CXX:-g++} here: install a C++ compiler"
+    elif ! [ -e "$include/Python.h" ]; then
+        missing="no $include/Python.h: install Python's headers (Debian, Ubuntu: python3-dev)"
+    else
+        return 0
+    fi
+    "$venv/bin/python" -m pip install --dry-run --quiet --no-deps --only-binary :all: fairseq-fixed 2>/dev/null ||
+        fail "$missing; fairseq must be compiled for this Python"
+}
+
+# fairseq requires torchaudio, which only its speech code imports. Where pip found none that fits this torch, its
+# import fails, and with it every transformers model, because transformers tries torchaudio whenever it is there.
+remove_broken_torchaudio() {
+    if "$venv/bin/python" -c 'import torchaudio' 2>/dev/null; then return 0; fi
+    echo "Taking torchaudio out again: it does not fit this torch, and only fairseq's speech code wants it."
+    "$venv/bin/python" -m pip uninstall --yes --quiet torchaudio
+}
+
+# Outside of the checkout, so that the installed package is what gets imported.
+check_imports() {
+    echo "Checking that fairseq and mae_lm_fairseq can be imported."
+    (cd "$venv" && bin/python -c 'import fairseq, mae_lm_fairseq') || fail "the installation in $venv does not work"
+    case ,$extras, in
+    *,hf,*) (cd "$venv" && bin/python -c 'from transformers import RobertaModel') ||
+        fail "transformers cannot import its models in $venv" ;;
+    esac
+}
+
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+    install_environment "${1:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/.venv}" "${2:-test,analysis,hf}"
+fi

@@ -1,0 +1,168 @@
+"""However the package is loaded, fairseq knows exactly its classes, once; two copies end in one clear line."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import mae_lm_fairseq
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "mae_lm_fairseq"
+SIZES = [f"{name}_{size}" for name in ("mae_lm", "mae_lm_roberta") for size in ("tiny", "small", "base", "large")]
+REGISTERED = {
+    "models": {"mae_lm": "mae_lm_fairseq.models.mae_lm.MAELMModel"},
+    "architectures": sorted(["mae_lm", *SIZES]),
+    "tasks": {
+        "masked_autoencoder_lm": "mae_lm_fairseq.tasks.masked_autoencoder_lm.MaskedAutoencoderLMTask",
+    },
+    "criterions": {
+        "masked_autoencoder_lm": "mae_lm_fairseq.criterions.masked_autoencoder_lm.MaskedAutoencoderLMCriterion",
+    },
+}
+# Prints what fairseq's registries hold of this package, having made sure that they are the very classes of its modules.
+DESCRIBE = """
+import importlib, json
+from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.models import ARCH_MODEL_INV_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
+
+def ours(registry):
+    found = {name: cls for name, cls in registry.items() if cls.__module__.startswith("mae_lm_fairseq")}
+    for cls in found.values():
+        assert getattr(importlib.import_module(cls.__module__), cls.__name__) is cls
+    return {name: f"{cls.__module__}.{cls.__name__}" for name, cls in found.items()}
+
+assert sorted(ARCH_MODEL_INV_REGISTRY["mae_lm"]) == sorted(ours(ARCH_MODEL_REGISTRY))
+registries = {"models": MODEL_REGISTRY, "tasks": TASK_REGISTRY, "criterions": CRITERION_REGISTRY}
+found = {kind: ours(registry) for kind, registry in registries.items()}
+print(json.dumps({**found, "architectures": sorted(ours(ARCH_MODEL_REGISTRY))}))
+"""
+USER_DIR = """
+from argparse import Namespace
+from fairseq import utils
+for user_dir in {}:
+    utils.import_user_module(Namespace(user_dir=user_dir))
+"""
+IMPORT = "import mae_lm_fairseq; assert mae_lm_fairseq.MAELMModel.__name__ == 'MAELMModel'\n"
+
+
+@pytest.fixture(scope="module")
+def run_python(run_cli, tmp_path_factory):
+    """Runs a program away from the checkout, which has to be told where to find packages."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+
+    def run(program: str, *path: Path, cwd: Path = elsewhere) -> subprocess.CompletedProcess:
+        return run_cli(["python", "-c", program], cwd=cwd, env={"PYTHONPATH": os.pathsep.join(map(str, path))})
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def other_copy(tmp_path_factory) -> Path:
+    destination = tmp_path_factory.mktemp("other") / "mae_lm_fairseq"
+    return Path(shutil.copytree(PACKAGE, destination, ignore=shutil.ignore_patterns("__pycache__")))
+
+
+@pytest.fixture(scope="module")
+def spellings(tmp_path_factory) -> list[str]:
+    """Ways to name the package directory."""
+    links = tmp_path_factory.mktemp("links")
+    (links / "mae_lm_fairseq").symlink_to(PACKAGE)
+    (links / "short").symlink_to(PACKAGE)
+    inside = f"{PACKAGE}/../{PACKAGE.name}"
+    return [str(PACKAGE), f"{PACKAGE}/", inside, f"{links}/mae_lm_fairseq", f"{links}/short"]
+
+
+def registered(done: subprocess.CompletedProcess) -> dict:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def complaint(done: subprocess.CompletedProcess) -> str:
+    assert done.returncode == 1, done.stdout
+    assert "Traceback" not in done.stderr
+    return done.stderr.splitlines()[-1]
+
+
+def test_user_dir(run_python, spellings):
+    links = Path(spellings[3]).parent
+    program = USER_DIR.format(["mae_lm_fairseq", *spellings]) + IMPORT + DESCRIBE
+    assert registered(run_python(program, cwd=links)) == REGISTERED
+
+
+def test_import_then_user_dir(run_python, spellings):
+    program = IMPORT + DESCRIBE + USER_DIR.format(spellings) + IMPORT + DESCRIBE
+    done = run_python(program, ROOT)
+    assert registered(done) == REGISTERED
+    assert done.stdout.splitlines()[-2] == done.stdout.splitlines()[-1]
+
+
+def test_command_that_names_the_directory(run_cli):
+    done = run_cli(["python", "-m", "mae_lm_fairseq"])
+    assert done.stdout == f"{PACKAGE}\n"
+
+
+def test_public_names():
+    from mae_lm_fairseq.models.mae_lm import MAELMModel
+
+    assert mae_lm_fairseq.MAELMModel is MAELMModel
+    with pytest.raises(AttributeError, match="no attribute 'Absent'"):
+        mae_lm_fairseq.Absent  # noqa: B018
+
+
+def test_without_fairseq(run_python):
+    hide = "import sys, importlib.util; importlib.util.find_spec = lambda name: None\n"
+    program = hide + "import mae_lm_fairseq.core; assert not any(name.startswith('fairseq') for name in sys.modules)"
+    done = run_python(program, ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+class TestSecondCopy:
+    def test_imported_first(self, run_python, other_copy):
+        message = complaint(run_python(IMPORT + USER_DIR.format([str(other_copy)]), ROOT))
+        assert str(other_copy) in message
+        assert str(PACKAGE) in message
+
+    def test_user_dir_first(self, run_cli, other_copy):
+        command = ["fairseq-train", "data-bin", "--user-dir", PACKAGE, "--arch", "mae_lm_tiny"]
+        message = complaint(run_cli(command, env={"PYTHONPATH": str(other_copy.parent)}))
+        assert str(other_copy) in message
+        assert str(PACKAGE) in message
+
+    def test_unrelated_module_of_the_same_name(self, run_python, tmp_path):
+        (tmp_path / "mae_lm_fairseq.py").write_text("")
+        message = complaint(run_python(USER_DIR.format([str(PACKAGE)] * 2), tmp_path))
+        assert str(tmp_path / "mae_lm_fairseq.py") in message
+
+    def test_other_directory_name(self, run_python, spellings):
+        message = complaint(run_python(USER_DIR.format([spellings[4]])))
+        assert "must end in mae_lm_fairseq" in message
+
+    def test_taken_name(self, run_python):
+        program = (
+            "from fairseq.models import FairseqEncoderModel, register_model\n"
+            "register_model('mae_lm')(type('Taken', (FairseqEncoderModel,), {}))\n"
+        )
+        assert "has taken the name mae_lm" in complaint(run_python(program + IMPORT, ROOT))
+
+
+def test_spawned_workers(run_cli, data_bin, tmp_path):
+    """Training with data loader workers that start from nothing, as on macOS, and find everything again."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import multiprocessing\n"
+        "from fairseq_cli.train import cli_main\n"
+        "if __name__ == '__main__':\n"
+        "    multiprocessing.set_start_method('spawn', force=True)\n"
+        "    cli_main()\n"
+    )
+    names = ["--task", "masked_autoencoder_lm", "--criterion", "masked_autoencoder_lm", "--arch", "mae_lm_tiny"]
+    sizes = ["--tokens-per-sample", "32", "--batch-size", "4", "--max-update", "2", "--num-workers", "1"]
+    rest = ["--optimizer", "adam", "--lr", "1e-3", "--lr-scheduler", "fixed", "--cpu", "--no-save"]
+    done = run_cli(["python", script, data_bin, "--user-dir", PACKAGE, *names, *sizes, *rest], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "num_updates 2" in done.stdout
