@@ -1,0 +1,65 @@
+"""The pretraining loss: cross-entropy at the masked positions."""
+
+import math
+
+import torch.nn.functional as F
+from fairseq import utils
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.logging import metrics
+
+from ..core.packing import restore
+
+
+@register_criterion("masked_autoencoder_lm")
+class MaskedAutoencoderLMCriterion(FairseqCriterion):
+    """Cross-entropy in bits (``loss``), perplexity (``ppl``), accuracy on masked tokens (``accuracy``, per cent) and
+    the share of the tokens that went through the encoder (``encoder_share``, per cent).
+
+    The loss is that of fairseq's ``masked_lm``. It makes no host-device synchronisation when the batch brings its
+    layout, and a batch without masked tokens gives a loss of zero and gradients of zero.
+    """
+
+    def __init__(self, task):
+        super().__init__(task)
+        self.pad = task.target_dictionary.pad()
+
+    def forward(self, model, sample: dict, reduce: bool = True):
+        """The summed loss in nats, the number of predicted tokens, and what to log."""
+        target = sample["target"]
+        is_predicted = target.ne(self.pad)
+        layout = sample["net_input"].get("layout")
+        if layout is None:
+            targets = target[is_predicted]
+        else:
+            targets = target.flatten()[restore(layout).predicted.index]
+        logits, extra = model(**sample["net_input"], masked_tokens=is_predicted)
+        loss = F.cross_entropy(logits.float(), targets, reduction="sum")
+        sample_size = targets.numel()
+        return (
+            loss,
+            sample_size,
+            {
+                "loss": loss.detach(),
+                "correct": logits.detach().argmax(-1).eq(targets).sum(),
+                "encoder_tokens": extra.get("encoder_tokens", 0),
+                "ntokens": sample["ntokens"],
+                "nsentences": sample["nsentences"],
+                "sample_size": sample_size,
+            },
+        )
+
+    @staticmethod
+    def reduce_metrics(logging_outputs: list[dict]):
+        """Log the averages over the predicted tokens of all processes; nothing where there were none."""
+        total = {key: sum(log.get(key, 0) for log in logging_outputs) for key in logging_outputs[0]}
+        predicted, tokens = total["sample_size"], total["ntokens"]
+        if predicted > 0:
+            metrics.log_scalar("loss", total["loss"] / predicted / math.log(2), predicted, round=3)
+            metrics.log_derived("ppl", lambda meters: utils.get_perplexity(meters["loss"].avg))
+            metrics.log_scalar("accuracy", 100 * total["correct"] / predicted, predicted, round=2)
+        if tokens > 0:
+            metrics.log_scalar("encoder_share", 100 * total["encoder_tokens"] / tokens, tokens, round=1)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        return True

@@ -1,0 +1,175 @@
+"""The one place that knows how sentencepiece's ids and fairseq's belong together.
+
+fairseq puts ``<s> <pad> </s> <unk>`` at 0 to 3 and the lines of ``dict.txt`` behind them. ``dict.txt`` holds the pieces
+in the model's own order, without its unknown and control pieces. A model trained here starts with ``<unk> <s> </s>``,
+so a piece's id in fairseq is its id in sentencepiece plus one; any other layout is mapped by a table.
+"""
+
+import hashlib
+import io
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+
+from mae_lm_fairseq.errors import UserError
+
+SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
+EOS, UNK = SPECIALS.index("</s>"), SPECIALS.index("<unk>")
+
+# sentencepiece's trainer leaves longer sentences out, with nothing but a line in its log.
+LONGEST_SENTENCE = 4192
+
+
+class Tokenizer:
+    """A sentencepiece model that speaks fairseq's ids.
+
+    Attributes:
+        path: the model file.
+        fingerprint: SHA-256 of the model file, in hexadecimal.
+        pieces: the symbols of ``dict.txt`` in order; the first has id 4 in fairseq.
+
+    Args:
+        path: a sentencepiece model.
+
+    Raises:
+        UserError: the file is not a sentencepiece model, or fairseq cannot hold its pieces.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        try:
+            model = self.path.read_bytes()
+            self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except OSError as error:
+            raise UserError(f"{path}: {error.strerror}") from None
+        except RuntimeError as error:
+            raise UserError(f"{path}: not a sentencepiece model ({error})") from None
+        self.fingerprint = hashlib.sha256(model).hexdigest()
+        self.pieces: list[str] = []
+        # int32[pieces of the model]: sentencepiece id -> fairseq id. Control pieces never come out of text.
+        self._fairseq_ids = np.full(self._model.get_piece_size(), UNK, dtype=np.int32)
+        for index in range(self._model.get_piece_size()):
+            if not (self._model.is_unknown(index) or self._model.is_control(index)):
+                self._fairseq_ids[index] = len(SPECIALS) + len(self.pieces)
+                self.pieces.append(self._model.id_to_piece(index))
+        self._refuse_what_fairseq_cannot_hold()
+
+    def _refuse_what_fairseq_cannot_hold(self):
+        if not self.pieces:
+            raise UserError(f"{self.path}: not a sentencepiece model (it has no pieces)")
+        for piece in self.pieces:
+            if piece in (*SPECIALS, "<mask>"):
+                raise UserError(f"{self.path}: has an ordinary piece {piece}, which is fairseq's own; train it without")
+            if piece.split() != [piece]:
+                raise UserError(f"{self.path}: has a piece with white space, {piece!r}, which dict.txt cannot hold")
+
+    @property
+    def symbols(self) -> list[str]:
+        """fairseq's dictionary in order, ``<mask>`` not counted."""
+        return [*SPECIALS, *self.pieces]
+
+    @property
+    def model_size(self) -> int:
+        """Pieces in the model, its unknown and control pieces included: what ``--vocab-size`` means."""
+        return len(self._fairseq_ids)
+
+    def encode_lines(self, lines: list[str]) -> list[np.ndarray]:
+        """fairseq ids of each line, as an int32 array without ``</s>``; nothing is added or cut."""
+        return [self._fairseq_ids[ids] for ids in self._model.encode(lines, out_type=int, num_threads=1)]
+
+    def encode_block(self, lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """All lines in one array, each one ended by ``</s>``.
+
+        Returns:
+            tokens: int32[sum of sizes], fairseq ids.
+            sizes: int32[lines], tokens of each line with its ``</s>``.
+        """
+        encoded = self._model.encode(lines, out_type=int, num_threads=1)
+        sizes = np.fromiter(map(len, encoded), dtype=np.int32, count=len(encoded)) + np.int32(1)
+        tokens = np.full(sizes.sum(), EOS, dtype=np.int32)
+        inside = np.ones(len(tokens), dtype=bool)
+        inside[np.cumsum(sizes) - 1] = False
+        tokens[inside] = self._fairseq_ids[np.fromiter(chain.from_iterable(encoded), dtype=np.int32)]
+        return tokens, sizes
+
+    def unknown_characters(self, lines: list[str]) -> Counter[str]:
+        """How often each character that became part of an ``<unk>`` did so."""
+        characters = Counter()
+        for line in lines:
+            ids = self._model.encode(line, out_type=int)
+            surfaces = self._model.encode(line, out_type=str)
+            for index, surface in zip(ids, surfaces, strict=True):
+                if self._fairseq_ids[index] == UNK:
+                    characters.update(surface)
+        return characters
+
+    def write_dictionary(self, path: str | Path, counts: np.ndarray | None = None):
+        """Write ``dict.txt``.
+
+        Args:
+            path: the file to write.
+            counts: int[len(symbols)], how often each symbol occurs; 1 each if left out.
+        """
+        counts = np.ones(len(self.symbols), dtype=np.int64) if counts is None else counts
+        with open(path, "w", encoding="utf-8", newline="\n") as file:
+            for piece, count in zip(self.pieces, counts[len(SPECIALS) :], strict=True):
+                file.write(f"{piece} {count}\n")
+
+
+def train_model(lines: Iterable[str], vocab_size: int, character_coverage: float) -> bytes:
+    """Train a BPE model; the same lines give the same model.
+
+    Args:
+        lines: text; sentencepiece holds all of it in memory.
+        vocab_size: pieces, with ``<unk> <s> </s>`` and the single characters among them.
+        character_coverage: share of the text's characters that get pieces of their own; the rest become ``<unk>``.
+
+    Returns:
+        The content of a sentencepiece model file.
+
+    Raises:
+        UserError: the text does not suit the vocabulary size, or there is none.
+    """
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=_sentences(lines),
+            model_writer=model,
+            model_type="bpe",
+            vocab_size=vocab_size,
+            character_coverage=character_coverage,
+            max_sentence_length=LONGEST_SENTENCE,
+            num_threads=1,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise _explain(error, vocab_size) from None
+    return model.getvalue()
+
+
+def _sentences(lines: Iterable[str]) -> Iterator[str]:
+    """The lines in a form that sentencepiece's trainer takes, long ones in parts."""
+    for line in lines:
+        # Its normalisation leaves U+0085 alone, and white space in a piece could not stand in dict.txt.
+        line = " ".join(line.split())
+        # A character takes at most four bytes.
+        while len(line) > LONGEST_SENTENCE // 4:
+            cut = line.rfind(" ", 1, LONGEST_SENTENCE // 4)
+            cut = cut if cut > 0 else LONGEST_SENTENCE // 4
+            yield line[:cut]
+            line = line[cut:]
+        yield line
+
+
+def _explain(error: RuntimeError, vocab_size: int) -> UserError:
+    reason = str(error)
+    if "Vocabulary size too high" in reason:
+        limit = reason.rsplit("<=", 1)[-1].strip(" .")
+        return UserError(f"--vocab-size {vocab_size} is too large for this little text: at most {limit}")
+    if "smaller than required_chars" in reason:
+        return UserError(f"--vocab-size {vocab_size} is too small for the characters in the text ({reason})")
+    return UserError(f"sentencepiece could not be trained: {reason}")

@@ -1,0 +1,202 @@
+"""The network as a model of fairseq: command line -> core.config, and the architectures from the size table."""
+
+import logging
+from dataclasses import dataclass, field, fields, make_dataclass
+from enum import Enum
+from typing import Optional
+
+import torch
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import (
+    ARCH_CONFIG_REGISTRY,
+    BaseFairseqModel,
+    register_model,
+    register_model_architecture,
+)
+from omegaconf import OmegaConf, open_dict
+from torch import Tensor
+
+from ..core.autoencoder import MaskedAutoencoder
+from ..core.config import PRESETS, SIZES, MaskedAutoencoderConfig, preset_values
+from ..core.packing import BatchLayout, batch_layout, restore, unpack
+from ..errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+class Autocast(str, Enum):
+    """Precision of the matrix products, with weights, sums, softmax and loss in float32."""
+
+    none = "none"
+    bf16 = "bf16"
+
+
+_CORE_OPTIONS = make_dataclass(
+    "_CoreOptions",
+    # No default here: an unset option is the architecture's, on the command line and under Hydra alike.
+    [
+        # fairseq's parser understands Optional[int], not int | None.
+        (knob.name, Optional[knob.type], field(default=None, metadata=knob.metadata))  # noqa: UP045
+        for knob in fields(MaskedAutoencoderConfig)
+    ],
+    bases=(FairseqDataclass,),
+)
+
+
+@dataclass
+class MAELMModelConfig(_CORE_OPTIONS):
+    """The options of :class:`~mae_lm_fairseq.core.config.MaskedAutoencoderConfig` and of the host."""
+
+    autocast: Autocast = field(
+        default=Autocast.none,
+        metadata={"help": "bf16: matrix products in bfloat16 and the rest in float32, on a CPU too"},
+    )
+
+
+@register_model("mae_lm", dataclass=MAELMModelConfig)
+class MAELMModel(BaseFairseqModel):
+    """Masked language model for fairseq's trainer: MAE-LM, or vanilla MLM, as its architecture says.
+
+    Args:
+        autoencoder: the network.
+        pad, mask: ids of ``<pad>`` and ``<mask>``.
+        autocast: precision of the matrix products.
+    """
+
+    def __init__(self, autoencoder: MaskedAutoencoder, pad: int, mask: int, autocast: Autocast = Autocast.none):
+        super().__init__()
+        self.autoencoder = autoencoder
+        self.pad = pad
+        self.mask = mask
+        self.autocast = autocast
+
+    @classmethod
+    def build_model(cls, cfg: MAELMModelConfig, task) -> "MAELMModel":
+        """Build the model of an architecture (``cfg._name``) for the dictionary of ``task``.
+
+        Raises:
+            UserError: options contradict each other.
+        """
+        config = core_config(cfg)
+        logger.info("network: %s", config)
+        dictionary = task.source_dictionary
+        pad, mask = dictionary.pad(), dictionary.index("<mask>")
+        return cls(MaskedAutoencoder(config, len(dictionary), pad, mask), pad, mask, Autocast(cfg.autocast))
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        masked_tokens: Tensor | None = None,
+        layout: tuple | None = None,
+        features_only: bool = False,
+        return_all_hiddens: bool = False,
+        **unused,
+    ) -> tuple[Tensor, dict]:
+        """Predict masked tokens, as fairseq's RoBERTa does.
+
+        Args:
+            src_tokens: [B, T] int64.
+            masked_tokens: [B, T] bool, the positions to predict; all of them where it is None.
+            layout: of ``src_tokens`` and ``masked_tokens``, as the task's batches bring it; made here where it is
+                missing, at the price of one synchronisation on a GPU.
+            features_only: give the encoder's states and no predictions.
+            return_all_hiddens: also give the states of all of the encoder's layers.
+
+        Returns:
+            logits [number predicted, vocabulary], or [B, T, vocabulary] without ``masked_tokens``, or the features
+            of :meth:`extract_features`; and a dictionary with ``encoder_tokens``, how many tokens the encoder saw,
+            and on request ``inner_states``.
+        """
+        if features_only:
+            return self.extract_features(src_tokens, return_all_hiddens)
+        layout = self._layout(src_tokens, masked_tokens, layout)
+        with self._precision(src_tokens):
+            states = self.autoencoder.encode(src_tokens, layout)
+            logits = self.autoencoder.predict(states[-1], layout)
+        if masked_tokens is None:
+            logits = unpack(logits, layout.predicted, src_tokens.shape[1])
+        return logits, self._extra(states, layout, src_tokens, return_all_hiddens)
+
+    def extract_features(self, src_tokens: Tensor, return_all_hiddens: bool = False, **unused) -> tuple[Tensor, dict]:
+        """The encoder's output [B, T, dim], zero at padding and, in MAE-LM, at ``<mask>``, which it never sees.
+
+        With ``return_all_hiddens`` the dictionary's ``inner_states`` has the same for the embeddings and every layer.
+        """
+        layout = self._layout(src_tokens, None, None)
+        with self._precision(src_tokens):
+            states = self.autoencoder.encode(src_tokens, layout)
+        features = unpack(states[-1], self.autoencoder.encoder_layout(layout), src_tokens.shape[1])
+        return features, self._extra(states, layout, src_tokens, return_all_hiddens)
+
+    def get_normalized_probs(self, net_output, log_probs: bool, sample=None) -> Tensor:
+        """(Log-)probabilities in float32 from what :meth:`forward` returned."""
+        logits = net_output[0].float()
+        return torch.log_softmax(logits, -1) if log_probs else torch.softmax(logits, -1)
+
+    def max_positions(self) -> int:
+        """Longest sample in tokens."""
+        return self.autoencoder.config.max_positions
+
+    def _layout(self, src_tokens: Tensor, masked_tokens: Tensor | None, layout: tuple | None) -> BatchLayout:
+        if layout is not None and masked_tokens is not None:
+            return restore(layout)
+        predicted = src_tokens.ne(self.pad) if masked_tokens is None else masked_tokens
+        return batch_layout(src_tokens, predicted, self.pad, self.mask)
+
+    def _precision(self, src_tokens: Tensor):
+        return torch.autocast(src_tokens.device.type, torch.bfloat16, enabled=self.autocast is Autocast.bf16)
+
+    def _extra(self, states: list, layout: BatchLayout, src_tokens: Tensor, return_all_hiddens: bool) -> dict:
+        seen = self.autoencoder.encoder_layout(layout)
+        extra = {"encoder_tokens": seen.index.numel()}
+        if return_all_hiddens:
+            extra["inner_states"] = [unpack(state, seen, src_tokens.shape[1]) for state in states]
+        return extra
+
+
+def core_config(cfg) -> MaskedAutoencoderConfig:
+    """The network's configuration from fairseq's; options that are not set are the architecture's.
+
+    Args:
+        cfg: configuration of the model, its ``_name`` the architecture.
+
+    Raises:
+        UserError: options contradict each other.
+    """
+    fill_in(cfg, getattr(cfg, "_name", None) or "mae_lm")
+    try:
+        return MaskedAutoencoderConfig(
+            **{knob.name: knob.type(getattr(cfg, knob.name)) for knob in fields(MaskedAutoencoderConfig)}
+        )
+    except ValueError as problem:
+        raise UserError(str(problem)) from None
+
+
+def architecture_values(name: str) -> dict:
+    """Every value of an architecture such as ``mae_lm_tiny``; ``mae_lm`` is ``mae_lm_base``."""
+    defaults = {knob.name: knob.default for knob in fields(MaskedAutoencoderConfig)}
+    preset, size = ("mae_lm", "base") if name == "mae_lm" else name.rsplit("_", 1)
+    values = {**defaults, **preset_values(preset, size)}
+    return {key: value.value if isinstance(value, Enum) else value for key, value in values.items()}
+
+
+def fill_in(cfg, architecture: str):
+    """Set the options that are unset (missing or None) in a namespace or configuration to the architecture's."""
+    unset = {key: value for key, value in architecture_values(architecture).items() if getattr(cfg, key, None) is None}
+    if OmegaConf.is_config(cfg):
+        with open_dict(cfg):
+            cfg.update(unset)
+    else:
+        vars(cfg).update(unset)
+
+
+def _register_architectures():
+    for preset in PRESETS:
+        for size in SIZES:
+            name = f"{preset}_{size}"
+            register_model_architecture("mae_lm", name)(lambda cfg, name=name: fill_in(cfg, name))
+    # Registered by register_model with a function that does nothing, so that checkpoints would not keep the values.
+    ARCH_CONFIG_REGISTRY["mae_lm"] = lambda cfg: fill_in(cfg, "mae_lm")
+
+
+_register_architectures()

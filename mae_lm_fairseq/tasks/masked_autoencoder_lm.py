@@ -1,0 +1,189 @@
+"""The pretraining task: fairseq's ``masked_lm``, with nothing lost and masks that really change."""
+
+import logging
+import os
+from dataclasses import dataclass, field
+
+import numpy as np
+from fairseq import utils
+from fairseq.data import (
+    Dictionary,
+    FairseqDataset,
+    PrependTokenDataset,
+    RightPadDataset,
+    SortDataset,
+    TokenBlockDataset,
+    data_utils,
+)
+from fairseq.data.shorten_dataset import maybe_shorten_dataset
+from fairseq.tasks import register_task
+from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
+
+from ..data.data_bin import check_data_bin, check_dictionary, dictionary_fingerprint
+from ..data.long_lines import MIN_SAMPLE_TOKENS, split_long_lines
+from ..data.masking import LayoutDataset, masked_pair, word_starts
+from ..errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class MaskedAutoencoderLMConfig(MaskedLMConfig):
+    """The options of fairseq's ``masked_lm``; the defaults are MAE-LM's: 15 %, all of them ``<mask>``."""
+
+    tokens_per_sample: int = field(default=512, metadata={"help": "longest sample in tokens, <s> included"})
+    leave_unmasked_prob: float = field(
+        default=0.0, metadata={"help": "share of the predicted tokens that stay as they are (RoBERTa's recipe: 0.1)"}
+    )
+    random_token_prob: float = field(
+        default=0.0, metadata={"help": "share of the predicted tokens replaced at random (RoBERTa's recipe: 0.1)"}
+    )
+
+
+@register_task("masked_autoencoder_lm", dataclass=MaskedAutoencoderLMConfig)
+class MaskedAutoencoderLMTask(MaskedLMTask):
+    """Masked language modelling over a data-bin of fairseq, for every architecture of this package.
+
+    Differs from ``masked_lm`` in this: lines longer than a sample are split, not dropped; masks change from epoch
+    to epoch with any number of data workers; ``--mask-whole-words`` reads word starts from the dictionary;
+    batches bring their layout along; data-bin, dictionary and checkpoint must belong together.
+    """
+
+    @classmethod
+    def setup_task(cls, cfg: MaskedAutoencoderLMConfig, **kwargs) -> "MaskedAutoencoderLMTask":
+        _check_options(cfg)
+        return super().setup_task(cfg, **kwargs)
+
+    @classmethod
+    def load_dict(cls, cfg: MaskedAutoencoderLMConfig) -> Dictionary:
+        """The dictionary of the (first) data directory; refused where a manifest beside it names another one."""
+        directory = utils.split_paths(cfg.data)[0]
+        path = os.path.join(directory, "dict.txt")
+        if not os.path.isfile(path):
+            raise UserError(f"{path} does not exist; name a data directory made by preprocess/pretrain/prepare.py")
+        try:
+            dictionary = Dictionary.load(path)
+        except Exception as problem:  # fairseq raises a bare Exception for text that is not UTF-8
+            raise UserError(f"{path} is not a dictionary of fairseq: {problem}") from None
+        check_dictionary(directory, dictionary.symbols)
+        logger.info("dictionary: %d types", len(dictionary))
+        return dictionary
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs):
+        """Load a split, of shard ``epoch`` where the data are sharded.
+
+        Raises:
+            UserError: the split is missing, truncated or empty.
+        """
+        blocks = self._load_dataset_split(split, epoch, combine)
+        source, target = masked_pair(
+            blocks,
+            self.dictionary,
+            mask_idx=self.mask_idx,
+            seed=self.cfg.seed,
+            mask_prob=self.cfg.mask_prob,
+            leave_unmasked_prob=self.cfg.leave_unmasked_prob,
+            random_token_prob=self.cfg.random_token_prob,
+            freq_weighted_replacement=self.cfg.freq_weighted_replacement,
+            mask_whole_words=word_starts(self.dictionary) if self.cfg.mask_whole_words else None,
+            mask_multiple_length=self.cfg.mask_multiple_length,
+            mask_stdev=self.cfg.mask_stdev,
+            skip_masking=self.cfg.skip_masking,
+        )
+        pad = self.dictionary.pad()
+        dataset = LayoutDataset(
+            self._regular_dataset(source, RightPadDataset(target, pad_idx=pad)), pad=pad, mask=self.mask_idx
+        )
+        with data_utils.numpy_seed(self.cfg.seed):
+            shuffle = np.random.permutation(len(blocks))
+        self.datasets[split] = SortDataset(dataset, sort_order=[shuffle, blocks.sizes])
+
+    def _load_dataset_split(self, split: str, epoch: int, combine: bool) -> FairseqDataset:
+        """The samples of a split before masking: blocks of whole lines that start with ``<s>``."""
+        paths = utils.split_paths(self.cfg.data)
+        prefix = os.path.join(paths[(epoch - 1) % len(paths)], split)
+        check_data_bin(prefix)
+        lines = data_utils.load_indexed_dataset(prefix, self.dictionary, combine=combine)
+        if len(lines) == 0:
+            raise UserError(f"{prefix}.idx holds no text")
+        lines = maybe_shorten_dataset(
+            lines,
+            split,
+            self.cfg.shorten_data_split_list,
+            self.cfg.shorten_method,
+            self.cfg.tokens_per_sample,
+            self.cfg.seed,
+        )
+        block_size = self.cfg.tokens_per_sample - 1  # one less for <s>
+        if self.cfg.sample_break_mode != "none":
+            lines = split_long_lines(lines, block_size)
+        if np.max(lines.sizes) < 2 and self.cfg.sample_break_mode == "complete_doc":
+            raise UserError(f"{prefix}.idx holds nothing but empty lines")
+        blocks = TokenBlockDataset(
+            lines,
+            lines.sizes,
+            block_size,
+            pad=self.dictionary.pad(),
+            eos=self.dictionary.eos(),
+            break_mode=self.cfg.sample_break_mode,
+        )
+        logger.info("loaded %d blocks from: %s", len(blocks), prefix)
+        return PrependTokenDataset(blocks, self.dictionary.bos())
+
+    def can_reuse_epoch_itr(self, dataset: FairseqDataset) -> bool:
+        """Not for training data: data workers that outlive an epoch keep its masks, as they never hear of the next."""
+        return dataset is not self.datasets.get("train") and super().can_reuse_epoch_itr(dataset)
+
+    def build_model(self, cfg, from_checkpoint: bool = False):
+        model = super().build_model(cfg, from_checkpoint)
+        if model.max_positions() is not None and self.cfg.tokens_per_sample > model.max_positions():
+            raise UserError(
+                f"--tokens-per-sample {self.cfg.tokens_per_sample} is more than the model's "
+                f"--max-positions {model.max_positions()}; lower the one or raise the other"
+            )
+        return model
+
+    def state_dict(self) -> dict:
+        """What checkpoints keep of the task: which dictionary the model was trained with."""
+        return {"dictionary": self._fingerprint()}
+
+    def load_state_dict(self, state_dict: dict):
+        """Nothing of :meth:`state_dict` is state; :meth:`check_checkpoint` compares it."""
+
+    def check_checkpoint(self, filename: str, state: dict):
+        """Refuse a checkpoint that was trained with another dictionary.
+
+        Raises:
+            UserError: the dictionaries differ.
+        """
+        theirs = (state.get("task_state") or {}).get("dictionary")
+        if theirs is not None and theirs != self._fingerprint():
+            raise UserError(
+                f"{filename} was trained with another dictionary than the dict.txt of {self.cfg.data}; "
+                "prepare the data with that model's tokenizer (prepare.py --sentencepiece-model)"
+            )
+
+    def _fingerprint(self) -> str:
+        return dictionary_fingerprint(symbol for symbol in self.dictionary.symbols if symbol != "<mask>")
+
+
+def _check_options(cfg: MaskedAutoencoderLMConfig):
+    """Refuse what the data sets would refuse later, with a traceback, or take without effect."""
+    if not 0 < cfg.mask_prob < 1:
+        raise UserError(f"--mask-prob {cfg.mask_prob} must be above 0 and below 1")
+    for name in ("leave_unmasked_prob", "random_token_prob"):
+        if not 0 <= getattr(cfg, name) <= 1:
+            raise UserError(f"--{name.replace('_', '-')} {getattr(cfg, name)} must be between 0 and 1")
+    if cfg.leave_unmasked_prob + cfg.random_token_prob > 1:
+        raise UserError(
+            f"--leave-unmasked-prob {cfg.leave_unmasked_prob} and --random-token-prob {cfg.random_token_prob} "
+            "add up to more than 1"
+        )
+    if cfg.freq_weighted_replacement and cfg.random_token_prob == 0:
+        raise UserError("--freq-weighted-replacement has no effect with --random-token-prob 0")
+    if cfg.mask_multiple_length < 1 or cfg.mask_stdev < 0:
+        raise UserError("--mask-multiple-length must be at least 1 and --mask-stdev at least 0")
+    if cfg.tokens_per_sample < MIN_SAMPLE_TOKENS:
+        raise UserError(f"--tokens-per-sample {cfg.tokens_per_sample} must be at least {MIN_SAMPLE_TOKENS}")
+    if cfg.d2v2_multi:
+        raise UserError("--d2v2-multi belongs to data2vec; masked_autoencoder_lm does not have it")

@@ -1,0 +1,90 @@
+"""The loss: that of fairseq's masked_lm, with sensible figures beside it."""
+
+import math
+
+import pytest
+import torch
+from fairseq import criterions
+from fairseq.logging import metrics
+
+from mae_lm_fairseq.criterions.masked_autoencoder_lm import MaskedAutoencoderLMCriterion
+
+from ..training import batches, parse, set_up
+
+
+@pytest.fixture(params=["mae_lm_tiny", "mae_lm_roberta_tiny"])
+def setting(request, data_bin):
+    _, task, model, criterion = set_up(data_bin, arch=request.param)
+    task.load_dataset("train")
+    return task, model.eval(), criterion, batches(task)
+
+
+def fairseqs_criterion(task, data):
+    cfg = parse(data, "--task", "masked_autoencoder_lm", "--arch", "mae_lm_tiny", "--criterion", "masked_lm")
+    return criterions.build_criterion(cfg.criterion, task)
+
+
+def test_same_loss_and_gradients_as_fairseqs_masked_lm(setting, data_bin):
+    task, model, ours, all_batches = setting
+    theirs = fairseqs_criterion(task, data_bin)
+    for batch in all_batches[:5]:
+        gradients = []
+        for criterion in (ours, theirs):
+            model.zero_grad()
+            loss, sample_size, _ = criterion(model, batch)
+            loss.backward()
+            gradients.append((loss.detach(), int(sample_size), [p.grad.clone() for p in model.parameters()]))
+        assert gradients[0][1] == gradients[1][1] > 0
+        torch.testing.assert_close(gradients[0][0], gradients[1][0], rtol=1e-6, atol=0)
+        torch.testing.assert_close(gradients[0][2], gradients[1][2], rtol=1e-4, atol=1e-6)
+
+
+def test_a_batch_with_and_without_its_layout(setting):
+    _, model, criterion, all_batches = setting
+    batch = all_batches[0]
+    without = {**batch, "net_input": {k: v for k, v in batch["net_input"].items() if k != "layout"}}
+    assert "layout" in batch["net_input"]
+    assert torch.equal(criterion(model, batch)[0], criterion(model, without)[0])
+
+
+def test_a_batch_without_masked_tokens_is_worth_nothing(setting, data_bin):
+    task, model, ours, all_batches = setting
+    pad = task.dictionary.pad()
+    batch = all_batches[0]
+    tokens = torch.where(batch["target"].ne(pad), batch["target"], batch["net_input"]["src_tokens"])
+    unmasked = {**batch, "target": torch.full_like(tokens, pad), "net_input": {"src_tokens": tokens}}
+    for criterion in (ours, fairseqs_criterion(task, data_bin)):
+        model.zero_grad()
+        loss, sample_size, _ = criterion(model, unmasked)
+        loss.backward()
+        assert loss.item() == 0
+        assert int(sample_size) == 0
+        assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
+
+
+def test_figures(setting):
+    task, model, criterion, all_batches = setting
+    batch = all_batches[0]
+    loss, _, log = criterion(model, batch)
+    target = batch["target"]
+    predicted = target.ne(task.dictionary.pad())
+    logits = model(batch["net_input"]["src_tokens"], masked_tokens=predicted)[0]
+    with metrics.aggregate() as aggregate:
+        MaskedAutoencoderLMCriterion.reduce_metrics([log])
+    values = aggregate.get_smoothed_values()
+    n = int(predicted.sum())
+    assert values["loss"] == pytest.approx(loss.item() / n / math.log(2), abs=5e-4)
+    assert values["ppl"] == pytest.approx(math.exp(loss.item() / n), rel=1e-3)
+    right = (logits.argmax(-1) == target[predicted]).sum().item()
+    assert values["accuracy"] == pytest.approx(100 * right / n, abs=5e-3)
+    tokens = batch["net_input"]["src_tokens"]
+    is_mae_lm = model.autoencoder.config.decoder_layers > 0
+    unseen = tokens.eq(task.mask_idx).sum().item() if is_mae_lm else 0
+    assert values["encoder_share"] == pytest.approx(100 * (1 - unseen / batch["ntokens"]), abs=0.05)
+
+
+def test_nothing_is_logged_of_an_update_without_masked_tokens():
+    log = {"loss": 0.0, "correct": 0, "encoder_tokens": 5, "ntokens": 5, "nsentences": 1, "sample_size": 0}
+    with metrics.aggregate() as aggregate:
+        MaskedAutoencoderLMCriterion.reduce_metrics([log, log])
+    assert aggregate.get_smoothed_values() == {"encoder_share": 100.0}

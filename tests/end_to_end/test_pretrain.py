@@ -1,0 +1,172 @@
+"""Pretraining through the public commands: fairseq-train and fairseq-hydra-train."""
+
+import json
+import re
+import shutil
+
+import pytest
+import torch
+
+from ..conftest import ROOT
+from ..training import RECIPE
+
+PRESETS = ("mae_lm_tiny", "mae_lm_roberta_tiny")
+
+
+@pytest.fixture(scope="module")
+def train(run_cli, data_bin):
+    """``train(save_dir, *options)`` runs fairseq-train on the test data, and checks its exit code."""
+
+    def run(save_dir, *options, data=data_bin, arch="mae_lm_tiny", fails=False):
+        command = ["fairseq-train", data, *RECIPE, "--user-dir", "mae_lm_fairseq", "--arch", arch]
+        done = run_cli([*command, "--save-dir", save_dir, "--num-workers", 0, *options])
+        assert (done.returncode != 0) is fails, done.stderr
+        return done
+
+    return run
+
+
+def checkpoint(directory, name="checkpoint_last.pt"):
+    # Our own run wrote it; torch's scalars and containers are all that is in there.
+    return torch.load(directory / name, weights_only=False)
+
+
+def assert_same_training_state(a, b):
+    assert a["model"].keys() == b["model"].keys()
+    assert all(torch.equal(a["model"][name], b["model"][name]) for name in a["model"])
+    states = [x["last_optimizer_state"]["state"] for x in (a, b)]
+    assert states[0].keys() == states[1].keys() != set()
+    for place in states[0]:
+        for name, value in states[0][place].items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(states[1][place][name])), (place, name)
+
+
+@pytest.mark.parametrize(
+    ("updates", "options"),
+    [
+        (10, []),
+        (60, ["--update-freq", 2]),
+        (60, ["--num-workers", 2, "--mask-whole-words", "--batch-size", 16]),
+    ],
+    ids=["within an epoch", "across epochs, update-freq", "across epochs, two workers, whole words"],
+)
+def test_stopping_and_resuming_ends_where_one_run_ends(train, tmp_path, updates, options):
+    """Dropout is on. One epoch of the test data has fewer than 60 updates but in the first case."""
+    options = [*options, "--total-num-update", 80, "--no-epoch-checkpoints"]
+    train(tmp_path / "once", *options, "--max-update", updates)
+    train(tmp_path / "twice", *options, "--max-update", updates // 2)
+    half = checkpoint(tmp_path / "twice")
+    assert half["optimizer_history"][-1]["num_updates"] == updates // 2
+    resumed = train(tmp_path / "twice", *options, "--max-update", updates)
+    assert "Loaded checkpoint" in resumed.stderr + resumed.stdout
+    once, twice = checkpoint(tmp_path / "once"), checkpoint(tmp_path / "twice")
+    assert once["optimizer_history"][-1]["num_updates"] == updates
+    epochs = [x["extra_state"]["train_iterator"]["epoch"] for x in (half, once)]
+    assert (epochs[1] > epochs[0]) is (updates == 60)
+    assert_same_training_state(once, twice)
+    assert any(not torch.equal(half["model"][name], once["model"][name]) for name in half["model"])
+
+
+@pytest.mark.parametrize("arch", PRESETS)
+def test_learns_validates_and_keeps_the_best(train, tmp_path, arch):
+    log = tmp_path / "log"
+    options = ["--max-update", 120, "--total-num-update", 120, "--lr", 5e-3, "--validate-interval-updates", 40]
+    options += ["--save-interval-updates", 40, "--no-epoch-checkpoints", "--log-format", "json", "--log-file", log]
+    options += ["--tensorboard-logdir", tmp_path / "board", "--best-checkpoint-metric", "accuracy"]
+    train(tmp_path / "saved", *options, "--maximize-best-checkpoint-metric", arch=arch)
+    lines = [json.loads(line[line.index("{") :]) for line in log.read_text().splitlines() if '"valid_loss"' in line]
+    losses = [float(line["valid_loss"]) for line in lines]
+    assert len(losses) >= 3
+    assert losses[-1] < losses[0] - 0.2  # bits
+    share = float(lines[-1]["valid_encoder_share"])
+    assert share == 100 if arch == "mae_lm_roberta_tiny" else 83 < share < 87
+    best = checkpoint(tmp_path / "saved", "checkpoint_best.pt")
+    accuracies = [float(line["valid_accuracy"]) for line in lines]
+    assert float(best["extra_state"]["best"]) == pytest.approx(max(accuracies), abs=0.01)
+    assert len(list((tmp_path / "board").glob("valid/events*"))) == 1
+    assert not list((tmp_path / "saved").glob("*.tmp"))
+
+
+def test_fairseqs_own_criterion_gives_the_same_training(train, tmp_path):
+    for criterion in ("masked_autoencoder_lm", "masked_lm"):
+        train(tmp_path / criterion, "--max-update", 5, "--criterion", criterion)
+    ours, theirs = (checkpoint(tmp_path / name) for name in ("masked_autoencoder_lm", "masked_lm"))
+    for name in ours["model"]:
+        # Adam divides by the root of the squared gradient: rounding of 1e-7 in a small gradient becomes 1e-5 here.
+        torch.testing.assert_close(ours["model"][name], theirs["model"][name], rtol=0, atol=2e-5)
+
+
+def test_fairseqs_own_task_trains_our_model(train, tmp_path):
+    done = train(tmp_path, "--task", "masked_lm", "--criterion", "masked_lm", "--max-update", 2)
+    assert "num_updates=2" in done.stderr + done.stdout
+
+
+HYDRA = """
+common: {{user_dir: {package}, cpu: true}}
+task: {{_name: masked_autoencoder_lm, data: {data}, tokens_per_sample: 32, sample_break_mode: complete_doc}}
+model: {{_name: mae_lm_roberta_tiny, encoder_layers: 2, max_positions: 64}}
+criterion: {{_name: masked_autoencoder_lm}}
+optimizer: {{_name: adam}}
+lr_scheduler: {{_name: fixed}}
+dataset: {{batch_size: 8, num_workers: 0}}
+optimization: {{max_update: 2, lr: [0.001]}}
+checkpoint: {{save_dir: {saved}}}
+"""
+
+
+def test_hydra_trains_the_architecture_it_names(run_cli, data_bin, tmp_path):
+    saved = tmp_path / "saved"
+    settings = HYDRA.format(package=ROOT / "mae_lm_fairseq", data=data_bin, saved=saved)
+    (tmp_path / "recipe.yaml").write_text(settings)
+    command = ["fairseq-hydra-train", "--config-dir", tmp_path, "--config-name", "recipe"]
+    done = run_cli([*command, f"hydra.run.dir={tmp_path}"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    trained = checkpoint(saved)
+    assert trained["cfg"]["model"]["mask_join"] == "embeddings"
+    assert trained["model"]["autoencoder.encoder.embed_tokens.weight"].shape[1] == 128
+    layers = {
+        int(found[1]) for found in map(re.compile(r".*encoder\.layers\.(\d+)\.").match, trained["model"]) if found
+    }
+    assert layers == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--restore-file", "nowhere.pt"], "nowhere.pt"),
+        (["--max-positions", 16], "--max-positions 16"),
+        (["--encoder-attention-heads", 3], "--encoder-attention-heads 3"),
+        (["--mask-prob", 1.5], "--mask-prob"),
+        (["--bf16"], "--autocast bf16"),
+    ],
+)
+def test_mistakes_in_options_end_in_one_line(train, tmp_path, options, named):
+    assert_one_line(train(tmp_path / "saved", *options, fails=True), named)
+    assert not list((tmp_path / "saved").glob("*.pt"))
+
+
+def test_damaged_data_end_in_one_line(train, data_bin, tmp_path):
+    data = shutil.copytree(data_bin, tmp_path / "data")
+    (data / "valid.bin").write_bytes((data / "valid.bin").read_bytes()[:100])
+    assert_one_line(train(tmp_path / "saved", data=data, fails=True), "valid.bin")
+    assert_one_line(train(tmp_path / "saved", data=tmp_path / "nowhere", fails=True), "nowhere")
+    assert not list((tmp_path / "saved").glob("*.pt"))
+
+
+def test_a_checkpoint_of_other_data_or_another_model_is_left_alone(train, data_bin, tmp_path):
+    saved = tmp_path / "saved"
+    train(saved, "--max-update", 1)
+    before = (saved / "checkpoint_last.pt").read_bytes()
+    data = shutil.copytree(data_bin, tmp_path / "data")
+    words = (data / "dict.txt").read_text().splitlines()
+    (data / "dict.txt").write_text("\n".join([*words[1:], words[0]]) + "\n")
+    assert_one_line(train(saved, "--max-update", 2, data=data, fails=True), "another dictionary")
+    assert_one_line(train(saved, "--max-update", 2, "--encoder-layers", 3, fails=True), "encoder_layers")
+    assert (saved / "checkpoint_last.pt").read_bytes() == before
+
+
+def assert_one_line(done, named):
+    lines = done.stderr.strip().splitlines()
+    assert named in lines[-1], done.stderr
+    assert lines[-1].startswith("error: ")
+    assert "Traceback" not in done.stderr + done.stdout

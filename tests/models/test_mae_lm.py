@@ -1,0 +1,173 @@
+"""The model in fairseq's registries: its architectures, its options, its outputs."""
+
+from dataclasses import fields
+
+import pytest
+import torch
+from fairseq.dataclass.initialize import add_defaults
+from fairseq.models import ARCH_MODEL_REGISTRY
+from omegaconf import OmegaConf
+
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.models.mae_lm import MAELMModel, architecture_values, core_config
+
+from ..training import batches, parse, set_up
+
+ARCHITECTURES = [
+    "mae_lm",
+    *(f"{preset}_{size}" for preset in ("mae_lm", "mae_lm_roberta") for size in ("tiny", "small", "base", "large")),
+]
+
+
+def command_line(arch, *arguments):
+    return parse("data", "--task", "masked_autoencoder_lm", "--arch", arch, *arguments).model
+
+
+def hydra(arch, **values):
+    """The model's configuration as fairseq-hydra-train completes a YAML file that names the architecture."""
+    cfg = OmegaConf.create({"model": {"_name": arch, **values}})
+    add_defaults(cfg)
+    return cfg.model
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_each_architecture_is_the_same_from_the_command_line_and_from_hydra(arch):
+    assert ARCH_MODEL_REGISTRY[arch] is MAELMModel
+    by_flags, by_yaml = core_config(command_line(arch)), core_config(hydra(arch))
+    assert by_flags == by_yaml
+    expected = architecture_values(arch)
+    assert {knob.name: getattr(by_flags, knob.name) for knob in fields(MaskedAutoencoderConfig)} == expected
+
+
+def test_mae_lm_is_base():
+    assert architecture_values("mae_lm") == architecture_values("mae_lm_base")
+
+
+@pytest.mark.parametrize("arch", ["mae_lm", "mae_lm_tiny", "mae_lm_roberta_large"])
+def test_checkpoints_keep_every_value(arch):
+    saved = OmegaConf.to_container(OmegaConf.create({"model": command_line(arch)}), enum_to_str=True)["model"]
+    assert {name: saved[name] for name in architecture_values(arch)} == architecture_values(arch)
+
+
+OPTIONS = {
+    "encoder-layers": 3,
+    "encoder-embed-dim": 32,
+    "encoder-ffn-embed-dim": 48,
+    "encoder-attention-heads": 2,
+    "decoder-layers": 1,
+    "max-positions": 80,
+    "relative-buckets": 0,
+    "relative-max-distance": 64,
+    "decoder-relative-buckets": 0,
+    "relative-bias-init": "normal",
+    "dropout": 0.3,
+    "attention-dropout": 0.3,
+    "decoder-dropout": 0.3,
+    "init-std": 0.1,
+}
+
+
+def test_the_list_below_is_complete():
+    assert {name.replace("-", "_") for name in OPTIONS} | {"mask_join"} == set(architecture_values("mae_lm"))
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_each_option_changes_what_is_computed(data_bin, option):
+    arguments = ("--no-progress-bar",)
+    _, task, model, _ = set_up(data_bin, *arguments)
+    _, _, changed, _ = set_up(data_bin, f"--{option}", OPTIONS[option])
+    value = getattr(changed.autoencoder.config, option.replace("-", "_"))
+    assert getattr(value, "value", value) == OPTIONS[option]
+    shapes = [{name: p.shape for name, p in m.named_parameters()} for m in (model, changed)]
+    if shapes[0] == shapes[1]:
+        # Far apart, so that --relative-max-distance matters too.
+        tokens = torch.randint(4, 100, (2, 64), generator=torch.Generator().manual_seed(0))
+        masked = torch.zeros_like(tokens, dtype=torch.bool)
+        tokens[:, 1], masked[:, 1] = task.mask_idx, True
+        outputs = []
+        for m in (model, changed):
+            torch.manual_seed(0)
+            outputs.append(m.train()(tokens, masked_tokens=masked)[0])
+        assert not torch.allclose(*outputs, atol=1e-6)
+
+
+def test_mask_join_makes_a_roberta(data_bin):
+    changes = ["--mask-join", "embeddings", "--decoder-layers", "0", "--decoder-relative-buckets", "0"]
+    _, _, by_options, _ = set_up(data_bin, *changes)
+    _, _, by_preset, _ = set_up(data_bin, arch="mae_lm_roberta_tiny")
+    assert by_options.autoencoder.config == by_preset.autoencoder.config
+
+
+def test_contradictions_end_in_one_line(data_bin):
+    with pytest.raises(UserError, match=r"--encoder-embed-dim 16 .* --encoder-attention-heads 3"):
+        set_up(data_bin, "--encoder-attention-heads", 3)
+
+
+@pytest.fixture(params=["mae_lm_tiny", "mae_lm_roberta_tiny"])
+def trained_on(request, data_bin):
+    _, task, model, criterion = set_up(data_bin, arch=request.param)
+    task.load_dataset("train")
+    return task, model.eval(), criterion, batches(task)[0]
+
+
+def test_shapes_with_and_without_masked_tokens(trained_on):
+    task, model, _, batch = trained_on
+    tokens, masked = batch["net_input"]["src_tokens"], batch["target"].ne(task.dictionary.pad())
+    at_masks, _ = model(tokens, masked_tokens=masked)
+    everywhere, extra = model(tokens)
+    assert at_masks.shape == (int(masked.sum()), len(task.dictionary))
+    assert everywhere.shape == (*tokens.shape, len(task.dictionary))
+    torch.testing.assert_close(everywhere[masked], at_masks, rtol=0, atol=1e-5)
+    assert "inner_states" not in extra
+    probabilities = model.get_normalized_probs((at_masks, {}), log_probs=False)
+    torch.testing.assert_close(probabilities.sum(-1), torch.ones(len(at_masks)))
+    assert torch.equal(model.get_normalized_probs((at_masks, {}), log_probs=True).argmax(-1), at_masks.argmax(-1))
+
+
+def test_features_of_clean_text(trained_on):
+    task, model, _, batch = trained_on
+    pad = task.dictionary.pad()
+    tokens = torch.where(batch["target"].ne(pad), batch["target"], batch["net_input"]["src_tokens"])
+    features, extra = model.extract_features(tokens, return_all_hiddens=True)
+    assert features.shape == (*tokens.shape, 16)
+    assert len(extra["inner_states"]) == 3
+    assert torch.equal(extra["inner_states"][-1], features)
+    assert not features[tokens.eq(pad)].any()
+    assert features[tokens.ne(pad)].any(-1).all()
+    assert torch.equal(model(tokens, features_only=True)[0], features)
+
+
+def test_mae_lm_has_no_features_at_masks(data_bin):
+    for arch, seen in (("mae_lm_tiny", False), ("mae_lm_roberta_tiny", True)):
+        _, task, model, _ = set_up(data_bin, arch=arch)
+        features, _ = model.extract_features(torch.tensor([[0, 5, task.mask_idx, 6, 2]]))
+        assert bool(features[0, 2].any()) is seen
+
+
+def test_autocast_computes_in_bfloat16_and_keeps_float32_weights(data_bin):
+    _, task, exact, criterion = set_up(data_bin)
+    _, _, fast, _ = set_up(data_bin, "--autocast", "bf16")
+    task.load_dataset("train")
+    batch = batches(task)[0]
+    masked = batch["target"].ne(task.dictionary.pad())
+    assert fast(**batch["net_input"], masked_tokens=masked)[0].dtype is torch.bfloat16
+    losses = [criterion(model.eval(), batch)[0] for model in (exact, fast)]
+    assert losses[0] != losses[1]
+    # bfloat16 has 8 bits of mantissa; the loss averages thousands of roundings.
+    assert losses[1].item() == pytest.approx(losses[0].item(), rel=2e-3)
+    losses[1].backward()
+    assert all(p.dtype is p.grad.dtype is torch.float32 for p in fast.parameters())
+
+
+def test_half_precision_weights(data_bin):
+    """What --bf16 makes of the model: everything in bfloat16 but the bias, the softmax and the loss."""
+    _, task, model, criterion = set_up(data_bin)
+    task.load_dataset("train")
+    batch = batches(task)[0]
+    exact = criterion(model.eval(), batch)[0]
+    loss, _, _ = criterion(model.to(torch.bfloat16), batch)
+    assert loss.dtype is torch.float32
+    assert loss.item() == pytest.approx(exact.item(), rel=1e-2)
+    loss.backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())

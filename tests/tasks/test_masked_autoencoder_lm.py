@@ -1,0 +1,225 @@
+"""The task: nothing lost, masks that change when they should, data that belong together."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from fairseq.data import data_utils
+
+from mae_lm_fairseq.errors import UserError
+
+from ..training import batches, set_up
+
+
+@pytest.fixture
+def task_for(data_bin):
+    def make(*arguments, data=data_bin, splits=("train",)):
+        _, task, _, _ = set_up(data, *arguments)
+        for split in splits:
+            task.load_dataset(split)
+        return task
+
+    return make
+
+
+def lines_of(data_bin, task, split="train"):
+    lines = data_utils.load_indexed_dataset(str(data_bin / split), task.dictionary)
+    return [lines[i] for i in range(len(lines))]
+
+
+def original(batch, pad):
+    target, tokens = batch["target"], batch["net_input"]["src_tokens"]
+    return torch.where(target.ne(pad), target, tokens)
+
+
+@pytest.mark.parametrize("tokens_per_sample", [8, 64, 128, 512])
+@pytest.mark.parametrize("mode", ["none", "complete", "complete_doc", "eos"])
+def test_tokens_in_are_tokens_trained_on(task_for, data_bin, tokens_per_sample, mode):
+    task = task_for(
+        "--tokens-per-sample", tokens_per_sample, "--sample-break-mode", mode, "--max-positions", tokens_per_sample
+    )
+    lines = lines_of(data_bin, task)
+    # In complete_doc a lone </s> ends a document and is no text.
+    expected = torch.cat([line for line in lines if mode != "complete_doc" or len(line) > 1])
+    trained = []
+    for batch in batches(task):
+        for row in original(batch, task.dictionary.pad()):
+            row = row[row.ne(task.dictionary.pad())]
+            assert row[0] == task.dictionary.bos()
+            assert len(row) <= tokens_per_sample
+            trained.append(row[1:])
+    assert sum(map(len, trained)) == len(expected)
+    assert torch.equal(torch.cat(trained).bincount(), expected.bincount())
+
+
+def masks_by_sample(task, epoch, workers):
+    found = {}
+    for batch in batches(task, epoch=epoch, workers=workers):
+        for sample, target in zip(batch["id"].tolist(), batch["target"], strict=True):
+            found[sample] = target.ne(task.dictionary.pad()).nonzero().flatten().tolist()
+    return found
+
+
+def test_masks_change_every_epoch_alike_with_any_number_of_workers(task_for):
+    by_workers = {}
+    for workers in (0, 1, 2):
+        task = task_for()
+        by_workers[workers] = [masks_by_sample(task, epoch, workers) for epoch in (1, 2, 3)]
+    first, second, third = by_workers[0]
+    changed = [first[sample] != second[sample] and second[sample] != third[sample] for sample in first]
+    assert np.mean(changed) > 0.9
+    assert by_workers[1] == by_workers[0]
+    assert by_workers[2] == by_workers[0]
+
+
+def test_a_run_that_starts_in_a_later_epoch_draws_that_epochs_masks(task_for):
+    from_the_start = task_for()
+    wanted = [masks_by_sample(from_the_start, epoch, workers=1) for epoch in (1, 2, 3)][2]
+    assert masks_by_sample(task_for(), epoch=3, workers=1) == wanted
+
+
+def test_masks_depend_on_the_seed(task_for):
+    assert masks_by_sample(task_for("--seed", 1), 1, 0) != masks_by_sample(task_for("--seed", 2), 1, 0)
+
+
+def test_validation_masks_stay(task_for):
+    task = task_for(splits=("train", "valid"))
+    iterators = [
+        task.get_batch_iterator(task.dataset("valid"), max_sentences=8, epoch=epoch, num_workers=1) for epoch in (1, 2)
+    ]
+    targets = [
+        [batch["target"] for batch in iterator.next_epoch_itr(shuffle=False, set_dataset_epoch=False)]
+        for iterator in iterators
+    ]
+    assert all(torch.equal(a, b) for a, b in zip(*targets, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("--mask-prob", (0.15, 0.5)),
+        ("--leave-unmasked-prob", (0.0, 0.5)),
+        ("--random-token-prob", (0.0, 0.5)),
+        ("--tokens-per-sample", (32, 16)),
+        ("--sample-break-mode", ("complete_doc", "none")),
+        ("--shorten-method", ("none", "truncate")),
+    ],
+)
+def test_options_change_the_batches(task_for, option, values):
+    first, second = (
+        batches(
+            task_for(option, value, "--tokens-per-sample", 16)
+            if option == "--shorten-method"
+            else task_for(option, value)
+        )
+        for value in values
+    )
+    assert len(first) != len(second) or any(
+        not torch.equal(a["net_input"]["src_tokens"], b["net_input"]["src_tokens"])
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def test_defaults_mask_all_predicted_tokens(task_for):
+    task = task_for()
+    for batch in batches(task):
+        is_predicted = batch["target"].ne(task.dictionary.pad())
+        assert torch.equal(batch["net_input"]["src_tokens"].eq(task.mask_idx), is_predicted)
+
+
+def test_whole_words(task_for):
+    task = task_for("--mask-whole-words")
+    starts = {i for i, piece in enumerate(task.dictionary.symbols) if piece.startswith("▁") or i < 4}
+    inside = 0
+    for batch in batches(task):
+        tokens, target = original(batch, task.dictionary.pad()), batch["target"].ne(task.dictionary.pad())
+        for row, column in tokens.ne(task.dictionary.pad()).nonzero().tolist():
+            if tokens[row, column].item() not in starts:
+                assert target[row, column] == target[row, column - 1]
+                inside += 1
+    assert inside > 500
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--mask-prob", 0], "--mask-prob"),
+        (["--mask-prob", 1], "--mask-prob"),
+        (["--leave-unmasked-prob", 0.6, "--random-token-prob", 0.6], "--random-token-prob"),
+        (["--random-token-prob", -0.1], "--random-token-prob"),
+        (["--freq-weighted-replacement"], "--freq-weighted-replacement"),
+        (["--mask-stdev", -1], "--mask-stdev"),
+        (["--tokens-per-sample", 3], "--tokens-per-sample"),
+        (["--tokens-per-sample", 65, "--max-positions", 64], "--max-positions 64"),
+        (["--d2v2-multi"], "--d2v2-multi"),
+    ],
+)
+def test_contradictory_options_are_named(data_bin, arguments, named):
+    with pytest.raises(UserError, match=named):
+        set_up(data_bin, *arguments)
+
+
+def test_a_sample_may_be_as_long_as_the_position_table(data_bin):
+    _, task, model, criterion = set_up(
+        data_bin, "--tokens-per-sample", 64, "--max-positions", 64, "--sample-break-mode", "none"
+    )
+    task.load_dataset("train")
+    batch = batches(task)[0]
+    assert batch["net_input"]["src_tokens"].shape[1] == 64
+    assert torch.isfinite(criterion(model, batch)[0])
+
+
+@pytest.fixture
+def copied(data_bin, tmp_path):
+    return shutil.copytree(data_bin, tmp_path / "data-bin")
+
+
+def test_missing_data_are_named(task_for, copied):
+    (copied / "train.bin").unlink()
+    with pytest.raises(UserError, match=r"train\.bin"):
+        task_for(data=copied)
+    (copied / "dict.txt").unlink()
+    with pytest.raises(UserError, match=r"dict\.txt"):
+        task_for(data=copied)
+
+
+@pytest.mark.parametrize("suffix", ["bin", "idx"])
+def test_truncated_data_are_named(task_for, copied, suffix):
+    path = copied / f"train.{suffix}"
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(UserError, match=rf"train\.{suffix}"):
+        task_for(data=copied)
+
+
+def test_a_dictionary_that_is_none_is_named(task_for, copied):
+    for content in (b"word without count\n", b"\xff\xfe 3\n", b"a 1\na 1\n"):
+        (copied / "dict.txt").write_bytes(content)
+        with pytest.raises(UserError, match=r"dict\.txt"):
+            task_for(data=copied)
+
+
+def test_a_manifest_of_another_dictionary_is_refused(task_for, copied):
+    manifest = {"versions": {}, "options": {}, "tokenizer_sha256": "", "dictionary_sha256": "another", "splits": {}}
+    (copied / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="dict"):
+        task_for(data=copied)
+
+
+def test_a_checkpoint_of_another_dictionary_is_refused(task_for, copied):
+    state = {"task_state": task_for().state_dict()}
+    task_for().check_checkpoint("checkpoint.pt", state)
+    lines = (copied / "dict.txt").read_text().splitlines()
+    (copied / "dict.txt").write_text("\n".join([lines[1], lines[0], *lines[2:]]) + "\n")
+    with pytest.raises(UserError, match=r"checkpoint\.pt was trained with another dictionary"):
+        task_for(data=copied).check_checkpoint("checkpoint.pt", state)
+
+
+def test_shards_are_taken_in_turn(task_for, data_bin, copied):
+    task = task_for(data=f"{data_bin}:{copied}")
+    task.load_dataset("train", epoch=2)
+    (copied / "train.idx").unlink()
+    task.load_dataset("train", epoch=3)
+    with pytest.raises(UserError, match=str(copied)):
+        task.load_dataset("train", epoch=4)

@@ -1,0 +1,44 @@
+"""fairseq's training in this process, for tests that look inside it."""
+
+import argparse
+import shlex
+
+import torch
+from fairseq import options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from omegaconf import DictConfig
+
+# Mild enough for a model of two layers and width 16 to train in a second.
+RECIPE = shlex.split(
+    "--task masked_autoencoder_lm --criterion masked_autoencoder_lm --cpu --optimizer adam --lr 1e-3 "
+    "--lr-scheduler polynomial_decay --warmup-updates 2 --total-num-update 40 --clip-norm 2.0 --batch-size 8 "
+    "--tokens-per-sample 32 --sample-break-mode complete_doc --encoder-layers 2 --encoder-embed-dim 16 "
+    "--encoder-ffn-embed-dim 32 --encoder-attention-heads 4 --max-positions 64 --log-format simple --log-interval 1"
+)
+
+
+def parse(*arguments) -> DictConfig:
+    """The configuration that ``fairseq-train`` makes of a command line."""
+    parser = options.get_training_parser()
+    args: argparse.Namespace = options.parse_args_and_arch(parser, [str(argument) for argument in arguments])
+    return convert_namespace_to_omegaconf(args)
+
+
+def set_up(data, *arguments, arch: str = "mae_lm_tiny"):
+    """Configuration, task, model and criterion for a data-bin and further options."""
+    cfg = parse(data, *RECIPE, "--arch", arch, *arguments)
+    task = tasks.setup_task(cfg.task)
+    torch.manual_seed(1)
+    return cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion)
+
+
+def batches(task, split: str = "train", epoch: int = 1, workers: int = 0, batch_size: int = 8) -> list[dict]:
+    """All batches of one epoch, in the order of training."""
+    iterator = task.get_batch_iterator(
+        task.dataset(split),
+        max_sentences=batch_size,
+        epoch=epoch,
+        num_workers=workers,
+        max_positions=task.max_positions(),
+    )
+    return list(iterator.next_epoch_itr(shuffle=True))
