@@ -4,15 +4,18 @@ Seen with fairseq-fixed 0.12.3.1 and torch 2.13. Every cure replaces a function 
 or a class at call time, so that it does not matter who imported what first. fairseq must be installed.
 """
 
+import atexit
 import contextlib
 import functools
 import inspect
 import os
 import pickle
+import queue
 import re
 import shutil
 import sys
 import textwrap
+import threading
 import time
 import types
 from argparse import Namespace
@@ -23,6 +26,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 from fairseq import checkpoint_utils, options, utils
+from fairseq.data import iterators
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
@@ -46,6 +50,7 @@ def apply() -> None:
     save_atomically()
     take_bf16_at_its_word()
     check_settings_before_training()
+    stop_loading_batches_at_exit()
     leave_the_last_word_to_the_failed_process()
     refuse_second_copy()
 
@@ -375,6 +380,26 @@ def _call_main_in_processes(call: Callable, *args, **kwargs) -> Any:
         if error.exit_code != 1:
             raise
         raise SystemExit(1) from error
+
+
+def stop_loading_batches_at_exit() -> None:
+    """A run that ended in the middle of an epoch could abort at exit ("terminate called...", exit code 134).
+
+    fairseq's thread that loads batches ahead is still at work then. Python stops such threads as soon as they want
+    the interpreter, and inside one of torch's operations that unwinds C++ code which does not allow it.
+    """
+    atexit.unregister(_stop_loading_batches)
+    atexit.register(_stop_loading_batches)
+
+
+def _stop_loading_batches() -> None:
+    deadline = time.monotonic() + 10
+    for thread in threading.enumerate():
+        if isinstance(thread, iterators.BackgroundConsumer):
+            thread._max_len = 0
+            while thread.is_alive() and time.monotonic() < deadline:
+                with contextlib.suppress(queue.Empty):
+                    thread._queue.get(timeout=0.05)  # it may be waiting for room
 
 
 # --------------------------------------------------------------------------------------------------------- package

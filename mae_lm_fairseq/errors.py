@@ -12,4 +12,5 @@ class UserError(SystemExit):
     """
 
     def __init__(self, message: str):
-        super().__init__(f"error: {message}")
+        super().__init__(message)
+        self.code = f"error: {message}"

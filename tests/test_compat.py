@@ -56,7 +56,7 @@ def refusal(function, *arguments) -> str:
     with pytest.raises(UserError) as caught:
         function(*arguments)
     assert len(str(caught.value).splitlines()) == 1
-    return str(caught.value)
+    return caught.value.code
 
 
 def complaint(done: subprocess.CompletedProcess) -> str:
@@ -405,3 +405,28 @@ class TestTraining:
         done = run_cli(["python", script, data_bin, *SETTINGS, *saving], env={"PYTHONPATH": str(compat.PACKAGE.parent)})
         weights = len(torch.load(trained)["model"])
         assert complaint(done) == f"error: {trained} has {weights} weights, {{}}"
+
+
+LOADING_AHEAD = """
+import torch
+import mae_lm_fairseq
+from fairseq.data.iterators import BufferedIterator
+
+class Batches:
+    def __len__(self):
+        return 10**6
+
+    def __iter__(self):
+        states = torch.randn(400, 400)
+        while True:
+            yield states @ states
+
+next(iter(BufferedIterator(10, Batches())))
+"""
+
+
+def test_a_run_that_stops_while_batches_are_loaded_ends_well(run_cli, tmp_path):
+    script = tmp_path / "stop.py"
+    script.write_text(LOADING_AHEAD)
+    done = run_cli(["python", script], env={"PYTHONPATH": str(compat.PACKAGE.parent)})
+    assert done.returncode == 0, done.stderr  # without the cure it is -6
