@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Time preprocess/pretrain/prepare.py against encoding in a plain loop followed by fairseq-preprocess.
+
+Both start from the same text and the same sentencepiece model, and run alternately; both use two processes. The
+tokens they write may differ by white space that the model does not know (U+0085): fairseq-preprocess takes it for a
+separator and drops it, prepare.py keeps it as <unk>.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import sentencepiece
+
+from mae_lm_fairseq.data.data_bin import check_data_bin
+from mae_lm_fairseq.data.tokenizer import Tokenizer
+
+PREPARE = Path(__file__).parents[1] / "preprocess" / "pretrain" / "prepare.py"
+WORKERS = 2
+
+
+def encode_part(model: Path, source: Path, target: Path, start: int, end: int):
+    """The loop that one would write by hand: pieces of the lines that start in bytes ``start`` to ``end``."""
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    with open(source, "rb") as lines, open(target, "w", encoding="utf-8", newline="\n") as pieces:
+        lines.seek(max(start - 1, 0))
+        if start:
+            lines.readline()
+        while lines.tell() < end and (line := lines.readline()):
+            pieces.write(" ".join(processor.encode(line.decode().rstrip("\n"), out_type=str)) + "\n")
+
+
+def by_hand(arguments: argparse.Namespace, directory: Path):
+    """Encode each split in two processes, put the halves together, and let fairseq-preprocess make the data-bin."""
+    with ProcessPoolExecutor(WORKERS) as pool:
+        for split in ("train", "valid"):
+            source = getattr(arguments, split)
+            middle, size = source.stat().st_size // 2, source.stat().st_size
+            bounds = [(0, middle), (middle, size)]
+            parts = [directory / f"{split}.{number}" for number in range(WORKERS)]
+            jobs = [
+                pool.submit(encode_part, arguments.sentencepiece_model, source, part, *bound)
+                for part, bound in zip(parts, bounds, strict=True)
+            ]
+            for job in jobs:
+                job.result()
+            with open(directory / split, "wb") as whole:
+                subprocess.run(["cat", *parts], stdout=whole, check=True)
+    Tokenizer(arguments.sentencepiece_model).write_dictionary(directory / "dict.txt")
+    command = [Path(sys.executable).parent / "fairseq-preprocess", "--only-source", "--workers", str(WORKERS)]
+    command += ["--trainpref", directory / "train", "--validpref", directory / "valid"]
+    command += ["--srcdict", directory / "dict.txt", "--destdir", directory / "data-bin"]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def by_program(arguments: argparse.Namespace, directory: Path):
+    """Run prepare.py."""
+    command = [sys.executable, PREPARE, "--train", arguments.train, "--valid", arguments.valid]
+    command += ["--sentencepiece-model", arguments.sentencepiece_model, "--workers", str(WORKERS)]
+    subprocess.run([*command, "--destdir", directory / "data-bin"], check=True, capture_output=True)
+
+
+def seconds(prepare, arguments: argparse.Namespace, directory: Path) -> float:
+    """Wall time of one way, in a directory of its own."""
+    directory.mkdir()
+    start = time.perf_counter()
+    prepare(arguments, directory)
+    return time.perf_counter() - start
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", type=Path, required=True, metavar="FILE", help="plain text")
+    parser.add_argument("--valid", type=Path, required=True, metavar="FILE", help="plain text")
+    parser.add_argument("--sentencepiece-model", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs of each (default: %(default)s)")
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="where the figures go")
+    return parser
+
+
+def main():
+    """Time both ways and write the figures."""
+    arguments = parser().parse_args()
+    times = {"by_hand": [], "by_program": []}
+    tokens = {}
+    for _ in range(arguments.repeats):
+        with tempfile.TemporaryDirectory() as name:
+            hand, program = Path(name, "by_hand"), Path(name, "by_program")
+            times["by_hand"].append(seconds(by_hand, arguments, hand))
+            times["by_program"].append(seconds(by_program, arguments, program))
+            tokens = {way: check_data_bin(Path(name, way, "data-bin", "train"))[1] for way in times}
+    medians = {way: statistics.median(runs) for way, runs in times.items()}
+    figures = {
+        "train_bytes": arguments.train.stat().st_size,
+        "cpus": os.cpu_count(),
+        "workers": WORKERS,
+        "seconds": times,
+        "median_seconds": medians,
+        "ratio": medians["by_program"] / medians["by_hand"],
+        "train_tokens": tokens,
+    }
+    arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+    print(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,325 @@
+import gzip
+import importlib.util
+import lzma
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencepiece
+from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+from mae_lm_fairseq.data import encoding
+from mae_lm_fairseq.data.data_bin import check_data_bin, dictionary_fingerprint
+from mae_lm_fairseq.data.manifest import Manifest
+from mae_lm_fairseq.data.text_files import Chunk, read_chunks
+from mae_lm_fairseq.data.tokenizer import Tokenizer
+from mae_lm_fairseq.errors import UserError
+
+SCRIPT = Path(__file__).parents[2] / "preprocess" / "pretrain" / "prepare.py"
+PRODUCTS = {"dict.txt", "manifest.json", "sentencepiece.bpe.model"} | {
+    f"{split}.{suffix}" for split in ("train", "valid") for suffix in ("bin", "idx")
+}
+VOCABULARY = 120
+
+
+def load_script():
+    spec = importlib.util.spec_from_file_location("prepare_script", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def prepare(*arguments, **options):
+    """The command, in this process; options as ``vocab_size=9``."""
+    options = {"workers": 1} | options
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        load_script().main([str(argument) for argument in (*arguments, *flags)])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def story(documents, seed=0):
+    generator = random.Random(seed)
+    words = ["".join(generator.choices("abcdefghij", k=generator.randint(1, 6))) for _ in range(50)]
+    lines = []
+    for _ in range(documents):
+        lines += [" ".join(generator.choices(words, k=generator.randint(1, 12))) for _ in range(4)]
+        lines += [""] * generator.randint(1, 3)
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A directory with train.txt, valid.txt and a data-bin made of them."""
+    directory = tmp_path_factory.mktemp("corpus")
+    (directory / "train.txt").write_text(story(300))
+    (directory / "valid.txt").write_text(story(10, seed=1))
+    splits = ["--train", directory / "train.txt", "--valid", directory / "valid.txt"]
+    prepare(*splits, destdir=directory / "data-bin", vocab_size=VOCABULARY)
+    return directory
+
+
+@pytest.fixture
+def again(corpus, tmp_path):
+    """``again(train, valid, **options)`` prepares into ``tmp_path / "out"``, by default the corpus."""
+
+    def run(train=None, valid=None, **options):
+        splits = ["--train", train or corpus / "train.txt", "--valid", valid or corpus / "valid.txt"]
+        defaults = {"destdir": tmp_path / "out", "sentencepiece_model": corpus / "data-bin/sentencepiece.bpe.model"}
+        prepare(*splits, **(defaults | options))
+        return tmp_path / "out"
+
+    return run
+
+
+def lines_of(directory, split="train"):
+    dataset = MMapIndexedDataset(str(directory / split))
+    return [dataset[i].tolist() for i in range(len(dataset))]
+
+
+def content(directory):
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != "manifest.json"}
+
+
+def test_the_products_are_what_the_command_promises(corpus):
+    directory = corpus / "data-bin"
+    assert {path.name for path in directory.iterdir()} == PRODUCTS
+    tokenizer = Tokenizer(directory / "sentencepiece.bpe.model")
+    dictionary = Dictionary.load(str(directory / "dict.txt"))
+    manifest = Manifest.read(directory / "manifest.json")
+    assert tokenizer.model_size == VOCABULARY
+    assert len(dictionary) == VOCABULARY + 1
+    assert manifest.tokenizer_sha256 == tokenizer.fingerprint
+    assert manifest.dictionary_sha256 == dictionary_fingerprint(dictionary.symbols)
+    tokens = np.concatenate(lines_of(directory))
+    assert dictionary.count[4:] == np.bincount(tokens, minlength=len(dictionary))[4:].tolist()
+    for split in ("train", "valid"):
+        text = (corpus / f"{split}.txt").read_text().split("\n")[:-1]
+        books = manifest.splits[split]
+        assert (books.lines, books.tokens_out) == check_data_bin(directory / split)
+        assert books.lines == len(text)
+        assert books.tokens_in == books.tokens_out == sum(map(len, lines_of(directory, split)))
+        assert books.documents == {"train": 300, "valid": 10}[split]
+        assert (books.unk, books.unk_rate) == (0, 0)
+
+
+def test_it_is_what_doing_it_by_hand_gives(corpus, tmp_path, run_cli):
+    """Pieces line by line, then the real fairseq-preprocess: the same bytes, sizes and all."""
+    model = sentencepiece.SentencePieceProcessor(model_file=str(corpus / "data-bin/sentencepiece.bpe.model"))
+    for split in ("train", "valid"):
+        text = (corpus / f"{split}.txt").read_text().split("\n")[:-1]
+        (tmp_path / split).write_text("".join(" ".join(model.encode(line, out_type=str)) + "\n" for line in text))
+    splits = ["--trainpref", tmp_path / "train", "--validpref", tmp_path / "valid"]
+    destination = ["--srcdict", corpus / "data-bin/dict.txt", "--destdir", tmp_path / "by-hand", "--workers", 2]
+    done = run_cli(["fairseq-preprocess", "--only-source", *splits, *destination])
+    assert done.returncode == 0, done.stderr
+    theirs = content(tmp_path / "by-hand")
+    ours = content(corpus / "data-bin")
+    names = {f"{split}.{suffix}" for split in ("train", "valid") for suffix in ("bin", "idx")} | {"dict.txt"}
+    assert {name: theirs[name] for name in names} == {name: ours[name] for name in names}
+
+
+def test_fairseq_train_reads_it_as_it_is(corpus, tmp_path, run_cli):
+    options = (
+        "--task masked_lm --criterion masked_lm --arch roberta --cpu --sample-break-mode complete_doc --no-save "
+        "--tokens-per-sample 64 --encoder-layers 1 --encoder-embed-dim 8 --encoder-ffn-embed-dim 8 "
+        "--encoder-attention-heads 1 --optimizer adam --lr 1e-3 --batch-size 64 --max-epoch 1 --num-workers 0"
+    )
+    done = run_cli(["fairseq-train", corpus / "data-bin", *options.split()], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"dictionary: {VOCABULARY + 1} types" in done.stdout + done.stderr
+    assert "valid on 'valid' subset" in done.stdout + done.stderr
+
+
+def test_the_number_of_workers_does_not_show(corpus, again, monkeypatch, tmp_path):
+    monkeypatch.setattr(encoding, "read_chunks", lambda path: read_chunks(path, 500))
+    for workers in (1, 3):
+        again(workers=workers, destdir=tmp_path / str(workers))
+        assert content(tmp_path / str(workers)) == content(corpus / "data-bin")
+
+
+def test_packed_and_plain_text_give_the_same(corpus, again, tmp_path):
+    text = (corpus / "train.txt").read_bytes()
+    for suffix, pack in [(".gz", gzip.compress), (".xz", lzma.compress)]:
+        path = tmp_path / f"train{suffix}"
+        path.write_bytes(pack(text))
+        again(path, destdir=tmp_path / f"out{suffix}")
+        assert content(tmp_path / f"out{suffix}") == content(corpus / "data-bin")
+
+
+def test_a_new_file_begins_a_new_document(again, tmp_path):
+    texts = ["a\nb", "c\n\n", "d\n", "", "\ne\r\n", "\ufefff\n  \n\n", "\n"]
+    for number, text in enumerate(texts):
+        (tmp_path / "text").mkdir(exist_ok=True)
+        (tmp_path / f"text/{number}").write_bytes(text.encode())
+    directory = again(tmp_path / "text", max_unk_rate=1)
+    lines = "".join("." if len(line) == 1 else "x" for line in lines_of(directory))
+    # Added were the dots behind b, d and e, whose files end without a blank line.
+    assert lines == "".join(["xx.", "x.", "x.", ".x.", "x..", "."])
+    books = Manifest.read(directory / "manifest.json").splits["train"]
+    assert (books.documents, books.lines) == (5, len(lines))
+
+
+def test_unknown_characters_stop_it_unless_told_otherwise(again, tmp_path):
+    (tmp_path / "train").write_text("abc def\n" * 100 + "漢字 漢\n")
+    with pytest.raises(UserError, match=r"--train: .*% of the tokens are <unk>, .*'漢' \(2\), '字' \(1\)"):
+        again(tmp_path / "train")
+    assert list((tmp_path / "out").iterdir()) == []
+    books = Manifest.read(again(tmp_path / "train", max_unk_rate=0.5) / "manifest.json").splits["train"]
+    assert books.unk == 2
+    assert books.unk_rate == 2 / (books.tokens_out - books.lines)
+
+
+def test_the_validation_text_is_held_to_the_same(again, tmp_path):
+    (tmp_path / "valid").write_text("漢\n")
+    with pytest.raises(UserError, match=r"--valid: .* are <unk>"):
+        again(valid=tmp_path / "valid")
+
+
+def test_character_coverage_reaches_the_training(tmp_path):
+    (tmp_path / "train").write_text("abcdefgh " * 3000 + "Ω\n")
+    (tmp_path / "valid").write_text("a\n")
+    for coverage, known in [(1.0, True), (0.999, False)]:
+        out = tmp_path / str(coverage)
+        arguments = ["--train", tmp_path / "train", "--valid", tmp_path / "valid"]
+        prepare(*arguments, destdir=out, vocab_size=16, character_coverage=coverage, max_unk_rate=1)
+        assert ("Ω" in (out / "dict.txt").read_text()) == known
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sentencepiece_model": None}, "--vocab-size is missing"),
+        ({"vocab_size": 7}, "has 120 pieces, not --vocab-size 7"),
+        ({"sentencepiece_model": None, "vocab_size": 100_000}, "--vocab-size 100000 is too large"),
+        ({"sentencepiece_model": "missing.model"}, "missing.model: No such file"),
+        ({"workers": 0}, "--workers 0"),
+        ({"character_coverage": 0}, "--character-coverage"),
+        ({"max_unk_rate": 2}, "--max-unk-rate"),
+        ({"train": "missing"}, "missing: no such file"),
+        ({"train": "blank"}, "--train: there is no text"),
+        ({"train": "empty"}, "--train: there is no text"),
+        ({"train": "latin1"}, "latin1: line 2 is not UTF-8"),
+        ({"train": "torn.gz"}, "torn.gz: damaged or incomplete"),
+        ({"valid": "train.txt", "train": "train.txt"}, "train.txt: in --train and in --valid"),
+        ({"valid": "linked", "train": "train.txt"}, "train.txt: in --train and in --valid"),
+    ],
+)
+def test_what_the_user_can_mend_is_told_in_one_line(again, tmp_path, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    Path("blank").write_text("\n \n")
+    Path("empty").touch()
+    Path("latin1").write_bytes(b"good\nb\xe4d\n")
+    Path("torn.gz").write_bytes(gzip.compress(b"text\n" * 100)[:-9])
+    Path("train.txt").write_text("abc\n")
+    Path("linked").symlink_to("train.txt")
+    with pytest.raises(UserError, match=message) as caught:
+        again(**options)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize("name", ["train.idx", "dict.txt", "sentencepiece.bpe.model", "unfinished"])
+def test_nothing_is_overwritten(again, tmp_path, name):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).touch()
+    with pytest.raises(UserError, match=f"{name}: exists"):
+        again()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
+
+
+def test_the_given_model_may_lie_in_the_destination(corpus, again, tmp_path):
+    (tmp_path / "out").mkdir()
+    model = tmp_path / "out/sentencepiece.bpe.model"
+    model.write_bytes((corpus / "data-bin/sentencepiece.bpe.model").read_bytes())
+    again(sentencepiece_model=model)
+    assert content(tmp_path / "out") == content(corpus / "data-bin")
+
+
+def test_a_worker_that_dies_ends_the_program(again, tmp_path, monkeypatch):
+    monkeypatch.setattr(Tokenizer, "encode_block", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(UserError, match="a worker process died"):
+        again(workers=2)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_tokens_that_get_lost_are_noticed(again, tmp_path, monkeypatch):
+    write = encoding.DataBinWriter.write
+    monkeypatch.setattr(
+        encoding.DataBinWriter, "write", lambda self, tokens, sizes: write(self, tokens[:1], sizes[:1] * 0 + 1)
+    )
+    with pytest.raises(UserError, match=r"tokens went in, 1 and 1 came out"):
+        again()
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_only_so_much_is_read_ahead(corpus):
+    taken = []
+
+    def chunks():
+        for number in range(100):
+            taken.append(number)
+            yield Chunk(Path("x"), 1, b"abc\n", 0)
+
+    with encoding.EncodingPool(corpus / "data-bin/sentencepiece.bpe.model", 2) as pool:
+        encoded = pool.encode(chunks())
+        for number in range(1, 50):
+            next(encoded)
+            assert len(taken) <= number + 3 * 2
+
+
+def test_the_script_works_from_anywhere(tmp_path):
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "--train", "nowhere", "--valid", "nowhere", "--destdir", "out", "--vocab-size", "9"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "error: nowhere: no such file or directory\n"
+
+
+def children(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_run_leaves_neither_data_nor_processes(again, tmp_path, capfd, sent):
+    (tmp_path / "train.txt").write_text(story(300) * 400)
+    run = multiprocessing.get_context("fork").Process(
+        target=again, args=[tmp_path / "train.txt"], kwargs={"workers": 2}
+    )
+    run.start()
+    wait_for((tmp_path / "out/unfinished/train.bin").exists)
+    workers = children(run.pid)
+    assert len(workers) == 2
+    os.kill(run.pid, sent)
+    run.join(60)
+    errors = capfd.readouterr().err
+    if sent == signal.SIGKILL:
+        assert {path.name for path in (tmp_path / "out").iterdir()} == {"unfinished"}
+        assert not (tmp_path / "out/unfinished/train.idx").exists()
+    else:
+        assert run.exitcode == 1
+        assert "interrupted; nothing was left behind" in errors
+        assert "Traceback" not in errors
+        assert list((tmp_path / "out").iterdir()) == []
+    wait_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), seconds=10)
