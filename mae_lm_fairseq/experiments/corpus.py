@@ -1,0 +1,79 @@
+"""A user's text file as a training and a validation text."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from mae_lm_fairseq.data.text_files import read_chunks, split_lines
+from mae_lm_fairseq.errors import UserError
+
+VALID_SHARE = 0.02
+VALID_CHARACTERS = (20_000, 250_000)
+"""Enough for a loss that means something, little enough to be evaluated often."""
+FEWEST_CHARACTERS = 300_000
+FEWEST_DOCUMENTS = 100
+LINES_PER_DOCUMENT = 20
+
+
+def read_documents(path: Path, most_bytes: int) -> list[list[str]]:
+    """The documents (lists of lines) of a text file in which blank lines separate them; ``.gz`` and ``.xz`` are opened.
+
+    A text with few blank lines, as a novel may have, is cut into documents of 20 lines: otherwise the validation split
+    would be nothing or a large part of it.
+
+    Args:
+        path: the file.
+        most_bytes: about where to stop reading.
+    """
+    lines, size = [], 0
+    for chunk in read_chunks(path):
+        try:
+            lines += [" ".join(line.split()) for line in split_lines(chunk.data)]
+        except UnicodeDecodeError as error:
+            raise chunk.not_utf8(error) from None
+        size += len(chunk.data)
+        if size >= most_bytes:
+            print(f"the first {size / 1e6:.0f} MB of {path.name} are enough for this many updates")
+            break
+    documents = list(_split_at_blank_lines(lines))
+    if len(documents) < FEWEST_DOCUMENTS:
+        filled = [line for line in lines if line]
+        documents = [filled[i : i + LINES_PER_DOCUMENT] for i in range(0, len(filled), LINES_PER_DOCUMENT)]
+    return documents
+
+
+def _split_at_blank_lines(lines: Iterable[str]) -> Iterable[list[str]]:
+    document = []
+    for line in [*lines, ""]:
+        if line:
+            document.append(line)
+        elif document:
+            yield document
+            document = []
+
+
+def split_corpus(path: Path, train: Path, valid: Path, most_bytes: int) -> dict[str, int]:
+    """Write some documents of a text file, from all over it, to ``valid`` and the others to ``train``.
+
+    A document goes to ``valid`` as soon as its share of the text so far has room for it.
+
+    Returns:
+        The counts ``documents``, ``lines`` and ``characters``.
+    """
+    documents = read_documents(path, most_bytes)
+    sizes = [sum(map(len, document)) for document in documents]
+    characters = sum(sizes)
+    if characters < FEWEST_CHARACTERS or len(documents) < FEWEST_DOCUMENTS:
+        raise UserError(
+            f"{path} holds {characters:,} characters in {len(documents):,} documents; at least {FEWEST_CHARACTERS:,} "
+            f"characters in {FEWEST_DOCUMENTS} documents of up to {LINES_PER_DOCUMENT} lines are needed"
+        )
+    fewest, most = VALID_CHARACTERS
+    share = min(most, max(fewest, VALID_SHARE * characters)) / characters
+    room = 0.0
+    with open(train, "w", encoding="utf-8") as train_file, open(valid, "w", encoding="utf-8") as valid_file:
+        for document, size in zip(documents, sizes, strict=True):
+            room += share * size
+            output = valid_file if size <= room else train_file
+            room -= size if size <= room else 0
+            output.write("\n".join(document) + "\n\n")
+    return {"documents": len(documents), "lines": sum(map(len, documents)), "characters": characters}

@@ -1,0 +1,33 @@
+"""Progress bars that are also readable in a log file."""
+
+import sys
+from collections.abc import Iterable
+from typing import TextIO
+
+from tqdm import tqdm
+
+SECONDS_BETWEEN_LINES = 15
+
+
+class _Lines:
+    """Turns tqdm's redrawing of one line into lines."""
+
+    def __init__(self, stream: TextIO):
+        self.stream = stream
+
+    def write(self, text: str) -> None:
+        if text.strip():
+            self.stream.write(text.strip() + "\n")
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+
+def progress_bar(iterable: Iterable | None = None, **options) -> tqdm:
+    """A tqdm bar on standard output; where that is no terminal, a line every few seconds."""
+    if sys.stdout.isatty():
+        return tqdm(iterable, file=sys.stdout, dynamic_ncols=True, miniters=0, **options)
+    seconds = SECONDS_BETWEEN_LINES
+    return tqdm(
+        iterable, file=_Lines(sys.stdout), ncols=120, miniters=0, mininterval=seconds, maxinterval=seconds, **options
+    )

@@ -1,0 +1,128 @@
+"""The quickstart's report in Markdown."""
+
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+from mae_lm_fairseq.data.manifest import Manifest
+
+PACKAGES = ("mae_lm_fairseq", "fairseq-fixed", "torch", "numpy", "sentencepiece")
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that trained the models."""
+    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _losses(content: dict, labels: dict[str, str]) -> str:
+    header = [
+        "model",
+        "`--arch`",
+        "updates",
+        "seconds",
+        "validation loss (nats)",
+        "below the entropy",
+        "effective rank",
+    ]
+    rows = [
+        [
+            labels[name],
+            f"`{name}`",
+            f"{run['updates']:,}",
+            f"{run['seconds']:.0f}",
+            f"{run['valid_loss']:.2f}",
+            f"{content['unigram_entropy'] - run['valid_loss']:.2f}",
+            f"{run['effective_rank']} of {run['width']}",
+        ]
+        for name, run in content["runs"].items()
+    ]
+    return _table(header, rows)
+
+
+def _completions(content: dict, labels: dict[str, str]) -> str:
+    rows = []
+    for name, run in content["runs"].items():
+        answers = zip(run["top5"], run["top5_probabilities"], strict=True)
+        # As code, because Markdown would take </s> for HTML, and without a bar, which would end the table's cell.
+        cells = [f"`{token}` ({share:.0%})".replace("|", "\\|") for token, share in answers]
+        rows.append([labels[name], ", ".join(cells)])
+    return _table(["model", "five likeliest tokens"], rows)
+
+
+def _splits(manifest: Manifest) -> str:
+    rows = [
+        [name, f"{split.documents:,}", f"{split.lines:,}", f"{split.tokens_out:,}", f"{split.unk_rate:.3%}"]
+        for name, split in manifest.splits.items()
+    ]
+    return _table(["split", "documents", "lines", "tokens", "unknown"], rows)
+
+
+REPORT = """\
+# Quickstart
+
+Two language models of the same size were pretrained on {origin}: the same data, the same masked positions, the same
+number of updates. In the RoBERTa preset the encoder reads `[MASK]`s; in MAE-LM they join after it, in a small decoder
+that is thrown away before fine-tuning.
+
+{losses}
+
+- Validation loss: cross-entropy on the masked tokens of the validation text.
+- Entropy: {entropy:.2f} nats is that of the token frequencies in the validation text, every token counted but padding
+  (`<s>` and `</s>` too, as they can be masked). It is the loss of a model that knows how frequent tokens are and does
+  not look at the context.
+- Effective rank: of the last encoder layer's states on unmasked validation text, the number of directions that hold
+  90 % of the energy. A few would mean that the encoder has collapsed. Both models are small and young: the papers'
+  comparison of ranks and scores needs longer training.
+- Neither was trained with dropout: in so few updates no text is seen twice.
+- Seconds: wall time of the training program on one core, with validation; both ran at the same time.
+
+![Losses](losses.png)
+
+## One sentence completed
+
+> `{sentence}`{truth}
+
+{completions}
+
+## Data
+
+{splits}
+
+## Versions
+
+{versions}
+
+## How to go on
+
+- `runs/ARCHITECTURE/result.json` holds the whole training command, `result.log` beside it what it printed, and
+  `checkpoints/` the model. The command with a higher `--max-update` and `--total-num-update` trains on.
+- `scripts/quickstart.sh --corpus FILE` does the same with a text of yours.
+"""
+
+
+def write_report(path: Path, content: dict, labels: dict[str, str], origin: str, manifest: Manifest) -> None:
+    """Write ``report.md`` beside the figure.
+
+    Args:
+        path: of the report.
+        content: what ``results.json`` holds.
+        labels: readable names of the architectures.
+        origin: where the text comes from.
+        manifest: of the prepared data.
+    """
+    text = REPORT.format(
+        origin=origin,
+        losses=_losses(content, labels),
+        entropy=content["unigram_entropy"],
+        sentence=content["sentence"],
+        truth=f" (the text has: {content['true_word']})" if content["true_word"] else "",
+        completions=_completions(content, labels),
+        splits=_splits(manifest),
+        versions=_table(["package", "version"], [[name, number] for name, number in content["versions"].items()]),
+    )
+    path.write_text(text, encoding="utf-8")

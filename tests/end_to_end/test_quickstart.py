@@ -1,0 +1,121 @@
+"""What the quickstart's smoke run, a job of its own in CI, does not see."""
+
+import dataclasses
+import json
+import random
+import time
+
+import pytest
+
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.experiments import quickstart as module
+from mae_lm_fairseq.experiments.quickstart import quickstart
+
+ROOT = module.CHECKOUT
+FEW_UPDATES = dataclasses.replace(module.SMOKE, vocabulary=400, updates=4, warmup=2, validate_every=2)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A text file of 400 documents in a language of 300 words."""
+    generator = random.Random(0)
+    words = ["".join(generator.choices("abcdefghijklmnop", k=generator.randint(2, 7))) for _ in range(300)]
+    documents = [
+        "\n".join(" ".join(generator.choices(words, k=14)) + "." for _ in range(generator.randint(5, 25)))
+        for _ in range(400)
+    ]
+    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    path.write_text("\n\n".join(documents) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, corpus):
+    """The directory of a quickstart of a few updates."""
+    out = tmp_path_factory.mktemp("quickstart")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SMOKE", FEW_UPDATES)
+        quickstart(out, smoke=True, corpus=corpus)
+        yield out
+
+
+def test_results_of_a_corpus(finished, corpus):
+    results = json.loads((finished / "results.json").read_text())
+    assert set(results["runs"]) == {"mae_lm_tiny", "mae_lm_roberta_tiny"}
+    for run in results["runs"].values():
+        assert run["updates"] == 4
+        assert run["seconds"] > 0
+        assert 4 < run["valid_loss"] < 8
+        assert len(run["top5"]) == 5
+        assert 1 <= run["effective_rank"] <= run["width"] == 128
+    assert 4 < results["unigram_entropy"] < 6
+    assert results["sentence"].replace("<mask>", results["true_word"]).rstrip(".") in corpus.read_text()
+    report = (finished / "report.md").read_text()
+    assert "corpus.txt" in report
+    assert str(finished) not in report
+    assert str(ROOT) not in report
+    assert (finished / "losses.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_two_runs_differ_in_nothing_but_the_architecture(finished):
+    commands = [
+        json.loads((finished / "runs" / name / "result.json").read_text())["command"] for name in module.ARCHITECTURES
+    ]
+    differing = {pair for pair in zip(*commands, strict=True) if len(set(pair)) > 1}
+    assert ("mae_lm_tiny", "mae_lm_roberta_tiny") in differing
+    assert all("runs/mae_lm_tiny/checkpoints" in first for first, _ in differing - {tuple(module.ARCHITECTURES)})
+
+
+def test_a_second_start_reuses_everything_and_says_so(finished, corpus, capsys):
+    before = json.loads((finished / "results.json").read_text())
+    (finished / "results.json").unlink()
+    started = time.monotonic()
+    quickstart(finished, smoke=True, corpus=corpus)
+    assert time.monotonic() - started < 15
+    output = capsys.readouterr().out
+    for part in ("text", "data-bin", "runs/mae_lm_tiny/result.json", "runs/mae_lm_roberta_tiny/result.json"):
+        assert f"done before, reusing {finished / part}" in output
+    assert json.loads((finished / "results.json").read_text()) == before
+
+
+@pytest.mark.parametrize("changed", [{"smoke": False}, {"corpus": None}])
+def test_other_options_in_the_same_directory_are_refused(finished, corpus, changed):
+    with pytest.raises(UserError, match="holds a quickstart with other options"):
+        quickstart(finished, **{"smoke": True, "corpus": corpus} | changed)
+
+
+def test_a_changed_corpus_is_refused(finished, corpus, tmp_path):
+    changed = tmp_path / corpus.name
+    changed.write_text(corpus.read_text() + "more\n")
+    with pytest.raises(UserError, match="holds a quickstart with other options"):
+        quickstart(finished, smoke=True, corpus=changed)
+
+
+def test_too_little_text_is_refused(tmp_path):
+    little = tmp_path / "little.txt"
+    little.write_text("Only this.\n")
+    with pytest.raises(UserError, match=r"little\.txt holds 10 characters"):
+        quickstart(tmp_path / "out", smoke=True, corpus=little)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--smok"], "error: unknown option --smok"),
+        (["--corpus"], "error: --corpus needs a value"),
+        (["--smoke", "--corpus", "no-such-file"], "error: cannot read no-such-file"),
+    ],
+)
+def test_mistakes_are_told_before_the_install(run_cli, arguments, message):
+    result = run_cli([ROOT / "scripts" / "quickstart.sh", *arguments], env={"PYTHON": "/no/python"})
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith(message)
+    assert result.stderr.count("\n") == 1
+
+
+def test_help_needs_no_install(run_cli):
+    result = run_cli([ROOT / "scripts" / "quickstart.sh", "--help"], env={"PYTHON": "/no/python"})
+    assert result.returncode == 0
+    assert "--smoke" in result.stdout
+    assert not result.stdout.startswith("#")

@@ -1,0 +1,113 @@
+import math
+from types import SimpleNamespace
+
+import pytest
+import sentencepiece
+import torch
+from fairseq.data import Dictionary
+
+from mae_lm_fairseq.experiments.inspection import encoder_rank, fill_mask, find_gap, unigram_entropy
+
+PAD = 1
+TEXT = [
+    "Returns the values of the array.",
+    "Numbers: 1, 2, 3 and 4 and 5 and 6!",
+    "These are many other values of another array, and of the others.",
+    "The array holds values, and other values are in another array.",
+]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A data directory with a tokenizer."""
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "text").write_text("\n".join(TEXT) + "\n")
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(folder / "text"),
+        model_prefix=str(folder / "sentencepiece.bpe"),
+        model_type="bpe",
+        vocab_size=110,
+        minloglevel=2,
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pieces(data):
+    return sentencepiece.SentencePieceProcessor(model_file=str(data / "sentencepiece.bpe.model"))
+
+
+def test_unigram_entropy_counts_everything_but_padding():
+    batches = [torch.tensor([[0, 5, 5, 2], [0, 5, 2, PAD]]), torch.tensor([[5, PAD]])]
+    shares = [2 / 8, 4 / 8, 2 / 8]  # of 0, 5 and 2
+    assert unigram_entropy(batches, PAD) == pytest.approx(-sum(share * math.log(share) for share in shares))
+
+
+class TableModel(torch.nn.Module):
+    """The state of a token is its row in a table, at padding too."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.table = table
+
+    def extract_features(self, tokens, return_all_hiddens):
+        assert return_all_hiddens
+        return None, {"inner_states": [torch.zeros(*tokens.shape, 3), self.table[tokens]]}
+
+
+def test_encoder_rank_takes_the_last_layer_without_padding():
+    table = torch.zeros(6, 3)
+    table[2], table[3], table[PAD] = torch.tensor([1.0, 0, 0]), torch.tensor([0, 1.0, 0]), torch.tensor([0, 0, 100.0])
+    batches = [torch.tensor([[2, 3, PAD, PAD]]), torch.tensor([[3, 2, 2, 3]])]
+    assert encoder_rank(TableModel(table), batches, PAD) == (2, 3)
+    table[3] = table[2]
+    assert encoder_rank(TableModel(table), batches, PAD) == (1, 3)
+
+
+def test_fill_mask_asks_for_the_gap_and_sorts_the_answers(data, pieces):
+    dictionary = Dictionary()
+    for number in range(3, pieces.get_piece_size()):
+        dictionary.add_symbol(pieces.id_to_piece(number))
+    mask = dictionary.add_symbol("<mask>")
+    asked = {}
+
+    def model(tokens, masked_tokens):
+        asked.update(tokens=tokens, masked=masked_tokens)
+        logits = torch.zeros(1, len(dictionary))
+        logits[0, dictionary.index("\u2581array")] = 9.0
+        logits[0, dictionary.index("\u2581values")] = 8.0
+        logits[0, dictionary.index("s")] = 7.0
+        return logits, {}
+
+    task = SimpleNamespace(source_dictionary=dictionary)
+    answers = fill_mask(model, task, data, "Returns the <mask> of the array.", count=2)
+    assert [token for token, _ in answers] == ["array", "values"]
+    total = math.exp(9) + math.exp(8) + math.exp(7) + len(dictionary) - 3
+    assert [probability for _, probability in answers] == pytest.approx(
+        [math.exp(9) / total, math.exp(8) / total], rel=1e-4
+    )
+    tokens = asked["tokens"][0].tolist()
+    before, after = pieces.encode("Returns the", out_type=str), pieces.encode("of the array.", out_type=str)
+    symbols = ["<s>", *before, "<mask>", *after, "</s>"]
+    assert tokens == [dictionary.index(symbol) for symbol in symbols]
+    assert dictionary.unk() not in tokens
+    assert asked["masked"].tolist() == [[token == mask for token in tokens]]
+
+
+def test_gap_is_a_common_word_inside_a_sentence(tmp_path, pieces):
+    text = tmp_path / "valid.txt"
+    text.write_text("\n".join(TEXT) + "\n")
+    gap = find_gap(text, pieces)
+    assert gap.sentence.count("<mask>") == 1
+    assert gap.sentence.replace("<mask>", gap.true_word) in TEXT
+    assert gap.true_word in ("values", "other", "array", "another")
+    assert not gap.sentence.startswith("<mask>")
+    assert find_gap(text, pieces) == gap
+
+
+def test_gap_without_words_is_in_the_middle(tmp_path, pieces):
+    text = tmp_path / "valid.txt"
+    text.write_text("1 2 3\n1 2 3 4 5 6 4 3 2 1 3\n")
+    gap = find_gap(text, pieces)
+    assert gap.sentence.count("<mask>") == 1
+    assert len(gap.sentence.split()) > 8
