@@ -1,4 +1,4 @@
-"""Cures for the quirks of fairseq and torch, each in a function of its own; nothing else knows them.
+"""Cures for the quirks of fairseq and torch, each in a function of its own; nothing else changes them from outside.
 
 Seen with fairseq-fixed 0.12.3.1 and torch 2.13. Every cure replaces a function that fairseq reaches through a module
 or a class at call time, so that it does not matter who imported what first. fairseq must be installed.
@@ -332,17 +332,21 @@ def _check_settings(cfg: Any) -> None:
     if isinstance(cfg, Namespace):
         cfg = convert_namespace_to_omegaconf(cfg)
     _check_one_copy(cfg.common.user_dir)
-    _check_precision(cfg.common)
+    _check_precision(cfg)
     _check_checkpoints_exist(cfg)
 
 
-def _check_precision(common: Any) -> None:
+def _check_precision(cfg: Any) -> None:
     """fairseq's half precisions need a GPU: without one they crash, crawl, or are left out in silence."""
-    if common.tpu or (torch.cuda.is_available() and not common.cpu):
-        return
+    common = cfg.common
+    has_gpu = common.tpu or (torch.cuda.is_available() and not common.cpu)
+    autocast = getattr(cfg.model, "autocast", None) == "bf16"
     for name in ("memory_efficient_fp16", "memory_efficient_bf16", "fp16", "bf16", "amp"):
-        if common[name]:
-            raise UserError(f"--{name.replace('_', '-')} needs a GPU: on a CPU use --autocast bf16 instead")
+        option = f"--{name.replace('_', '-')}"
+        if common[name] and not has_gpu:
+            raise UserError(f"{option} needs a GPU: on a CPU use --autocast bf16 instead")
+        if common[name] and autocast:
+            raise UserError(f"{option} and --autocast bf16 are two ways to the same end: choose one")
 
 
 def _check_checkpoints_exist(cfg: Any) -> None:

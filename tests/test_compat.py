@@ -20,6 +20,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
+from omegaconf import OmegaConf
 
 from mae_lm_fairseq import compat
 from mae_lm_fairseq.errors import UserError
@@ -291,6 +292,12 @@ class TestSettings:
         message = refusal(distributed_utils.call_main, config(flag, "--cpu"), started.append)
         assert message == f"error: {flag} needs a GPU: on a CPU use --autocast bf16 instead"
         assert not started
+
+    def test_half_precision_twice(self, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        cfg = config("--bf16")
+        cfg = OmegaConf.create({"common": cfg.common, "model": {"autocast": "bf16"}})
+        assert "--bf16 and --autocast bf16" in refusal(compat._check_precision, cfg)
 
     def test_half_precision_with_gpu(self, monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

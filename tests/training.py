@@ -39,6 +39,7 @@ def batches(task, split: str = "train", epoch: int = 1, workers: int = 0, batch_
         max_sentences=batch_size,
         epoch=epoch,
         num_workers=workers,
+        data_buffer_size=10,
         max_positions=task.max_positions(),
     )
     return list(iterator.next_epoch_itr(shuffle=True))

@@ -17,17 +17,15 @@ class AttentionPattern(NamedTuple):
     queries: Layout
     keys: Layout
     bias: Tensor
-    """[B or 1, heads or 1, Q, K] float32, added to the scores: position bias, and a very low value at empty keys."""
+    """float32, broadcast to [B, heads, Q, K] and added to the scores: position bias, a very low value at empty keys."""
 
 
-def attention_pattern(
-    queries: Layout, keys: Layout, position_bias: RelativePositionBias | None, max_positions: int
-) -> AttentionPattern:
+def attention_pattern(queries: Layout, keys: Layout, position_bias: RelativePositionBias | None) -> AttentionPattern:
     """The pattern in which each of ``queries`` attends to all ``keys`` of its row."""
     if position_bias is None:
         bias = torch.zeros(1, 1, 1, keys.width, device=keys.index.device)
     else:
-        bias = position_bias(queries.row_positions, keys.row_positions, max_positions)
+        bias = position_bias(queries.row_positions, keys.row_positions)
     if not keys.is_full:
         # Finite, so that a row without any key gives an average (which nobody reads) and no NaN in the gradients.
         bias = bias.masked_fill(~keys.occupied()[:, None, None, :], torch.finfo(bias.dtype).min)
@@ -48,11 +46,11 @@ class MultiheadAttention(nn.Module):
     def forward(self, queries: Tensor, keys: Tensor, pattern: AttentionPattern) -> Tensor:
         """[queries, dim] and [keys, dim] -> [queries, dim], all packed; ``queries`` may be ``keys`` itself."""
         q, k, v = self._project(queries, keys)
-        q = self._split_heads(q, pattern.queries)
+        # Scaled first, so that the scores stay in the range of float16.
+        q = self._split_heads(q * (self.dim // self.heads) ** -0.5, pattern.queries)
         k = self._split_heads(k, pattern.keys)
         v = self._split_heads(v, pattern.keys)
-        scores = q @ k.transpose(2, 3) * (self.dim // self.heads) ** -0.5
-        weights = torch.softmax(scores.float() + pattern.bias, dim=-1)
+        weights = torch.softmax((q @ k.transpose(2, 3)).float() + pattern.bias, dim=-1)
         mixed = self.dropout(weights).to(v.dtype) @ v
         return self.out_proj(from_rows(mixed.transpose(1, 2), pattern.queries).flatten(1))
 

@@ -2,8 +2,8 @@
 
 from torch import Tensor, nn
 
-from .config import MaskedAutoencoderConfig, MaskJoin, RelativeBiasInit
-from .decoder import NoDecoder, SelfAttentionDecoder
+from .config import MaskedAutoencoderConfig, RelativeBiasInit
+from .decoder import build_decoder
 from .encoder import Encoder
 from .heads import LMHead
 from .packing import BatchLayout, Layout, pack
@@ -27,12 +27,7 @@ class MaskedAutoencoder(nn.Module):
         self.config = config
         self.mask = mask
         self.encoder = Encoder(config, vocab_size, pad)
-        if config.mask_join is MaskJoin.decoder:
-            self.encoder_sees = "visible"
-            self.decoder = SelfAttentionDecoder(config, pad)
-        else:
-            self.encoder_sees = "sequence"
-            self.decoder = NoDecoder()
+        self.decoder = build_decoder(config, pad)
         self.lm_head = LMHead(config.encoder_embed_dim, self.encoder.embed_tokens)
         initialise(self, config)
 
@@ -50,7 +45,15 @@ class MaskedAutoencoder(nn.Module):
         return self.predict(states[-1], layout)
 
     def encode(self, tokens: Tensor, layout: BatchLayout) -> list[Tensor]:
-        """Packed states [N, dim] of the tokens that the encoder sees: of the embeddings and of every layer."""
+        """Packed states [N, dim] of the tokens that the encoder sees: of the embeddings and of every layer.
+
+        Raises:
+            ValueError: a text is longer than the position table.
+        """
+        if layout.sequence.width > self.config.max_positions:
+            raise ValueError(
+                f"a text of {layout.sequence.width} tokens is longer than --max-positions {self.config.max_positions}"
+            )
         encoded = self.encoder_layout(layout)
         return self.encoder(pack(tokens, encoded), encoded)
 
@@ -64,7 +67,7 @@ class MaskedAutoencoder(nn.Module):
 
     def encoder_layout(self, layout: BatchLayout) -> Layout:
         """The positions of a batch that go through the encoder."""
-        return getattr(layout, self.encoder_sees)
+        return self.decoder.encoder_layout(layout)
 
 
 def initialise(model: nn.Module, config: MaskedAutoencoderConfig):
@@ -74,7 +77,7 @@ def initialise(model: nn.Module, config: MaskedAutoencoderConfig):
             nn.init.normal_(module.weight, std=config.init_std)
         if isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)
-        if isinstance(module, nn.Embedding):
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None:
             nn.init.zeros_(module.weight[module.padding_idx])
         if isinstance(module, RelativePositionBias) and config.relative_bias_init is RelativeBiasInit.neighbours:
             module.lean_towards_neighbours()

@@ -45,7 +45,7 @@ class MaskedAutoencoderConfig:
     max_positions: int = _knob(512, "longest sample in tokens, <s> and </s> included")
     relative_buckets: int = _knob(32, "buckets of the encoder's T5 relative position bias; 0 for no such bias")
     relative_max_distance: int = _knob(128, "distance from which on all tokens share the last bucket")
-    decoder_relative_buckets: int = _knob(0, "the same for the decoder; 0 for no such bias")
+    decoder_relative_buckets: int = _knob(0, "buckets of the decoder's own such bias; 0 for none")
     relative_bias_init: RelativeBiasInit = _knob(
         RelativeBiasInit.normal,
         "start of the relative position bias: 'normal' (the papers') or 'neighbours' (each head leans towards "

@@ -23,8 +23,9 @@ class Dropout(nn.Module):
             return x
         if x.device.type != "cpu":
             return F.dropout(x, self.p)
-        dropped = round(self.p * _LEVELS)
-        return x * _cheap_mask(x, dropped).to(x.dtype).mul_(_LEVELS / (_LEVELS - dropped))
+        dropped = min(round(self.p * _LEVELS), _LEVELS - 1)
+        # Two products, because a scale rounded to bfloat16 would shift the expectation.
+        return x * (_LEVELS / (_LEVELS - dropped)) * _cheap_mask(x, dropped).to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

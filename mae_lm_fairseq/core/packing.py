@@ -13,8 +13,8 @@ from torch import Tensor
 class Layout(NamedTuple):
     """Some positions of a [B, T] batch, row after row.
 
-    A named tuple of tensors and integers, so that fairseq can move it to a device; :func:`restore` gives back
-    the names.
+    A named tuple of tensors and integers: what moves batches to a device understands tuples, but forgets the names,
+    which :func:`restore` gives back.
     """
 
     index: Tensor
@@ -76,12 +76,12 @@ def layout_of(present: Tensor, positions: Tensor) -> Layout:
     return Layout(index, packed_positions, slots, lengths, row_positions.view(rows, width), rows, width)
 
 
-def batch_layout(tokens: Tensor, predicted: Tensor, pad: int, mask: int) -> BatchLayout:
-    """The views of a batch; decides what the encoder sees.
+def batch_layout(tokens: Tensor, is_predicted: Tensor, pad: int, mask: int) -> BatchLayout:
+    """The views of a batch. To be called on a CPU: elsewhere it synchronises with the device several times.
 
     Args:
         tokens: [B, T] int64, the corrupted input.
-        predicted: [B, T] bool, the positions with a target.
+        is_predicted: [B, T] bool, the positions with a target; padding never counts as one.
         pad, mask: ids of ``<pad>`` and ``<mask>``.
     """
     is_token = tokens.ne(pad)
@@ -90,7 +90,7 @@ def batch_layout(tokens: Tensor, predicted: Tensor, pad: int, mask: int) -> Batc
     # Without holes every row counts 0, 1, 2, ...: one row of positions (and of position biases) serves all.
     sequence = sequence._replace(row_positions=torch.arange(sequence.width, device=tokens.device)[None])
     visible = layout_of(is_token & tokens.ne(mask), positions)
-    predicted = layout_of(is_token & predicted, positions)
+    predicted = layout_of(is_token & is_predicted, positions)
     return BatchLayout(
         sequence,
         visible,
@@ -98,6 +98,17 @@ def batch_layout(tokens: Tensor, predicted: Tensor, pad: int, mask: int) -> Batc
         visible_in_sequence=torch.searchsorted(sequence.index, visible.index),
         predicted_in_sequence=torch.searchsorted(sequence.index, predicted.index),
     )
+
+
+def to_device(layout: tuple, device: torch.device) -> BatchLayout:
+    """The layout with its tensors on a device."""
+
+    def move(part):
+        if isinstance(part, tuple):
+            return tuple(map(move, part))
+        return part.to(device) if isinstance(part, Tensor) else part
+
+    return restore(move(layout))
 
 
 def restore(layout: tuple) -> BatchLayout:
@@ -108,7 +119,7 @@ def restore(layout: tuple) -> BatchLayout:
 
 def pack(batch: Tensor, layout: Layout) -> Tensor:
     """[B, T, ...] -> [N, ...]."""
-    return batch.flatten(0, 1)[layout.index]
+    return batch.flatten(0, 1).index_select(0, layout.index)
 
 
 def unpack(packed: Tensor, layout: Layout, length: int) -> Tensor:
@@ -126,7 +137,7 @@ def to_rows(packed: Tensor, layout: Layout) -> Tensor:
 def from_rows(rows: Tensor, layout: Layout) -> Tensor:
     """[B, W, ...] -> [N, ...]: undoes :func:`to_rows`."""
     flat = rows.flatten(0, 1)
-    return flat if layout.is_full else flat[layout.slots]
+    return flat if layout.is_full else flat.index_select(0, layout.slots)
 
 
 def _spread(packed: Tensor, places: Tensor, rows: int, columns: int) -> Tensor:

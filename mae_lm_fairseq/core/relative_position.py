@@ -32,13 +32,21 @@ def relative_position_bucket(offset: Tensor, buckets: int, max_distance: int) ->
 
 
 class RelativePositionBias(nn.Module):
-    """The table of biases, shared by all layers of a stack."""
+    """The table of biases [buckets, heads], shared by all layers of a stack.
 
-    def __init__(self, buckets: int, max_distance: int, heads: int):
+    Args:
+        buckets, max_distance: see :func:`relative_position_bucket`.
+        heads: attention heads.
+        max_positions: above every position.
+    """
+
+    def __init__(self, buckets: int, max_distance: int, heads: int, max_positions: int):
         super().__init__()
-        self.buckets = buckets
-        self.max_distance = max_distance
         self.weight = nn.Parameter(torch.empty(buckets, heads))
+        self.reach = max_positions - 1
+        offsets = torch.arange(-self.reach, self.reach + 1)
+        # Computed here, on a CPU, so that rounding at the edge of a bucket is the same on every device.
+        self.register_buffer("bucket", relative_position_bucket(offsets, buckets, max_distance), persistent=False)
 
     def lean_towards_neighbours(self):
         """Make every head start with its attention on one close neighbour (:data:`NEIGHBOURS`).
@@ -48,24 +56,19 @@ class RelativePositionBias(nn.Module):
         """
         heads = self.weight.shape[1]
         offsets = torch.tensor([NEIGHBOURS[head % len(NEIGHBOURS)] for head in range(heads)])
-        bucket = relative_position_bucket(offsets, self.buckets, self.max_distance)
         with torch.no_grad():
-            self.weight[bucket, torch.arange(heads)] += NEIGHBOUR_BIAS
+            self.weight[self.bucket[offsets + self.reach], torch.arange(heads)] += NEIGHBOUR_BIAS
 
-    def forward(self, query_positions: Tensor, key_positions: Tensor, max_positions: int) -> Tensor:
+    def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         """The bias of every query and key, in float32.
 
         Args:
             query_positions: [B, Q] int64, or [1, Q] for the same in all rows.
             key_positions: [B, K] int64, or [1, K].
-            max_positions: above every position.
 
         Returns:
             [B, heads, Q, K], with B = 1 where both are shared by all rows.
         """
-        reach = max_positions - 1
-        offsets = torch.arange(-reach, reach + 1, device=self.weight.device)
-        bucket = relative_position_bucket(offsets, self.buckets, self.max_distance)
-        by_offset = self.weight.float()[bucket]
+        by_offset = self.weight.float().index_select(0, self.bucket)
         offset = key_positions[:, None, :] - query_positions[:, :, None]
-        return F.embedding(offset + reach, by_offset).permute(0, 3, 1, 2)
+        return F.embedding(offset + self.reach, by_offset).permute(0, 3, 1, 2)

@@ -1,10 +1,13 @@
-"""The transformer layer that the encoder and the decoder are made of."""
+"""What the encoder and the decoder are made of: the transformer layer, and the stack around the layers."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .attention import AttentionPattern, MultiheadAttention
+from .attention import AttentionPattern, MultiheadAttention, attention_pattern
+from .config import MaskedAutoencoderConfig
 from .dropout import Dropout
+from .packing import Layout
+from .relative_position import RelativePositionBias
 
 
 class TransformerLayer(nn.Module):
@@ -12,8 +15,8 @@ class TransformerLayer(nn.Module):
 
     def __init__(self, dim: int, ffn_dim: int, heads: int, dropout: float, attention_dropout: float):
         super().__init__()
-        self.self_attn = MultiheadAttention(dim, heads, attention_dropout)
-        self.self_attn_layer_norm = nn.LayerNorm(dim)
+        self.attention = MultiheadAttention(dim, heads, attention_dropout)
+        self.attention_layer_norm = nn.LayerNorm(dim)
         self.fc1 = nn.Linear(dim, ffn_dim)
         self.fc2 = nn.Linear(ffn_dim, dim)
         self.final_layer_norm = nn.LayerNorm(dim)
@@ -26,6 +29,60 @@ class TransformerLayer(nn.Module):
             queries: [number of queries, dim] packed; ``keys`` itself in all layers that update every position.
             keys: [number of keys, dim] packed, the states that are attended to.
         """
-        states = self.self_attn_layer_norm(queries + self.dropout(self.self_attn(queries, keys, pattern)))
+        states = self.attention_layer_norm(queries + self.dropout(self.attention(queries, keys, pattern)))
         update = self.fc2(F.gelu(self.fc1(states)))
         return self.final_layer_norm(states + self.dropout(update))
+
+
+class PositionEmbedding(nn.Embedding):
+    """Learned absolute positions. Position 0 has row ``pad + 1``, as in fairseq's RoBERTa and its descendants."""
+
+    def __init__(self, max_positions: int, dim: int, pad: int):
+        super().__init__(max_positions + pad + 1, dim, padding_idx=pad)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        return super().forward(positions + self.padding_idx + 1)
+
+
+class TransformerStack(nn.Module):
+    """Positions, layer norm, relative position bias and layers; the encoder and the decoders say what goes through.
+
+    Args:
+        config: width, heads, feed-forward size and positions.
+        layers: number of layers.
+        dropout, attention_dropout: of this stack.
+        relative_buckets: of this stack's own position bias; 0 for none.
+        pad: id of ``<pad>``.
+    """
+
+    def __init__(
+        self,
+        config: MaskedAutoencoderConfig,
+        layers: int,
+        dropout: float,
+        attention_dropout: float,
+        relative_buckets: int,
+        pad: int,
+    ):
+        super().__init__()
+        dim, heads = config.encoder_embed_dim, config.encoder_attention_heads
+        self.embed_positions = PositionEmbedding(config.max_positions, dim, pad)
+        self.embed_layer_norm = nn.LayerNorm(dim)
+        self.dropout = Dropout(dropout)
+        self.relative_bias = None
+        if relative_buckets:
+            self.relative_bias = RelativePositionBias(
+                relative_buckets, config.relative_max_distance, heads, config.max_positions
+            )
+        self.layers = nn.ModuleList(
+            TransformerLayer(dim, config.encoder_ffn_embed_dim, heads, dropout, attention_dropout)
+            for _ in range(layers)
+        )
+
+    def embed(self, states: Tensor, layout: Layout) -> Tensor:
+        """[N, dim] -> [N, dim]: what enters the first layer."""
+        return self.dropout(self.embed_layer_norm(states + self.embed_positions(layout.positions)))
+
+    def pattern(self, queries: Layout, keys: Layout) -> AttentionPattern:
+        """The pattern in which each of ``queries`` attends to all ``keys`` of its row."""
+        return attention_pattern(queries, keys, self.relative_bias)

@@ -15,8 +15,9 @@ class MaskedAutoencoderLMCriterion(FairseqCriterion):
     """Cross-entropy in bits (``loss``), perplexity (``ppl``), accuracy on masked tokens (``accuracy``, per cent) and
     the share of the tokens that went through the encoder (``encoder_share``, per cent).
 
-    The loss is that of fairseq's ``masked_lm``. It makes no host-device synchronisation when the batch brings its
-    layout, and a batch without masked tokens gives a loss of zero and gradients of zero.
+    The loss is that of fairseq's ``masked_lm``. Computing it makes no host-device synchronisation when the batch brings
+    its layout, as those of ``masked_autoencoder_lm`` do. A batch without masked tokens gives a loss of zero and
+    gradients of zero.
     """
 
     def __init__(self, task):
@@ -26,13 +27,14 @@ class MaskedAutoencoderLMCriterion(FairseqCriterion):
     def forward(self, model, sample: dict, reduce: bool = True):
         """The summed loss in nats, the number of predicted tokens, and what to log."""
         target = sample["target"]
-        is_predicted = target.ne(self.pad)
-        layout = sample["net_input"].get("layout")
-        if layout is None:
-            targets = target[is_predicted]
+        if "layout" in sample:
+            layout = restore(sample["layout"])
+            targets = target.flatten().index_select(0, layout.predicted.index)
+            logits, extra = model(**sample["net_input"], layout=layout)
         else:
-            targets = target.flatten()[restore(layout).predicted.index]
-        logits, extra = model(**sample["net_input"], masked_tokens=is_predicted)
+            is_predicted = target.ne(self.pad)
+            targets = target[is_predicted]
+            logits, extra = model(**sample["net_input"], masked_tokens=is_predicted)
         loss = F.cross_entropy(logits.float(), targets, reduction="sum")
         sample_size = targets.numel()
         return (

@@ -50,9 +50,3 @@ class SplitLongLinesDataset(BaseWrapperDataset):
     @property
     def sizes(self) -> np.ndarray:
         return self._sizes
-
-    def num_tokens(self, index: int) -> int:
-        return self._sizes[index]
-
-    def size(self, index: int) -> int:
-        return self._sizes[index]

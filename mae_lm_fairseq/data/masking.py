@@ -1,4 +1,8 @@
-"""Which tokens are masked: fairseq's masking, drawn anew for every seed, epoch and sample."""
+"""Masked samples and their layout.
+
+Which tokens are masked is drawn by fairseq's ``MaskTokensDataset``, as for RoBERTa, from seed, epoch and sample; there,
+``<s>`` and ``</s>`` are tokens like any other.
+"""
 
 import torch
 from fairseq.data import BaseWrapperDataset, Dictionary, FairseqDataset, MaskTokensDataset
@@ -44,7 +48,7 @@ def word_starts(dictionary: Dictionary) -> torch.ByteTensor:
 
 
 class LayoutDataset(BaseWrapperDataset):
-    """Adds to every batch its layout (``net_input.layout``), computed once, on the CPU, in the data workers.
+    """Adds to every batch its ``layout`` (core/packing.py), computed once, on the CPU, in the data workers.
 
     Args:
         dataset: gives batches with ``net_input.src_tokens`` and ``target``, both [B, T] padded with ``pad``.
@@ -60,5 +64,5 @@ class LayoutDataset(BaseWrapperDataset):
         batch = self.dataset.collater(samples)
         if batch:
             tokens, target = batch["net_input"]["src_tokens"], batch["target"]
-            batch["net_input"]["layout"] = batch_layout(tokens, target.ne(self.pad), self.pad, self.mask)
+            batch["layout"] = batch_layout(tokens, target.ne(self.pad), self.pad, self.mask)
         return batch

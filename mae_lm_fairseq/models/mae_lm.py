@@ -1,5 +1,6 @@
 """The network as a model of fairseq: command line -> core.config, and the architectures from the size table."""
 
+import contextlib
 import logging
 from dataclasses import dataclass, field, fields, make_dataclass
 from enum import Enum
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from ..core.autoencoder import MaskedAutoencoder
 from ..core.config import PRESETS, SIZES, MaskedAutoencoderConfig, preset_values
-from ..core.packing import BatchLayout, batch_layout, restore, unpack
+from ..core.packing import BatchLayout, batch_layout, to_device, unpack
 from ..errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -31,8 +32,8 @@ class Autocast(str, Enum):
     bf16 = "bf16"
 
 
-_CORE_OPTIONS = make_dataclass(
-    "_CoreOptions",
+NetworkOptions = make_dataclass(
+    "NetworkOptions",
     # No default here: an unset option is the architecture's, on the command line and under Hydra alike.
     [
         # fairseq's parser understands Optional[int], not int | None.
@@ -44,8 +45,8 @@ _CORE_OPTIONS = make_dataclass(
 
 
 @dataclass
-class MAELMModelConfig(_CORE_OPTIONS):
-    """The options of :class:`~mae_lm_fairseq.core.config.MaskedAutoencoderConfig` and of the host."""
+class MAELMModelConfig(NetworkOptions):
+    """The options of the network (:class:`~mae_lm_fairseq.core.config.MaskedAutoencoderConfig`) and of running it."""
 
     autocast: Autocast = field(
         default=Autocast.none,
@@ -75,11 +76,15 @@ class MAELMModel(BaseFairseqModel):
         """Build the model of an architecture (``cfg._name``) for the dictionary of ``task``.
 
         Raises:
-            UserError: options contradict each other.
+            UserError: options contradict each other, or the dictionary has no ``<mask>``.
         """
         config = core_config(cfg)
         logger.info("network: %s", config)
         dictionary = task.source_dictionary
+        if "<mask>" not in dictionary:
+            raise UserError(
+                "the task's dictionary has no <mask>; use a task that adds it, as masked_autoencoder_lm does"
+            )
         pad, mask = dictionary.pad(), dictionary.index("<mask>")
         return cls(MaskedAutoencoder(config, len(dictionary), pad, mask), pad, mask, Autocast(cfg.autocast))
 
@@ -87,34 +92,35 @@ class MAELMModel(BaseFairseqModel):
         self,
         src_tokens: Tensor,
         masked_tokens: Tensor | None = None,
-        layout: tuple | None = None,
+        layout: BatchLayout | None = None,
         features_only: bool = False,
         return_all_hiddens: bool = False,
         **unused,
     ) -> tuple[Tensor, dict]:
-        """Predict masked tokens, as fairseq's RoBERTa does.
+        """Predict masked tokens. What is to be predicted comes with ``layout``, or as for fairseq's RoBERTa.
 
         Args:
             src_tokens: [B, T] int64.
-            masked_tokens: [B, T] bool, the positions to predict; all of them where it is None.
-            layout: of ``src_tokens`` and ``masked_tokens``, as the task's batches bring it; made here where it is
-                missing, at the price of one synchronisation on a GPU.
+            masked_tokens: [B, T] bool, the positions to predict; all of them where it is None. Not read with a layout.
+            layout: of the batch, as those of masked_autoencoder_lm bring it; made here where it is missing, at the
+                price of one synchronisation on a GPU.
             features_only: give the encoder's states and no predictions.
             return_all_hiddens: also give the states of all of the encoder's layers.
 
         Returns:
-            logits [number predicted, vocabulary], or [B, T, vocabulary] without ``masked_tokens``, or the features
-            of :meth:`extract_features`; and a dictionary with ``encoder_tokens``, how many tokens the encoder saw,
-            and on request ``inner_states``.
+            logits [number predicted, vocabulary], or [B, T, vocabulary] with neither layout nor ``masked_tokens``, or
+            the features of :meth:`extract_features`; and a dictionary with ``encoder_tokens``, how many tokens the
+            encoder saw, and on request ``inner_states``.
         """
         if features_only:
             return self.extract_features(src_tokens, return_all_hiddens)
-        layout = self._layout(src_tokens, masked_tokens, layout)
+        given = layout is not None
+        layout = layout if given else self._layout(src_tokens, masked_tokens)
         with self._precision(src_tokens):
             states = self.autoencoder.encode(src_tokens, layout)
             logits = self.autoencoder.predict(states[-1], layout)
-        if masked_tokens is None:
-            logits = unpack(logits, layout.predicted, src_tokens.shape[1])
+        if not given:
+            logits = self._in_place(logits, layout, masked_tokens, src_tokens.shape[1])
         return logits, self._extra(states, layout, src_tokens, return_all_hiddens)
 
     def extract_features(self, src_tokens: Tensor, return_all_hiddens: bool = False, **unused) -> tuple[Tensor, dict]:
@@ -122,7 +128,7 @@ class MAELMModel(BaseFairseqModel):
 
         With ``return_all_hiddens`` the dictionary's ``inner_states`` has the same for the embeddings and every layer.
         """
-        layout = self._layout(src_tokens, None, None)
+        layout = self._layout(src_tokens, None)
         with self._precision(src_tokens):
             states = self.autoencoder.encode(src_tokens, layout)
         features = unpack(states[-1], self.autoencoder.encoder_layout(layout), src_tokens.shape[1])
@@ -137,14 +143,28 @@ class MAELMModel(BaseFairseqModel):
         """Longest sample in tokens."""
         return self.autoencoder.config.max_positions
 
-    def _layout(self, src_tokens: Tensor, masked_tokens: Tensor | None, layout: tuple | None) -> BatchLayout:
-        if layout is not None and masked_tokens is not None:
-            return restore(layout)
-        predicted = src_tokens.ne(self.pad) if masked_tokens is None else masked_tokens
-        return batch_layout(src_tokens, predicted, self.pad, self.mask)
+    def _layout(self, src_tokens: Tensor, masked_tokens: Tensor | None) -> BatchLayout:
+        """The layout of a batch that brings none, made on the CPU from one transfer."""
+        is_predicted = torch.ones_like(src_tokens) if masked_tokens is None else masked_tokens.to(src_tokens)
+        tokens, is_predicted = torch.stack([src_tokens, is_predicted]).cpu()
+        return to_device(batch_layout(tokens, is_predicted.bool(), self.pad, self.mask), src_tokens.device)
+
+    @staticmethod
+    def _in_place(logits: Tensor, layout: BatchLayout, masked_tokens: Tensor | None, length: int) -> Tensor:
+        """Logits for just the positions asked for, with zeros where those are padding.
+
+        fairseq's ``masked_lm`` asks for padding too when a batch has no masked token.
+        """
+        if masked_tokens is None:
+            return unpack(logits, layout.predicted, length)
+        if layout.predicted.index.numel() < int(masked_tokens.sum()):
+            return unpack(logits, layout.predicted, length)[masked_tokens]
+        return logits
 
     def _precision(self, src_tokens: Tensor):
-        return torch.autocast(src_tokens.device.type, torch.bfloat16, enabled=self.autocast is Autocast.bf16)
+        if self.autocast is Autocast.none:
+            return contextlib.nullcontext()  # whatever the caller has set stays, fairseq's --amp for one
+        return torch.autocast(src_tokens.device.type, torch.bfloat16)
 
     def _extra(self, states: list, layout: BatchLayout, src_tokens: Tensor, return_all_hiddens: bool) -> dict:
         seen = self.autoencoder.encoder_layout(layout)
@@ -155,10 +175,10 @@ class MAELMModel(BaseFairseqModel):
 
 
 def core_config(cfg) -> MaskedAutoencoderConfig:
-    """The network's configuration from fairseq's; options that are not set are the architecture's.
+    """The network's configuration from fairseq's.
 
     Args:
-        cfg: configuration of the model, its ``_name`` the architecture.
+        cfg: configuration of the model, its ``_name`` the architecture, whose values fill in what is not set.
 
     Raises:
         UserError: options contradict each other.

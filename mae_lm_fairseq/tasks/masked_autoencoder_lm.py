@@ -18,6 +18,7 @@ from fairseq.data import (
 from fairseq.data.shorten_dataset import maybe_shorten_dataset
 from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
+from omegaconf import open_dict
 
 from ..data.data_bin import check_data_bin, check_dictionary, dictionary_fingerprint
 from ..data.long_lines import MIN_SAMPLE_TOKENS, split_long_lines
@@ -48,6 +49,12 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
     to epoch with any number of data workers; ``--mask-whole-words`` reads word starts from the dictionary;
     batches bring their layout along; data-bin, dictionary and checkpoint must belong together.
     """
+
+    def __init__(self, cfg: MaskedAutoencoderLMConfig, dictionary: Dictionary | None = None):
+        super().__init__(cfg, dictionary)
+        # Data workers that outlive an epoch keep its masks, as they never hear of the next one.
+        with open_dict(cfg):
+            cfg.reuse_dataloader = cfg.persistent_workers = False
 
     @classmethod
     def setup_task(cls, cfg: MaskedAutoencoderLMConfig, **kwargs) -> "MaskedAutoencoderLMTask":
@@ -102,19 +109,14 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         """The samples of a split before masking: blocks of whole lines that start with ``<s>``."""
         paths = utils.split_paths(self.cfg.data)
         prefix = os.path.join(paths[(epoch - 1) % len(paths)], split)
-        check_data_bin(prefix)
+        _check_splits(prefix, combine)
         lines = data_utils.load_indexed_dataset(prefix, self.dictionary, combine=combine)
         if len(lines) == 0:
             raise UserError(f"{prefix}.idx holds no text")
-        lines = maybe_shorten_dataset(
-            lines,
-            split,
-            self.cfg.shorten_data_split_list,
-            self.cfg.shorten_method,
-            self.cfg.tokens_per_sample,
-            self.cfg.seed,
-        )
         block_size = self.cfg.tokens_per_sample - 1  # one less for <s>
+        lines = maybe_shorten_dataset(
+            lines, split, self.cfg.shorten_data_split_list, self.cfg.shorten_method, block_size, self.cfg.seed
+        )
         if self.cfg.sample_break_mode != "none":
             lines = split_long_lines(lines, block_size)
         if np.max(lines.sizes) < 2 and self.cfg.sample_break_mode == "complete_doc":
@@ -130,10 +132,6 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         logger.info("loaded %d blocks from: %s", len(blocks), prefix)
         return PrependTokenDataset(blocks, self.dictionary.bos())
 
-    def can_reuse_epoch_itr(self, dataset: FairseqDataset) -> bool:
-        """Not for training data: data workers that outlive an epoch keep its masks, as they never hear of the next."""
-        return dataset is not self.datasets.get("train") and super().can_reuse_epoch_itr(dataset)
-
     def build_model(self, cfg, from_checkpoint: bool = False):
         model = super().build_model(cfg, from_checkpoint)
         if model.max_positions() is not None and self.cfg.tokens_per_sample > model.max_positions():
@@ -148,18 +146,26 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         return {"dictionary": self._fingerprint()}
 
     def load_state_dict(self, state_dict: dict):
-        """Nothing of :meth:`state_dict` is state; :meth:`check_checkpoint` compares it."""
-
-    def check_checkpoint(self, filename: str, state: dict):
-        """Refuse a checkpoint that was trained with another dictionary.
+        """Nothing to load. Called when a model is loaded outside of training.
 
         Raises:
-            UserError: the dictionaries differ.
+            UserError: the model was trained with another dictionary.
         """
-        theirs = (state.get("task_state") or {}).get("dictionary")
+        self._compare_dictionary("the model", state_dict)
+
+    def check_checkpoint(self, filename: str, state: dict):
+        """Called when training is about to resume from a checkpoint.
+
+        Raises:
+            UserError: it was trained with another dictionary.
+        """
+        self._compare_dictionary(filename, state.get("task_state") or {})
+
+    def _compare_dictionary(self, subject: str, state_dict: dict):
+        theirs = state_dict.get("dictionary")
         if theirs is not None and theirs != self._fingerprint():
             raise UserError(
-                f"{filename} was trained with another dictionary than the dict.txt of {self.cfg.data}; "
+                f"{subject} was trained with another dictionary than the dict.txt of {self.cfg.data}; "
                 "prepare the data with that model's tokenizer (prepare.py --sentencepiece-model)"
             )
 
@@ -185,5 +191,15 @@ def _check_options(cfg: MaskedAutoencoderLMConfig):
         raise UserError("--mask-multiple-length must be at least 1 and --mask-stdev at least 0")
     if cfg.tokens_per_sample < MIN_SAMPLE_TOKENS:
         raise UserError(f"--tokens-per-sample {cfg.tokens_per_sample} must be at least {MIN_SAMPLE_TOKENS}")
-    if cfg.d2v2_multi:
-        raise UserError("--d2v2-multi belongs to data2vec; masked_autoencoder_lm does not have it")
+    for name in ("include_target_tokens", "skip_masking", "d2v2_multi"):
+        if getattr(cfg, name):
+            raise UserError(f"--{name.replace('_', '-')} is for data2vec; masked_autoencoder_lm does not have it")
+
+
+def _check_splits(prefix: str, combine: bool):
+    """Check the data-bin of a split, and with ``combine`` those of its further parts (train1, train2, ...)."""
+    check_data_bin(prefix)
+    part = 1
+    while combine and os.path.exists(f"{prefix}{part}.idx"):
+        check_data_bin(f"{prefix}{part}")
+        part += 1

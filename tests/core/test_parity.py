@@ -30,12 +30,12 @@ def copy_encoder(encoder, stock, attention_of, projections):
     copy_linear(stock.embeddings.LayerNorm, encoder.embed_layer_norm.weight, encoder.embed_layer_norm.bias)
     for ours, theirs in zip(encoder.layers, stock.encoder.layer, strict=True):
         attention, output, norm = attention_of(theirs)
-        qkv = ours.self_attn.qkv_proj
+        qkv = ours.attention.qkv_proj
         for name, weight, bias in zip(projections, qkv.weight.chunk(3), qkv.bias.chunk(3), strict=True):
             copy_linear(getattr(attention, name), weight, bias)
         for target, source in (
-            (output, ours.self_attn.out_proj),
-            (norm, ours.self_attn_layer_norm),
+            (output, ours.attention.out_proj),
+            (norm, ours.attention_layer_norm),
             (theirs.intermediate.dense, ours.fc1),
             (theirs.output.dense, ours.fc2),
             (theirs.output.LayerNorm, ours.final_layer_norm),

@@ -26,10 +26,10 @@ def test_buckets_are_mpnets():
 
 
 def test_bias_is_the_table_entry_of_each_pair_and_head():
-    bias = RelativePositionBias(buckets=8, max_distance=20, heads=2)
+    bias = RelativePositionBias(buckets=8, max_distance=20, heads=2, max_positions=16)
     torch.nn.init.normal_(bias.weight)
     queries, keys = torch.tensor([[3, 0], [5, 9]]), torch.tensor([[0, 3, 4], [9, 1, 5]])
-    values = bias(queries, keys, max_positions=16)
+    values = bias(queries, keys)
     assert values.shape == (2, 2, 2, 3)
     for row in range(2):
         for q in range(2):
@@ -39,19 +39,19 @@ def test_bias_is_the_table_entry_of_each_pair_and_head():
 
 
 def test_gradient_of_the_table_counts_its_uses():
-    bias = RelativePositionBias(buckets=8, max_distance=20, heads=1)
+    bias = RelativePositionBias(buckets=8, max_distance=20, heads=1, max_positions=3)
     torch.nn.init.zeros_(bias.weight)
     positions = torch.arange(3)[None]
-    bias(positions, positions, max_positions=3).sum().backward()
+    bias(positions, positions).sum().backward()
     assert bias.weight.grad.flatten().tolist() == [3, 2, 1, 0, 0, 2, 1, 0]
 
 
 def test_neighbours_lean_to_close_offsets():
-    bias = RelativePositionBias(buckets=32, max_distance=128, heads=4)
+    bias = RelativePositionBias(buckets=32, max_distance=128, heads=4, max_positions=9)
     torch.nn.init.zeros_(bias.weight)
     bias.lean_towards_neighbours()
     positions = torch.arange(9)[None]
-    values = bias(positions, positions, max_positions=9)[0]
+    values = bias(positions, positions)[0]
     for head, offset in enumerate((-1, 1, -2, 2)):
         assert values[head, 4, 4 + offset].item() == NEIGHBOUR_BIAS
         assert values[head, 4].sum().item() == NEIGHBOUR_BIAS

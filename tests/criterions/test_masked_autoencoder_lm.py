@@ -7,6 +7,7 @@ import torch
 from fairseq import criterions
 from fairseq.logging import metrics
 
+from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.criterions.masked_autoencoder_lm import MaskedAutoencoderLMCriterion
 
 from ..training import batches, parse, set_up
@@ -42,8 +43,8 @@ def test_same_loss_and_gradients_as_fairseqs_masked_lm(setting, data_bin):
 def test_a_batch_with_and_without_its_layout(setting):
     _, model, criterion, all_batches = setting
     batch = all_batches[0]
-    without = {**batch, "net_input": {k: v for k, v in batch["net_input"].items() if k != "layout"}}
-    assert "layout" in batch["net_input"]
+    without = {key: value for key, value in batch.items() if key != "layout"}
+    assert len(without) == len(batch) - 1
     assert torch.equal(criterion(model, batch)[0], criterion(model, without)[0])
 
 
@@ -52,7 +53,9 @@ def test_a_batch_without_masked_tokens_is_worth_nothing(setting, data_bin):
     pad = task.dictionary.pad()
     batch = all_batches[0]
     tokens = torch.where(batch["target"].ne(pad), batch["target"], batch["net_input"]["src_tokens"])
-    unmasked = {**batch, "target": torch.full_like(tokens, pad), "net_input": {"src_tokens": tokens}}
+    target = torch.full_like(tokens, pad)
+    layout = batch_layout(tokens, target.ne(pad), pad, task.mask_idx)
+    unmasked = {**batch, "target": target, "net_input": {"src_tokens": tokens}, "layout": layout}
     for criterion in (ours, fairseqs_criterion(task, data_bin)):
         model.zero_grad()
         loss, sample_size, _ = criterion(model, unmasked)

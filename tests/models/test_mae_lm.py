@@ -4,6 +4,7 @@ from dataclasses import fields
 
 import pytest
 import torch
+from fairseq.data import Dictionary
 from fairseq.dataclass.initialize import add_defaults
 from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf
@@ -125,6 +126,28 @@ def test_shapes_with_and_without_masked_tokens(trained_on):
     assert torch.equal(model.get_normalized_probs((at_masks, {}), log_probs=True).argmax(-1), at_masks.argmax(-1))
 
 
+def test_positions_asked_for_may_be_padding(trained_on):
+    """fairseq's masked_lm asks for every position when a batch has no masked token, on a GPU."""
+    task, model, _, batch = trained_on
+    tokens = batch["net_input"]["src_tokens"]
+    everywhere = model(tokens, masked_tokens=torch.ones_like(tokens, dtype=torch.bool))[0]
+    assert torch.equal(everywhere, model(tokens)[0].flatten(0, 1))
+    assert not everywhere[tokens.flatten().eq(task.dictionary.pad())].any()
+
+
+def test_a_dictionary_without_mask_is_refused(data_bin):
+    cfg, task, _, _ = set_up(data_bin)
+    task.dictionary = Dictionary.load(str(data_bin / "dict.txt"))
+    with pytest.raises(UserError, match="<mask>"):
+        task.build_model(cfg.model)
+
+
+def test_autocast_of_the_caller_stays(trained_on):
+    _, model, _, batch = trained_on
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(**batch["net_input"], layout=batch["layout"])[0].dtype is torch.bfloat16
+
+
 def test_features_of_clean_text(trained_on):
     task, model, _, batch = trained_on
     pad = task.dictionary.pad()
@@ -150,8 +173,7 @@ def test_autocast_computes_in_bfloat16_and_keeps_float32_weights(data_bin):
     _, _, fast, _ = set_up(data_bin, "--autocast", "bf16")
     task.load_dataset("train")
     batch = batches(task)[0]
-    masked = batch["target"].ne(task.dictionary.pad())
-    assert fast(**batch["net_input"], masked_tokens=masked)[0].dtype is torch.bfloat16
+    assert fast(**batch["net_input"], layout=batch["layout"])[0].dtype is torch.bfloat16
     losses = [criterion(model.eval(), batch)[0] for model in (exact, fast)]
     assert losses[0] != losses[1]
     # bfloat16 has 8 bits of mantissa; the loss averages thousands of roundings.

@@ -1,7 +1,9 @@
 """The task: nothing lost, masks that change when they should, data that belong together."""
 
 import json
+import multiprocessing
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -84,6 +86,19 @@ def test_masks_depend_on_the_seed(task_for):
     assert masks_by_sample(task_for("--seed", 1), 1, 0) != masks_by_sample(task_for("--seed", 2), 1, 0)
 
 
+def test_data_workers_end_with_their_epoch(task_for):
+    batches(task_for(), workers=2)
+    deadline = time.monotonic() + 4  # left to the garbage collector they would take five seconds each
+    while multiprocessing.active_children() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not multiprocessing.active_children()
+
+
+def test_truncated_lines_leave_no_remainders(task_for):
+    task = task_for("--shorten-method", "truncate", "--tokens-per-sample", 8, "--sample-break-mode", "eos")
+    assert len(task.dataset("train")) == len(data_utils.load_indexed_dataset(str(task.cfg.data) + "/train"))
+
+
 def test_validation_masks_stay(task_for):
     task = task_for(splits=("train", "valid"))
     iterators = [
@@ -154,6 +169,8 @@ def test_whole_words(task_for):
         (["--tokens-per-sample", 3], "--tokens-per-sample"),
         (["--tokens-per-sample", 65, "--max-positions", 64], "--max-positions 64"),
         (["--d2v2-multi"], "--d2v2-multi"),
+        (["--skip-masking"], "--skip-masking"),
+        (["--include-target-tokens"], "--include-target-tokens"),
     ],
 )
 def test_contradictory_options_are_named(data_bin, arguments, named):
@@ -185,6 +202,18 @@ def test_missing_data_are_named(task_for, copied):
         task_for(data=copied)
 
 
+def test_further_parts_of_a_split_are_checked_and_used(task_for, copied):
+    for suffix in ("bin", "idx"):
+        shutil.copy(copied / f"train.{suffix}", copied / f"train1.{suffix}")
+    task = task_for(data=copied)
+    once = len(task.dataset("train"))
+    task.load_dataset("train", combine=True)
+    assert len(task.dataset("train")) == pytest.approx(2 * once, abs=1)
+    (copied / "train1.bin").write_bytes(b"")
+    with pytest.raises(UserError, match=r"train1\.bin"):
+        task.load_dataset("train", combine=True)
+
+
 @pytest.mark.parametrize("suffix", ["bin", "idx"])
 def test_truncated_data_are_named(task_for, copied, suffix):
     path = copied / f"train.{suffix}"
@@ -214,6 +243,8 @@ def test_a_checkpoint_of_another_dictionary_is_refused(task_for, copied):
     (copied / "dict.txt").write_text("\n".join([lines[1], lines[0], *lines[2:]]) + "\n")
     with pytest.raises(UserError, match=r"checkpoint\.pt was trained with another dictionary"):
         task_for(data=copied).check_checkpoint("checkpoint.pt", state)
+    with pytest.raises(UserError, match="another dictionary"):
+        task_for(data=copied).load_state_dict(state["task_state"])
 
 
 def test_shards_are_taken_in_turn(task_for, data_bin, copied):
