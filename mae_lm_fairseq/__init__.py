@@ -23,13 +23,14 @@ def __getattr__(name: str):
 
 
 def _register() -> None:
-    """Imports every model, task and criterion of ours, which registers them.
+    """Imports every model, task, criterion and optimizer of ours, which registers them.
 
-    fairseq's ``--user-dir`` would import ``tasks/`` and ``models/`` itself, but never ``criterions/``, and nothing at
-    all when the package was imported before. A module that registers a class does it under the module's own name.
+    fairseq's ``--user-dir`` would import ``tasks/`` and ``models/`` itself, but neither ``criterions/`` nor ``optim/``,
+    and nothing at all when the package was imported before. A module that registers a class does it under its own name.
     """
     from fairseq.criterions import CRITERION_REGISTRY
     from fairseq.models import MODEL_REGISTRY
+    from fairseq.optim import OPTIMIZER_REGISTRY
     from fairseq.tasks import TASK_REGISTRY
 
     from mae_lm_fairseq import compat
@@ -39,6 +40,7 @@ def _register() -> None:
         ("models", MODEL_REGISTRY),
         ("tasks", TASK_REGISTRY),
         ("criterions", CRITERION_REGISTRY),
+        ("optim", OPTIMIZER_REGISTRY),
     ):
         package = importlib.import_module(f"{__name__}.{kind}")
         for _, name, _ in pkgutil.iter_modules(package.__path__):

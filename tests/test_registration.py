@@ -22,12 +22,14 @@ REGISTERED = {
     "criterions": {
         "masked_autoencoder_lm": "mae_lm_fairseq.criterions.masked_autoencoder_lm.MaskedAutoencoderLMCriterion",
     },
+    "optimizers": {"fused_adamw": "mae_lm_fairseq.optim.fused_adamw.FusedAdamW"},
 }
 # Prints what fairseq's registries hold of this package, having made sure that they are the very classes of its modules.
 DESCRIBE = """
 import importlib, json
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.models import ARCH_MODEL_INV_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+from fairseq.optim import OPTIMIZER_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 
 def ours(registry):
@@ -38,6 +40,7 @@ def ours(registry):
 
 assert sorted(ARCH_MODEL_INV_REGISTRY["mae_lm"]) == sorted(ours(ARCH_MODEL_REGISTRY))
 registries = {"models": MODEL_REGISTRY, "tasks": TASK_REGISTRY, "criterions": CRITERION_REGISTRY}
+registries["optimizers"] = OPTIMIZER_REGISTRY
 found = {kind: ours(registry) for kind, registry in registries.items()}
 print(json.dumps({**found, "architectures": sorted(ours(ARCH_MODEL_REGISTRY))}))
 """

@@ -1,0 +1,110 @@
+"""fused_adamw against fairseq's adam, against the formula, and under fairseq's fp16 optimizers."""
+
+import pytest
+import torch
+from fairseq.optim import build_optimizer
+from fairseq.optim.fp16_optimizer import FP16Optimizer
+from omegaconf import OmegaConf
+
+from mae_lm_fairseq.optim.fused_adamw import FusedAdamW
+
+SETTINGS = {"lr": [1e-2], "adam_betas": "(0.9, 0.98)", "weight_decay": 0.1, "adam_eps": 1e-6}
+
+
+def optimizer(name, parameters, **changes):
+    extra = {"use_old_adam": True, "fp16_adam_stats": False, "tpu": False} if name == "adam" else {}
+    return build_optimizer(OmegaConf.create({"_name": name, **SETTINGS, **extra, **changes}), parameters)
+
+
+def trajectory(name, steps=20, scale=1.0, **changes):
+    """The parameter after each step on gradients drawn from a seed."""
+    generator = torch.Generator().manual_seed(0)
+    parameter = torch.nn.Parameter(torch.randn(50, generator=generator))
+    chosen = optimizer(name, [parameter], **changes)
+    states = []
+    for _ in range(steps):
+        parameter.grad = scale * torch.randn(50, generator=generator)
+        chosen.step()
+        states.append(parameter.detach().clone())
+    return torch.stack(states)
+
+
+def test_follows_the_formula():
+    """m / (sqrt(v / (1 - b2^t)) + eps), decoupled weight decay; double precision by hand."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(50, generator=generator).double()
+    m = v = torch.zeros(50, dtype=torch.float64)
+    for step, ours in enumerate(trajectory("fused_adamw", scale=1e-4), 1):
+        gradient = (1e-4 * torch.randn(50, generator=generator)).double()
+        m, v = 0.9 * m + 0.1 * gradient, 0.98 * v + 0.02 * gradient**2
+        update = m / (1 - 0.9**step) / ((v / (1 - 0.98**step)).sqrt() + 1e-6)
+        weight = weight * (1 - 1e-2 * 0.1) - 1e-2 * update
+        # float32 rounding of a sum of twenty updates
+        torch.testing.assert_close(ours.double(), weight, rtol=0, atol=2e-6)
+
+
+def test_equals_fairseqs_adam_but_for_the_place_of_eps():
+    """With an eps that is too small to matter; what remains is the rounding of twenty updates of 1e-2."""
+    fused, theirs = (trajectory(name, adam_eps=1e-12) for name in ("fused_adamw", "adam"))
+    torch.testing.assert_close(fused, theirs, rtol=0, atol=2e-6)
+
+
+def test_eps_counts_more_in_fairseqs_adam_at_first():
+    """Gradients of 1e-6 beside eps 1e-6: there sqrt(v) of the first step is a seventh of the gradient."""
+    fused, theirs = (trajectory(name, steps=1, scale=1e-6, weight_decay=0.0) for name in ("fused_adamw", "adam"))
+    start = torch.randn(50, generator=torch.Generator().manual_seed(0))
+    assert ((fused - start).abs() > 1.5 * (theirs - start).abs()).all()
+
+
+@pytest.mark.parametrize(
+    "change", [{"lr": [2e-2]}, {"adam_betas": "(0.8, 0.98)"}, {"weight_decay": 0.0}, {"adam_eps": 0.1}]
+)
+def test_options_act(change):
+    assert not torch.equal(trajectory("fused_adamw"), trajectory("fused_adamw", **change))
+
+
+def test_state_is_saved_and_restored():
+    parameter = torch.nn.Parameter(torch.ones(3))
+    first, second = (optimizer("fused_adamw", [parameter]) for _ in range(2))
+    parameter.grad = torch.ones(3)
+    first.step()
+    second.load_state_dict(first.state_dict(), {"lr": 0.5})
+    saved, restored = (chosen.optimizer.state[parameter] for chosen in (first, second))
+    assert saved.keys() == restored.keys() == {"step", "exp_avg", "exp_avg_sq"}
+    assert all(torch.equal(saved[name], restored[name]) for name in saved)
+    assert second.get_lr() == 0.5
+
+
+def half_precision(parameters):
+    cfg = {
+        "optimizer": {"_name": "fused_adamw", **SETTINGS},
+        "common": {
+            "fp16": True, "bf16": False, "fp16_init_scale": 4, "fp16_scale_window": 10, "fp16_scale_tolerance": 0.0,
+            "min_loss_scale": 1e-4, "fp16_no_flatten_grads": False, "threshold_loss_scale": None, "tpu": False,
+            "memory_efficient_bf16": False, "memory_efficient_fp16": False, "fp16_adam_stats": False,
+        },
+        "distributed_training": {"pipeline_model_parallel": False, "ddp_backend": "legacy_ddp"},
+        "optimization": {"update_freq": [1]},
+        "bmuf": {"use_bmuf": False},
+    }  # fmt: skip
+    return FP16Optimizer.build_optimizer(OmegaConf.create(cfg), parameters)
+
+
+def test_under_the_fp16_optimizer(monkeypatch):
+    """Half-precision parameters follow their float32 copies, on one flat parameter, and resume."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)  # the index of the CPU
+    parameter = torch.nn.Parameter(torch.ones(8, dtype=torch.float16))
+    optimizer = half_precision([parameter])
+    assert isinstance(optimizer.fp32_optimizer, FusedAdamW)
+    assert optimizer.has_flat_params
+    for _ in range(3):
+        optimizer.zero_grad()
+        optimizer.backward((parameter.float() ** 2).sum())
+        optimizer.clip_grad_norm(0.0)
+        optimizer.step()
+    # Three updates of lr against the gradient, and the decay of 1e-3 a step.
+    torch.testing.assert_close(parameter.detach().float(), torch.full((8,), 0.967), rtol=0, atol=2e-3)
+    resumed = half_precision([parameter])
+    resumed.load_state_dict(optimizer.state_dict())
+    saved, restored = (chosen.fp32_optimizer.optimizer.state_dict()["state"][0] for chosen in (optimizer, resumed))
+    assert all(torch.equal(saved[name], restored[name]) for name in ("step", "exp_avg", "exp_avg_sq"))
