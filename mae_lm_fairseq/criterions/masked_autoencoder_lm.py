@@ -2,7 +2,6 @@
 
 import math
 
-import torch.nn.functional as F
 from fairseq import utils
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.logging import metrics
@@ -30,20 +29,19 @@ class MaskedAutoencoderLMCriterion(FairseqCriterion):
         if "layout" in sample:
             layout = restore(sample["layout"])
             targets = target.flatten().index_select(0, layout.predicted.index)
-            logits, extra = model(**sample["net_input"], layout=layout)
+            loss, extra = model(**sample["net_input"], layout=layout, targets=targets)
         else:
             is_predicted = target.ne(self.pad)
             targets = target[is_predicted]
-            logits, extra = model(**sample["net_input"], masked_tokens=is_predicted)
-        loss = F.cross_entropy(logits.float(), targets, reduction="sum")
+            loss, extra = model(**sample["net_input"], masked_tokens=is_predicted, targets=targets)
         sample_size = targets.numel()
         return (
             loss,
             sample_size,
             {
                 "loss": loss.detach(),
-                "correct": logits.detach().argmax(-1).eq(targets).sum(),
-                "encoder_tokens": extra.get("encoder_tokens", 0),
+                "correct": extra["correct"],
+                "encoder_tokens": extra["encoder_tokens"],
                 "ntokens": sample["ntokens"],
                 "nsentences": sample["nsentences"],
                 "sample_size": sample_size,

@@ -93,6 +93,7 @@ class MAELMModel(BaseFairseqModel):
         src_tokens: Tensor,
         masked_tokens: Tensor | None = None,
         layout: BatchLayout | None = None,
+        targets: Tensor | None = None,
         features_only: bool = False,
         return_all_hiddens: bool = False,
         **unused,
@@ -104,13 +105,15 @@ class MAELMModel(BaseFairseqModel):
             masked_tokens: [B, T] bool, the positions to predict; all of them where it is None. Not read with a layout.
             layout: of the batch, as those of masked_autoencoder_lm bring it; made here where it is missing, at the
                 price of one synchronisation on a GPU.
+            targets: [number predicted] int64: give their loss, without ever holding all logits, instead of logits.
             features_only: give the encoder's states and no predictions.
             return_all_hiddens: also give the states of all of the encoder's layers.
 
         Returns:
-            logits [number predicted, vocabulary], or [B, T, vocabulary] with neither layout nor ``masked_tokens``, or
-            the features of :meth:`extract_features`; and a dictionary with ``encoder_tokens``, how many tokens the
-            encoder saw, and on request ``inner_states``.
+            logits [number predicted, vocabulary], or [B, T, vocabulary] with neither layout nor ``masked_tokens``; or
+            the summed cross-entropy of ``targets``; or the features of :meth:`extract_features`. And a dictionary with
+            ``encoder_tokens``, how many tokens the encoder saw, with targets ``correct``, how many were predicted
+            right, and on request ``inner_states``.
         """
         if features_only:
             return self.extract_features(src_tokens, return_all_hiddens)
@@ -118,10 +121,14 @@ class MAELMModel(BaseFairseqModel):
         layout = layout if given else self._layout(src_tokens, masked_tokens)
         with self._precision(src_tokens):
             states = self.autoencoder.encode(src_tokens, layout)
+            extra = self._extra(states, layout, src_tokens, return_all_hiddens)
+            if targets is not None:
+                loss, correct = self.autoencoder.loss(states[-1], layout, targets)
+                return loss, {**extra, "correct": correct}
             logits = self.autoencoder.predict(states[-1], layout)
         if not given:
             logits = self._in_place(logits, layout, masked_tokens, src_tokens.shape[1])
-        return logits, self._extra(states, layout, src_tokens, return_all_hiddens)
+        return logits, extra
 
     def extract_features(self, src_tokens: Tensor, return_all_hiddens: bool = False, **unused) -> tuple[Tensor, dict]:
         """The encoder's output [B, T, dim], zero at padding and, in MAE-LM, at ``<mask>``, which it never sees.

@@ -1,0 +1,67 @@
+"""Cross-entropy of a linear output layer whose logits never stand in memory whole."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CHUNK_ELEMENTS = 1 << 24
+"""Logits in memory at a time: 64 MiB of float32."""
+
+
+def linear_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Summed cross-entropy of ``states @ weight.T + bias``, and how many of the highest logits are the targets'.
+
+    The positions are taken in chunks. Each chunk's gradient is made beside its loss, so that no logits are kept for
+    the backward pass and none are computed twice.
+
+    Args:
+        states: [N, dim].
+        weight, bias: [V, dim] and [V].
+        targets: [N] int64.
+
+    Returns:
+        the loss, a float32 scalar, and an int64 scalar.
+    """
+    return _LinearCrossEntropy.apply(states, weight, bias, targets)
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        loss = torch.zeros((), device=states.device)
+        correct = torch.zeros((), dtype=torch.int64, device=states.device)
+        trains = any(ctx.needs_input_grad)
+        gradients = [torch.zeros_like(x, dtype=torch.float32) for x in (states, weight, bias)] if trains else []
+        chunk = max(1, CHUNK_ELEMENTS // len(weight))
+        for start in range(0, len(states), chunk):
+            part = slice(start, start + chunk)
+            product = F.linear(states[part], weight, bias)
+            logits, wanted = product.float(), targets[part, None]
+            normaliser = logits.logsumexp(-1, keepdim=True)
+            loss += (normaliser - logits.gather(1, wanted)).sum()
+            correct += logits.argmax(-1, keepdim=True).eq(wanted).sum()
+            if trains:
+                error = logits.sub_(normaliser).exp_().scatter_add_(1, wanted, -torch.ones_like(normaliser))
+                _add_gradients(gradients, part, error, states[part], weight, product.dtype)
+        ctx.save_for_backward(*gradients)
+        ctx.dtypes = [x.dtype for x in (states, weight, bias)]
+        ctx.mark_non_differentiable(correct)
+        return loss, correct
+
+    @staticmethod
+    def backward(ctx, grad_loss: Tensor, _) -> tuple[Tensor | None, ...]:
+        gradients = (
+            gradient.mul_(grad_loss).to(dtype) for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        )
+        return *gradients, None
+
+
+def _add_gradients(
+    gradients: list[Tensor], part: slice, error: Tensor, states: Tensor, weight: Tensor, dtype: torch.dtype
+):
+    """Add a chunk's share, from ``error`` [chunk, V] = softmax - one-hot; products in the logits' own precision."""
+    grad_states, grad_weight, grad_bias = gradients
+    grad_bias += error.sum(0)
+    error = error.to(dtype)
+    grad_states[part] = error @ weight.to(dtype)
+    grad_weight += error.T @ states.to(dtype)

@@ -1,0 +1,89 @@
+"""The chunked loss against the plain one: value, count and all gradients."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mae_lm_fairseq.core import cross_entropy
+from mae_lm_fairseq.core.cross_entropy import linear_cross_entropy
+
+N, DIM, VOCABULARY = 37, 8, 50
+
+
+def inputs(dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((N, DIM), (VOCABULARY, DIM), (VOCABULARY,))
+    tensors = [torch.randn(shape, generator=generator).to(dtype).requires_grad_() for shape in shapes]
+    return tensors, torch.randint(VOCABULARY, (N,), generator=generator)
+
+
+def plain(tensors, targets):
+    logits = F.linear(*tensors).float()
+    return F.cross_entropy(logits, targets, reduction="sum"), logits.argmax(-1).eq(targets).sum()
+
+
+@pytest.mark.parametrize("positions_in_a_chunk", [1, 10, N, 1000])
+def test_value_count_and_gradients(monkeypatch, positions_in_a_chunk):
+    monkeypatch.setattr(cross_entropy, "CHUNK_ELEMENTS", positions_in_a_chunk * VOCABULARY)
+    tensors, targets = inputs()
+    results = [function(tensors, targets) for function in (lambda t, y: linear_cross_entropy(*t, y), plain)]
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-6, atol=0)
+    assert results[0][1] == results[1][1]
+    ours, theirs = (torch.autograd.grad(3 * loss, tensors) for loss, _ in results)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype):
+    tensors, targets = inputs(dtype)
+    exact = [x.detach().float().requires_grad_() for x in tensors]
+    loss, _ = linear_cross_entropy(*tensors, targets)
+    expected, _ = plain(exact, targets)
+    assert loss.dtype is torch.float32
+    # Half an ulp of the logits, which are below 16, and of the sums.
+    epsilon = torch.finfo(dtype).eps
+    torch.testing.assert_close(loss, expected, rtol=2 * epsilon, atol=0)
+    gradients = torch.autograd.grad(loss, tensors)
+    for gradient, reference in zip(gradients, torch.autograd.grad(expected, exact), strict=True):
+        assert gradient.dtype is dtype
+        torch.testing.assert_close(gradient.float(), reference, rtol=0, atol=8 * epsilon * reference.abs().max().item())
+
+
+def test_under_autocast():
+    tensors, targets = inputs()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, _ = linear_cross_entropy(*tensors, targets)
+    expected, _ = plain(tensors, targets)
+    assert loss != expected
+    torch.testing.assert_close(loss, expected, rtol=1e-2, atol=0)
+    assert all(gradient.dtype is torch.float32 for gradient in torch.autograd.grad(loss, tensors))
+
+
+def test_no_positions():
+    tensors, targets = inputs()
+    states = tensors[0][:0].detach().requires_grad_()
+    loss, correct = linear_cross_entropy(states, *tensors[1:], targets[:0])
+    assert loss == 0
+    assert correct == 0
+    assert not any(gradient.any() for gradient in torch.autograd.grad(loss, [states, *tensors[1:]]))
+
+
+def test_the_logits_never_stand_in_memory_whole(monkeypatch):
+    monkeypatch.setattr(cross_entropy, "CHUNK_ELEMENTS", 4 * VOCABULARY)
+    tensors, targets = inputs()
+    largest = 0
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            nonlocal largest
+            result = function(*args, **(kwargs or {}))
+            largest = max(
+                [largest, *(x.numel() for x in torch.utils._pytree.tree_leaves(result) if torch.is_tensor(x))]
+            )
+            return result
+
+    with Watch():
+        linear_cross_entropy(*tensors, targets)[0].backward()
+    assert largest == VOCABULARY * DIM  # the weight's gradient
+    assert largest < N * VOCABULARY
