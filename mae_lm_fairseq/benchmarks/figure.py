@@ -1,0 +1,80 @@
+"""Speed and memory against sample length and masking rate."""
+
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from .measurement import Results, Row
+
+CURVES = {
+    "mae_lm_eager": "MAE-LM (eager)",
+    "roberta_eager": "RoBERTa preset (eager)",
+    "authors": "MAE-LM, the authors' code",
+    "fairseq_roberta": "RoBERTa, fairseq",
+    "hf_roberta": "RoBERTa, Hugging Face",
+}
+"""The subjects that are measured at several lengths and masking rates, and how the legend calls them."""
+
+
+def draw(results: Results, path: Path) -> None:
+    """Draw the curves where lengths or rates were varied, and all subjects of the usual batch as bars elsewhere.
+
+    Args:
+        results: of a run.
+        path: the PNG to write.
+    """
+    # Here, because matplotlib comes with the extra "analysis" only.
+    from matplotlib.figure import Figure
+
+    curves = bool(results.setting.sweep_lengths or results.setting.sweep_masks)
+    figure = Figure(figsize=(10, 7 if curves else 5), layout="constrained")
+    axes = figure.subplots(2 if curves else 1, 2)
+    if curves:
+        _draw_curves(results, axes)
+    else:
+        _draw_bars(results, axes)
+    figure.savefig(path, dpi=150)
+
+
+def _speed(row: Row) -> float:
+    return row.text_tokens / median(row.seconds)
+
+
+def _mebibytes(row: Row) -> float:
+    return row.peak_memory / 2**20
+
+
+def _draw_curves(results: Results, axes) -> None:
+    usual = results.setting.case()
+    for column, (knob, label) in enumerate((("length", "tokens per sample"), ("mask_prob", "share masked"))):
+        rows = [
+            row
+            for row in results.rows
+            if not row.case.ragged
+            and (row.case.length if knob == "mask_prob" else row.case.mask_prob)
+            == (usual.length if knob == "mask_prob" else usual.mask_prob)
+        ]
+        for line, (value, unit) in enumerate(((_speed, "tokens/s"), (_mebibytes, "peak memory (MiB)"))):
+            _draw_panel(axes[line][column], rows, knob, value)
+            axes[line][column].set(xlabel=label, ylabel=unit, ylim=(0, None))
+            axes[line][column].grid(alpha=0.25)
+    axes[0][0].legend(frameon=False)
+    precision = results.setting.precisions[0]
+    axes[0][0].set_title(f"{usual.mask_prob:.0%} masked, {usual.rows * usual.length} tokens a step, {precision}")
+    axes[0][1].set_title(f"{usual.length} tokens per sample")
+
+
+def _draw_panel(axes, rows: list[Row], knob: str, value: Callable[[Row], float]) -> None:
+    for (name, label), marker in zip(CURVES.items(), "osD^v", strict=True):
+        points = sorted((getattr(row.case, knob), value(row)) for row in rows if row.subject.name == name)
+        if points:
+            axes.plot(*zip(*points, strict=True), marker=marker, label=label)
+
+
+def _draw_bars(results: Results, axes) -> None:
+    names = [f"{row.subject.name}{' (ragged)' * row.case.ragged}" for row in results.rows]
+    for panel, value, unit in zip(axes, (_speed, _mebibytes), ("tokens/s", "peak memory (MiB)"), strict=True):
+        panel.barh(names, [value(row) for row in results.rows])
+        panel.invert_yaxis()
+        panel.set_xlabel(unit)
+    axes[1].tick_params(labelleft=False)

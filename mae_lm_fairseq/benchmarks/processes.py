@@ -1,0 +1,77 @@
+"""The processes of a benchmark, seen from the one that gives the orders: start, ask, kill."""
+
+import multiprocessing
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from .settings import Setting, Subject
+
+WORKER = Path(__file__).parent / "workers" / "worker.py"
+PATIENCE = 240
+"""Seconds that a subject may take to start, compile or do a step before it counts as hung."""
+
+
+class SubjectFailed(Exception):
+    """A subject cannot go on; the message is one line."""
+
+
+class Process:
+    """A subject's process, which waits except while it is asked for something."""
+
+    def __init__(self, subject: Subject, setting: Setting, directory: Path, threads: int):
+        self.subject = subject
+        self.connection, theirs = multiprocessing.Pipe()
+        descriptor = theirs.fileno()
+        self.process = subprocess.Popen(
+            [sys.executable, WORKER, str(descriptor)],
+            pass_fds=[descriptor],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        theirs.close()
+        shape = {**asdict(setting), "length": subject.cases[0].length if subject.cases else 0}
+        del shape["precisions"], shape["sweep_lengths"], shape["sweep_masks"]
+        self.connection.send({**shape, **_build_options(subject), "directory": str(directory), "threads": threads})
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def answer(self):
+        """What the process says when it is ready, with its start or with an order.
+
+        Raises:
+            SubjectFailed: with the reason that it gives, or because it died or hangs.
+        """
+        try:
+            if not self.connection.poll(PATIENCE):
+                raise SubjectFailed(f"no answer within {PATIENCE} seconds")
+            word, value = self.connection.recv()
+        except (EOFError, ConnectionError):
+            raise SubjectFailed(f"its process ended with code {self.process.wait()}") from None
+        if word == "failed":
+            raise SubjectFailed(value)
+        return value
+
+    def ask(self, word: str, batch: str, steps: int):
+        """Have the process do ``steps`` steps of one kind on a batch, and wait for it; raises as :meth:`answer`."""
+        self.connection.send((word, batch, steps))
+        return self.answer()
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        self.process.kill()
+        self.process.wait()
+        self.connection.close()
+
+
+def _build_options(subject: Subject) -> dict:
+    return {
+        "kind": subject.kind,
+        "precision": subject.precision,
+        "options": list(subject.options),
+        "optimizer": subject.optimizer,
+    }

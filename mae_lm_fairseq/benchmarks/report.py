@@ -1,0 +1,160 @@
+"""What the figures say: rates, ratios with their FLOP bounds, and the table."""
+
+import platform
+from dataclasses import asdict, replace
+from statistics import median
+
+import torch
+
+from .batches import Case
+from .measurement import Results, Row
+from .settings import Setting
+
+RATIOS = {
+    "authors_speedup": ("mae_lm", "authors"),
+    # What each one's users have on a CPU: theirs has no flag for bf16. The next puts torch.autocast around their loss.
+    "authors_speedup_bf16": ("mae_lm_bf16", "authors"),
+    "authors_speedup_both_bf16": ("mae_lm_bf16", "authors_bf16"),
+    "bf16_speedup": ("mae_lm_bf16", "mae_lm"),
+    "mae_lm_step_cost": ("roberta", "mae_lm"),
+    "three_ml_step_cost": ("roberta", "three_ml"),
+    "roberta_speedup_over_fairseq": ("roberta_plain", "fairseq_roberta"),
+    "roberta_speedup_over_fairseq_bf16": ("roberta_plain_bf16", "fairseq_roberta_bf16"),
+    "roberta_speedup_over_hf": ("roberta_plain", "hf_roberta"),
+    "roberta_speedup_over_hf_bf16": ("roberta_plain_bf16", "hf_roberta_bf16"),
+    "roberta_speedup_over_mpnet": ("roberta", "hf_mpnet"),
+    "speedup_over_fairseq_adam": ("mae_lm", "mae_lm_fairseq_adam"),
+}
+"""Each is the speed in tokens/s of the first over that of the second; a cost is an inverse speed."""
+
+
+def as_json(results: Results) -> dict:
+    """Everything measured, and everything derived from it."""
+    ratios, bounds = ratios_and_bounds(results)
+    return {
+        "setting": asdict(results.setting),
+        "machine": machine(results.setting),
+        "matrix_gflops": matrix_rates(results),
+        "matrix_gflops_raw": results.matrix_gflops,
+        "ratios": ratios,
+        "flop_bounds": bounds,
+        "rows": [row_as_json(row, results) for row in results.rows],
+        "failed": results.failed,
+    }
+
+
+def machine(setting: Setting) -> dict:
+    """Where this was measured."""
+    gpu = torch.cuda.get_device_name() if setting.device == "cuda" else None
+    return {
+        "device": gpu or platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+
+
+def matrix_rates(results: Results) -> dict[str, float | None]:
+    """The median rates of the matrix product in GFLOP/s; None where it could not be measured."""
+    return {precision: median(rates) if rates else None for precision, rates in results.matrix_gflops.items()}
+
+
+def row_as_json(row: Row, results: Results) -> dict:
+    """A row of the table."""
+    seconds = median(row.seconds)
+    return {
+        "subject": row.subject.name,
+        "precision": row.subject.precision,
+        "options": row.subject.options,
+        **asdict(row.case),
+        "seconds": row.seconds,
+        "median_seconds": seconds,
+        "spread": (max(row.seconds) - min(row.seconds)) / seconds,
+        "text_tokens": row.text_tokens,
+        "predicted_tokens": row.predicted_tokens,
+        "tokens_per_second": row.text_tokens / seconds,
+        "peak_memory_bytes": row.peak_memory,
+        "flops": row.flops,
+        "mfu": mfu(row, results),
+        "losses": row.losses,
+    }
+
+
+def mfu(row: Row, results: Results) -> float | None:
+    """The share of the matrix product's rate that a row reaches."""
+    rate = matrix_rates(results)[row.subject.precision]
+    return rate and row.flops / median(row.seconds) / rate / 1e9
+
+
+def ratios_and_bounds(results: Results) -> tuple[dict[str, float], dict[str, float]]:
+    """The ratios between subjects, and what they would be if all subjects reached the same share of the matrix rate.
+
+    Those without a suffix take the faster of our compiled and eager entries, ``..._eager`` the eager one, and
+    ``..._ragged`` are on a ragged batch.
+    """
+    ratios, bounds = {}, {}
+    for eager in ("", "_eager"):
+        for ragged in ("", "_ragged"):
+            case = results.setting.case(ragged=bool(ragged))
+            for name, pair in RATIOS.items():
+                fast, slow = (_entry(results, subject, case, bool(eager)) for subject in pair)
+                if fast and slow:
+                    key = f"{name}{ragged}{eager}"
+                    ratios[key] = _speed(fast) / _speed(slow)
+                    bounds[key] = _bound(fast, slow, matrix_rates(results))
+        entry = _entry(results, "mae_lm", results.setting.case(), bool(eager))
+        if entry:
+            ratios[f"mfu{eager}"], bounds[f"mfu{eager}"] = mfu(entry, results), 1.0
+        if results.setting.precisions[0] == "bf16" and f"authors_speedup{eager}" in ratios:
+            for figures in (ratios, bounds):
+                figures[f"authors_speedup_bf16{eager}"] = figures[f"authors_speedup{eager}"]
+    return ratios, bounds
+
+
+def _entry(results: Results, name: str, case: Case, eager: bool) -> Row | None:
+    """The fastest row of a subject on a batch (3ML's has half of the text masked)."""
+    if name.startswith("three_ml"):
+        case = replace(case, mask_prob=0.5)
+    names = {f"{name}_eager"} if eager else {name, f"{name}_eager"}
+    if not name.startswith(("mae_lm", "roberta", "three_ml")) or name == "mae_lm_fairseq_adam":
+        names = {name}
+    rows = [row for row in results.rows if row.subject.name in names and row.case == case]
+    return max(rows, key=_speed, default=None)
+
+
+def _speed(row: Row) -> float:
+    return row.text_tokens / median(row.seconds)
+
+
+def _bound(fast: Row, slow: Row, rates: dict) -> float | None:
+    bound = (slow.flops / slow.text_tokens) / (fast.flops / fast.text_tokens)
+    if fast.subject.precision != slow.subject.precision:
+        top, bottom = rates[fast.subject.precision], rates[slow.subject.precision]
+        return top and bottom and bound * top / bottom
+    return bound
+
+
+def table(results: Results) -> str:
+    """The rows, the ratios and the failures as text."""
+    lines = [
+        f"{'subject':26} {'batch':22} {'':4} {'s/step':>8} {'spread':>6} {'tokens/s':>9} {'GFLOP':>8} {'MFU':>5} "
+        f"{'MiB':>7}  loss"
+    ]
+    for row in results.rows:
+        figures = row_as_json(row, results)
+        lines.append(
+            f"{row.subject.name:26} {row.case!s:22} {row.subject.precision} {figures['median_seconds']:8.3f} "
+            f"{figures['spread']:6.0%} {figures['tokens_per_second']:9.0f} {row.flops / 1e9:8.0f} "
+            f"{_number(figures['mfu'], '.0%'):>5} {row.peak_memory / 2**20:7.0f}  "
+            f"{row.losses[0]:.2f} -> {row.losses[-1]:.2f}"
+        )
+    rates = matrix_rates(results).items()
+    lines += ["", "matrix product: " + ", ".join(f"{name} {_number(rate, '.0f')} GFLOP/s" for name, rate in rates), ""]
+    lines.append(f"{'ratio':44} {'':>6}  FLOP bound")
+    ratios, bounds = ratios_and_bounds(results)
+    lines += [f"{name:44} {_number(ratios[name], '.2f'):>6}  {_number(bounds[name], '.2f')}" for name in ratios]
+    lines += [f"failed: {name}: {reason}" for name, reason in results.failed.items()]
+    return "\n".join(lines)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

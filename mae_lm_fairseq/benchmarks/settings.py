@@ -1,0 +1,221 @@
+"""What is measured: the settings, and the subjects of each."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from ..analysis.flops import TRAINING, Sample, forward_flops
+from ..core.config import MaskedAutoencoderConfig, MaskJoin
+from .batches import Batch, Case
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A size of model and batch, and how it is measured."""
+
+    encoder_layers: int
+    decoder_layers: int
+    dim: int
+    heads: int
+    vocab_size: int
+    length: int
+    rows: int
+    device: str
+    precisions: tuple[str, ...]
+    """The first is the one of the ratios without a suffix."""
+    steps: int
+    """Timed steps of a subject, unless the command line says otherwise."""
+    together: int
+    """Processes that take turns: as many as the memory of a common machine holds."""
+    extras: bool = True
+    """Whether there is time for more than the headlines: RoBERTa of fairseq and Hugging Face, fairseq's Adam."""
+    sweep_lengths: tuple[int, ...] = ()
+    sweep_masks: tuple[float, ...] = ()
+    matrix: int = 2048
+    """Rows and columns of the matrix product that gives the machine's rate."""
+    minutes: float = 60
+    """No further subject starts after that."""
+
+    def case(self, **changes) -> Case:
+        """The usual batch of this setting, with changes."""
+        return replace(Case(self.length, self.rows), **changes)
+
+    def config(self, **changes) -> MaskedAutoencoderConfig:
+        """Our MAE-LM of this size, with changes."""
+        return MaskedAutoencoderConfig(
+            encoder_layers=self.encoder_layers,
+            decoder_layers=self.decoder_layers,
+            encoder_embed_dim=self.dim,
+            encoder_ffn_embed_dim=4 * self.dim,
+            encoder_attention_heads=self.heads,
+            **changes,
+        )
+
+
+_SMALL = Setting(4, 4, 256, 4, 8_000, 128, 16, "cpu", ("fp32", "bf16"), steps=5, together=8, minutes=10)
+_BASE = Setting(12, 4, 768, 12, 32_000, 512, 4, "cpu", ("fp32", "bf16"), steps=3, together=4, minutes=8)
+_GPU_SWEEPS = {"sweep_lengths": (128, 256), "sweep_masks": (0.3, 0.5), "matrix": 8192}
+
+SETTINGS = {
+    "cpu-small": replace(_SMALL, sweep_lengths=(64, 256, 512), sweep_masks=(0.3, 0.5)),
+    "cpu-base": replace(_BASE, extras=False),
+    "gpu-base": replace(_BASE, rows=64, device="cuda", precisions=("bf16",), steps=10, minutes=60, **_GPU_SWEEPS),
+    "gpu-large": Setting(24, 4, 1024, 16, 32_000, 512, 32, "cuda", ("bf16",), steps=10, together=4, **_GPU_SWEEPS),
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One row, or several, of the table: a model that a process of its own trains."""
+
+    name: str
+    kind: str
+    """The module of :mod:`mae_lm_fairseq.benchmarks.workers` that builds it."""
+    precision: str
+    cases: tuple[Case, ...] = ()
+    options: tuple[str, ...] = ()
+    """For the module that builds it: a command line, or the name of a class."""
+    optimizer: str = "torch"
+    """``torch``: torch's fused AdamW, as for every subject. ``fairseq``: fairseq's own Adam."""
+    decoder_layers: int = 0
+    swept: bool = False
+    """Whether it stands beside a subject of the same name on other batches."""
+
+    @property
+    def title(self) -> str:
+        """Its name, and its batches where the name does not tell."""
+        return f"{self.name} ({'; '.join(map(str, self.cases))})" if self.swept else self.name
+
+    @property
+    def compiled(self) -> bool:
+        return "--compile" in self.options
+
+    def flops(self, setting: Setting, batch: Batch) -> int:
+        """What a training step computes, by formula. Peers compute on padding, and some at more positions."""
+        samples = batch.samples()
+        if self.kind != "ours":
+            samples = list(_padded(self.kind, samples))
+        decoder = {"decoder_layers": self.decoder_layers}
+        if not self.decoder_layers:
+            decoder["mask_join"] = MaskJoin.embeddings
+        config = replace(setting.config(), **decoder)
+        return TRAINING * forward_flops(config, setting.vocab_size, samples).total
+
+
+def _padded(kind: str, samples: list[Sample]) -> Iterator[Sample]:
+    sequence, visible = max(s.sequence for s in samples), max(s.visible for s in samples)
+    for sample in samples:
+        # Hugging Face predicts everywhere; the authors' decoder computes its last layer everywhere.
+        predicted = sequence if kind == "hugging_face" else sample.predicted
+        yield Sample(sequence, visible, predicted, decoded=sequence)
+
+
+def ours_has(option: str) -> bool:
+    """Whether our model takes an option (``compile``) from the command line."""
+    from ..models.mae_lm import MAELMModelConfig
+
+    return option in {field.name for field in fields(MAELMModelConfig)}
+
+
+def subjects(setting: Setting, authors: Path | None, compiling: bool) -> list[list[Subject]]:
+    """All subjects of a setting, in groups whose members are alive together and take turns.
+
+    Args:
+        setting: what to measure.
+        authors: an importable copy of the authors' repository.
+        compiling: whether our model has ``--compile``.
+    """
+    full = (setting.case(),)
+    first, *others = setting.precisions
+    found = [_authors(setting, first, full, authors)] if authors else []
+    if compiling:
+        found += _ours(setting, first, full, "--compile")
+    found += _ours(setting, first, full)
+    if setting.extras:
+        found.append(replace(found[-3], name="mae_lm_fairseq_adam", optimizer="fairseq"))
+    for precision in others:
+        found += [_authors(setting, precision, full, authors)] if authors else []
+        found += _ours(setting, precision, full, "--compile")[:1] if compiling else []
+        found += _ours(setting, precision, full)[: 2 if setting.extras else 1]
+    if setting.extras:
+        found += _peers(setting, compiling)
+    return [*_chunks(found, setting.together), *_sweep(setting, authors)]
+
+
+def _ours(setting: Setting, precision: str, cases: tuple[Case, ...], *options: str) -> list[Subject]:
+    """MAE-LM, the RoBERTa preset, and half of the text masked before two decoder layers (3ML-self's setting)."""
+    ending = ("_bf16" if precision != setting.precisions[0] else "") + ("" if "--compile" in options else "_eager")
+    if precision == "bf16":
+        options += ("--autocast", "bf16")
+    half = tuple(replace(case, mask_prob=0.5) for case in cases)
+    mae_lm, roberta = ("--arch", "mae_lm_base"), ("--arch", "mae_lm_roberta_base")
+    layers = setting.decoder_layers
+    return [
+        _our(setting, f"mae_lm{ending}", precision, cases, layers, *mae_lm, *options),
+        _our(setting, f"roberta{ending}", precision, cases, 0, *roberta, *options),
+        _our(setting, f"three_ml{ending}", precision, half, 2, *mae_lm, *options),
+    ]
+
+
+def _our(setting: Setting, name: str, precision: str, cases: tuple, decoder_layers: int, *options: str) -> Subject:
+    options += ("--decoder-layers", str(decoder_layers), "--max-positions", str(cases[0].length), *_shape(setting))
+    return Subject(name, "ours", precision, cases, options, decoder_layers=decoder_layers)
+
+
+def _peers(setting: Setting, compiling: bool) -> Iterable[Subject]:
+    """The RoBERTa preset without relative positions, which is then the network of fairseq's and Hugging Face's."""
+    cases = (setting.case(), setting.case(ragged=True))
+    plain = ("--arch", "mae_lm_roberta_base", "--relative-buckets", "0")
+    for precision in setting.precisions:
+        ending = "_bf16" if precision != setting.precisions[0] else ""
+        options = plain + (("--autocast", "bf16") if precision == "bf16" else ())
+        if compiling and not ending:  # compiling takes a minute or so of the few there are
+            yield _our(setting, f"roberta_plain{ending}", precision, cases, 0, *options, "--compile")
+        yield _our(setting, f"roberta_plain{ending}_eager", precision, cases, 0, *options)
+        yield _fairseq_roberta(setting, f"fairseq_roberta{ending}", precision, cases)
+        yield Subject(f"hf_roberta{ending}", "hugging_face", precision, cases, ("RobertaForMaskedLM",))
+    yield Subject("hf_mpnet", "hugging_face", setting.precisions[0], cases[:1], ("MPNetForMaskedLM",))
+
+
+def _fairseq_roberta(setting: Setting, name: str, precision: str, cases: tuple[Case, ...]) -> Subject:
+    options = ("--arch", "roberta_base", "--max-positions", str(cases[0].length), *_shape(setting))
+    return Subject(name, "fairseq_roberta", precision, cases, options)
+
+
+def _authors(setting: Setting, precision: str, cases: tuple[Case, ...], repository: Path) -> Subject:
+    """MAE-LM as the authors' pretraining script sets it up, and the width of the decoder, which they set apart."""
+    options = ["--arch", "ae", "--rel-pos", "1", "--rel-pos-bins", "64", "--max-rel-pos", "128", "--no-return-mask"]
+    options += ["--gen-decoder-layers", str(setting.decoder_layers), "--tokens-per-sample", str(cases[0].length)]
+    options += [*_shape(setting), *(option.replace("encoder", "decoder") for option in _shape(setting)[2:])]
+    options = (str(repository), *options)
+    ending = "" if precision == setting.precisions[0] else f"_{precision}"
+    return Subject(f"authors{ending}", "authors", precision, cases, options, decoder_layers=setting.decoder_layers)
+
+
+def _shape(setting: Setting) -> tuple[str, ...]:
+    return (
+        *("--encoder-layers", str(setting.encoder_layers)),
+        *("--encoder-embed-dim", str(setting.dim)),
+        *("--encoder-ffn-embed-dim", str(4 * setting.dim)),
+        *("--encoder-attention-heads", str(setting.heads)),
+    )
+
+
+def _sweep(setting: Setting, authors: Path | None) -> Iterator[list[Subject]]:
+    """Speed against masking rate and sample length; a model of its own for each length, as its users would have."""
+    tokens = setting.rows * setting.length
+    for length in (setting.length, *setting.sweep_lengths) if setting.sweep_masks or setting.sweep_lengths else ():
+        usual = Case(length, tokens // length)
+        cases = (usual,)
+        if length == setting.length:
+            cases = tuple(replace(usual, mask_prob=rate) for rate in setting.sweep_masks)
+        group = _ours(setting, setting.precisions[0], cases)[:2]
+        group.append(_fairseq_roberta(setting, "fairseq_roberta", setting.precisions[0], cases))
+        group.append(Subject("hf_roberta", "hugging_face", setting.precisions[0], cases, ("RobertaForMaskedLM",)))
+        if authors:
+            group.append(_authors(setting, setting.precisions[0], cases, authors))
+        yield from _chunks([replace(subject, swept=True) for subject in group], setting.together)
+
+
+def _chunks(subjects: list[Subject], size: int) -> Iterator[list[Subject]]:
+    return (subjects[start : start + size] for start in range(0, len(subjects), size))

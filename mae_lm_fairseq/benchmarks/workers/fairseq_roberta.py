@@ -1,0 +1,41 @@
+"""fairseq's own RoBERTa, through its parser, task, model and criterion."""
+
+from training import Training
+
+
+def build(spec: dict) -> Training:
+    """The model of ``spec["options"]``."""
+    _, task, model, loss = fairseq_parts(spec, "--task", "masked_lm", "--criterion", "masked_lm")
+    pad, mask = task.dictionary.pad(), task.mask_idx
+    return Training(spec, model, lambda tokens, masked: fairseq_sample(tokens, masked, pad, mask), loss)
+
+
+def fairseq_parts(spec: dict, *options: str):
+    """Configuration, task, model and loss of a command line of ``fairseq-train``."""
+    from fairseq import options as fairseq_options
+    from fairseq import tasks
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+    # What has no effect on a step must be given, too: fairseq's optimizer wants a learning rate.
+    command = [spec["directory"], *options, *spec["options"], "--lr", "1e-4", "--tokens-per-sample", spec["length"]]
+    parser = fairseq_options.get_training_parser()
+    cfg = convert_namespace_to_omegaconf(fairseq_options.parse_args_and_arch(parser, [str(word) for word in command]))
+    task = tasks.setup_task(cfg.task)
+    model, criterion = task.build_model(cfg.model), task.build_criterion(cfg.criterion)
+
+    def loss(model, sample):
+        total, size, _ = criterion(model, sample)
+        return total, size, size
+
+    return cfg, task, model, loss
+
+
+def fairseq_sample(tokens, masked, pad: int, mask: int) -> dict:
+    """A batch as fairseq's data sets for masked language models make it."""
+    lengths = tokens.ne(pad).sum(1)
+    return {
+        "net_input": {"src_tokens": tokens.masked_fill(masked, mask), "src_lengths": lengths},
+        "target": tokens.masked_fill(~masked, pad),
+        "nsentences": len(tokens),
+        "ntokens": int(lengths.sum()),
+    }

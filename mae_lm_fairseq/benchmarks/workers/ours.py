@@ -1,0 +1,33 @@
+"""Our models, through fairseq's parser, as ``fairseq-train --user-dir`` would build them."""
+
+from fairseq_roberta import fairseq_parts, fairseq_sample
+from training import Training
+
+
+class _Given:
+    """Stands for a data set whose batch is there already."""
+
+    def collater(self, samples: list) -> dict:
+        return samples[0]
+
+
+def build(spec: dict) -> Training:
+    """The model of ``spec["options"]``."""
+    import mae_lm_fairseq  # noqa: F401 registers our task, model and criterion
+    from mae_lm_fairseq.data.masking import LayoutDataset
+
+    name = "masked_autoencoder_lm"
+    cfg, task, model, loss = fairseq_parts(spec, "--task", name, "--criterion", name, "--optimizer", "adam")
+    pad, mask = task.dictionary.pad(), task.mask_idx
+    layouts = LayoutDataset(_Given(), pad, mask)
+
+    def collate(tokens, masked):
+        return layouts.collater([fairseq_sample(tokens, masked, pad, mask)])
+
+    def fairseq_adam(parameters):
+        from fairseq import optim
+
+        return optim.build_optimizer(cfg.optimizer, parameters)
+
+    optimizer = fairseq_adam if spec["optimizer"] == "fairseq" else None
+    return Training(spec, model, collate, loss, optimizer, autocast=False)

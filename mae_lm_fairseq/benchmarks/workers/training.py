@@ -1,0 +1,128 @@
+"""Training steps, their time and their memory, the same for every model."""
+
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+class Training:
+    """A model in training.
+
+    Args:
+        spec: what the process was told, see :meth:`~mae_lm_fairseq.benchmarks.processes.Process.start`.
+        model: to train, on the CPU.
+        collate: from tokens and masks, [B, T] each, to what ``loss`` takes.
+        loss: of the model on a batch: the sum or the mean over the predicted tokens, by how much to divide it for
+            the mean, and the number of predicted tokens.
+        optimizer: torch's fused AdamW where it is None.
+        autocast: whether bf16 comes from torch.autocast around the loss. Our models bring their own.
+    """
+
+    def __init__(
+        self,
+        spec: dict,
+        model: nn.Module,
+        collate: Callable,
+        loss: Callable,
+        optimizer: Callable | None = None,
+        autocast: bool = True,
+    ):
+        self.device = torch.device(spec["device"])
+        self.directory = Path(spec["directory"])
+        self.collate = collate
+        self.loss = loss
+        self.model = model.to(self.device).train()
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.optimizer = (optimizer or _fused_adamw)(parameters)
+        self.autocast = autocast and spec["precision"] == "bf16"
+        self.batches = {}
+
+    def train(self, batch: str, steps: int) -> list[dict]:
+        """Some steps on a batch; the seconds, loss in nats and number of predicted tokens of each."""
+        sample = self._batch(batch)
+        # Elsewhere memory stays as the steps before left it; a GPU is shared with the others and was given back.
+        if self.device.type == "cuda":
+            self._step(sample)
+        done = [self._step(sample) for _ in range(steps)]
+        if self.device.type == "cuda":
+            self.optimizer.zero_grad()
+            torch.cuda.empty_cache()
+        return done
+
+    def memory(self, batch: str, _steps: int) -> int:
+        """One more step; the most memory that tensors took at one time, in bytes."""
+        sample = self._batch(batch)
+        if self.device.type == "cuda":
+            self._step(sample)
+            torch.cuda.reset_peak_memory_stats()
+            self._step(sample)
+            return torch.cuda.max_memory_allocated()
+        self.optimizer.zero_grad()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+            self._forward_backward(sample)
+        self.optimizer.step()
+        return self._resident_bytes() + _peak_allocated(profile)
+
+    def _batch(self, name: str):
+        if name not in self.batches:
+            with np.load(self.directory / name) as arrays:
+                tokens, masked = torch.from_numpy(arrays["tokens"]), torch.from_numpy(arrays["masked"])
+            self.batches[name] = _to(self.collate(tokens, masked), self.device)
+        return self.batches[name]
+
+    def _step(self, sample) -> dict:
+        self._wait()
+        start = time.perf_counter()
+        loss, predicted = self._forward_backward(sample)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self._wait()
+        return {"seconds": time.perf_counter() - start, "loss": float(loss), "predicted": int(predicted)}
+
+    def _forward_backward(self, sample) -> tuple[Tensor, int]:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+            loss, divisor, predicted = self.loss(self.model, sample)
+        loss = loss / divisor
+        loss.backward()
+        return loss.detach(), predicted
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def _resident_bytes(self) -> int:
+        """Weights and optimizer state: what was there before the step."""
+        state = self.optimizer.state_dict()["state"]
+        tensors = [value for values in state.values() for value in values.values() if isinstance(value, Tensor)]
+        return sum(tensor.nbytes for tensor in (*self.model.parameters(), *self.model.buffers(), *tensors))
+
+
+def _fused_adamw(parameters: list) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-4, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01, fused=True)
+
+
+def _to(sample, device: torch.device):
+    """A batch on a device; named tuples become plain ones, as fairseq does it."""
+    if isinstance(sample, Tensor):
+        return sample.to(device)
+    if isinstance(sample, dict):
+        return {key: _to(value, device) for key, value in sample.items()}
+    if isinstance(sample, tuple):
+        return tuple(_to(value, device) for value in sample)
+    return sample
+
+
+def _peak_allocated(profile: torch.profiler.profile) -> int:
+    """The most bytes that were allocated since the profile began, from its memory events."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "trace.json")
+        profile.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    totals = [event["args"]["Total Allocated"] for event in events if event["name"] == "[memory]"]
+    return max(totals, default=0)

@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""Time training steps of MAE-LM, the RoBERTa preset and 3ML's setting beside fairseq, Hugging Face and the authors.
+
+Every subject trains in a process of its own on the same batches, with the same optimizer (torch's fused AdamW), the
+same dropout (0.1) and all cores; the processes take turns, a step each. Speed counts all tokens of the text. Peak
+memory is that of tensors: torch.cuda.max_memory_allocated on a GPU, the profiler's allocations on a CPU. FLOPs are
+by formula (mae_lm_fairseq/analysis/flops.py). cpu-small and cpu-base end within 12 minutes on two cores.
+"""
+
+import argparse
+import json
+import logging
+from pathlib import Path
+
+from mae_lm_fairseq.benchmarks import report
+from mae_lm_fairseq.benchmarks.figure import draw
+from mae_lm_fairseq.benchmarks.measurement import measure
+from mae_lm_fairseq.benchmarks.settings import SETTINGS, ours_has, subjects
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--setting", choices=SETTINGS, required=True, help="sizes, device and subjects")
+    parser.add_argument(
+        "--authors-repo", type=Path, metavar="DIR", help="an importable copy of github.com/yumeng5/MAE-LM"
+    )
+    parser.add_argument("--steps", type=int, metavar="N", help="timed steps of each subject (default: the setting's)")
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="where all figures go")
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="a PNG of speed and memory")
+    return parser
+
+
+def main():
+    """Measure, print the table, and write the files."""
+    arguments = parser().parse_args()
+    logging.getLogger().setLevel(logging.WARNING)  # importing fairseq turned everybody's messages on
+    setting = SETTINGS[arguments.setting]
+    groups = subjects(setting, arguments.authors_repo, compiling=ours_has("compile"))
+    results = measure(setting, groups, arguments.steps or setting.steps)
+    print(report.table(results))
+    arguments.json.write_text(json.dumps(report.as_json(results), indent=2) + "\n")
+    if arguments.figure:
+        draw(results, arguments.figure)
+
+
+if __name__ == "__main__":
+    main()

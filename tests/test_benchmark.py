@@ -1,0 +1,177 @@
+"""scripts/benchmark.py at a size from which there is nothing to learn but that it works."""
+
+import json
+import runpy
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from mae_lm_fairseq.analysis.flops import TRAINING, Sample, forward_flops, head_flops, layer_flops
+from mae_lm_fairseq.benchmarks import report, settings
+from mae_lm_fairseq.benchmarks.batches import PAD, Case, draw_batch
+from mae_lm_fairseq.benchmarks.figure import draw
+from mae_lm_fairseq.benchmarks.measurement import Results, Row, measure
+from mae_lm_fairseq.benchmarks.settings import SETTINGS, Setting, Subject, subjects
+from mae_lm_fairseq.models.mae_lm import core_config
+
+from .conftest import ROOT
+from .training import set_up
+
+TINY = Setting(2, 2, 32, 2, 100, 16, 4, "cpu", ("fp32",), steps=2, together=40, matrix=64, extras=False)
+
+
+def run_script(monkeypatch, *arguments):
+    """Run scripts/benchmark.py in this process, with a tiny setting instead of its own."""
+    monkeypatch.setitem(SETTINGS, "cpu-small", TINY)
+    monkeypatch.setattr(settings, "ours_has", lambda option: False)
+    monkeypatch.setattr(sys, "argv", ["benchmark.py", "--setting", "cpu-small", *map(str, arguments)])
+    runpy.run_path(str(ROOT / "scripts" / "benchmark.py"), run_name="__main__")
+
+
+def test_copy_that_does_not_import(monkeypatch, tmp_path, capsys):
+    (tmp_path / "copy" / "fairseq").mkdir(parents=True)
+    (tmp_path / "copy" / "fairseq" / "__init__.py").write_text("x = 1 / 0")
+    file, figure = tmp_path / "figures.json", tmp_path / "figure.png"
+    run_script(monkeypatch, "--authors-repo", tmp_path / "copy", "--json", file, "--figure", figure)
+
+    figures = json.loads(file.read_text())
+    assert figures["failed"] == {"authors": "ZeroDivisionError: division by zero"}
+    assert "failed: authors: ZeroDivisionError: division by zero" in capsys.readouterr().out
+    assert figure.stat().st_size > 0
+    assert [row["subject"] for row in figures["rows"]] == [
+        "mae_lm_eager",
+        "roberta_eager",
+        "three_ml_eager",
+    ]
+    for row in figures["rows"]:
+        assert len(row["seconds"]) == len(row["losses"]) == TINY.steps
+        assert row["peak_memory_bytes"] > 0
+        assert row["text_tokens"] == 64
+        assert row["predicted_tokens"] == (32 if row["mask_prob"] == 0.5 else 8)
+    assert figures["matrix_gflops"].keys() == {"fp32", "bf16"}
+    assert {"mae_lm_step_cost", "three_ml_step_cost", "mae_lm_step_cost_eager", "mfu"} <= figures["ratios"].keys()
+    assert figures["flop_bounds"].keys() == figures["ratios"].keys()
+
+
+def test_directory_without_fairseq(tmp_path):
+    authors = subjects(TINY, tmp_path, compiling=False)[0][:1]
+    results = measure(TINY, [authors], steps=1, report=lambda line: None)
+    assert results.failed == {"authors": f"FileNotFoundError: {tmp_path} has no package fairseq"}
+
+
+def test_peers_train_on_the_same_batches():
+    groups = subjects(replace(TINY, extras=True), None, compiling=False)
+    names = ("hf", "fairseq", "roberta_plain", "mae_lm_fairseq_adam")
+    peers = [subject for subject in groups[0] if subject.name.startswith(names)]
+    results = measure(TINY, [peers], steps=1, report=lambda line: None)
+    assert results.failed == {}
+    for ragged, count in ((False, 5), (True, 3)):
+        rows = [row for row in results.rows if row.case.ragged is ragged]
+        assert len(rows) == count
+        assert len({(row.text_tokens, row.predicted_tokens) for row in rows}) == 1
+        # Weights are random: the loss is that of guessing.
+        assert all(row.losses[0] == pytest.approx(4.6, abs=0.3) for row in rows)
+
+
+def test_hung_process_is_reported(monkeypatch):
+    monkeypatch.setattr("mae_lm_fairseq.benchmarks.processes.PATIENCE", 0.01)
+    subject = subjects(TINY, None, compiling=False)[0][0]
+    results = measure(TINY, [[subject]], steps=1, report=lambda line: None)
+    assert results.rows == []
+    assert results.failed[subject.name] == "no answer within 0.01 seconds"
+
+
+def test_no_subject_starts_after_the_deadline():
+    groups = subjects(TINY, None, compiling=False)
+    results = measure(replace(TINY, minutes=0), groups, steps=1, report=lambda line: None)
+    assert set(results.failed) == {subject.name for group in groups for subject in group}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_names_of_rows_are_unique(name, tmp_path):
+    groups = subjects(SETTINGS[name], tmp_path, compiling=True)
+    rows = [(subject.name, case) for group in groups for subject in group for case in subject.cases]
+    assert len(rows) == len(set(rows))
+    assert max(map(len, groups)) <= SETTINGS[name].together
+    assert {"mae_lm", "mae_lm_eager", "roberta", "three_ml", "authors"} <= {name for name, _ in rows}
+
+
+def test_ragged_batch():
+    batch = draw_batch(Case(128, 16, ragged=True), 1000)
+    lengths = (batch.tokens != PAD).sum(1)
+    assert len(set(lengths)) > 8
+    assert lengths.max() <= 128
+    assert not batch.masked[batch.tokens == PAD].any()
+    assert batch.predicted == pytest.approx(0.15 * batch.text_tokens, rel=0.1)
+    again = draw_batch(Case(128, 16, ragged=True), 1000)
+    assert (again.tokens == batch.tokens).all()
+    assert (again.masked == batch.masked).all()
+
+
+def _row(name: str, seconds: list[float], precision: str = "fp32", flops: int = 100) -> Row:
+    return Row(Subject(name, "ours", precision), TINY.case(), 64, 8, flops, seconds=seconds, losses=[1.0])
+
+
+def test_ratios():
+    rows = [
+        _row("mae_lm", [1.0, 9.0, 1.0]),
+        _row("mae_lm_eager", [2.0]),
+        _row("mae_lm_bf16_eager", [0.5], "bf16"),
+        _row("roberta_eager", [1.6], flops=80),
+        _row("authors", [4.0], flops=150),
+    ]
+    results = Results(TINY, rows, {"fp32": [200e-9], "bf16": [400e-9, 500e-9, 600e-9]})
+    ratios, bounds = report.ratios_and_bounds(results)
+    assert ratios["authors_speedup"] == 4
+    assert ratios["authors_speedup_eager"] == 2
+    assert ratios["authors_speedup_bf16"] == 8
+    assert ratios["mae_lm_step_cost_eager"] == pytest.approx(2 / 1.6)
+    assert ratios["bf16_speedup_eager"] == 4
+    assert ratios["mfu"] == pytest.approx(0.5)
+    assert bounds["authors_speedup"] == 1.5
+    assert bounds["bf16_speedup"] == pytest.approx(2.5)
+    assert bounds["authors_speedup_bf16"] == pytest.approx(1.5 * 2.5)
+    assert bounds["mae_lm_step_cost"] == pytest.approx(1.25)
+    assert "three_ml_step_cost" not in ratios
+
+
+def test_figure_of_a_sweep(tmp_path):
+    setting = replace(TINY, sweep_lengths=(8,), sweep_masks=(0.5,))
+    rows = [_row("mae_lm_eager", [1.0])]
+    rows += [replace(rows[0], case=Case(8, 8)), replace(rows[0], case=setting.case(mask_prob=0.5))]
+    draw(Results(setting, rows), tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize("arch", ["mae_lm_tiny", "mae_lm_roberta_tiny"])
+def test_formula_counts_what_torch_counts(arch, data_bin):
+    cfg, task, model, criterion = set_up(data_bin, "--encoder-embed-dim", 64, "--encoder-ffn-embed-dim", 256, arch=arch)
+    case = Case(32, 4)
+    batch = draw_batch(case, len(task.dictionary))
+    tokens, masked = torch.from_numpy(batch.tokens), torch.from_numpy(batch.masked)
+    sample = {
+        "net_input": {"src_tokens": tokens.masked_fill(masked, task.mask_idx)},
+        "target": tokens.masked_fill(~masked, PAD),
+        "nsentences": case.rows,
+        "ntokens": tokens.numel(),
+    }
+    model.train()
+    with FlopCounterMode(display=False) as counter:
+        criterion(model, sample)[0].backward()
+    flops = forward_flops(core_config(cfg.model), len(task.dictionary), batch.samples())
+    assert counter.get_total_flops() == pytest.approx(TRAINING * flops.total, rel=0.02)
+    assert (flops.decoder > 0) == (arch == "mae_lm_tiny")
+
+
+def test_formula_by_hand():
+    assert layer_flops(4, 16, queries=3, keys=3) == 3 * (24 * 4**2 + 4 * 3 * 4)
+    assert head_flops(4, 100, 2) == 2 * (2 * 4**2 + 2 * 4 * 100)
+    config = TINY.config()
+    flops = forward_flops(config, 100, [Sample(16, 14, 2)])
+    assert flops.encoder == 2 * layer_flops(32, 128, 14, 14)
+    assert flops.decoder == layer_flops(32, 128, 16, 16) + layer_flops(32, 128, 2, 16)
+    assert forward_flops(config, 100, [Sample(16, 14, 2, decoded=16)]).decoder == 2 * layer_flops(32, 128, 16, 16)
+    assert flops.total == flops.encoder + flops.decoder + head_flops(32, 100, 2)
