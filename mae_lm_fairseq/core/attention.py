@@ -43,9 +43,18 @@ class MultiheadAttention(nn.Module):
         self.out_proj = nn.Linear(dim, dim)
         self.dropout = Dropout(dropout)
 
-    def forward(self, queries: Tensor, keys: Tensor, pattern: AttentionPattern) -> Tensor:
-        """[queries, dim] and [keys, dim] -> [queries, dim], all packed; ``queries`` may be ``keys`` itself."""
-        q, k, v = self._project(queries, keys)
+    def forward(self, states: Tensor, pattern: AttentionPattern, queries: Tensor | None = None) -> Tensor:
+        """What the queries gather from the states.
+
+        Args:
+            states: [number of keys, dim] packed.
+            pattern: of queries and keys.
+            queries: [number of queries, dim] packed; all of ``states`` where it is None.
+
+        Returns:
+            [number of queries, dim] packed.
+        """
+        q, k, v = self._project(states, queries)
         # Scaled first, so that the scores stay in the range of float16.
         q = self._split_heads(q * (self.dim // self.heads) ** -0.5, pattern.queries)
         k = self._split_heads(k, pattern.keys)
@@ -54,12 +63,12 @@ class MultiheadAttention(nn.Module):
         mixed = self.dropout(weights).to(v.dtype) @ v
         return self.out_proj(from_rows(mixed.transpose(1, 2), pattern.queries).flatten(1))
 
-    def _project(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, ...]:
-        if queries is keys:
-            return self.qkv_proj(keys).chunk(3, dim=-1)
+    def _project(self, states: Tensor, queries: Tensor | None) -> tuple[Tensor, ...]:
+        if queries is None:
+            return self.qkv_proj(states).chunk(3, dim=-1)
         q_weight, kv_weight = self.qkv_proj.weight.split([self.dim, 2 * self.dim])
         q_bias, kv_bias = self.qkv_proj.bias.split([self.dim, 2 * self.dim])
-        return F.linear(queries, q_weight, q_bias), *F.linear(keys, kv_weight, kv_bias).chunk(2, dim=-1)
+        return F.linear(queries, q_weight, q_bias), *F.linear(states, kv_weight, kv_bias).chunk(2, dim=-1)
 
     def _split_heads(self, x: Tensor, layout: Layout) -> Tensor:
         """[N, dim] -> [B, heads, W, dim / heads]."""

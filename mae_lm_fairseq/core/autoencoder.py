@@ -8,6 +8,7 @@ from .encoder import Encoder
 from .heads import LMHead
 from .packing import BatchLayout, Layout, pack
 from .relative_position import RelativePositionBias
+from .transformer import TransformerStack
 
 
 class MaskedAutoencoder(nn.Module):
@@ -72,6 +73,10 @@ class MaskedAutoencoder(nn.Module):
     def encoder_layout(self, layout: BatchLayout) -> Layout:
         """The positions of a batch that go through the encoder."""
         return self.decoder.encoder_layout(layout)
+
+    def stacks(self) -> list[TransformerStack]:
+        """The encoder, and the decoder if it has layers."""
+        return [part for part in (self.encoder, self.decoder) if isinstance(part, TransformerStack)]
 
 
 def initialise(model: nn.Module, config: MaskedAutoencoderConfig):

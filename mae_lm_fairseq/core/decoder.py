@@ -45,9 +45,9 @@ class SelfAttentionDecoder(TransformerStack):
         if layers:
             pattern = self.pattern(sequence, sequence)
             for layer in layers:
-                joined = layer(joined, joined, pattern)
+                joined = self.apply_layer(layer, joined, pattern)
         queries = joined.index_select(0, layout.predicted_in_sequence)
-        return last_layer(queries, joined, self.pattern(predicted, sequence))
+        return self.apply_layer(last_layer, joined, self.pattern(predicted, sequence), queries)
 
 
 def build_decoder(config: MaskedAutoencoderConfig, pad: int) -> nn.Module:

@@ -28,5 +28,5 @@ class Encoder(TransformerStack):
         hidden_states = [self.embed(self.embed_tokens(tokens), layout)]
         pattern = self.pattern(layout, layout)
         for layer in self.layers:
-            hidden_states.append(layer(hidden_states[-1], hidden_states[-1], pattern))
+            hidden_states.append(self.apply_layer(layer, hidden_states[-1], pattern))
         return hidden_states

@@ -1,7 +1,9 @@
 """What the encoder and the decoder are made of: the transformer layer, and the stack around the layers."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from .attention import AttentionPattern, MultiheadAttention, attention_pattern
 from .config import MaskedAutoencoderConfig
@@ -22,14 +24,16 @@ class TransformerLayer(nn.Module):
         self.final_layer_norm = nn.LayerNorm(dim)
         self.dropout = Dropout(dropout)
 
-    def forward(self, queries: Tensor, keys: Tensor, pattern: AttentionPattern) -> Tensor:
+    def forward(self, states: Tensor, pattern: AttentionPattern, queries: Tensor | None = None) -> Tensor:
         """New states of the queries.
 
         Args:
-            queries: [number of queries, dim] packed; ``keys`` itself in all layers that update every position.
-            keys: [number of keys, dim] packed, the states that are attended to.
+            states: [number of keys, dim] packed, what is attended to.
+            pattern: of queries and keys.
+            queries: [number of queries, dim] packed, where not all of ``states`` are to be updated.
         """
-        states = self.attention_layer_norm(queries + self.dropout(self.attention(queries, keys, pattern)))
+        attended = self.dropout(self.attention(states, pattern, queries))
+        states = self.attention_layer_norm((states if queries is None else queries) + attended)
         update = self.fc2(F.gelu(self.fc1(states)))
         return self.final_layer_norm(states + self.dropout(update))
 
@@ -53,7 +57,13 @@ class TransformerStack(nn.Module):
         dropout, attention_dropout: of this stack.
         relative_buckets: of this stack's own position bias; 0 for none.
         pad: id of ``<pad>``.
+
+    Attributes:
+        checkpoint_activations: keep only what enters each layer for the backward pass, which then computes the layer
+            again: less memory, a third more computation.
     """
+
+    checkpoint_activations = False
 
     def __init__(
         self,
@@ -86,3 +96,11 @@ class TransformerStack(nn.Module):
     def pattern(self, queries: Layout, keys: Layout) -> AttentionPattern:
         """The pattern in which each of ``queries`` attends to all ``keys`` of its row."""
         return attention_pattern(queries, keys, self.relative_bias)
+
+    def apply_layer(
+        self, layer: TransformerLayer, states: Tensor, pattern: AttentionPattern, queries: Tensor | None = None
+    ) -> Tensor:
+        """What ``layer`` makes of its arguments."""
+        if self.checkpoint_activations and torch.is_grad_enabled():
+            return checkpoint(layer, states, pattern, queries, use_reentrant=False)
+        return layer(states, pattern, queries)

@@ -52,6 +52,10 @@ class MAELMModelConfig(NetworkOptions):
         default=Autocast.none,
         metadata={"help": "bf16: matrix products in bfloat16 and the rest in float32, on a CPU too"},
     )
+    checkpoint_activations: bool = field(
+        default=False,
+        metadata={"help": "compute each layer again in the backward pass instead of keeping its activations"},
+    )
 
 
 @register_model("mae_lm", dataclass=MAELMModelConfig)
@@ -86,7 +90,10 @@ class MAELMModel(BaseFairseqModel):
                 "the task's dictionary has no <mask>; use a task that adds it, as masked_autoencoder_lm does"
             )
         pad, mask = dictionary.pad(), dictionary.index("<mask>")
-        return cls(MaskedAutoencoder(config, len(dictionary), pad, mask), pad, mask, Autocast(cfg.autocast))
+        autoencoder = MaskedAutoencoder(config, len(dictionary), pad, mask)
+        for stack in autoencoder.stacks():
+            stack.checkpoint_activations = cfg.checkpoint_activations
+        return cls(autoencoder, pad, mask, Autocast(cfg.autocast))
 
     def forward(
         self,

@@ -175,6 +175,34 @@ def test_dropout_settings_act_where_they_say():
         assert noisy_encoder is (name != "decoder_dropout")
 
 
+@pytest.mark.parametrize("preset", PRESETS)
+def test_checkpointed_activations_change_memory_and_nothing_else(preset):
+    """Dropout is on: the layers that are computed again must draw the same masks."""
+    tokens, targets = masked(batch(text(20, 1), text(17, 2)), [(0, 4), (1, 2)])
+    layout = layout_for(tokens, targets)
+    outcomes = []
+    for checkpointed in (False, True):
+        model = network(preset, decoder_dropout=0.1 if preset == "mae_lm" else 0.0)
+        for stack in model.stacks():
+            stack.checkpoint_activations = checkpointed
+        kept = 0
+
+        def keep(tensor):
+            nonlocal kept
+            kept += tensor.numel()
+            return tensor
+
+        torch.manual_seed(0)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            logits = model(tokens, layout)
+        gradients = torch.autograd.grad(logits.square().sum(), list(model.parameters()))
+        outcomes.append((logits, gradients, kept))
+    assert len(model.stacks()) == (2 if preset == "mae_lm" else 1)
+    assert torch.equal(outcomes[0][0], outcomes[1][0])
+    assert all(torch.equal(a, b) for a, b in zip(outcomes[0][1], outcomes[1][1], strict=True))
+    assert outcomes[1][2] < outcomes[0][2] / 2
+
+
 def test_bert_initialisation():
     model = network(encoder_embed_dim=128, encoder_ffn_embed_dim=512, init_std=0.05)
     for name, parameter in model.named_parameters():

@@ -182,6 +182,13 @@ def test_autocast_computes_in_bfloat16_and_keeps_float32_weights(data_bin):
     assert all(p.dtype is p.grad.dtype is torch.float32 for p in fast.parameters())
 
 
+def test_checkpoint_activations_reaches_the_network(data_bin):
+    for arguments, wanted in (((), False), (("--checkpoint-activations",), True)):
+        cfg, _, model, _ = set_up(data_bin, *arguments)
+        assert cfg.model.checkpoint_activations is wanted
+        assert {stack.checkpoint_activations for stack in model.autoencoder.stacks()} == {wanted}
+
+
 def test_half_precision_weights(data_bin):
     """What --bf16 makes of the model: everything in bfloat16 but the bias, the softmax and the loss."""
     _, task, model, criterion = set_up(data_bin)
