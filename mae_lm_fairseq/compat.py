@@ -9,7 +9,6 @@ import contextlib
 import functools
 import inspect
 import os
-import pickle
 import queue
 import re
 import shutil
@@ -144,7 +143,8 @@ def _load_weights_only(load: Callable, path: str, *args, **kwargs) -> dict[str, 
         forbidden = re.search(r"GLOBAL (\S+)", str(error))
         if forbidden:
             raise UserError(f"refused {path}: loading it could run code, it asks for {forbidden[1]}") from error
-        reason = "not a file that torch.save wrote" if isinstance(error, pickle.UnpicklingError) else _first_line(error)
+        known = isinstance(error, (RuntimeError, OSError))  # others tell of the unpickler, as "101" does
+        reason = textwrap.shorten(_first_line(error), 200) if known else "not a file that torch.save wrote"
         raise UserError(f"cannot read the checkpoint {path}, it is damaged or something else: {reason}") from error
     if not isinstance(state, dict) or "model" not in state or not {"cfg", "args"} & state.keys():
         raise UserError(f"{path} is not a checkpoint of fairseq: it has no model or no configuration")
@@ -193,13 +193,20 @@ def _load_checkpoint_with_task(load: Callable, trainer: Trainer, filename: str, 
 
 
 def explain_checkpoints_that_do_not_fit() -> None:
-    """The trainer reports weights that do not fit as a bare ``Exception`` that hides what the difference is."""
+    """The trainer reports weights that do not fit as a bare ``Exception`` that hides what the difference is.
+
+    Another optimizer or criterion than the checkpoint's ends in an ``AssertionError`` that says what to do.
+    """
     _wrap(Trainer, "load_checkpoint", _load_checkpoint_that_fits)
 
 
 def _load_checkpoint_that_fits(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
     try:
         return load(trainer, filename, *args, **kwargs)
+    except AssertionError as error:
+        if "does not match; please reset the optimizer" not in str(error):
+            raise
+        raise UserError(f"the checkpoint {filename} does not fit: {_first_line(error)}") from error
     except Exception as error:
         cause = str(error.__context__)
         if not cause.startswith("Error(s) in loading state_dict"):
@@ -334,6 +341,7 @@ def _check_settings(cfg: Any) -> None:
     _check_one_copy(cfg.common.user_dir)
     _check_precision(cfg)
     _check_checkpoints_exist(cfg)
+    _check_save_dir(cfg.checkpoint)
 
 
 def _check_precision(cfg: Any) -> None:
@@ -384,6 +392,16 @@ def _call_main_in_processes(call: Callable, *args, **kwargs) -> Any:
         if error.exit_code != 1:
             raise
         raise SystemExit(1) from error
+
+
+def _check_save_dir(checkpoint: Any) -> None:
+    """fairseq makes the directory itself, with a traceback where it cannot."""
+    if checkpoint.no_save or PathManager.path_requires_pathmanager(checkpoint.save_dir):
+        return
+    try:
+        os.makedirs(checkpoint.save_dir, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--save-dir {checkpoint.save_dir}: cannot be made: {error.strerror}") from None
 
 
 def stop_loading_batches_at_exit() -> None:

@@ -136,6 +136,30 @@ def check_dictionary(directory: str | Path, symbols: Iterable[str]):
         )
 
 
+def check_token_range(prefix: str | Path, symbols: int):
+    """Make sure that a dictionary knows the tokens of a data-bin, as far as its first 2**28 tokens tell.
+
+    For data-bins whose manifest does not vouch for the dictionary.
+
+    Args:
+        prefix: of a data-bin that :func:`check_data_bin` has passed.
+        symbols: in the dictionary, ``<mask>`` not counted.
+
+    Raises:
+        UserError: a token is not in the dictionary.
+    """
+    header = _read_header(prefix)
+    if header is None or os.path.getsize(f"{prefix}.bin") == 0:
+        return
+    tokens = np.memmap(f"{prefix}.bin", dtype=header[1], mode="r")
+    highest = int(tokens[: 1 << 28].max())
+    if highest >= symbols:
+        raise UserError(
+            f"{prefix}.bin holds the token {highest}, but the last one of dict.txt is {symbols - 1}; "
+            f"put the dictionary back that it was prepared with, or {_REMEDY}"
+        )
+
+
 def _read_header(prefix: str | Path) -> tuple[int, np.dtype] | None:
     """Number of lines and type of the tokens; None for another implementation's index."""
     path = f"{prefix}.idx"

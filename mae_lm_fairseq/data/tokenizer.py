@@ -167,6 +167,8 @@ def _sentences(lines: Iterable[str]) -> Iterator[str]:
 
 def _explain(error: RuntimeError, vocab_size: int) -> UserError:
     reason = str(error)
+    if "sentences_.empty()" in reason:
+        return UserError("--train: there is no text in the files")
     if "Vocabulary size too high" in reason:
         limit = reason.rsplit("<=", 1)[-1].strip(" .")
         return UserError(f"--vocab-size {vocab_size} is too large for this little text: at most {limit}")

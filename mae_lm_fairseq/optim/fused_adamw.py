@@ -10,6 +10,8 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.optim import FairseqOptimizer, register_optimizer
 from omegaconf import II
 
+from ..errors import UserError
+
 
 @dataclass
 class FusedAdamWConfig(FairseqDataclass):
@@ -35,11 +37,15 @@ class FusedAdamW(FairseqOptimizer):
 
     @property
     def optimizer_config(self) -> dict:
-        """The settings in torch's names."""
-        lr, betas = self.cfg.lr, self.cfg.adam_betas
+        """The settings in torch's names.
+
+        Raises:
+            UserError: ``--adam-betas`` is no pair of numbers.
+        """
+        lr = self.cfg.lr
         return {
             "lr": lr[0] if isinstance(lr, Collection) else lr,
-            "betas": tuple(ast.literal_eval(betas) if isinstance(betas, str) else betas),
+            "betas": _pair(self.cfg.adam_betas),
             "eps": self.cfg.adam_eps,
             "weight_decay": self.cfg.weight_decay,
         }
@@ -47,3 +53,11 @@ class FusedAdamW(FairseqOptimizer):
     @property
     def supports_flat_params(self) -> bool:
         return True
+
+
+def _pair(betas: Any) -> tuple[float, float]:
+    try:
+        first, second = ast.literal_eval(betas) if isinstance(betas, str) else betas
+        return float(first), float(second)
+    except (ValueError, TypeError, SyntaxError):
+        raise UserError(f"--adam-betas {betas}: give two numbers, such as '(0.9, 0.98)'") from None

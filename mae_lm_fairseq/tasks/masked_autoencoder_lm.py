@@ -1,5 +1,6 @@
 """The pretraining task: fairseq's ``masked_lm``, with nothing lost and masks that really change."""
 
+import itertools
 import logging
 import os
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from omegaconf import open_dict
 
-from ..data.data_bin import check_data_bin, check_dictionary, dictionary_fingerprint
+from ..data.data_bin import check_data_bin, check_dictionary, check_token_range, dictionary_fingerprint
 from ..data.long_lines import MIN_SAMPLE_TOKENS, split_long_lines
 from ..data.masking import LayoutDataset, masked_pair, word_starts
 from ..errors import UserError
@@ -109,7 +110,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         """The samples of a split before masking: blocks of whole lines that start with ``<s>``."""
         paths = utils.split_paths(self.cfg.data)
         prefix = os.path.join(paths[(epoch - 1) % len(paths)], split)
-        _check_splits(prefix, combine)
+        self._check_split(prefix, combine)
         lines = data_utils.load_indexed_dataset(prefix, self.dictionary, combine=combine)
         if len(lines) == 0:
             raise UserError(f"{prefix}.idx holds no text")
@@ -131,6 +132,15 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         )
         logger.info("loaded %d blocks from: %s", len(blocks), prefix)
         return PrependTokenDataset(blocks, self.dictionary.bos())
+
+    def _check_split(self, prefix: str, combine: bool):
+        """Check the data-bin of a split, and with ``combine`` those of its further parts (train1, train2, ...)."""
+        parts = itertools.takewhile(
+            lambda part: os.path.exists(f"{part}.idx"), (f"{prefix}{k}" for k in itertools.count(1))
+        )
+        for part in (prefix, *(parts if combine else ())):
+            check_data_bin(part)
+            check_token_range(part, self.mask_idx)
 
     def build_model(self, cfg, from_checkpoint: bool = False):
         model = super().build_model(cfg, from_checkpoint)
@@ -194,12 +204,3 @@ def _check_options(cfg: MaskedAutoencoderLMConfig):
     for name in ("include_target_tokens", "skip_masking", "d2v2_multi"):
         if getattr(cfg, name):
             raise UserError(f"--{name.replace('_', '-')} is for data2vec; masked_autoencoder_lm does not have it")
-
-
-def _check_splits(prefix: str, combine: bool):
-    """Check the data-bin of a split, and with ``combine`` those of its further parts (train1, train2, ...)."""
-    check_data_bin(prefix)
-    part = 1
-    while combine and os.path.exists(f"{prefix}{part}.idx"):
-        check_data_bin(f"{prefix}{part}")
-        part += 1

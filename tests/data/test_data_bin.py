@@ -12,6 +12,7 @@ from mae_lm_fairseq.data.data_bin import (
     DataBinWriter,
     check_data_bin,
     check_dictionary,
+    check_token_range,
     dictionary_fingerprint,
     token_type,
 )
@@ -167,3 +168,11 @@ def test_a_manifest_is_readable_json(tmp_path):
     fields = json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8"))
     assert fields["splits"]["train"]["unk_rate"] == 0.1
     assert set(fields["versions"]) == {"python", "mae_lm_fairseq", "sentencepiece", "numpy"}
+
+
+def test_tokens_beyond_the_dictionary_are_refused(tmp_path):
+    write(tmp_path / "train")
+    highest = max(token for line in LINES for token in line)
+    check_token_range(tmp_path / "train", highest + 1)
+    with pytest.raises(UserError, match=rf"token {highest}, but the last one of dict.txt is {highest - 1}"):
+        check_token_range(tmp_path / "train", highest)

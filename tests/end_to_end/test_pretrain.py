@@ -101,27 +101,18 @@ def test_fairseqs_own_task_trains_our_model(train, tmp_path):
     assert "num_updates=2" in done.stderr + done.stdout
 
 
-HYDRA = """
-common: {{user_dir: {package}, cpu: true}}
-task: {{_name: masked_autoencoder_lm, data: {data}, tokens_per_sample: 32, sample_break_mode: complete_doc}}
-model: {{_name: mae_lm_roberta_tiny, encoder_layers: 2, max_positions: 64}}
-criterion: {{_name: masked_autoencoder_lm}}
-optimizer: {{_name: adam}}
-lr_scheduler: {{_name: fixed}}
-dataset: {{batch_size: 8, num_workers: 0}}
-optimization: {{max_update: 2, lr: [0.001]}}
-checkpoint: {{save_dir: {saved}}}
-"""
-
-
-def test_hydra_trains_the_architecture_it_names(run_cli, data_bin, tmp_path):
-    saved = tmp_path / "saved"
-    settings = HYDRA.format(package=ROOT / "mae_lm_fairseq", data=data_bin, saved=saved)
-    (tmp_path / "recipe.yaml").write_text(settings)
+def test_hydra_trains_the_readmes_recipe(run_cli, data_bin, tmp_path):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    recipe = re.search(r"^```yaml\n(.*?)^```", readme, flags=re.DOTALL | re.MULTILINE)[1]
+    recipe = recipe.replace("/path/to/mae_lm_fairseq", str(ROOT / "mae_lm_fairseq"))
+    recipe = recipe.replace("/path/to/data-bin", str(data_bin)).replace("max_update: 2000", "max_update: 2")
+    # Another architecture than the dataclass's defaults, and a value of its own.
+    recipe = recipe.replace("_name: mae_lm_tiny", "_name: mae_lm_roberta_tiny, encoder_layers: 2")
+    (tmp_path / "recipe.yaml").write_text(recipe)
     command = ["fairseq-hydra-train", "--config-dir", tmp_path, "--config-name", "recipe"]
     done = run_cli([*command, f"hydra.run.dir={tmp_path}"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    trained = checkpoint(saved)
+    trained = checkpoint(tmp_path / "checkpoints")
     assert trained["cfg"]["model"]["mask_join"] == "embeddings"
     assert trained["model"]["autoencoder.encoder.embed_tokens.weight"].shape[1] == 128
     layers = {
@@ -150,6 +141,7 @@ def test_damaged_data_end_in_one_line(train, data_bin, tmp_path):
     (data / "valid.bin").write_bytes((data / "valid.bin").read_bytes()[:100])
     assert_one_line(train(tmp_path / "saved", data=data, fails=True), "valid.bin")
     assert_one_line(train(tmp_path / "saved", data=tmp_path / "nowhere", fails=True), "nowhere")
+    assert_one_line(train(data / "dict.txt" / "saved", fails=True), "--save-dir")
     assert not list((tmp_path / "saved").glob("*.pt"))
 
 
@@ -162,6 +154,7 @@ def test_a_checkpoint_of_other_data_or_another_model_is_left_alone(train, data_b
     (data / "dict.txt").write_text("\n".join([*words[1:], words[0]]) + "\n")
     assert_one_line(train(saved, "--max-update", 2, data=data, fails=True), "another dictionary")
     assert_one_line(train(saved, "--max-update", 2, "--encoder-layers", 3, fails=True), "encoder_layers")
+    assert_one_line(train(saved, "--max-update", 2, "--optimizer", "fused_adamw", fails=True), "--reset-optimizer")
     assert (saved / "checkpoint_last.pt").read_bytes() == before
 
 

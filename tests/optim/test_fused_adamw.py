@@ -6,6 +6,7 @@ from fairseq.optim import build_optimizer
 from fairseq.optim.fp16_optimizer import FP16Optimizer
 from omegaconf import OmegaConf
 
+from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.optim.fused_adamw import FusedAdamW
 
 SETTINGS = {"lr": [1e-2], "adam_betas": "(0.9, 0.98)", "weight_decay": 0.1, "adam_eps": 1e-6}
@@ -61,6 +62,12 @@ def test_eps_counts_more_in_fairseqs_adam_at_first():
 )
 def test_options_act(change):
     assert not torch.equal(trajectory("fused_adamw"), trajectory("fused_adamw", **change))
+
+
+@pytest.mark.parametrize("betas", ["0.9", "(0.9, 0.98, 0.99)", "nine", 0.9])
+def test_betas_that_are_no_pair_are_refused(betas):
+    with pytest.raises(UserError, match="--adam-betas"):
+        trajectory("fused_adamw", adam_betas=betas)
 
 
 def test_state_is_saved_and_restored():

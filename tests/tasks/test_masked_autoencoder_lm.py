@@ -229,6 +229,13 @@ def test_a_dictionary_that_is_none_is_named(task_for, copied):
             task_for(data=copied)
 
 
+def test_a_dictionary_that_is_too_short_for_the_data_is_refused(task_for, copied):
+    lines = (copied / "dict.txt").read_text().splitlines()
+    (copied / "dict.txt").write_text("\n".join(lines[:-1]) + "\n")
+    with pytest.raises(UserError, match=r"train\.bin holds the token"):
+        task_for(data=copied)
+
+
 def test_a_manifest_of_another_dictionary_is_refused(task_for, copied):
     manifest = {"versions": {}, "options": {}, "tokenizer_sha256": "", "dictionary_sha256": "another", "splits": {}}
     (copied / "manifest.json").write_text(json.dumps(manifest))
