@@ -174,8 +174,8 @@ def test_long_lines_are_not_left_out_of_training(tmp_path, gap):
     [
         (TEXT, 10_000, r"--vocab-size 10000 is too large for this little text: at most \d+$"),
         (TEXT, 5, "--vocab-size 5 is too small for the characters"),
-        ([], 50, "could not be trained"),
-        (["", " "], 50, "could not be trained"),
+        ([], 50, "--train: there is no text"),
+        (["", " "], 50, "--train: there is no text"),
     ],
 )
 def test_what_training_cannot_do_is_told_in_one_line(lines, size, message):
