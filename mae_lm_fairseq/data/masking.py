@@ -9,8 +9,7 @@ from fairseq.data import BaseWrapperDataset, Dictionary, FairseqDataset, MaskTok
 
 from ..core.packing import batch_layout
 from ..errors import UserError
-
-WORD_START = "\u2581"
+from .tokenizer import WORD_START
 
 
 def masked_pair(dataset: FairseqDataset, dictionary: Dictionary, **masking) -> tuple[FairseqDataset, FairseqDataset]:

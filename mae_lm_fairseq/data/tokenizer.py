@@ -18,6 +18,7 @@ import sentencepiece
 from mae_lm_fairseq.errors import UserError
 
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
+WORD_START = "\u2581"
 EOS, UNK = SPECIALS.index("</s>"), SPECIALS.index("<unk>")
 
 # sentencepiece's trainer leaves longer sentences out, with nothing but a line in its log.

@@ -13,9 +13,9 @@ from fairseq import checkpoint_utils
 from torch import Tensor
 
 from mae_lm_fairseq.analysis.effective_rank import effective_rank
+from mae_lm_fairseq.data.tokenizer import WORD_START
 
 MASK = "<mask>"
-WORD_START = "\u2581"
 LONG_WORD = re.compile(WORD_START + r"[^\W\d_]{4,}")
 LONGEST = 40
 BATCH = 32

@@ -96,7 +96,6 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
             mask_whole_words=word_starts(self.dictionary) if self.cfg.mask_whole_words else None,
             mask_multiple_length=self.cfg.mask_multiple_length,
             mask_stdev=self.cfg.mask_stdev,
-            skip_masking=self.cfg.skip_masking,
         )
         pad = self.dictionary.pad()
         dataset = LayoutDataset(
