@@ -15,7 +15,7 @@ from pathlib import Path
 from mae_lm_fairseq.benchmarks import report
 from mae_lm_fairseq.benchmarks.figure import draw
 from mae_lm_fairseq.benchmarks.measurement import measure
-from mae_lm_fairseq.benchmarks.settings import SETTINGS, ours_has, subjects
+from mae_lm_fairseq.benchmarks.settings import SETTINGS, subjects
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,7 +36,7 @@ def main():
     arguments = parser().parse_args()
     logging.getLogger().setLevel(logging.WARNING)  # importing fairseq turned everybody's messages on
     setting = SETTINGS[arguments.setting]
-    groups = subjects(setting, arguments.authors_repo, compiling=ours_has("compile"))
+    groups = subjects(setting, arguments.authors_repo)
     results = measure(setting, groups, arguments.steps or setting.steps)
     print(report.table(results))
     arguments.json.write_text(json.dumps(report.as_json(results), indent=2) + "\n")

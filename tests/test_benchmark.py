@@ -10,7 +10,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from mae_lm_fairseq.analysis.flops import TRAINING, Sample, forward_flops, head_flops, layer_flops
-from mae_lm_fairseq.benchmarks import report, settings
+from mae_lm_fairseq.benchmarks import report
 from mae_lm_fairseq.benchmarks.batches import PAD, Case, draw_batch
 from mae_lm_fairseq.benchmarks.figure import draw
 from mae_lm_fairseq.benchmarks.measurement import Results, Row, measure
@@ -20,13 +20,14 @@ from mae_lm_fairseq.models.mae_lm import core_config
 from .conftest import ROOT
 from .training import set_up
 
-TINY = Setting(2, 2, 32, 2, 100, 16, 4, "cpu", ("fp32",), steps=2, together=40, matrix=64, extras=False)
+TINY = Setting(
+    2, 2, 32, 2, 100, 16, 4, "cpu", ("fp32",), steps=2, together=40, matrix=64, extras=False, compiling=False
+)
 
 
 def run_script(monkeypatch, *arguments):
     """Run scripts/benchmark.py in this process, with a tiny setting instead of its own."""
     monkeypatch.setitem(SETTINGS, "cpu-small", TINY)
-    monkeypatch.setattr(settings, "ours_has", lambda option: False)
     monkeypatch.setattr(sys, "argv", ["benchmark.py", "--setting", "cpu-small", *map(str, arguments)])
     runpy.run_path(str(ROOT / "scripts" / "benchmark.py"), run_name="__main__")
 
@@ -45,6 +46,8 @@ def test_copy_that_does_not_import(monkeypatch, tmp_path, capsys):
         "mae_lm_eager",
         "roberta_eager",
         "three_ml_eager",
+        "roberta_plain_eager",
+        "fairseq_roberta",
     ]
     for row in figures["rows"]:
         assert len(row["seconds"]) == len(row["losses"]) == TINY.steps
@@ -57,13 +60,13 @@ def test_copy_that_does_not_import(monkeypatch, tmp_path, capsys):
 
 
 def test_directory_without_fairseq(tmp_path):
-    authors = subjects(TINY, tmp_path, compiling=False)[0][:1]
+    authors = subjects(TINY, tmp_path)[0][:1]
     results = measure(TINY, [authors], steps=1, report=lambda line: None)
     assert results.failed == {"authors": f"FileNotFoundError: {tmp_path} has no package fairseq"}
 
 
 def test_peers_train_on_the_same_batches():
-    groups = subjects(replace(TINY, extras=True), None, compiling=False)
+    groups = subjects(replace(TINY, extras=True), None)
     names = ("hf", "fairseq", "roberta_plain", "mae_lm_fairseq_adam")
     peers = [subject for subject in groups[0] if subject.name.startswith(names)]
     results = measure(TINY, [peers], steps=1, report=lambda line: None)
@@ -78,21 +81,21 @@ def test_peers_train_on_the_same_batches():
 
 def test_hung_process_is_reported(monkeypatch):
     monkeypatch.setattr("mae_lm_fairseq.benchmarks.processes.PATIENCE", 0.01)
-    subject = subjects(TINY, None, compiling=False)[0][0]
+    subject = subjects(TINY, None)[0][0]
     results = measure(TINY, [[subject]], steps=1, report=lambda line: None)
     assert results.rows == []
     assert results.failed[subject.name] == "no answer within 0.01 seconds"
 
 
 def test_no_subject_starts_after_the_deadline():
-    groups = subjects(TINY, None, compiling=False)
+    groups = subjects(TINY, None)
     results = measure(replace(TINY, minutes=0), groups, steps=1, report=lambda line: None)
     assert set(results.failed) == {subject.name for group in groups for subject in group}
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_names_of_rows_are_unique(name, tmp_path):
-    groups = subjects(SETTINGS[name], tmp_path, compiling=True)
+    groups = subjects(SETTINGS[name], tmp_path)
     rows = [(subject.name, case) for group in groups for subject in group for case in subject.cases]
     assert len(rows) == len(set(rows))
     assert max(map(len, groups)) <= SETTINGS[name].together

@@ -1,7 +1,7 @@
 """What is measured: the settings, and the subjects of each."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..analysis.flops import TRAINING, Sample, forward_flops
@@ -28,7 +28,11 @@ class Setting:
     together: int
     """Processes that take turns: as many as the memory of a common machine holds."""
     extras: bool = True
-    """Whether there is time for more than the headlines: RoBERTa of fairseq and Hugging Face, fairseq's Adam."""
+    """Whether there is time for more than the headlines: everything uncompiled too, ragged batches, Hugging Face's
+    models, fairseq's Adam."""
+    compiling: bool = True
+    """Whether to measure what ``--compile`` gives."""
+    sweep_rows: tuple[int, ...] = ()
     sweep_lengths: tuple[int, ...] = ()
     sweep_masks: tuple[float, ...] = ()
     matrix: int = 2048
@@ -53,11 +57,11 @@ class Setting:
 
 
 _SMALL = Setting(4, 4, 256, 4, 8_000, 128, 16, "cpu", ("fp32", "bf16"), steps=5, together=8, minutes=10)
-_BASE = Setting(12, 4, 768, 12, 32_000, 512, 4, "cpu", ("fp32", "bf16"), steps=3, together=4, minutes=8)
+_BASE = Setting(12, 4, 768, 12, 32_000, 512, 4, "cpu", ("fp32", "bf16"), steps=3, together=4, minutes=9)
 _GPU_SWEEPS = {"sweep_lengths": (128, 256), "sweep_masks": (0.3, 0.5), "matrix": 8192}
 
 SETTINGS = {
-    "cpu-small": replace(_SMALL, sweep_lengths=(64, 256, 512), sweep_masks=(0.3, 0.5)),
+    "cpu-small": replace(_SMALL, sweep_rows=(8, 32), sweep_lengths=(64, 256, 512), sweep_masks=(0.3, 0.5)),
     "cpu-base": replace(_BASE, extras=False),
     "gpu-base": replace(_BASE, rows=64, device="cuda", precisions=("bf16",), steps=10, minutes=60, **_GPU_SWEEPS),
     "gpu-large": Setting(24, 4, 1024, 16, 32_000, 512, 32, "cuda", ("bf16",), steps=10, together=4, **_GPU_SWEEPS),
@@ -110,35 +114,26 @@ def _padded(kind: str, samples: list[Sample]) -> Iterator[Sample]:
         yield Sample(sequence, visible, predicted, decoded=sequence)
 
 
-def ours_has(option: str) -> bool:
-    """Whether our model takes an option (``compile``) from the command line."""
-    from ..models.mae_lm import MAELMModelConfig
-
-    return option in {field.name for field in fields(MAELMModelConfig)}
-
-
-def subjects(setting: Setting, authors: Path | None, compiling: bool) -> list[list[Subject]]:
+def subjects(setting: Setting, authors: Path | None) -> list[list[Subject]]:
     """All subjects of a setting, in groups whose members are alive together and take turns.
 
     Args:
         setting: what to measure.
         authors: an importable copy of the authors' repository.
-        compiling: whether our model has ``--compile``.
     """
     full = (setting.case(),)
     first, *others = setting.precisions
     found = [_authors(setting, first, full, authors)] if authors else []
-    if compiling:
+    if setting.compiling:
         found += _ours(setting, first, full, "--compile")
-    found += _ours(setting, first, full)
-    if setting.extras:
-        found.append(replace(found[-3], name="mae_lm_fairseq_adam", optimizer="fairseq"))
     for precision in others:
+        found += _ours(setting, precision, full, "--compile")[:1] if setting.compiling else []
         found += [_authors(setting, precision, full, authors)] if authors else []
-        found += _ours(setting, precision, full, "--compile")[:1] if compiling else []
         found += _ours(setting, precision, full)[: 2 if setting.extras else 1]
+    found += _ours(setting, first, full)[: 3 if setting.extras or not setting.compiling else 1]
+    found += _peers(setting)
     if setting.extras:
-        found += _peers(setting, compiling)
+        found.append(replace(_ours(setting, first, full)[0], name="mae_lm_fairseq_adam", optimizer="fairseq"))
     return [*_chunks(found, setting.together), *_sweep(setting, authors)]
 
 
@@ -162,19 +157,23 @@ def _our(setting: Setting, name: str, precision: str, cases: tuple, decoder_laye
     return Subject(name, "ours", precision, cases, options, decoder_layers=decoder_layers)
 
 
-def _peers(setting: Setting, compiling: bool) -> Iterable[Subject]:
+def _peers(setting: Setting) -> Iterable[Subject]:
     """The RoBERTa preset without relative positions, which is then the network of fairseq's and Hugging Face's."""
-    cases = (setting.case(), setting.case(ragged=True))
+    cases = (setting.case(), setting.case(ragged=True)) if setting.extras else (setting.case(),)
     plain = ("--arch", "mae_lm_roberta_base", "--relative-buckets", "0")
-    for precision in setting.precisions:
-        ending = "_bf16" if precision != setting.precisions[0] else ""
-        options = plain + (("--autocast", "bf16") if precision == "bf16" else ())
-        if compiling and not ending:  # compiling takes a minute or so of the few there are
-            yield _our(setting, f"roberta_plain{ending}", precision, cases, 0, *options, "--compile")
-        yield _our(setting, f"roberta_plain{ending}_eager", precision, cases, 0, *options)
+    for precision in setting.precisions if setting.extras else setting.precisions[:1]:
+        first = precision == setting.precisions[0]
+        ending = "" if first else f"_{precision}"
+        options = (*plain, "--autocast", "bf16") if precision == "bf16" else plain
+        if setting.compiling and first:  # compiling takes half a minute of the few there are
+            yield _our(setting, "roberta_plain", precision, cases, 0, *options, "--compile")
+        if setting.extras or not setting.compiling:
+            yield _our(setting, f"roberta_plain{ending}_eager", precision, cases, 0, *options)
         yield _fairseq_roberta(setting, f"fairseq_roberta{ending}", precision, cases)
-        yield Subject(f"hf_roberta{ending}", "hugging_face", precision, cases, ("RobertaForMaskedLM",))
-    yield Subject("hf_mpnet", "hugging_face", setting.precisions[0], cases[:1], ("MPNetForMaskedLM",))
+        if setting.extras:
+            yield Subject(f"hf_roberta{ending}", "hugging_face", precision, cases, ("RobertaForMaskedLM",))
+    if setting.extras:
+        yield Subject("hf_mpnet", "hugging_face", setting.precisions[0], cases[:1], ("MPNetForMaskedLM",))
 
 
 def _fairseq_roberta(setting: Setting, name: str, precision: str, cases: tuple[Case, ...]) -> Subject:
@@ -202,7 +201,11 @@ def _shape(setting: Setting) -> tuple[str, ...]:
 
 
 def _sweep(setting: Setting, authors: Path | None) -> Iterator[list[Subject]]:
-    """Speed against masking rate and sample length; a model of its own for each length, as its users would have."""
+    """Growth with the number of samples, and speed against masking rate and sample length; a model of its own for each
+    length, as its users would have."""
+    if setting.sweep_rows:
+        growing = tuple(setting.case(rows=rows) for rows in setting.sweep_rows)
+        yield [replace(_ours(setting, setting.precisions[0], growing)[0], swept=True)]
     tokens = setting.rows * setting.length
     for length in (setting.length, *setting.sweep_lengths) if setting.sweep_masks or setting.sweep_lengths else ():
         usual = Case(length, tokens // length)

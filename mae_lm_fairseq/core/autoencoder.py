@@ -66,9 +66,9 @@ class MaskedAutoencoder(nn.Module):
         """Logits [number predicted, vocabulary], from the encoder's output."""
         return self.lm_head(self.decode(states, layout))
 
-    def loss(self, states: Tensor, layout: BatchLayout, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Summed cross-entropy against ``targets`` [number predicted], and the number of right predictions."""
-        return self.lm_head.loss(self.decode(states, layout), targets)
+    def masked_states(self, tokens: Tensor, layout: BatchLayout) -> Tensor:
+        """Packed states [number predicted, dim] from which the head predicts."""
+        return self.decode(self.encode(tokens, layout)[-1], layout)
 
     def encoder_layout(self, layout: BatchLayout) -> Layout:
         """The positions of a batch that go through the encoder."""

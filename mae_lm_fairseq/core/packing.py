@@ -41,6 +41,10 @@ class Layout(NamedTuple):
         """[B, W] bool: which slots of the rows hold a position."""
         return torch.arange(self.width, device=self.lengths.device) < self.lengths[:, None]
 
+    def packed_rows(self) -> Tensor:
+        """[N] int64: the row of each position."""
+        return torch.div(self.slots, max(self.width, 1), rounding_mode="floor")
+
 
 class BatchLayout(NamedTuple):
     """The three views of one batch that the network needs."""

@@ -69,6 +69,9 @@ class RelativePositionBias(nn.Module):
         Returns:
             [B, heads, Q, K], with B = 1 where both are shared by all rows.
         """
-        by_offset = self.weight.float().index_select(0, self.bucket)
         offset = key_positions[:, None, :] - query_positions[:, :, None]
-        return F.embedding(offset + self.reach, by_offset).permute(0, 3, 1, 2)
+        return F.embedding(offset + self.reach, self.by_offset()).permute(0, 3, 1, 2)
+
+    def by_offset(self) -> Tensor:
+        """[2 * reach + 1, heads] float32: the bias of every offset, from -reach on."""
+        return self.weight.float().index_select(0, self.bucket)

@@ -5,7 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .attention import AttentionPattern, MultiheadAttention, attention_pattern
+from .attention import MultiheadAttention
+from .attention_backends import AttentionBackend, AttentionPattern, attention_pattern
 from .config import MaskedAutoencoderConfig
 from .dropout import Dropout
 from .packing import Layout
@@ -61,9 +62,11 @@ class TransformerStack(nn.Module):
     Attributes:
         checkpoint_activations: keep only what enters each layer for the backward pass, which then computes the layer
             again: less memory, a third more computation.
+        attention_backend: how the layers compute attention; not ``auto``.
     """
 
     checkpoint_activations = False
+    attention_backend = AttentionBackend.eager
 
     def __init__(
         self,
@@ -95,7 +98,7 @@ class TransformerStack(nn.Module):
 
     def pattern(self, queries: Layout, keys: Layout) -> AttentionPattern:
         """The pattern in which each of ``queries`` attends to all ``keys`` of its row."""
-        return attention_pattern(queries, keys, self.relative_bias)
+        return attention_pattern(queries, keys, self.relative_bias, self.attention_backend)
 
     def apply_layer(
         self, layer: TransformerLayer, states: Tensor, pattern: AttentionPattern, queries: Tensor | None = None

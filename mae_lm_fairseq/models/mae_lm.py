@@ -17,10 +17,13 @@ from fairseq.models import (
 from omegaconf import OmegaConf, open_dict
 from torch import Tensor
 
+from ..allocator import keep_freed_memory
+from ..core.attention_backends import AttentionBackend, fastest_backend
 from ..core.autoencoder import MaskedAutoencoder
 from ..core.config import PRESETS, SIZES, MaskedAutoencoderConfig, preset_values
 from ..core.packing import BatchLayout, batch_layout, to_device, unpack
 from ..errors import UserError
+from .compilation import Compiled
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +59,17 @@ class MAELMModelConfig(NetworkOptions):
         default=False,
         metadata={"help": "compute each layer again in the backward pass instead of keeping its activations"},
     )
+    attention_backend: AttentionBackend = field(
+        default=AttentionBackend.auto,
+        metadata={
+            "help": "eager: the readable reference; sdpa: torch's fused attention; flex: no padding, on CUDA, without "
+            "attention dropout; auto: the fastest for the device that changes no mathematics"
+        },
+    )
+    compile: bool = field(
+        default=False,
+        metadata={"help": "compile the network for training with torch.compile, which takes a minute at the start"},
+    )
 
 
 @register_model("mae_lm", dataclass=MAELMModelConfig)
@@ -66,14 +80,27 @@ class MAELMModel(BaseFairseqModel):
         autoencoder: the network.
         pad, mask: ids of ``<pad>`` and ``<mask>``.
         autocast: precision of the matrix products.
+        attention_backend: how attention is computed.
+        compile: whether to compile the network for training.
     """
 
-    def __init__(self, autoencoder: MaskedAutoencoder, pad: int, mask: int, autocast: Autocast = Autocast.none):
+    def __init__(
+        self,
+        autoencoder: MaskedAutoencoder,
+        pad: int,
+        mask: int,
+        autocast: Autocast = Autocast.none,
+        attention_backend: AttentionBackend = AttentionBackend.auto,
+        compile: bool = False,
+    ):
         super().__init__()
         self.autoencoder = autoencoder
         self.pad = pad
         self.mask = mask
         self.autocast = autocast
+        self.attention_backend = attention_backend
+        self.settled_on = None
+        self.compiled = Compiled(autoencoder.masked_states) if compile else None
 
     @classmethod
     def build_model(cls, cfg: MAELMModelConfig, task) -> "MAELMModel":
@@ -83,6 +110,11 @@ class MAELMModel(BaseFairseqModel):
             UserError: options contradict each other, or the dictionary has no ``<mask>``.
         """
         config = core_config(cfg)
+        if cfg.attention_backend == AttentionBackend.flex and (config.attention_dropout or config.decoder_dropout):
+            raise UserError(
+                "--attention-backend flex has no attention dropout; use sdpa, or set --attention-dropout 0 and "
+                "--decoder-dropout 0"
+            )
         logger.info("network: %s", config)
         dictionary = task.source_dictionary
         if "<mask>" not in dictionary:
@@ -93,7 +125,8 @@ class MAELMModel(BaseFairseqModel):
         autoencoder = MaskedAutoencoder(config, len(dictionary), pad, mask)
         for stack in autoencoder.stacks():
             stack.checkpoint_activations = cfg.checkpoint_activations
-        return cls(autoencoder, pad, mask, Autocast(cfg.autocast))
+        backend = AttentionBackend(cfg.attention_backend)
+        return cls(autoencoder, pad, mask, Autocast(cfg.autocast), backend, cfg.compile)
 
     def forward(
         self,
@@ -120,22 +153,21 @@ class MAELMModel(BaseFairseqModel):
             logits [number predicted, vocabulary], or [B, T, vocabulary] with neither layout nor ``masked_tokens``; or
             the summed cross-entropy of ``targets``; or the features of :meth:`extract_features`. And a dictionary with
             ``encoder_tokens``, how many tokens the encoder saw, with targets ``correct``, how many were predicted
-            right, and on request ``inner_states``.
+            right, and without them, on request, ``inner_states``.
         """
         if features_only:
             return self.extract_features(src_tokens, return_all_hiddens)
         given = layout is not None
         layout = layout if given else self._layout(src_tokens, masked_tokens)
+        self._settle(src_tokens.device)
+        if targets is not None:
+            return self._loss(src_tokens, layout, targets)
         with self._precision(src_tokens):
             states = self.autoencoder.encode(src_tokens, layout)
-            extra = self._extra(states, layout, src_tokens, return_all_hiddens)
-            if targets is not None:
-                loss, correct = self.autoencoder.loss(states[-1], layout, targets)
-                return loss, {**extra, "correct": correct}
             logits = self.autoencoder.predict(states[-1], layout)
         if not given:
             logits = self._in_place(logits, layout, masked_tokens, src_tokens.shape[1])
-        return logits, extra
+        return logits, self._extra(states, layout, src_tokens, return_all_hiddens)
 
     def extract_features(self, src_tokens: Tensor, return_all_hiddens: bool = False, **unused) -> tuple[Tensor, dict]:
         """The encoder's output [B, T, dim], zero at padding and, in MAE-LM, at ``<mask>``, which it never sees.
@@ -143,6 +175,7 @@ class MAELMModel(BaseFairseqModel):
         With ``return_all_hiddens`` the dictionary's ``inner_states`` has the same for the embeddings and every layer.
         """
         layout = self._layout(src_tokens, None)
+        self._settle(src_tokens.device)
         with self._precision(src_tokens):
             states = self.autoencoder.encode(src_tokens, layout)
         features = unpack(states[-1], self.autoencoder.encoder_layout(layout), src_tokens.shape[1])
@@ -156,6 +189,31 @@ class MAELMModel(BaseFairseqModel):
     def max_positions(self) -> int:
         """Longest sample in tokens."""
         return self.autoencoder.config.max_positions
+
+    def _settle(self, device: torch.device):
+        """Make the choices that depend on the device, with the first batch there."""
+        if self.training and device.type == "cpu":
+            keep_freed_memory()
+        if self.settled_on == device.type:
+            return
+        self.settled_on = device.type
+        backend = self.attention_backend
+        if backend is AttentionBackend.auto:
+            backend = fastest_backend(device.type)
+            logger.info("attention backend on %s: %s", device.type, backend.value)
+        if backend is AttentionBackend.flex and device.type == "cpu" and self.training:
+            raise UserError("--attention-backend flex does not train on a CPU; use eager or sdpa")
+        for stack in self.autoencoder.stacks():
+            stack.attention_backend = backend
+
+    def _loss(self, src_tokens: Tensor, layout: BatchLayout, targets: Tensor) -> tuple[Tensor, dict]:
+        # The loss stays out of what is compiled: the number of its chunks would be part of the compiled code.
+        compiled = self.compiled if self.training else None
+        with self._precision(src_tokens):
+            masked_states = (compiled or self.autoencoder.masked_states)(src_tokens, layout)
+            loss, correct = self.autoencoder.lm_head.loss(masked_states, targets)
+        seen = self.autoencoder.encoder_layout(layout).index.numel()
+        return loss, {"encoder_tokens": seen, "correct": correct}
 
     def _layout(self, src_tokens: Tensor, masked_tokens: Tensor | None) -> BatchLayout:
         """The layout of a batch that brings none, made on the CPU from one transfer."""

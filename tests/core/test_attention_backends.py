@@ -1,0 +1,121 @@
+"""Every backend computes the attention of the eager one, and the same gradients."""
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import create_block_mask
+
+from mae_lm_fairseq.core import attention_backends
+from mae_lm_fairseq.core.attention_backends import AttentionBackend, attention_pattern, fastest_backend
+from mae_lm_fairseq.core.dropout import Dropout
+from mae_lm_fairseq.core.packing import to_device
+
+from .networks import PRESETS, batch, layout_for, masked, network, text
+
+HAS_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if HAS_GPU else "cpu"
+# torch has no backward pass of FlexAttention on CPUs.
+TRAINED = (AttentionBackend.sdpa, AttentionBackend.flex) if HAS_GPU else (AttentionBackend.sdpa,)
+RAGGED = masked(batch(text(20), text(7, 1), text(13, 2)), [(0, 2), (0, 3), (1, 5), (2, 1), (2, 12)])
+FULL = masked(batch(text(9), text(9, 1)), [(0, 2), (1, 2)])
+
+
+def gradients(net, backend, tokens, targets):
+    layout = to_device(layout_for(tokens, targets), DEVICE)
+    tokens = tokens.to(DEVICE)
+    net = net.to(DEVICE)
+    for stack in net.stacks():
+        stack.attention_backend = backend
+    net.zero_grad()
+    states = net.masked_states(tokens, layout)
+    states.square().sum().backward()
+    return states.detach(), {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(("tokens", "targets"), [RAGGED, FULL], ids=["ragged", "full"])
+def test_flex_gives_the_states_of_eager(preset, tokens, targets):
+    net = network(preset).eval()
+    layout = layout_for(tokens, targets)
+    with torch.no_grad():
+        expected = net.masked_states(tokens, layout)
+        for stack in net.stacks():
+            stack.attention_backend = AttentionBackend.flex
+        # float32 sums in another order.
+        torch.testing.assert_close(net.masked_states(tokens, layout), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", TRAINED)
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(("tokens", "targets"), [RAGGED, FULL], ids=["ragged", "full"])
+def test_outputs_and_all_gradients_are_those_of_eager(preset, backend, tokens, targets):
+    net = network(preset, dropout=0, attention_dropout=0)
+    expected, expected_gradients = gradients(net, AttentionBackend.eager, tokens, targets)
+    states, found = gradients(net, backend, tokens, targets)
+    # float32 sums in another order.
+    torch.testing.assert_close(states, expected, rtol=1e-5, atol=1e-5)
+    assert found.keys() == expected_gradients.keys()
+    assert any("relative_bias" in name and gradient.any() for name, gradient in found.items())
+    for name, gradient in found.items():
+        scale = expected_gradients[name].abs().max()
+        torch.testing.assert_close(gradient, expected_gradients[name], rtol=0, atol=float(1e-5 * (1 + scale)), msg=name)
+
+
+@pytest.mark.parametrize("backend", [AttentionBackend.eager, *TRAINED])
+def test_a_batch_without_anything_to_predict(backend):
+    net = network(attention_dropout=0, dropout=0)
+    states, found = gradients(net, backend, *masked(batch(text(5), text(3)), []))
+    assert states.shape[0] == 0
+    assert not any(gradient.any() for gradient in found.values())
+
+
+@pytest.mark.parametrize("backend", [AttentionBackend.eager, AttentionBackend.sdpa])
+def test_reruns_are_bit_equal_on_a_cpu_with_dropout(backend):
+    net = network().train()
+    runs = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        runs.append(gradients(net, backend, *RAGGED))
+    assert torch.equal(runs[0][0], runs[1][0])
+    assert all(torch.equal(gradient, runs[1][1][name]) for name, gradient in runs[0][1].items())
+
+
+@pytest.mark.parametrize("backend", [AttentionBackend.eager, AttentionBackend.sdpa])
+def test_attention_dropout_stays_on(backend):
+    layout = layout_for(*FULL).sequence
+    pattern = attention_pattern(layout, layout, None, backend)
+    q = k = torch.randn(18, 2, 4)
+    v = torch.ones(18, 2, 4)
+    dropped = pattern.attend(q, k, v, Dropout(0.5).train())
+    assert dropped.std() > 0.1  # without dropout every weighted average of ones is one
+    torch.testing.assert_close(pattern.attend(q, k, v, Dropout(0.5).eval()), torch.ones(18, 2, 4))
+
+
+def test_flex_refuses_dropout():
+    layout = layout_for(*FULL).sequence
+    pattern = attention_pattern(layout, layout, None, AttentionBackend.flex)
+    with pytest.raises(ValueError, match="no attention dropout"):
+        pattern.attend(*torch.randn(3, 18, 2, 4), Dropout(0.1).train())
+
+
+@pytest.mark.parametrize("lengths", [(20, 7, 13), (8, 8), (3, 1, 1, 1, 18, 2), (16,)])
+def test_flex_computes_just_the_blocks_that_share_a_row(monkeypatch, lengths):
+    monkeypatch.setattr(attention_backends, "FLEX_BLOCK", 4)
+    layout = layout_for(*masked(batch(*map(text, lengths)), [(0, 2)]))
+    pattern = attention_pattern(layout.visible, layout.sequence, None, AttentionBackend.flex).block_mask
+    sizes = [part.index.numel() for part in (layout.visible, layout.sequence)]
+    dense = create_block_mask(pattern.mask_mod, None, None, *sizes, device="cpu", BLOCK_SIZE=4)
+    blocks = dense.to_dense() + (dense.full_kv_num_blocks is not None) * _full_blocks(dense)
+    assert torch.equal(pattern.to_dense().bool(), blocks.bool())
+
+
+def _full_blocks(mask):
+    """to_dense() of the blocks in which every pair counts, which create_block_mask keeps apart."""
+    dense = torch.zeros_like(mask.to_dense())
+    for row, number in enumerate(mask.full_kv_num_blocks[0, 0]):
+        dense[0, 0, row, mask.full_kv_indices[0, 0, row, :number].long()] = 1
+    return dense
+
+
+def test_auto_is_the_fastest_that_keeps_the_mathematics():
+    assert fastest_backend("cpu") is AttentionBackend.eager
+    assert fastest_backend("cuda") is AttentionBackend.sdpa

@@ -1,0 +1,100 @@
+"""--compile: the same numbers, no recompiling once warm, and eager where compiling fails."""
+
+import logging
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from mae_lm_fairseq.models.compilation import Compiled
+
+from ..core.networks import MASK, PAD, batch, layout_for, network, text
+from ..training import batches, set_up
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled_before():
+    torch._dynamo.reset()
+    counters.clear()
+
+
+def random_batch(step, full):
+    generator = torch.Generator().manual_seed(step)
+    rows, longest = (int(torch.randint(*span, (), generator=generator)) for span in ((2, 9), (6, 24)))
+    lengths = [longest] * rows if full else torch.randint(4, longest + 1, (rows,), generator=generator).tolist()
+    tokens = batch(*(text(length, step + row) for row, length in enumerate(lengths)))
+    hidden = (torch.rand(tokens.shape, generator=generator) < 0.4) & tokens.ne(PAD)
+    return tokens.masked_fill(hidden, MASK), tokens.masked_fill(~hidden, PAD)
+
+
+def run(net, function, seed, tokens, targets):
+    net.zero_grad()
+    torch.manual_seed(seed)
+    states = function(tokens, layout_for(tokens, targets))
+    states.square().sum().backward()
+    return states.detach(), {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize(("preset", "checkpointing"), [("mae_lm", False), ("mae_lm", True), ("mae_lm_roberta", False)])
+def test_same_numbers_dropout_too_and_a_graph_for_each_kind_of_batch(preset, checkpointing):
+    net = network(preset, encoder_layers=1).train()
+    for stack in net.stacks():
+        stack.checkpoint_activations = checkpointing
+    compiled = Compiled(net.masked_states, backend="aot_eager")
+    kinds = set()
+    for step in range(9):
+        case = random_batch(step, full=step % 3 == 0)
+        layout = layout_for(*case)
+        kinds.add((layout.sequence.is_full, net.encoder_layout(layout).is_full))
+        expected, expected_gradients = run(net, net.masked_states, step, *case)
+        states, found = run(net, compiled, step, *case)
+        torch.testing.assert_close(states, expected, rtol=0, atol=1e-5)
+        for name, gradient in found.items():
+            torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-4, atol=1e-4, msg=name)
+    assert compiled.compiled is not None
+    # Rows are full or ragged, in the encoder and in the decoder; nothing else of a batch is compiled in.
+    assert counters["stats"]["unique_graphs"] == len(kinds) == 2
+
+
+def test_the_option_compiles_training_and_nothing_else(data_bin):
+    _, task, model, criterion = set_up(data_bin, "--compile")
+    _, _, plain, _ = set_up(data_bin)
+    plain.load_state_dict(model.state_dict())
+    task.load_dataset("train")
+    sample = batches(task)[0]
+    losses = []
+    for each in (model, plain):
+        torch.manual_seed(0)
+        loss, _, _ = criterion(each.train(), sample)
+        loss.backward()
+        losses.append(loss.item())
+    assert model.compiled.compiled is not None
+    assert counters["stats"]["unique_graphs"] == 1
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    for compiled, eager in zip(model.parameters(), plain.parameters(), strict=True):
+        scale = float(eager.grad.abs().max())
+        torch.testing.assert_close(compiled.grad, eager.grad, rtol=0, atol=1e-5 * scale + 1e-7)
+    criterion(model.eval(), sample)
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_where_compiling_fails_there_is_one_warning_and_the_same_result(caplog):
+    def broken(graph, inputs):
+        raise OSError("no compiler here")
+
+    net = network().eval()
+    compiled = Compiled(net.masked_states, backend=broken)
+    with caplog.at_level(logging.WARNING):
+        for step in range(3):
+            case = random_batch(step, full=False)
+            assert torch.equal(run(net, compiled, 0, *case)[0], run(net, net.masked_states, 0, *case)[0])
+    (warning,) = [record.getMessage() for record in caplog.records if "--compile" in record.getMessage()]
+    assert "no compiler here" in warning
+
+
+def test_errors_of_the_network_itself_stay():
+    net = network()
+    compiled = Compiled(net.masked_states, backend="aot_eager")
+    tokens = batch(text(25))
+    with pytest.raises(ValueError, match="25 tokens is longer than --max-positions 24"):
+        compiled(tokens, layout_for(tokens, torch.full_like(tokens, PAD)))
