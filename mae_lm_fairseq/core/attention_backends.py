@@ -1,13 +1,13 @@
 """Ways to compute the same attention. A pattern, made once per batch and stack, says who attends to whom and how.
 
-=======  =======================  ==============================  ==================  ====================================
-backend  where                    sees                            attention dropout   bias
-=======  =======================  ==============================  ==================  ====================================
-eager    everywhere               rows padded to the longest one  yes                 float32; trained
-sdpa     everywhere               rows padded to the longest one  yes                 precision of the products; trained
-flex     CUDA; on CPUs without    packed positions, no padding    no                  float32; trained
+=======  =======================  ==============================  =======  ==============================
+backend  where                    sees                            dropout  bias
+=======  =======================  ==============================  =======  ==============================
+eager    everywhere               rows padded to the longest one  yes      float32; trained
+sdpa     everywhere               rows padded to the longest one  yes      products' precision; trained
+flex     CUDA; on CPUs without    packed positions, no padding    no       float32; trained
          gradients, and slow
-=======  =======================  ==============================  ==================  ====================================
+=======  =======================  ==============================  =======  ==============================
 
 Eager attention is the reference, and gives bit-equal reruns on a CPU.
 """
