@@ -2,9 +2,10 @@
 
 import contextlib
 import logging
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import Field, dataclass, field, fields, make_dataclass
 from enum import Enum
-from typing import Optional
+from types import NoneType
+from typing import Any, Optional, get_args
 
 import torch
 from fairseq.dataclass import FairseqDataclass
@@ -32,12 +33,17 @@ class Autocast(str, Enum):
     bf16 = "bf16"
 
 
+def knob_type(knob: Field) -> type:
+    """The type of a knob's values: ``int`` for ``int | None``, too."""
+    return next((kind for kind in get_args(knob.type) if kind is not NoneType), knob.type)
+
+
 NetworkOptions = make_dataclass(
     "NetworkOptions",
     # No default here: an unset option is the architecture's, on the command line and under Hydra alike.
     [
         # fairseq's parser understands Optional[int], not int | None.
-        (knob.name, Optional[knob.type], field(default=None, metadata=knob.metadata))  # noqa: UP045
+        (knob.name, Optional[knob_type(knob)], field(default=None, metadata=knob.metadata))  # noqa: UP045
         for knob in fields(MaskedAutoencoderConfig)
     ],
     bases=(FairseqDataclass,),
@@ -60,7 +66,7 @@ class MAELMModelConfig(NetworkOptions):
 
 @register_model("mae_lm", dataclass=MAELMModelConfig)
 class MAELMModel(BaseFairseqModel):
-    """Masked language model for fairseq's trainer: MAE-LM, or vanilla MLM, as its architecture says.
+    """Masked language model for fairseq's trainer: MAE-LM, 3ML or vanilla MLM, as its architecture says.
 
     Args:
         autoencoder: the network.
@@ -99,6 +105,7 @@ class MAELMModel(BaseFairseqModel):
         self,
         src_tokens: Tensor,
         masked_tokens: Tensor | None = None,
+        early_masks: Tensor | None = None,
         layout: BatchLayout | None = None,
         targets: Tensor | None = None,
         features_only: bool = False,
@@ -110,6 +117,8 @@ class MAELMModel(BaseFairseqModel):
         Args:
             src_tokens: [B, T] int64.
             masked_tokens: [B, T] bool, the positions to predict; all of them where it is None. Not read with a layout.
+            early_masks: [B, T] bool, those ``<mask>`` that the encoder sees though it would not (--mask-in-encoder);
+                none where it is None. Not read with a layout.
             layout: of the batch, as those of masked_autoencoder_lm bring it; made here where it is missing, at the
                 price of one synchronisation on a GPU.
             targets: [number predicted] int64: give their loss, without ever holding all logits, instead of logits.
@@ -119,13 +128,13 @@ class MAELMModel(BaseFairseqModel):
         Returns:
             logits [number predicted, vocabulary], or [B, T, vocabulary] with neither layout nor ``masked_tokens``; or
             the summed cross-entropy of ``targets``; or the features of :meth:`extract_features`. And a dictionary with
-            ``encoder_tokens``, how many tokens the encoder saw, with targets ``correct``, how many were predicted
-            right, and on request ``inner_states``.
+            ``encoder_tokens``, how many tokens the encoder saw (the mean of its layers), with targets ``correct``, how
+            many were predicted right, and on request ``inner_states``.
         """
         if features_only:
             return self.extract_features(src_tokens, return_all_hiddens)
         given = layout is not None
-        layout = layout if given else self._layout(src_tokens, masked_tokens)
+        layout = layout if given else self._layout(src_tokens, masked_tokens, early_masks)
         with self._precision(src_tokens):
             states = self.autoencoder.encode(src_tokens, layout)
             extra = self._extra(states, layout, src_tokens, return_all_hiddens)
@@ -140,12 +149,13 @@ class MAELMModel(BaseFairseqModel):
     def extract_features(self, src_tokens: Tensor, return_all_hiddens: bool = False, **unused) -> tuple[Tensor, dict]:
         """The encoder's output [B, T, dim], zero at padding and, in MAE-LM, at ``<mask>``, which it never sees.
 
-        With ``return_all_hiddens`` the dictionary's ``inner_states`` has the same for the embeddings and every layer.
+        With ``return_all_hiddens`` the dictionary's ``inner_states`` has the same for the embeddings and every layer;
+        where ``<mask>`` joins inside the encoder, they are zero there up to the layer below.
         """
-        layout = self._layout(src_tokens, None)
+        layout = self._layout(src_tokens)
         with self._precision(src_tokens):
             states = self.autoencoder.encode(src_tokens, layout)
-        features = unpack(states[-1], self.autoencoder.encoder_layout(layout), src_tokens.shape[1])
+        features = unpack(states[-1], self.autoencoder.encoder_layouts(layout)[-1], src_tokens.shape[1])
         return features, self._extra(states, layout, src_tokens, return_all_hiddens)
 
     def get_normalized_probs(self, net_output, log_probs: bool, sample=None) -> Tensor:
@@ -157,11 +167,15 @@ class MAELMModel(BaseFairseqModel):
         """Longest sample in tokens."""
         return self.autoencoder.config.max_positions
 
-    def _layout(self, src_tokens: Tensor, masked_tokens: Tensor | None) -> BatchLayout:
+    def _layout(
+        self, src_tokens: Tensor, masked_tokens: Tensor | None = None, early_masks: Tensor | None = None
+    ) -> BatchLayout:
         """The layout of a batch that brings none, made on the CPU from one transfer."""
         is_predicted = torch.ones_like(src_tokens) if masked_tokens is None else masked_tokens.to(src_tokens)
-        tokens, is_predicted = torch.stack([src_tokens, is_predicted]).cpu()
-        return to_device(batch_layout(tokens, is_predicted.bool(), self.pad, self.mask), src_tokens.device)
+        is_early = torch.zeros_like(src_tokens) if early_masks is None else early_masks.to(src_tokens)
+        tokens, is_predicted, is_early = torch.stack([src_tokens, is_predicted, is_early]).cpu()
+        layout = batch_layout(tokens, is_predicted.bool(), self.pad, self.mask, is_early.bool())
+        return to_device(layout, src_tokens.device)
 
     @staticmethod
     def _in_place(logits: Tensor, layout: BatchLayout, masked_tokens: Tensor | None, length: int) -> Tensor:
@@ -181,10 +195,12 @@ class MAELMModel(BaseFairseqModel):
         return torch.autocast(src_tokens.device.type, torch.bfloat16)
 
     def _extra(self, states: list, layout: BatchLayout, src_tokens: Tensor, return_all_hiddens: bool) -> dict:
-        seen = self.autoencoder.encoder_layout(layout)
-        extra = {"encoder_tokens": seen.index.numel()}
+        layouts = self.autoencoder.encoder_layouts(layout)
+        seen = [layer.index.numel() for layer in layouts[1:]]
+        extra = {"encoder_tokens": sum(seen) / len(seen)}
         if return_all_hiddens:
-            extra["inner_states"] = [unpack(state, seen, src_tokens.shape[1]) for state in states]
+            length = src_tokens.shape[1]
+            extra["inner_states"] = [unpack(*layer, length) for layer in zip(states, layouts, strict=True)]
         return extra
 
 
@@ -200,10 +216,14 @@ def core_config(cfg) -> MaskedAutoencoderConfig:
     fill_in(cfg, getattr(cfg, "_name", None) or "mae_lm")
     try:
         return MaskedAutoencoderConfig(
-            **{knob.name: knob.type(getattr(cfg, knob.name)) for knob in fields(MaskedAutoencoderConfig)}
+            **{knob.name: _value(knob, getattr(cfg, knob.name)) for knob in fields(MaskedAutoencoderConfig)}
         )
     except ValueError as problem:
         raise UserError(str(problem)) from None
+
+
+def _value(knob: Field, value: Any) -> Any:
+    return None if value is None else knob_type(knob)(value)
 
 
 def architecture_values(name: str) -> dict:
