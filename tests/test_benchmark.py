@@ -6,19 +6,14 @@ import sys
 from dataclasses import replace
 
 import pytest
-import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from mae_lm_fairseq.analysis.flops import TRAINING, Sample, forward_flops, head_flops, layer_flops
 from mae_lm_fairseq.benchmarks import report
 from mae_lm_fairseq.benchmarks.batches import PAD, Case, draw_batch
 from mae_lm_fairseq.benchmarks.figure import draw
 from mae_lm_fairseq.benchmarks.measurement import Results, Row, measure
 from mae_lm_fairseq.benchmarks.settings import SETTINGS, Setting, Subject, subjects
-from mae_lm_fairseq.models.mae_lm import core_config
 
 from .conftest import ROOT
-from .training import set_up
 
 TINY = Setting(
     2, 2, 32, 2, 100, 16, 4, "cpu", ("fp32",), steps=2, together=40, matrix=64, extras=False, compiling=False
@@ -147,34 +142,3 @@ def test_figure_of_a_sweep(tmp_path):
     rows += [replace(rows[0], case=Case(8, 8)), replace(rows[0], case=setting.case(mask_prob=0.5))]
     draw(Results(setting, rows), tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 0
-
-
-@pytest.mark.parametrize("arch", ["mae_lm_tiny", "mae_lm_roberta_tiny"])
-def test_formula_counts_what_torch_counts(arch, data_bin):
-    cfg, task, model, criterion = set_up(data_bin, "--encoder-embed-dim", 64, "--encoder-ffn-embed-dim", 256, arch=arch)
-    case = Case(32, 4)
-    batch = draw_batch(case, len(task.dictionary))
-    tokens, masked = torch.from_numpy(batch.tokens), torch.from_numpy(batch.masked)
-    sample = {
-        "net_input": {"src_tokens": tokens.masked_fill(masked, task.mask_idx)},
-        "target": tokens.masked_fill(~masked, PAD),
-        "nsentences": case.rows,
-        "ntokens": tokens.numel(),
-    }
-    model.train()
-    with FlopCounterMode(display=False) as counter:
-        criterion(model, sample)[0].backward()
-    flops = forward_flops(core_config(cfg.model), len(task.dictionary), batch.samples())
-    assert counter.get_total_flops() == pytest.approx(TRAINING * flops.total, rel=0.02)
-    assert (flops.decoder > 0) == (arch == "mae_lm_tiny")
-
-
-def test_formula_by_hand():
-    assert layer_flops(4, 16, queries=3, keys=3) == 3 * (24 * 4**2 + 4 * 3 * 4)
-    assert head_flops(4, 100, 2) == 2 * (2 * 4**2 + 2 * 4 * 100)
-    config = TINY.config()
-    flops = forward_flops(config, 100, [Sample(16, 14, 2)])
-    assert flops.encoder == 2 * layer_flops(32, 128, 14, 14)
-    assert flops.decoder == layer_flops(32, 128, 16, 16) + layer_flops(32, 128, 2, 16)
-    assert forward_flops(config, 100, [Sample(16, 14, 2, decoded=16)]).decoder == 2 * layer_flops(32, 128, 16, 16)
-    assert flops.total == flops.encoder + flops.decoder + head_flops(32, 100, 2)

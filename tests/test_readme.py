@@ -7,52 +7,68 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from mae_lm_fairseq.recipes.pretrain import complete, understand
 
 from .conftest import ROOT
-from .training import parse
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```bash\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
 
-TRAININGS = [shlex.split(block.replace("\\\n", " ")) for block in BLOCKS if block.startswith("fairseq-train")]
+COMMANDS = [line for block in BLOCKS for line in block.replace("\\\n", " ").splitlines()]
+PRETRAININGS = [line.partition("scripts/pretrain.sh ")[2] for line in COMMANDS if "scripts/pretrain.sh " in line]
 # They take minutes. Continuous integration runs them.
 ELSEWHERE = ["scripts/quickstart.sh\n", "scripts/test.sh\n"]
-SHORT = [block for block in BLOCKS if not block.startswith("fairseq-train") and block not in ELSEWHERE]
+[HYDRA] = [block for block in BLOCKS if "fairseq-hydra-train" in block]
+SHORT = [block for block in BLOCKS if "scripts/pretrain.sh" not in block and block not in (HYDRA, *ELSEWHERE)]
 
 
 def test_blocks_are_found():
-    assert len(TRAININGS) >= 2
+    assert len(PRETRAININGS) >= 5
     assert len(SHORT) >= 2
     assert set(ELSEWHERE) < set(BLOCKS)
 
 
-@pytest.mark.parametrize("command", TRAININGS, ids=lambda command: command[command.index("--arch") + 1])
-def test_trainings_are_understood(command):
-    cfg = parse(*command[1:])
-    assert cfg.task.data == command[1]
-    assert cfg.model._name == command[command.index("--arch") + 1]
+@pytest.mark.filterwarnings("ignore::UserWarning")  # hydra's
+@pytest.mark.parametrize("command", PRETRAININGS)
+def test_pretrainings_are_understood(command, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: "--cpu" not in command)
+    architecture, data, save_dir, *extra = shlex.split(command)
+    cfg = understand(complete(architecture, data, save_dir, extra))
+    assert cfg.model._name == architecture
+    assert cfg.common.fp16 is ("--cpu" not in extra and "--bf16" not in extra)
 
 
-def test_mae_lm_and_roberta_differ_in_the_architecture_alone():
-    mae_lm, roberta = TRAININGS[:2]
-    assert len(mae_lm) == len(roberta)
-    different = {option for option, a, b in zip(mae_lm, mae_lm[1:], roberta[1:], strict=False) if a != b}
-    assert different == {"--arch", "--save-dir", "--tensorboard-logdir"}
+def test_hydra_trains(run_cli, data_bin, tmp_path):
+    (tmp_path / "data-bin").symlink_to(data_bin)
+    block = HYDRA.replace("mae_lm_tiny", "mae_lm_roberta_tiny").rstrip()
+    run_block(f"{block} optimization.max_update=2 model.encoder_layers=2 hydra.run.dir=log\n", run_cli, tmp_path)
+    trained = torch.load(tmp_path / "checkpoints" / "hydra" / "checkpoint_last.pt", weights_only=False)  # our own
+    assert trained["cfg"]["model"]["mask_join"] == "embeddings"
+    assert trained["model"]["autoencoder.encoder.embed_tokens.weight"].shape[1] == 128
+    layers = map(re.compile(r".*encoder\.layers\.(\d+)\.").match, trained["model"])
+    assert {int(found[1]) for found in layers if found} == {0, 1}
+
+
+def run_block(block, run_cli, directory):
+    """Runs a block of the README with this Python in a directory that has what a checkout has."""
+    for name in ("preprocess", "mae_lm_fairseq"):
+        (directory / name).symlink_to(ROOT / name)
+    script = directory / "block.sh"
+    script.write_text("set -euo pipefail\n" + block)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = run_cli(["/bin/bash", script], cwd=directory, env={"PATH": path})
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("block", SHORT, ids=lambda block: block.split()[1])
 def test_short_blocks_run(block, run_cli, tmp_path):
-    for name in ("preprocess", "mae_lm_fairseq"):
-        (tmp_path / name).symlink_to(ROOT / name)
     words = re.findall(r"[a-z]+", README.lower())
     lines = [" ".join(words[start : start + 12]) for start in range(0, len(words), 12)]
     (tmp_path / "train.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (tmp_path / "valid.txt").write_text("\n".join(lines[:9]) + "\n", encoding="utf-8")
-    script = tmp_path / "block.sh"
-    script.write_text("set -euo pipefail\n" + block.replace("16000", "300"))  # for want of text
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = run_cli(["/bin/bash", script], cwd=tmp_path, env={"PATH": path})
-    assert done.returncode == 0, done.stderr
+    run_block(block.replace("16000", "300"), run_cli, tmp_path)  # for want of text
     assert {file.name for file in (tmp_path / "data-bin").iterdir()} >= {"train.bin", "train.idx", "valid.bin"}
 
 

@@ -27,7 +27,7 @@ from .relative_position import RelativePositionBias
 
 EMPTY_KEY = -3e4
 """Added to the scores of padding: its weight is exactly zero, and half precision holds it as a finite number, so that
-a row without any key gives an average (which nobody reads) and no NaN in the gradients."""
+a row without any key gives the average of the zeros in its empty slots, which is zero, and no NaN in the gradients."""
 FLEX_BLOCK = 128
 """Positions that FlexAttention skips or computes together."""
 

@@ -4,9 +4,9 @@ from torch import Tensor, nn
 
 from .config import MaskedAutoencoderConfig, RelativeBiasInit
 from .decoder import build_decoder
-from .encoder import Encoder
+from .encoder import build_encoder
 from .heads import LMHead
-from .packing import BatchLayout, Layout, pack
+from .packing import BatchLayout, Layout
 from .relative_position import RelativePositionBias
 from .transformer import TransformerStack
 
@@ -14,8 +14,9 @@ from .transformer import TransformerStack
 class MaskedAutoencoder(nn.Module):
     """Masked language model in which one knob says where ``[MASK]`` joins.
 
-    After the encoder it is MAE-LM (Meng et al., ICLR 2024, arXiv 2302.02060); at the embeddings it is the vanilla
-    MLM of BERT and RoBERTa, made of the same parts.
+    After the encoder it is MAE-LM (Meng et al., ICLR 2024, arXiv 2302.02060) or 3ML (Liao et al., Findings of EMNLP
+    2022, arXiv 2211.04898); at the embeddings it is the vanilla MLM of BERT and RoBERTa, and in between what 3ML's
+    analysis looks at, all made of the same parts.
 
     Args:
         config: the shape of the network.
@@ -27,8 +28,8 @@ class MaskedAutoencoder(nn.Module):
         super().__init__()
         self.config = config
         self.mask = mask
-        self.encoder = Encoder(config, vocab_size, pad)
-        self.decoder = build_decoder(config, pad)
+        self.encoder = build_encoder(config, vocab_size, pad)
+        self.decoder = build_decoder(config, pad, self.encoder.embed_positions)
         self.lm_head = LMHead(config.encoder_embed_dim, self.encoder.embed_tokens)
         initialise(self, config)
 
@@ -48,6 +49,8 @@ class MaskedAutoencoder(nn.Module):
     def encode(self, tokens: Tensor, layout: BatchLayout) -> list[Tensor]:
         """Packed states [N, dim] of the tokens that the encoder sees: of the embeddings and of every layer.
 
+        Which those are, :meth:`encoder_layouts` tells.
+
         Raises:
             ValueError: a text is longer than the position table.
         """
@@ -55,8 +58,7 @@ class MaskedAutoencoder(nn.Module):
             raise ValueError(
                 f"a text of {layout.sequence.width} tokens is longer than --max-positions {self.config.max_positions}"
             )
-        encoded = self.encoder_layout(layout)
-        return self.encoder(pack(tokens, encoded), encoded)
+        return self.encoder(tokens, layout)
 
     def decode(self, states: Tensor, layout: BatchLayout) -> Tensor:
         """Packed states [number predicted, dim] of the predicted positions, from the encoder's output."""
@@ -70,9 +72,9 @@ class MaskedAutoencoder(nn.Module):
         """Packed states [number predicted, dim] from which the head predicts."""
         return self.decode(self.encode(tokens, layout)[-1], layout)
 
-    def encoder_layout(self, layout: BatchLayout) -> Layout:
-        """The positions of a batch that go through the encoder."""
-        return self.decoder.encoder_layout(layout)
+    def encoder_layouts(self, layout: BatchLayout) -> list[Layout]:
+        """The positions of a batch that each of the states of :meth:`encode` belongs to."""
+        return self.encoder.layouts(layout)
 
     def stacks(self) -> list[TransformerStack]:
         """The encoder, and the decoder if it has layers."""

@@ -2,14 +2,24 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 
+# Hydra takes a member by its name and the command line by its value, so the two are the same.
 class MaskJoin(str, Enum):
     """Where the ``[MASK]`` tokens enter the network."""
 
     embeddings = "embeddings"
+    encoder = "encoder"
     decoder = "decoder"
+
+
+class DecoderAttention(str, Enum):
+    """Who attends to whom in the decoder, see :mod:`~mae_lm_fairseq.core.decoder`."""
+
+    self = "self"
+    cross = "cross"
+    self_cross = "self_cross"
 
 
 class RelativeBiasInit(str, Enum):
@@ -19,8 +29,41 @@ class RelativeBiasInit(str, Enum):
     neighbours = "neighbours"
 
 
+class StackConfig(NamedTuple):
+    """The shape of one stack of transformer layers."""
+
+    layers: int
+    dim: int
+    ffn_dim: int
+    heads: int
+    dropout: float
+    attention_dropout: float
+    relative_buckets: int
+    relative_max_distance: int
+
+
 def _knob(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
+
+
+_WIDTHS = (
+    "encoder_embed_dim",
+    "encoder_ffn_embed_dim",
+    "encoder_attention_heads",
+    "decoder_embed_dim",
+    "decoder_ffn_embed_dim",
+    "decoder_attention_heads",
+)
+_OF_THE_DECODER = {
+    "decoder_attention": DecoderAttention.self,
+    "decoder_embed_dim": None,
+    "decoder_ffn_embed_dim": None,
+    "decoder_attention_heads": None,
+    "decoder_share_positions": False,
+    "decoder_relative_buckets": 0,
+    "reset_mask_states": False,
+}
+"""What these are where there is no decoder."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +78,40 @@ class MaskedAutoencoderConfig:
 
     mask_join: MaskJoin = _knob(
         MaskJoin.decoder,
-        "where [MASK] joins: 'embeddings' (vanilla MLM, as RoBERTa) or 'decoder' (MAE-LM: the encoder never sees it)",
+        "where [MASK] joins: at the 'embeddings' (vanilla MLM, as RoBERTa), inside the 'encoder' (3ML's analysis) or "
+        "in the 'decoder' (MAE-LM and 3ML: the encoder never sees it)",
+    )
+    mask_join_layer: int | None = _knob(
+        None,
+        "with --mask-join encoder: how many of the encoder's layers [MASK] does not see, so that it joins before the "
+        "next (default: half of them)",
     )
     encoder_layers: int = _knob(12, "layers of the encoder")
-    encoder_embed_dim: int = _knob(768, "width of the encoder and the decoder")
-    encoder_ffn_embed_dim: int = _knob(3072, "inner width of the feed-forward blocks")
-    encoder_attention_heads: int = _knob(12, "attention heads of the encoder and the decoder")
+    encoder_embed_dim: int = _knob(768, "width of the encoder")
+    encoder_ffn_embed_dim: int = _knob(3072, "inner width of the encoder's feed-forward blocks")
+    encoder_attention_heads: int = _knob(12, "attention heads of the encoder")
     decoder_layers: int = _knob(4, "layers of the decoder that is thrown away after pretraining; 0 without decoder")
+    decoder_attention: DecoderAttention = _knob(
+        DecoderAttention.self,
+        "what decoder layers attend to: 'self' (all positions to all), 'cross' (masked positions to the encoder's "
+        "output) or 'self_cross' (masked positions to each other, then to the encoder's output)",
+    )
+    decoder_embed_dim: int | None = _knob(None, "width of the decoder (default: the encoder's)")
+    decoder_ffn_embed_dim: int | None = _knob(
+        None, "inner width of the decoder's feed-forward blocks (default: the encoder's)"
+    )
+    decoder_attention_heads: int | None = _knob(None, "attention heads of the decoder (default: the encoder's)")
+    decoder_share_positions: bool = _knob(False, "one table of absolute positions for encoder and decoder")
+    reset_mask_states: bool = _knob(
+        False,
+        "ablation, with the task's --mask-in-encoder: the decoder gets the mask embedding instead of the encoder's "
+        "states at the [MASK]s that it saw",
+    )
+    renumber_visible: bool = _knob(
+        False,
+        "ablation: the encoder numbers the tokens that it sees 0, 1, 2, ..., so that its positions disagree with the "
+        "decoder's",
+    )
     max_positions: int = _knob(512, "longest sample in tokens, <s> and </s> included")
     relative_buckets: int = _knob(32, "buckets of the encoder's T5 relative position bias; 0 for no such bias")
     relative_max_distance: int = _knob(128, "distance from which on all tokens share the last bucket")
@@ -57,37 +127,93 @@ class MaskedAutoencoderConfig:
     init_std: float = _knob(0.02, "standard deviation of the initial weights")
 
     def __post_init__(self):
-        for name in (
-            "encoder_layers",
-            "encoder_embed_dim",
-            "encoder_ffn_embed_dim",
-            "encoder_attention_heads",
-        ):
-            self._require(getattr(self, name) > 0, name, "must be at least 1")
+        for name in ("encoder_layers", *_WIDTHS):
+            self._require(getattr(self, name) is None or getattr(self, name) > 0, name, "must be at least 1")
         self._require(self.max_positions > 1, "max_positions", "must be at least 2")
         self._require(self.decoder_layers >= 0, "decoder_layers", "must not be negative")
         self._require(self.init_std > 0, "init_std", "must be positive")
         for name in ("dropout", "attention_dropout", "decoder_dropout"):
             self._require(0 <= getattr(self, name) < 1, name, "must be in [0, 1)")
-        if self.encoder_embed_dim % self.encoder_attention_heads:
-            raise ValueError(
-                f"--encoder-embed-dim {self.encoder_embed_dim} is not divisible by "
-                f"--encoder-attention-heads {self.encoder_attention_heads}"
-            )
+        self._check_mask_join()
         self._check_decoder()
+        self._check_heads()
         self._check_relative_bias()
+
+    @property
+    def encoder(self) -> StackConfig:
+        """The shape of the encoder."""
+        return StackConfig(
+            self.encoder_layers,
+            self.encoder_embed_dim,
+            self.encoder_ffn_embed_dim,
+            self.encoder_attention_heads,
+            self.dropout,
+            self.attention_dropout,
+            self.relative_buckets,
+            self.relative_max_distance,
+        )
+
+    @property
+    def decoder(self) -> StackConfig:
+        """The shape of the decoder, with the encoder's values where none are given."""
+        return StackConfig(
+            self.decoder_layers,
+            self.decoder_embed_dim or self.encoder_embed_dim,
+            self.decoder_ffn_embed_dim or self.encoder_ffn_embed_dim,
+            self.decoder_attention_heads or self.encoder_attention_heads,
+            self.decoder_dropout,
+            self.decoder_dropout,
+            self.decoder_relative_buckets,
+            self.relative_max_distance,
+        )
+
+    @property
+    def layers_before_masks(self) -> int:
+        """How many layers of the encoder do not see ``[MASK]``: none in the vanilla MLM, all in MAE-LM."""
+        if self.mask_join is MaskJoin.encoder:
+            return self.encoder_layers // 2 if self.mask_join_layer is None else self.mask_join_layer
+        return self.encoder_layers if self.mask_join is MaskJoin.decoder else 0
+
+    def _check_mask_join(self):
+        inside = self.mask_join is MaskJoin.encoder
+        if self.mask_join_layer is not None and not inside:
+            raise ValueError(
+                f"--mask-join-layer {self.mask_join_layer} contradicts --mask-join {self.mask_join.value}: "
+                "it goes with 'encoder'"
+            )
+        if inside and not 0 < self.layers_before_masks < self.encoder_layers:
+            raise ValueError(
+                f"--mask-join-layer {self.layers_before_masks} must leave layers of the encoder on both sides: "
+                f"above 0 and below --encoder-layers {self.encoder_layers}"
+            )
+        if self.renumber_visible and self.mask_join is not MaskJoin.decoder:
+            raise ValueError(
+                f"--renumber-visible contradicts --mask-join {self.mask_join.value}: it makes the encoder's positions "
+                "disagree with the decoder's, so it goes with 'decoder'"
+            )
 
     def _check_decoder(self):
         has_decoder = self.decoder_layers > 0
         if has_decoder != (self.mask_join is MaskJoin.decoder):
             raise ValueError(
-                f"--mask-join {self.mask_join.value} contradicts --decoder-layers {self.decoder_layers}: "
-                "a decoder (1 layer or more) goes with 'decoder', none (0 layers) with 'embeddings'"
+                f"--mask-join {self.mask_join.value} contradicts --decoder-layers {self.decoder_layers}: a decoder "
+                "(1 layer or more) goes with 'decoder', none (0 layers) with 'embeddings' and 'encoder'"
             )
-        if self.decoder_relative_buckets and not has_decoder:
+        for name, without in _OF_THE_DECODER.items():
+            if getattr(self, name) != without and not has_decoder:
+                raise ValueError(f"{_option(name)} has no effect without a decoder (--decoder-layers 0)")
+        if self.decoder_share_positions and self.decoder.dim != self.encoder.dim:
             raise ValueError(
-                "--decoder-relative-buckets without a decoder (--decoder-layers 0) has no effect; set it to 0"
+                f"--decoder-share-positions contradicts --decoder-embed-dim {self.decoder.dim}: the encoder's table "
+                f"of positions is as wide as --encoder-embed-dim {self.encoder.dim}"
             )
+
+    def _check_heads(self):
+        for name, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
+            if stack.dim % stack.heads:
+                raise ValueError(
+                    f"--{name}-embed-dim {stack.dim} is not divisible by --{name}-attention-heads {stack.heads}"
+                )
 
     def _check_relative_bias(self):
         for name in ("relative_buckets", "decoder_relative_buckets"):
@@ -100,12 +226,16 @@ class MaskedAutoencoderConfig:
             if buckets and self.relative_max_distance <= buckets // 4:
                 raise ValueError(
                     f"--relative-max-distance {self.relative_max_distance} leaves no room for the "
-                    f"--{name.replace('_', '-')} {buckets}: it must be above {buckets // 4}"
+                    f"{_option(name)} {buckets}: it must be above {buckets // 4}"
                 )
 
     def _require(self, holds: bool, name: str, rule: str):
         if not holds:
-            raise ValueError(f"--{name.replace('_', '-')} {getattr(self, name)} {rule}")
+            raise ValueError(f"{_option(name)} {getattr(self, name)} {rule}")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 _SMALL_SCALE = {"decoder_relative_buckets": 32, "relative_bias_init": RelativeBiasInit.neighbours}
@@ -139,15 +269,17 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 """What each size changes in MAE-LM base. Tiny and small start from weights of std 0.02 * sqrt(768 / width)."""
 
+_NO_DECODER = {"decoder_layers": 0, "decoder_relative_buckets": 0}
+
 PRESETS: dict[str, dict[str, Any]] = {
     "mae_lm": {},
-    "mae_lm_roberta": {
-        "mask_join": MaskJoin.embeddings,
-        "decoder_layers": 0,
-        "decoder_relative_buckets": 0,
-    },
+    "mae_lm_roberta": {"mask_join": MaskJoin.embeddings, **_NO_DECODER},
+    "mae_lm_3ml_self": {"decoder_layers": 2},
+    "mae_lm_3ml_cross": {"decoder_layers": 2, "decoder_attention": DecoderAttention.self_cross},
+    "mae_lm_mask_later": {"mask_join": MaskJoin.encoder, **_NO_DECODER},
 }
-"""What each preset changes in MAE-LM of the same size."""
+"""What each preset changes in MAE-LM of the same size: MAE-LM (Meng et al., ICLR 2024, arXiv 2302.02060), the vanilla
+MLM, and the two systems and the analysis of 3ML (Liao et al., Findings of EMNLP 2022, arXiv 2211.04898)."""
 
 
 def preset_values(preset: str, size: str) -> dict[str, Any]:

@@ -47,18 +47,24 @@ class Layout(NamedTuple):
 
 
 class BatchLayout(NamedTuple):
-    """The three views of one batch that the network needs."""
+    """The views of one batch that the network needs."""
 
     sequence: Layout
     """Every position that is not padding."""
     visible: Layout
-    """The positions whose token is neither padding nor ``[MASK]``: what MAE-LM's encoder sees."""
+    """What MAE-LM's encoder sees: the positions whose token is neither padding nor ``[MASK]``, and early masks."""
+    masked: Layout
+    """The positions whose token is ``[MASK]``."""
     predicted: Layout
     """The positions that have a target."""
+    decoded: Layout
+    """The masked and the predicted positions: what a decoder computes that leaves the others alone."""
     visible_in_sequence: Tensor
     """[number visible] int64: where each visible position stands in the packed sequence."""
     predicted_in_sequence: Tensor
     """[number predicted] int64: where each predicted position stands in the packed sequence."""
+    early_in_visible: Tensor
+    """[number of early masks] int64: where each of them stands among the packed visible positions."""
 
 
 def layout_of(present: Tensor, positions: Tensor) -> Layout:
@@ -80,27 +86,47 @@ def layout_of(present: Tensor, positions: Tensor) -> Layout:
     return Layout(index, packed_positions, slots, lengths, row_positions.view(rows, width), rows, width)
 
 
-def batch_layout(tokens: Tensor, is_predicted: Tensor, pad: int, mask: int) -> BatchLayout:
+def batch_layout(
+    tokens: Tensor, is_predicted: Tensor, pad: int, mask: int, early_masks: Tensor | None = None
+) -> BatchLayout:
     """The views of a batch. To be called on a CPU: elsewhere it synchronises with the device several times.
 
     Args:
         tokens: [B, T] int64, the corrupted input.
         is_predicted: [B, T] bool, the positions with a target; padding never counts as one.
         pad, mask: ids of ``<pad>`` and ``<mask>``.
+        early_masks: [B, T] bool, those ``[MASK]`` that the encoder sees; none where it is None.
     """
-    is_token = tokens.ne(pad)
+    is_token, is_mask = tokens.ne(pad), tokens.eq(mask)
+    early = torch.zeros_like(is_mask) if early_masks is None else is_mask & early_masks
     positions = is_token.cumsum(1) - 1
     sequence = layout_of(is_token, positions)
     # Without holes every row counts 0, 1, 2, ...: one row of positions (and of position biases) serves all.
     sequence = sequence._replace(row_positions=torch.arange(sequence.width, device=tokens.device)[None])
-    visible = layout_of(is_token & tokens.ne(mask), positions)
+    visible = layout_of(is_token & ~is_mask | early, positions)
     predicted = layout_of(is_token & is_predicted, positions)
     return BatchLayout(
         sequence,
         visible,
-        predicted,
-        visible_in_sequence=torch.searchsorted(sequence.index, visible.index),
-        predicted_in_sequence=torch.searchsorted(sequence.index, predicted.index),
+        masked=layout_of(is_mask, positions),
+        predicted=predicted,
+        decoded=layout_of(is_token & is_predicted | is_mask, positions),
+        visible_in_sequence=places(visible, sequence),
+        predicted_in_sequence=places(predicted, sequence),
+        early_in_visible=pack(early, visible).nonzero().squeeze(1),
+    )
+
+
+def places(part: Layout, whole: Layout) -> Tensor:
+    """[N of the part] int64: where each position of ``part`` stands among the packed positions of ``whole``."""
+    return torch.searchsorted(whole.index, part.index)
+
+
+def renumbered(layout: Layout) -> Layout:
+    """The layout with its positions counted 0, 1, 2, ... in each row, whatever lies between them in the text."""
+    return layout._replace(
+        positions=layout.slots % max(layout.width, 1),
+        row_positions=torch.arange(layout.width, device=layout.slots.device)[None],
     )
 
 
@@ -117,8 +143,7 @@ def to_device(layout: tuple, device: torch.device) -> BatchLayout:
 
 def restore(layout: tuple) -> BatchLayout:
     """A :class:`BatchLayout` from the plain nested tuple that moving it to a device leaves behind."""
-    sequence, visible, predicted, *places = layout
-    return BatchLayout(Layout(*sequence), Layout(*visible), Layout(*predicted), *places)
+    return BatchLayout(*(Layout(*part) if isinstance(part, tuple) else part for part in layout))
 
 
 def pack(batch: Tensor, layout: Layout) -> Tensor:

@@ -7,7 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .attention import MultiheadAttention
 from .attention_backends import AttentionBackend, AttentionPattern, attention_pattern
-from .config import MaskedAutoencoderConfig
+from .config import StackConfig
 from .dropout import Dropout
 from .packing import Layout
 from .relative_position import RelativePositionBias
@@ -34,9 +34,43 @@ class TransformerLayer(nn.Module):
             queries: [number of queries, dim] packed, where not all of ``states`` are to be updated.
         """
         attended = self.dropout(self.attention(states, pattern, queries))
-        states = self.attention_layer_norm((states if queries is None else queries) + attended)
+        return self.feed_forward(self.attention_layer_norm((states if queries is None else queries) + attended))
+
+    def feed_forward(self, states: Tensor) -> Tensor:
+        """[N, dim] -> [N, dim]: the second block."""
         update = self.fc2(F.gelu(self.fc1(states)))
         return self.final_layer_norm(states + self.dropout(update))
+
+
+class SelfCrossLayer(TransformerLayer):
+    """The layer of the Transformer's decoder (Vaswani et al., 2017): a block of cross-attention between the two."""
+
+    def __init__(self, dim: int, ffn_dim: int, heads: int, dropout: float, attention_dropout: float):
+        super().__init__(dim, ffn_dim, heads, dropout, attention_dropout)
+        self.cross_attention = MultiheadAttention(dim, heads, attention_dropout)
+        self.cross_attention_layer_norm = nn.LayerNorm(dim)
+
+    def forward(
+        self,
+        states: Tensor,
+        pattern: AttentionPattern,
+        queries: Tensor,
+        memory: Tensor,
+        memory_pattern: AttentionPattern,
+    ) -> Tensor:
+        """New states [number of queries, dim] of the queries.
+
+        Args:
+            states: [number of keys, dim] packed, what the self-attention attends to.
+            pattern: of queries and keys.
+            queries: [number of queries, dim] packed.
+            memory: [number of memories, dim] packed, what the cross-attention attends to.
+            memory_pattern: of queries and memories.
+        """
+        attended = self.dropout(self.attention(states, pattern, queries))
+        queries = self.attention_layer_norm(queries + attended)
+        attended = self.dropout(self.cross_attention(memory, memory_pattern, queries))
+        return self.feed_forward(self.cross_attention_layer_norm(queries + attended))
 
 
 class PositionEmbedding(nn.Embedding):
@@ -44,20 +78,19 @@ class PositionEmbedding(nn.Embedding):
 
     def __init__(self, max_positions: int, dim: int, pad: int):
         super().__init__(max_positions + pad + 1, dim, padding_idx=pad)
+        self.max_positions = max_positions
 
     def forward(self, positions: Tensor) -> Tensor:
         return super().forward(positions + self.padding_idx + 1)
 
 
 class TransformerStack(nn.Module):
-    """Positions, layer norm, relative position bias and layers; the encoder and the decoders say what goes through.
+    """Positions, layer norm, relative position bias and layers; the encoders and the decoders say what goes through.
 
     Args:
-        config: width, heads, feed-forward size and positions.
-        layers: number of layers.
-        dropout, attention_dropout: of this stack.
-        relative_buckets: of this stack's own position bias; 0 for none.
-        pad: id of ``<pad>``.
+        config: layers, width, heads and the like.
+        embed_positions: the table of positions, its own or another stack's.
+        layer_type: class of the layers.
 
     Attributes:
         checkpoint_activations: keep only what enters each layer for the backward pass, which then computes the layer
@@ -70,26 +103,22 @@ class TransformerStack(nn.Module):
 
     def __init__(
         self,
-        config: MaskedAutoencoderConfig,
-        layers: int,
-        dropout: float,
-        attention_dropout: float,
-        relative_buckets: int,
-        pad: int,
+        config: StackConfig,
+        embed_positions: PositionEmbedding,
+        layer_type: type[TransformerLayer] = TransformerLayer,
     ):
         super().__init__()
-        dim, heads = config.encoder_embed_dim, config.encoder_attention_heads
-        self.embed_positions = PositionEmbedding(config.max_positions, dim, pad)
-        self.embed_layer_norm = nn.LayerNorm(dim)
-        self.dropout = Dropout(dropout)
+        self.embed_positions = embed_positions
+        self.embed_layer_norm = nn.LayerNorm(config.dim)
+        self.dropout = Dropout(config.dropout)
         self.relative_bias = None
-        if relative_buckets:
+        if config.relative_buckets:
             self.relative_bias = RelativePositionBias(
-                relative_buckets, config.relative_max_distance, heads, config.max_positions
+                config.relative_buckets, config.relative_max_distance, config.heads, embed_positions.max_positions
             )
         self.layers = nn.ModuleList(
-            TransformerLayer(dim, config.encoder_ffn_embed_dim, heads, dropout, attention_dropout)
-            for _ in range(layers)
+            layer_type(config.dim, config.ffn_dim, config.heads, config.dropout, config.attention_dropout)
+            for _ in range(config.layers)
         )
 
     def embed(self, states: Tensor, layout: Layout) -> Tensor:
@@ -100,10 +129,8 @@ class TransformerStack(nn.Module):
         """The pattern in which each of ``queries`` attends to all ``keys`` of its row."""
         return attention_pattern(queries, keys, self.relative_bias, self.attention_backend)
 
-    def apply_layer(
-        self, layer: TransformerLayer, states: Tensor, pattern: AttentionPattern, queries: Tensor | None = None
-    ) -> Tensor:
-        """What ``layer`` makes of its arguments."""
+    def apply_layer(self, layer: TransformerLayer, *inputs) -> Tensor:
+        """What ``layer`` makes of its inputs."""
         if self.checkpoint_activations and torch.is_grad_enabled():
-            return checkpoint(layer, states, pattern, queries, use_reentrant=False)
-        return layer(states, pattern, queries)
+            return checkpoint(layer, *inputs, use_reentrant=False)
+        return layer(*inputs)

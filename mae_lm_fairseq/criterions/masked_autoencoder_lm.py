@@ -12,7 +12,7 @@ from ..core.packing import restore
 @register_criterion("masked_autoencoder_lm")
 class MaskedAutoencoderLMCriterion(FairseqCriterion):
     """Cross-entropy in bits (``loss``), perplexity (``ppl``), accuracy on masked tokens (``accuracy``, per cent) and
-    the share of the tokens that went through the encoder (``encoder_share``, per cent).
+    the share of the tokens that went through the encoder (``encoder_share``, per cent, the mean of its layers).
 
     The loss is that of fairseq's ``masked_lm``. Computing it makes no host-device synchronisation when the batch brings
     its layout, as those of ``masked_autoencoder_lm`` do. A batch without masked tokens gives a loss of zero and

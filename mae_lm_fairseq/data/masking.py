@@ -4,6 +4,7 @@ Which tokens are masked is drawn by fairseq's ``MaskTokensDataset``, as for RoBE
 ``<s>`` and ``</s>`` are tokens like any other.
 """
 
+import numpy as np
 import torch
 from fairseq.data import BaseWrapperDataset, Dictionary, FairseqDataset, MaskTokensDataset
 
@@ -46,11 +47,52 @@ def word_starts(dictionary: Dictionary) -> torch.ByteTensor:
     return torch.tensor(starts, dtype=torch.uint8)
 
 
+class EarlyMasksDataset(BaseWrapperDataset):
+    """Marks a share of the ``<mask>``s of every batch in its ``net_input.early_masks``, [B, T] bool.
+
+    Those are for the encoder to see, an ablation of MAE-LM's paper (figure 4). They are drawn from seed, epoch and
+    sample, so that they do not depend on the batch, nor on the number of data workers.
+
+    Args:
+        dataset: gives batches with ``id`` [B] and ``net_input.src_tokens`` [B, T].
+        mask: id of ``<mask>``.
+        share: of a sample's ``<mask>``s, in (0, 1]; what is left of a token is rounded at random.
+        seed: of the draw.
+    """
+
+    def __init__(self, dataset: FairseqDataset, mask: int, share: float, seed: int):
+        super().__init__(dataset)
+        self.mask = mask
+        self.share = share
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int):
+        super().set_epoch(epoch)
+        self.epoch = epoch
+
+    def collater(self, samples: list) -> dict:
+        batch = self.dataset.collater(samples)
+        if batch:
+            is_mask = batch["net_input"]["src_tokens"].eq(self.mask)
+            batch["net_input"]["early_masks"] = early = torch.zeros_like(is_mask)
+            for row, sample in enumerate(batch["id"].tolist()):
+                early[row, self._draw(sample, is_mask[row].nonzero().squeeze(1))] = True
+        return batch
+
+    def _draw(self, sample: int, places: torch.Tensor) -> torch.Tensor:
+        # The 1 keeps this apart from what fairseq draws from the same three numbers.
+        generator = np.random.default_rng((1, self.seed, self.epoch, sample))
+        count = int(self.share * len(places) + generator.random())
+        return places[torch.from_numpy(generator.choice(len(places), count, replace=False))]
+
+
 class LayoutDataset(BaseWrapperDataset):
     """Adds to every batch its ``layout`` (core/packing.py), computed once, on the CPU, in the data workers.
 
     Args:
-        dataset: gives batches with ``net_input.src_tokens`` and ``target``, both [B, T] padded with ``pad``.
+        dataset: gives batches with ``net_input.src_tokens`` and ``target``, both [B, T] padded with ``pad``, and
+            perhaps ``net_input.early_masks``.
         pad, mask: ids of ``<pad>`` and ``<mask>``.
     """
 
@@ -62,6 +104,6 @@ class LayoutDataset(BaseWrapperDataset):
     def collater(self, samples: list) -> dict:
         batch = self.dataset.collater(samples)
         if batch:
-            tokens, target = batch["net_input"]["src_tokens"], batch["target"]
-            batch["layout"] = batch_layout(tokens, target.ne(self.pad), self.pad, self.mask)
+            tokens, early = batch["net_input"]["src_tokens"], batch["net_input"].get("early_masks")
+            batch["layout"] = batch_layout(tokens, batch["target"].ne(self.pad), self.pad, self.mask, early)
         return batch

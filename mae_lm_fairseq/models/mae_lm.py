@@ -2,9 +2,10 @@
 
 import contextlib
 import logging
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import Field, dataclass, field, fields, make_dataclass
 from enum import Enum
-from typing import Optional
+from types import NoneType
+from typing import Any, Optional, get_args
 
 import torch
 from fairseq.dataclass import FairseqDataclass
@@ -35,12 +36,17 @@ class Autocast(str, Enum):
     bf16 = "bf16"
 
 
+def knob_type(knob: Field) -> type:
+    """The type of a knob's values: ``int`` for ``int | None``, too."""
+    return next((kind for kind in get_args(knob.type) if kind is not NoneType), knob.type)
+
+
 NetworkOptions = make_dataclass(
     "NetworkOptions",
     # No default here: an unset option is the architecture's, on the command line and under Hydra alike.
     [
         # fairseq's parser understands Optional[int], not int | None.
-        (knob.name, Optional[knob.type], field(default=None, metadata=knob.metadata))  # noqa: UP045
+        (knob.name, Optional[knob_type(knob)], field(default=None, metadata=knob.metadata))  # noqa: UP045
         for knob in fields(MaskedAutoencoderConfig)
     ],
     bases=(FairseqDataclass,),
@@ -74,7 +80,7 @@ class MAELMModelConfig(NetworkOptions):
 
 @register_model("mae_lm", dataclass=MAELMModelConfig)
 class MAELMModel(BaseFairseqModel):
-    """Masked language model for fairseq's trainer: MAE-LM, or vanilla MLM, as its architecture says.
+    """Masked language model for fairseq's trainer: MAE-LM, 3ML or vanilla MLM, as its architecture says.
 
     Args:
         autoencoder: the network.
@@ -132,6 +138,7 @@ class MAELMModel(BaseFairseqModel):
         self,
         src_tokens: Tensor,
         masked_tokens: Tensor | None = None,
+        early_masks: Tensor | None = None,
         layout: BatchLayout | None = None,
         targets: Tensor | None = None,
         features_only: bool = False,
@@ -143,6 +150,8 @@ class MAELMModel(BaseFairseqModel):
         Args:
             src_tokens: [B, T] int64.
             masked_tokens: [B, T] bool, the positions to predict; all of them where it is None. Not read with a layout.
+            early_masks: [B, T] bool, those ``<mask>`` that the encoder sees though it would not (--mask-in-encoder);
+                none where it is None. Not read with a layout.
             layout: of the batch, as those of masked_autoencoder_lm bring it; made here where it is missing, at the
                 price of one synchronisation on a GPU.
             targets: [number predicted] int64: give their loss, without ever holding all logits, instead of logits.
@@ -152,13 +161,13 @@ class MAELMModel(BaseFairseqModel):
         Returns:
             logits [number predicted, vocabulary], or [B, T, vocabulary] with neither layout nor ``masked_tokens``; or
             the summed cross-entropy of ``targets``; or the features of :meth:`extract_features`. And a dictionary with
-            ``encoder_tokens``, how many tokens the encoder saw, with targets ``correct``, how many were predicted
-            right, and without them, on request, ``inner_states``.
+            ``encoder_tokens``, how many tokens the encoder saw (the mean of its layers), with targets ``correct``, how
+            many were predicted right, and without them, on request, ``inner_states``.
         """
         if features_only:
             return self.extract_features(src_tokens, return_all_hiddens)
         given = layout is not None
-        layout = layout if given else self._layout(src_tokens, masked_tokens)
+        layout = layout if given else self._layout(src_tokens, masked_tokens, early_masks)
         self._settle(src_tokens.device)
         if targets is not None:
             return self._loss(src_tokens, layout, targets)
@@ -172,13 +181,14 @@ class MAELMModel(BaseFairseqModel):
     def extract_features(self, src_tokens: Tensor, return_all_hiddens: bool = False, **unused) -> tuple[Tensor, dict]:
         """The encoder's output [B, T, dim], zero at padding and, in MAE-LM, at ``<mask>``, which it never sees.
 
-        With ``return_all_hiddens`` the dictionary's ``inner_states`` has the same for the embeddings and every layer.
+        With ``return_all_hiddens`` the dictionary's ``inner_states`` has the same for the embeddings and every layer;
+        where ``<mask>`` joins inside the encoder, they are zero there up to the layer below.
         """
-        layout = self._layout(src_tokens, None)
+        layout = self._layout(src_tokens)
         self._settle(src_tokens.device)
         with self._precision(src_tokens):
             states = self.autoencoder.encode(src_tokens, layout)
-        features = unpack(states[-1], self.autoencoder.encoder_layout(layout), src_tokens.shape[1])
+        features = unpack(states[-1], self.autoencoder.encoder_layouts(layout)[-1], src_tokens.shape[1])
         return features, self._extra(states, layout, src_tokens, return_all_hiddens)
 
     def get_normalized_probs(self, net_output, log_probs: bool, sample=None) -> Tensor:
@@ -212,14 +222,17 @@ class MAELMModel(BaseFairseqModel):
         with self._precision(src_tokens):
             masked_states = (compiled or self.autoencoder.masked_states)(src_tokens, layout)
             loss, correct = self.autoencoder.lm_head.loss(masked_states, targets)
-        seen = self.autoencoder.encoder_layout(layout).index.numel()
-        return loss, {"encoder_tokens": seen, "correct": correct}
+        return loss, {"encoder_tokens": self._encoder_tokens(layout), "correct": correct}
 
-    def _layout(self, src_tokens: Tensor, masked_tokens: Tensor | None) -> BatchLayout:
+    def _layout(
+        self, src_tokens: Tensor, masked_tokens: Tensor | None = None, early_masks: Tensor | None = None
+    ) -> BatchLayout:
         """The layout of a batch that brings none, made on the CPU from one transfer."""
         is_predicted = torch.ones_like(src_tokens) if masked_tokens is None else masked_tokens.to(src_tokens)
-        tokens, is_predicted = torch.stack([src_tokens, is_predicted]).cpu()
-        return to_device(batch_layout(tokens, is_predicted.bool(), self.pad, self.mask), src_tokens.device)
+        is_early = torch.zeros_like(src_tokens) if early_masks is None else early_masks.to(src_tokens)
+        tokens, is_predicted, is_early = torch.stack([src_tokens, is_predicted, is_early]).cpu()
+        layout = batch_layout(tokens, is_predicted.bool(), self.pad, self.mask, is_early.bool())
+        return to_device(layout, src_tokens.device)
 
     @staticmethod
     def _in_place(logits: Tensor, layout: BatchLayout, masked_tokens: Tensor | None, length: int) -> Tensor:
@@ -238,11 +251,16 @@ class MAELMModel(BaseFairseqModel):
             return contextlib.nullcontext()  # whatever the caller has set stays, fairseq's --amp for one
         return torch.autocast(src_tokens.device.type, torch.bfloat16)
 
+    def _encoder_tokens(self, layout: BatchLayout) -> float:
+        """How many tokens the encoder's layers see, on average."""
+        seen = [layer.index.numel() for layer in self.autoencoder.encoder_layouts(layout)[1:]]
+        return sum(seen) / len(seen)
+
     def _extra(self, states: list, layout: BatchLayout, src_tokens: Tensor, return_all_hiddens: bool) -> dict:
-        seen = self.autoencoder.encoder_layout(layout)
-        extra = {"encoder_tokens": seen.index.numel()}
+        extra = {"encoder_tokens": self._encoder_tokens(layout)}
         if return_all_hiddens:
-            extra["inner_states"] = [unpack(state, seen, src_tokens.shape[1]) for state in states]
+            layouts, length = self.autoencoder.encoder_layouts(layout), src_tokens.shape[1]
+            extra["inner_states"] = [unpack(*layer, length) for layer in zip(states, layouts, strict=True)]
         return extra
 
 
@@ -258,10 +276,14 @@ def core_config(cfg) -> MaskedAutoencoderConfig:
     fill_in(cfg, getattr(cfg, "_name", None) or "mae_lm")
     try:
         return MaskedAutoencoderConfig(
-            **{knob.name: knob.type(getattr(cfg, knob.name)) for knob in fields(MaskedAutoencoderConfig)}
+            **{knob.name: _value(knob, getattr(cfg, knob.name)) for knob in fields(MaskedAutoencoderConfig)}
         )
     except ValueError as problem:
         raise UserError(str(problem)) from None
+
+
+def _value(knob: Field, value: Any) -> Any:
+    return None if value is None else knob_type(knob)(value)
 
 
 def architecture_values(name: str) -> dict:

@@ -21,10 +21,12 @@ from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from omegaconf import open_dict
 
+from ..core.config import MaskedAutoencoderConfig, MaskJoin
 from ..data.data_bin import check_data_bin, check_dictionary, check_token_range, dictionary_fingerprint
 from ..data.long_lines import MIN_SAMPLE_TOKENS, split_long_lines
-from ..data.masking import LayoutDataset, masked_pair, word_starts
+from ..data.masking import EarlyMasksDataset, LayoutDataset, masked_pair, word_starts
 from ..errors import UserError
+from ..models.mae_lm import MAELMModel
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +41,13 @@ class MaskedAutoencoderLMConfig(MaskedLMConfig):
     )
     random_token_prob: float = field(
         default=0.0, metadata={"help": "share of the predicted tokens replaced at random (RoBERTa's recipe: 0.1)"}
+    )
+    mask_in_encoder: float = field(
+        default=0.0,
+        metadata={
+            "help": "ablation: share of the <mask>s that the encoder sees, though it is not to (0: MAE-LM; 1: it sees "
+            "all of them, with the decoder still there)"
+        },
     )
 
 
@@ -98,9 +107,10 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
             mask_stdev=self.cfg.mask_stdev,
         )
         pad = self.dictionary.pad()
-        dataset = LayoutDataset(
-            self._regular_dataset(source, RightPadDataset(target, pad_idx=pad)), pad=pad, mask=self.mask_idx
-        )
+        dataset = self._regular_dataset(source, RightPadDataset(target, pad_idx=pad))
+        if self.cfg.mask_in_encoder > 0:
+            dataset = EarlyMasksDataset(dataset, self.mask_idx, self.cfg.mask_in_encoder, self.cfg.seed)
+        dataset = LayoutDataset(dataset, pad=pad, mask=self.mask_idx)
         with data_utils.numpy_seed(self.cfg.seed):
             shuffle = np.random.permutation(len(blocks))
         self.datasets[split] = SortDataset(dataset, sort_order=[shuffle, blocks.sizes])
@@ -148,6 +158,8 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
                 f"--tokens-per-sample {self.cfg.tokens_per_sample} is more than the model's "
                 f"--max-positions {model.max_positions()}; lower the one or raise the other"
             )
+        if isinstance(model, MAELMModel):
+            _check_mask_in_encoder(self.cfg.mask_in_encoder, model.autoencoder.config)
         return model
 
     def state_dict(self) -> dict:
@@ -186,7 +198,7 @@ def _check_options(cfg: MaskedAutoencoderLMConfig):
     """Refuse what the data sets would refuse later, with a traceback, or take without effect."""
     if not 0 < cfg.mask_prob < 1:
         raise UserError(f"--mask-prob {cfg.mask_prob} must be above 0 and below 1")
-    for name in ("leave_unmasked_prob", "random_token_prob"):
+    for name in ("leave_unmasked_prob", "random_token_prob", "mask_in_encoder"):
         if not 0 <= getattr(cfg, name) <= 1:
             raise UserError(f"--{name.replace('_', '-')} {getattr(cfg, name)} must be between 0 and 1")
     if cfg.leave_unmasked_prob + cfg.random_token_prob > 1:
@@ -203,3 +215,13 @@ def _check_options(cfg: MaskedAutoencoderLMConfig):
     for name in ("include_target_tokens", "skip_masking", "d2v2_multi"):
         if getattr(cfg, name):
             raise UserError(f"--{name.replace('_', '-')} is for data2vec; masked_autoencoder_lm does not have it")
+
+
+def _check_mask_in_encoder(share: float, network: MaskedAutoencoderConfig):
+    """Refuse ablations that would have no effect."""
+    if share > 0 and network.mask_join is MaskJoin.embeddings:
+        raise UserError(
+            f"--mask-in-encoder {share} has no effect with --mask-join embeddings: the encoder sees every <mask>"
+        )
+    if share == 0 and network.reset_mask_states:
+        raise UserError("--reset-mask-states has no effect with --mask-in-encoder 0: the encoder sees no <mask>")

@@ -3,15 +3,26 @@
 import torch
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, preset_values
+from mae_lm_fairseq.core.config import PRESETS, DecoderAttention, MaskedAutoencoderConfig, preset_values
 from mae_lm_fairseq.core.packing import BatchLayout, batch_layout
 
 BOS, PAD, EOS, MASK = 0, 1, 2, 29
 VOCABULARY = 30
-PRESETS = ("mae_lm", "mae_lm_roberta")
+VARIANTS = {
+    **{preset: {} for preset in PRESETS},
+    "mae_lm_cross": {"decoder_attention": DecoderAttention.cross},
+    "mae_lm_narrow": {"decoder_embed_dim": 8, "decoder_ffn_embed_dim": 24, "decoder_attention_heads": 2},
+    "mae_lm_3ml_cross_wide": {"decoder_embed_dim": 24, "decoder_attention_heads": 3},
+    "mae_lm_share_positions": {"decoder_share_positions": True},
+    "mae_lm_renumber_visible": {"renumber_visible": True},
+    "mae_lm_reset_mask_states": {"reset_mask_states": True},
+    "mae_lm_3ml_cross_reset_mask_states": {"reset_mask_states": True},
+}
+"""The presets, and further networks whose names begin with the preset that they change."""
 
 
-def config(preset: str = "mae_lm", **changes) -> MaskedAutoencoderConfig:
+def config(variant: str = "mae_lm", **changes) -> MaskedAutoencoderConfig:
+    preset = max((preset for preset in PRESETS if variant.startswith(preset)), key=len)
     values = {
         **preset_values(preset, "tiny"),
         "encoder_layers": 3,
@@ -20,14 +31,15 @@ def config(preset: str = "mae_lm", **changes) -> MaskedAutoencoderConfig:
         "encoder_attention_heads": 4,
         "max_positions": 24,
         "init_std": 0.2,
+        **VARIANTS[variant],
         **changes,
     }
     return MaskedAutoencoderConfig(**values)
 
 
-def network(preset: str = "mae_lm", seed: int = 0, **changes) -> MaskedAutoencoder:
+def network(variant: str = "mae_lm", seed: int = 0, **changes) -> MaskedAutoencoder:
     torch.manual_seed(seed)
-    return MaskedAutoencoder(config(preset, **changes), VOCABULARY, PAD, MASK)
+    return MaskedAutoencoder(config(variant, **changes), VOCABULARY, PAD, MASK)
 
 
 def text(length: int, seed: int = 0) -> torch.Tensor:
@@ -52,5 +64,5 @@ def masked(tokens: torch.Tensor, places: list[tuple[int, int]]) -> tuple[torch.T
     return corrupted, targets
 
 
-def layout_for(tokens: torch.Tensor, targets: torch.Tensor) -> BatchLayout:
-    return batch_layout(tokens, targets.ne(PAD), PAD, MASK)
+def layout_for(tokens: torch.Tensor, targets: torch.Tensor, early: torch.Tensor | None = None) -> BatchLayout:
+    return batch_layout(tokens, targets.ne(PAD), PAD, MASK, early)

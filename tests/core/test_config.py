@@ -2,7 +2,14 @@
 
 import pytest
 
-from mae_lm_fairseq.core.config import PRESETS, SIZES, MaskedAutoencoderConfig, preset_values
+from mae_lm_fairseq.core.config import (
+    PRESETS,
+    SIZES,
+    DecoderAttention,
+    MaskedAutoencoderConfig,
+    MaskJoin,
+    preset_values,
+)
 
 
 @pytest.mark.parametrize(
@@ -25,11 +32,41 @@ def test_sizes(size, shape):
     )
 
 
-def test_presets_of_a_size_differ_in_where_the_masks_join_alone():
-    for size in SIZES:
-        mae_lm, roberta = (vars(MaskedAutoencoderConfig(**preset_values(preset, size))) for preset in PRESETS)
-        different = {name for name in mae_lm if mae_lm[name] != roberta[name]}
-        assert different <= {"mask_join", "decoder_layers", "decoder_relative_buckets"}
+DIFFERENCES = {
+    "mae_lm": set(),
+    "mae_lm_roberta": {"mask_join", "decoder_layers", "decoder_relative_buckets"},
+    "mae_lm_3ml_self": {"decoder_layers"},
+    "mae_lm_3ml_cross": {"decoder_layers", "decoder_attention"},
+    "mae_lm_mask_later": {"mask_join", "decoder_layers", "decoder_relative_buckets"},
+}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("size", SIZES)
+def test_presets_of_a_size_differ_in_what_happens_to_the_masks_alone(preset, size):
+    mae_lm, other = (vars(MaskedAutoencoderConfig(**preset_values(name, size))) for name in ("mae_lm", preset))
+    assert {name for name in mae_lm if mae_lm[name] != other[name]} <= DIFFERENCES[preset]
+
+
+def test_the_knob_is_how_many_layers_do_not_see_masks():
+    found = {preset: MaskedAutoencoderConfig(**preset_values(preset, "base")).layers_before_masks for preset in PRESETS}
+    assert found == {
+        "mae_lm_roberta": 0,
+        "mae_lm_mask_later": 6,
+        "mae_lm_3ml_self": 12,
+        "mae_lm_3ml_cross": 12,
+        "mae_lm": 12,
+    }
+    later = MaskedAutoencoderConfig(**{**preset_values("mae_lm_mask_later", "base"), "mask_join_layer": 9})
+    assert later.layers_before_masks == 9
+
+
+def test_the_decoder_is_shaped_like_the_encoder_unless_it_is_said_otherwise():
+    config = MaskedAutoencoderConfig()
+    assert config.decoder[1:4] == config.encoder[1:4] == (768, 3072, 12)
+    narrow = MaskedAutoencoderConfig(decoder_embed_dim=512, decoder_ffn_embed_dim=2048, decoder_attention_heads=8)
+    assert narrow.decoder[1:4] == (512, 2048, 8)
+    assert narrow.encoder == config.encoder
 
 
 @pytest.mark.parametrize(
@@ -50,6 +87,34 @@ def test_presets_of_a_size_differ_in_where_the_masks_join_alone():
         ({"relative_buckets": 32, "relative_max_distance": 8}, ["--relative-max-distance 8", "--relative-buckets 32"]),
         ({"dropout": 1.0}, ["--dropout 1.0"]),
         ({"attention_dropout": -0.1}, ["--attention-dropout -0.1"]),
+        ({"mask_join_layer": 3}, ["--mask-join-layer 3", "--mask-join decoder"]),
+        ({"preset": "mae_lm_roberta", "mask_join_layer": 3}, ["--mask-join-layer 3", "--mask-join embeddings"]),
+        ({"preset": "mae_lm_mask_later", "mask_join_layer": 0}, ["--mask-join-layer 0", "--encoder-layers 12"]),
+        ({"preset": "mae_lm_mask_later", "mask_join_layer": 12}, ["--mask-join-layer 12", "--encoder-layers 12"]),
+        ({"preset": "mae_lm_mask_later", "encoder_layers": 1}, ["--mask-join-layer 0", "--encoder-layers 1"]),
+        ({"preset": "mae_lm_mask_later", "decoder_layers": 2}, ["--mask-join encoder", "--decoder-layers 2"]),
+        ({"mask_join": MaskJoin.encoder}, ["--mask-join encoder", "--decoder-layers 4"]),
+        ({"preset": "mae_lm_mask_later", "renumber_visible": True}, ["--renumber-visible", "--mask-join encoder"]),
+        ({"preset": "mae_lm_roberta", "renumber_visible": True}, ["--renumber-visible", "--mask-join embeddings"]),
+        *(
+            ({"preset": "mae_lm_roberta", name: value}, [f"--{name.replace('_', '-')}", "--decoder-layers 0"])
+            for name, value in (
+                ("decoder_attention", DecoderAttention.cross),
+                ("decoder_embed_dim", 512),
+                ("decoder_ffn_embed_dim", 512),
+                ("decoder_attention_heads", 8),
+                ("decoder_share_positions", True),
+                ("reset_mask_states", True),
+            )
+        ),
+        ({"decoder_embed_dim": 0}, ["--decoder-embed-dim 0"]),
+        ({"decoder_attention_heads": -1}, ["--decoder-attention-heads -1"]),
+        ({"decoder_embed_dim": 512}, ["--decoder-embed-dim 512", "--decoder-attention-heads 12"]),
+        ({"decoder_attention_heads": 7}, ["--decoder-embed-dim 768", "--decoder-attention-heads 7"]),
+        (
+            {"decoder_embed_dim": 384, "decoder_share_positions": True},
+            ["--decoder-share-positions", "--decoder-embed-dim 384", "--encoder-embed-dim 768"],
+        ),
         ({"max_positions": 0}, ["--max-positions 0"]),
         ({"init_std": 0.0}, ["--init-std 0.0"]),
     ],

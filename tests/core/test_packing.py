@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mae_lm_fairseq.core.packing import batch_layout, from_rows, pack, restore, to_rows, unpack
+from mae_lm_fairseq.core.packing import batch_layout, from_rows, pack, places, renumbered, restore, to_rows, unpack
 
 P, M = 1, 9
 TOKENS = torch.tensor(
@@ -40,6 +40,30 @@ def test_a_predicted_token_that_is_no_mask_stays_visible(layout):
     assert layout.predicted.index.tolist() == [2, 3, 6]
     assert layout.predicted_in_sequence.tolist() == [2, 3, 6]
     assert 3 in layout.visible.index.tolist()
+
+
+def test_decoded_is_what_is_masked_or_predicted(layout):
+    assert layout.masked.index.tolist() == [2, 6]
+    assert layout.decoded.index.tolist() == [2, 3, 6]
+    assert places(layout.masked, layout.decoded).tolist() == [0, 2]
+    unpredicted = batch_layout(TOKENS, torch.zeros_like(PREDICTED), pad=P, mask=M)
+    assert unpredicted.decoded.index.tolist() == [2, 6]
+
+
+def test_early_masks_are_visible_and_masked():
+    early = torch.zeros_like(PREDICTED)
+    early[1, 1] = early[0, 3] = early[2, 0] = True  # a mask, a word and padding: only the first can be early
+    layout = batch_layout(TOKENS, PREDICTED, pad=P, mask=M, early_masks=early)
+    assert layout.visible.index.tolist() == [0, 1, 3, 4, 5, 6, 7]
+    assert layout.early_in_visible.tolist() == [5]
+    assert layout.masked.index.tolist() == [2, 6]
+
+
+def test_renumbered_rows_count_from_zero(layout):
+    numbered = renumbered(layout.visible)
+    assert numbered.positions.tolist() == [0, 1, 2, 3, 0, 1]
+    assert numbered.row_positions.tolist() == [[0, 1, 2, 3]]
+    assert numbered.index is layout.visible.index
 
 
 def test_rows_and_back(layout):
@@ -81,4 +105,5 @@ def test_empty_batches(shape):
     tokens = torch.zeros(shape, dtype=torch.int64)
     layout = batch_layout(tokens, tokens.ne(P), pad=P, mask=M)
     assert layout.sequence.index.numel() == 0
+    assert renumbered(layout.visible).positions.numel() == 0
     assert to_rows(torch.zeros(0, 3), layout.sequence).shape == (shape[0], 0, 3)

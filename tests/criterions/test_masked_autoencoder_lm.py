@@ -12,10 +12,20 @@ from mae_lm_fairseq.criterions.masked_autoencoder_lm import MaskedAutoencoderLMC
 
 from ..training import batches, parse, set_up
 
+SETTINGS = [
+    "mae_lm_tiny",
+    "mae_lm_roberta_tiny",
+    "mae_lm_3ml_cross_tiny",
+    "mae_lm_mask_later_tiny",
+    "mae_lm_tiny --mask-in-encoder 0.5",
+    "mae_lm_3ml_cross_tiny --leave-unmasked-prob 0.1 --random-token-prob 0.1",
+]
 
-@pytest.fixture(params=["mae_lm_tiny", "mae_lm_roberta_tiny"])
+
+@pytest.fixture(params=SETTINGS)
 def setting(request, data_bin):
-    _, task, model, criterion = set_up(data_bin, arch=request.param)
+    arch, *options = request.param.split()
+    _, task, model, criterion = set_up(data_bin, *options, arch=arch)
     task.load_dataset("train")
     return task, model.eval(), criterion, batches(task)
 
@@ -71,7 +81,7 @@ def test_figures(setting):
     loss, _, log = criterion(model, batch)
     target = batch["target"]
     predicted = target.ne(task.dictionary.pad())
-    logits = model(batch["net_input"]["src_tokens"], masked_tokens=predicted)[0]
+    logits = model(**batch["net_input"], masked_tokens=predicted)[0]
     with metrics.aggregate() as aggregate:
         MaskedAutoencoderLMCriterion.reduce_metrics([log])
     values = aggregate.get_smoothed_values()
@@ -80,9 +90,10 @@ def test_figures(setting):
     assert values["ppl"] == pytest.approx(math.exp(loss.item() / n), rel=1e-3)
     right = (logits.argmax(-1) == target[predicted]).sum().item()
     assert values["accuracy"] == pytest.approx(100 * right / n, abs=5e-3)
-    tokens = batch["net_input"]["src_tokens"]
-    is_mae_lm = model.autoencoder.config.decoder_layers > 0
-    unseen = tokens.eq(task.mask_idx).sum().item() if is_mae_lm else 0
+    late = batch["net_input"]["src_tokens"].eq(task.mask_idx)
+    late &= ~batch["net_input"].get("early_masks", torch.zeros_like(late))
+    config = model.autoencoder.config
+    unseen = late.sum().item() * config.layers_before_masks / config.encoder_layers
     assert values["encoder_share"] == pytest.approx(100 * (1 - unseen / batch["ntokens"]), abs=0.05)
 
 

@@ -1,13 +1,11 @@
-"""Pretraining through the public commands: fairseq-train and fairseq-hydra-train."""
+"""Pretraining through fairseq-train."""
 
 import json
-import re
 import shutil
 
 import pytest
 import torch
 
-from ..conftest import ROOT
 from ..training import RECIPE
 
 PRESETS = ("mae_lm_tiny", "mae_lm_roberta_tiny")
@@ -99,26 +97,6 @@ def test_fairseqs_own_criterion_gives_the_same_training(train, tmp_path):
 def test_fairseqs_own_task_trains_our_model(train, tmp_path):
     done = train(tmp_path, "--task", "masked_lm", "--criterion", "masked_lm", "--max-update", 2)
     assert "num_updates=2" in done.stderr + done.stdout
-
-
-def test_hydra_trains_the_readmes_recipe(run_cli, data_bin, tmp_path):
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    recipe = re.search(r"^```yaml\n(.*?)^```", readme, flags=re.DOTALL | re.MULTILINE)[1]
-    recipe = recipe.replace("/path/to/mae_lm_fairseq", str(ROOT / "mae_lm_fairseq"))
-    recipe = recipe.replace("/path/to/data-bin", str(data_bin)).replace("max_update: 2000", "max_update: 2")
-    # Another architecture than the dataclass's defaults, and a value of its own.
-    recipe = recipe.replace("_name: mae_lm_tiny", "_name: mae_lm_roberta_tiny, encoder_layers: 2")
-    (tmp_path / "recipe.yaml").write_text(recipe)
-    command = ["fairseq-hydra-train", "--config-dir", tmp_path, "--config-name", "recipe"]
-    done = run_cli([*command, f"hydra.run.dir={tmp_path}"], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    trained = checkpoint(tmp_path / "checkpoints")
-    assert trained["cfg"]["model"]["mask_join"] == "embeddings"
-    assert trained["model"]["autoencoder.encoder.embed_tokens.weight"].shape[1] == 128
-    layers = {
-        int(found[1]) for found in map(re.compile(r".*encoder\.layers\.(\d+)\.").match, trained["model"]) if found
-    }
-    assert layers == {0, 1}
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,13 @@ from ..training import batches, parse, set_up
 
 ARCHITECTURES = [
     "mae_lm",
-    *(f"{preset}_{size}" for preset in ("mae_lm", "mae_lm_roberta") for size in ("tiny", "small", "base", "large")),
+    *(
+        f"{preset}_{size}"
+        for preset in ("mae_lm", "mae_lm_roberta", "mae_lm_3ml_self", "mae_lm_3ml_cross", "mae_lm_mask_later")
+        for size in ("tiny", "small", "base", "large")
+    ),
 ]
+TINY = [arch for arch in ARCHITECTURES if arch.endswith("_tiny")]
 
 
 def command_line(arch, *arguments):
@@ -45,52 +50,112 @@ def test_mae_lm_is_base():
     assert architecture_values("mae_lm") == architecture_values("mae_lm_base")
 
 
-@pytest.mark.parametrize("arch", ["mae_lm", "mae_lm_tiny", "mae_lm_roberta_large"])
+@pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_checkpoints_keep_every_value(arch):
     saved = OmegaConf.to_container(OmegaConf.create({"model": command_line(arch)}), enum_to_str=True)["model"]
     assert {name: saved[name] for name in architecture_values(arch)} == architecture_values(arch)
 
 
+NO_DECODER = ["--decoder-layers", 0, "--decoder-relative-buckets", 0]
+# Values, and what they are compared with, if that is not mae_lm_tiny.
 OPTIONS = {
-    "encoder-layers": 3,
-    "encoder-embed-dim": 32,
-    "encoder-ffn-embed-dim": 48,
-    "encoder-attention-heads": 2,
-    "decoder-layers": 1,
-    "max-positions": 80,
-    "relative-buckets": 0,
-    "relative-max-distance": 64,
-    "decoder-relative-buckets": 0,
-    "relative-bias-init": "normal",
-    "dropout": 0.3,
-    "attention-dropout": 0.3,
-    "decoder-dropout": 0.3,
-    "init-std": 0.1,
+    "mask-join": ("embeddings", NO_DECODER),
+    "mask-join-layer": (1, ["--arch", "mae_lm_mask_later_tiny", "--encoder-layers", 3, "--mask-join-layer", 2]),
+    "encoder-layers": (3, []),
+    "encoder-embed-dim": (32, []),
+    "encoder-ffn-embed-dim": (48, []),
+    "encoder-attention-heads": (2, []),
+    "decoder-layers": (1, []),
+    "decoder-attention": ("cross", []),
+    "decoder-embed-dim": (32, []),
+    "decoder-ffn-embed-dim": (48, []),
+    "decoder-attention-heads": (2, []),
+    "decoder-share-positions": (True, []),
+    "reset-mask-states": (True, ["--mask-in-encoder", 0.5]),
+    "renumber-visible": (True, []),
+    "max-positions": (80, []),
+    "relative-buckets": (0, []),
+    "relative-max-distance": (64, []),
+    "decoder-relative-buckets": (0, []),
+    "relative-bias-init": ("normal", []),
+    "dropout": (0.3, []),
+    "attention-dropout": (0.3, []),
+    "decoder-dropout": (0.3, []),
+    "init-std": (0.1, []),
 }
 
 
-def test_the_list_below_is_complete():
-    assert {name.replace("-", "_") for name in OPTIONS} | {"mask_join"} == set(architecture_values("mae_lm"))
+def test_the_list_above_is_complete():
+    assert {name.replace("-", "_") for name in OPTIONS} == set(architecture_values("mae_lm"))
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_each_option_changes_what_is_computed(data_bin, option):
-    arguments = ("--no-progress-bar",)
-    _, task, model, _ = set_up(data_bin, *arguments)
-    _, _, changed, _ = set_up(data_bin, f"--{option}", OPTIONS[option])
-    value = getattr(changed.autoencoder.config, option.replace("-", "_"))
-    assert getattr(value, "value", value) == OPTIONS[option]
+def test_each_option_changes_what_is_computed_and_is_kept(data_bin, option):
+    value, others = OPTIONS[option]
+    name, given = option.replace("-", "_"), [f"--{option}"] if OPTIONS[option][0] is True else [f"--{option}", value]
+    # MAE-LM has a decoder, what differs from it in where the masks join has none.
+    _, task, model, _ = set_up(data_bin, *([] if option == "mask-join" else others))
+    cfg, _, changed, _ = set_up(data_bin, *others, *given)
+    assert getattr(changed.autoencoder.config, name) == value
+    saved = OmegaConf.to_container(OmegaConf.create({"model": cfg.model}), enum_to_str=True)["model"]
+    assert core_config(OmegaConf.create(saved)) == changed.autoencoder.config
     shapes = [{name: p.shape for name, p in m.named_parameters()} for m in (model, changed)]
     if shapes[0] == shapes[1]:
-        # Far apart, so that --relative-max-distance matters too.
-        tokens = torch.randint(4, 100, (2, 64), generator=torch.Generator().manual_seed(0))
-        masked = torch.zeros_like(tokens, dtype=torch.bool)
-        tokens[:, 1], masked[:, 1] = task.mask_idx, True
-        outputs = []
-        for m in (model, changed):
-            torch.manual_seed(0)
-            outputs.append(m.train()(tokens, masked_tokens=masked)[0])
-        assert not torch.allclose(*outputs, atol=1e-6)
+        assert not torch.allclose(*(outputs(m, task.mask_idx) for m in (model, changed)), atol=1e-6)
+
+
+def outputs(model, mask):
+    """The predictions for two masked positions, far apart, so that --relative-max-distance matters too."""
+    tokens = torch.randint(4, 100, (2, 64), generator=torch.Generator().manual_seed(0))
+    masked = torch.zeros_like(tokens, dtype=torch.bool)
+    masked[:, 1] = masked[:, 40] = True
+    early = masked.clone()
+    early[:, 40] = False
+    torch.manual_seed(0)
+    return model.train()(tokens.masked_fill(masked, mask), masked_tokens=masked, early_masks=early)[0]
+
+
+@pytest.mark.parametrize("option", ["decoder_attention", "mask_join"])
+def test_members_are_named_like_their_values(option):
+    """Hydra goes by the name, the command line by the value."""
+    knob = next(knob for knob in fields(MaskedAutoencoderConfig) if knob.name == option)
+    assert [member.name for member in knob.type] == [member.value for member in knob.type]
+    for member in knob.type:
+        values = {option: member.name}
+        if option == "mask_join" and member.name != "decoder":
+            values |= {"decoder_layers": 0, "decoder_relative_buckets": 0}
+        assert getattr(core_config(hydra("mae_lm_tiny", **values)), option) is member
+
+
+def test_hydra_takes_flags_and_unset_numbers():
+    config = core_config(hydra("mae_lm_tiny", decoder_share_positions=True, decoder_ffn_embed_dim=64))
+    assert config.decoder_share_positions is True
+    assert config.renumber_visible is False
+    assert (config.decoder_embed_dim, config.decoder_ffn_embed_dim) == (None, 64)
+
+
+# What stood in checkpoints when there were only these two presets.
+LAYER = [
+    *(f"{block}.{part}" for block in ("attention.qkv_proj", "attention.out_proj") for part in ("weight", "bias")),
+    *(
+        f"{block}.{part}"
+        for block in ("attention_layer_norm", "fc1", "fc2", "final_layer_norm")
+        for part in ("weight", "bias")
+    ),
+]
+STACK = ["embed_positions.weight", "embed_layer_norm.weight", "embed_layer_norm.bias", "relative_bias.weight"]
+STACK += [f"layers.{layer}.{name}" for layer in (0, 1) for name in LAYER]
+HEAD = ["weight", "bias", "dense.weight", "dense.bias", "layer_norm.weight", "layer_norm.bias"]
+
+
+@pytest.mark.parametrize(
+    ("arch", "stacks"), [("mae_lm_tiny", ("encoder", "decoder")), ("mae_lm_roberta_tiny", ("encoder",))]
+)
+def test_names_in_checkpoints_stay(data_bin, arch, stacks):
+    _, _, model, _ = set_up(data_bin, arch=arch)
+    names = {f"autoencoder.{stack}.{name}" for stack in stacks for name in STACK}
+    names |= {"autoencoder.encoder.embed_tokens.weight", *(f"autoencoder.lm_head.{name}" for name in HEAD)}
+    assert set(model.state_dict()) == names
 
 
 def test_mask_join_makes_a_roberta(data_bin):
@@ -105,7 +170,7 @@ def test_contradictions_end_in_one_line(data_bin):
         set_up(data_bin, "--encoder-attention-heads", 3)
 
 
-@pytest.fixture(params=["mae_lm_tiny", "mae_lm_roberta_tiny"])
+@pytest.fixture(params=TINY)
 def trained_on(request, data_bin):
     _, task, model, criterion = set_up(data_bin, arch=request.param)
     task.load_dataset("train")
@@ -162,15 +227,29 @@ def test_features_of_clean_text(trained_on):
 
 
 def test_mae_lm_has_no_features_at_masks(data_bin):
-    for arch, seen in (("mae_lm_tiny", False), ("mae_lm_roberta_tiny", True)):
+    for arch in TINY:
         _, task, model, _ = set_up(data_bin, arch=arch)
         features, _ = model.extract_features(torch.tensor([[0, 5, task.mask_idx, 6, 2]]))
-        assert bool(features[0, 2].any()) is seen
+        assert bool(features[0, 2].any()) is (arch in ("mae_lm_roberta_tiny", "mae_lm_mask_later_tiny"))
 
 
-def test_autocast_computes_in_bfloat16_and_keeps_float32_weights(data_bin):
-    _, task, exact, criterion = set_up(data_bin)
-    _, _, fast, _ = set_up(data_bin, "--autocast", "bf16")
+def test_inner_states_have_no_masks_below_the_join(data_bin):
+    _, task, model, _ = set_up(data_bin, "--encoder-layers", 3, "--mask-join-layer", 2, arch="mae_lm_mask_later_tiny")
+    tokens = torch.tensor([[0, 5, task.mask_idx, 6, 2]])
+    _, extra = model.eval()(tokens, return_all_hiddens=True)
+    assert [bool(state[0, 2].any()) for state in extra["inner_states"]] == [False, False, False, True]
+    assert all(state[0, 1].any() for state in extra["inner_states"])
+    assert extra["encoder_tokens"] == pytest.approx((4 + 4 + 5) / 3)
+
+
+PRECISIONS = [*TINY, "mae_lm_tiny --decoder-embed-dim 32", "mae_lm_tiny --decoder-attention cross"]
+
+
+@pytest.mark.parametrize("options", PRECISIONS)
+def test_autocast_computes_in_bfloat16_and_keeps_float32_weights(data_bin, options):
+    arch, *options = options.split()
+    _, task, exact, criterion = set_up(data_bin, *options, arch=arch)
+    _, _, fast, _ = set_up(data_bin, *options, "--autocast", "bf16", arch=arch)
     task.load_dataset("train")
     batch = batches(task)[0]
     assert fast(**batch["net_input"], layout=batch["layout"])[0].dtype is torch.bfloat16
@@ -189,9 +268,11 @@ def test_checkpoint_activations_reaches_the_network(data_bin):
         assert {stack.checkpoint_activations for stack in model.autoencoder.stacks()} == {wanted}
 
 
-def test_half_precision_weights(data_bin):
+@pytest.mark.parametrize("options", PRECISIONS)
+def test_half_precision_weights(data_bin, options):
     """What --bf16 makes of the model: everything in bfloat16 but the bias, the softmax and the loss."""
-    _, task, model, criterion = set_up(data_bin)
+    arch, *options = options.split()
+    _, task, model, criterion = set_up(data_bin, *options, arch=arch)
     task.load_dataset("train")
     batch = batches(task)[0]
     exact = criterion(model.eval(), batch)[0]

@@ -76,6 +76,57 @@ def test_masks_change_every_epoch_alike_with_any_number_of_workers(task_for):
     assert by_workers[2] == by_workers[0]
 
 
+def early_masks_by_sample(task, epoch, workers, batch_size=8):
+    found = {}
+    for batch in batches(task, epoch=epoch, workers=workers, batch_size=batch_size):
+        early = batch["net_input"]["early_masks"]
+        assert not early[batch["net_input"]["src_tokens"].ne(task.mask_idx)].any()
+        for sample, row in zip(batch["id"].tolist(), early, strict=True):
+            found[sample] = row.nonzero().flatten().tolist()
+    return found
+
+
+def test_early_masks_change_every_epoch_and_depend_on_the_sample_alone(task_for):
+    options = ("--mask-in-encoder", 0.5, "--mask-prob", 0.5)
+    wanted = [early_masks_by_sample(task_for(*options), epoch, workers=0) for epoch in (1, 2)]
+    changed = [wanted[0][sample] != wanted[1][sample] for sample in wanted[0]]
+    assert np.mean(changed) > 0.9
+    task = task_for(*options)
+    for epoch in (1, 2):
+        assert early_masks_by_sample(task, epoch, workers=2) == wanted[epoch - 1]
+        assert early_masks_by_sample(task_for(*options), epoch, workers=1, batch_size=5) == wanted[epoch - 1]
+    assert early_masks_by_sample(task_for(*options, "--seed", 2), 1, workers=0) != wanted[0]
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
+def test_the_share_of_masks_in_the_encoder(task_for, share):
+    task = task_for("--mask-in-encoder", share, "--mask-prob", 0.5)
+    without = batches(task_for("--mask-prob", 0.5))
+    masks = early = 0
+    for batch, plain in zip(batches(task), without, strict=True):
+        tokens, layout = batch["net_input"]["src_tokens"], batch["layout"]
+        assert torch.equal(tokens, plain["net_input"]["src_tokens"])
+        assert torch.equal(batch["target"], plain["target"])
+        seen = torch.zeros_like(tokens).flatten().index_fill(0, layout.visible.index, 1).view_as(tokens).bool()
+        is_mask = tokens.eq(task.mask_idx)
+        assert torch.equal(seen & is_mask, batch["net_input"]["early_masks"])
+        assert torch.equal(seen & ~is_mask, ~is_mask & tokens.ne(task.dictionary.pad()))
+        masks, early = masks + int(is_mask.sum()), early + int((seen & is_mask).sum())
+    # At most a token in a sample of about 15 masked ones is rounded, and at random.
+    assert early / masks == pytest.approx(share, abs=0.02)
+
+
+def test_without_early_masks_batches_are_as_they_were(task_for):
+    """Their layout holds what it would hold without the option."""
+    task = task_for("--mask-in-encoder", 0)
+    for batch in batches(task):
+        assert "early_masks" not in batch["net_input"]
+        tokens = batch["net_input"]["src_tokens"].flatten()
+        expected = (tokens.ne(task.mask_idx) & tokens.ne(task.dictionary.pad())).nonzero().flatten()
+        assert torch.equal(batch["layout"].visible.index, expected)
+        assert batch["layout"].early_in_visible.numel() == 0
+
+
 def test_a_run_that_starts_in_a_later_epoch_draws_that_epochs_masks(task_for):
     from_the_start = task_for()
     wanted = [masks_by_sample(from_the_start, epoch, workers=1) for epoch in (1, 2, 3)][2]
@@ -115,6 +166,7 @@ def test_validation_masks_stay(task_for):
     ("option", "values"),
     [
         ("--mask-prob", (0.15, 0.5)),
+        ("--mask-prob", (0.5, 0.8)),
         ("--leave-unmasked-prob", (0.0, 0.5)),
         ("--random-token-prob", (0.0, 0.5)),
         ("--tokens-per-sample", (32, 16)),
@@ -164,6 +216,13 @@ def test_whole_words(task_for):
         (["--mask-prob", 1], "--mask-prob"),
         (["--leave-unmasked-prob", 0.6, "--random-token-prob", 0.6], "--random-token-prob"),
         (["--random-token-prob", -0.1], "--random-token-prob"),
+        (["--mask-in-encoder", 1.5], "--mask-in-encoder"),
+        (["--mask-in-encoder", -0.5], "--mask-in-encoder"),
+        (["--reset-mask-states"], "--reset-mask-states .* --mask-in-encoder 0"),
+        (
+            ["--mask-in-encoder", 0.5, "--arch", "mae_lm_roberta_tiny"],
+            "--mask-in-encoder 0.5 .* --mask-join embeddings",
+        ),
         (["--freq-weighted-replacement"], "--freq-weighted-replacement"),
         (["--mask-stdev", -1], "--mask-stdev"),
         (["--tokens-per-sample", 3], "--tokens-per-sample"),

@@ -1,0 +1,46 @@
+"""``python -m mae_lm_fairseq.recipes.hydra``: print a recipe as YAML for ``fairseq-hydra-train``."""
+
+import sys
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from ..errors import UserError
+from ..models.mae_lm import architecture_values
+from .machine import share
+from .pretrain import PACKAGE, arithmetic
+from .settings import recipe, settings
+
+ADVICE = "# For N processes divide optimization.update_freq by N; on GPUs add common.fp16=true (or common.bf16=true)."
+USAGE = "usage: python -m mae_lm_fairseq.recipes.hydra PRESET DATA_BIN SAVE_DIR > recipe.yaml"
+
+
+def as_yaml(architecture: str, data: str, save_dir: str) -> str:
+    """The recipe of an architecture for one process, with every value of the network spelled out.
+
+    Paths become absolute, because Hydra changes the working directory.
+
+    Raises:
+        UserError: there is no such architecture.
+    """
+    chosen = settings(architecture)
+    rows = recipe(architecture)
+    batch_size, accumulated = share(rows["sequences"].value, 1, chosen["dataset"]["batch_size"], smaller=False)
+    chosen["common"]["user_dir"] = str(PACKAGE)
+    chosen["task"]["data"] = str(Path(data).resolve())
+    chosen["checkpoint"]["save_dir"] = str(Path(save_dir).resolve())
+    chosen["optimization"]["update_freq"] = [accumulated]
+    chosen["model"] = {"_name": architecture, **architecture_values(architecture), **chosen["model"]}
+    taken = arithmetic(batch_size, accumulated, 1, rows["tokens"].value, rows["updates"].value)
+    return "\n".join([f"# {architecture}: {taken}", ADVICE, OmegaConf.to_yaml(OmegaConf.create(chosen))])
+
+
+def main(arguments: list[str]) -> None:
+    """Print."""
+    if len(arguments) != 3:
+        raise UserError(USAGE)
+    print(as_yaml(*arguments), end="")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,84 @@
+"""``scripts/pretrain.sh``: train an architecture with its recipe, on whatever machine this is."""
+
+import logging
+import os
+import shlex
+import sys
+import warnings
+from pathlib import Path
+
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.utils import split_paths
+from omegaconf import DictConfig
+
+from ..errors import UserError
+from .machine import meeting, precision, processes, share
+from .settings import as_arguments, recipe, settings
+
+PACKAGE = Path(__file__).resolve().parent.parent
+USAGE = "usage: scripts/pretrain.sh PRESET DATA_BIN SAVE_DIR [fairseq-train flags]"
+
+
+def understand(words: list[str]) -> DictConfig:
+    """What fairseq-train makes of its arguments."""
+    return convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), words))
+
+
+def complete(architecture: str, data: str, save_dir: str, extra: list[str]) -> list[str]:
+    """All arguments of fairseq-train: the recipe's, this machine's, and at the end, where they win, the user's.
+
+    Raises:
+        UserError: there is no such architecture, or the sequences of an update cannot be shared by the processes.
+    """
+    chosen = settings(architecture)
+    begin = [data, "--user-dir", str(PACKAGE), "--save-dir", save_dir]
+    # 0 stands for what the user did not give.
+    asked = understand([*begin, *as_arguments(chosen), "--batch-size", "0", "--update-freq", "0", *extra])
+    chosen["common"] |= precision(asked)
+    chosen["distributed_training"] = meeting(asked)
+    if asked.optimization.update_freq == [0]:
+        number, _ = processes(understand([*begin, *as_arguments(chosen), *extra]))
+        sequences = recipe(architecture)["sequences"].value
+        batch_size = asked.dataset.batch_size or chosen["dataset"]["batch_size"]
+        batch_size, accumulated = share(sequences, number, batch_size, smaller=not asked.dataset.batch_size)
+        chosen["dataset"]["batch_size"] = batch_size
+        chosen["optimization"]["update_freq"] = [accumulated]
+    return [*begin, *as_arguments(chosen), *extra]
+
+
+def arithmetic(batch_size: int, accumulated: int, number_of_processes: int, tokens: int, updates: int) -> str:
+    """What a training takes in, in one sentence."""
+    sequences = batch_size * accumulated * number_of_processes
+    processes = "1 process" if number_of_processes == 1 else f"{number_of_processes} processes"
+    return (
+        f"{sequences:,} sequences ({batch_size} a batch x {accumulated} accumulated x {processes}) "
+        f"x {tokens} tokens = {sequences * tokens:,} tokens an update at most; "
+        f"{updates:,} updates = {sequences * tokens * updates:,} tokens"
+    )
+
+
+def main(arguments: list[str]) -> None:
+    """Say what will be trained, and become fairseq-train."""
+    logging.getLogger().setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", category=UserWarning)  # hydra's; fairseq-train repeats them
+    if len(arguments) < 3 or any(word.startswith("-") for word in arguments[:3]):
+        raise UserError(USAGE)
+    architecture, data, save_dir, *extra = arguments
+    recipe(architecture)
+    for path in split_paths(data):
+        if not os.path.isdir(path):
+            raise UserError(f"{path}: no such directory; preprocess/pretrain/prepare.py makes a data-bin")
+    words = complete(architecture, data, save_dir, extra)
+    cfg = understand(words)
+    number, rank = processes(cfg)
+    if rank == 0:
+        accumulated = cfg.optimization.update_freq[0]
+        taken = (cfg.dataset.batch_size, accumulated, number, cfg.task.tokens_per_sample, cfg.optimization.max_update)
+        print(f"{architecture}: {arithmetic(*taken)}\n{shlex.join(['fairseq-train', *words])}", flush=True)
+    # In this process logging is not set up as fairseq-train expects it: some import of fairseq's was quicker.
+    os.execv(sys.executable, [sys.executable, "-m", "fairseq_cli.train", *words])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

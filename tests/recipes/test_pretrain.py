@@ -1,0 +1,184 @@
+"""``scripts/pretrain.sh``: what it makes of a preset, flags and a machine; a short training."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.recipes.machine import share
+from mae_lm_fairseq.recipes.pretrain import complete, processes, understand
+from mae_lm_fairseq.recipes.settings import ARCHITECTURES, recipe
+
+from ..conftest import ROOT
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # hydra's, some for each configuration
+
+ELSEWHERE = ["--distributed-init-method", "tcp://localhost:1", "--distributed-rank", "0", "--distributed-world-size"]
+
+
+def configured(architecture, *extra):
+    return understand(complete(architecture, "data", "saved", list(extra)))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_fairseq_understands_every_recipe(architecture):
+    cfg = configured(architecture)
+    rows = {row: cell.value for row, cell in recipe(architecture).items()}
+    assert cfg.model._name == architecture
+    understood = {
+        "tokens": cfg.task.tokens_per_sample,
+        "sequences": cfg.dataset.batch_size * cfg.optimization.update_freq[0],
+        "updates": cfg.optimization.max_update,
+        "lr": cfg.optimization.lr[0],
+        "warmup": cfg.lr_scheduler.warmup_updates,
+        "dropout": cfg.model.dropout,
+        "attention_dropout": cfg.model.attention_dropout,
+        "weight_decay": cfg.optimizer.weight_decay,
+        "betas": tuple(float(beta) for beta in cfg.optimizer.adam_betas.strip("()").split(",")),
+        "eps": cfg.optimizer.adam_eps,
+        "clip_norm": cfg.optimization.clip_norm,
+        "mask_prob": cfg.task.mask_prob,
+        "kept": cfg.task.leave_unmasked_prob,
+        "random": cfg.task.random_token_prob,
+    }
+    assert understood == {row: rows[row] for row in understood}
+    assert cfg.lr_scheduler.total_num_update == rows["updates"]
+
+
+@pytest.mark.parametrize("size", ["tiny", "base"])
+def test_presets_of_a_size_differ_in_the_architecture_alone(size):
+    presets = {preset for preset, other in ARCHITECTURES.values() if other == size}
+    of_mae_lm = complete(f"mae_lm_{size}", "data", "saved", [])
+    for preset in presets - {"mae_lm"}:
+        words = complete(f"{preset}_{size}", "data", "saved", [])
+        options = {option for option, a, b in zip(words, words[1:], of_mae_lm[1:], strict=False) if a != b}
+        assert options == ({"--arch", "--mask-prob"} if "3ml" in preset else {"--arch"})
+
+
+def test_flags_win_and_the_number_of_sequences_is_kept():
+    cfg = configured("mae_lm_base", "--lr", "1e-5", "--batch-size", "16", "--mask-prob", "0.4")
+    assert (cfg.optimization.lr, cfg.task.mask_prob) == ([1e-5], 0.4)
+    assert (cfg.dataset.batch_size, cfg.optimization.update_freq) == (16, [128])
+    assert configured("mae_lm_base", *ELSEWHERE, "16").optimization.update_freq == [4]
+    many = configured("mae_lm_base", *ELSEWHERE, "256")
+    assert (many.dataset.batch_size, many.optimization.update_freq) == (8, [1])
+    own = configured("mae_lm_base", "--batch-size", "48", "--update-freq", "1")
+    assert (own.dataset.batch_size, own.optimization.update_freq) == (48, [1])
+
+
+@pytest.mark.parametrize(
+    ("number", "batch_size", "smaller", "expected"),
+    [(1, 32, True, (32, 64)), (8, 32, True, (32, 8)), (128, 32, True, (16, 1)), (8, 64, False, (64, 4))],
+)
+def test_shares(number, batch_size, smaller, expected):
+    assert share(2048, number, batch_size, smaller) == expected
+
+
+@pytest.mark.parametrize(("number", "batch_size", "smaller"), [(24, 32, True), (4096, 32, True), (64, 64, False)])
+def test_shares_that_are_not_equal_are_refused(number, batch_size, smaller):
+    with pytest.raises(UserError, match=rf"2,048 .*{number} processes.*--batch-size.*--update-freq"):
+        share(2048, number, batch_size, smaller)
+
+
+class TestOnGPUs:
+    """What a process sees on a node with GPUs. There are none here: it is only asked what it would do."""
+
+    @pytest.fixture
+    def node(self, monkeypatch):
+        """``node(gpus, NAME=value...)``: GPUs and environment of a node."""
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+        def pretend(gpus, **environment):
+            monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+            for name, value in environment.items():
+                monkeypatch.setenv(name, str(value))
+
+        return pretend
+
+    def test_precision(self, node):
+        node(1)
+        assert configured("mae_lm_base").common.fp16
+        for other in (["--bf16"], ["--autocast", "bf16"], ["--cpu"]):
+            assert not configured("mae_lm_base", *other).common.fp16
+        assert configured("mae_lm_base", "--bf16").common.bf16
+        assert configured("mae_lm_base", "--memory-efficient-fp16").common.memory_efficient_fp16
+
+    def test_one_node(self, node):
+        node(8)
+        cfg = configured("mae_lm_base", "--distributed-world-size", "8")  # what fairseq takes where it sees 8
+        assert processes(cfg) == (8, 0)
+        assert cfg.optimization.update_freq == [8]
+
+    @pytest.mark.parametrize("gpus", [1, 8])
+    def test_torchrun(self, node, gpus):
+        node(gpus, MASTER_ADDR="node0", MASTER_PORT=29500, WORLD_SIZE=4 * gpus, RANK=0)
+        cfg = configured("mae_lm_base")
+        assert processes(cfg) == (4 * gpus, 0)
+        assert cfg.optimization.update_freq == [64 // (4 * gpus)]
+
+    @pytest.mark.parametrize(("tasks_per_node", "gpus"), [(1, 8), (8, 8), (1, 1)])
+    def test_slurm(self, node, tmp_path, monkeypatch, tasks_per_node, gpus):
+        scontrol = tmp_path / "scontrol"
+        scontrol.write_text("#!/bin/sh\necho node0; echo node1\n")
+        scontrol.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+        tasks = 2 * tasks_per_node
+        job = {"SLURM_JOB_ID": 123456, "SLURM_STEP_NODELIST": "node[0-1]", "SLURM_NNODES": 2, "SLURM_NODEID": 0}
+        job |= {"SLURM_STEP_NUM_TASKS": tasks, "SLURM_NTASKS": tasks, "SLURM_PROCID": 0, "SLURM_LOCALID": 0}
+        node(gpus, **job)
+        cfg = configured("mae_lm_base")
+        assert processes(cfg) == (2 * gpus, 0)
+        assert cfg.optimization.update_freq == [64 // (2 * gpus)]
+        assert 10_000 <= cfg.distributed_training.distributed_port < 60_000
+
+
+def test_trains_on_a_cpu(run_script, data_bin, tmp_path):
+    few = ["--cpu", "--max-update", "3", "--num-workers", "0", "--disable-validation", "--batch-size", "16"]
+    done = run_script("mae_lm_tiny", data_bin, tmp_path / "saved", *few)
+    assert done.returncode == 0, done.stderr
+    summary, command, *_ = done.stdout.splitlines()
+    assert "32 sequences (16 a batch x 2 accumulated x 1 process) x 64 tokens = 2,048 tokens an update" in summary
+    assert summary.endswith("3 updates = 6,144 tokens")
+    assert command.startswith(f"fairseq-train {data_bin} ")
+    trained = torch.load(tmp_path / "saved" / "checkpoint_last.pt", weights_only=False)  # our own run wrote it
+    assert trained["optimizer_history"][-1]["num_updates"] == 3
+    assert trained["cfg"]["model"]["dropout"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["mae_lm_huge", ".", "saved"], "mae_lm_huge; the presets are mae_lm_tiny, "),
+        (["mae_lm_tiny", "nowhere", "saved"], "nowhere: no such directory"),
+        (["mae_lm_tiny", "."], "usage: scripts/pretrain.sh PRESET DATA_BIN SAVE_DIR"),
+        (["mae_lm_base", ".", "saved", "--cpu", "--batch-size", "48"], "2,048 sequences"),
+    ],
+)
+def test_mistakes_end_in_one_line(run_script, arguments, named):
+    done = run_script(*arguments)
+    assert done.returncode == 1
+    *_, last = done.stderr.strip().splitlines()
+    assert last.startswith("error: ")
+    assert named in last
+    assert "Traceback" not in done.stderr
+
+
+def test_help(run_script):
+    done = run_script("--help")
+    assert done.returncode == 0
+    assert "torchrun" in done.stdout
+    assert "set -e" not in done.stdout
+
+
+@pytest.fixture
+def run_script(run_cli):
+    """``run_script(*arguments)`` runs scripts/pretrain.sh with this Python."""
+
+    def run(*arguments):
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        return run_cli(["/bin/bash", ROOT / "scripts" / "pretrain.sh", *arguments], env={"PATH": path})
+
+    return run
