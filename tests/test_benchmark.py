@@ -9,15 +9,14 @@ import pytest
 
 from mae_lm_fairseq.benchmarks import report
 from mae_lm_fairseq.benchmarks.batches import PAD, Case, draw_batch
+from mae_lm_fairseq.benchmarks.data_pipeline import GPUDemand, measure_pipeline
 from mae_lm_fairseq.benchmarks.figure import draw
 from mae_lm_fairseq.benchmarks.measurement import Results, Row, measure
 from mae_lm_fairseq.benchmarks.settings import SETTINGS, Setting, Subject, subjects
 
 from .conftest import ROOT
 
-TINY = Setting(
-    2, 2, 32, 2, 100, 16, 4, "cpu", ("fp32",), steps=2, together=40, matrix=64, extras=False, compiling=False
-)
+TINY = Setting(2, 2, 32, 2, 100, 16, 4, "cpu", ("fp32",), steps=2, together=40, matrix=64, extras=False, compiled=())
 
 
 def run_script(monkeypatch, *arguments):
@@ -142,3 +141,13 @@ def test_figure_of_a_sweep(tmp_path):
     rows += [replace(rows[0], case=Case(8, 8)), replace(rows[0], case=setting.case(mask_prob=0.5))]
     draw(Results(setting, rows), tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 0
+
+
+def test_data_pipeline_against_the_demand_of_a_gpu(data_bin):
+    figures = [measure_pipeline(data_bin, 32, 3, GPUDemand(flops)) for flops in (1e12, 4e14)]
+    assert figures[1]["samples_per_second_of_the_gpu"] == pytest.approx(
+        400 * figures[0]["samples_per_second_of_the_gpu"]
+    )
+    for each in figures:
+        need = each["samples_per_second_of_the_gpu"] / each["samples_per_second_of_a_worker"]
+        assert need <= each["workers_needed"] < need + 1

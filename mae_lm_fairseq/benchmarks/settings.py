@@ -28,10 +28,10 @@ class Setting:
     together: int
     """Processes that take turns: as many as the memory of a common machine holds."""
     extras: bool = True
-    """Whether there is time for more than the headlines: everything uncompiled too, ragged batches, Hugging Face's
-    models, fairseq's Adam."""
-    compiling: bool = True
-    """Whether to measure what ``--compile`` gives."""
+    """Whether there is time for more than the headlines: ragged batches, Hugging Face's models, all in bf16 too,
+    fairseq's Adam."""
+    compiled: tuple[str, ...] = ("fp32", "bf16")
+    """The precisions in which to measure what ``--compile`` gives; it takes minutes at base size."""
     sweep_rows: tuple[int, ...] = ()
     sweep_lengths: tuple[int, ...] = ()
     sweep_masks: tuple[float, ...] = ()
@@ -62,7 +62,7 @@ _GPU_SWEEPS = {"sweep_lengths": (128, 256), "sweep_masks": (0.3, 0.5), "matrix":
 
 SETTINGS = {
     "cpu-small": replace(_SMALL, sweep_rows=(8, 32), sweep_lengths=(64, 256, 512), sweep_masks=(0.3, 0.5)),
-    "cpu-base": replace(_BASE, extras=False),
+    "cpu-base": replace(_BASE, extras=False, compiled=("bf16",)),
     "gpu-base": replace(_BASE, rows=64, device="cuda", precisions=("bf16",), steps=10, minutes=60, **_GPU_SWEEPS),
     "gpu-large": Setting(24, 4, 1024, 16, 32_000, 512, 32, "cuda", ("bf16",), steps=10, together=4, **_GPU_SWEEPS),
 }
@@ -124,13 +124,13 @@ def subjects(setting: Setting, authors: Path | None) -> list[list[Subject]]:
     full = (setting.case(),)
     first, *others = setting.precisions
     found = [_authors(setting, first, full, authors)] if authors else []
-    if setting.compiling:
+    if first in setting.compiled:
         found += _ours(setting, first, full, "--compile")
+    found += _ours(setting, first, full)
     for precision in others:
-        found += _ours(setting, precision, full, "--compile")[:1] if setting.compiling else []
-        found += [_authors(setting, precision, full, authors)] if authors else []
+        found += _ours(setting, precision, full, "--compile")[:1] if precision in setting.compiled else []
+        found += [_authors(setting, precision, full, authors)] if authors and setting.extras else []
         found += _ours(setting, precision, full)[: 2 if setting.extras else 1]
-    found += _ours(setting, first, full)[: 3 if setting.extras or not setting.compiling else 1]
     found += _peers(setting)
     if setting.extras:
         found.append(replace(_ours(setting, first, full)[0], name="mae_lm_fairseq_adam", optimizer="fairseq"))
@@ -165,10 +165,9 @@ def _peers(setting: Setting) -> Iterable[Subject]:
         first = precision == setting.precisions[0]
         ending = "" if first else f"_{precision}"
         options = (*plain, "--autocast", "bf16") if precision == "bf16" else plain
-        if setting.compiling and first:  # compiling takes half a minute of the few there are
+        if first and precision in setting.compiled:  # compiling takes half a minute of the few there are
             yield _our(setting, "roberta_plain", precision, cases, 0, *options, "--compile")
-        if setting.extras or not setting.compiling:
-            yield _our(setting, f"roberta_plain{ending}_eager", precision, cases, 0, *options)
+        yield _our(setting, f"roberta_plain{ending}_eager", precision, cases, 0, *options)
         yield _fairseq_roberta(setting, f"fairseq_roberta{ending}", precision, cases)
         if setting.extras:
             yield Subject(f"hf_roberta{ending}", "hugging_face", precision, cases, ("RobertaForMaskedLM",))

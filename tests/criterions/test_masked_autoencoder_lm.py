@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from fairseq import criterions
+from fairseq import criterions, utils
 from fairseq.logging import metrics
 
 from mae_lm_fairseq.core.packing import batch_layout
@@ -102,3 +102,20 @@ def test_nothing_is_logged_of_an_update_without_masked_tokens():
     with metrics.aggregate() as aggregate:
         MaskedAutoencoderLMCriterion.reduce_metrics([log, log])
     assert aggregate.get_smoothed_values() == {"encoder_share": 100.0}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="about GPUs")
+@pytest.mark.parametrize(
+    "arch", ["mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_cross_tiny", "mae_lm_mask_later_tiny"]
+)
+def test_a_step_never_waits_for_the_gpu(data_bin, arch):
+    _, task, model, criterion = set_up(data_bin, arch=arch)
+    task.load_dataset("train")
+    model.cuda().train()
+    for batch in batches(task)[:3]:
+        sample = utils.move_to_cuda(batch)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            criterion(model, sample)[0].backward()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")

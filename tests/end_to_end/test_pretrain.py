@@ -3,8 +3,11 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
+
+from mae_lm_fairseq.experiments.training_log import loss_curve
 
 from ..training import RECIPE
 
@@ -83,6 +86,21 @@ def test_learns_validates_and_keeps_the_best(train, tmp_path, arch):
     assert float(best["extra_state"]["best"]) == pytest.approx(max(accuracies), abs=0.01)
     assert len(list((tmp_path / "board").glob("valid/events*"))) == 1
     assert not list((tmp_path / "saved").glob("*.tmp"))
+
+
+def test_bfloat16_on_a_cpu_learns_what_float32_learns(train, tmp_path):
+    curves = []
+    for precision in ("none", "bf16"):
+        options = ["--max-update", 200, "--total-num-update", 200, "--lr", 5e-3, "--log-interval", 20]
+        options += ["--log-format", "json", "--encoder-embed-dim", 64, "--autocast", precision]
+        log = tmp_path / f"{precision}.log"
+        log.write_text(train(tmp_path / precision, *options, "--no-save").stderr)
+        curves.append(loss_curve(log, "train_inner")[1])
+    assert len(curves[0]) == len(curves[1]) == 10
+    assert curves[0][-1] < curves[0][0] - 0.3
+    assert not np.array_equal(*curves)
+    # Same batches, masks and dropout; matrix products keep 8 bits.
+    np.testing.assert_allclose(curves[1], curves[0], rtol=0.01)
 
 
 def test_fairseqs_own_criterion_gives_the_same_training(train, tmp_path):

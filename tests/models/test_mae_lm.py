@@ -1,5 +1,6 @@
 """The model in fairseq's registries: its architectures, its options, its outputs."""
 
+import logging
 from dataclasses import fields
 
 import pytest
@@ -9,6 +10,7 @@ from fairseq.dataclass.initialize import add_defaults
 from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf
 
+from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.models.mae_lm import MAELMModel, architecture_values, core_config
@@ -281,3 +283,27 @@ def test_half_precision_weights(data_bin, options):
     assert loss.item() == pytest.approx(exact.item(), rel=1e-2)
     loss.backward()
     assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+def test_the_attention_backend_is_chosen_once_and_logged(data_bin, caplog):
+    _, task, model, criterion = set_up(data_bin)
+    _, _, by_hand, _ = set_up(data_bin, "--attention-backend", "sdpa")
+    task.load_dataset("train")
+    with caplog.at_level(logging.INFO, logger="mae_lm_fairseq"):
+        for batch in batches(task)[:2]:
+            criterion(model, batch)
+            criterion(by_hand, batch)
+    (line,) = [record.getMessage() for record in caplog.records if "attention backend" in record.getMessage()]
+    assert line == "attention backend on cpu: eager"
+    for each, backend in ((model, AttentionBackend.eager), (by_hand, AttentionBackend.sdpa)):
+        assert [stack.attention_backend for stack in each.autoencoder.stacks()] == [backend] * 2
+
+
+def test_flex_is_refused_where_it_would_change_the_mathematics_or_cannot_train(data_bin):
+    with pytest.raises(UserError, match="no attention dropout; use sdpa"):
+        set_up(data_bin, "--attention-backend", "flex")
+    options = ["--attention-backend", "flex", "--attention-dropout", 0]
+    _, task, model, criterion = set_up(data_bin, *options)
+    task.load_dataset("train")
+    with pytest.raises(UserError, match="does not train on a CPU"):
+        criterion(model.train(), batches(task)[0])

@@ -1,0 +1,42 @@
+#!/usr/bin/env python
+"""How many batches a data worker makes, beside what a GPU takes.
+
+    scripts/benchmark_data.py DATA_BIN [--tokens-per-sample N] [--batches N] [--peak-tflops F] [--mfu F] [--json FILE]
+
+The samples are read, masked and laid out as fairseq-train does it, in one process. A GPU takes what MAE-LM base does
+at the given share of its peak rate.
+"""
+
+import argparse
+import json
+import logging
+from pathlib import Path
+
+from mae_lm_fairseq.benchmarks.data_pipeline import GPUDemand, measure_pipeline
+
+
+def main():
+    """Measure, and print one line a figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "data_bin", type=Path, metavar="DATA_BIN", help="a data directory of preprocess/pretrain/prepare.py"
+    )
+    parser.add_argument("--tokens-per-sample", type=int, default=512, metavar="N", help="default: 512")
+    parser.add_argument("--batches", type=int, default=50, metavar="N", help="batches of 32 samples (default: 50)")
+    parser.add_argument(
+        "--peak-tflops", type=float, default=989, metavar="F", help="of the GPU (default: an H100's, bf16)"
+    )
+    parser.add_argument("--mfu", type=float, default=0.45, metavar="F", help="share of the peak (default: 0.45)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go")
+    arguments = parser.parse_args()
+    logging.getLogger().setLevel(logging.WARNING)  # importing fairseq turned everybody's messages on
+    demand = GPUDemand(arguments.peak_tflops * 1e12 * arguments.mfu)
+    figures = measure_pipeline(arguments.data_bin, arguments.tokens_per_sample, arguments.batches, demand)
+    for name, value in figures.items():
+        print(f"{name:40} {value:,.2f}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
