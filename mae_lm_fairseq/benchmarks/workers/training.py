@@ -1,5 +1,6 @@
 """Training steps, their time and their memory, the same for every model."""
 
+import itertools
 import json
 import tempfile
 import time
@@ -124,5 +125,6 @@ def _peak_allocated(profile: torch.profiler.profile) -> int:
         path = Path(directory, "trace.json")
         profile.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]
-    totals = [event["args"]["Total Allocated"] for event in events if event["name"] == "[memory]"]
-    return max(totals, default=0)
+    events = sorted((event for event in events if event["name"] == "[memory]"), key=lambda event: event["ts"])
+    # Not the events' own totals: they go on from the last profile, with all that was freed since still in them.
+    return max(itertools.accumulate(event["args"]["Bytes"] for event in events), default=0)
