@@ -326,22 +326,46 @@ def check_settings_before_training() -> None:
 
 
 def _call_main(call: Callable, cfg: Any, *args, **kwargs) -> Any:
-    _check_settings(cfg)
+    check_settings(cfg)
     return call(cfg, *args, **kwargs)
 
 
 def _init_trainer(init: Callable, trainer: Trainer, cfg: Any, *args, **kwargs) -> None:
-    _check_settings(cfg)
+    check_settings(cfg)
     init(trainer, cfg, *args, **kwargs)
 
 
-def _check_settings(cfg: Any) -> None:
+def check_settings(cfg: Any) -> None:
+    """Refuses settings that cannot work.
+
+    Raises:
+        UserError: names the option and what to do.
+    """
     if isinstance(cfg, Namespace):
         cfg = convert_namespace_to_omegaconf(cfg)
     _check_one_copy(cfg.common.user_dir)
+    _check_processes(cfg)
     _check_precision(cfg)
     _check_checkpoints_exist(cfg)
     _check_save_dir(cfg.checkpoint)
+
+
+def _check_processes(cfg: Any) -> None:
+    """Without a GPU, ``torchrun`` starts jobs that know nothing of each other and save to the same files.
+
+    fairseq heeds the environment that torchrun makes only where it counts more than one GPU or is told a number of
+    processes, and without a GPU it then divides by their number, zero.
+    """
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    distributed = cfg.distributed_training
+    if started == 1 or distributed.distributed_init_method is not None:
+        return
+    if distributed.distributed_world_size == 1 or not torch.cuda.is_available():
+        raise UserError(
+            f"torchrun started {started} processes, and each would train alone and overwrite the others' checkpoints: "
+            f"on a CPU start scripts/launch_cpu.py {started} -- with these arguments instead; on machines with one GPU "
+            f"each add --distributed-world-size {started}"
+        )
 
 
 def _check_precision(cfg: Any) -> None:

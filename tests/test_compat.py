@@ -301,9 +301,33 @@ class TestSettings:
 
     def test_half_precision_with_gpu(self, monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        compat._check_settings(config("--bf16"))
+        compat.check_settings(config("--bf16"))
         with pytest.raises(UserError):
-            compat._check_settings(config("--bf16", "--cpu"))
+            compat.check_settings(config("--bf16", "--cpu"))
+
+    @pytest.mark.parametrize("options", [[], ["--distributed-world-size", "2"]])
+    def test_torchrun_without_a_gpu(self, monkeypatch, tmp_path, options):
+        """fairseq would train twice, or divide by the number of GPUs."""
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        cfg = config(*options, "--cpu", "--save-dir", tmp_path / "run")
+        compat.check_settings(cfg)
+        for name, value in {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}.items():
+            monkeypatch.setenv(name, value)
+        started = []
+        message = refusal(distributed_utils.call_main, cfg, started.append)
+        assert message.startswith("error: torchrun started 2 processes")
+        assert not started
+        cfg.distributed_training.distributed_init_method = "env://"
+        compat.check_settings(cfg)
+
+    def test_torchrun_with_one_gpu_on_each_machine(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        options = ["--save-dir", tmp_path / "run"]
+        assert "add --distributed-world-size 2" in refusal(
+            compat.check_settings, config(*options, "--distributed-world-size", "1")
+        )
+        compat.check_settings(config(*options, "--distributed-world-size", "2"))
 
     @pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model", "--continue-once"])
     def test_checkpoint_that_does_not_exist(self, tmp_path, option):
@@ -312,17 +336,17 @@ class TestSettings:
         assert message.startswith(f"error: {option} {missing}: no such file")
         assert not started
         missing.touch()
-        compat._check_settings(config(option, missing, *save_dir))
+        compat.check_settings(config(option, missing, *save_dir))
 
     def test_run_that_goes_on_needs_no_start(self, tmp_path):
         (tmp_path / "checkpoint_last.pt").touch()
-        compat._check_settings(config("--finetune-from-model", tmp_path / "missing.pt", "--save-dir", tmp_path))
+        compat.check_settings(config("--finetune-from-model", tmp_path / "missing.pt", "--save-dir", tmp_path))
 
     def test_names_with_a_suffix(self, tmp_path):
         arguments = ["--restore-file", tmp_path / "pretrained.pt", "--checkpoint-suffix", "_half"]
-        assert "pretrained_half.pt" in refusal(compat._check_settings, config(*arguments))
+        assert "pretrained_half.pt" in refusal(compat.check_settings, config(*arguments))
         (tmp_path / "pretrained_half.pt").touch()
-        compat._check_settings(config(*arguments))
+        compat.check_settings(config(*arguments))
 
     @pytest.mark.parametrize(("code", "expected"), [(1, SystemExit), (3, torch.multiprocessing.ProcessExitedException)])
     def test_error_in_a_started_process(self, capfd, code, expected):

@@ -21,7 +21,11 @@ PRETRAININGS = [line.partition("scripts/pretrain.sh ")[2] for line in COMMANDS i
 # They take minutes. Continuous integration runs them.
 ELSEWHERE = ["scripts/quickstart.sh\n", "scripts/test.sh\n"]
 [HYDRA] = [block for block in BLOCKS if "fairseq-hydra-train" in block]
-SHORT = [block for block in BLOCKS if "scripts/pretrain.sh" not in block and block not in (HYDRA, *ELSEWHERE)]
+[PLAN] = [block for block in BLOCKS if "scripts/plan_cost.py" in block]
+[LAUNCH] = [block for block in BLOCKS if "scripts/launch_cpu.py" in block]
+SHORT = [
+    block for block in BLOCKS if "scripts/pretrain.sh" not in block and block not in (HYDRA, PLAN, LAUNCH, *ELSEWHERE)
+]
 
 
 def test_blocks_are_found():
@@ -51,15 +55,29 @@ def test_hydra_trains(run_cli, data_bin, tmp_path):
     assert {int(found[1]) for found in layers if found} == {0, 1}
 
 
+def test_several_processes_train(run_cli, data_bin, tmp_path):
+    (tmp_path / "data-bin").symlink_to(data_bin)
+    run_block(LAUNCH.replace("--max-update 2000", "--max-update 2"), run_cli, tmp_path)
+    trained = torch.load(tmp_path / "checkpoints" / "two" / "checkpoint_last.pt", weights_only=False)  # our own
+    assert trained["optimizer_history"][-1]["num_updates"] == 2
+    assert trained["cfg"]["distributed_training"]["distributed_world_size"] == 2
+
+
 def run_block(block, run_cli, directory):
-    """Runs a block of the README with this Python in a directory that has what a checkout has."""
-    for name in ("preprocess", "mae_lm_fairseq"):
+    """What a block of the README prints with this Python in a directory that has what a checkout has."""
+    for name in ("preprocess", "scripts", "mae_lm_fairseq"):
         (directory / name).symlink_to(ROOT / name)
     script = directory / "block.sh"
     script.write_text("set -euo pipefail\n" + block)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = run_cli(["/bin/bash", script], cwd=directory, env={"PATH": path})
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_plan_says_what_the_text_says(run_cli, tmp_path):
+    [said] = re.findall(r"relative compute \(([\d.]+ %) here\)", README)
+    assert f"relative compute: {said.replace(' ', '')} of mae_lm_roberta_base" in run_block(PLAN, run_cli, tmp_path)
 
 
 @pytest.mark.parametrize("block", SHORT, ids=lambda block: block.split()[1])

@@ -29,19 +29,24 @@ class FusedAdamW(FairseqOptimizer):
 
     It differs from fairseq's ``adam`` in the place of eps: m / (sqrt(v / (1 - b2^t)) + eps) here, the paper's, and
     m / (sqrt(v) + eps) * sqrt(1 - b2^t) there, where eps weighs more in the first updates.
+
+    Raises:
+        UserError: the parameters are in half precision, or ``--adam-betas`` is no pair of numbers.
     """
 
     def __init__(self, cfg: FusedAdamWConfig, params: Iterable[torch.nn.Parameter]):
         super().__init__(cfg)
+        params = list(params)
+        if any(param.dtype in (torch.float16, torch.bfloat16) for param in params):
+            # Its averages have the type of the parameters: squared gradients would vanish in half precision.
+            raise UserError(
+                "--optimizer fused_adamw with --memory-efficient-fp16 or -bf16: choose --optimizer adam there"
+            )
         self._optimizer = torch.optim.AdamW(params, fused=True, **self.optimizer_config)
 
     @property
     def optimizer_config(self) -> dict:
-        """The settings in torch's names.
-
-        Raises:
-            UserError: ``--adam-betas`` is no pair of numbers.
-        """
+        """The settings in torch's names."""
         lr = self.cfg.lr
         return {
             "lr": lr[0] if isinstance(lr, Collection) else lr,

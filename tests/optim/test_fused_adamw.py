@@ -1,13 +1,11 @@
-"""fused_adamw against fairseq's adam, against the formula, and under fairseq's fp16 optimizers."""
+"""fused_adamw against fairseq's adam and against the formula."""
 
 import pytest
 import torch
 from fairseq.optim import build_optimizer
-from fairseq.optim.fp16_optimizer import FP16Optimizer
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.optim.fused_adamw import FusedAdamW
 
 SETTINGS = {"lr": [1e-2], "adam_betas": "(0.9, 0.98)", "weight_decay": 0.1, "adam_eps": 1e-6}
 
@@ -82,36 +80,7 @@ def test_state_is_saved_and_restored():
     assert second.get_lr() == 0.5
 
 
-def half_precision(parameters):
-    cfg = {
-        "optimizer": {"_name": "fused_adamw", **SETTINGS},
-        "common": {
-            "fp16": True, "bf16": False, "fp16_init_scale": 4, "fp16_scale_window": 10, "fp16_scale_tolerance": 0.0,
-            "min_loss_scale": 1e-4, "fp16_no_flatten_grads": False, "threshold_loss_scale": None, "tpu": False,
-            "memory_efficient_bf16": False, "memory_efficient_fp16": False, "fp16_adam_stats": False,
-        },
-        "distributed_training": {"pipeline_model_parallel": False, "ddp_backend": "legacy_ddp"},
-        "optimization": {"update_freq": [1]},
-        "bmuf": {"use_bmuf": False},
-    }  # fmt: skip
-    return FP16Optimizer.build_optimizer(OmegaConf.create(cfg), parameters)
-
-
-def test_under_the_fp16_optimizer(monkeypatch):
-    """Half-precision parameters follow their float32 copies, on one flat parameter, and resume."""
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)  # the index of the CPU
-    parameter = torch.nn.Parameter(torch.ones(8, dtype=torch.float16))
-    optimizer = half_precision([parameter])
-    assert isinstance(optimizer.fp32_optimizer, FusedAdamW)
-    assert optimizer.has_flat_params
-    for _ in range(3):
-        optimizer.zero_grad()
-        optimizer.backward((parameter.float() ** 2).sum())
-        optimizer.clip_grad_norm(0.0)
-        optimizer.step()
-    # Three updates of lr against the gradient, and the decay of 1e-3 a step.
-    torch.testing.assert_close(parameter.detach().float(), torch.full((8,), 0.967), rtol=0, atol=2e-3)
-    resumed = half_precision([parameter])
-    resumed.load_state_dict(optimizer.state_dict())
-    saved, restored = (chosen.fp32_optimizer.optimizer.state_dict()["state"][0] for chosen in (optimizer, resumed))
-    assert all(torch.equal(saved[name], restored[name]) for name in ("step", "exp_avg", "exp_avg_sq"))
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_refuses_parameters_in_half_precision(dtype):
+    with pytest.raises(UserError, match="choose --optimizer adam"):
+        optimizer("fused_adamw", [torch.nn.Parameter(torch.ones(3, dtype=dtype))])

@@ -1,0 +1,29 @@
+#!/usr/bin/env python3
+"""Train in several processes on this machine's CPU.
+
+Each update takes a batch from each process (and --update-freq times as many); checkpoints are those of one process,
+and the same command goes on from them. The cores are divided among the processes; OMP_NUM_THREADS, where it is set,
+is the number of threads of each. When one process fails, all of them end.
+"""
+
+import argparse
+
+import fairseq_cli.train  # noqa: F401  it sets up logging, in each process, and must come before the rest of fairseq
+
+from mae_lm_fairseq.launcher import launch
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        usage="%(prog)s [-h] N -- arguments of fairseq-train",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("processes", type=int, metavar="N", help="number of processes")
+    parser.add_argument("arguments", nargs="+", metavar="ARGUMENT", help="what fairseq-train takes, after --")
+    return parser
+
+
+if __name__ == "__main__":
+    launch(**vars(parser().parse_args()))

@@ -1,0 +1,109 @@
+"""The rehearsed training step computes what the formula says, and uses the memory that a real one uses."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from mae_lm_fairseq.analysis.flops import TRAINING, Sample, forward_flops
+from mae_lm_fairseq.analysis.memory import PAD, PRECISIONS, TOKEN, Memory, Rehearsal, training_memory
+from mae_lm_fairseq.benchmarks.workers.training import Training
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.config import PRESETS, SIZES, MaskedAutoencoderConfig, preset_values
+from mae_lm_fairseq.core.packing import batch_layout
+
+VOCABULARY = 8_000
+
+
+def config(preset: str, size: str, **changes) -> MaskedAutoencoderConfig:
+    return MaskedAutoencoderConfig(**{**preset_values(preset, size), **changes})
+
+
+def measured(
+    config: MaskedAutoencoderConfig,
+    sample: Sample,
+    rows: int,
+    directory,
+    autocast: bool = False,
+    checkpoint_activations: bool = False,
+) -> int:
+    """The most bytes that tensors take in a real step, with torch's fused AdamW."""
+    mask = VOCABULARY - 1
+    tokens = torch.full((rows, sample.sequence), TOKEN)
+    tokens[:, -sample.predicted :] = mask
+    layout, targets = batch_layout(tokens, tokens.eq(mask), PAD, mask), tokens[tokens.eq(mask)]
+    network = MaskedAutoencoder(config, VOCABULARY, PAD, mask)
+    for stack in network.stacks():
+        stack.checkpoint_activations = checkpoint_activations
+
+    def loss(network, _):
+        total, _ = network.loss(network.encode(tokens, layout)[-1], layout, targets)
+        return total, len(targets), len(targets)
+
+    spec = {"device": "cpu", "directory": directory, "precision": "bf16" if autocast else "fp32"}
+    training = Training(spec, network, collate=None, loss=loss)
+    training.batches["the one"] = None
+    training.train("the one", 1)
+    return training.memory("the one", 1)
+
+
+def memory_of(config: MaskedAutoencoderConfig, *batch, accumulate: bool = False, **options) -> Memory:
+    return training_memory(Rehearsal(config, VOCABULARY, *batch, **options), accumulate)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_formula_counts_what_torch_counts(preset, size):
+    sample = Sample(128, 90, 38)
+    rehearsal = Rehearsal(config(preset, size), VOCABULARY, sample, rows=2)
+    with FlopCounterMode(display=False) as counter:
+        rehearsal.step()
+    flops = forward_flops(config(preset, size), VOCABULARY, [sample] * 2)
+    assert counter.get_total_flops() == pytest.approx(TRAINING * flops.total, rel=0.02)
+
+
+@pytest.mark.parametrize("checkpoint_activations", [False, True], ids=["kept", "checkpointed"])
+@pytest.mark.parametrize("size", ["tiny", "small"])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_memory_is_what_a_real_step_takes(preset, size, checkpoint_activations, tmp_path):
+    batch = config(preset, size), Sample(128, 90, 38), 8
+    options = {"checkpoint_activations": checkpoint_activations}
+    planned = memory_of(*batch, **options)
+    assert planned.total == pytest.approx(measured(*batch, tmp_path, **options), rel=0.15)
+
+
+def test_memory_under_autocast(tmp_path):
+    batch = config("mae_lm", "small"), Sample(128, 90, 38), 8
+    planned = memory_of(*batch, precision=PRECISIONS["autocast"])
+    assert planned.total == pytest.approx(measured(*batch, tmp_path, autocast=True), rel=0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpoint_activations", [False, True], ids=["kept", "checkpointed"])
+def test_memory_at_base_size(checkpoint_activations, tmp_path):
+    batch = config("mae_lm", "base"), Sample(512, 435, 77), 2
+    options = {"checkpoint_activations": checkpoint_activations}
+    planned = memory_of(*batch, **options)
+    assert planned.total == pytest.approx(measured(*batch, tmp_path, **options), rel=0.15)
+
+
+def memory(precision: str = "fp32", rows: int = 8, **options) -> Memory:
+    return memory_of(config("mae_lm", "tiny"), Sample(128, 90, 38), rows, precision=PRECISIONS[precision], **options)
+
+
+def test_what_depends_on_the_parameters_alone():
+    network = MaskedAutoencoder(config("mae_lm", "tiny"), VOCABULARY, PAD, VOCABULARY - 1)
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    for precision, weight, optimizer in [("fp32", 4, 8), ("autocast", 4, 8), ("bf16", 2, 16), ("fp16", 2, 16)]:
+        found = memory(precision, accumulate=True)
+        buffers = sum(buffer.nbytes for buffer in network.buffers())
+        assert (found.weights, found.optimizer) == (weight * parameters + buffers, optimizer * parameters)
+        assert found.gradients == weight * parameters
+
+
+def test_what_takes_more_memory_or_less():
+    usual = memory()
+    assert memory(rows=16).encoder > 1.9 * usual.encoder
+    assert memory(checkpoint_activations=True).total < usual.total
+    assert memory("autocast").total < usual.total
+    assert memory("bf16").encoder < usual.encoder
+    assert usual.gradients < memory(accumulate=True).gradients

@@ -1,0 +1,147 @@
+"""Several processes on one CPU: scripts/launch_cpu.py, and torchrun, which is refused there."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from ..conftest import ROOT
+from ..training import RECIPE, batches, set_up
+from .test_pretrain import assert_one_line, assert_same_training_state, checkpoint
+
+SETTINGS = [*RECIPE, "--arch", "mae_lm_tiny", "--dropout", 0, "--attention-dropout", 0]
+SETTINGS += ["--user-dir", "mae_lm_fairseq", "--num-workers", 0, "--no-epoch-checkpoints", "--disable-validation"]
+RAGGED = ["--batch-size", 32]
+SPARSE = ["--batch-size", 1, "--mask-prob", 0.02]
+LAUNCH = ["python", ROOT / "scripts" / "launch_cpu.py"]
+
+
+@pytest.fixture(scope="module")
+def train(run_cli, data_bin):
+    """``train(processes, save_dir, *options)`` trains and checks the exit code."""
+
+    def run(processes, save_dir, *options):
+        start = ["fairseq-train"] if processes == 1 else [*LAUNCH, processes, "--"]
+        done = run_cli([*start, data_bin, *SETTINGS, "--save-dir", save_dir, *options])
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def in_two(train, tmp_path_factory):
+    """Where 20 updates in two processes left their checkpoint."""
+    directory = tmp_path_factory.mktemp("in_two")
+    train(2, directory, *RAGGED, "--max-update", 20)
+    return directory
+
+
+def assert_same_parameters(a, b):
+    assert a["optimizer_history"][-1]["num_updates"] == b["optimizer_history"][-1]["num_updates"] == 20
+    assert a["model"].keys() == b["model"].keys()
+    for name in a["model"]:
+        # They were equal; another order of the sums may differ by float32's rounding, which Adam makes larger.
+        torch.testing.assert_close(a["model"][name], b["model"][name], rtol=0, atol=1e-5)
+
+
+def test_two_processes_train_as_one_that_accumulates(train, data_bin, in_two, tmp_path):
+    """Over the ends of epochs too, where the second process has no batch for the last update."""
+    _, task, _, _ = set_up(data_bin)
+    task.load_dataset("train")
+    assert len(batches(task, batch_size=32)) % 2 == 1
+    assert len(batches(task, batch_size=32)) < 40
+    train(1, tmp_path, *RAGGED, "--update-freq", 2, "--max-update", 20)
+    assert_same_parameters(checkpoint(in_two), checkpoint(tmp_path))
+
+
+def test_a_batch_without_masked_tokens_on_one_process_does_no_harm(train, data_bin, tmp_path):
+    """fairseq deals batches out in turn: the even ones to one process, the odd ones to the other."""
+    _, task, _, _ = set_up(data_bin, *SPARSE)
+    task.load_dataset("train")
+    predicted = [bool(batch["target"].ne(task.dictionary.pad()).any()) for batch in batches(task, batch_size=1)[:40]]
+    pairs = set(zip(predicted[::2], predicted[1::2], strict=True))
+    assert {(True, False), (False, True)} <= pairs
+    train(2, tmp_path / "two", *SPARSE, "--max-update", 20)
+    train(1, tmp_path / "one", *SPARSE, "--max-update", 20, "--update-freq", 2)
+    two, one = (checkpoint(tmp_path / name) for name in ("two", "one"))
+    assert_same_parameters(two, one)
+    assert all(value.isfinite().all() for value in two["model"].values())
+
+
+def test_two_processes_resume(train, in_two, tmp_path):
+    """With the same numbers bit for bit."""
+    train(2, tmp_path, *RAGGED, "--max-update", 10)
+    resumed = train(2, tmp_path, *RAGGED, "--max-update", 20)
+    assert "@ 10 updates)" in resumed.stdout
+    assert_same_training_state(checkpoint(in_two), checkpoint(tmp_path))
+
+
+def test_a_killed_process_ends_the_others(data_bin, tmp_path):
+    """With data workers, which must not stay behind either."""
+    command = [sys.executable, *LAUNCH[1:], 2, "--", data_bin, *SETTINGS, "--no-save", "--save-dir", tmp_path]
+    command += ["--num-workers", 1, "--batch-size", 1, "--max-update", 10**6]
+    command += ["--total-num-update", 10**6]
+    with open(tmp_path / "log", "w") as log:
+        launcher = subprocess.Popen(
+            list(map(str, command)), stdout=log, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
+        )
+    try:
+        wait_for(lambda: "num_updates=20," in (tmp_path / "log").read_text())
+        wait_for(lambda: len(with_workers(launcher.pid)) == 2)
+        os.kill(with_workers(launcher.pid)[1], signal.SIGKILL)
+        _, stderr = launcher.communicate(timeout=60)
+        assert launcher.returncode == 1
+        assert stderr.splitlines()[-1].startswith("error: process 1 was killed (SIGKILL)"), stderr
+        wait_for(lambda: not living(launcher.pid))
+    finally:
+        for pid in living(launcher.pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def living(session: int) -> dict[int, int]:
+    """The processes of a session that have not ended, with their groups."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            state, _, group, its_session = path.read_text().rpartition(")")[2].split()[:4]
+            if int(its_session) == session and state not in "ZX":
+                found[int(path.parent.name)] = int(group)
+    return found
+
+
+def with_workers(session: int) -> list[int]:
+    """The processes that train, in the order of their start: each leads a group with its data workers."""
+    processes = living(session)
+    return sorted({group for pid, group in processes.items() if pid != group} & processes.keys() - {session})
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_mistakes_are_told_once(run_cli, data_bin, tmp_path):
+    """Both processes find that the data are not there."""
+    done = run_cli([*LAUNCH, 2, "--", tmp_path / "nowhere", *SETTINGS, "--save-dir", tmp_path])
+    assert done.returncode == 1
+    assert_one_line(done, "nowhere")
+    assert done.stderr.count("error: ") == 1
+
+
+def test_torchrun_without_a_gpu_is_refused(run_cli, data_bin, tmp_path):
+    program = Path(sys.executable).parent / "fairseq-train"
+    start = ["torchrun", "--nproc-per-node", 2, program, data_bin, *SETTINGS]
+    done = run_cli([*start, "--save-dir", tmp_path / "saved", "--max-update", 1], env={"CUDA_VISIBLE_DEVICES": ""})
+    assert done.returncode != 0
+    assert "start scripts/launch_cpu.py 2 --" in done.stderr
+    assert not (tmp_path / "saved").exists()
