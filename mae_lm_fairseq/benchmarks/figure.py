@@ -51,6 +51,7 @@ def _draw_curves(results: Results, axes) -> None:
             row
             for row in results.rows
             if not row.case.ragged
+            and row.case.rows * row.case.length == usual.rows * usual.length
             and (row.case.length if knob == "mask_prob" else row.case.mask_prob)
             == (usual.length if knob == "mask_prob" else usual.mask_prob)
         ]
@@ -77,4 +78,6 @@ def _draw_bars(results: Results, axes) -> None:
         panel.barh(names, [value(row) for row in results.rows])
         panel.invert_yaxis()
         panel.set_xlabel(unit)
+    usual = results.setting.case()
+    axes[0].set_title(f"{usual.rows} x {usual.length} tokens a step, {results.setting.precisions[0]} where not named")
     axes[1].tick_params(labelleft=False)
