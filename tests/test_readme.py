@@ -1,7 +1,9 @@
 """What the README tells people to type works."""
 
+import json
 import os
 import re
+import runpy
 import shlex
 import sys
 from pathlib import Path
@@ -22,9 +24,12 @@ PRETRAININGS = [line.partition("scripts/pretrain.sh ")[2] for line in COMMANDS i
 ELSEWHERE = ["scripts/quickstart.sh\n", "scripts/test.sh\n"]
 [HYDRA] = [block for block in BLOCKS if "fairseq-hydra-train" in block]
 [PLAN] = [block for block in BLOCKS if "scripts/plan_cost.py" in block]
+[SPEED] = [block for block in BLOCKS if "scripts/benchmark.py" in block]
 [LAUNCH] = [block for block in BLOCKS if "scripts/launch_cpu.py" in block]
 SHORT = [
-    block for block in BLOCKS if "scripts/pretrain.sh" not in block and block not in (HYDRA, PLAN, LAUNCH, *ELSEWHERE)
+    block
+    for block in BLOCKS
+    if "scripts/pretrain.sh" not in block and block not in (HYDRA, PLAN, LAUNCH, SPEED, *ELSEWHERE)
 ]
 
 
@@ -53,6 +58,20 @@ def test_hydra_trains(run_cli, data_bin, tmp_path):
     assert trained["model"]["autoencoder.encoder.embed_tokens.weight"].shape[1] == 128
     layers = map(re.compile(r".*encoder\.layers\.(\d+)\.").match, trained["model"])
     assert {int(found[1]) for found in layers if found} == {0, 1}
+
+
+def test_speed_is_from_the_committed_results():
+    """The settings are known, their files are here, and the table and the text say what the files say."""
+    parser = runpy.run_path(str(ROOT / "scripts" / "benchmark.py"))["parser"]()
+    for line in SPEED.splitlines():
+        arguments = parser.parse_args(shlex.split(line)[1:])
+        figures = json.loads((ROOT / "scripts" / "results" / arguments.json).read_text())
+        usual = figures["setting"]["rows"], figures["setting"]["length"], 0.15, False
+        for row in figures["rows"]:
+            told = row["subject"] in ("mae_lm_eager", "authors", "mae_lm_bf16_eager", "fairseq_roberta")
+            if told and (row["rows"], row["length"], row["mask_prob"], row["ragged"]) == usual:
+                assert f" {row['tokens_per_second']:,.0f} " in README
+        assert f"{figures['ratios']['authors_speedup']:.2f} times the authors' code" in README
 
 
 def test_several_processes_train(run_cli, data_bin, tmp_path):
