@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._dynamo.exc import TorchDynamoException
 from torch.fx.experimental import _config as shape_config
 
 logger = logging.getLogger(__name__)
@@ -30,7 +29,9 @@ class Compiled:
             # Sizes that happen to agree in one batch are not taken to agree in all.
             with shape_config.patch(use_duck_shape=False):
                 return self.compiled(*args)
-        except (TorchDynamoException, RuntimeError) as problem:
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as problem:  # dynamo's and inductor's are all of this kind
             self.compiled = None
             result = self.function(*args)  # raises again what has nothing to do with compiling
             logger.warning("--compile is left out, as it fails here: %s", " ".join(str(problem).split())[:300])

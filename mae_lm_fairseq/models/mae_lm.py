@@ -74,7 +74,9 @@ class MAELMModelConfig(NetworkOptions):
     )
     compile: bool = field(
         default=False,
-        metadata={"help": "compile the network for training with torch.compile, which takes a minute at the start"},
+        metadata={
+            "help": "compile encoder and decoder for training with torch.compile; takes a minute or two at the start"
+        },
     )
 
 
@@ -202,17 +204,17 @@ class MAELMModel(BaseFairseqModel):
 
     def _settle(self, device: torch.device):
         """Make the choices that depend on the device, with the first batch there."""
+        backend = self.attention_backend
         if self.training and device.type == "cpu":
+            if backend is AttentionBackend.flex:
+                raise UserError("--attention-backend flex does not train on a CPU; use eager or sdpa")
             keep_freed_memory()
         if self.settled_on == device.type:
             return
         self.settled_on = device.type
-        backend = self.attention_backend
         if backend is AttentionBackend.auto:
             backend = fastest_backend(device.type)
             logger.info("attention backend on %s: %s", device.type, backend.value)
-        if backend is AttentionBackend.flex and device.type == "cpu" and self.training:
-            raise UserError("--attention-backend flex does not train on a CPU; use eager or sdpa")
         for stack in self.autoencoder.stacks():
             stack.attention_backend = backend
 

@@ -94,7 +94,8 @@ def test_bfloat16_on_a_cpu_learns_what_float32_learns(train, tmp_path):
         options = ["--max-update", 200, "--total-num-update", 200, "--lr", 5e-3, "--log-interval", 20]
         options += ["--log-format", "json", "--encoder-embed-dim", 64, "--autocast", precision]
         log = tmp_path / f"{precision}.log"
-        log.write_text(train(tmp_path / precision, *options, "--no-save").stderr)
+        done = train(tmp_path / precision, *options, "--no-save")
+        log.write_text(done.stdout + done.stderr)
         curves.append(loss_curve(log, "train_inner")[1])
     assert len(curves[0]) == len(curves[1]) == 10
     assert curves[0][-1] < curves[0][0] - 0.3
