@@ -8,6 +8,8 @@ from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import DictConfig
 
+import mae_lm_fairseq  # noqa: F401  it registers what the recipe names
+
 # Mild enough for a model of two layers and width 16 to train in a second.
 RECIPE = shlex.split(
     "--task masked_autoencoder_lm --criterion masked_autoencoder_lm --cpu --optimizer adam --lr 1e-3 "

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,9 +39,9 @@ def train(run_cli, data_bin):
 
 @pytest.fixture(scope="module")
 def in_two(train, tmp_path_factory):
-    """Where 20 updates in two processes left their checkpoint."""
+    """Where 20 updates in two processes left their checkpoint, and one of the tenth update."""
     directory = tmp_path_factory.mktemp("in_two")
-    train(2, directory, *RAGGED, "--max-update", 20)
+    train(2, directory, *RAGGED, "--max-update", 20, "--save-interval-updates", 10)
     return directory
 
 
@@ -77,18 +78,24 @@ def test_a_batch_without_masked_tokens_on_one_process_does_no_harm(train, data_b
 
 
 def test_two_processes_resume(train, in_two, tmp_path):
-    """With the same numbers bit for bit."""
-    train(2, tmp_path, *RAGGED, "--max-update", 10)
+    """Within an epoch, with the same numbers bit for bit."""
+    shutil.copy(in_two / "checkpoint_2_10.pt", tmp_path / "checkpoint_last.pt")
     resumed = train(2, tmp_path, *RAGGED, "--max-update", 20)
     assert "@ 10 updates)" in resumed.stdout
     assert_same_training_state(checkpoint(in_two), checkpoint(tmp_path))
 
 
-def test_a_killed_process_ends_the_others(data_bin, tmp_path):
-    """With data workers, which must not stay behind either."""
+@pytest.mark.parametrize(
+    ("victim", "number", "told"),
+    [
+        ("process 1", signal.SIGKILL, "error: process 1 was killed (SIGKILL)"),
+        ("the launcher", signal.SIGINT, "error: interrupted by SIGINT"),
+    ],
+)
+def test_the_end_of_one_ends_all(data_bin, tmp_path, victim, number, told):
+    """Even a process that notices nothing, and the data workers of all."""
     command = [sys.executable, *LAUNCH[1:], 2, "--", data_bin, *SETTINGS, "--no-save", "--save-dir", tmp_path]
-    command += ["--num-workers", 1, "--batch-size", 1, "--max-update", 10**6]
-    command += ["--total-num-update", 10**6]
+    command += ["--num-workers", 1, "--batch-size", 1, "--max-update", 10**6, "--total-num-update", 10**6]
     with open(tmp_path / "log", "w") as log:
         launcher = subprocess.Popen(
             list(map(str, command)), stdout=log, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
@@ -96,10 +103,12 @@ def test_a_killed_process_ends_the_others(data_bin, tmp_path):
     try:
         wait_for(lambda: "num_updates=20," in (tmp_path / "log").read_text())
         wait_for(lambda: len(with_workers(launcher.pid)) == 2)
-        os.kill(with_workers(launcher.pid)[1], signal.SIGKILL)
+        first, second = with_workers(launcher.pid)
+        os.kill(first, signal.SIGSTOP)
+        os.kill(second if victim == "process 1" else launcher.pid, number)
         _, stderr = launcher.communicate(timeout=60)
         assert launcher.returncode == 1
-        assert stderr.splitlines()[-1].startswith("error: process 1 was killed (SIGKILL)"), stderr
+        assert stderr.splitlines()[-1].startswith(told), stderr
         wait_for(lambda: not living(launcher.pid))
     finally:
         for pid in living(launcher.pid):
