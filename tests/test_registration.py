@@ -12,7 +12,8 @@ import mae_lm_fairseq
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mae_lm_fairseq"
-SIZES = [f"{name}_{size}" for name in ("mae_lm", "mae_lm_roberta") for size in ("tiny", "small", "base", "large")]
+PRESETS = ("mae_lm", "mae_lm_roberta", "mae_lm_3ml_self", "mae_lm_3ml_cross", "mae_lm_mask_later")
+SIZES = [f"{preset}_{size}" for preset in PRESETS for size in ("tiny", "small", "base", "large")]
 REGISTERED = {
     "models": {"mae_lm": "mae_lm_fairseq.models.mae_lm.MAELMModel"},
     "architectures": sorted(["mae_lm", *SIZES]),

@@ -41,7 +41,7 @@ def measure_pipeline(data_bin: Path, length: int, batches: int, demand: GPUDeman
 
     from ..tasks.masked_autoencoder_lm import MaskedAutoencoderLMConfig, MaskedAutoencoderLMTask
 
-    cfg = MaskedAutoencoderLMConfig(data=str(data_bin), tokens_per_sample=length)
+    cfg = MaskedAutoencoderLMConfig(data=str(data_bin), tokens_per_sample=length, seed=1)
     task = MaskedAutoencoderLMTask.setup_task(OmegaConf.structured(cfg))
     task.load_dataset("train")
     dataset = task.dataset("train")
