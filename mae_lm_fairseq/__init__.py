@@ -8,10 +8,14 @@ does without fairseq stay importable.
 import importlib
 import importlib.util
 import pkgutil
+from pathlib import Path
 
 from .errors import UserError
 
-__all__ = ["MAELMModel"]
+__all__ = ["PACKAGE", "MAELMModel"]
+
+PACKAGE = Path(__file__).resolve().parent
+"""The directory for fairseq's ``--user-dir``."""
 
 _PUBLIC = {"MAELMModel": "mae_lm_fairseq.models.mae_lm"}
 

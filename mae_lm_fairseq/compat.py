@@ -32,9 +32,9 @@ from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 
+from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.errors import UserError
 
-PACKAGE = Path(__file__).parent
 DEFAULT_RESTORE_FILE = "checkpoint_last.pt"
 
 

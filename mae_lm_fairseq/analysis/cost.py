@@ -5,14 +5,13 @@ from dataclasses import asdict, dataclass, replace
 import torch
 
 from ..core.autoencoder import MaskedAutoencoder
-from ..core.config import PRESETS, SIZES, MaskedAutoencoderConfig, preset_values
+from ..core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
 from ..errors import UserError
 from .devices import DEVICES, Device
 from .flops import TRAINING, Flops, Sample, forward_flops
 from .memory import PAD, PRECISIONS, Memory, Rehearsal, training_memory
 
-ARCHITECTURES = {f"{preset}_{size}": (preset, size) for preset in PRESETS for size in SIZES}
-ARCHITECTURES["mae_lm"] = ("mae_lm", "base")
+PLANNABLE = {**ARCHITECTURES, "mae_lm": ARCHITECTURES["mae_lm_base"]}
 
 ROBERTA = "mae_lm_roberta"
 ROBERTA_MASK_PROB = 0.15
@@ -40,7 +39,7 @@ class Run:
     checkpoint_activations: bool = False
 
     def __post_init__(self):
-        self._require_choice("preset", ARCHITECTURES)
+        self._require_choice("preset", PLANNABLE)
         self._require_choice("device_kind", DEVICES)
         self._require_choice("precision", PRECISIONS)
         for name in ("batch_size", "update_freq", "tokens", "devices"):
@@ -58,12 +57,12 @@ class Run:
 
     def roberta(self) -> "Run":
         """The run of the RoBERTa preset of the same size that this one is compared with."""
-        return replace(self, preset=f"{ROBERTA}_{ARCHITECTURES[self.preset][1]}", mask_prob=ROBERTA_MASK_PROB)
+        return replace(self, preset=f"{ROBERTA}_{PLANNABLE[self.preset][1]}", mask_prob=ROBERTA_MASK_PROB)
 
     @property
     def config(self) -> MaskedAutoencoderConfig:
         """The network, with enough positions for the samples."""
-        config = MaskedAutoencoderConfig(**preset_values(*ARCHITECTURES[self.preset]))
+        config = MaskedAutoencoderConfig(**preset_values(*PLANNABLE[self.preset]))
         return replace(config, max_positions=max(config.max_positions, self.tokens_per_sample))
 
     @property

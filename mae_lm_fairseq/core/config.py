@@ -281,6 +281,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 """What each preset changes in MAE-LM of the same size: MAE-LM (Meng et al., ICLR 2024, arXiv 2302.02060), the vanilla
 MLM, and the two systems and the analysis of 3ML (Liao et al., Findings of EMNLP 2022, arXiv 2211.04898)."""
 
+ARCHITECTURES = {f"{preset}_{size}": (preset, size) for preset in PRESETS for size in SIZES}
+"""Preset and size of each architecture."""
+
 
 def preset_values(preset: str, size: str) -> dict[str, Any]:
     """The values in which a preset of a size differs from the defaults of :class:`MaskedAutoencoderConfig`."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import sentencepiece
 
-import mae_lm_fairseq
+from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.analysis.figures import plot_losses
 from mae_lm_fairseq.data.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.errors import UserError
@@ -30,7 +30,6 @@ from mae_lm_fairseq.experiments.runner import Run, run_all, signals_as_errors, u
 from mae_lm_fairseq.experiments.training_log import loss_curve, read_records
 from mae_lm_fairseq.recipes.settings import as_arguments, settings
 
-PACKAGE = Path(mae_lm_fairseq.__file__).parent
 CHECKOUT = PACKAGE.parent
 
 ARCHITECTURES = {"mae_lm_tiny": "MAE-LM", "mae_lm_roberta_tiny": "RoBERTa preset"}

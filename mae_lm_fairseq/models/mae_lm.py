@@ -1,83 +1,21 @@
-"""The network as a model of fairseq: command line -> core.config, and the architectures from the size table."""
+"""The network as a model of fairseq's trainer."""
 
 import contextlib
 import logging
-from dataclasses import Field, dataclass, field, fields, make_dataclass
-from enum import Enum
-from types import NoneType
-from typing import Any, Optional, get_args
 
 import torch
-from fairseq.dataclass import FairseqDataclass
-from fairseq.models import (
-    ARCH_CONFIG_REGISTRY,
-    BaseFairseqModel,
-    register_model,
-    register_model_architecture,
-)
-from omegaconf import OmegaConf, open_dict
+from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor
 
 from ..allocator import keep_freed_memory
 from ..core.attention_backends import AttentionBackend, fastest_backend
 from ..core.autoencoder import MaskedAutoencoder
-from ..core.config import PRESETS, SIZES, MaskedAutoencoderConfig, preset_values
 from ..core.packing import BatchLayout, batch_layout, to_device, unpack
 from ..errors import UserError
+from .architectures import Autocast, MAELMModelConfig, core_config, register_architectures
 from .compilation import Compiled
 
 logger = logging.getLogger(__name__)
-
-
-class Autocast(str, Enum):
-    """Precision of the matrix products, with weights, sums, softmax and loss in float32."""
-
-    none = "none"
-    bf16 = "bf16"
-
-
-def knob_type(knob: Field) -> type:
-    """The type of a knob's values: ``int`` for ``int | None``, too."""
-    return next((kind for kind in get_args(knob.type) if kind is not NoneType), knob.type)
-
-
-NetworkOptions = make_dataclass(
-    "NetworkOptions",
-    # No default here: an unset option is the architecture's, on the command line and under Hydra alike.
-    [
-        # fairseq's parser understands Optional[int], not int | None.
-        (knob.name, Optional[knob_type(knob)], field(default=None, metadata=knob.metadata))  # noqa: UP045
-        for knob in fields(MaskedAutoencoderConfig)
-    ],
-    bases=(FairseqDataclass,),
-)
-
-
-@dataclass
-class MAELMModelConfig(NetworkOptions):
-    """The options of the network (:class:`~mae_lm_fairseq.core.config.MaskedAutoencoderConfig`) and of running it."""
-
-    autocast: Autocast = field(
-        default=Autocast.none,
-        metadata={"help": "bf16: matrix products in bfloat16 and the rest in float32, on a CPU too"},
-    )
-    checkpoint_activations: bool = field(
-        default=False,
-        metadata={"help": "compute each layer again in the backward pass instead of keeping its activations"},
-    )
-    attention_backend: AttentionBackend = field(
-        default=AttentionBackend.auto,
-        metadata={
-            "help": "eager: the readable reference; sdpa: torch's fused attention; flex: no padding, on CUDA, without "
-            "attention dropout; auto: the fastest for the device that changes no mathematics"
-        },
-    )
-    compile: bool = field(
-        default=False,
-        metadata={
-            "help": "compile encoder and decoder for training with torch.compile; takes a minute or two at the start"
-        },
-    )
 
 
 @register_model("mae_lm", dataclass=MAELMModelConfig)
@@ -266,53 +204,4 @@ class MAELMModel(BaseFairseqModel):
         return extra
 
 
-def core_config(cfg) -> MaskedAutoencoderConfig:
-    """The network's configuration from fairseq's.
-
-    Args:
-        cfg: configuration of the model, its ``_name`` the architecture, whose values fill in what is not set.
-
-    Raises:
-        UserError: options contradict each other.
-    """
-    fill_in(cfg, getattr(cfg, "_name", None) or "mae_lm")
-    try:
-        return MaskedAutoencoderConfig(
-            **{knob.name: _value(knob, getattr(cfg, knob.name)) for knob in fields(MaskedAutoencoderConfig)}
-        )
-    except ValueError as problem:
-        raise UserError(str(problem)) from None
-
-
-def _value(knob: Field, value: Any) -> Any:
-    return None if value is None else knob_type(knob)(value)
-
-
-def architecture_values(name: str) -> dict:
-    """Every value of an architecture such as ``mae_lm_tiny``; ``mae_lm`` is ``mae_lm_base``."""
-    defaults = {knob.name: knob.default for knob in fields(MaskedAutoencoderConfig)}
-    preset, size = ("mae_lm", "base") if name == "mae_lm" else name.rsplit("_", 1)
-    values = {**defaults, **preset_values(preset, size)}
-    return {key: value.value if isinstance(value, Enum) else value for key, value in values.items()}
-
-
-def fill_in(cfg, architecture: str):
-    """Set the options that are unset (missing or None) in a namespace or configuration to the architecture's."""
-    unset = {key: value for key, value in architecture_values(architecture).items() if getattr(cfg, key, None) is None}
-    if OmegaConf.is_config(cfg):
-        with open_dict(cfg):
-            cfg.update(unset)
-    else:
-        vars(cfg).update(unset)
-
-
-def _register_architectures():
-    for preset in PRESETS:
-        for size in SIZES:
-            name = f"{preset}_{size}"
-            register_model_architecture("mae_lm", name)(lambda cfg, name=name: fill_in(cfg, name))
-    # Registered by register_model with a function that does nothing, so that checkpoints would not keep the values.
-    ARCH_CONFIG_REGISTRY["mae_lm"] = lambda cfg: fill_in(cfg, "mae_lm")
-
-
-_register_architectures()
+register_architectures()

@@ -1,7 +1,8 @@
 """``python -m mae_lm_fairseq.recipes.document``: write docs/recipes.md from the table."""
 
+from .. import PACKAGE
 from ..core.config import SIZES
-from .pretrain import PACKAGE, arithmetic
+from .pretrain import arithmetic
 from .settings import recipe, settings
 from .stated import NOT_FOUND, ROWS, SOURCES, STATED, Cell
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from .. import PACKAGE
 from ..errors import UserError
-from ..models.mae_lm import architecture_values
+from ..models.architectures import architecture_values
 from .machine import share
-from .pretrain import PACKAGE, arithmetic
+from .pretrain import arithmetic
 from .settings import recipe, settings
 
 ADVICE = "# For N processes divide optimization.update_freq by N; on GPUs add common.fp16=true (or common.bf16=true)."

@@ -5,18 +5,17 @@ import os
 import shlex
 import sys
 import warnings
-from pathlib import Path
 
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.utils import split_paths
 from omegaconf import DictConfig
 
+from .. import PACKAGE
 from ..errors import UserError
 from .machine import meeting, precision, processes, share
 from .settings import as_arguments, recipe, settings
 
-PACKAGE = Path(__file__).resolve().parent.parent
 USAGE = "usage: scripts/pretrain.sh PRESET DATA_BIN SAVE_DIR [fairseq-train flags]"
 
 

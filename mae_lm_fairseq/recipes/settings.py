@@ -3,14 +3,11 @@
 from copy import deepcopy
 from typing import Any
 
-from ..core.config import PRESETS, SIZES
+from ..core.config import ARCHITECTURES
 from ..errors import UserError
 from .stated import STATED, Cell
 
 Settings = dict[str, dict[str, Any]]
-
-ARCHITECTURES = {f"{preset}_{size}": (preset, size) for preset in PRESETS for size in SIZES}
-"""Preset and size of each architecture."""
 
 # How fast and how often, which changes no result. The first are those of MAE-LM's script.
 _LONG_RUN: Settings = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mae_lm_fairseq.models.mae_lm import architecture_values
+from mae_lm_fairseq.models.architectures import architecture_values
 from mae_lm_fairseq.recipes.document import PLACE, document
 from mae_lm_fairseq.recipes.settings import ARCHITECTURES, recipe
 from mae_lm_fairseq.recipes.stated import NOT_FOUND, ROWS, SOURCES, STATED
