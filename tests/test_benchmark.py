@@ -9,7 +9,7 @@ import pytest
 
 from mae_lm_fairseq.benchmarks import report
 from mae_lm_fairseq.benchmarks.batches import PAD, Case, draw_batch
-from mae_lm_fairseq.benchmarks.data_pipeline import GPUDemand, measure_pipeline
+from mae_lm_fairseq.benchmarks.data_pipeline import measure_pipeline
 from mae_lm_fairseq.benchmarks.figure import draw
 from mae_lm_fairseq.benchmarks.measurement import Results, Row, measure
 from mae_lm_fairseq.benchmarks.settings import SETTINGS, Setting, Subject, subjects
@@ -146,7 +146,7 @@ def test_figure_of_a_sweep(tmp_path):
 
 
 def test_data_pipeline_against_the_demand_of_a_gpu(data_bin):
-    figures = [measure_pipeline(data_bin, 32, 3, GPUDemand(flops)) for flops in (1e12, 4e14)]
+    figures = [measure_pipeline(data_bin, 32, 3, flops) for flops in (1e12, 4e14)]
     assert figures[1]["samples_per_second_of_the_gpu"] == pytest.approx(
         400 * figures[0]["samples_per_second_of_the_gpu"]
     )
