@@ -63,9 +63,9 @@ def check_theorem(profile: dict[str, Any]) -> dict[str, Any] | None:
     Returns:
         ``layers``: for each but the embeddings, where ``[MASK]`` is a vector of its own anyway, the ``excess``
         outside with ``low`` and ``high``, which hold for all layers together (95 %), and the ``numerical`` rank of the
-        real tokens; the ``layer`` with the highest lower end and the ``verdict`` there; ``gap``, the threshold rank of real
-        tokens in the last layer with ``[MASK]`` in the text less that without, with ``low`` and ``high``. None where
-        the encoder sees no ``[MASK]`` in pretraining.
+        real tokens; the ``layer`` with the highest lower end and the ``verdict`` there; ``gap``, the threshold rank of
+        real tokens in the last layer with ``[MASK]`` in the text less that without, with ``low`` and ``high``. None
+        where the encoder sees no ``[MASK]`` in pretraining.
     """
     rows = [row for row in profile["outside"] if row["input"] == "as_trained" and row["layer"] > 0]
     if not rows:
@@ -124,8 +124,8 @@ def _lemma_lines(lemma: dict[str, Any]) -> list[str]:
 
 def _theorem_lines(theorem: dict[str, Any], profile: dict[str, Any]) -> list[str]:
     lines = [
-        f"  layer {row['layer']}: {100 * row['excess']:+.1f} points [{100 * row['low']:+.1f}, {100 * row['high']:+.1f}], "
-        f"numerical rank of real tokens {row['numerical']:.0f} of {profile['width']}"
+        f"  layer {row['layer']}: {100 * row['excess']:+.1f} points [{100 * row['low']:+.1f}, "
+        f"{100 * row['high']:+.1f}], numerical rank of real tokens {row['numerical']:.0f} of {profile['width']}"
         for row in theorem["layers"]
     ]
     gap = theorem["gap"]
