@@ -12,12 +12,17 @@ from mae_lm_fairseq.analysis.theory import check_lemma, check_theorem, report
 from mae_lm_fairseq.experiments.effective_rank import add_options, measure_models
 
 
-def main():
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
     add_options(parser)
     parser.add_argument("--json", metavar="FILE", help="also write numbers and verdicts here")
-    arguments = parser.parse_args()
+    return parser
+
+
+def main():
+    """Measure and print."""
+    arguments = parser().parse_args()
     profiles = measure_models(arguments)
     for profile in profiles:
         print(f"\n{report(profile)}")

@@ -123,7 +123,7 @@ def test_the_monitor_measures_what_the_profile_does():
         assert encoder.training
         expected = {f"rank_{row['tokens']}_{row['input']}": row["threshold"] for row in rows(profile, "ranks", layer=3)}
         assert found == expected
-        assert len(found) == count + (variant == "mae_lm")
+        assert len(found) == count
 
 
 def test_the_statements_hold_in_a_model_made_for_them(known):
