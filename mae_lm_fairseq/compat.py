@@ -151,6 +151,15 @@ def _load_weights_only(load: Callable, path: str, *args, **kwargs) -> dict[str, 
     return state
 
 
+def load_as_data(path: str | Path) -> dict[str, Any]:
+    """The content of a checkpoint on the CPU, as fairseq has saved it, without running anything in it.
+
+    Raises:
+        UserError: the file cannot be read, is damaged, could run code, or is not a checkpoint.
+    """
+    return _load_weights_only(torch.load, str(path), path, map_location="cpu")
+
+
 def send_checkpoints_to_all_processes() -> None:
     """A job of several processes could not resume: the first one reads the checkpoint and sends it to the others.
 
