@@ -37,9 +37,10 @@ def _register() -> None:
     from fairseq.optim import OPTIMIZER_REGISTRY
     from fairseq.tasks import TASK_REGISTRY
 
-    from mae_lm_fairseq import compat
+    from mae_lm_fairseq import checkpoints, compat, divergence
 
-    compat.apply()
+    for module in (compat, checkpoints, divergence):
+        module.apply()
     for kind, registry in (
         ("models", MODEL_REGISTRY),
         ("tasks", TASK_REGISTRY),
