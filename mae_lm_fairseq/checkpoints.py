@@ -66,10 +66,10 @@ def restore_last(save_dir: Path, suffix: str = "") -> None:
         fault = _fault(last)
         if fault is None:
             others = [path for path in others if path.stat().st_mtime_ns > last.stat().st_mtime_ns]
-            least = _updates(last) if others else 0
+            least = saved_updates(last) if others else 0
     elif not others:
         return
-    for updates, path in sorted(((_updates(path), path) for path in others), reverse=True):
+    for updates, path in sorted(((saved_updates(path), path) for path in others), reverse=True):
         if updates > least and _fault(path) is None:
             why = f"is damaged ({fault})" if fault else "is not the newest: the run ended before it was written"
             logger.warning("%s %s; going on from %s, update %d", last, why, path.name, updates)
@@ -104,7 +104,7 @@ def _fault(path: Path) -> str | None:
     return None
 
 
-def _updates(path: Path) -> int:
+def saved_updates(path: Path) -> int:
     """After how many updates a checkpoint was saved; -1 where it cannot be read."""
     try:
         return _load(path)["optimizer_history"][-1]["num_updates"]

@@ -225,7 +225,7 @@ class TestSaving:
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
         try:
             with pytest.raises(
-                (OSError, RuntimeError) if original else UserError, match="File too large|unexpected pos"
+                (OSError, RuntimeError) if original else UserError, match=r"File too large|unexpected pos"
             ):
                 save(path, original)
         finally:
