@@ -8,6 +8,7 @@ does without fairseq stay importable.
 import importlib
 import importlib.util
 import pkgutil
+import sys
 from pathlib import Path
 
 from .errors import UserError
@@ -57,5 +58,7 @@ def _register() -> None:
 
 if __name__ != "mae_lm_fairseq":
     raise UserError(f"--user-dir must end in mae_lm_fairseq: this package cannot be loaded as {__name__}")
-if importlib.util.find_spec("fairseq") is not None:
+# The doctor has to speak where fairseq is there and cannot be imported.
+_IS_DOCTOR = sys.argv[:1] == ["-m"] and "mae_lm_fairseq.doctor" in sys.orig_argv
+if importlib.util.find_spec("fairseq") is not None and not _IS_DOCTOR:
     _register()

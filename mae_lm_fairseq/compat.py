@@ -450,11 +450,12 @@ def stop_loading_batches_at_exit() -> None:
     fairseq's thread that loads batches ahead is still at work then. Python stops such threads as soon as they want
     the interpreter, and inside one of torch's operations that unwinds C++ code which does not allow it.
     """
-    atexit.unregister(_stop_loading_batches)
-    atexit.register(_stop_loading_batches)
+    atexit.unregister(stop_loading_threads)
+    atexit.register(stop_loading_threads)
 
 
-def _stop_loading_batches() -> None:
+def stop_loading_threads() -> None:
+    """What :func:`stop_loading_batches_at_exit` does then; for processes that leave without Python's exit functions."""
     deadline = time.monotonic() + 10
     for thread in threading.enumerate():
         if isinstance(thread, iterators.BackgroundConsumer):

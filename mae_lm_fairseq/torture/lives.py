@@ -25,7 +25,7 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq_cli.train import main as train
 from omegaconf import DictConfig
 
-from mae_lm_fairseq import checkpoints
+from mae_lm_fairseq import checkpoints, compat
 from mae_lm_fairseq.data.data_bin import DataBinWriter
 
 WORDS = 60
@@ -143,6 +143,7 @@ def _live(cfg: DictConfig, log: Path, fault: Callable[[], None] | None) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
+        compat.stop_loading_threads()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
