@@ -202,7 +202,8 @@ def difference(one: Path, other: Path) -> str | None:
         {
             "model": state["model"],
             "optimizer": state["last_optimizer_state"],
-            "updates": state["optimizer_history"][-1],
+            # Not the best loss that the schedule has seen, which fairseq saves before it hears of an epoch's last one.
+            "updates": state["optimizer_history"][-1]["num_updates"],
             "position in the data": state["extra_state"]["train_iterator"],
         }
         for state in states
