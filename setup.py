@@ -23,6 +23,8 @@ setup(
     ],
     extras_require={
         "analysis": ["matplotlib", "scipy", "tensorboardX"],
+        "finetuning": ["matplotlib", "scikit-learn", "scipy"],
+        "parquet": ["pyarrow"],
         "hf": ["transformers>=4.57", "safetensors"],
         "test": ["pytest", "hypothesis", "ruff"],
     },
