@@ -23,7 +23,6 @@ setup(
     ],
     extras_require={
         "analysis": ["matplotlib", "scipy", "tensorboardX"],
-        "finetuning": ["matplotlib", "scikit-learn", "scipy"],
         "parquet": ["pyarrow"],
         "hf": ["transformers>=4.57", "safetensors"],
         "test": ["pytest", "hypothesis", "ruff"],

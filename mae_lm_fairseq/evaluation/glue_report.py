@@ -56,10 +56,9 @@ def markdown(table: Table) -> str:
         "| --- |" + " --- |" * (len(tasks) + 2),
     ]
     for label, row in table.items():
-        cells = [_cell(row[task]) if task in row else "–" for task in tasks]
-        average = (
-            f"{glue_average({task: row[task]['score'].median for task in row}):.1f}" if len(row) == len(tasks) else "–"
-        )
+        cells = [_cell(row[task]) if task in row else "-" for task in tasks]
+        complete = len(row) == len(tasks)
+        average = f"{glue_average({task: row[task]['score'].median for task in row}):.1f}" if complete else "-"
         seeds = sorted({len(of_task["score"].values) for of_task in row.values()})
         lines.append(f"| {label} | {' | '.join(cells)} | {average} | {', '.join(map(str, seeds))} |")
     return "\n".join([*lines, *_differences(table, tasks), ""])
@@ -88,7 +87,7 @@ def _differences(table: Table, tasks: list[str]) -> list[str]:
     for label, row in others:
         both = [task in row and task in of_base for task in tasks]
         cells = [
-            str(difference(row[task]["score"], of_base[task]["score"])) if known else "–"
+            str(difference(row[task]["score"], of_base[task]["score"])) if known else "-"
             for task, known in zip(tasks, both, strict=True)
         ]
         lines.append(f"| {label} | {' | '.join(cells)} |")
