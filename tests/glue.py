@@ -7,7 +7,30 @@ from pathlib import Path
 from mae_lm_fairseq.data.tokenizer import Tokenizer, train_model
 from mae_lm_fairseq.evaluation.glue import TASKS, Task
 
-WORDS = ["the", "a", "cat", "dog", "bird", "sat", "ran", "flew", "on", "over", "under", "mat", "house", "tree", "big", "small", "red", "blue", "good", "bad", "very", "not"]  # fmt: skip
+WORDS = [
+    "the",
+    "a",
+    "cat",
+    "dog",
+    "bird",
+    "sat",
+    "ran",
+    "flew",
+    "on",
+    "over",
+    "under",
+    "mat",
+    "house",
+    "tree",
+    "big",
+    "small",
+    "red",
+    "blue",
+    "good",
+    "bad",
+    "very",
+    "not",
+]
 
 # The official headers of training and development sets, and of test sets.
 HEADERS = {
