@@ -77,13 +77,13 @@ def test_long_samples_are_cut_and_counted(tokenizer, tmp_path):
     task = TASKS["RTE"]
     glue = write_official(tmp_path / "glue", task, make_rows(task))
     whole = prepare(task, glue, tokenizer, tmp_path / "whole", 512)
-    cut = prepare(task, glue, tokenizer, tmp_path / "cut", 14)
+    cut = prepare(task, glue, tokenizer, tmp_path / "cut", 24)
     assert whole["splits"]["train"]["truncated"] == 0
     assert 0 < cut["splits"]["train"]["truncated"] < 12
     fairseq_task = load(task, tmp_path / "cut")
     fairseq_task.load_dataset("train")
     sizes = [len(fairseq_task.dataset("train")[row]["net_input.src_tokens"]) for row in range(12)]
-    assert max(sizes) == 14
+    assert max(sizes) == 24
     assert sum(sizes) == cut["splits"]["train"]["tokens"]
 
 
