@@ -62,7 +62,8 @@ def plot_seeds(path: Path, title: str, scores: Mapping[str, Mapping[str, Sequenc
     labels = list(dict.fromkeys(label for of_task in scores.values() for label in of_task))
     columns = min(len(scores), 4)
     rows = -(-len(scores) // columns)
-    figure = Figure(figsize=(1.2 + columns * (1.0 + 0.5 * len(labels)), 0.9 + 2.5 * rows), layout="constrained")
+    width = max(6.5, 1.2 + columns * (1.0 + 0.5 * len(labels)))
+    figure = Figure(figsize=(width, 0.9 + 2.5 * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     for axes, (task, of_task) in zip(panels, scores.items(), strict=False):
         for place, label in enumerate(labels):

@@ -5,6 +5,7 @@
 """
 
 import argparse
+import logging
 from pathlib import Path
 
 from mae_lm_fairseq.analysis.figures import plot_seeds
@@ -46,7 +47,7 @@ def tasks_of(table: Table) -> list[str]:
 def markdown(table: Table) -> str:
     """The papers' table of medians, and how far each model is from the last one."""
     tasks = tasks_of(table)
-    names = [f"{task} ({_metrics(task)})" for task in tasks]
+    names = [_title(task) for task in tasks]
     lines = [
         "# GLUE, development sets",
         "",
@@ -64,8 +65,8 @@ def markdown(table: Table) -> str:
     return "\n".join([*lines, *_differences(table, tasks), ""])
 
 
-def _metrics(task: str) -> str:
-    return "m/mm" if task == "MNLI" else "/".join(TASKS[task].metrics)
+def _title(task: str) -> str:
+    return f"{task} ({'m/mm' if task == 'MNLI' else '/'.join(TASKS[task].metrics)})"
 
 
 def _cell(summaries: dict[str, Summary]) -> str:
@@ -94,8 +95,8 @@ def _differences(table: Table, tasks: list[str]) -> list[str]:
     return lines
 
 
-def main(argv: list[str] | None = None):
-    """Write ``glue.md`` and ``glue.png``."""
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m mae_lm_fairseq.evaluation.glue_report",
         description=__doc__,
@@ -103,13 +104,20 @@ def main(argv: list[str] | None = None):
     )
     parser.add_argument("results", nargs="+", metavar="LABEL=DIR")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    options = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None):
+    """Write ``glue.md`` and ``glue.png``."""
+    options = parser().parse_args(argv)
+    # Among fairseq's imports is one that makes the root logger print everything.
+    logging.basicConfig(level=logging.WARNING, force=True)
     table = read_table(options.results)
     options.out.mkdir(parents=True, exist_ok=True)
     text = markdown(table)
     (options.out / "glue.md").write_text(text, encoding="utf-8")
     scores = {
-        task: {label: row[task]["score"].values for label, row in table.items() if task in row}
+        _title(task): {label: row[task]["score"].values for label, row in table.items() if task in row}
         for task in tasks_of(table)
     }
     plot_seeds(options.out / "glue.png", "GLUE, development sets", scores)
