@@ -24,7 +24,13 @@ setup(
     ],
     extras_require={
         "analysis": ["matplotlib", "scipy", "tensorboardX"],
+<<<<<<< HEAD
         "hf": ["transformers>=4.57"],
         "test": ["pytest", "pytest-xdist", "hypothesis", "ruff"],
+=======
+        "parquet": ["pyarrow"],
+        "hf": ["transformers>=4.57", "safetensors"],
+        "test": ["pytest", "hypothesis", "ruff"],
+>>>>>>> glue
     },
 )
