@@ -25,6 +25,6 @@ setup(
     extras_require={
         "analysis": ["matplotlib", "scipy", "tensorboardX"],
         "hf": ["transformers>=4.57"],
-        "test": ["pytest", "hypothesis", "ruff"],
+        "test": ["pytest", "pytest-xdist", "hypothesis", "ruff"],
     },
 )
