@@ -60,7 +60,7 @@ def rank_profile(
     texts: Sequence[list[int]],
     keep: Sequence[int],
     settings: RankSettings = RankSettings(),
-    advance: Callable[[int], Any] = lambda texts: None,
+    advance: Callable[[str], Any] = lambda stage: None,
     memory: int = MEMORY,
 ) -> dict[str, Any]:
     """Ranks of real tokens and of ``[MASK]`` in every layer, with and without ``[MASK]`` in the text.
@@ -70,7 +70,7 @@ def rank_profile(
         texts: ids of two texts or more.
         keep: ids of special tokens, which are not masked.
         settings: how to measure.
-        advance: called with the number of texts that are done, of :func:`texts_to_read`.
+        advance: called with the name of a stage of :func:`stages` for each step in it that is done.
         memory: bytes of second moments that are held at once.
 
     Returns:
@@ -95,12 +95,15 @@ def rank_profile(
     found, outside, counts = {}, [], {}
     for layers in _passes(encoder, len(chunks), memory):
         moments = _collect(encoder, chunks, layers, keep, settings, advance)
-        for (layer, kind, tokens), moment in sorted(moments.items()):
-            found[layer, kind, tokens] = ranks(moment.energies(weights, settings.centred), settings.threshold)
-            counts[layer, kind, tokens] = moment.count
-            if tokens == "mask":
-                of_layer = _outside(moments[layer, kind, "real"], moment, weights, settings)
-                outside.append({"layer": layer, "input": kind} | of_layer)
+        for layer in layers:
+            for key in sorted(key for key in moments if key[0] == layer):
+                found[key] = ranks(moments[key].energies(weights, settings.centred), settings.threshold)
+                counts[key] = moments[key].count
+                _, kind, tokens = key
+                if tokens == "mask":
+                    shares = _outside(moments[layer, kind, "real"], moments[key], weights, settings)
+                    outside.append({"layer": layer, "input": kind} | shares)
+            advance("layers")
     return {
         "width": encoder.dim,
         "layers": encoder.layers,
@@ -113,9 +116,11 @@ def rank_profile(
     }
 
 
-def texts_to_read(encoder: StatesOf, texts: Sequence[list[int]], memory: int = MEMORY) -> int:
-    """How many texts :func:`rank_profile` reads, those that it reads again counted again."""
-    return len(texts) * len(_passes(encoder, len(_chunks(texts)), memory))
+def stages(encoder: StatesOf, texts: Sequence[list[int]], memory: int = MEMORY) -> dict[str, int]:
+    """The steps of :func:`rank_profile`: texts that are read, those that it reads again counted again, and layers
+    whose ranks it takes."""
+    passes = _passes(encoder, len(_chunks(texts)), memory)
+    return {"texts": len(texts) * len(passes), "layers": encoder.layers + 1}
 
 
 def _chunks(texts: Sequence[list[int]]) -> list[Sequence[list[int]]]:
@@ -146,7 +151,8 @@ def _collect(encoder, chunks, layers, keep, settings, advance) -> dict[tuple[int
                     key = layer, kind, tokens
                     moments.setdefault(key, SecondMoments(encoder.dim, len(chunks))).add(states, chunk)
             number += len(part)
-            advance(len(part))
+            for _ in part:
+                advance("texts")
     return moments
 
 

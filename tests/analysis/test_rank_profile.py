@@ -1,10 +1,12 @@
 """Profiles of encoders whose ranks are known."""
 
+from collections import Counter
+
 import pytest
 import torch
 
 from mae_lm_fairseq.analysis.rank_monitor import RankMonitor
-from mae_lm_fairseq.analysis.rank_profile import RankSettings, rank_profile, texts_to_read
+from mae_lm_fairseq.analysis.rank_profile import RankSettings, rank_profile, stages
 from mae_lm_fairseq.analysis.theory import FAILS, HOLDS, OPEN, check_lemma, check_theorem, report
 from mae_lm_fairseq.analysis.token_states import EncoderStates, LayerStates
 
@@ -84,10 +86,10 @@ def test_all_of_mask_is_outside(known):
 
 
 def test_little_memory_means_reading_again_and_changes_nothing(known):
-    read = []
-    again = rank_profile(KnownStates(), TEXTS, [BOS], SETTINGS, advance=read.append, memory=2 * 3 * 20 * DIM**2 * 8)
-    assert sum(read) == texts_to_read(KnownStates(), TEXTS, 2 * 3 * 20 * DIM**2 * 8) == 3 * len(TEXTS)
-    assert texts_to_read(KnownStates(), TEXTS) == len(TEXTS)
+    little, steps = 2 * 3 * 20 * DIM**2 * 8, []
+    again = rank_profile(KnownStates(), TEXTS, [BOS], SETTINGS, advance=steps.append, memory=little)
+    assert Counter(steps) == stages(KnownStates(), TEXTS, little) == {"texts": 3 * len(TEXTS), "layers": 5}
+    assert stages(KnownStates(), TEXTS)["texts"] == len(TEXTS)
     assert again.items() <= known.items()
 
 

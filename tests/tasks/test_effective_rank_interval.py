@@ -54,21 +54,16 @@ def measured(messages):
 @pytest.mark.parametrize("arch", NAMES)
 def test_training_does_not_notice(pretrain, tmp_path, arch):
     """Bit for bit, with dropout on, over the end of an epoch, with accumulated gradients."""
-    options = ("--max-update", 14, "--update-freq", 3)
+    options = ("--max-update", 21, "--update-freq", 2, "--batch-size", 32)
     ranks = pretrain(tmp_path / "with", *options, *EVERY_4, arch=arch)
-    assert list(ranks) == [4, 8, 12]
-    assert all(list(found) == [f"rank_{name}" for name in sorted_names(found)] for found in ranks.values())
-    assert set(ranks[4]) == {f"rank_{name}" for name in NAMES[arch]}
+    assert list(ranks) == [4, 8, 12, 16, 20]
+    assert all(list(found) == [f"rank_{name}" for name in NAMES[arch]] for found in ranks.values())
     assert all(1 <= value <= 16 for found in ranks.values() for value in found.values())
     assert pretrain(tmp_path / "without", *options, arch=arch) == {}
     ours, plain = checkpoint(tmp_path / "with"), checkpoint(tmp_path / "without")
-    assert ours["extra_state"]["train_iterator"]["epoch"] == 2
+    assert ours["extra_state"]["train_iterator"]["epoch"] > 1
     assert ours["extra_state"]["train_iterator"] == plain["extra_state"]["train_iterator"]
     assert_same_training_state(ours, plain)
-
-
-def sorted_names(found):
-    return [name.removeprefix("rank_") for name in found]
 
 
 def test_a_resumed_run_measures_the_same_texts(pretrain, tmp_path):
@@ -84,6 +79,7 @@ def test_every_progress_bar_gets_what_was_measured(pretrain, tmp_path, caplog):
     options = ("--log-format", "json", "--log-interval", 2, "--max-update", 10, "--disable-validation")
     ranks = pretrain(tmp_path, *options, *EVERY_4, "--tensorboard-logdir", tmp_path / "board")
     records = [json.loads(message) for message in caplog.messages if message.startswith('{"epoch"')]
+    records = [record for record in records if "num_updates" in record]  # not those of a whole epoch
     logged = {int(record["num_updates"]): record.get("rank_real_clean") for record in records}
     assert set(logged) == {2, 4, 6, 8, 10}
     values = {update: found["rank_real_clean"] for update, found in ranks.items()}
