@@ -6,7 +6,6 @@ Every run is brought to its end afterwards and compared, bit by bit, with one th
 import os
 import random
 import resource
-import shutil
 import signal
 import stat
 import subprocess
@@ -21,43 +20,12 @@ from fairseq import checkpoint_utils
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.criterions.masked_autoencoder_lm import MaskedAutoencoderLMCriterion
 from mae_lm_fairseq.torture.capabilities import obey_permissions
+from mae_lm_fairseq.torture.inputs import damaged
 from mae_lm_fairseq.torture.lives import SETTINGS, Training, difference
 from mae_lm_fairseq.torture.report import Row
+from mae_lm_fairseq.torture.workplace import Workplace
 
 EQUAL = "the run goes on from its newest checkpoint and ends bit for bit where an undisturbed one ends"
-
-
-class Workplace:
-    """A directory with data, in which trainings of many names can be made.
-
-    Args:
-        directory: an empty one.
-        data: what ``lives.make_data`` has made.
-        seed: of all that is left to chance.
-    """
-
-    def __init__(self, directory: Path, data: str, seed: int = 0):
-        self.data, self.random = data, random.Random(seed)
-        self._directory, self._number = directory, 0
-
-    def training(self, *options: str) -> Training:
-        """One that has not begun."""
-        self._number += 1
-        return Training(self.data, self._directory / f"run-{self._number}", *options)
-
-    def copy(self, training: Training) -> Training:
-        """Another one that has come as far."""
-        twin = self.training()
-        shutil.copytree(training.directory, twin.directory, dirs_exist_ok=True)  # keeps the times
-        return twin
-
-    def undisturbed(self, updates: int) -> Training:
-        """One that has come to its end in one life."""
-        training = self.training()
-        problem = training.finish(updates)
-        if problem is not None:
-            raise RuntimeError(f"the undisturbed run {problem}")
-        return training
 
 
 def _compare(training: Training, end: int, reference: Training) -> str | None:
@@ -238,21 +206,9 @@ def damaged_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
         training = place.copy(origin)
         victims = [training.last, *([max(training.directory.glob("checkpoint_*_20.pt"))] if number % 3 == 0 else [])]
         for victim in victims:
-            victim.write_bytes(_damaged(victim.read_bytes(), place.random))
+            victim.write_bytes(damaged(victim.read_bytes(), place.random))
         row.record(_compare(training, 30, reference))
     yield row
-
-
-def _damaged(content: bytes, generator: random.Random) -> bytes:
-    place, length = generator.randrange(len(content)), generator.randint(1, 5000)
-    return generator.choice(
-        [
-            content[:place],
-            content[:place] + bytes([content[place] ^ 1 << generator.randrange(8)]) + content[place + 1 :],
-            content[:place] + generator.randbytes(length) + content[place + length :],
-            generator.randbytes(len(content)),
-        ]
-    )
 
 
 class _Malicious:

@@ -12,6 +12,7 @@ import torch
 
 from mae_lm_fairseq.torture import crashes, lives
 from mae_lm_fairseq.torture.report import Row, read, table
+from mae_lm_fairseq.torture.workplace import Workplace
 
 from ..conftest import ROOT
 
@@ -24,7 +25,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def place(tmp_path, data):
-    return crashes.Workplace(tmp_path / "place", data)
+    return Workplace(tmp_path / "place", data)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,7 @@ class TestTheTableCanFail:
 
     def test_another_end(self, place, monkeypatch):
         """Without fairseq's seed for each update a run that goes on has other dropout."""
-        monkeypatch.setattr(crashes.Workplace, "undisturbed", lambda place, end: place.training("--seed", "2"))
+        monkeypatch.setattr(Workplace, "undisturbed", lambda place, end: place.training("--seed", "2"))
         (row,) = crashes.divergence(place, 1)
         assert len(row.losses) == 1
 
