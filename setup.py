@@ -24,13 +24,8 @@ setup(
     ],
     extras_require={
         "analysis": ["matplotlib", "scipy", "tensorboardX"],
-<<<<<<< HEAD
+        "parquet": ["pyarrow"],
         "hf": ["transformers>=4.57"],
         "test": ["pytest", "pytest-xdist", "hypothesis", "ruff"],
-=======
-        "parquet": ["pyarrow"],
-        "hf": ["transformers>=4.57", "safetensors"],
-        "test": ["pytest", "hypothesis", "ruff"],
->>>>>>> glue
     },
 )
