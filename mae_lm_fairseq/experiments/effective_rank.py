@@ -147,9 +147,10 @@ def _open_hugging_face(directory: Path, device: str) -> Reader:
         raise UserError(f'{directory} is a Hugging Face model: pip install "mae_lm_fairseq[hf]"') from None
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
-        model = AutoModel.from_pretrained(directory, local_files_only=True).float().eval().to(device)
+        model = AutoModel.from_pretrained(directory, local_files_only=True, add_pooling_layer=False)
     except (OSError, ValueError, RuntimeError) as problem:
         raise UserError(f"{directory} cannot be read: {str(problem).splitlines()[0]}") from None
+    model = model.float().eval().to(device)
     opening, closing, pad, mask = (getattr(tokenizer, f"{x}_token_id") for x in ("cls", "sep", "pad", "mask"))
     if None in (opening, closing, pad, mask):
         raise UserError(f"{directory}: its tokenizer lacks a token for the start, the end, padding or the mask")
