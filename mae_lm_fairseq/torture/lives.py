@@ -130,7 +130,7 @@ def _live(cfg: DictConfig, log: Path, fault: Callable[[], None] | None) -> None:
     code = 1
     try:
         os.setpgid(0, 0)
-        sys.stdout = sys.stderr = open(log, "w", buffering=1)
+        sys.stdout = sys.stderr = open(log, "w", buffering=1)  # noqa: SIM115 until the end of the process
         for descriptor in (1, 2):
             os.dup2(sys.stdout.fileno(), descriptor)
         logging.basicConfig(stream=sys.stdout, level=logging.INFO, force=True)
