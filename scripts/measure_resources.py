@@ -10,6 +10,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -20,7 +21,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 EPOCHS, SHARDS, FACTOR = 10, 5, 20
-SETTINGS = ["--task", "masked_autoencoder_lm", "--criterion", "masked_autoencoder_lm", "--arch", "mae_lm_tiny", "--encoder-layers", "1", "--decoder-layers", "1", "--cpu", "--optimizer", "adam", "--lr", "1e-3", "--tokens-per-sample", "64", "--sample-break-mode", "complete_doc", "--batch-size", "16", "--num-workers", "2", "--log-format", "simple", "--log-interval", "1000"]
+SETTINGS = shlex.split(
+    "--task masked_autoencoder_lm --criterion masked_autoencoder_lm --arch mae_lm_tiny --encoder-layers 1 "
+    "--decoder-layers 1 --cpu --optimizer adam --lr 1e-3 --tokens-per-sample 64 --sample-break-mode complete_doc "
+    "--batch-size 16 --num-workers 2 --log-format simple --log-interval 1000"
+)
 
 
 def write_text(path: Path, megabytes: float, seed: int) -> None:

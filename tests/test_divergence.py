@@ -13,7 +13,8 @@ from .training import parse
 OVERFLOW = "Minimum loss scale reached (0.0001). Your loss is probably exploding. Try lowering the learning rate, ..."
 WORKERS = (
     "Fatal error: gradients are inconsistent between workers. Try --ddp-backend=legacy_ddp. Or are you mixing up "
-    "different generation of GPUs in training?\n{line}\ngrad_norm across the workers:\nrank   0 = 0.5\nrank   1 = {norm}\n"
+    "different generation of GPUs in training?\n{line}\ngrad_norm across the workers:\nrank   0 = 0.5\n"
+    "rank   1 = {norm}\n"
 )
 
 
