@@ -19,11 +19,13 @@ setup(
         # fairseq 0.12 was written for much older versions; with 2.4 it was seen to work, compat.py helps.
         "numpy>=1.24,<2.5",
         "sentencepiece>=0.2.0",
+        "safetensors",
         "tqdm",
     ],
     extras_require={
         "analysis": ["matplotlib", "scipy", "tensorboardX"],
-        "hf": ["transformers>=4.57", "safetensors"],
-        "test": ["pytest", "hypothesis", "ruff"],
+        "parquet": ["pyarrow"],
+        "hf": ["transformers>=4.57"],
+        "test": ["pytest", "pytest-xdist", "hypothesis", "ruff"],
     },
 )

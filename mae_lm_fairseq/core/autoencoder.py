@@ -72,6 +72,10 @@ class MaskedAutoencoder(nn.Module):
         """Packed states [number predicted, dim] from which the head predicts."""
         return self.decode(self.encode(tokens, layout)[-1], layout)
 
+    def drop_prediction(self):
+        """Leave nothing but the encoder: no decoder and no head, as for fine-tuning."""
+        self.decoder = self.lm_head = None
+
     def encoder_layouts(self, layout: BatchLayout) -> list[Layout]:
         """The positions of a batch that each of the states of :meth:`encode` belongs to."""
         return self.encoder.layouts(layout)
@@ -82,7 +86,12 @@ class MaskedAutoencoder(nn.Module):
 
 
 def initialise(model: nn.Module, config: MaskedAutoencoderConfig):
-    """BERT's initialisation: normal weights and embeddings, zero biases and padding, unit layer norms."""
+    """BERT's initialisation: normal weights and embeddings, zero biases and padding, unit layer norms.
+
+    Nothing is done on the meta device, where a network waits for weights that it is going to be given.
+    """
+    if next(model.parameters()).is_meta:
+        return
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding | RelativePositionBias):
             nn.init.normal_(module.weight, std=config.init_std)
