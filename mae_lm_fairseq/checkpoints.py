@@ -49,8 +49,8 @@ def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Any, **kwargs) ->
         if "dataloader mismatch" not in str(error):
             raise
         raise UserError(
-            "the epoch of the checkpoint has more batches than that of these data and options; go on with the ones that "
-            "it was trained with, or add --reset-dataloader to begin with the first epoch again"
+            "the epoch of the checkpoint has more batches than that of these data and options; go on with the ones "
+            "that it was trained with, or add --reset-dataloader to begin with the first epoch again"
         ) from error
 
 
@@ -78,7 +78,7 @@ def convert_position(state: dict[str, Any], processes: int) -> None:
     if before != processes:
         had = position["iterations_in_epoch"] * before
         position["iterations_in_epoch"] = had // processes
-        logger.warning("%d processes go on where %d were; %d batches come again", processes, before, had % processes)
+        logger.info("%d processes go on where %d were; %d batches come again", processes, before, had % processes)
 
 
 def _is_ours_to_choose(cfg: Any, trainer: Any) -> bool:
