@@ -15,8 +15,8 @@ HEAD = """\
 
 `scripts/torture.py {options}` tried this on {machine}. This file is written by
 `python -m mae_lm_fairseq.torture.report` from `scripts/results/torture.json`, which that run left. Kills and damage
-strike at moments and places drawn from a seed; what is compared at the end are parameters, optimizer state, number of updates
-and position in the data.
+strike at moments and places drawn from a seed; what is compared at the end are parameters, optimizer state, number of
+updates and position in the data.
 """
 
 
