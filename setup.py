@@ -26,6 +26,6 @@ setup(
         "analysis": ["matplotlib", "scipy", "tensorboardX"],
         "parquet": ["pyarrow"],
         "hf": ["transformers>=4.57"],
-        "test": ["pytest", "pytest-xdist", "hypothesis", "ruff"],
+        "test": ["pytest", "pytest-xdist", "coverage>=7.10", "hypothesis", "ruff"],
     },
 )
