@@ -18,12 +18,13 @@ setup(
         "torch>=2.6",
         # fairseq 0.12 was written for much older versions; with 2.4 it was seen to work, compat.py helps.
         "numpy>=1.24,<2.5",
-        "sentencepiece>=0.2.0",
+        # 0.2.2 tells where in the text each piece comes from.
+        "sentencepiece>=0.2.2",
         "tqdm",
     ],
     extras_require={
         "analysis": ["matplotlib", "scipy", "tensorboardX"],
         "hf": ["transformers>=4.57", "safetensors"],
-        "test": ["pytest", "hypothesis", "ruff"],
+        "test": ["pytest", "hypothesis", "ruff", "torchmetrics"],
     },
 )
