@@ -1,7 +1,7 @@
 """Exact match and F1 of answers, bit for bit what SQuAD's evaluation scripts print (Rajpurkar et al., 2016 and 2018).
 
-``python -m mae_lm_fairseq.evaluation.squad_metrics DATASET PREDICTIONS`` prints the JSON of the script for 1.1 or, where
-the questions say whether they are answerable, of the one for 2.0.
+``python -m mae_lm_fairseq.evaluation.squad_metrics DATASET PREDICTIONS`` prints the JSON of the script for 1.1, or of
+the one for 2.0 where the questions say whether they are answerable.
 """
 
 import argparse
