@@ -44,7 +44,7 @@ def apply() -> None:
     allow_plain_values_in_checkpoints()
     read_checkpoints_as_data()
     send_checkpoints_to_all_processes()
-    let_tasks_check_checkpoints()
+    let_checkpoints_be_checked()
     explain_checkpoints_that_do_not_fit()
     save_atomically()
     take_bf16_at_its_word()
@@ -167,27 +167,27 @@ def _broadcast_plain_object(broadcast: Callable, obj: Any, *args, **kwargs) -> A
     return broadcast(obj, *args, **kwargs)
 
 
-def let_tasks_check_checkpoints() -> None:
+def let_checkpoints_be_checked() -> None:
     """The trainer saves the task's state and never looks at it again, so nobody notices a changed dictionary.
 
-    A task with a method ``check_checkpoint(filename, state)`` is asked after the file was read and before anything
-    is restored from it. Of several processes only the first reads the file. When the task refuses, that process ends
-    with exit code 1 while the others wait for it to send the checkpoint: fairseq's own launcher and torchrun then stop
-    them; processes that were started by hand end when the connection breaks (gloo) or times out (NCCL).
+    A task or model with a method ``check_checkpoint(filename, state)`` is asked after the file was read and before
+    anything is restored from it. Of several processes only the first reads the file. When one refuses, that process
+    ends with exit code 1 while the others wait for it to send the checkpoint: fairseq's own launcher and torchrun then
+    stop them; processes that were started by hand end when the connection breaks (gloo) or times out (NCCL).
     """
-    _wrap(Trainer, "load_checkpoint", _load_checkpoint_with_task)
+    _wrap(Trainer, "load_checkpoint", _load_checkpoint_checked)
 
 
-def _load_checkpoint_with_task(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
+def _load_checkpoint_checked(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
     read = checkpoint_utils.load_checkpoint_to_cpu
 
     def read_and_check(path: str, *args, **kwargs) -> dict[str, Any]:
         state = read(path, *args, **kwargs)
-        trainer.task.check_checkpoint(path, state)
+        for checker in (trainer.task, trainer.get_model()):
+            if hasattr(checker, "check_checkpoint"):
+                checker.check_checkpoint(path, state)
         return state
 
-    if not hasattr(trainer.task, "check_checkpoint"):
-        return load(trainer, filename, *args, **kwargs)
     with _replaced(checkpoint_utils, "load_checkpoint_to_cpu", read_and_check):
         return load(trainer, filename, *args, **kwargs)
 

@@ -72,6 +72,10 @@ class MaskedAutoencoder(nn.Module):
         """Packed states [number predicted, dim] from which the head predicts."""
         return self.decode(self.encode(tokens, layout)[-1], layout)
 
+    def drop_prediction(self):
+        """Leave nothing but the encoder: no decoder and no head, as for fine-tuning."""
+        self.decoder = self.lm_head = None
+
     def encoder_layouts(self, layout: BatchLayout) -> list[Layout]:
         """The positions of a batch that each of the states of :meth:`encode` belongs to."""
         return self.encoder.layouts(layout)

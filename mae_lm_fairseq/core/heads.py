@@ -1,10 +1,11 @@
-"""The language model head."""
+"""What stands on top of the network: the head of pretraining, and that of classification."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .cross_entropy import linear_cross_entropy
+from .dropout import Dropout
 
 
 class LMHead(nn.Module):
@@ -28,3 +29,32 @@ class LMHead(nn.Module):
     def transform(self, states: Tensor) -> Tensor:
         """[N, dim] -> [N, dim]: what is compared with the token embeddings."""
         return self.layer_norm(F.gelu(self.dense(states)))
+
+
+class ClassificationHead(nn.Module):
+    """Dropout, dense layer, tanh, dropout and output layer on the state of the first token, ``<s>``.
+
+    The head of RoBERTa (Liu et al., 2019), and weight for weight Hugging Face's ``RobertaClassificationHead`` and
+    ``MPNetClassificationHead`` where ``inner_dim`` is ``dim``.
+
+    Args:
+        dim: width of the states.
+        num_classes: number of classes; 1 for regression.
+        inner_dim: width of the dense layer's output.
+        dropout: on what enters either layer.
+        init_std: standard deviation of the initial weights.
+    """
+
+    def __init__(self, dim: int, num_classes: int, inner_dim: int, dropout: float, init_std: float):
+        super().__init__()
+        self.dense = nn.Linear(dim, inner_dim)
+        self.out_proj = nn.Linear(inner_dim, num_classes)
+        self.dropout = Dropout(dropout)
+        for layer in (self.dense, self.out_proj):
+            nn.init.normal_(layer.weight, std=init_std)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[B, T, dim] -> [B, num_classes]."""
+        inner = torch.tanh(self.dense(self.dropout(features[:, 0])))
+        return self.out_proj(self.dropout(inner))

@@ -63,6 +63,9 @@ class MAELMModelConfig(NetworkOptions):
             "help": "compile encoder and decoder for training with torch.compile; takes a minute or two at the start"
         },
     )
+    classifier_dropout: Optional[float] = field(  # noqa: UP045
+        default=None, metadata={"help": "fine-tuning: dropout in the classification head (default: --dropout)"}
+    )
 
 
 def core_config(cfg) -> MaskedAutoencoderConfig:

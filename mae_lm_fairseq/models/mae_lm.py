@@ -5,15 +5,18 @@ import logging
 
 import torch
 from fairseq.models import BaseFairseqModel, register_model
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..allocator import keep_freed_memory
 from ..core.attention_backends import AttentionBackend, fastest_backend
 from ..core.autoencoder import MaskedAutoencoder
+from ..core.heads import ClassificationHead
 from ..core.packing import BatchLayout, batch_layout, to_device, unpack
+from ..data.data_bin import dictionary_fingerprint
 from ..errors import UserError
 from .architectures import Autocast, MAELMModelConfig, core_config, register_architectures
 from .compilation import Compiled
+from .finetuning import check_origin, mark_depths, predicts_masked_tokens, take_over
 
 logger = logging.getLogger(__name__)
 
@@ -22,12 +25,16 @@ logger = logging.getLogger(__name__)
 class MAELMModel(BaseFairseqModel):
     """Masked language model for fairseq's trainer: MAE-LM, 3ML or vanilla MLM, as its architecture says.
 
+    Built for a task that does not pretrain, it is the encoder alone, with heads for that task.
+
     Args:
         autoencoder: the network.
         pad, mask: ids of ``<pad>`` and ``<mask>``.
         autocast: precision of the matrix products.
         attention_backend: how attention is computed.
         compile: whether to compile the network for training.
+        classifier_dropout: in the classification heads.
+        dictionary: fingerprint of the dictionary.
     """
 
     def __init__(
@@ -38,6 +45,8 @@ class MAELMModel(BaseFairseqModel):
         autocast: Autocast = Autocast.none,
         attention_backend: AttentionBackend = AttentionBackend.auto,
         compile: bool = False,
+        classifier_dropout: float = 0.0,
+        dictionary: str | None = None,
     ):
         super().__init__()
         self.autoencoder = autoencoder
@@ -47,6 +56,9 @@ class MAELMModel(BaseFairseqModel):
         self.attention_backend = attention_backend
         self.settled_on = None
         self.compiled = Compiled(autoencoder.masked_states) if compile else None
+        self.classifier_dropout = classifier_dropout
+        self.dictionary = dictionary
+        self.classification_heads = nn.ModuleDict()
 
     @classmethod
     def build_model(cls, cfg: MAELMModelConfig, task) -> "MAELMModel":
@@ -71,8 +83,57 @@ class MAELMModel(BaseFairseqModel):
         autoencoder = MaskedAutoencoder(config, len(dictionary), pad, mask)
         for stack in autoencoder.stacks():
             stack.checkpoint_activations = cfg.checkpoint_activations
-        backend = AttentionBackend(cfg.attention_backend)
-        return cls(autoencoder, pad, mask, Autocast(cfg.autocast), backend, cfg.compile)
+        fingerprint = dictionary_fingerprint(symbol for symbol in dictionary.symbols if symbol != "<mask>")
+        if not predicts_masked_tokens(task):
+            if cfg.compile:
+                raise UserError("--compile is for pretraining: leave it out, or choose --task masked_autoencoder_lm")
+            autoencoder.drop_prediction()
+            mark_depths(autoencoder.encoder)
+            # Checkpoints keep it, so that the next to start from them is held to the same dictionary.
+            task.state.merge_state_dict({"dictionary": fingerprint})
+        return cls(
+            autoencoder,
+            pad,
+            mask,
+            Autocast(cfg.autocast),
+            AttentionBackend(cfg.attention_backend),
+            cfg.compile,
+            config.dropout if cfg.classifier_dropout is None else cfg.classifier_dropout,
+            fingerprint,
+        )
+
+    def register_classification_head(
+        self, name: str, num_classes: int | None = None, inner_dim: int | None = None, **unused
+    ):
+        """Add a fresh head; fairseq's ``sentence_prediction`` asks for it.
+
+        Args:
+            name: of the head, for :meth:`forward`; one of the same name is replaced.
+            num_classes: number of classes, 1 for regression.
+            inner_dim: width of the dense layer's output (default: the encoder's).
+        """
+        config = self.autoencoder.config
+        dim = config.encoder_embed_dim
+        head = ClassificationHead(dim, num_classes, inner_dim or dim, self.classifier_dropout, config.init_std)
+        self.classification_heads[name] = head
+
+    def load_state_dict(self, state_dict: dict, strict: bool = True, model_cfg=None, args=None):
+        """Load weights; for fine-tuning those of the encoder, and heads as far as they fit.
+
+        Raises:
+            UserError: the weights of the encoder are not all there, or there are more.
+        """
+        if self.autoencoder.lm_head is None:
+            state_dict = take_over(state_dict, self.state_dict())
+        return super().load_state_dict(state_dict, strict, model_cfg, args)
+
+    def check_checkpoint(self, filename: str, state: dict):
+        """Called when training is about to start from a checkpoint.
+
+        Raises:
+            UserError: its weights would mean something else here.
+        """
+        check_origin(filename, state, vars(self.autoencoder.config), self.dictionary)
 
     def forward(
         self,
@@ -83,6 +144,7 @@ class MAELMModel(BaseFairseqModel):
         targets: Tensor | None = None,
         features_only: bool = False,
         return_all_hiddens: bool = False,
+        classification_head_name: str | None = None,
         **unused,
     ) -> tuple[Tensor, dict]:
         """Predict masked tokens. What is to be predicted comes with ``layout``, or as for fairseq's RoBERTa.
@@ -97,6 +159,7 @@ class MAELMModel(BaseFairseqModel):
             targets: [number predicted] int64: give their loss, without ever holding all logits, instead of logits.
             features_only: give the encoder's states and no predictions.
             return_all_hiddens: also give the states of all of the encoder's layers.
+            classification_head_name: give the logits [B, number of classes] of that head.
 
         Returns:
             logits [number predicted, vocabulary], or [B, T, vocabulary] with neither layout nor ``masked_tokens``; or
@@ -104,8 +167,14 @@ class MAELMModel(BaseFairseqModel):
             ``encoder_tokens``, how many tokens the encoder saw (the mean of its layers), with targets ``correct``, how
             many were predicted right, and without them, on request, ``inner_states``.
         """
+        if classification_head_name is not None:
+            return self._classify(src_tokens, classification_head_name, return_all_hiddens)
         if features_only:
             return self.extract_features(src_tokens, return_all_hiddens)
+        if self.autoencoder.lm_head is None:
+            raise UserError(
+                "a model built for fine-tuning predicts no masked tokens; choose --task masked_autoencoder_lm"
+            )
         given = layout is not None
         layout = layout if given else self._layout(src_tokens, masked_tokens, early_masks)
         self._settle(src_tokens.device)
@@ -130,6 +199,11 @@ class MAELMModel(BaseFairseqModel):
             states = self.autoencoder.encode(src_tokens, layout)
         features = unpack(states[-1], self.autoencoder.encoder_layouts(layout)[-1], src_tokens.shape[1])
         return features, self._extra(states, layout, src_tokens, return_all_hiddens)
+
+    def _classify(self, src_tokens: Tensor, head: str, return_all_hiddens: bool) -> tuple[Tensor, dict]:
+        features, extra = self.extract_features(src_tokens, return_all_hiddens)
+        with self._precision(src_tokens):
+            return self.classification_heads[head](features), extra
 
     def get_normalized_probs(self, net_output, log_probs: bool, sample=None) -> Tensor:
         """(Log-)probabilities in float32 from what :meth:`forward` returned."""

@@ -20,6 +20,10 @@ class FusedAdamWConfig(FairseqDataclass):
     adam_betas: Any = field(default=(0.9, 0.999), metadata={"help": "betas for Adam optimizer"})
     adam_eps: float = field(default=1e-8, metadata={"help": "epsilon for Adam optimizer"})
     weight_decay: float = field(default=0.0, metadata={"help": "weight decay"})
+    layer_lr_decay: float = field(
+        default=1.0,
+        metadata={"help": "fine-tuning: the learning rate of each layer is that of the layer above it times this"},
+    )
     lr: list[float] = II("optimization.lr")
 
 
@@ -42,7 +46,13 @@ class FusedAdamW(FairseqOptimizer):
             raise UserError(
                 "--optimizer fused_adamw with --memory-efficient-fp16 or -bf16: choose --optimizer adam there"
             )
-        self._optimizer = torch.optim.AdamW(params, fused=True, **self.optimizer_config)
+        groups = _by_depth(params, cfg.layer_lr_decay) if cfg.layer_lr_decay != 1 else params
+        self._optimizer = torch.optim.AdamW(groups, fused=True, **self.optimizer_config)
+
+    def set_lr(self, lr: float):
+        """Set the learning rate: of heads, and below them what the decay leaves of it."""
+        for group in self.param_groups:
+            group["lr"] = lr * group.get("lr_scale", 1.0)
 
     @property
     def optimizer_config(self) -> dict:
@@ -58,6 +68,21 @@ class FusedAdamW(FairseqOptimizer):
     @property
     def supports_flat_params(self) -> bool:
         return True
+
+
+def _by_depth(params: list[torch.nn.Parameter], decay: float) -> list[dict]:
+    """Groups of parameters for torch's optimizer, by the depth below the heads that models mark as ``param_group``."""
+    if not 0 < decay <= 1:
+        raise UserError(f"--layer-lr-decay {decay} must be above 0 and at most 1")
+    groups = {}
+    for param in params:
+        groups.setdefault(getattr(param, "param_group", 0), []).append(param)
+    if set(groups) == {0}:
+        raise UserError(
+            f"--layer-lr-decay {decay} finds no layers: it is for fine-tuning an mae_lm model, and with --fp16 or "
+            "--bf16 needs --fp16-no-flatten-grads"
+        )
+    return [{"params": group, "lr_scale": decay**depth} for depth, group in sorted(groups.items())]
 
 
 def _pair(betas: Any) -> tuple[float, float]:

@@ -1,0 +1,211 @@
+"""Fine-tuning: what a model takes from a pretraining checkpoint, and what it refuses."""
+
+import logging
+
+import pytest
+import torch
+
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.models.finetuning import HEADS
+
+from ..finetuning import HEAD, finetune, save_pretrained, set_up_finetuning, write_sentences
+from ..training import batches, set_up
+
+ARCHITECTURES = ["mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_self_tiny", "mae_lm_3ml_cross_tiny"]
+ARCHITECTURES += ["mae_lm_mask_later_tiny"]
+
+
+@pytest.fixture(scope="module")
+def sentences(tmp_path_factory, data_bin):
+    return write_sentences(tmp_path_factory.mktemp("sentences"), data_bin / "dict.txt")
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory, data_bin):
+    """Checkpoints of random weights, as pretraining writes them, by architecture."""
+    directory = tmp_path_factory.mktemp("pretrained")
+    return {arch: save_pretrained(directory / f"{arch}.pt", data_bin, arch) for arch in ARCHITECTURES}
+
+
+def weights(path):
+    return torch.load(path, weights_only=True)["model"]
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_encoder_is_taken_over_and_all_that_is_left_learns(sentences, pretrained, arch, caplog):
+    _, task, model = set_up_finetuning(sentences, arch=arch)
+    task.load_dataset("train")
+    with caplog.at_level(logging.INFO, "mae_lm_fairseq.models.finetuning"):
+        model.load_state_dict(saved := weights(pretrained[arch]))
+    loaded, new, left = (record.message for record in caplog.records[-3:])
+    encoder = {name for name in saved if name.startswith("autoencoder.encoder.")}
+    assert loaded.endswith(": " + ", ".join(sorted(encoder)))
+    assert left.endswith(": " + ", ".join(sorted(saved.keys() - encoder)))
+    assert new.endswith(f"{HEADS}{HEAD}.dense.bias, {HEADS}{HEAD}.dense.weight, {HEADS}{HEAD}.out_proj.bias, "
+                        f"{HEADS}{HEAD}.out_proj.weight")  # fmt: skip
+    own = model.state_dict()
+    assert set(own) == encoder | {name for name in own if name.startswith(HEADS)}
+    assert all(torch.equal(own[name], saved[name]) for name in encoder)
+    loss, *_ = task.build_criterion(set_up_finetuning(sentences)[0].criterion)(model, batches(task)[0])
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_features_of_clean_text_are_those_of_pretraining(sentences, pretrained, data_bin):
+    tokens = torch.tensor([[0, 5, 6, 7, 2], [0, 9, 2, 1, 1]])
+    for arch in ARCHITECTURES:
+        _, _, before, _ = set_up(data_bin, arch=arch)
+        before.load_state_dict(weights(pretrained[arch]))
+        _, _, after = set_up_finetuning(sentences, arch=arch)
+        after.load_state_dict(weights(pretrained[arch]))
+        assert torch.equal(before.eval()(tokens, features_only=True)[0], after.eval()(tokens, features_only=True)[0])
+
+
+def test_head_computes_what_hugging_faces_does(sentences):
+    transformers = pytest.importorskip("transformers")
+    from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
+
+    _, _, model = set_up_finetuning(sentences, "--classifier-dropout", 0.25, classes=3)
+    config = transformers.RobertaConfig(hidden_size=16, num_labels=3, classifier_dropout=0.25)
+    theirs = RobertaClassificationHead(config).eval()
+    theirs.load_state_dict(model.classification_heads[HEAD].state_dict())
+    tokens = torch.tensor([[0, 5, 6, 7, 2], [0, 9, 2, 1, 1]])
+    features, _ = model.eval()(tokens, features_only=True)
+    logits, _ = model(tokens, features_only=True, classification_head_name=HEAD)
+    # The same products and sums in the same order.
+    torch.testing.assert_close(logits, theirs(features), rtol=0, atol=0)
+    assert model.classification_heads[HEAD].dropout.p == 0.25
+
+
+def test_classifier_dropout_is_the_encoders_unless_given(sentences):
+    for arguments, wanted in (((), 0.1), (("--dropout", 0.3), 0.3), (("--classifier-dropout", 0.0), 0.0)):
+        _, _, model = set_up_finetuning(sentences, *arguments)
+        assert model.classification_heads[HEAD].dropout.p == wanted
+
+
+@pytest.mark.parametrize("name", ["autoencoder.encoder.relative_bias.weight", "autoencoder.encoder.layers.1.fc1.bias"])
+def test_missing_and_unexpected_encoder_weights_are_named(sentences, pretrained, name):
+    _, _, model = set_up_finetuning(sentences)
+    saved = weights(pretrained["mae_lm_tiny"])
+    with pytest.raises(UserError, match=rf"lacks {name}; it has besides nothing"):
+        model.load_state_dict({key: value for key, value in saved.items() if key != name})
+    with pytest.raises(UserError, match=r"lacks nothing; it has besides autoencoder\.encoder\.extra"):
+        model.load_state_dict(saved | {"autoencoder.encoder.extra": saved[name]})
+
+
+def test_heads_of_another_name_or_shape_stay_behind(sentences, pretrained):
+    _, _, mnli = set_up_finetuning(sentences, classes=3)
+    _, _, same = set_up_finetuning(sentences, classes=3)
+    _, _, rte = set_up_finetuning(sentences, classes=2)
+    fresh = {name: weight.clone() for name, weight in rte.state_dict().items() if name.startswith(HEADS)}
+    for weight in mnli.parameters():
+        torch.nn.init.normal_(weight)
+    for model in (same, rte):
+        model.load_state_dict(mnli.state_dict())
+    assert all(torch.equal(weight, same.state_dict()[name]) for name, weight in mnli.state_dict().items())
+    assert all(torch.equal(weight, rte.state_dict()[name]) for name, weight in fresh.items())
+
+
+START = {
+    "finetune-from": lambda path: ["--finetune-from-model", path],
+    "restore": lambda path: ["--restore-file", path, "--reset-optimizer", "--reset-dataloader", "--reset-meters"],
+}
+
+
+@pytest.mark.parametrize("start", START)
+def test_training_starts_from_a_pretraining_checkpoint(sentences, pretrained, tmp_path, start):
+    begin = START[start](pretrained["mae_lm_tiny"])
+    after = finetune(sentences, tmp_path, *begin, "--lr", 0, "--max-update", 2)
+    saved = weights(pretrained["mae_lm_tiny"])
+    encoder = {name: weight for name, weight in after["model"].items() if not name.startswith(HEADS)}
+    assert encoder
+    assert all(torch.equal(weight, saved[name]) for name, weight in encoder.items())
+    assert after["task_state"]["dictionary"] == torch.load(pretrained["mae_lm_tiny"])["task_state"]["dictionary"]
+
+
+METRICS = {
+    "accuracy": [],
+    "mcc": ["--report-mcc"],
+    "f1": ["--report-acc-and-f1"],
+    "pearson": ["--report-pearson-and-spearman", "--regression-target"],
+    "spearman": ["--report-pearson-and-spearman", "--regression-target"],
+}
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_an_interrupted_run_goes_on_with_any_best_checkpoint_metric(data_bin, pretrained, tmp_path, metric):
+    classes = 1 if "--regression-target" in METRICS[metric] else 2
+    data = write_sentences(tmp_path / "data", data_bin / "dict.txt", classes)
+    options = ["--finetune-from-model", pretrained["mae_lm_tiny"], *METRICS[metric], "--best-checkpoint-metric", metric]
+    options += ["--maximize-best-checkpoint-metric", "--save-interval-updates", 3, "--layer-lr-decay", 0.5]
+    straight = finetune(data, tmp_path / "straight", *options, "--max-update", 6, classes=classes)
+    finetune(data, tmp_path / "broken", *options, "--max-update", 3, classes=classes)
+    resumed = finetune(data, tmp_path / "broken", *options, "--max-update", 6, classes=classes)
+    assert resumed["extra_state"]["best"] == straight["extra_state"]["best"]
+    assert all(torch.equal(weight, resumed["model"][name]) for name, weight in straight["model"].items())
+
+
+def test_another_dictionary_is_refused(sentences, pretrained, data_bin, tmp_path):
+    words = (data_bin / "dict.txt").read_text(encoding="utf-8").splitlines()
+    other = tmp_path / "dict.txt"
+    other.write_text("\n".join([*words[1:], words[0], ""]), encoding="utf-8")
+    data = write_sentences(tmp_path / "data", other)
+    begin = ["--finetune-from-model", pretrained["mae_lm_tiny"], "--max-update", 1]
+    with pytest.raises(UserError, match="trained with another dictionary"):
+        finetune(data, tmp_path / "save", *begin)
+    assert not list((tmp_path / "save").glob("*.pt"))
+    finetune(sentences, tmp_path / "right", *begin)
+    begin = ["--finetune-from-model", tmp_path / "right" / "checkpoint_last.pt", "--max-update", 1]
+    with pytest.raises(UserError, match="trained with another dictionary"):
+        finetune(data, tmp_path / "save", *begin)
+
+
+OTHER_NETWORKS = {
+    "--encoder-attention-heads is 4 there and 2 here": ["--encoder-attention-heads", 2],
+    "--relative-max-distance is 128 there and 64 here": ["--relative-max-distance", 64],
+    "encoder_ffn_embed_dim is 32 there and 48 here": ["--encoder-ffn-embed-dim", 48],
+    "lacks autoencoder.encoder.layers.2": ["--encoder-layers", 3],
+    "it has besides autoencoder.encoder.relative_bias.weight": ["--relative-buckets", 0],
+}
+
+
+@pytest.mark.parametrize("message", OTHER_NETWORKS)
+def test_another_network_is_refused(sentences, pretrained, tmp_path, message):
+    begin = ["--finetune-from-model", pretrained["mae_lm_tiny"], "--max-update", 1]
+    with pytest.raises(UserError, match=message):
+        finetune(sentences, tmp_path, *begin, *OTHER_NETWORKS[message])
+
+
+def test_layer_lr_decay_shrinks_the_updates_layer_by_layer(sentences, tmp_path):
+    """Adam's first update is the learning rate in every element, whatever the gradient, if that is not tiny."""
+    _, _, model = set_up_finetuning(sentences)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    begin = ["--lr", 1e-2, "--layer-lr-decay", 0.5, "--adam-eps", 1e-20, "--max-update", 1]
+    torch.manual_seed(1)
+    after = finetune(sentences, tmp_path, *begin)["model"]
+    wanted = {
+        f"{HEADS}{HEAD}.dense.weight": 1,
+        "autoencoder.encoder.layers.1.fc1.weight": 0.5,
+        "autoencoder.encoder.layers.0.fc1.weight": 0.25,
+        "autoencoder.encoder.embed_layer_norm.weight": 0.125,
+        "autoencoder.encoder.relative_bias.weight": 0.125,
+    }
+    for name, scale in wanted.items():
+        update = (after[name] - before[name]).abs().max().item()
+        assert update == pytest.approx(1e-2 * scale, rel=1e-3), name
+
+
+def test_layer_lr_decay_without_layers_is_refused(data_bin):
+    from fairseq import optim
+
+    cfg, _, model, _ = set_up(data_bin, "--optimizer", "fused_adamw", "--layer-lr-decay", 0.5)
+    with pytest.raises(UserError, match=r"--layer-lr-decay 0\.5 finds no layers"):
+        optim.build_optimizer(cfg.optimizer, list(model.parameters()))
+
+
+def test_compile_and_predicting_masks_are_for_pretraining(sentences):
+    with pytest.raises(UserError, match="--compile is for pretraining"):
+        set_up_finetuning(sentences, "--compile")
+    _, _, model = set_up_finetuning(sentences)
+    with pytest.raises(UserError, match="predicts no masked tokens"):
+        model(torch.tensor([[0, 5, 2]]))
