@@ -18,8 +18,6 @@ NICE_TEXTS = st.lists(st.text(LETTERS_DIGITS_SIGNS, min_size=1, max_size=6), max
 ODD_TEXTS = st.text(
     st.sampled_from("ab ﬁ½ﷺｶﾞe\u0301\u200b\ufeff\x00\r\n\t▁日👩\u200d👧가각\u1100\u1161'.ǅΩ"), max_size=20
 )
-    st.sampled_from("ab ﬁ½ﷺｶﾞe\u0301\u200b\ufeff\x00\r\n\t▁日👩\u200d👧가각\u1100\u1161'.ǅΩ"), max_size=20
-)
 
 
 @pytest.fixture(scope="module", params=["bpe", "unigram", "bytes"])
