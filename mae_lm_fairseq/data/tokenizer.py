@@ -19,7 +19,7 @@ from mae_lm_fairseq.errors import UserError
 
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 WORD_START = "\u2581"
-EOS, UNK = SPECIALS.index("</s>"), SPECIALS.index("<unk>")
+BOS, PAD, EOS, UNK = range(len(SPECIALS))
 
 # sentencepiece's trainer leaves longer sentences out, with nothing but a line in its log.
 LONGEST_SENTENCE = 4192
