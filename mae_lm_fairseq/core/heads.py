@@ -61,7 +61,7 @@ class ClassificationHead(nn.Module):
 
 
 class SpanHead(nn.Module):
-    """One linear layer that says of each token how much the answer starts, or ends, there (BERT's, Devlin et al., 2019).
+    """How much each token is the start, or the end, of the answer: one linear layer (BERT's, Devlin et al., 2019).
 
     Weight for weight what Hugging Face's ``RobertaForQuestionAnswering`` and ``MPNetForQuestionAnswering`` call
     ``qa_outputs``.
