@@ -81,28 +81,6 @@ def prepare(options: Options) -> Manifest:
     return manifest
 
 
-def load_tokenizer(directory: str | Path) -> Tokenizer:
-    """The tokenizer of a data-bin.
-
-    Raises:
-        UserError: model or dictionary is missing, or they are not those that the data-bin was prepared with.
-    """
-    tokenizer = Tokenizer(Path(directory, MODEL))
-    dictionary = Path(directory, DICTIONARY)
-    try:
-        lines = dictionary.read_text(encoding="utf-8").rstrip("\n").split("\n")
-    except (OSError, ValueError) as problem:
-        raise UserError(f"{dictionary}: {getattr(problem, 'strerror', 'not UTF-8')}") from None
-    if [line.rpartition(" ")[0] for line in lines] != tokenizer.pieces:
-        raise UserError(f"{directory}: {DICTIONARY} does not have the pieces of {MODEL}; put those back that belong")
-    manifest = Path(directory, MANIFEST)
-    if manifest.exists() and Manifest.read(manifest).tokenizer_sha256 != tokenizer.fingerprint:
-        raise UserError(
-            f"{directory}: {MODEL} is not the one that the data-bin was prepared with (see {MANIFEST}); put that back"
-        )
-    return tokenizer
-
-
 def _check(options: Options):
     if options.vocab_size is None and options.sentencepiece_model is None:
         raise UserError("--vocab-size is missing; without it only a given --sentencepiece-model can be used")

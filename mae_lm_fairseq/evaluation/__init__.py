@@ -1,1 +1,1 @@
-"""Metrics of the tasks that models are fine-tuned on."""
+"""What a fine-tuned model is worth: tasks, metrics, statistics over seeds."""

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
@@ -9,7 +10,7 @@ from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING
 
-from ..data.preparation import load_tokenizer
+from ..data.pretrained_tokenizer import open_tokenizer
 from ..data.span_windows import MIN_SAMPLE, SpanWindows
 from ..data.squad import read_squad
 from ..errors import UserError
@@ -45,7 +46,7 @@ class QuestionAnsweringTask(FairseqTask):
 
     def __init__(self, cfg: QuestionAnsweringConfig):
         super().__init__(cfg)
-        self.tokenizer = load_tokenizer(cfg.data)
+        self.tokenizer = open_tokenizer(Path(cfg.data))
         self.dictionary = Dictionary()
         for piece in self.tokenizer.pieces:
             self.dictionary.add_symbol(piece)
