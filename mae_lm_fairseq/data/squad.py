@@ -56,10 +56,11 @@ def read_squad(path: str | Path, version_2: bool) -> list[Paragraph]:
     return paragraphs
 
 
-def read_articles(path: str | Path, version_2: bool) -> list[dict]:
-    """The articles of a file that :func:`read_squad` accepts, as they stand in its JSON."""
-    read_squad(path, version_2)
-    return _load(path)["data"]
+def read_articles(path: str | Path) -> tuple[str, list[dict]]:
+    """The version and the articles of a file that :func:`read_squad` accepts, as they stand in its JSON."""
+    read_squad(path, version_2=True)
+    content = _load(path)
+    return content.get("version", ""), content["data"]
 
 
 class _Node:

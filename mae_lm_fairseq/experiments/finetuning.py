@@ -91,6 +91,21 @@ def read_checkpoint(path: Path) -> Origin:
     )
 
 
+def find_origin(checkpoint: Path | None, architecture: str | None) -> Origin:
+    """Where fine-tuning starts: a checkpoint, or where there is none, random weights of an architecture.
+
+    Raises:
+        UserError: both are given, or neither, or there is no such thing.
+    """
+    if checkpoint is None:
+        if architecture is None:
+            raise UserError("--checkpoint none starts from random weights: name the architecture with --arch")
+        return from_scratch(architecture)
+    if architecture is not None:
+        raise UserError(f"--arch {architecture} goes with --checkpoint none: a checkpoint has its own architecture")
+    return read_checkpoint(checkpoint)
+
+
 def settings_for(origin: Origin, updates: int, batch_size: int, metric: str, maximize: bool = True) -> Settings:
     """fairseq's options for fine-tuning but for task, criterion, learning rate and seed.
 
