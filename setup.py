@@ -24,6 +24,7 @@ setup(
     ],
     extras_require={
         "analysis": ["matplotlib", "scipy", "tensorboardX"],
+        "parquet": ["pyarrow"],
         "hf": ["transformers>=4.57", "safetensors"],
         "test": ["pytest", "hypothesis", "ruff", "torchmetrics"],
     },

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from mae_lm_fairseq.evaluation import glue_report
 from mae_lm_fairseq.recipes.pretrain import complete, understand
 
 from .conftest import ROOT
@@ -26,10 +27,11 @@ ELSEWHERE = ["scripts/quickstart.sh\n", "scripts/test.sh\n"]
 [PLAN] = [block for block in BLOCKS if "scripts/plan_cost.py" in block]
 [SPEED] = [block for block in BLOCKS if "scripts/benchmark.py" in block]
 [LAUNCH] = [block for block in BLOCKS if "scripts/launch_cpu.py" in block]
+GLUE = [block for block in BLOCKS if "glue" in block]
 SHORT = [
     block
     for block in BLOCKS
-    if "scripts/pretrain.sh" not in block and block not in (HYDRA, PLAN, LAUNCH, SPEED, *ELSEWHERE)
+    if "scripts/pretrain.sh" not in block and block not in (HYDRA, PLAN, LAUNCH, SPEED, *GLUE, *ELSEWHERE)
 ]
 
 
@@ -80,6 +82,15 @@ def test_several_processes_train(run_cli, data_bin, tmp_path):
     trained = torch.load(tmp_path / "checkpoints" / "two" / "checkpoint_last.pt", weights_only=False)  # our own
     assert trained["optimizer_history"][-1]["num_updates"] == 2
     assert trained["cfg"]["distributed_training"]["distributed_world_size"] == 2
+
+
+def test_finetuning_and_its_report_are_understood():
+    finetune, report = (shlex.split(block.replace("\\\n", " ")) for block in GLUE)
+    options = runpy.run_path(str(ROOT / finetune[0]))["parser"]().parse_args(finetune[1:])
+    assert (options.task, options.seeds) == ("RTE", 5)
+    assert (options.glue_dir, options.tokenizer) == (Path("GLUE"), Path("data-bin"))
+    assert report[:3] == ["python", "-m", glue_report.__name__]
+    assert len(glue_report.parser().parse_args(report[3:]).results) == 3
 
 
 def run_block(block, run_cli, directory):
