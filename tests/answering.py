@@ -35,7 +35,7 @@ def write_tokenizer(directory: Path) -> Path:
 def context(number: int) -> str:
     """Three sentences about one person, in an order that depends on the number."""
     name, place, year = NAMES[number], PLACES[number], YEARS[number]
-    sentences = [f"{name} lives in {place}.", f"The year was {year}.", "Nothing else is known – 😀 ﬁn."]
+    sentences = [f"{name} lives in {place}.", f"The year was {year}.", "Nothing else is known … 😀 ﬁn."]
     random.Random(number).shuffle(sentences)
     return "  ".join(sentences)
 

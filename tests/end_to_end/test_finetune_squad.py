@@ -18,7 +18,7 @@ from ..answering import write_squad, write_tokenizer
 ROOT = Path(__file__).parent.parent.parent
 # Enough of a network to learn sixteen answers by heart in a few seconds.
 LEARN_BY_HEART = ["--encoder-layers", "2", "--dropout", "0", "--attention-dropout", "0"]
-LEARN_BY_HEART += ["--max-update", "150", "--total-num-update", "300", "--save-interval-updates", "40"]
+LEARN_BY_HEART += ["--max-update", "100", "--total-num-update", "300", "--save-interval-updates", "50"]
 
 
 @pytest.fixture(scope="module")

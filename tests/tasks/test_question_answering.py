@@ -41,9 +41,12 @@ def test_ids_are_those_of_pretraining(data_bin, squad):
 
 
 def test_an_epoch_has_every_window_once_whatever_the_number_of_workers(data_bin, squad):
-    _, task, _, _ = set_up_answering(data_bin, squad, "--version-2", "--tokens-per-sample", 40)
-    task.load_dataset("train")
-    alone, helped = (batches(task, workers=workers) for workers in (0, 1))
+    epochs = []
+    for workers in (0, 1):
+        _, task, _, _ = set_up_answering(data_bin, squad, "--version-2", "--tokens-per-sample", 40)
+        task.load_dataset("train")
+        epochs.append(batches(task, workers=workers))
+    alone, helped = epochs
     assert sorted(torch.cat([batch["id"] for batch in alone]).tolist()) == list(range(len(task.dataset("train"))))
     for one, other in zip(alone, helped, strict=True):
         assert torch.equal(one["net_input"]["src_tokens"], other["net_input"]["src_tokens"])
