@@ -206,13 +206,16 @@ class _Display:
 def _wait_for_orphan(run: Run, log: BinaryIO) -> None:
     """Wait for a process of this run that outlived its killed runner: two would write to the same checkpoints.
 
-    Every process of a run holds a lock on the run's log, which ends with the last of them.
+    Every process of a run holds a lock on the run's log, which ends with the last of them. Not every file system has
+    locks.
     """
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         print(f"{run.name}: still going on, started by a runner that was killed; waiting for its end", flush=True)
         fcntl.flock(log, fcntl.LOCK_EX)
+    except OSError:
+        pass
 
 
 def _end(log: Path) -> str:

@@ -67,6 +67,20 @@ def test_both_layouts_give_the_same_data(task, tokenizer, tmp_path):
         assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / other / name).read_bytes() for name in names)
 
 
+def test_parquet_gives_the_same_data(tokenizer, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    from pyarrow import json as arrow_json
+
+    task = TASKS["MRPC"]
+    lines = write_hub(tmp_path / "lines", task, make_rows(task))
+    folder = tmp_path / "parquet" / "mrpc"
+    folder.mkdir(parents=True)
+    for path in (lines / "mrpc").iterdir():
+        parquet.write_table(arrow_json.read_json(path), folder / f"{path.stem}-00000-of-00001.parquet")
+    books = [prepare(task, tmp_path / name, tokenizer, tmp_path / f"{name}-bin", 64) for name in ("lines", "parquet")]
+    assert books[0] == books[1]
+
+
 def test_tasks_are_found_in_any_case():
     assert find_task("sst-2") is TASKS["SST-2"]
     with pytest.raises(UserError, match="the tasks are CoLA"):
