@@ -8,6 +8,7 @@ What follows -- goes to fairseq-train, and wins.
 
 import argparse
 import logging
+import sys
 from pathlib import Path
 
 from mae_lm_fairseq.experiments.squad import Options, finetune
@@ -48,7 +49,6 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--jobs", type=positive, default=1, metavar="N", help="runs at the same time (default: %(default)s)")
     add("--threads", type=positive, default=1, metavar="N", help="threads of each run (default: %(default)s)")
-    add("extra", nargs="*", metavar="-- OPTION", help="options of fairseq-train")
     return parser
 
 
@@ -62,7 +62,9 @@ def positive(text: str) -> int:
 
 def main(argv: list[str] | None = None):
     """Run the command."""
-    options = vars(parser().parse_args(argv))
+    words = sys.argv[1:] if argv is None else argv
+    end = words.index("--") if "--" in words else len(words)
+    options = vars(parser().parse_args(words[:end])) | {"extra": words[end + 1 :]}
     # Among fairseq's imports is one that makes the root logger print everything.
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s", force=True)
     checkpoint = options.pop("checkpoint")

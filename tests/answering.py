@@ -23,11 +23,11 @@ OPTIONS = shlex.split(
 )
 
 
-def write_tokenizer(directory: Path) -> Path:
+def write_tokenizer(directory: Path, pieces: int = 200) -> Path:
     """A data-bin without data, for the words of the questions."""
     directory.mkdir(parents=True)
     text = [f"{context(number)} {question}" for number in range(8) for question, _ in questions(number)]
-    (directory / MODEL).write_bytes(train_model(text, 200, 1.0))
+    (directory / MODEL).write_bytes(train_model(text, pieces, 1.0))
     Tokenizer(directory / MODEL).write_dictionary(directory / DICTIONARY)
     return directory
 
