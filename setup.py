@@ -20,12 +20,13 @@ setup(
         "numpy>=1.24,<2.5",
         # 0.2.2 tells where in the text each piece comes from.
         "sentencepiece>=0.2.2",
+        "safetensors",
         "tqdm",
     ],
     extras_require={
         "analysis": ["matplotlib", "scipy", "tensorboardX"],
         "parquet": ["pyarrow"],
-        "hf": ["transformers>=4.57", "safetensors"],
-        "test": ["pytest", "hypothesis", "ruff", "torchmetrics"],
+        "hf": ["transformers>=4.57"],
+        "test": ["pytest", "pytest-xdist", "hypothesis", "ruff", "torchmetrics"],
     },
 )

@@ -27,13 +27,15 @@ ELSEWHERE = ["scripts/quickstart.sh\n", "scripts/test.sh\n"]
 [HYDRA] = [block for block in BLOCKS if "fairseq-hydra-train" in block]
 [PLAN] = [block for block in BLOCKS if "scripts/plan_cost.py" in block]
 [SPEED] = [block for block in BLOCKS if "scripts/benchmark.py" in block]
+[RANKS] = [block for block in BLOCKS if "scripts/effective_rank.py" in block]
 [LAUNCH] = [block for block in BLOCKS if "scripts/launch_cpu.py" in block]
 GLUE = [block for block in BLOCKS if "glue" in block]
 SQUAD = [block for block in BLOCKS if "squad" in block]
 SHORT = [
     block
     for block in BLOCKS
-    if "scripts/pretrain.sh" not in block and block not in (HYDRA, PLAN, LAUNCH, SPEED, *GLUE, *SQUAD, *ELSEWHERE)
+    if "scripts/pretrain.sh" not in block
+    and block not in (HYDRA, PLAN, LAUNCH, RANKS, SPEED, *GLUE, *SQUAD, *ELSEWHERE)
 ]
 
 
@@ -84,6 +86,15 @@ def test_several_processes_train(run_cli, data_bin, tmp_path):
     trained = torch.load(tmp_path / "checkpoints" / "two" / "checkpoint_last.pt", weights_only=False)  # our own
     assert trained["optimizer_history"][-1]["num_updates"] == 2
     assert trained["cfg"]["distributed_training"]["distributed_world_size"] == 2
+
+
+def test_ranks_are_understood():
+    """Of which models, tests/experiments/test_effective_rank.py runs."""
+    for line in RANKS.replace("\\\n", " ").splitlines():
+        script, *arguments = shlex.split(line)
+        parsed = runpy.run_path(str(ROOT / script))["parser"]().parse_args(arguments)
+        assert (parsed.text, parsed.tokenizer) == ("valid.txt", "data-bin")
+        assert all(path.startswith("checkpoints/") for path in parsed.models)
 
 
 def test_finetuning_and_its_report_are_understood():

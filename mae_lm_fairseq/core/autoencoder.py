@@ -86,7 +86,12 @@ class MaskedAutoencoder(nn.Module):
 
 
 def initialise(model: nn.Module, config: MaskedAutoencoderConfig):
-    """BERT's initialisation: normal weights and embeddings, zero biases and padding, unit layer norms."""
+    """BERT's initialisation: normal weights and embeddings, zero biases and padding, unit layer norms.
+
+    Nothing is done on the meta device, where a network waits for weights that it is going to be given.
+    """
+    if next(model.parameters()).is_meta:
+        return
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding | RelativePositionBias):
             nn.init.normal_(module.weight, std=config.init_std)

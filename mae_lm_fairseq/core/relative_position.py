@@ -44,8 +44,8 @@ class RelativePositionBias(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(buckets, heads))
         self.reach = max_positions - 1
-        offsets = torch.arange(-self.reach, self.reach + 1)
         # Computed here, on a CPU, so that rounding at the edge of a bucket is the same on every device.
+        offsets = torch.arange(-self.reach, self.reach + 1, device="cpu")
         self.register_buffer("bucket", relative_position_bucket(offsets, buckets, max_distance), persistent=False)
 
     def lean_towards_neighbours(self):

@@ -63,6 +63,13 @@ def test_two_processes_train_as_one_that_accumulates(train, data_bin, in_two, tm
     assert_same_parameters(checkpoint(in_two), checkpoint(tmp_path))
 
 
+def test_effective_ranks_are_measured_once_and_change_nothing(train, in_two, tmp_path):
+    done = train(2, tmp_path, *RAGGED, "--max-update", 20, "--effective-rank-interval", 10)
+    printed = done.stdout + done.stderr
+    assert [printed.count(f"effective ranks after {updates} updates") for updates in (10, 20)] == [1, 1]
+    assert_same_training_state(checkpoint(in_two), checkpoint(tmp_path))
+
+
 def test_a_batch_without_masked_tokens_on_one_process_does_no_harm(train, data_bin, tmp_path):
     """fairseq deals batches out in turn: the even ones to one process, the odd ones to the other."""
     _, task, _, _ = set_up(data_bin, *SPARSE)
