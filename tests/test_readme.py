@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from mae_lm_fairseq.evaluation import glue_report
+from mae_lm_fairseq.evaluation import glue_report, squad_metrics
 from mae_lm_fairseq.recipes.pretrain import complete, understand
 
+from .answering import write_squad
 from .conftest import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -29,10 +30,12 @@ ELSEWHERE = ["scripts/quickstart.sh\n", "scripts/test.sh\n"]
 [RANKS] = [block for block in BLOCKS if "scripts/effective_rank.py" in block]
 [LAUNCH] = [block for block in BLOCKS if "scripts/launch_cpu.py" in block]
 GLUE = [block for block in BLOCKS if "glue" in block]
+SQUAD = [block for block in BLOCKS if "squad" in block]
 SHORT = [
     block
     for block in BLOCKS
-    if "scripts/pretrain.sh" not in block and block not in (HYDRA, PLAN, LAUNCH, RANKS, SPEED, *GLUE, *ELSEWHERE)
+    if "scripts/pretrain.sh" not in block
+    and block not in (HYDRA, PLAN, LAUNCH, RANKS, SPEED, *GLUE, *SQUAD, *ELSEWHERE)
 ]
 
 
@@ -101,6 +104,28 @@ def test_finetuning_and_its_report_are_understood():
     assert (options.glue_dir, options.tokenizer) == (Path("GLUE"), Path("data-bin"))
     assert report[:3] == ["python", "-m", glue_report.__name__]
     assert len(glue_report.parser().parse_args(report[3:]).results) == 3
+
+
+def test_squad_is_understood_and_its_tools_run(tmp_path, monkeypatch, capsys):
+    finetune, tools = SQUAD
+    program, *words = shlex.split(finetune.replace("\\\n", " "))
+    options = runpy.run_path(str(ROOT / program))["parser"]().parse_args(words)
+    assert (options.train, options.seeds) == (Path("train-v1.1.json"), 5)
+
+    metrics, split = map(shlex.split, tools.splitlines())
+    monkeypatch.chdir(tmp_path)
+    Path(metrics[4]).parent.mkdir(parents=True)
+    answers = {f"{number}-{index}": "Ulm" for number in range(8) for index in range(2)}
+    Path(metrics[4]).write_text(json.dumps(answers), encoding="utf-8")
+    write_squad(Path(metrics[3]))
+    assert metrics[:3] == ["python", "-m", squad_metrics.__name__]
+    squad_metrics.main(metrics[3:])
+    assert json.loads(capsys.readouterr().out)["exact_match"] == 100 / 16
+
+    write_squad(Path(split[2]))
+    split[split.index("--dev-articles") + 1] = "3"
+    runpy.run_path(str(ROOT / split[1]))["main"](split[2:])
+    assert sorted(path.name for path in Path(split[-1]).iterdir()) == ["dev.json", "train.json"]
 
 
 def run_block(block, run_cli, directory):

@@ -19,7 +19,7 @@ from mae_lm_fairseq.errors import UserError
 
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 WORD_START = "\u2581"
-EOS, UNK = SPECIALS.index("</s>"), SPECIALS.index("<unk>")
+BOS, PAD, EOS, UNK = range(len(SPECIALS))
 
 # sentencepiece's trainer leaves longer sentences out, with nothing but a line in its log.
 LONGEST_SENTENCE = 4192
@@ -96,6 +96,18 @@ class Tokenizer:
         inside[np.cumsum(sizes) - 1] = False
         tokens[inside] = self._fairseq_ids[np.fromiter(chain.from_iterable(encoded), dtype=np.int32)]
         return tokens, sizes
+
+    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """The pieces of a text without ``</s>``, and the characters that sentencepiece made each of them of.
+
+        Returns:
+            ids: int32[pieces], fairseq's.
+            offsets: int64[pieces, 2], begin and end in ``text``. White space belongs to the piece that follows it; when
+                several pieces are made of one character, it belongs to the last, and the others are empty.
+        """
+        encoded = self._model.encode(text, return_type="offset_mapping")
+        ids, offsets = (np.array(encoded[name], dtype=np.int64) for name in ("ids", "offsets"))
+        return self._fairseq_ids[ids], offsets.reshape(-1, 2)
 
     def unknown_characters(self, lines: list[str]) -> Counter[str]:
         """How often each character that became part of an ``<unk>`` did so."""

@@ -91,6 +91,21 @@ def read_checkpoint(path: Path) -> Origin:
     )
 
 
+def find_origin(checkpoint: Path | None, architecture: str | None) -> Origin:
+    """Where fine-tuning starts: a checkpoint, or where there is none, random weights of an architecture.
+
+    Raises:
+        UserError: both are given, or neither, or there is no such thing.
+    """
+    if checkpoint is None:
+        if architecture is None:
+            raise UserError("--checkpoint none starts from random weights: name the architecture with --arch")
+        return from_scratch(architecture)
+    if architecture is not None:
+        raise UserError(f"--arch {architecture} goes with --checkpoint none: a checkpoint has its own architecture")
+    return read_checkpoint(checkpoint)
+
+
 def settings_for(origin: Origin, updates: int, batch_size: int, metric: str, maximize: bool = True) -> Settings:
     """fairseq's options for fine-tuning but for task, criterion, learning rate and seed.
 
@@ -213,13 +228,12 @@ def tidy(runs: Sequence[Run]):
     """Keep of each finished run its best checkpoint, without the optimizer's state."""
     for run in runs:
         kept = best_checkpoint(run)
-        others = [path for path in kept.parent.glob("*.pt") if path != kept]
-        if others:  # else it was done before
-            state = torch.load(kept, weights_only=True)
-            state.pop("last_optimizer_state", None)
+        state = torch.load(kept, weights_only=True)
+        if state.pop("last_optimizer_state", None) is not None:
             checkpoint_utils.torch_persistent_save(state, str(kept))
-        for path in others:
-            path.unlink()
+        for other in kept.parent.glob("*.pt"):
+            if other != kept:
+                other.unlink()
 
 
 def claim(out: Path, options: dict[str, Any]):

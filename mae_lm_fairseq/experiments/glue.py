@@ -13,18 +13,16 @@ from mae_lm_fairseq.data.tokenizer import Tokenizer
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation.glue import FROM_MNLI, SCORE_RANGE, Task, predictions, score, submission, task_score
 from mae_lm_fairseq.evaluation.seeds import Summary
-from mae_lm_fairseq.experiments import prediction
+from mae_lm_fairseq.experiments import finetuning, prediction
 from mae_lm_fairseq.experiments.finetuning import (
     Origin,
     Sweep,
     best_checkpoint,
     claim,
-    from_scratch,
-    read_checkpoint,
     settings_for,
     tidy,
 )
-from mae_lm_fairseq.experiments.runner import Run, run_all, write_json
+from mae_lm_fairseq.experiments.runner import Run, run_all, write_json, write_text
 from mae_lm_fairseq.recipes.settings import Settings
 
 # fairseq's criterion computes these in validation, which chooses the best checkpoint of a run.
@@ -124,15 +122,9 @@ def find_origin(options: Options) -> Origin:
     Raises:
         UserError: options contradict each other or the checkpoint.
     """
-    if options.checkpoint is None:
-        if options.arch is None:
-            raise UserError("--checkpoint none starts from random weights: name the architecture with --arch")
-        if options.from_mnli:
-            raise UserError("--from-mnli contradicts --checkpoint none: give the checkpoint fine-tuned on MNLI")
-        return from_scratch(options.arch)
-    if options.arch is not None:
-        raise UserError(f"--arch {options.arch} goes with --checkpoint none: a checkpoint has its own architecture")
-    origin = read_checkpoint(options.checkpoint)
+    if options.checkpoint is None and options.from_mnli:
+        raise UserError("--from-mnli contradicts --checkpoint none: give the checkpoint fine-tuned on MNLI")
+    origin = finetuning.find_origin(options.checkpoint, options.arch)
     if options.from_mnli:
         if options.task.name not in FROM_MNLI:
             raise UserError(f"--from-mnli is for {', '.join(FROM_MNLI)}, not for {options.task.name}")
@@ -211,13 +203,6 @@ def write_predictions(task: Task, run: Run, data: Path, out: Path):
         if split.startswith("test"):
             predicted = predictions(task, prediction.logits(model, fairseq_task, split))
             write_text(out / task.submission_file(split), submission(task, predicted))
-
-
-def write_text(path: Path, text: str):
-    """Write a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.partial")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
 
 
 def report(content: dict, summaries: dict[float, dict[str, Summary]]) -> str:

@@ -1,0 +1,41 @@
+import json
+import runpy
+
+import pytest
+
+from mae_lm_fairseq.data.squad import read_squad
+from mae_lm_fairseq.errors import UserError
+
+from ..answering import write_squad
+from ..conftest import ROOT
+
+split = runpy.run_path(str(ROOT / "preprocess" / "squad" / "split.py"))["main"]
+
+
+def titles(path):
+    return [article["title"] for article in json.loads(path.read_text(encoding="utf-8"))["data"]]
+
+
+def test_every_article_is_in_one_of_the_files(tmp_path):
+    whole = write_squad(tmp_path / "squad.json", version_2=True)
+    parts = {}
+    for seed in ("1", "2", "3"):
+        split([str(whole), "--dev-articles", "3", "--seed", seed, "--out", str(tmp_path / seed)])
+        train, dev = tmp_path / seed / "train.json", tmp_path / seed / "dev.json"
+        assert (len(titles(train)), len(titles(dev))) == (5, 3)
+        assert sorted(titles(train) + titles(dev)) == sorted(titles(whole))
+        paragraphs = read_squad(train, version_2=True) + read_squad(dev, version_2=True)
+        assert sorted(paragraphs, key=str) == sorted(read_squad(whole, version_2=True), key=str)
+        parts[seed] = titles(dev)
+    assert len(set(map(tuple, parts.values()))) > 1
+
+
+def test_what_cannot_be_split_or_is_there_already_is_refused(tmp_path):
+    whole = str(write_squad(tmp_path / "squad.json"))
+    for number in ("0", "8"):
+        with pytest.raises(UserError, match="has 8 articles"):
+            split([whole, "--dev-articles", number, "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+    split([whole, "--dev-articles", "1", "--out", str(tmp_path / "out")])
+    with pytest.raises(UserError, match=r"dev\.json exists already|train\.json exists already"):
+        split([whole, "--dev-articles", "2", "--out", str(tmp_path / "out")])
