@@ -1,0 +1,131 @@
+"""A fast Hugging Face tokenizer made of a sentencepiece model, with fairseq's ids.
+
+What is promised: the same ids on text, in any script, known to the model or not. Where they can differ,
+:data:`EXCEPTIONS` says.
+"""
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, processors
+from tokenizers.models import BPE, Model, Unigram
+from transformers import PreTrainedTokenizerFast
+
+from ..data.tokenizer import SPECIALS, WORD_START
+from ..errors import UserError
+
+MASK = "<mask>"
+EXCEPTIONS = (
+    "`<mask>`, `<s>`, `</s>`, `<pad>` and `<unk>` written out in a text are the special tokens; to sentencepiece they "
+    "are ordinary characters",
+    "characters that Unicode normalisation (NFKC) changes, next to combining marks or joiners: `tokenizers` normalises "
+    "grapheme clusters, sentencepiece the longest match",
+    "for a unigram model, splits into the same pieces that are equally probable, such as 0 00 and 00 0, where rounding "
+    "decides",
+)
+"""Where the fast tokenizer may give other ids than sentencepiece."""
+
+_UNIGRAM, _BPE = 1, 2
+_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
+
+
+def fast_tokenizer(model: bytes, symbols: tuple[str, ...], max_length: int) -> PreTrainedTokenizerFast:
+    """The tokenizer of a sentencepiece model.
+
+    Args:
+        model: the content of the model file.
+        symbols: fairseq's dictionary by id, ``<mask>`` included.
+        max_length: longest text in tokens, ``<s>`` and ``</s>`` included.
+
+    Raises:
+        UserError: `tokenizers` has nothing that does what this model does, or pieces are missing in the dictionary.
+    """
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    _check(proto, symbols)
+    tokenizer = Tokenizer((_bpe if proto.trainer_spec.model_type == _BPE else _unigram)(proto, symbols))
+    tokenizer.normalizer = _normalizer(proto.normalizer_spec)
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(WORD_START, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    bos, eos = (("<s>", symbols.index("<s>")), ("</s>", symbols.index("</s>")))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[bos, eos]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<s>",
+        cls_token="<s>",
+        eos_token="</s>",
+        sep_token="</s>",
+        unk_token="<unk>",
+        pad_token="<pad>",
+        mask_token=AddedToken(MASK, lstrip=False, rstrip=False, normalized=False, special=True),
+        model_max_length=max_length,
+        model_input_names=["input_ids", "attention_mask"],
+        padding_side="right",
+    )
+
+
+def _check(proto, symbols: tuple[str, ...]):
+    """Refuse what would not be the same."""
+    known = set(symbols)
+    missing = [piece for piece in _pieces(proto) if piece not in known]
+    if proto.trainer_spec.model_type not in (_UNIGRAM, _BPE):
+        raise UserError("the sentencepiece model is neither BPE nor unigram; there is no fast tokenizer for it")
+    if missing:
+        raise UserError(
+            f"the dictionary lacks pieces of the sentencepiece model ({len(missing)}, the first {missing[0]!r}): "
+            "are they from the same data-bin?"
+        )
+    other = [p.piece for p in proto.pieces if p.type not in (_NORMAL, _UNKNOWN, _CONTROL, _BYTE)]
+    if other:
+        raise UserError(
+            f"the sentencepiece model has user-defined or unused pieces ({other[0]!r}), which a fast tokenizer treats "
+            "differently"
+        )
+    if tuple(symbols[: len(SPECIALS)]) != SPECIALS or MASK not in known:
+        raise UserError(f"the dictionary does not begin with {' '.join(SPECIALS)}, or has no {MASK}")
+    if proto.trainer_spec.treat_whitespace_as_suffix or not proto.normalizer_spec.escape_whitespaces:
+        raise UserError("the sentencepiece model marks white space in a way that a fast tokenizer does not know")
+
+
+def _pieces(proto) -> dict[str, float]:
+    """The pieces that come out of text, with their scores."""
+    return {piece.piece: piece.score for piece in proto.pieces if piece.type in (_NORMAL, _BYTE)}
+
+
+def _bpe(proto, symbols: tuple[str, ...]) -> Model:
+    """The merges that sentencepiece keeps to itself: every split of a piece into two pieces, the best piece first."""
+    scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == _NORMAL}
+    merges = []
+    for piece in sorted(scores, key=scores.get, reverse=True):
+        splits = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
+        merges += [(left, right) for left, right in splits if left in scores and right in scores]
+    return BPE(
+        vocab={symbol: index for index, symbol in enumerate(symbols)},
+        merges=merges,
+        unk_token="<unk>",
+        fuse_unk=True,
+        byte_fallback=proto.trainer_spec.byte_fallback,
+    )
+
+
+def _unigram(proto, symbols: tuple[str, ...]) -> Model:
+    scores = _pieces(proto)
+    return Unigram(
+        vocab=[(symbol, scores.get(symbol, 0.0)) for symbol in symbols],
+        unk_id=symbols.index("<unk>"),
+        byte_fallback=proto.trainer_spec.byte_fallback,
+    )
+
+
+def _normalizer(spec) -> normalizers.Normalizer:
+    """What sentencepiece does to a text before it looks for pieces. White space is U+0020 alone, as there."""
+    steps = []
+    if spec.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
+    if spec.remove_extra_whitespaces:
+        steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    if spec.add_dummy_prefix:
+        steps.append(normalizers.Prepend(WORD_START))
+    steps.append(normalizers.Replace(" ", WORD_START))
+    return normalizers.Sequence(steps)
