@@ -20,7 +20,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--data-bin", metavar="DIR", help="with a checkpoint: dictionary and tokenizer")
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="new directory to write")
     kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument("--head", metavar="NAME", help="the classification head to export, where there are several")
+    kinds.add_argument("--head", metavar="NAME", help="the head to export, where there are several")
     kinds.add_argument("--autoencoder", action="store_true", help="export the whole autoencoder, to fill in masks")
     parser.add_argument("--text", metavar="FILE", type=Path, help="compare on the lines of this file, too")
     return parser

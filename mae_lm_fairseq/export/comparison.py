@@ -16,7 +16,7 @@ from ..data.tokenizer import EOS, SPECIALS, Tokenizer
 from ..errors import UserError
 from .modeling import MAELMForMaskedLM
 from .pretrained import TOKENIZER, Pretrained, build
-from .stock import HEADS, SPAN_HEAD, Counterpart
+from .stock import HEADS, Counterpart
 
 TOLERANCE = 1e-4
 """Largest absolute difference of states and logits in float32."""
@@ -165,12 +165,12 @@ def predictions(network: MaskedAutoencoder, pretrained: Pretrained, to: Counterp
     """What our heads make of the encoder's states [B, T, dim], under the names of the counterpart's outputs."""
     if to.task == "ForMaskedLM":
         return {"logits": network.lm_head(states)}
+    head = f"{HEADS}{to.head}"
     if to.task == "ForSequenceClassification":
-        head = f"{HEADS}{to.head}"
         inner = torch.tanh(linear(states[:, 0], f"{head}.dense", pretrained))
         return {"logits": linear(inner, f"{head}.out_proj", pretrained)}
     if to.task == "ForQuestionAnswering":
-        start, end = linear(states, SPAN_HEAD, pretrained).unbind(-1)
+        start, end = linear(states, f"{head}.qa_outputs", pretrained).unbind(-1)
         return {"start_logits": start, "end_logits": end}
     return {}
 

@@ -1,15 +1,12 @@
 """Write a pretrained or fine-tuned model for ``transformers``, once it is known to compute the same."""
 
-import contextlib
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import UserError
 from .comparison import SENTENCES, check_autoencoder, check_stock
+from .directories import new_directory
 from .model_card import autoencoder_card, stock_card
 from .modeling import as_transformers_model
 from .pretrained import TOKENIZER, Pretrained
@@ -23,7 +20,7 @@ def export_stock(pretrained: Pretrained, out: Path, head: str | None = None, lin
     Args:
         pretrained: what to export.
         out: the directory, which must not exist or be empty.
-        head: the classification head to export; needed where there are several.
+        head: the head to export; needed where there are several.
         lines: text to compare on, besides :data:`~mae_lm_fairseq.export.comparison.SENTENCES`.
 
     Returns:
@@ -73,28 +70,3 @@ def write_tokenizer(pretrained: Pretrained, directory: Path):
     settings = {**json.loads(path.read_bytes()), "tokenizer_class": "PreTrainedTokenizerFast"}
     path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     (directory / TOKENIZER).write_bytes(pretrained.sentencepiece)
-
-
-@contextlib.contextmanager
-def new_directory(out: Path) -> Iterator[Path]:
-    """A directory that gets its name ``out`` when the ``with`` block ends, and vanishes if it fails.
-
-    Raises:
-        UserError: there is something at ``out`` already, or it cannot be made.
-    """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"--out {out} exists already; choose another directory")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    except OSError as error:
-        raise UserError(f"--out {out}: cannot be made: {error.strerror}") from None
-    try:
-        yield temporary
-        # mkdtemp and safetensors keep what they make to its owner.
-        for path in (temporary, *temporary.iterdir()):
-            path.chmod(0o755 if path.is_dir() else 0o644)
-        os.replace(temporary, out)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise

@@ -71,9 +71,9 @@ CLASSIFICATION_HEAD = Part(
     Names("classification_heads.{head}.", "classifier.", "classifier.", "classification_heads.{head}."),
     tuple(Names(name, name, name, name) for name in ("dense", "out_proj")),
 )
-QUESTION_ANSWERING_HEAD = Part(
-    Names("span_head.", "qa_outputs.", "qa_outputs.", None),
-    tuple(Names(name, name, name, None) for name in ("weight", "bias")),
+SPAN_HEAD = Part(
+    Names("classification_heads.{head}.", "", "", None),
+    (Names("qa_outputs", "qa_outputs", "qa_outputs", None),),
 )
 
 _SEPARATE = ("q_proj", "k_proj", "v_proj")

@@ -17,7 +17,7 @@ from ..errors import UserError
 from .names import (
     CLASSIFICATION_HEAD,
     LM_HEAD,
-    QUESTION_ANSWERING_HEAD,
+    SPAN_HEAD,
     Part,
     encoder_parts,
     names_of,
@@ -32,7 +32,6 @@ LAYER_NORM_EPS = 1e-5
 SEGMENTS = "roberta.embeddings.token_type_embeddings.weight"
 """RoBERTa's one kind of segment; it adds nothing where it is zero."""
 HEADS = "classification_heads."
-SPAN_HEAD = QUESTION_ANSWERING_HEAD.prefix.ours.removesuffix(".")
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Counterpart:
     Attributes:
         kind: ``mpnet`` or ``roberta``.
         task: ``Model``, ``ForMaskedLM``, ``ForSequenceClassification`` or ``ForQuestionAnswering``.
-        head: our name of the classification head.
+        head: our name of the head for that task.
     """
 
     kind: str
@@ -60,7 +59,7 @@ class Counterpart:
         heads = {
             "ForMaskedLM": LM_HEAD,
             "ForSequenceClassification": CLASSIFICATION_HEAD,
-            "ForQuestionAnswering": QUESTION_ANSWERING_HEAD,
+            "ForQuestionAnswering": SPAN_HEAD,
         }
         return encoder_parts(self.kind == "mpnet") + ((heads[self.task],) if self.task in heads else ())
 
@@ -70,31 +69,29 @@ def counterpart(pretrained: Pretrained, head: str | None = None) -> Counterpart:
 
     Args:
         pretrained: the network.
-        head: the classification head to export; needed where there are several.
+        head: the head to export; needed where there are several.
 
     Raises:
         UserError: there is no such class; the message says why.
     """
-    config = pretrained.config
-    kind = _kind(config)
-    heads = classification_heads(pretrained.weights)
+    config, weights = pretrained.config, pretrained.weights
+    kind, heads = _kind(config), head_names(weights)
     if head is not None and head not in heads:
-        raise UserError(f"--head {head}: there is no such classification head, but {', '.join(heads) or 'none at all'}")
+        raise UserError(f"--head {head}: there is no such head, but {', '.join(heads) or 'none at all'}")
     if head is None and len(heads) > 1:
-        raise UserError(f"there are several classification heads; choose with --head: {', '.join(heads)}")
+        raise UserError(f"there are several heads; choose one with --head: {', '.join(heads)}")
     if heads:
         head = head or heads[0]
-        inner = pretrained.weights[f"{HEADS}{head}.dense.weight"].shape[0]
-        if inner != config.encoder_embed_dim:
+        if f"{HEADS}{head}.qa_outputs.weight" in weights:
+            return Counterpart(kind, "ForQuestionAnswering", head)
+        inner_dim = len(weights[f"{HEADS}{head}.dense.weight"])
+        if inner_dim != config.encoder_embed_dim:
             raise UserError(
-                f"the classification head {head} is {inner} wide inside; those of transformers are as wide as the "
-                f"encoder ({config.encoder_embed_dim})"
+                f"the head {head} is {inner_dim} wide inside; those of transformers are as wide as the encoder "
+                f"({config.encoder_embed_dim})"
             )
         return Counterpart(kind, "ForSequenceClassification", head)
-    if any(name.startswith(f"{SPAN_HEAD}.") for name in pretrained.weights):
-        return Counterpart(kind, "ForQuestionAnswering")
-    has_lm_head = "autoencoder.lm_head.dense.weight" in pretrained.weights
-    if config.mask_join is MaskJoin.embeddings and has_lm_head:
+    if config.mask_join is MaskJoin.embeddings and "autoencoder.lm_head.dense.weight" in weights:
         return Counterpart(kind, "ForMaskedLM")
     return Counterpart(kind, "Model")
 
@@ -111,8 +108,8 @@ def _kind(config: MaskedAutoencoderConfig) -> str:
     )
 
 
-def classification_heads(weights: dict[str, Tensor]) -> list[str]:
-    """Names of the classification heads."""
+def head_names(weights: dict[str, Tensor]) -> list[str]:
+    """Names of the heads for tasks."""
     return sorted({name.split(".")[1] for name in weights if name.startswith(HEADS)})
 
 

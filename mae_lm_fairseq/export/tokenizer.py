@@ -4,17 +4,19 @@ What is promised: the same ids on text, in any script, known to the model or not
 :data:`EXCEPTIONS` says.
 """
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE, Model, Unigram
 from transformers import PreTrainedTokenizerFast
 
+from ..data.dictionary import MASK
 from ..data.tokenizer import SPECIALS, WORD_START
 from ..errors import UserError
 
-MASK = "<mask>"
 EXCEPTIONS = (
-    "`<mask>`, `<s>`, `</s>`, `<pad>` and `<unk>` written out in a text are the special tokens; to sentencepiece they "
-    "are ordinary characters",
+    "`<mask>`, `<s>`, `</s>`, `<pad>` and `<unk>` written out in a text, which are the special tokens here, and "
+    "ordinary characters to sentencepiece (the space before a `<mask>` belongs to it; what follows it without a space "
+    "goes on as the same word)",
+    "U+2581, sentencepiece's own sign for a space, at the start of a text",
     "characters that Unicode normalisation (NFKC) changes, next to combining marks or joiners: `tokenizers` normalises "
     "grapheme clusters, sentencepiece the longest match",
     "for a unigram model, splits into the same pieces that are equally probable, such as 0 00 and 00 0, where rounding "
@@ -43,8 +45,17 @@ def fast_tokenizer(model: bytes, symbols: tuple[str, ...], max_length: int) -> P
     _check(proto, symbols)
     tokenizer = Tokenizer((_bpe if proto.trainer_spec.model_type == _BPE else _unigram)(proto, symbols))
     tokenizer.normalizer = _normalizer(proto.normalizer_spec)
+    # A text starts with a word, but what follows a <mask> without a space continues one.
+    scheme = "first" if proto.normalizer_spec.add_dummy_prefix else "never"
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, prepend_scheme=scheme, split=False)
     tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace(WORD_START, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        [
+            decoders.Replace(MASK, f" {MASK}"),
+            decoders.Replace(WORD_START, " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
     )
     bos, eos = (("<s>", symbols.index("<s>")), ("</s>", symbols.index("</s>")))
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -58,7 +69,7 @@ def fast_tokenizer(model: bytes, symbols: tuple[str, ...], max_length: int) -> P
         sep_token="</s>",
         unk_token="<unk>",
         pad_token="<pad>",
-        mask_token=AddedToken(MASK, lstrip=False, rstrip=False, normalized=False, special=True),
+        mask_token=AddedToken(MASK, lstrip=True, normalized=False, special=True),
         model_max_length=max_length,
         model_input_names=["input_ids", "attention_mask"],
         padding_side="right",
@@ -84,8 +95,13 @@ def _check(proto, symbols: tuple[str, ...]):
         )
     if tuple(symbols[: len(SPECIALS)]) != SPECIALS or MASK not in known:
         raise UserError(f"the dictionary does not begin with {' '.join(SPECIALS)}, or has no {MASK}")
-    if proto.trainer_spec.treat_whitespace_as_suffix or not proto.normalizer_spec.escape_whitespaces:
-        raise UserError("the sentencepiece model marks white space in a way that a fast tokenizer does not know")
+    spaces = proto.normalizer_spec
+    if proto.trainer_spec.treat_whitespace_as_suffix or not (
+        spaces.escape_whitespaces and spaces.remove_extra_whitespaces
+    ):
+        raise UserError(
+            "there is no fast tokenizer for a sentencepiece model that keeps repeated spaces or marks ends of words"
+        )
 
 
 def _pieces(proto) -> dict[str, float]:
@@ -119,13 +135,11 @@ def _unigram(proto, symbols: tuple[str, ...]) -> Model:
 
 
 def _normalizer(spec) -> normalizers.Normalizer:
-    """What sentencepiece does to a text before it looks for pieces. White space is U+0020 alone, as there."""
-    steps = []
+    """What sentencepiece does to a text before it looks for pieces, but for the space in front.
+
+    White space is U+0020 alone, as there. `Strip` of `tokenizers` would take more.
+    """
+    steps = [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(" $"), "")]
     if spec.precompiled_charsmap:
-        steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
-    if spec.remove_extra_whitespaces:
-        steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
-    if spec.add_dummy_prefix:
-        steps.append(normalizers.Prepend(WORD_START))
-    steps.append(normalizers.Replace(" ", WORD_START))
+        steps.insert(0, normalizers.Precompiled(spec.precompiled_charsmap))
     return normalizers.Sequence(steps)
