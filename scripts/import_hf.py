@@ -34,7 +34,7 @@ def main():
     if not arguments.model.exists():
         raise UserError(f"{arguments.model} does not exist")
     try:
-        from mae_lm_fairseq.export.foreign import import_foreign, network_options, write_import
+        from mae_lm_fairseq.export.importer import import_foreign, network_options, write_import
     except ImportError as error:
         raise UserError(f"{error}; install this package with its extra hf: pip install '.[hf]'") from None
     pretrained = import_foreign(arguments.model, arguments.preset, arguments.data_bin, arguments.seed)

@@ -14,9 +14,10 @@ from ..core.autoencoder import MaskedAutoencoder
 from ..core.packing import batch_layout, unpack
 from ..data.tokenizer import EOS, SPECIALS, Tokenizer
 from ..errors import UserError
+from .fitting import HEADS
 from .modeling import MAELMForMaskedLM
-from .pretrained import TOKENIZER, Pretrained, build
-from .stock import HEADS, Counterpart
+from .pretrained import TOKENIZER, Pretrained, build, build_heads
+from .stock import Counterpart
 
 TOLERANCE = 1e-4
 """Largest absolute difference of states and logits in float32."""
@@ -165,19 +166,14 @@ def predictions(network: MaskedAutoencoder, pretrained: Pretrained, to: Counterp
     """What our heads make of the encoder's states [B, T, dim], under the names of the counterpart's outputs."""
     if to.task == "ForMaskedLM":
         return {"logits": network.lm_head(states)}
-    head = f"{HEADS}{to.head}"
     if to.task == "ForSequenceClassification":
-        inner = torch.tanh(linear(states[:, 0], f"{head}.dense", pretrained))
-        return {"logits": linear(inner, f"{head}.out_proj", pretrained)}
+        return {"logits": build_heads(pretrained)[to.head].float()(states)}
     if to.task == "ForQuestionAnswering":
-        start, end = linear(states, f"{head}.qa_outputs", pretrained).unbind(-1)
+        layer = f"{HEADS}{to.head}.qa_outputs"
+        weight, bias = (pretrained.weights[f"{layer}.{part}"].float() for part in ("weight", "bias"))
+        start, end = F.linear(states, weight, bias).unbind(-1)
         return {"start_logits": start, "end_logits": end}
     return {}
-
-
-def linear(states: Tensor, name: str, pretrained: Pretrained) -> Tensor:
-    """What a linear layer among the weights makes of states."""
-    return F.linear(states, *(pretrained.weights[f"{name}.{part}"].float() for part in ("weight", "bias")))
 
 
 def require_same(what: str, ours: Tensor, theirs: Tensor):

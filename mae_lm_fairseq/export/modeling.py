@@ -21,7 +21,8 @@ from ..core.autoencoder import MaskedAutoencoder
 from ..core.config import MaskedAutoencoderConfig
 from ..core.packing import batch_layout, to_device, unpack
 from ..core.relative_position import RelativePositionBias
-from .pretrained import Pretrained, network_config, tied_names
+from .fitting import network_config, tied_names
+from .pretrained import Pretrained
 
 _IGNORED = -100
 """transformers' label of what is not predicted."""
@@ -92,7 +93,7 @@ class MAELMForMaskedLM(PreTrainedModel):
         super().__init__(config)
         core = config.core()
         self.autoencoder = MaskedAutoencoder(core, config.vocab_size, config.pad_token_id, config.mask_token_id)
-        self._tied_weights_keys = tied_names(core)
+        self._tied_weights_keys = tied_names(core, self.state_dict())
         self.post_init()
 
     @torch.no_grad()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..core.config import MaskedAutoencoderConfig, MaskJoin
 from ..errors import UserError
+from .fitting import HEADS
 from .names import (
     CLASSIFICATION_HEAD,
     LM_HEAD,
@@ -31,7 +32,6 @@ LAYER_NORM_EPS = 1e-5
 """Torch's default, which our layer norms have."""
 SEGMENTS = "roberta.embeddings.token_type_embeddings.weight"
 """RoBERTa's one kind of segment; it adds nothing where it is zero."""
-HEADS = "classification_heads."
 
 
 @dataclass(frozen=True)

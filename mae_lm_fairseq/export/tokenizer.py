@@ -8,8 +8,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE, Model, Unigram
 from transformers import PreTrainedTokenizerFast
 
-from ..data.dictionary import MASK
-from ..data.tokenizer import SPECIALS, WORD_START
+from ..data.tokenizer import MASK, SPECIALS, WORD_START
 from ..errors import UserError
 
 EXCEPTIONS = (

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from .pretrained import train_sentencepiece
+from .networks import train_sentencepiece
 
 ALPHABETS = ("abcdefghijklmnoprstuvwyz", "aeiouäöüßéèñçø", "αβγδεζηθικλμ", "абвгдежзиклм", "東京日本語中文字漢")
 PUNCTUATION = (".", ",", "?", "!", ";", ":", " –", "…", "'s")  # noqa: RUF001

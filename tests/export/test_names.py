@@ -14,7 +14,7 @@ from mae_lm_fairseq.export.names import (
     to_theirs,
 )
 
-from .pretrained import WITH_BIAS, WITHOUT_BIAS, pretrained
+from .networks import WITH_BIAS, WITHOUT_BIAS, pretrained
 
 SIZES = {
     "vocab_size": 50,

@@ -9,8 +9,7 @@ import torch
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import PRESETS, MaskedAutoencoderConfig, preset_values
 from mae_lm_fairseq.core.heads import ClassificationHead
-from mae_lm_fairseq.data.dictionary import MASK
-from mae_lm_fairseq.data.tokenizer import SPECIALS
+from mae_lm_fairseq.data.tokenizer import MASK, SPECIALS
 from mae_lm_fairseq.export.pretrained import Pretrained
 
 TINY = {
@@ -56,7 +55,7 @@ def pieces(model: bytes) -> list[str]:
     ]
 
 
-def train_sentencepiece(lines, model_type="bpe", byte_fallback=False, vocab_size=600, **options) -> bytes:
+def train_sentencepiece(lines, model_type="bpe", byte_fallback=False, vocab_size=450, **options) -> bytes:
     """The content of a sentencepiece model."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
