@@ -58,16 +58,12 @@ def test_a_head_comes_back_bit_equal(kind, changes, model, tmp_path):
     assert all(torch.equal(again.weights[name], original.weights[name]) for name in original.weights)
 
 
-def stock(directory, kind, name="ForMaskedLM", pickled=False, **changes):
+def stock(directory, kind, task="ForMaskedLM", pickled=False, **changes):
     """A stock model of random weights in transformers' own format, with a tokenizer of another kind than ours."""
-    config = {
-        "mpnet": transformers.MPNetConfig,
-        "roberta": transformers.RobertaConfig,
-        "xlm-roberta": transformers.XLMRobertaConfig,
-    }[kind](**{**SIZES, "vocab_size": 12, "num_labels": 3, "initializer_range": 0.3, **changes})
+    name = {"mpnet": "MPNet", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}[kind]
+    values = {**SIZES, "vocab_size": 12, "num_labels": 3, "initializer_range": 0.3, **changes}
     torch.manual_seed(0)
-    base = {"mpnet": "MPNet", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}[kind]
-    model = getattr(transformers, base + name)(config).eval()
+    model = getattr(transformers, name + task)(getattr(transformers, f"{name}Config")(**values)).eval()
     model.save_pretrained(directory)
     if pickled:
         torch.save(model.state_dict(), directory / "pytorch_model.bin")
@@ -182,10 +178,10 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"refused .*pytorch_model.bin: loading it could run code, it asks for .*exec"):
         import_foreign(tmp_path / "stock", "mae_lm")
     (tmp_path / "stock" / "pytorch_model.bin").write_bytes(pickle.dumps(Malicious()))
-    with pytest.raises(UserError, match="pytorch_model.bin"):
+    with pytest.raises(UserError, match=r"pytorch_model.bin"):
         import_foreign(tmp_path / "stock", "mae_lm")
     torch.save({"model": {}, "args": Malicious()}, tmp_path / "model.pt")
-    with pytest.raises(UserError, match="refused .*model.pt: loading it could run code"):
+    with pytest.raises(UserError, match=r"refused .*model.pt: loading it could run code"):
         import_foreign(tmp_path / "model.pt", "mae_lm")
 
 
