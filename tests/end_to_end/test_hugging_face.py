@@ -1,8 +1,12 @@
 """From raw text through fairseq-train to transformers and back, with the commands."""
 
+import os
 import random
+import re
 import runpy
+import shlex
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +20,7 @@ from mae_lm_fairseq.export.comparison import encoder_states
 from mae_lm_fairseq.export.pretrained import build, read
 
 from ..conftest import ROOT
+from ..export.networks import stock
 from ..training import RECIPE, parse
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -103,3 +108,42 @@ def test_pretraining_goes_on_from_an_import(preset, run_script, trained, text_bi
     moved = read(pretrain(text_bin, tmp_path / "on", *options, "--max-update", 3), text_bin)
     assert moved.about["updates"] == 3
     assert not all(torch.equal(moved.weights[name], again.weights[name]) for name in encoder)
+
+
+def blocks(language):
+    """What the README's section on Hugging Face tells people to type."""
+    section = README.split("## Hugging Face\n")[1].split("\n## ")[0]
+    return re.findall(rf"^```{language}\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_what_the_readme_says(run_script, trained, text_bin, run_cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data-bin").symlink_to(text_bin)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "mae_lm").symlink_to(trained.parent)
+    for split in ("train.txt", "valid.txt"):
+        (tmp_path / split).symlink_to(text_bin.parent / split)
+    stock(tmp_path / "roberta-base", "roberta", max_position_embeddings=66)
+    commands = [shlex.split(block) for block in blocks("bash") if block.startswith("scripts/")]
+    for script, *arguments in commands:
+        if script.endswith(".py"):
+            run_script(script, *arguments)
+    scope = {}
+    for block in blocks("python"):
+        if "sentence_transformers" in block:
+            pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+        if "onnx" in block:
+            pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+        exec(block, scope)
+    assert scope["states"].shape == (*scope["batch"]["input_ids"].shape, 16)
+    assert scope["embeddings"].shape == (2, 16)
+    assert (tmp_path / "encoder.onnx").stat().st_size > 0
+    [tokenize] = [block for block in blocks("bash") if "imported/tokenizer" in block]
+    (tmp_path / "block.sh").write_text("set -e\n" + tokenize)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = run_cli(["/bin/bash", tmp_path / "block.sh"], cwd=tmp_path, env={"PATH": path})
+    assert done.returncode == 0, done.stderr
+    [(_, _, data, save, *options)] = [words for words in commands if words[0].endswith("pretrain.sh")]
+    last = pretrain(tmp_path / data, tmp_path / save, *options, "--max-update", 2)
+    imported = read(tmp_path / "imported" / "model.pt", tmp_path / "imported")
+    assert read(last, tmp_path / data).symbols == imported.symbols

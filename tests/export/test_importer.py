@@ -6,7 +6,6 @@ from argparse import Namespace
 
 import pytest
 import torch
-import transformers
 from fairseq.data import Dictionary
 from fairseq.models.roberta import RobertaModel, base_architecture
 from safetensors.torch import load_file, save_file
@@ -18,19 +17,11 @@ from mae_lm_fairseq.export.exporter import export_stock
 from mae_lm_fairseq.export.importer import import_foreign
 from mae_lm_fairseq.export.pretrained import build, build_heads
 
-from .networks import ALL_PRESETS, WITH_BIAS, WITHOUT_BIAS, pretrained
+from .networks import ALL_PRESETS, WITH_BIAS, WITHOUT_BIAS, pretrained, stock
 
 BOTH_KINDS = pytest.mark.parametrize(("kind", "changes"), [("mpnet", WITH_BIAS), ("roberta", WITHOUT_BIAS)])
 CLOSE = {"rtol": 0, "atol": 1e-5}
 TOKENS = torch.tensor([[0, 5, 6, 7, 8, 2], [0, 9, 6, 2, 1, 1]])
-SIZES = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 32,
-    "max_position_embeddings": 42,
-    "layer_norm_eps": 1e-5,
-}
 
 
 @BOTH_KINDS
@@ -56,23 +47,6 @@ def test_a_head_comes_back_bit_equal(kind, changes, model, tmp_path):
     again = import_foreign(tmp_path / "out", "mae_lm")
     assert again.weights.keys() == original.weights.keys()
     assert all(torch.equal(again.weights[name], original.weights[name]) for name in original.weights)
-
-
-def stock(directory, kind, task="ForMaskedLM", pickled=False, **changes):
-    """A stock model of random weights in transformers' own format, with a tokenizer of another kind than ours."""
-    name = {"mpnet": "MPNet", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}[kind]
-    values = {**SIZES, "vocab_size": 12, "num_labels": 3, "initializer_range": 0.3, **changes}
-    torch.manual_seed(0)
-    model = getattr(transformers, name + task)(getattr(transformers, f"{name}Config")(**values)).eval()
-    model.save_pretrained(directory)
-    if pickled:
-        torch.save(model.state_dict(), directory / "pytorch_model.bin")
-        (directory / "model.safetensors").unlink()
-    words = ["<s>", "<pad>", "</s>", "<unk>", "a", "b", "Ġa", "Ġb", "Ġ", "c", "Ġc", "<mask>"]
-    vocabulary = {word: index for index, word in enumerate(words)}
-    merges = [("Ġ", "a"), ("Ġ", "b"), ("Ġ", "c")]
-    transformers.RobertaTokenizer(vocab=vocabulary, merges=merges).save_pretrained(directory)
-    return model
 
 
 @pytest.mark.parametrize("pickled", [False, True])
