@@ -71,7 +71,8 @@ def read_stock(directory: Path) -> Foreign:
         "dropout": "hidden_dropout_prob",
         "attention_dropout": "attention_probs_dropout_prob",
     }
-    values = {ours: config.get(theirs) for ours, theirs in renamed.items()}
+    # What is missing has transformers' default, which for all of these is ours, too.
+    values = {ours: config[theirs] for ours, theirs in renamed.items() if theirs in config}
     if isinstance(positions := config.get("max_position_embeddings"), int):
         values["max_positions"] = positions - PAD - 1
     values |= relative if kind == "mpnet" else {"relative_buckets": 0}

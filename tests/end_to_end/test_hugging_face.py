@@ -143,7 +143,7 @@ def test_what_the_readme_says(run_script, trained, text_bin, run_cli, tmp_path, 
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = run_cli(["/bin/bash", tmp_path / "block.sh"], cwd=tmp_path, env={"PATH": path})
     assert done.returncode == 0, done.stderr
-    [(_, _, data, save, *options)] = [words for words in commands if words[0].endswith("pretrain.sh")]
-    last = pretrain(tmp_path / data, tmp_path / save, *options, "--max-update", 2)
+    [(_, arch, data, save, *options)] = [words for words in commands if words[0].endswith("pretrain.sh")]
+    last = pretrain(tmp_path / data, tmp_path / save, "--arch", arch, *options, "--max-update", 2)
     imported = read(tmp_path / "imported" / "model.pt", tmp_path / "imported")
     assert read(last, tmp_path / data).symbols == imported.symbols
