@@ -24,7 +24,9 @@ setup(
     ],
     extras_require={
         "analysis": ["matplotlib", "scipy", "tensorboardX"],
-        "hf": ["transformers>=4.57"],
-        "test": ["pytest", "hypothesis", "ruff"],
+        # transformers reads sentencepiece's models with protobuf, as we do.
+        "hf": ["transformers>=4.57", "protobuf"],
+        "onnx": ["onnxscript", "onnxruntime"],
+        "test": ["pytest", "hypothesis", "ruff", "sentence-transformers"],
     },
 )

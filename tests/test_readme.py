@@ -26,10 +26,12 @@ ELSEWHERE = ["scripts/quickstart.sh\n", "scripts/test.sh\n"]
 [PLAN] = [block for block in BLOCKS if "scripts/plan_cost.py" in block]
 [SPEED] = [block for block in BLOCKS if "scripts/benchmark.py" in block]
 [LAUNCH] = [block for block in BLOCKS if "scripts/launch_cpu.py" in block]
+# tests/end_to_end/test_hugging_face.py runs them.
+HUGGING_FACE = [block for block in BLOCKS if "_hf.py" in block or "imported/tokenizer" in block]
 SHORT = [
     block
     for block in BLOCKS
-    if "scripts/pretrain.sh" not in block and block not in (HYDRA, PLAN, LAUNCH, SPEED, *ELSEWHERE)
+    if "scripts/pretrain.sh" not in block and block not in (HYDRA, PLAN, LAUNCH, SPEED, *ELSEWHERE, *HUGGING_FACE)
 ]
 
 
