@@ -160,7 +160,7 @@ class TestPredict:
         torch.testing.assert_close(hub.predict(HEAD, RAGGED), alone, atol=1e-5, rtol=0)
 
     def test_unknown_head(self, hubs):
-        with pytest.raises(ValueError, match=f"no head 'x'; the model has {HEAD}"):
+        with pytest.raises(ValueError, match=f"no ClassificationHead 'x'; the model has {HEAD}"):
             hubs["classification"].predict("x", "The dog")
         with pytest.raises(ValueError, match="the model has none"):
             hubs["mae_lm_tiny"].predict("x", "The dog")
