@@ -18,7 +18,8 @@ setup(
         "torch>=2.6",
         # fairseq 0.12 was written for much older versions; with 2.4 it was seen to work, compat.py helps.
         "numpy>=1.24,<2.5",
-        "sentencepiece>=0.2.0",
+        # 0.2.2 tells where in the text each piece comes from.
+        "sentencepiece>=0.2.2",
         "safetensors",
         "tqdm",
     ],
@@ -27,6 +28,6 @@ setup(
         # transformers reads sentencepiece's models with protobuf, as we do.
         "hf": ["transformers>=4.57", "protobuf"],
         "onnx": ["onnxscript", "onnxruntime"],
-        "test": ["pytest", "hypothesis", "ruff", "sentence-transformers"],
+        "test": ["pytest", "hypothesis", "ruff", "sentence-transformers", "torchmetrics"],
     },
 )

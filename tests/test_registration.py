@@ -19,9 +19,11 @@ REGISTERED = {
     "architectures": sorted(["mae_lm", *SIZES]),
     "tasks": {
         "masked_autoencoder_lm": "mae_lm_fairseq.tasks.masked_autoencoder_lm.MaskedAutoencoderLMTask",
+        "question_answering": "mae_lm_fairseq.tasks.question_answering.QuestionAnsweringTask",
     },
     "criterions": {
         "masked_autoencoder_lm": "mae_lm_fairseq.criterions.masked_autoencoder_lm.MaskedAutoencoderLMCriterion",
+        "question_answering": "mae_lm_fairseq.criterions.question_answering.QuestionAnsweringCriterion",
     },
     "optimizers": {"fused_adamw": "mae_lm_fairseq.optim.fused_adamw.FusedAdamW"},
 }

@@ -1,4 +1,4 @@
-"""What stands on top of the network: the head of pretraining, and that of classification."""
+"""What stands on top of the network: the heads of pretraining, of classification, and of answers in a text."""
 
 import torch
 import torch.nn.functional as F
@@ -58,3 +58,25 @@ class ClassificationHead(nn.Module):
         """[B, T, dim] -> [B, num_classes]."""
         inner = torch.tanh(self.dense(self.dropout(features[:, 0])))
         return self.out_proj(self.dropout(inner))
+
+
+class SpanHead(nn.Module):
+    """How much each token is the start, or the end, of the answer: one linear layer (BERT's, Devlin et al., 2019).
+
+    Weight for weight what Hugging Face's ``RobertaForQuestionAnswering`` and ``MPNetForQuestionAnswering`` call
+    ``qa_outputs``.
+
+    Args:
+        dim: width of the states.
+        init_std: standard deviation of the initial weights.
+    """
+
+    def __init__(self, dim: int, init_std: float):
+        super().__init__()
+        self.qa_outputs = nn.Linear(dim, 2)
+        nn.init.normal_(self.qa_outputs.weight, std=init_std)
+        nn.init.zeros_(self.qa_outputs.bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[B, T, dim] -> [B, T, 2], logits of start and end."""
+        return self.qa_outputs(features)

@@ -21,7 +21,7 @@ from mae_lm_fairseq.errors import UserError
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 MASK = "<mask>"
 WORD_START = "\u2581"
-EOS, UNK = SPECIALS.index("</s>"), SPECIALS.index("<unk>")
+BOS, PAD, EOS, UNK = range(len(SPECIALS))
 
 # Serialised messages that follow each other are merged: normalizer_spec (field 3) { add_dummy_prefix (3): false }.
 _NO_DUMMY_PREFIX = b"\x1a\x02\x18\x00"
@@ -120,7 +120,7 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of fairseq ids, with ``<mask>`` where it is, and without ``<s> <pad> </s>``."""
         symbols = [*self.symbols, MASK]
-        left_out = (SPECIALS.index("<pad>"), SPECIALS.index("<s>"), EOS)
+        left_out = (BOS, PAD, EOS)
         pieces = [symbols[index] for index in ids if index not in left_out]
         # What the model does not know it leaves as it is; the mark before the mask becomes a space.
         pieces = [part for piece in pieces for part in ((WORD_START, MASK) if piece == MASK else (piece,))]
@@ -133,6 +133,18 @@ class Tokenizer:
     def _continuing_model(self) -> sentencepiece.SentencePieceProcessor:
         """The model that does not take the start of a text for the start of a word."""
         return sentencepiece.SentencePieceProcessor(model_proto=self._model_bytes + _NO_DUMMY_PREFIX)
+
+    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """The pieces of a text without ``</s>``, and the characters that sentencepiece made each of them of.
+
+        Returns:
+            ids: int32[pieces], fairseq's.
+            offsets: int64[pieces, 2], begin and end in ``text``. White space belongs to the piece that follows it; when
+                several pieces are made of one character, it belongs to the last, and the others are empty.
+        """
+        encoded = self._model.encode(text, return_type="offset_mapping")
+        ids, offsets = (np.array(encoded[name], dtype=np.int64) for name in ("ids", "offsets"))
+        return self._fairseq_ids[ids], offsets.reshape(-1, 2)
 
     def unknown_characters(self, lines: list[str]) -> Counter[str]:
         """How often each character that became part of an ``<unk>`` did so."""

@@ -88,8 +88,13 @@ def read_result(run: Run) -> dict | None:
 
 def write_json(path: Path, content: dict) -> None:
     """Write a JSON file whole or not at all."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
     temporary = path.with_name(f".{path.name}.partial")
-    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
 
 

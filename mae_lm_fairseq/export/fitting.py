@@ -13,15 +13,14 @@ from torch import Tensor, nn
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-from mae_lm_fairseq.core.heads import ClassificationHead
-from mae_lm_fairseq.data.tokenizer import SPECIALS
+from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead
+from mae_lm_fairseq.data.tokenizer import PAD
 from mae_lm_fairseq.errors import UserError
 
 NETWORK, HEADS = "autoencoder.", "classification_heads."
 """What the names of the weights begin with: those of the network, and those of heads, whose names follow."""
 PREDICTION = (f"{NETWORK}decoder.", f"{NETWORK}lm_head.")
 """The parts of the network that fine-tuning throws away."""
-PAD = SPECIALS.index("<pad>")
 PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -50,17 +49,20 @@ def network_skeleton(config: MaskedAutoencoderConfig, weights: Mapping[str, Tens
 
 
 def heads_skeleton(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) -> nn.ModuleDict:
-    """The classification heads that ``weights`` speak of, by name, on the meta device."""
+    """The heads that ``weights`` speak of, by name, on the meta device: for classes, or for answers in a text."""
 
     def rows(name: str) -> int:
         return len(weights[name]) if name in weights and weights[name].dim() else 1
 
-    heads = nn.ModuleDict()
-    for head in sorted({name.split(".")[1] for name in weights if name.startswith(HEADS)}):
+    def make(head: str) -> nn.Module:
+        if any(name.startswith(f"{HEADS}{head}.qa_outputs.") for name in weights):
+            return SpanHead(config.encoder_embed_dim, config.init_std)
         classes, inner_dim = (rows(f"{HEADS}{head}.{layer}.weight") for layer in ("out_proj", "dense"))
-        with torch.device("meta"):
-            heads[head] = ClassificationHead(config.encoder_embed_dim, classes, inner_dim, 0.0, config.init_std)
-    return heads
+        return ClassificationHead(config.encoder_embed_dim, classes, inner_dim, 0.0, config.init_std)
+
+    with torch.device("meta"):
+        names = sorted({name.split(".")[1] for name in weights if name.startswith(HEADS)})
+        return nn.ModuleDict({name: make(name) for name in names})
 
 
 def tied_names(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) -> dict[str, str]:

@@ -156,7 +156,7 @@ def build(pretrained: Pretrained) -> MaskedAutoencoder:
 
 
 def build_heads(pretrained: Pretrained) -> nn.ModuleDict:
-    """The classification heads by name, for evaluation; none where the model was not fine-tuned."""
+    """The heads by name, for evaluation; none where the model was not fine-tuned."""
     heads = heads_skeleton(pretrained.config, pretrained.weights)
     heads.load_state_dict(_part(pretrained.weights, HEADS), assign=True)
     return heads.eval()

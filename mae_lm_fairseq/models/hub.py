@@ -6,14 +6,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..core.heads import ClassificationHead, SpanHead
 from ..core.packing import batch_layout, to_device, unpack
 from ..data.data_bin import dictionary_fingerprint
-from ..data.tokenizer import EOS, MASK, SPECIALS, WORD_START, Tokenizer
+from ..data.span_windows import SpanWindows
+from ..data.squad import Paragraph, Question
+from ..data.tokenizer import BOS, EOS, MASK, WORD_START, Tokenizer
+from ..evaluation.span_decoding import Answers, answer_all
 from ..export.pretrained import TOKENIZER, Pretrained, build, build_heads
 
-BOS = SPECIALS.index("<s>")
 BATCH_TOKENS = 2048
 """Tokens in a batch, if a single text does not have more."""
+
+QUESTION_TOKENS, DOC_STRIDE = 384, 128
+"""Longest question with context, and the step in which longer contexts go on; those of BERT and RoBERTa."""
 
 Text = str | Sequence[int] | Tensor
 """A text, or its ids."""
@@ -147,18 +153,44 @@ class MAELMHubInterface(nn.Module):
             [number of texts, 1] where the head is one for regression.
 
         Raises:
-            ValueError: the model has no head of this name.
+            ValueError: the model has no classification head of this name.
         """
-        heads = self.model.classification_heads
-        if head not in heads:
-            raise ValueError(
-                f"there is no head {head!r}; the model has {', '.join(heads) or 'none: fine-tune it first'}"
-            )
+        module = self._head(head, ClassificationHead)
         texts = list(texts) if isinstance(texts, Tensor) and texts.dim() == 2 else texts
         texts = [texts] if _is_one(texts) else texts
         [states] = self._layers(texts, all_layers=False)
-        logits = heads[head](torch.stack([text[:1] for text in states])).float()
+        logits = module(torch.stack([text[:1] for text in states])).float()
         return logits if return_logits or logits.shape[1] == 1 else logits.log_softmax(-1)
+
+    @torch.no_grad()
+    def answer(self, question: str, context: str, head: str = "span") -> Answers:
+        """Where in a context a question is answered, as ``scripts/finetune_squad.py`` finds it.
+
+        Args:
+            question: cut after 64 pieces.
+            context: of any length; a long one is read in windows that overlap.
+            head: its name; that of the task ``question_answering`` is ``span``.
+
+        Returns:
+            ``text`` is the best answer; ``candidates`` has it and others, with where in the context they begin and end;
+            ``no_answer_probability`` is that of there being none, of use after training on SQuAD 2.0.
+
+        Raises:
+            ValueError: the model has no head of this name that finds answers.
+        """
+        module = self._head(head, SpanHead)
+        paragraph = Paragraph(context, (Question("", question, ()),))
+        longest = min(QUESTION_TOKENS, self.model.max_positions())
+        windows = SpanWindows([paragraph], self._tokenizer(), longest, DOC_STRIDE, seed=0)
+        batch = windows.collater([windows[index] for index in range(len(windows))])
+        logits = module(self.extract_features(batch["net_input"]["src_tokens"])).cpu()
+        return answer_all([(batch, logits)], windows)[""]
+
+    def _head(self, name: str, kind: type[nn.Module]) -> nn.Module:
+        heads = {head: module for head, module in self.model.classification_heads.items() if isinstance(module, kind)}
+        if name not in heads:
+            raise ValueError(f"there is no {kind.__name__} {name!r}; the model has {', '.join(heads) or 'none'}")
+        return heads[name]
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:

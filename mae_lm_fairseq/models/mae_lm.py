@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..allocator import keep_freed_memory
 from ..core.attention_backends import AttentionBackend, fastest_backend
 from ..core.autoencoder import MaskedAutoencoder
-from ..core.heads import ClassificationHead
+from ..core.heads import ClassificationHead, SpanHead
 from ..core.packing import BatchLayout, batch_layout, to_device, unpack
 from ..data.data_bin import dictionary_fingerprint
 from ..errors import UserError
@@ -133,6 +133,11 @@ class MAELMModel(BaseFairseqModel):
         head = ClassificationHead(dim, num_classes, inner_dim or dim, self.classifier_dropout, config.init_std)
         self.classification_heads[name] = head
 
+    def register_span_head(self, name: str):
+        """Add a fresh head for answers that are slices of the text; ``question_answering`` asks for it."""
+        config = self.autoencoder.config
+        self.classification_heads[name] = SpanHead(config.encoder_embed_dim, config.init_std)
+
     def load_state_dict(self, state_dict: dict, strict: bool = True, model_cfg=None, args=None):
         """Load weights; for fine-tuning those of the encoder, and heads as far as they fit.
 
@@ -175,7 +180,8 @@ class MAELMModel(BaseFairseqModel):
             targets: [number predicted] int64: give their loss, without ever holding all logits, instead of logits.
             features_only: give the encoder's states and no predictions.
             return_all_hiddens: also give the states of all of the encoder's layers.
-            classification_head_name: give the logits [B, number of classes] of that head.
+            classification_head_name: give the logits of that head: [B, number of classes] for one that classifies,
+                [B, T, 2] for start and end of an answer.
 
         Returns:
             logits [number predicted, vocabulary], or [B, T, vocabulary] with neither layout nor ``masked_tokens``; or

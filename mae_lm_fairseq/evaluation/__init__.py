@@ -1,0 +1,1 @@
+"""What a fine-tuned model is worth: tasks, metrics, statistics over seeds."""

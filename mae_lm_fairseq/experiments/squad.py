@@ -1,0 +1,290 @@
+"""Fine-tuning on SQuAD: runs, answers, metrics and report; scripts/finetune_squad.py."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from fairseq import utils
+from torch import Tensor
+
+from mae_lm_fairseq.data.manifest import current_versions
+from mae_lm_fairseq.data.pretrained_tokenizer import open_tokenizer
+from mae_lm_fairseq.data.span_windows import MIN_SAMPLE, SpanWindows
+from mae_lm_fairseq.data.squad import read_squad
+from mae_lm_fairseq.data.tokenizer import Tokenizer
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.evaluation.seeds import Summary
+from mae_lm_fairseq.evaluation.span_decoding import Answers, answer_all
+from mae_lm_fairseq.evaluation.squad_metrics import evaluate_1_1, evaluate_2_0, read_gold
+from mae_lm_fairseq.experiments import prediction
+from mae_lm_fairseq.experiments.finetuning import Origin, Sweep, claim, find_origin, settings_for, tidy
+from mae_lm_fairseq.experiments.runner import run_all, write_json, write_text
+from mae_lm_fairseq.recipes.settings import Settings
+from mae_lm_fairseq.tasks.question_answering import HEAD, QuestionAnsweringConfig
+
+BATCH = 32
+PREDICTIONS, N_BEST, NA_PROB = "predictions.json", "nbest.json", "na_prob.json"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What fine-tuning on SQuAD needs besides what it shares with GLUE.
+
+    Attributes:
+        learning_rates: the grid.
+        batch_size: samples in an update.
+        weight_decay: of AdamW.
+        epochs: passes over the training set.
+    """
+
+    learning_rates: tuple[float, ...]
+    batch_size: int
+    weight_decay: float
+    epochs: int
+
+
+ROBERTA = Recipe((1.5e-5,), batch_size=48, weight_decay=0.01, epochs=2)
+"""SQuAD's column of Table 10 in Liu et al. (2019, arXiv 1907.11692), for RoBERTa large."""
+DEVELOPMENT = Recipe((5e-4,), batch_size=16, weight_decay=0.01, epochs=10)
+"""Ours, for tiny and small models and few questions."""
+
+
+def recipe(architecture: str) -> Recipe:
+    """The papers' for base and large, ours for tiny and small."""
+    return DEVELOPMENT if architecture.endswith(("_tiny", "_small")) else ROBERTA
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asks for.
+
+    Attributes:
+        train, dev: files in SQuAD's JSON.
+        checkpoint: a pretraining checkpoint; None for random weights.
+        tokenizer: the data-bin of the pretraining run.
+        out: where everything goes.
+        arch: the architecture where there is no checkpoint.
+        version_2: whether questions may have no answer.
+        seeds: how many, from 1.
+        learning_rates: the grid; None for the recipe's.
+        max_updates: of each run; None for the recipe's epochs.
+        tokens_per_sample: None for BERT's 384, or as many as the model has positions where it has fewer.
+        doc_stride: see :class:`~mae_lm_fairseq.data.span_windows.SpanWindows`.
+        jobs: runs at the same time.
+        threads: of each run.
+        extra: further options of fairseq-train.
+    """
+
+    train: Path
+    dev: Path
+    checkpoint: Path | None
+    tokenizer: Path
+    out: Path
+    arch: str | None = None
+    version_2: bool = False
+    seeds: int = 5
+    learning_rates: Sequence[float] | None = None
+    max_updates: int | None = None
+    tokens_per_sample: int | None = None
+    doc_stride: int = QuestionAnsweringConfig.doc_stride
+    jobs: int = 1
+    threads: int = 1
+    extra: Sequence[str] = ()
+
+
+def finetune(options: Options) -> dict:
+    """Do, or go on with, all of it; return what ``results.json`` holds.
+
+    Raises:
+        UserError: nothing was overwritten; the message says why.
+    """
+    out = options.out
+    origin = find_origin(options.checkpoint, options.arch)
+    if origin.heads:
+        raise UserError(
+            f"--checkpoint {options.checkpoint} was fine-tuned already, on {', '.join(origin.heads)}; give the "
+            "pretraining checkpoint"
+        )
+    tokenizer = open_tokenizer(options.tokenizer, options.checkpoint, origin.dictionary)
+    length = sample_length(options, origin)
+    counts = {
+        "train": count_samples(options.train, options, tokenizer, length),
+        "dev": count_samples(options.dev, options, tokenizer, length),
+    }
+    claim(
+        out,
+        {
+            "training questions": str(options.train.resolve()),
+            "development questions": str(options.dev.resolve()),
+            "version 2": options.version_2,
+            "checkpoint": origin.described(),
+            "tokenizer": tokenizer.fingerprint,
+            "updates": options.max_updates,
+            "sample length": [length, options.doc_stride],
+        },
+    )
+    sweep = make_sweep(options, origin, length, counts["train"]["windows"])
+    runs = sweep.runs()
+    results = run_all(runs, jobs=options.jobs, threads=options.threads)
+    tidy(runs)
+    summaries = sweep.summaries(results)
+    rate = sweep.best_rate(summaries)
+    chosen = sweep.best_run(results, rate)
+    content = {
+        "task": "SQuAD 2.0" if options.version_2 else "SQuAD 1.1",
+        "start": {"from": "a pretraining checkpoint" if origin.checkpoint else "random weights", **origin.described()},
+        "data": counts,
+        "settings": {
+            "updates": sweep.settings["optimization"]["max_update"],
+            "batch_size": sweep.settings["dataset"]["batch_size"],
+            "tokens_per_sample": length,
+            "doc_stride": options.doc_stride,
+        },
+        "options": list(options.extra),
+        "learning_rate": rate,
+        "metrics": {name: asdict(summary) for name, summary in summaries[rate].items()},
+        "grid": {f"{lr:g}": {name: asdict(summary) for name, summary in of.items()} for lr, of in summaries.items()},
+        "predictions_by": chosen.name,
+        "versions": current_versions(),
+    }
+    for name in (PREDICTIONS, N_BEST, NA_PROB):
+        write_text(out / name, (chosen.result.parent / name).read_text(encoding="utf-8"))
+    write_text(out / "report.md", report(content, summaries))
+    write_json(out / "results.json", content)
+    return content
+
+
+def sample_length(options: Options, origin: Origin) -> int:
+    """Tokens per sample, within the table of positions."""
+    usual = QuestionAnsweringConfig.tokens_per_sample
+    length = options.tokens_per_sample or min(usual, origin.max_positions)
+    if not MIN_SAMPLE <= length <= origin.max_positions:
+        raise UserError(
+            f"--tokens-per-sample {length}: must be from {MIN_SAMPLE} to {origin.max_positions}, which is as many "
+            "positions as the model knows"
+        )
+    return length
+
+
+def count_samples(path: Path, options: Options, tokenizer: Tokenizer, length: int) -> dict[str, int]:
+    """What becomes of a file, see :class:`~mae_lm_fairseq.data.span_windows.SpanWindows`; prints it, too."""
+    questions = read_squad(path, options.version_2)
+    counts = SpanWindows(questions, tokenizer, length, options.doc_stride, seed=1).counts
+    print(f"{path.name}: {describe(counts)}")
+    return counts
+
+
+def describe(counts: dict[str, int]) -> str:
+    """The counts in words."""
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
+
+
+def make_sweep(options: Options, origin: Origin, length: int, windows: int) -> Sweep:
+    """Learning rates x seeds, of ``windows`` samples an epoch.
+
+    There is no validation between: what counts is the last checkpoint, as in the papers.
+    """
+    usual = recipe(origin.model["_name"])
+    updates = usual.epochs * math.ceil(windows / usual.batch_size)
+    updates = min(updates, options.max_updates or updates)
+    chosen: Settings = settings_for(origin, updates, usual.batch_size, "loss", maximize=False)
+    chosen["task"] = {
+        "_name": "question_answering",
+        "train_file": options.train.resolve(),
+        "valid_file": options.dev.resolve(),
+        "tokens_per_sample": length,
+        "doc_stride": options.doc_stride,
+        **({"version_2": True} if options.version_2 else {}),
+    }
+    chosen["criterion"] = {"_name": "question_answering"}
+    chosen["model"]["max_positions"] = origin.max_positions
+    chosen["optimizer"]["weight_decay"] = usual.weight_decay
+    chosen["dataset"]["disable_validation"] = True
+    chosen["checkpoint"] |= {"save_interval": usual.epochs, "save_interval_updates": 500}
+    return Sweep(
+        options.out.resolve(),
+        options.tokenizer.resolve(),
+        chosen,
+        options.learning_rates or usual.learning_rates,
+        range(1, options.seeds + 1),
+        lambda checkpoint: evaluate(checkpoint, options),
+        "f1",
+        options.extra,
+    )
+
+
+def evaluate(checkpoint: Path, options: Options) -> dict[str, float]:
+    """What the official script says of a checkpoint's answers, which are left beside the checkpoints.
+
+    For 2.0 a question is left unanswered where that is more probable than the threshold that gives the best F1, as the
+    papers report it for the development set.
+    """
+    model, task = prediction.load(checkpoint, options.tokenizer)
+    task.load_dataset("valid")
+    windows = task.dataset("valid")
+    answers = answer_all(logits_of_batches(model, windows), windows)
+    predictions = {name: found.text for name, found in answers.items()}
+    na_probs = {name: found.no_answer_probability for name, found in answers.items()}
+    gold, _ = read_gold(options.dev)
+    if options.version_2:
+        searched = evaluate_2_0(gold, predictions, na_probs)
+        threshold = searched["best_f1_thresh"]
+        predictions = {name: "" if na_probs[name] > threshold else text for name, text in predictions.items()}
+        best = {name: value for name, value in searched.items() if name.startswith("best_")}
+        metrics = evaluate_2_0(gold, predictions) | best
+    else:
+        metrics = evaluate_1_1(gold, predictions)
+    folder = checkpoint.parent.parent
+    write_json(folder / PREDICTIONS, predictions)
+    write_json(folder / NA_PROB, na_probs)
+    write_json(folder / N_BEST, {name: n_best(found) for name, found in answers.items()})
+    return metrics
+
+
+@torch.no_grad()
+def logits_of_batches(model: torch.nn.Module, windows: SpanWindows) -> Iterator[tuple[dict, Tensor]]:
+    """Batches of windows of like lengths, with their logits of start and end."""
+    order = np.argsort(windows.sizes, kind="stable")
+    on_gpu = next(model.parameters()).is_cuda
+    for start in range(0, len(order), BATCH):
+        batch = windows.collater([windows[int(index)] for index in order[start : start + BATCH]])
+        batch = utils.move_to_cuda(batch) if on_gpu else batch
+        logits, _ = model(**batch["net_input"], features_only=True, classification_head_name=HEAD)
+        yield batch, logits
+
+
+def n_best(found: Answers) -> list[dict]:
+    """The candidates for an answer with their probabilities, for ``nbest.json``."""
+    return [
+        {**asdict(candidate), "probability": probability}
+        for candidate, probability in zip(found.candidates, found.probabilities(), strict=True)
+    ]
+
+
+def report(content: dict, summaries: dict[float, dict[str, Summary]]) -> str:
+    """``report.md``."""
+    start, settings = content["start"], content["settings"]
+    lines = [
+        f"# {content['task']}",
+        "",
+        f"`{start['_name']}`, from {start['from']}"
+        + (f": `{start['checkpoint']}` after {start['updates']:,} updates" if start["checkpoint"] else ""),
+        "",
+        f"{settings['updates']:,} updates of {settings['batch_size']} samples of up to {settings['tokens_per_sample']} "
+        f"tokens, stride {settings['doc_stride']}; development set, per cent: median (mean ± standard deviation), and "
+        f"every seed. The learning rate is the one with the highest median F1: {content['learning_rate']:g}.",
+        "",
+        "| learning rate | metric | median (mean ± std) | seeds |",
+        "| --- | --- | --- | --- |",
+    ]
+    for lr, of_lr in summaries.items():
+        for name, summary in of_lr.items():
+            if not name.endswith(("total", "thresh")):
+                values = ", ".join(f"{value:.1f}" for value in summary.values)
+                lines.append(f"| {lr:g} | {name} | {summary} | {values} |")
+    data = "; ".join(f"{split}: {describe(counts)}" for split, counts in content["data"].items())
+    lines += ["", f"Data: {data}. {PREDICTIONS} is by {content['predictions_by']}.", ""]
+    return "\n".join(lines)

@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""From a local copy of GLUE to the data of fairseq's sentence_prediction, with a pretraining run's tokenizer.
+
+The copy is in the official TSV layout (GLUE/CoLA/train.tsv) or that of the Hugging Face hub (GLUE/cola/train.parquet,
+.jsonl or .json).
+"""
+
+import argparse
+import logging
+from pathlib import Path
+
+from mae_lm_fairseq.data.glue_preparation import prepare
+from mae_lm_fairseq.data.pretrained_tokenizer import open_tokenizer
+from mae_lm_fairseq.evaluation.glue import TASKS, find_task
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("task", metavar="TASK", help=f"one of {', '.join(TASKS)}")
+    add("--glue-dir", type=Path, required=True, metavar="DIR", help="the local copy")
+    add("--tokenizer", type=Path, required=True, metavar="DATA_BIN", help="the data-bin of the pretraining run")
+    add("--destdir", type=Path, required=True, metavar="DIR", help="where the data go; must not exist")
+    add(
+        "--max-positions",
+        type=int,
+        default=512,
+        metavar="N",
+        help="of the checkpoint; longer samples are cut, and counted (default: %(default)s)",
+    )
+    add("--skip-malformed", action="store_true", help="leave malformed rows out, of all but test sets")
+    return parser
+
+
+def main(argv: list[str] | None = None):
+    """Run the command."""
+    options = parser().parse_args(argv)
+    logging.basicConfig(level=logging.WARNING, format="warning: %(message)s", force=True)
+    task = find_task(options.task)
+    tokenizer = open_tokenizer(options.tokenizer)
+    books = prepare(task, options.glue_dir, tokenizer, options.destdir, options.max_positions, options.skip_malformed)
+    for split, counts in books["splits"].items():
+        print(f"{split:7}" + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+"""Split a file in SQuAD's JSON by article into train.json and dev.json, so that no text is in both."""
+
+import argparse
+import json
+import random
+from pathlib import Path
+
+from mae_lm_fairseq.data.squad import read_articles
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.experiments.runner import write_text
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("file", metavar="FILE", help="questions of SQuAD 1.1 or 2.0")
+    add("--dev-articles", type=int, required=True, metavar="N", help="how many articles go to dev.json")
+    add("--seed", type=int, default=1, metavar="S", help="chooses which (default: %(default)s)")
+    add("--out", type=Path, required=True, metavar="DIR", help="nothing there is overwritten")
+    return parser
+
+
+def main(argv: list[str] | None = None):
+    """Run the command."""
+    options = parser().parse_args(argv)
+    version, articles = read_articles(options.file)
+    if not 0 < options.dev_articles < len(articles):
+        raise UserError(f"--dev-articles {options.dev_articles}: {options.file} has {len(articles)} articles")
+    if existing := [name for name in ("train.json", "dev.json") if (options.out / name).exists()]:
+        raise UserError(f"--out {options.out}: {existing[0]} exists already; choose another directory")
+    options.out.mkdir(parents=True, exist_ok=True)
+    chosen = set(random.Random(options.seed).sample(range(len(articles)), options.dev_articles))
+    for name, in_dev in (("dev.json", True), ("train.json", False)):
+        part = [article for number, article in enumerate(articles) if (number in chosen) is in_dev]
+        write_text(options.out / name, json.dumps({"version": version, "data": part}, ensure_ascii=False) + "\n")
+        questions = sum(len(paragraph["qas"]) for article in part for paragraph in article["paragraphs"])
+        print(f"{name}: {len(part)} articles, {questions} questions")
+
+
+if __name__ == "__main__":
+    main()
