@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 import transformers
 from tokenizers.models import Unigram
 from torch import Tensor
@@ -14,7 +13,6 @@ from ..core.autoencoder import MaskedAutoencoder
 from ..core.packing import batch_layout, unpack
 from ..data.tokenizer import EOS, SPECIALS, Tokenizer
 from ..errors import UserError
-from .fitting import HEADS
 from .modeling import MAELMForMaskedLM
 from .pretrained import TOKENIZER, Pretrained, build, build_heads
 from .stock import Counterpart
@@ -166,13 +164,11 @@ def predictions(network: MaskedAutoencoder, pretrained: Pretrained, to: Counterp
     """What our heads make of the encoder's states [B, T, dim], under the names of the counterpart's outputs."""
     if to.task == "ForMaskedLM":
         return {"logits": network.lm_head(states)}
-    if to.task == "ForSequenceClassification":
-        return {"logits": build_heads(pretrained)[to.head].float()(states)}
-    if to.task == "ForQuestionAnswering":
-        layer = f"{HEADS}{to.head}.qa_outputs"
-        weight, bias = (pretrained.weights[f"{layer}.{part}"].float() for part in ("weight", "bias"))
-        start, end = F.linear(states, weight, bias).unbind(-1)
-        return {"start_logits": start, "end_logits": end}
+    if to.head:
+        logits = build_heads(pretrained)[to.head].float()(states)
+        if to.task == "ForSequenceClassification":
+            return {"logits": logits}
+        return dict(zip(("start_logits", "end_logits"), logits.unbind(-1), strict=True))
     return {}
 
 

@@ -130,7 +130,7 @@ def _stock_symbols(directory: Path) -> tuple[str, ...]:
         vocabulary = AutoTokenizer.from_pretrained(directory, local_files_only=True).get_vocab()
     except Exception as error:  # of many kinds, and none of them is the user's
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"{directory}: its tokenizer cannot be loaded: {reason}") from None
+        raise UserError(f"{directory}: transformers cannot load configuration and tokenizer: {reason}") from None
     symbols = tuple(sorted(vocabulary, key=vocabulary.get))
     if sorted(vocabulary.values()) != list(range(len(symbols))):
         raise UserError(f"{directory}: the ids of its tokenizer are not 0, 1, 2, ...")

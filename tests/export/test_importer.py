@@ -111,7 +111,8 @@ def test_a_stock_classifier_computes_the_same_here(tmp_path):
         ({"num_hidden_layers": 3}, r"roberta.encoder.layer.2.attention.output.LayerNorm.bias is missing \(16 such"),
         ({"intermediate_size": 10**12}, "is of shape"),
         ({"intermediate_size": 10**40}, "no network can be made"),
-        ({"hidden_size": "16"}, "encoder_embed_dim is '16'"),
+        ({"hidden_size": "16"}, "'hidden_size'"),
+        ({"hidden_size": 12}, "is of shape"),
         ({"max_position_embeddings": 10**12}, "no network can be made|is of shape"),
     ],
 )

@@ -167,7 +167,7 @@ def test_nothing_is_written_when_the_export_differs(fault, model, tmp_path, monk
         if fault == "missing":
             del weights["encoder.layer.1.output.dense.bias"]
         else:
-            weights["encoder.layer.1.output.dense.bias"] += 1e-2 if fault == "weights" else float("nan")
+            weights["encoder.layer.1.output.dense.bias"][0] += 1e-2 if fault == "weights" else float("nan")
         save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
 
     def other_tokenizer(original, directory):
