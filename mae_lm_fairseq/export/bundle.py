@@ -1,16 +1,13 @@
 """A bundle: one directory with all that a pretrained network needs, of files that cannot run code."""
 
 import json
-import os
-import shutil
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
 from safetensors.torch import save_file
 
 from mae_lm_fairseq.data.dictionary import write_symbols
-from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.export.directories import new_directory
 from mae_lm_fairseq.export.fitting import tied_names
 from mae_lm_fairseq.export.pretrained import CONFIG, DICTIONARY, FORMAT, TOKENIZER, WEIGHTS, Pretrained
 
@@ -23,23 +20,8 @@ def write_bundle(pretrained: Pretrained, directory: str | Path):
     Raises:
         UserError: the directory is there already, or cannot be written.
     """
-    directory = Path(directory)
-    if directory.exists():
-        raise UserError(f"{directory} is there already; choose another --out, or take it away first")
-    try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-    except OSError as error:
-        raise UserError(f"{directory}: {error.strerror}") from None
-    try:
+    with new_directory(Path(directory)) as temporary:
         _write_files(pretrained, temporary)
-        temporary.chmod(0o755)  # mkdtemp lets nobody else in, and safetensors nobody else read
-        (temporary / WEIGHTS).chmod(0o644)
-        os.rename(temporary, directory)
-    except OSError as error:
-        raise UserError(f"{directory}: {error.strerror}") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _write_files(pretrained: Pretrained, directory: Path):

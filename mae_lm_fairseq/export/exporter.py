@@ -19,7 +19,7 @@ def export_stock(pretrained: Pretrained, out: Path, head: str | None = None, lin
 
     Args:
         pretrained: what to export.
-        out: the directory, which must not exist or be empty.
+        out: the directory, which must not exist yet.
         head: the head to export; needed where there are several.
         lines: text to compare on, besides :data:`~mae_lm_fairseq.export.comparison.SENTENCES`.
 

@@ -165,7 +165,7 @@ def write_import(pretrained: Pretrained, source: Path, out: Path):
     Args:
         pretrained: what was imported.
         source: from where.
-        out: the directory, which must not exist or be empty.
+        out: the directory, which must not exist yet.
     """
     with new_directory(out) as directory:
         write_checkpoint(pretrained, directory / "model.pt")

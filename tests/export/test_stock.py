@@ -188,7 +188,7 @@ def test_nothing_is_written_when_the_export_differs(fault, model, tmp_path, monk
 
 def test_an_existing_directory_is_left_alone(tmp_path):
     (tmp_path / "mine").write_text("x")
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="is there already"):
         export_stock(pretrained(), tmp_path)
     assert (tmp_path / "mine").read_text() == "x"
 
