@@ -7,6 +7,7 @@ text of several scripts. With --autoencoder the whole network is exported, decod
 """
 
 import argparse
+import logging
 from pathlib import Path
 
 from mae_lm_fairseq.errors import UserError
@@ -29,13 +30,14 @@ def parser() -> argparse.ArgumentParser:
 def main():
     """Export and say what was written."""
     arguments = parser().parse_args()
+    logging.getLogger().setLevel(logging.WARNING)  # importing fairseq turned everybody's messages on
     try:
-        from transformers.utils import logging
+        from transformers.utils.logging import disable_progress_bar
 
         from mae_lm_fairseq.export.exporter import export_autoencoder, export_stock
     except ImportError as error:
         raise UserError(f"{error}; install this package with its extra hf: pip install '.[hf]'") from None
-    logging.disable_progress_bar()
+    disable_progress_bar()
     pretrained = read(arguments.model, arguments.data_bin)
     lines = read_lines(arguments.text) if arguments.text else []
     if arguments.autoencoder:

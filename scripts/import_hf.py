@@ -8,6 +8,7 @@ decoder starts from random weights. Nothing that is read can run code.
 """
 
 import argparse
+import logging
 import shlex
 from pathlib import Path
 
@@ -31,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
 def main():
     """Import and say how to go on."""
     arguments = parser().parse_args()
+    logging.getLogger().setLevel(logging.WARNING)  # importing fairseq turned everybody's messages on
     if not arguments.model.exists():
         raise UserError(f"{arguments.model} does not exist")
     try:

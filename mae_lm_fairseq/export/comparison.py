@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core.autoencoder import MaskedAutoencoder
 from ..core.packing import batch_layout, unpack
-from ..data.tokenizer import EOS, SPECIALS, Tokenizer
+from ..data.tokenizer import EOS, MASK, SPECIALS, Tokenizer
 from ..errors import UserError
 from .modeling import MAELMForMaskedLM
 from .pretrained import TOKENIZER, Pretrained, build, build_heads
@@ -37,6 +37,12 @@ SENTENCES = (
     "",
 )
 """What is compared in any case: several scripts and lengths."""
+
+
+def comparable(lines: Sequence[str]) -> list[str]:
+    """:data:`SENTENCES` and those of some lines in which no special token is written out, which is read differently."""
+    specials = (*SPECIALS, MASK)
+    return [*SENTENCES, *(line for line in lines if not any(special in line for special in specials))]
 
 
 def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines: Sequence[str]) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import UserError
-from .comparison import SENTENCES, check_autoencoder, check_stock
+from .comparison import check_autoencoder, check_stock, comparable
 from .directories import new_directory
 from .model_card import autoencoder_card, stock_card
 from .modeling import as_transformers_model
@@ -21,7 +21,7 @@ def export_stock(pretrained: Pretrained, out: Path, head: str | None = None, lin
         pretrained: what to export.
         out: the directory, which must not exist yet.
         head: the head to export; needed where there are several.
-        lines: text to compare on, besides :data:`~mae_lm_fairseq.export.comparison.SENTENCES`.
+        lines: text to compare on, see :func:`~mae_lm_fairseq.export.comparison.comparable`.
 
     Returns:
         Name of the class.
@@ -30,7 +30,7 @@ def export_stock(pretrained: Pretrained, out: Path, head: str | None = None, lin
         UserError: ``transformers`` has no such model, or what was made of it computes something else. Nothing is
             written then.
     """
-    to, lines = counterpart(pretrained, head), [*SENTENCES, *lines]
+    to, lines = counterpart(pretrained, head), comparable(lines)
     with new_directory(out) as directory:
         write_stock(pretrained, to, directory)
         write_tokenizer(pretrained, directory)
@@ -48,7 +48,7 @@ def export_autoencoder(pretrained: Pretrained, out: Path, lines: Sequence[str] =
     """
     if "autoencoder.lm_head.dense.weight" not in pretrained.weights:
         raise UserError("--autoencoder: this model was fine-tuned and has no decoder any more")
-    lines = [*SENTENCES, *lines]
+    lines = comparable(lines)
     with new_directory(out) as directory:
         model = as_transformers_model(pretrained)
         model.save_pretrained(directory)

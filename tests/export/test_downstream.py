@@ -37,7 +37,8 @@ def test_sentence_transformers_takes_the_mean_of_the_states(exported, lines):
     np.testing.assert_allclose(embeddings, means, rtol=0, atol=1e-5)
 
 
-@BOTH_KINDS
+@pytest.mark.slow  # test_hugging_face.py does the same with an MPNet
+@pytest.mark.parametrize("changes", [WITHOUT_BIAS], ids=["roberta"])
 def test_onnxruntime_computes_the_same(exported, lines, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     pytest.importorskip("onnxscript", reason="onnxscript is not installed")

@@ -110,7 +110,7 @@ def test_a_fine_tuned_model_has_no_decoder(tmp_path):
 def test_nothing_is_written_when_it_differs(model, tmp_path, monkeypatch):
     def spoilt(original):
         made = as_transformers_model(original)
-        made.autoencoder.decoder.layers[1].fc2.bias.data += 0.1
+        made.autoencoder.decoder.layers[1].fc2.bias.data[0] += 0.1
         return made
 
     monkeypatch.setattr(exporter, "as_transformers_model", spoilt)

@@ -18,7 +18,7 @@ from transformers import (
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.data.tokenizer import Tokenizer
 from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.export import exporter, stock
+from mae_lm_fairseq.export import comparison, exporter, stock
 from mae_lm_fairseq.export.comparison import encoder_states
 from mae_lm_fairseq.export.exporter import export_stock
 from mae_lm_fairseq.export.pretrained import build
@@ -184,6 +184,12 @@ def test_nothing_is_written_when_the_export_differs(fault, model, tmp_path, monk
     with pytest.raises(UserError, match=r"the export was not written: its (weights|states|tokenizer)"):
         export_stock(pretrained("mae_lm", {}, model), tmp_path / "out", lines=["Aa Bb"])
     assert not list(tmp_path.iterdir())
+
+
+def test_lines_with_special_tokens_are_not_compared(model, tmp_path):
+    """They are written out in this very repository's texts, and are ordinary characters to sentencepiece."""
+    export_stock(pretrained("mae_lm", {}, model), tmp_path / "out", lines=["abc <mask> de", "abc de", "</s>"])
+    assert f"on {len(comparison.SENTENCES) + 1} lines of text" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_an_existing_directory_is_left_alone(tmp_path):
