@@ -58,7 +58,7 @@ def read_stock(directory: Path) -> Foreign:
         config = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
-    kind = _KINDS.get(config.get("model_type")) if isinstance(config, dict) else None
+    kind = _KINDS.get(str(config.get("model_type"))) if isinstance(config, dict) else None
     if kind is None:
         raise UserError(f"{path}: only models of the types {', '.join(_KINDS)} can be imported")
     _refuse_other_computation(config, path)
@@ -127,7 +127,9 @@ def _stock_symbols(directory: Path) -> tuple[str, ...]:
     from transformers import AutoTokenizer
 
     try:
-        vocabulary = AutoTokenizer.from_pretrained(directory, local_files_only=True).get_vocab()
+        vocabulary = AutoTokenizer.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        ).get_vocab()
     except Exception as error:  # of many kinds, and none of them is the user's
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"{directory}: transformers cannot load configuration and tokenizer: {reason}") from None

@@ -16,8 +16,9 @@ EXCEPTIONS = (
     "ordinary characters to sentencepiece (the space before a `<mask>` belongs to it; what follows it without a space "
     "goes on as the same word)",
     "U+2581, sentencepiece's own sign for a space, at the start of a text",
-    "characters that Unicode normalisation (NFKC) changes, next to combining marks or joiners: `tokenizers` normalises "
-    "grapheme clusters, sentencepiece the longest match",
+    "decomposed text beyond a letter with one mark: several combining marks on a letter, a mark or a joiner behind a "
+    "character that Unicode normalisation (NFKC) changes, Hangul in separate jamo; `tokenizers` normalises grapheme "
+    "clusters, sentencepiece the longest match",
     "for a unigram model, splits into the same pieces that are equally probable, such as 0 00 and 00 0, where rounding "
     "decides",
 )

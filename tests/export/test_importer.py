@@ -160,6 +160,23 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
         import_foreign(tmp_path / "model.pt", "mae_lm")
 
 
+def test_code_in_a_directory_is_not_run(tmp_path):
+    """transformers would ask on the terminal whether to run it."""
+    stock(tmp_path / "stock", "roberta")
+    path = tmp_path / "stock" / "tokenizer_config.json"
+    settings = {
+        **json.loads(path.read_text()),
+        "tokenizer_class": "Evil",
+        "auto_map": {"AutoTokenizer": [None, "evil.Evil"]},
+    }
+    path.write_text(json.dumps(settings))
+    (tmp_path / "stock" / "evil.py").write_text("raise SystemExit('the code in the directory ran')")
+    with pytest.raises(
+        UserError, match=r"transformers cannot load configuration and tokenizer: .*evil|trust_remote_code"
+    ):
+        import_foreign(tmp_path / "stock", "mae_lm")
+
+
 def fairseq_roberta(directory, classes=0):
     """A checkpoint of fairseq's RoBERTa of random weights, and the model."""
     directory.mkdir()
