@@ -24,7 +24,7 @@ from ..bundles import VARIANTS, saved
 from ..conftest import ROOT
 from ..training import set_up
 
-HEADED = ["classification", "regression"]
+HEADED = ["classification", "regression", "span"]
 
 
 @pytest.mark.parametrize("name", [*VARIANTS, *HEADED])

@@ -166,6 +166,31 @@ class TestPredict:
             hubs["mae_lm_tiny"].predict("x", "The dog")
 
 
+class TestAnswer:
+    def test_it_is_the_best_slice_of_the_context(self, hubs):
+        """Start and end where the sum of the head's logits is highest, end not before start, in the context."""
+        hub = hubs["span"]
+        context = "The quick brown fox jumps over the lazy dog."
+        found = hub.answer("The dog?", context)
+        ids = hub.encode("The dog?", context)
+        with torch.no_grad():
+            start, end = hub.model(ids[None], classification_head_name="span")[0][0].unbind(-1)
+        first = ids.tolist().index(2) + 2
+        places = [(a, b) for a in range(first, len(ids) - 1) for b in range(a, min(a + 30, len(ids) - 1))]
+        best = max((start[a] + end[b]).item() for a, b in places)
+        assert found.candidates[0].score == pytest.approx(best, abs=1e-5)
+        assert found.text == context[found.candidates[0].begin : found.candidates[0].end] != ""
+        assert found.null_score == pytest.approx((start[0] + end[0]).item(), abs=1e-5)
+
+    def test_long_contexts_are_read_to_the_end(self, hubs):
+        found = hubs["span"].answer("The dog?", " ".join(f"東京{number}" for number in range(60)))
+        assert max(candidate.end for candidate in found.candidates) > 100
+
+    def test_other_heads_do_not_answer(self, hubs):
+        with pytest.raises(ValueError, match=f"no SpanHead '{HEAD}'; the model has none"):
+            hubs["classification"].answer("The dog?", "The fox.", head=HEAD)
+
+
 def test_dropout_is_off_until_asked_for(hubs, bundles):
     hub = MAELMModel.from_pretrained(bundles["mae_lm_tiny"])
     once, again = (hub.extract_features("The dog") for _ in range(2))
