@@ -5,6 +5,7 @@ Nothing that is read here can run code, and all of it is checked before a networ
 
 import json
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,11 @@ class Pretrained:
         """Id of ``<pad>``."""
         return PAD
 
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer, where there is one."""
+        return None if self.sentencepiece is None else Tokenizer(TOKENIZER, self.sentencepiece)
+
     @property
     def mask(self) -> int:
         """Id of ``<mask>``."""
@@ -108,10 +114,10 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
         "dictionary_sha256": fingerprint,
         "trained_on": _splits(data_bin),
     }
-    sentencepiece = _tokenizer(Path(data_bin), symbols)
+    sentencepiece = _sentencepiece(Path(data_bin))
     config, weights = network_config(values, path), state["model"]
     check_fit(config, weights, len(symbols), path)
-    return Pretrained(config, weights, symbols, sentencepiece, about)
+    return _with_its_tokenizer(Pretrained(config, weights, symbols, sentencepiece, about), data_bin)
 
 
 def read_bundle(directory: str | Path) -> Pretrained:
@@ -140,7 +146,7 @@ def read_bundle(directory: str | Path) -> Pretrained:
         if first in weights:
             weights.setdefault(name, weights[first])
     check_fit(config, weights, len(symbols), directory / WEIGHTS)
-    return Pretrained(config, weights, symbols, _tokenizer(directory, symbols), about)
+    return _with_its_tokenizer(Pretrained(config, weights, symbols, _sentencepiece(directory), about), directory)
 
 
 def build(pretrained: Pretrained) -> MaskedAutoencoder:
@@ -185,14 +191,18 @@ def _splits(data_bin: str | Path) -> dict[str, dict] | None:
     return {name: vars(split) for name, split in Manifest.read(path).splits.items()} if path.exists() else None
 
 
-def _tokenizer(directory: Path, symbols: tuple[str, ...]) -> bytes | None:
+def _sentencepiece(directory: Path) -> bytes | None:
     path = directory / TOKENIZER
-    if not path.exists():
-        return None
-    model = path.read_bytes()
-    if (*Tokenizer(path, model).symbols, MASK) != symbols:
-        raise UserError(f"{path}: its pieces are not the symbols of the {DICTIONARY} beside it, in their order")
-    return model
+    return path.read_bytes() if path.exists() else None
+
+
+def _with_its_tokenizer(pretrained: Pretrained, directory: str | Path) -> Pretrained:
+    """The same, once its tokenizer, if it has one, is known to make the symbols of its dictionary."""
+    if pretrained.tokenizer and (*pretrained.tokenizer.symbols, MASK) != pretrained.symbols:
+        raise UserError(
+            f"{Path(directory, TOKENIZER)}: its pieces are not, in order, the symbols of the {DICTIONARY} beside it"
+        )
+    return pretrained
 
 
 def _mapped(path: Path) -> dict[str, Tensor]:

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mae_lm_fairseq import PACKAGE, MAELMModel
+from mae_lm_fairseq.export.bundle import write_bundle
+from mae_lm_fairseq.export.pretrained import read_checkpoint
 from mae_lm_fairseq.models.hub import batches_of_similar_length
 
 from ..bundles import TEXT, VARIANTS, saved
@@ -199,17 +201,20 @@ def test_dropout_is_off_until_asked_for(hubs, bundles):
     assert not torch.equal(hub.extract_features("The dog"), once)
 
 
-def test_anywhere(bundles, run_cli, tmp_path):
-    """Another process, another directory, nothing left of where the bundle was made."""
-    moved = shutil.copytree(bundles["mae_lm_tiny"], tmp_path / "moved")
-    (tmp_path / "elsewhere").mkdir()
+def test_anywhere(checkpoints, text_data, run_cli, tmp_path):
+    """Another process, another directory, with checkpoint and data gone."""
+    made, elsewhere = tmp_path / "made", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copytree(text_data, made / "data")
+    shutil.copy(checkpoints["mae_lm_tiny"], made / "model.pt")
+    here = MAELMModel.from_pretrained(made / "model.pt", made / "data")
+    write_bundle(read_checkpoint(made / "model.pt", made / "data"), elsewhere / "bundle")
+    shutil.rmtree(made)
     program = (
-        "import sys; from mae_lm_fairseq import MAELMModel; hub = MAELMModel.from_pretrained(sys.argv[1])\n"
+        "from mae_lm_fairseq import MAELMModel; hub = MAELMModel.from_pretrained('bundle')\n"
         "print(hub.extract_features('The dog').sum().item(), hub.fill_mask('The <mask>.')[0].probability)"
     )
-    root = str(PACKAGE.parent)
-    done = run_cli(["python", "-c", program, moved], cwd=tmp_path / "elsewhere", env={"PYTHONPATH": root})
+    done = run_cli(["python", "-c", program], cwd=elsewhere, env={"PYTHONPATH": str(PACKAGE.parent)})
     assert done.returncode == 0, done.stderr
-    hub = MAELMModel.from_pretrained(bundles["mae_lm_tiny"])
-    expected = hub.extract_features("The dog").sum().item(), hub.fill_mask("The <mask>.")[0].probability
+    expected = here.extract_features("The dog").sum().item(), here.fill_mask("The <mask>.")[0].probability
     assert tuple(map(float, done.stdout.split())) == expected
