@@ -21,6 +21,7 @@ TEXT = [
     "東京は日本の首都です。 今日は良い天気です。",
     "naïve café, déjà vu; 1,234.5 % of 'quoted' things (and more).",
     "The dog sleeps in the garden, and the fox does not.",
+    "One sentence. And another, longer one.",
 ]
 VARIANTS = {
     **{

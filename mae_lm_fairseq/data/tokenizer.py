@@ -60,7 +60,7 @@ class Tokenizer:
             raise UserError(f"{path}: not a sentencepiece model ({error})") from None
         self._model_bytes = model
         self.fingerprint = hashlib.sha256(model).hexdigest()
-        special = np.array(self._model.is_unknown(ids)) | np.array(self._model.is_control(ids))
+        special = np.array(self._model.is_unknown(ids), bool) | np.array(self._model.is_control(ids), bool)
         self.pieces: list[str] = [piece for piece, left_out in zip(pieces, special, strict=True) if not left_out]
         # int32[pieces of the model]: sentencepiece id -> fairseq id. Control pieces never come out of text.
         self._fairseq_ids = np.where(special, UNK, len(SPECIALS) - 1 + np.cumsum(~special)).astype(np.int32)

@@ -46,7 +46,7 @@ class Pretrained:
         weights: by the names of ``MAELMModel.state_dict()``: ``autoencoder.encoder...``, ``autoencoder.decoder...``,
             ``autoencoder.lm_head...``, and those of heads, such as ``classification_heads.NAME...``. A tied weight is
             there under all of its names. All are of one precision, the one that they were saved in. Without decoder
-            and language model head after fine-tuning. Not to be written to: they may be the file itself.
+            and language model head after fine-tuning.
         symbols: the dictionary in the order of ids, from ``<s> <pad> </s> <unk>`` to ``<mask>``.
         sentencepiece: the tokenizer's model file; None where there is none.
         about: plain JSON, where known: ``architecture``, ``task`` and ``updates`` of the training, ``versions`` of
@@ -121,7 +121,7 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
 
 
 def read_bundle(directory: str | Path) -> Pretrained:
-    """Read a bundle, the directory that ``scripts/bundle.py`` writes. The weights are mapped into memory, not copied.
+    """Read a bundle, the directory that ``scripts/bundle.py`` writes.
 
     Raises:
         UserError: one of the files is missing, damaged, or does not belong to the others.
@@ -141,7 +141,7 @@ def read_bundle(directory: str | Path) -> Pretrained:
         raise UserError(f"{path} does not describe a bundle; make the bundle again")
     config = network_config(network, path)
     symbols = read_symbols(directory / DICTIONARY)
-    weights = _mapped(directory / WEIGHTS)
+    weights = _weights(directory / WEIGHTS)
     for name, first in tied_names(config, weights).items():
         if first in weights:
             weights.setdefault(name, weights[first])
@@ -205,10 +205,11 @@ def _with_its_tokenizer(pretrained: Pretrained, directory: str | Path) -> Pretra
     return pretrained
 
 
-def _mapped(path: Path) -> dict[str, Tensor]:
+def _weights(path: Path) -> dict[str, Tensor]:
     try:
+        # Copied, as the file leaves weights at odd addresses, where matrix products round differently.
         with safetensors.safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it has no other way
+            return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118  it has no other way
     except (OSError, safetensors.SafetensorError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"{path} cannot be read, it is damaged or missing: {reason}") from None

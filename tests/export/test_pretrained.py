@@ -155,7 +155,7 @@ DAMAGE = {
     "dict.txt: e comes twice": lambda b: edit_text(b / "dict.txt", "he 1\n", "e 1\n"),
     "line 1 is not a symbol": lambda b: (b / "dict.txt").write_text("x\n"),
     "dictionary and configuration ask for": lambda b: edit_text(b / "dict.txt", "he 1\n", ""),
-    "its pieces are not the symbols": lambda b: swap_lines(b / "dict.txt"),
+    "its pieces are not, in order, the symbols": lambda b: swap_lines(b / "dict.txt"),
     "not a sentencepiece model": lambda b: (b / "sentencepiece.bpe.model").write_bytes(b"other"),
 }
 
