@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from mae_lm_fairseq.core.heads import SpanHead
 from mae_lm_fairseq.data.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.data.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
 from mae_lm_fairseq.data.tokenizer import Tokenizer, train_model
@@ -20,6 +21,7 @@ TEXT = [
     "東京は日本の首都です。 今日は良い天気です。",
     "naïve café, déjà vu; 1,234.5 % of 'quoted' things (and more).",
     "The dog sleeps in the garden, and the fox does not.",
+    "One sentence. And another, longer one.",
 ]
 VARIANTS = {
     **{
@@ -51,7 +53,7 @@ def text_data(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory, text_data) -> dict[str, Path]:
-    """A checkpoint of random weights for each variant, and one fine-tuned for two classes, one for regression."""
+    """A checkpoint of random weights for each variant, and one with each head: two classes, regression, answers."""
     directory = tmp_path_factory.mktemp("checkpoints")
     # Standard deviations above those of training, so that predictions and features differ visibly.
     paths = {
@@ -62,8 +64,11 @@ def checkpoints(tmp_path_factory, text_data) -> dict[str, Path]:
         sentences = write_sentences(directory / f"{name}-data", text_data / "dict.txt", classes)
         options = ["--regression-target", "--best-checkpoint-metric", "loss"] if classes == 1 else []
         start = ["--restore-file", paths["mae_lm_tiny"], "--max-update", 1]
+        start += ["--reset-optimizer", "--reset-dataloader", "--reset-meters"]
         finetune(sentences, directory / name, *start, *options, classes=classes)
         paths[name] = directory / name / "checkpoint_last.pt"
+    paths["span"] = directory / "span.pt"
+    torch.save(with_span_head(saved(paths["mae_lm_tiny"])), paths["span"])
     return paths
 
 
@@ -79,3 +84,10 @@ def bundles(tmp_path_factory, checkpoints, text_data) -> dict[str, Path]:
 def saved(checkpoint: Path) -> dict:
     """What a checkpoint holds."""
     return torch.load(checkpoint, weights_only=True)
+
+
+def with_span_head(state: dict) -> dict:
+    """A checkpoint of pretraining as question_answering would leave it, with a random head."""
+    head = SpanHead(16, init_std=0.5).state_dict()
+    weights = {name: weight for name, weight in state["model"].items() if name.startswith("autoencoder.encoder.")}
+    return {**state, "model": weights | {f"classification_heads.span.{name}": weight for name, weight in head.items()}}

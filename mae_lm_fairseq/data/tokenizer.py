@@ -51,27 +51,27 @@ class Tokenizer:
         try:
             model = self.path.read_bytes() if model is None else model
             self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
+            # Asked for all at once, which takes a tenth of the time.
+            ids = list(range(self._model.get_piece_size()))
+            pieces = self._model.id_to_piece(ids)
         except OSError as error:
             raise UserError(f"{path}: {error.strerror}") from None
-        except RuntimeError as error:
+        except (RuntimeError, UnicodeDecodeError) as error:
             raise UserError(f"{path}: not a sentencepiece model ({error})") from None
         self._model_bytes = model
         self.fingerprint = hashlib.sha256(model).hexdigest()
-        self.pieces: list[str] = []
+        special = np.array(self._model.is_unknown(ids), bool) | np.array(self._model.is_control(ids), bool)
+        self.pieces: list[str] = [piece for piece, left_out in zip(pieces, special, strict=True) if not left_out]
         # int32[pieces of the model]: sentencepiece id -> fairseq id. Control pieces never come out of text.
-        self._fairseq_ids = np.full(self._model.get_piece_size(), UNK, dtype=np.int32)
-        for index in range(self._model.get_piece_size()):
-            if not (self._model.is_unknown(index) or self._model.is_control(index)):
-                self._fairseq_ids[index] = len(SPECIALS) + len(self.pieces)
-                self.pieces.append(self._model.id_to_piece(index))
+        self._fairseq_ids = np.where(special, UNK, len(SPECIALS) - 1 + np.cumsum(~special)).astype(np.int32)
         self._refuse_what_fairseq_cannot_hold()
 
     def _refuse_what_fairseq_cannot_hold(self):
         if not self.pieces:
             raise UserError(f"{self.path}: not a sentencepiece model (it has no pieces)")
+        for piece in {*SPECIALS, MASK}.intersection(self.pieces):
+            raise UserError(f"{self.path}: has an ordinary piece {piece}, which is fairseq's own; train it without")
         for piece in self.pieces:
-            if piece in (*SPECIALS, MASK):
-                raise UserError(f"{self.path}: has an ordinary piece {piece}, which is fairseq's own; train it without")
             if piece.split() != [piece]:
                 raise UserError(f"{self.path}: has a piece with white space, {piece!r}, which dict.txt cannot hold")
 

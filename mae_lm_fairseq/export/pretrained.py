@@ -5,6 +5,7 @@ Nothing that is read here can run code, and all of it is checked before a networ
 
 import json
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ class Pretrained:
         weights: by the names of ``MAELMModel.state_dict()``: ``autoencoder.encoder...``, ``autoencoder.decoder...``,
             ``autoencoder.lm_head...``, and those of heads, such as ``classification_heads.NAME...``. A tied weight is
             there under all of its names. All are of one precision, the one that they were saved in. Without decoder
-            and language model head after fine-tuning. Not to be written to: they may be the file itself.
+            and language model head after fine-tuning.
         symbols: the dictionary in the order of ids, from ``<s> <pad> </s> <unk>`` to ``<mask>``.
         sentencepiece: the tokenizer's model file; None where there is none.
         about: plain JSON, where known: ``architecture``, ``task`` and ``updates`` of the training, ``versions`` of
@@ -62,6 +63,11 @@ class Pretrained:
     def pad(self) -> int:
         """Id of ``<pad>``."""
         return PAD
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer, where there is one."""
+        return None if self.sentencepiece is None else Tokenizer(TOKENIZER, self.sentencepiece)
 
     @property
     def mask(self) -> int:
@@ -108,14 +114,14 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
         "dictionary_sha256": fingerprint,
         "trained_on": _splits(data_bin),
     }
-    sentencepiece = _tokenizer(Path(data_bin), symbols)
+    sentencepiece = _sentencepiece(Path(data_bin))
     config, weights = network_config(values, path), state["model"]
     check_fit(config, weights, len(symbols), path)
-    return Pretrained(config, weights, symbols, sentencepiece, about)
+    return _with_its_tokenizer(Pretrained(config, weights, symbols, sentencepiece, about), data_bin)
 
 
 def read_bundle(directory: str | Path) -> Pretrained:
-    """Read a bundle, the directory that ``scripts/bundle.py`` writes. The weights are mapped into memory, not copied.
+    """Read a bundle, the directory that ``scripts/bundle.py`` writes.
 
     Raises:
         UserError: one of the files is missing, damaged, or does not belong to the others.
@@ -135,12 +141,12 @@ def read_bundle(directory: str | Path) -> Pretrained:
         raise UserError(f"{path} does not describe a bundle; make the bundle again")
     config = network_config(network, path)
     symbols = read_symbols(directory / DICTIONARY)
-    weights = _mapped(directory / WEIGHTS)
+    weights = _weights(directory / WEIGHTS)
     for name, first in tied_names(config, weights).items():
         if first in weights:
             weights.setdefault(name, weights[first])
     check_fit(config, weights, len(symbols), directory / WEIGHTS)
-    return Pretrained(config, weights, symbols, _tokenizer(directory, symbols), about)
+    return _with_its_tokenizer(Pretrained(config, weights, symbols, _sentencepiece(directory), about), directory)
 
 
 def build(pretrained: Pretrained) -> MaskedAutoencoder:
@@ -185,20 +191,25 @@ def _splits(data_bin: str | Path) -> dict[str, dict] | None:
     return {name: vars(split) for name, split in Manifest.read(path).splits.items()} if path.exists() else None
 
 
-def _tokenizer(directory: Path, symbols: tuple[str, ...]) -> bytes | None:
+def _sentencepiece(directory: Path) -> bytes | None:
     path = directory / TOKENIZER
-    if not path.exists():
-        return None
-    model = path.read_bytes()
-    if (*Tokenizer(path, model).symbols, MASK) != symbols:
-        raise UserError(f"{path}: its pieces are not the symbols of the {DICTIONARY} beside it, in their order")
-    return model
+    return path.read_bytes() if path.exists() else None
 
 
-def _mapped(path: Path) -> dict[str, Tensor]:
+def _with_its_tokenizer(pretrained: Pretrained, directory: str | Path) -> Pretrained:
+    """The same, once its tokenizer, if it has one, is known to make the symbols of its dictionary."""
+    if pretrained.tokenizer and (*pretrained.tokenizer.symbols, MASK) != pretrained.symbols:
+        raise UserError(
+            f"{Path(directory, TOKENIZER)}: its pieces are not, in order, the symbols of the {DICTIONARY} beside it"
+        )
+    return pretrained
+
+
+def _weights(path: Path) -> dict[str, Tensor]:
     try:
+        # Copied, as the file leaves weights at odd addresses, where matrix products round differently.
         with safetensors.safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it has no other way
+            return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118  it has no other way
     except (OSError, safetensors.SafetensorError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"{path} cannot be read, it is damaged or missing: {reason}") from None

@@ -13,7 +13,7 @@ from ..data.span_windows import SpanWindows
 from ..data.squad import Paragraph, Question
 from ..data.tokenizer import BOS, EOS, MASK, WORD_START, Tokenizer
 from ..evaluation.span_decoding import Answers, answer_all
-from ..export.pretrained import TOKENIZER, Pretrained, build, build_heads
+from ..export.pretrained import Pretrained, build, build_heads
 
 BATCH_TOKENS = 2048
 """Tokens in a batch, if a single text does not have more."""
@@ -54,9 +54,7 @@ class MAELMHubInterface(nn.Module):
         self.model = model
         self.symbols = pretrained.symbols
         self.about = pretrained.about
-        self.tokenizer = None
-        if pretrained.sentencepiece is not None:
-            self.tokenizer = Tokenizer(TOKENIZER, pretrained.sentencepiece)
+        self.tokenizer = pretrained.tokenizer
 
     @property
     def device(self) -> torch.device:

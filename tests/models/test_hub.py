@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mae_lm_fairseq import PACKAGE, MAELMModel
+from mae_lm_fairseq.export.bundle import write_bundle
+from mae_lm_fairseq.export.pretrained import read_checkpoint
 from mae_lm_fairseq.models.hub import batches_of_similar_length
 
 from ..bundles import TEXT, VARIANTS, saved
@@ -166,6 +168,31 @@ class TestPredict:
             hubs["mae_lm_tiny"].predict("x", "The dog")
 
 
+class TestAnswer:
+    def test_it_is_the_best_slice_of_the_context(self, hubs):
+        """Start and end where the sum of the head's logits is highest, end not before start, in the context."""
+        hub = hubs["span"]
+        context = "The quick brown fox jumps over the lazy dog."
+        found = hub.answer("The dog?", context)
+        ids = hub.encode("The dog?", context)
+        with torch.no_grad():
+            start, end = hub.model(ids[None], classification_head_name="span")[0][0].unbind(-1)
+        first = ids.tolist().index(2) + 2
+        places = [(a, b) for a in range(first, len(ids) - 1) for b in range(a, min(a + 30, len(ids) - 1))]
+        best = max((start[a] + end[b]).item() for a, b in places)
+        assert found.candidates[0].score == pytest.approx(best, abs=1e-5)
+        assert found.text == context[found.candidates[0].begin : found.candidates[0].end] != ""
+        assert found.null_score == pytest.approx((start[0] + end[0]).item(), abs=1e-5)
+
+    def test_long_contexts_are_read_to_the_end(self, hubs):
+        found = hubs["span"].answer("The dog?", " ".join(f"東京{number}" for number in range(60)))
+        assert max(candidate.end for candidate in found.candidates) > 100
+
+    def test_other_heads_do_not_answer(self, hubs):
+        with pytest.raises(ValueError, match=f"no SpanHead '{HEAD}'; the model has none"):
+            hubs["classification"].answer("The dog?", "The fox.", head=HEAD)
+
+
 def test_dropout_is_off_until_asked_for(hubs, bundles):
     hub = MAELMModel.from_pretrained(bundles["mae_lm_tiny"])
     once, again = (hub.extract_features("The dog") for _ in range(2))
@@ -174,17 +201,20 @@ def test_dropout_is_off_until_asked_for(hubs, bundles):
     assert not torch.equal(hub.extract_features("The dog"), once)
 
 
-def test_anywhere(bundles, run_cli, tmp_path):
-    """Another process, another directory, nothing left of where the bundle was made."""
-    moved = shutil.copytree(bundles["mae_lm_tiny"], tmp_path / "moved")
-    (tmp_path / "elsewhere").mkdir()
+def test_anywhere(checkpoints, text_data, run_cli, tmp_path):
+    """Another process, another directory, with checkpoint and data gone."""
+    made, elsewhere = tmp_path / "made", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copytree(text_data, made / "data")
+    shutil.copy(checkpoints["mae_lm_tiny"], made / "model.pt")
+    here = MAELMModel.from_pretrained(made / "model.pt", made / "data")
+    write_bundle(read_checkpoint(made / "model.pt", made / "data"), elsewhere / "bundle")
+    shutil.rmtree(made)
     program = (
-        "import sys; from mae_lm_fairseq import MAELMModel; hub = MAELMModel.from_pretrained(sys.argv[1])\n"
+        "from mae_lm_fairseq import MAELMModel; hub = MAELMModel.from_pretrained('bundle')\n"
         "print(hub.extract_features('The dog').sum().item(), hub.fill_mask('The <mask>.')[0].probability)"
     )
-    root = str(PACKAGE.parent)
-    done = run_cli(["python", "-c", program, moved], cwd=tmp_path / "elsewhere", env={"PYTHONPATH": root})
+    done = run_cli(["python", "-c", program], cwd=elsewhere, env={"PYTHONPATH": str(PACKAGE.parent)})
     assert done.returncode == 0, done.stderr
-    hub = MAELMModel.from_pretrained(bundles["mae_lm_tiny"])
-    expected = hub.extract_features("The dog").sum().item(), hub.fill_mask("The <mask>.")[0].probability
+    expected = here.extract_features("The dog").sum().item(), here.fill_mask("The <mask>.")[0].probability
     assert tuple(map(float, done.stdout.split())) == expected
