@@ -8,6 +8,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import (
+    AutoConfig,
     AutoModel,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
@@ -21,7 +22,7 @@ from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.export import comparison, exporter, stock
 from mae_lm_fairseq.export.comparison import encoder_states
 from mae_lm_fairseq.export.exporter import export_stock
-from mae_lm_fairseq.export.pretrained import build
+from mae_lm_fairseq.export.pretrained import build, read
 
 from .networks import ALL_PRESETS, WITH_BIAS, WITHOUT_BIAS, pretrained
 
@@ -116,6 +117,23 @@ def test_a_head_for_answers_goes_along(kind, changes, model, tmp_path):
     assert export_stock(original, tmp_path / "out") == f"{CLASSES[kind]}ForQuestionAnswering"
     exported = load_file(tmp_path / "out" / "model.safetensors")
     assert torch.equal(exported["qa_outputs.weight"], weights["classification_heads.answer.qa_outputs.weight"])
+
+
+CLASS_OF = {
+    "mae_lm_roberta_tiny": "MPNetForMaskedLM",
+    "without_bias": "RobertaModel",
+    "classification": "MPNetForSequenceClassification",
+    "regression": "MPNetForSequenceClassification",
+    "span": "MPNetForQuestionAnswering",
+}
+
+
+def test_every_bundle_becomes_something(bundles, tmp_path):
+    """What came through fairseq's trainer, with the heads that fine-tuning leaves behind; the exporter compares."""
+    for name, bundle in bundles.items():
+        assert export_stock(read(bundle), tmp_path / name) == CLASS_OF.get(name, "MPNetModel"), name
+    labels = {name: AutoConfig.from_pretrained(tmp_path / name).num_labels for name in ("classification", "regression")}
+    assert labels == {"classification": 2, "regression": 1}
 
 
 def test_half_precision_becomes_float32(model, tmp_path):
