@@ -31,6 +31,8 @@ from mae_lm_fairseq.export.fitting import (
     tied_names,
 )
 
+ALIGNMENT = 64
+"""Bytes; torch puts tensors at multiples of it. In a bundle most weights are at such places, too."""
 CONFIG, WEIGHTS, DICTIONARY, TOKENIZER = "config.json", "model.safetensors", "dict.txt", "sentencepiece.bpe.model"
 """The files of a bundle; dictionary and tokenizer have these names in a data-bin, too."""
 FORMAT = 1
@@ -205,11 +207,15 @@ def _with_its_tokenizer(pretrained: Pretrained, directory: str | Path) -> Pretra
     return pretrained
 
 
+def _aligned(weight: Tensor) -> Tensor:
+    return weight if weight.data_ptr() % ALIGNMENT == 0 else weight.clone()
+
+
 def _weights(path: Path) -> dict[str, Tensor]:
     try:
-        # Copied, as the file leaves weights at odd addresses, where matrix products round differently.
+        # Mapped into memory, but for those at addresses where torch would not put them and would round differently.
         with safetensors.safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118  it has no other way
+            return {name: _aligned(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118  no other way
     except (OSError, safetensors.SafetensorError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"{path} cannot be read, it is damaged or missing: {reason}") from None

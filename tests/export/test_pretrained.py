@@ -65,6 +65,25 @@ def test_network_trains_on(bundles):
     assert network.decoder.embed_positions is network.encoder.embed_positions
 
 
+def test_training_leaves_the_bundle_alone(bundles):
+    """Weights may be the mapped file: what is written to them stays in memory."""
+    file = bundles["mae_lm_tiny"] / "model.safetensors"
+    before = file.read_bytes()
+    network = build(read(bundles["mae_lm_tiny"]))
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(1)
+    assert file.read_bytes() == before
+
+
+def test_weights_are_where_torch_puts_them(bundles):
+    """Matrix products round differently elsewhere; in the file, too, for the large ones, so that nothing is copied."""
+    pretrained = read(bundles["mae_lm_tiny"])
+    assert {weight.data_ptr() % 64 for weight in pretrained.weights.values()} == {0}
+    content = (bundles["mae_lm_tiny"] / "model.safetensors").read_bytes()
+    assert (8 + int.from_bytes(content[:8], "little")) % 64 == 0
+
+
 def test_tied_weights_are_stored_once(bundles):
     stored = load_file(bundles["shared_positions"] / "model.safetensors")
     assert "autoencoder.encoder.embed_tokens.weight" in stored
