@@ -87,7 +87,7 @@ class MAELMHubInterface(nn.Module):
         """The encoder's states. Zero at ``<mask>`` where the encoder never sees it, as in MAE-LM.
 
         Args:
-            texts: one text; or ids [B, T] with padding; or a list of texts of different lengths.
+            texts: one text; or ids [B, T], padded on the right; or a list of texts of different lengths.
             return_all_hiddens: give the states of the embeddings and of every layer, not of the last layer alone.
 
         Returns:
