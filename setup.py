@@ -29,6 +29,14 @@ setup(
         # transformers reads sentencepiece's models with protobuf, as we do.
         "hf": ["transformers>=4.57", "protobuf"],
         "onnx": ["onnxscript", "onnxruntime"],
-        "test": ["pytest", "hypothesis", "ruff", "sentence-transformers", "torchmetrics"],
+        "test": [
+            "pytest",
+            "pytest-xdist",
+            "coverage>=7.10",
+            "hypothesis",
+            "ruff",
+            "sentence-transformers",
+            "torchmetrics",
+        ],
     },
 )

@@ -8,6 +8,7 @@ does without fairseq stay importable.
 import importlib
 import importlib.util
 import pkgutil
+import sys
 from pathlib import Path
 
 from .errors import UserError
@@ -37,9 +38,10 @@ def _register() -> None:
     from fairseq.optim import OPTIMIZER_REGISTRY
     from fairseq.tasks import TASK_REGISTRY
 
-    from mae_lm_fairseq import compat
+    from mae_lm_fairseq import checkpoints, compat, divergence
 
-    compat.apply()
+    for module in (compat, checkpoints, divergence):
+        module.apply()
     for kind, registry in (
         ("models", MODEL_REGISTRY),
         ("tasks", TASK_REGISTRY),
@@ -56,5 +58,7 @@ def _register() -> None:
 
 if __name__ != "mae_lm_fairseq":
     raise UserError(f"--user-dir must end in mae_lm_fairseq: this package cannot be loaded as {__name__}")
-if importlib.util.find_spec("fairseq") is not None:
+# The doctor has to speak where fairseq is there and cannot be imported.
+_IS_DOCTOR = sys.argv[:1] == ["-m"] and "mae_lm_fairseq.doctor" in sys.orig_argv
+if importlib.util.find_spec("fairseq") is not None and not _IS_DOCTOR:
     _register()

@@ -7,7 +7,6 @@ or a class at call time, so that it does not matter who imported what first. fai
 import atexit
 import contextlib
 import functools
-import inspect
 import os
 import queue
 import re
@@ -17,6 +16,7 @@ import textwrap
 import threading
 import time
 import types
+import zipfile
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,7 +33,8 @@ from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq import PACKAGE
-from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.errors import RefusedFile, UserError
+from mae_lm_fairseq.patching import first_line, replaced, wrap
 
 DEFAULT_RESTORE_FILE = "checkpoint_last.pt"
 
@@ -49,43 +50,10 @@ def apply() -> None:
     save_atomically()
     take_bf16_at_its_word()
     check_settings_before_training()
+    explain_unwritable_directories()
     stop_loading_batches_at_exit()
     leave_the_last_word_to_the_failed_process()
     refuse_second_copy()
-
-
-# ---------------------------------------------------------------------------------------------------------- helpers
-
-
-def _wrap(owner: Any, name: str, wrapper: Callable) -> None:
-    """Replaces ``owner.name``, once, by a function that calls ``wrapper(original, *args, **kwargs)``."""
-    original = getattr(owner, name)
-    wrappers = getattr(original, "wrappers", ())
-    if wrapper in wrappers:
-        return
-
-    @functools.wraps(original)
-    def wrapped(*args, **kwargs):
-        return wrapper(original, *args, **kwargs)
-
-    wrapped.wrappers = (*wrappers, wrapper)
-    is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
-    setattr(owner, name, staticmethod(wrapped) if is_static else wrapped)
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """``owner.name`` is ``value`` inside the ``with`` block."""
-    original = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 # ------------------------------------------------------------------------------------------------------------ numpy
@@ -127,24 +95,38 @@ def read_checkpoints_as_data() -> None:
     and each sort of damage ends in another traceback. Here nothing in a checkpoint runs, and a file that cannot be
     read is named in one line.
     """
-    _wrap(checkpoint_utils, "load_checkpoint_to_cpu", _load_checkpoint_as_data)
+    wrap(checkpoint_utils, "load_checkpoint_to_cpu", _load_checkpoint_as_data)
 
 
 def _load_checkpoint_as_data(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
-    with _replaced(torch, "load", functools.partial(_load_weights_only, torch.load, path)):
-        return load(path, *args, **kwargs)
+    with replaced(torch, "load", functools.partial(_load_weights_only, torch.load, path)):
+        try:
+            return load(path, *args, **kwargs)
+        except (KeyError, IndexError, TypeError, AttributeError) as error:  # what fairseq expects of older ones
+            raise UserError(f"{path} is not a checkpoint of fairseq: it has no {error}") from error
 
 
 def _load_weights_only(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
+    return read_whole(load, path, *args, **{**kwargs, "weights_only": True})
+
+
+def read_whole(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
+    """What ``load(*args, **kwargs)`` reads from the checkpoint ``path``.
+
+    Raises:
+        RefusedFile: reading it could run code.
+        UserError: it is damaged, or no checkpoint of fairseq.
+    """
     try:
-        state = load(*args, **{**kwargs, "weights_only": True})
+        _check_sums(path)
+        state = load(*args, **kwargs)
     except Exception as error:  # damage can bring about any of them
         # torch's message is a page long, and its first line advises to switch the safety off.
         forbidden = re.search(r"GLOBAL (\S+)", str(error))
         if forbidden:
-            raise UserError(f"refused {path}: loading it could run code, it asks for {forbidden[1]}") from error
+            raise RefusedFile(f"refused {path}: loading it could run code, it asks for {forbidden[1]}") from error
         known = isinstance(error, (RuntimeError, OSError))  # others tell of the unpickler, as "101" does
-        reason = textwrap.shorten(_first_line(error), 200) if known else "not a file that torch.save wrote"
+        reason = textwrap.shorten(first_line(error), 200) if known else "not a file that torch.save wrote"
         raise UserError(f"cannot read the checkpoint {path}, it is damaged or something else: {reason}") from error
     if not isinstance(state, dict) or "model" not in state or not {"cfg", "args"} & state.keys():
         raise UserError(f"{path} is not a checkpoint of fairseq: it has no model or no configuration")
@@ -160,6 +142,15 @@ def load_as_data(path: str | Path) -> dict[str, Any]:
     return _load_weights_only(torch.load, str(path), path, map_location="cpu")
 
 
+def _check_sums(path: str) -> None:
+    """torch does not look at the sums in its own files, and takes changed bytes for weights."""
+    if os.path.isfile(path) and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as file:
+            changed = file.testzip()
+        if changed is not None:
+            raise OSError(f"{changed} in it is not what was written")
+
+
 def send_checkpoints_to_all_processes() -> None:
     """A job of several processes could not resume: the first one reads the checkpoint and sends it to the others.
 
@@ -167,7 +158,7 @@ def send_checkpoints_to_all_processes() -> None:
     configuration as an OmegaConf object, and a small class that stands for a tensor.
     """
     torch.serialization.add_safe_globals([distributed_utils._TensorPlaceholder])
-    _wrap(distributed_utils, "broadcast_object", _broadcast_plain_object)
+    wrap(distributed_utils, "broadcast_object", _broadcast_plain_object)
 
 
 def _broadcast_plain_object(broadcast: Callable, obj: Any, *args, **kwargs) -> Any:
@@ -184,7 +175,7 @@ def let_checkpoints_be_checked() -> None:
     ends with exit code 1 while the others wait for it to send the checkpoint: fairseq's own launcher and torchrun then
     stop them; processes that were started by hand end when the connection breaks (gloo) or times out (NCCL).
     """
-    _wrap(Trainer, "load_checkpoint", _load_checkpoint_checked)
+    wrap(Trainer, "load_checkpoint", _load_checkpoint_checked)
 
 
 def _load_checkpoint_checked(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
@@ -197,7 +188,7 @@ def _load_checkpoint_checked(load: Callable, trainer: Trainer, filename: str, *a
                 checker.check_checkpoint(path, state)
         return state
 
-    with _replaced(checkpoint_utils, "load_checkpoint_to_cpu", read_and_check):
+    with replaced(checkpoint_utils, "load_checkpoint_to_cpu", read_and_check):
         return load(trainer, filename, *args, **kwargs)
 
 
@@ -206,7 +197,7 @@ def explain_checkpoints_that_do_not_fit() -> None:
 
     Another optimizer or criterion than the checkpoint's ends in an ``AssertionError`` that says what to do.
     """
-    _wrap(Trainer, "load_checkpoint", _load_checkpoint_that_fits)
+    wrap(Trainer, "load_checkpoint", _load_checkpoint_that_fits)
 
 
 def _load_checkpoint_that_fits(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
@@ -215,7 +206,7 @@ def _load_checkpoint_that_fits(load: Callable, trainer: Trainer, filename: str, 
     except AssertionError as error:
         if "does not match; please reset the optimizer" not in str(error):
             raise
-        raise UserError(f"the checkpoint {filename} does not fit: {_first_line(error)}") from error
+        raise UserError(f"the checkpoint {filename} does not fit: {first_line(error)}") from error
     except Exception as error:
         cause = str(error.__context__)
         if not cause.startswith("Error(s) in loading state_dict"):
@@ -256,8 +247,8 @@ def save_atomically() -> None:
     complete or not at all. They stay copies: hard links would be cheaper, but whoever later writes into one of the
     files would change them all.
     """
-    _wrap(checkpoint_utils, "torch_persistent_save", _save_atomically)
-    _wrap(PathManager, "copy", _copy_atomically)
+    wrap(checkpoint_utils, "torch_persistent_save", _save_atomically)
+    wrap(PathManager, "copy", _copy_atomically)
 
 
 def _save_atomically(save: Callable, obj: Any, filename: str, async_write: bool = False) -> None:
@@ -269,18 +260,34 @@ def _save_atomically(save: Callable, obj: Any, filename: str, async_write: bool 
             with _appearing_complete(filename) as file:
                 torch.save(obj, file)
             return
-        except Exception:
+        except Exception as error:
             if seconds_to_next_attempt is None:
-                raise
+                raise _cannot_save(filename, error) from error
             time.sleep(seconds_to_next_attempt)
 
 
 def _copy_atomically(copy: Callable, src_path: str, dst_path: str, overwrite: bool = False) -> Any:
     if not overwrite or any(map(PathManager.path_requires_pathmanager, (src_path, dst_path))):
         return copy(src_path, dst_path, overwrite=overwrite)
-    with open(src_path, "rb") as source, _appearing_complete(dst_path) as file:
-        shutil.copyfileobj(source, file, 1 << 20)
+    try:
+        with open(src_path, "rb") as source, _appearing_complete(dst_path) as file:
+            shutil.copyfileobj(source, file, 1 << 20)
+    except OSError as error:
+        raise _cannot_save(dst_path, error) from error
     return dst_path
+
+
+def _cannot_save(filename: str, error: BaseException) -> BaseException:
+    """What to tell of a full disk, or of a directory that may not be written to; other errors as they are."""
+    cause = error
+    while cause is not None and not (isinstance(cause, OSError) and cause.strerror):
+        cause = cause.__cause__ or cause.__context__  # torch's own error comes on top
+    if cause is None:
+        return error
+    return UserError(
+        f"cannot save {filename}: {cause.strerror}; the checkpoints that were there are as they were: "
+        "mend that, and the same command goes on from the last one"
+    )
 
 
 @contextlib.contextmanager
@@ -313,7 +320,7 @@ def take_bf16_at_its_word() -> None:
 
     Under Hydra ``common.bf16=true`` means what it says.
     """
-    _wrap(options, "parse_args_and_arch", _parse_args_and_arch)
+    wrap(options, "parse_args_and_arch", _parse_args_and_arch)
 
 
 def _parse_args_and_arch(parse: Callable, parser: Any, input_args: Any = None, *args, **kwargs) -> Any:
@@ -330,8 +337,8 @@ def check_settings_before_training() -> None:
     ``fairseq-train`` asks before it starts any process. ``fairseq-hydra-train`` loads this package later than that,
     so the trainer asks again.
     """
-    _wrap(distributed_utils, "call_main", _call_main)
-    _wrap(Trainer, "__init__", _init_trainer)
+    wrap(distributed_utils, "call_main", _call_main)
+    wrap(Trainer, "__init__", _init_trainer)
 
 
 def _call_main(call: Callable, cfg: Any, *args, **kwargs) -> Any:
@@ -353,10 +360,28 @@ def check_settings(cfg: Any) -> None:
     if isinstance(cfg, Namespace):
         cfg = convert_namespace_to_omegaconf(cfg)
     _check_one_copy(cfg.common.user_dir)
+    _check_numbers(cfg)
     _check_processes(cfg)
     _check_precision(cfg)
     _check_checkpoints_exist(cfg)
     _check_save_dir(cfg.checkpoint)
+
+
+_LEAST = {
+    "common": {"seed": 0, "log_interval": 1},
+    "dataset": {"batch_size": 1, "max_tokens": 1, "num_workers": 0},
+    "optimization": {"lr": 0, "clip_norm": 0, "update_freq": 1, "max_update": 0},
+}
+
+
+def _check_numbers(cfg: Any) -> None:
+    """Numbers out of range, which end in tracebacks of NumPy, torch and fairseq, or in training without an effect."""
+    for section, limits in _LEAST.items():
+        for name, least in limits.items():
+            value = cfg[section][name]
+            for number in value if OmegaConf.is_list(value) else [value]:
+                if number is not None and not least <= number < float("inf"):
+                    raise UserError(f"--{name.replace('_', '-')} {number} must be a number from {least} on")
 
 
 def _check_processes(cfg: Any) -> None:
@@ -414,7 +439,7 @@ def leave_the_last_word_to_the_failed_process() -> None:
 
     torch's launcher stops the other processes then, and raises an exception of its own over the exit code.
     """
-    _wrap(distributed_utils, "call_main", _call_main_in_processes)
+    wrap(distributed_utils, "call_main", _call_main_in_processes)
 
 
 def _call_main_in_processes(call: Callable, *args, **kwargs) -> Any:
@@ -437,17 +462,30 @@ def _check_save_dir(checkpoint: Any) -> None:
         raise UserError(f"--save-dir {checkpoint.save_dir}: cannot be made: {error.strerror}") from None
 
 
+def explain_unwritable_directories() -> None:
+    """A ``--save-dir`` that may not be written to ended training with a traceback, after the data had been read."""
+    wrap(checkpoint_utils, "verify_checkpoint_directory", _verify_checkpoint_directory)
+
+
+def _verify_checkpoint_directory(verify: Callable, save_dir: str) -> None:
+    try:
+        verify(save_dir)
+    except OSError as error:
+        raise UserError(f"--save-dir {save_dir}: cannot be written to: {error.strerror}") from None
+
+
 def stop_loading_batches_at_exit() -> None:
     """A run that ended in the middle of an epoch could abort at exit ("terminate called...", exit code 134).
 
     fairseq's thread that loads batches ahead is still at work then. Python stops such threads as soon as they want
     the interpreter, and inside one of torch's operations that unwinds C++ code which does not allow it.
     """
-    atexit.unregister(_stop_loading_batches)
-    atexit.register(_stop_loading_batches)
+    atexit.unregister(stop_loading_threads)
+    atexit.register(stop_loading_threads)
 
 
-def _stop_loading_batches() -> None:
+def stop_loading_threads() -> None:
+    """What :func:`stop_loading_batches_at_exit` does then; for processes that leave without Python's exit functions."""
     deadline = time.monotonic() + 10
     for thread in threading.enumerate():
         if isinstance(thread, iterators.BackgroundConsumer):
@@ -465,7 +503,7 @@ def refuse_second_copy() -> None:
 
     It also takes another spelling of a path, such as a symbolic link, for another copy.
     """
-    _wrap(utils, "import_user_module", _import_user_module)
+    wrap(utils, "import_user_module", _import_user_module)
 
 
 def _import_user_module(import_: Callable, args: Any) -> None:

@@ -14,3 +14,7 @@ class UserError(SystemExit):
     def __init__(self, message: str):
         super().__init__(message)
         self.code = f"error: {message}"
+
+
+class RefusedFile(UserError):
+    """A file asks to run code when it is loaded."""

@@ -12,7 +12,7 @@ import json
 import logging
 from pathlib import Path
 
-from mae_lm_fairseq.benchmarks.data_pipeline import GPUDemand, measure_pipeline
+from mae_lm_fairseq.benchmarks.data_pipeline import measure_pipeline
 
 
 def main():
@@ -30,8 +30,8 @@ def main():
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go")
     arguments = parser.parse_args()
     logging.getLogger().setLevel(logging.WARNING)  # importing fairseq turned everybody's messages on
-    demand = GPUDemand(arguments.peak_tflops * 1e12 * arguments.mfu)
-    figures = measure_pipeline(arguments.data_bin, arguments.tokens_per_sample, arguments.batches, demand)
+    gpu_flops = arguments.peak_tflops * 1e12 * arguments.mfu
+    figures = measure_pipeline(arguments.data_bin, arguments.tokens_per_sample, arguments.batches, gpu_flops)
     for name, value in figures.items():
         print(f"{name:40} {value:,.2f}")
     if arguments.json:

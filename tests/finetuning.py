@@ -79,3 +79,12 @@ def train_here(*arguments):
     metrics.reset()
     checkpoint_utils.save_checkpoint.__dict__.pop("best", None)
     train.main(parse(*arguments))
+
+
+def run_here(runs, jobs: int, threads: int) -> list[dict]:
+    """``run_all`` of the runner, with every ``fairseq-train`` in this process."""
+    results = []
+    for run in runs:
+        train_here(*run.command[3:])
+        results.append(run.read_result(run))
+    return results

@@ -26,6 +26,7 @@ ELSEWHERE = ["scripts/quickstart.sh\n", "scripts/test.sh\n"]
 [HYDRA] = [block for block in BLOCKS if "fairseq-hydra-train" in block]
 [PLAN] = [block for block in BLOCKS if "scripts/plan_cost.py" in block]
 [SPEED] = [block for block in BLOCKS if "scripts/benchmark.py" in block]
+[RANKS] = [block for block in BLOCKS if "scripts/effective_rank.py" in block]
 [LAUNCH] = [block for block in BLOCKS if "scripts/launch_cpu.py" in block]
 [BUNDLE] = [block for block in BLOCKS if "scripts/bundle.py" in block]
 PYTHON = re.findall(r"^```python\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
@@ -33,7 +34,7 @@ PYTHON = re.findall(r"^```python\n(.*?)^```", README, flags=re.DOTALL | re.MULTI
 GLUE = [block for block in BLOCKS if "glue" in block]
 # tests/end_to_end/test_hugging_face.py runs them.
 HUGGING_FACE = [block for block in BLOCKS if "_hf.py" in block or "imported/tokenizer" in block]
-NOT_SHORT = (HYDRA, PLAN, LAUNCH, SPEED, BUNDLE, *GLUE, *ELSEWHERE, *HUGGING_FACE)
+NOT_SHORT = (HYDRA, PLAN, LAUNCH, RANKS, SPEED, BUNDLE, *GLUE, *ELSEWHERE, *HUGGING_FACE)
 SHORT = [block for block in BLOCKS if "scripts/pretrain.sh" not in block and block not in NOT_SHORT]
 
 
@@ -109,6 +110,15 @@ def test_fine_tuned_bundles_load(bundles, tmp_path, monkeypatch, capsys):
     probabilities, answer = capsys.readouterr().out.splitlines()
     assert probabilities.startswith("tensor([[0.")
     assert answer in "It rains, and the wind is cold."
+
+
+def test_ranks_are_understood():
+    """Of which models, tests/experiments/test_effective_rank.py runs."""
+    for line in RANKS.replace("\\\n", " ").splitlines():
+        script, *arguments = shlex.split(line)
+        parsed = runpy.run_path(str(ROOT / script))["parser"]().parse_args(arguments)
+        assert (parsed.text, parsed.tokenizer) == ("valid.txt", "data-bin")
+        assert all(path.startswith("checkpoints/") for path in parsed.models)
 
 
 def test_finetuning_and_its_report_are_understood():

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..core.autoencoder import MaskedAutoencoder
 from ..core.config import MaskedAutoencoderConfig
-from ..core.packing import BatchLayout, batch_layout, restore
+from ..core.packing import batch_layout
 from .flops import Sample
 
 PAD, TOKEN = 1, 4
@@ -93,9 +93,8 @@ class Rehearsal:
         tokens = torch.full((rows, sample.sequence), TOKEN)
         tokens[:, sample.visible :] = mask
         # Made from real tokens, because which positions are masked is a question of content.
-        self.layout = restore(self._empty(batch_layout(tokens, tokens.eq(mask), PAD, mask)))
-        self.tokens = self._empty(tokens)
-        self.targets = self._empty(tokens[tokens.eq(mask)])
+        batch = (batch_layout(tokens, tokens.eq(mask), PAD, mask), tokens, tokens[tokens.eq(mask)])
+        self.layout, self.tokens, self.targets = tree_map_only(Tensor, self.tensors.from_tensor, batch)
         with self.tensors:
             self.network = MaskedAutoencoder(config, vocab_size, PAD, mask)
             for parameter in self.network.parameters():
@@ -116,12 +115,6 @@ class Rehearsal:
                 loss, _ = self.network.lm_head.loss(states, self.targets)
             enter("backward")
             loss.backward()
-
-    def _empty(self, value: Tensor | BatchLayout | tuple | int) -> Tensor | tuple | int:
-        """The same with tensors without content."""
-        if isinstance(value, tuple):
-            return tuple(map(self._empty, value))
-        return self.tensors.from_tensor(value) if isinstance(value, Tensor) else value
 
 
 class AllocationCounter(TorchDispatchMode):

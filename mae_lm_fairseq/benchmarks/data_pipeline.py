@@ -4,7 +4,6 @@ import math
 import time
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 from ..analysis.flops import TRAINING, Sample, forward_flops
 from ..core.config import MaskedAutoencoderConfig
@@ -13,29 +12,18 @@ ROWS = 32
 """Samples of a batch."""
 
 
-class GPUDemand(NamedTuple):
-    """What a GPU computes."""
-
-    flops_per_second: float
-
-    def samples_per_second(self, length: int, masked: int, vocab_size: int) -> float:
-        """Full samples of MAE-LM base that it trains on."""
-        sample = Sample(length, length - masked, masked)
-        step = TRAINING * forward_flops(MaskedAutoencoderConfig(), vocab_size, [sample]).total
-        return self.flops_per_second / step
-
-
-def measure_pipeline(data_bin: Path, length: int, batches: int, demand: GPUDemand) -> dict[str, float]:
+def measure_pipeline(data_bin: Path, length: int, batches: int, gpu_flops: float) -> dict[str, float]:
     """Time batches as a data worker makes them, after one that warms up.
 
     Args:
         data_bin: a data directory.
         length: tokens a sample.
         batches: how many batches of :data:`ROWS` samples.
-        demand: of the GPU to feed.
+        gpu_flops: what the GPU to feed computes in a second.
 
     Returns:
-        samples per second of one worker and of the GPU, the workers that it takes, and the spread of the times.
+        samples per second of one worker and of a GPU that trains MAE-LM base, the workers that it takes, and the
+        spread of the times.
     """
     from omegaconf import OmegaConf
 
@@ -53,7 +41,10 @@ def measure_pipeline(data_bin: Path, length: int, batches: int, demand: GPUDeman
         seconds.append(time.perf_counter() - start)
     seconds = seconds[1:]
     made = ROWS / median(seconds)
-    taken = demand.samples_per_second(length, round(cfg.mask_prob * length), len(task.dictionary))
+    masked = round(cfg.mask_prob * length)
+    sample = Sample(length, length - masked, masked)
+    step = TRAINING * forward_flops(MaskedAutoencoderConfig(), len(task.dictionary), [sample]).total
+    taken = gpu_flops / step
     return {
         "samples_per_second_of_a_worker": made,
         "batches_per_second_of_a_worker": made / ROWS,

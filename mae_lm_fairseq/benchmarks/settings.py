@@ -39,6 +39,8 @@ class Setting:
     """Rows and columns of the matrix product that gives the machine's rate."""
     minutes: float = 60
     """No further subject starts after that."""
+    only: tuple[str, ...] = ()
+    """The names of the subjects for which there is memory, if not for all."""
 
     def case(self, **changes) -> Case:
         """The usual batch of this setting, with changes."""
@@ -58,13 +60,16 @@ class Setting:
 
 _SMALL = Setting(4, 4, 256, 4, 8_000, 128, 16, "cpu", ("fp32", "bf16"), steps=5, together=8, minutes=10)
 _BASE = Setting(12, 4, 768, 12, 32_000, 512, 4, "cpu", ("fp32", "bf16"), steps=3, together=4, minutes=9)
+_LARGE = Setting(24, 4, 1024, 16, 32_000, 512, 1, "cuda", ("bf16",), steps=10, together=4, extras=False)
+_COST_OF_3ML = ("roberta_eager", "three_ml_eager")
 _GPU_SWEEPS = {"sweep_lengths": (128, 256), "sweep_masks": (0.3, 0.5), "matrix": 8192}
 
 SETTINGS = {
     "cpu-small": replace(_SMALL, sweep_rows=(8, 32), sweep_lengths=(64, 256, 512), sweep_masks=(0.3, 0.5)),
     "cpu-base": replace(_BASE, extras=False, compiled=("bf16",)),
+    "cpu-large": replace(_LARGE, device="cpu", precisions=("fp32",), steps=3, together=2, only=_COST_OF_3ML),
     "gpu-base": replace(_BASE, rows=64, device="cuda", precisions=("bf16",), steps=10, minutes=60, **_GPU_SWEEPS),
-    "gpu-large": Setting(24, 4, 1024, 16, 32_000, 512, 32, "cuda", ("bf16",), steps=10, together=4, **_GPU_SWEEPS),
+    "gpu-large": replace(_LARGE, rows=32, extras=True, **_GPU_SWEEPS),
 }
 
 
@@ -134,7 +139,8 @@ def subjects(setting: Setting, authors: Path | None) -> list[list[Subject]]:
     found += _peers(setting)
     if setting.extras:
         found.append(replace(_ours(setting, first, full)[0], name="mae_lm_fairseq_adam", optimizer="fairseq"))
-    return [*_chunks(found, setting.together), *_sweep(setting, authors)]
+    chosen = [subject for subject in found if not setting.only or subject.name in setting.only]
+    return [*_chunks(chosen, setting.together), *_sweep(setting, authors)]
 
 
 def _ours(setting: Setting, precision: str, cases: tuple[Case, ...], *options: str) -> list[Subject]:

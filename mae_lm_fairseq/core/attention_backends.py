@@ -57,34 +57,31 @@ class AttentionPattern(Protocol):
         """
 
 
-class EagerPattern(NamedTuple):
-    """Attention as it is written down."""
+class RowPattern(NamedTuple):
+    """Attention in rows, padded to the longest."""
 
     queries: Layout
     keys: Layout
     bias: Tensor
     """float32, broadcast to [B, heads, Q, K] and added to the scores: position bias, :data:`EMPTY_KEY` at padding."""
+    mix: Callable[[Tensor, Tensor, Tensor, Tensor, nn.Module], Tensor]
+    """From q, k, v, bias and dropout, in rows, to the weighted values."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout: nn.Module) -> Tensor:
         q, k, v = _heads(q, self.queries), _heads(k, self.keys), _heads(v, self.keys)
-        weights = torch.softmax((q @ k.transpose(2, 3)).float() + self.bias, dim=-1)
-        mixed = dropout(weights).to(v.dtype) @ v
-        return from_rows(mixed.transpose(1, 2), self.queries)
+        return from_rows(self.mix(q, k, v, self.bias, dropout).transpose(1, 2), self.queries)
 
 
-class SDPAPattern(NamedTuple):
-    """``torch.nn.functional.scaled_dot_product_attention``: on a GPU the scores never stand in memory."""
+def _eager(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: nn.Module) -> Tensor:
+    """Attention as it is written down."""
+    weights = torch.softmax((q @ k.transpose(2, 3)).float() + bias, dim=-1)
+    return dropout(weights).to(v.dtype) @ v
 
-    queries: Layout
-    keys: Layout
-    bias: Tensor
-    """As in :class:`EagerPattern`."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout: nn.Module) -> Tensor:
-        q, k, v = _heads(q, self.queries), _heads(k, self.keys), _heads(v, self.keys)
-        p = dropout.p if dropout.training else 0.0
-        mixed = F.scaled_dot_product_attention(q, k, v, self.bias.to(q.dtype), p, scale=1.0)
-        return from_rows(mixed.transpose(1, 2), self.queries)
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: nn.Module) -> Tensor:
+    """On a GPU the scores never stand in memory."""
+    p = dropout.p if dropout.training else 0.0
+    return F.scaled_dot_product_attention(q, k, v, bias.to(q.dtype), p, scale=1.0)
 
 
 class FlexPattern(NamedTuple):
@@ -109,8 +106,8 @@ def attention_pattern(
     """The pattern in which each of ``queries`` attends to all ``keys`` of its row."""
     if backend is AttentionBackend.flex:
         return FlexPattern(_flex_bias(queries, keys, position_bias), _flex_blocks(queries, keys))
-    pattern = SDPAPattern if backend is AttentionBackend.sdpa else EagerPattern
-    return pattern(queries, keys, _row_bias(queries, keys, position_bias))
+    mix = _sdpa if backend is AttentionBackend.sdpa else _eager
+    return RowPattern(queries, keys, _row_bias(queries, keys, position_bias), mix)
 
 
 def fastest_backend(device_type: str) -> AttentionBackend:

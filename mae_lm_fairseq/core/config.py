@@ -61,6 +61,7 @@ _OF_THE_DECODER = {
     "decoder_attention_heads": None,
     "decoder_share_positions": False,
     "decoder_relative_buckets": 0,
+    "decoder_dropout": 0.0,
     "reset_mask_states": False,
 }
 """What these are where there is no decoder."""

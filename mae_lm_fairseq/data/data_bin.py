@@ -105,7 +105,7 @@ class DataBinWriter:
 
 
 def check_data_bin(prefix: str | Path) -> tuple[int, int] | None:
-    """Make sure that ``PREFIX.bin`` and ``PREFIX.idx`` are whole, at the cost of reading the lines' sizes.
+    """Make sure that ``PREFIX.bin`` and ``PREFIX.idx`` are whole, at the cost of reading the index.
 
     Returns:
         Lines and tokens; None for an index of fairseq's other implementations (lazy, cached, huffman), which passes
@@ -187,9 +187,16 @@ def _check_lengths(prefix: str | Path, lines: int, kind: np.dtype) -> int:
     expected = _HEADER.size + lines * (4 + 8)
     _check_length(f"{prefix}.idx", expected)
     sizes = np.memmap(f"{prefix}.idx", dtype="<i4", mode="r", offset=_HEADER.size, shape=(lines,))
-    tokens = int(sizes.sum(dtype=np.int64))
-    _check_length(f"{prefix}.bin", tokens * kind.itemsize)
-    return tokens
+    offsets = np.memmap(f"{prefix}.idx", dtype="<i8", mode="r", offset=_HEADER.size + 4 * lines, shape=(lines,))
+    end = 0
+    for start in range(0, lines, _BLOCK):
+        block = sizes[start : start + _BLOCK]
+        ends = end + np.cumsum(block, dtype=np.int64) * kind.itemsize
+        if block.min() < 0 or not np.array_equal(offsets[start : start + _BLOCK], np.append(end, ends[:-1])):
+            raise UserError(f"{prefix}.idx: sizes and places of the lines contradict each other; {_REMEDY}")
+        end = int(ends[-1])
+    _check_length(f"{prefix}.bin", end)
+    return end // kind.itemsize
 
 
 def _check_length(path: str, expected: int):

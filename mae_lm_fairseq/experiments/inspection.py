@@ -13,6 +13,7 @@ from fairseq import checkpoint_utils
 from torch import Tensor
 
 from mae_lm_fairseq.analysis.effective_rank import effective_rank
+from mae_lm_fairseq.criterions.masked_autoencoder_lm import MaskedAutoencoderLMCriterion
 from mae_lm_fairseq.data.tokenizer import WORD_START
 
 MASK = "<mask>"
@@ -29,21 +30,44 @@ class Gap:
     true_word: str | None = None
 
 
-def load(checkpoint: Path, data: Path) -> tuple[torch.nn.Module, object]:
-    """A trained model, ready for evaluation, and its task with the validation split loaded."""
+def load(checkpoint: Path, data: Path, **task_options) -> tuple[torch.nn.Module, object]:
+    """A trained model, ready for evaluation, and its task with the validation split loaded.
+
+    Args:
+        checkpoint: of fairseq.
+        data: the data-bin.
+        task_options: those that are to differ from the training's, such as ``mask_prob``.
+    """
     models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(checkpoint)], arg_overrides={"data": str(data)}
+        [str(checkpoint)], arg_overrides={"data": str(data), **task_options}
     )
     task.load_dataset("valid")
     return models[0].eval(), task
 
 
+def _batches(task) -> Iterator[dict]:
+    """The validation split, in its order."""
+    dataset = task.dataset("valid")
+    for start in range(0, len(dataset), BATCH):
+        yield dataset.collater([dataset[index] for index in range(start, min(start + BATCH, len(dataset)))])
+
+
 def clean_batches(task) -> Iterator[Tensor]:
     """The validation split as the model gets it, ``[B, T]`` ids a batch, with the true tokens where masks were."""
-    dataset, pad = task.dataset("valid"), task.source_dictionary.pad()
-    for start in range(0, len(dataset), BATCH):
-        batch = dataset.collater([dataset[index] for index in range(start, min(start + BATCH, len(dataset)))])
+    pad = task.source_dictionary.pad()
+    for batch in _batches(task):
         yield torch.where(batch["target"].ne(pad), batch["target"], batch["net_input"]["src_tokens"])
+
+
+@torch.no_grad()
+def masked_loss(model: torch.nn.Module, task) -> float:
+    """The cross-entropy in nats of a masked token of the validation split.
+
+    Which tokens are masked depends on the task's options and seed, not on the model.
+    """
+    criterion = MaskedAutoencoderLMCriterion(task)
+    losses, predicted, _ = zip(*(criterion(model, batch) for batch in _batches(task)), strict=True)
+    return float(sum(losses)) / sum(predicted)
 
 
 def unigram_entropy(batches: Iterable[Tensor], pad: int) -> float:

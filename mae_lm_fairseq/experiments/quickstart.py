@@ -25,10 +25,11 @@ from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments import docstrings, inspection
 from mae_lm_fairseq.experiments.corpus import split_corpus
 from mae_lm_fairseq.experiments.inspection import Gap
-from mae_lm_fairseq.experiments.quickstart_report import versions, write_report
+from mae_lm_fairseq.experiments.pretraining import training_command
+from mae_lm_fairseq.experiments.quickstart_report import write_report
 from mae_lm_fairseq.experiments.runner import Run, run_all, signals_as_errors, updates_done, write_json
 from mae_lm_fairseq.experiments.training_log import loss_curve, read_records
-from mae_lm_fairseq.recipes.settings import as_arguments, settings
+from mae_lm_fairseq.experiments.versions import versions
 
 CHECKOUT = PACKAGE.parent
 
@@ -126,19 +127,8 @@ def prepare(out: Path, recipe: Recipe) -> Path:
     return data
 
 
-def training_command(architecture: str, data: Path, save: Path, recipe: Recipe) -> list[str]:
-    """One ``fairseq-train``. The runs of both architectures differ in ``--arch`` alone: same data, masks and order."""
-    chosen = settings(architecture)
-    chosen["lr_scheduler"] |= {"warmup_updates": recipe.warmup, "total_num_update": recipe.updates}
-    chosen["optimization"]["max_update"] = recipe.updates
-    chosen["dataset"]["validate_interval_updates"] = recipe.validate_every
-    chosen["checkpoint"] |= {"save_dir": save, "save_interval_updates": recipe.validate_every}
-    chosen["common"] |= {"user_dir": PACKAGE, "log_format": "json", "seed": 1, "cpu": True}
-    return [sys.executable, "-m", "fairseq_cli.train", str(data), *as_arguments(chosen)]
-
-
 def training_runs(out: Path, data: Path, recipe: Recipe, gap: Gap) -> list[Run]:
-    """The table of runs: one for each architecture."""
+    """The table of runs: one for each architecture, with the same data, masks and order."""
 
     def read_result(run: Run) -> dict:
         save = run.result.parent / "checkpoints"
@@ -161,7 +151,9 @@ def training_runs(out: Path, data: Path, recipe: Recipe, gap: Gap) -> list[Run]:
     runs = []
     for architecture in ARCHITECTURES:
         folder = out / "runs" / architecture
-        command = training_command(architecture, data, folder / "checkpoints", recipe)
+        command = training_command(
+            architecture, data, folder / "checkpoints", recipe.updates, recipe.warmup, recipe.validate_every
+        )
         done = updates_done(recipe.updates)
         runs.append(Run(architecture, command, folder / "result.json", read_result, done))
     return runs

@@ -1,22 +1,9 @@
 """The quickstart's report in Markdown."""
 
-import platform
-from importlib.metadata import version
 from pathlib import Path
 
 from mae_lm_fairseq.data.manifest import Manifest
-
-PACKAGES = ("mae_lm_fairseq", "fairseq-fixed", "torch", "numpy", "sentencepiece")
-
-
-def versions() -> dict[str, str]:
-    """Of Python and of the packages that trained the models."""
-    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
-
-
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+from mae_lm_fairseq.markdown import markdown_table
 
 
 def _losses(content: dict, labels: dict[str, str]) -> str:
@@ -41,7 +28,7 @@ def _losses(content: dict, labels: dict[str, str]) -> str:
         ]
         for name, run in content["runs"].items()
     ]
-    return _table(header, rows)
+    return markdown_table(header, rows)
 
 
 def _completions(content: dict, labels: dict[str, str]) -> str:
@@ -51,7 +38,7 @@ def _completions(content: dict, labels: dict[str, str]) -> str:
         # As code, because Markdown would take </s> for HTML, and without a bar, which would end the table's cell.
         cells = [f"`{token}` ({share:.0%})".replace("|", "\\|") for token, share in answers]
         rows.append([labels[name], ", ".join(cells)])
-    return _table(["model", "five likeliest tokens"], rows)
+    return markdown_table(["model", "five likeliest tokens"], rows)
 
 
 def _splits(manifest: Manifest) -> str:
@@ -59,7 +46,7 @@ def _splits(manifest: Manifest) -> str:
         [name, f"{split.documents:,}", f"{split.lines:,}", f"{split.tokens_out:,}", f"{split.unk_rate:.3%}"]
         for name, split in manifest.splits.items()
     ]
-    return _table(["split", "documents", "lines", "tokens", "unknown"], rows)
+    return markdown_table(["split", "documents", "lines", "tokens", "unknown"], rows)
 
 
 REPORT = """\
@@ -123,6 +110,6 @@ def write_report(path: Path, content: dict, labels: dict[str, str], origin: str,
         truth=f" (the text has: {content['true_word']})" if content["true_word"] else "",
         completions=_completions(content, labels),
         splits=_splits(manifest),
-        versions=_table(["package", "version"], [[name, number] for name, number in content["versions"].items()]),
+        versions=markdown_table(["package", "version"], list(content["versions"].items())),
     )
     path.write_text(text, encoding="utf-8")

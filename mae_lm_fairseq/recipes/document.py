@@ -2,6 +2,7 @@
 
 from .. import PACKAGE
 from ..core.config import SIZES
+from ..markdown import markdown_table
 from .pretrain import arithmetic
 from .settings import recipe, settings
 from .stated import NOT_FOUND, ROWS, SOURCES, STATED, Cell
@@ -41,30 +42,25 @@ def _words(cell: Cell) -> str:
     return f"{cell.value:,}" if isinstance(cell.value, int) else str(cell.value)
 
 
-def _table(rows: list[list[str]]) -> str:
-    head, *body = rows
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body)) + "\n"
-
-
 def _stated() -> str:
     numbers = {source: number for number, source in enumerate(SOURCES, start=1)}
-    rows = [["", *STATED]]
+    rows = []
     for row, description in ROWS.items():
         cells = [column[row] for column in STATED.values()]
         marks = [f" [{numbers[cell.source]}]" if cell.source else "" for cell in cells]
         rows.append([description, *(_words(cell) + mark for cell, mark in zip(cells, marks, strict=True))])
     sources = "\n".join(f"{number}. {SOURCES[source]}" for source, number in numbers.items())
-    return f"{_table(rows)}\nSources:\n\n{sources}\n"
+    return f"{markdown_table(['', *STATED], rows)}\n\nSources:\n\n{sources}\n"
 
 
 def _used() -> str:
-    rows = [["size", "text taken in"]]
+    rows = []
     for size in SIZES:
         value = {row: cell.value for row, cell in recipe(f"mae_lm_{size}").items()}
         batch_size = settings(f"mae_lm_{size}")["dataset"]["batch_size"]
         taken = (batch_size, value["sequences"] // batch_size, 1, value["tokens"], value["updates"])
         rows.append([size, arithmetic(*taken)])
-    return _table(rows)
+    return markdown_table(["size", "text taken in"], rows) + "\n"
 
 
 def document() -> str:

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import math
 import os
 from dataclasses import dataclass, field
 
@@ -17,10 +18,13 @@ from fairseq.data import (
     data_utils,
 )
 from fairseq.data.shorten_dataset import maybe_shorten_dataset
+from fairseq.distributed.utils import get_global_rank
+from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from omegaconf import open_dict
 
+from ..analysis.rank_monitor import MONITORED_TOKENS, RankMonitor
 from ..core.config import MaskedAutoencoderConfig, MaskJoin
 from ..data.data_bin import check_data_bin, check_dictionary, check_token_range, dictionary_fingerprint
 from ..data.long_lines import MIN_SAMPLE_TOKENS, split_long_lines
@@ -49,6 +53,13 @@ class MaskedAutoencoderLMConfig(MaskedLMConfig):
             "all of them, with the decoder still there)"
         },
     )
+    effective_rank_interval: int = field(
+        default=0,
+        metadata={
+            "help": "every so many updates, log how many directions the encoder's states use on a fixed part of the "
+            "validation text (0: never)"
+        },
+    )
 
 
 @register_task("masked_autoencoder_lm", dataclass=MaskedAutoencoderLMConfig)
@@ -65,6 +76,8 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         # Data workers that outlive an epoch keep its masks, as they never hear of the next one.
         with open_dict(cfg):
             cfg.reuse_dataloader = cfg.persistent_workers = False
+        self.rank_monitor: RankMonitor | None = None
+        self.effective_ranks: dict[str, float] = {}
 
     @classmethod
     def setup_task(cls, cfg: MaskedAutoencoderLMConfig, **kwargs) -> "MaskedAutoencoderLMTask":
@@ -81,7 +94,8 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         try:
             dictionary = Dictionary.load(path)
         except Exception as problem:  # fairseq raises a bare Exception for text that is not UTF-8
-            raise UserError(f"{path} is not a dictionary of fairseq: {problem}") from None
+            reason = " ".join(str(problem).split())
+            raise UserError(f"{path} is not a dictionary of fairseq: {reason}") from None
         check_dictionary(directory, dictionary.symbols)
         logger.info("dictionary: %d types", len(dictionary))
         return dictionary
@@ -160,7 +174,45 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
             )
         if isinstance(model, MAELMModel):
             _check_mask_in_encoder(self.cfg.mask_in_encoder, model.autoencoder.config)
+        elif self.cfg.effective_rank_interval > 0:
+            raise UserError("--effective-rank-interval looks into models of mae_lm_fairseq; choose such an --arch")
         return model
+
+    def begin_epoch(self, epoch: int, model):
+        """Called before the first update, and after a resume.
+
+        Raises:
+            UserError: effective ranks are to be logged, and there is no validation split.
+        """
+        super().begin_epoch(epoch, model)
+        # In every process, so that all of them stop where there is no such split.
+        if self.cfg.effective_rank_interval > 0 and self.rank_monitor is None:
+            self.rank_monitor = self._rank_monitor()
+
+    def optimizer_step(self, optimizer, model, update_num: int):
+        """Take a step, and log the effective ranks that were measured last; ``update_num`` does not count this step."""
+        super().optimizer_step(optimizer, model, update_num)
+        if self.rank_monitor is None or get_global_rank() != 0:
+            return
+        if (update_num + 1) % self.cfg.effective_rank_interval == 0:
+            self.effective_ranks = self.rank_monitor.measure(model.autoencoder.encoder)
+            found = ", ".join(f"{name} {value:.0f}" for name, value in self.effective_ranks.items())
+            logger.info("effective ranks after %d updates: %s", update_num + 1, found)
+        for name, value in self.effective_ranks.items():
+            metrics.log_scalar(name, value, weight=0, priority=600, round=1)  # 0: the last one, not an average
+
+    def _rank_monitor(self) -> RankMonitor:
+        """On samples from all over the validation split, always the same ones."""
+        if not os.path.exists(os.path.join(utils.split_paths(self.cfg.data)[0], "valid.idx")):
+            raise UserError(
+                f"--effective-rank-interval {self.cfg.effective_rank_interval} looks at the split called valid, and "
+                f"{self.cfg.data} has none; prepare the data with --valid, or leave the option out"
+            )
+        blocks = self._load_dataset_split("valid", epoch=1, combine=False)
+        count = min(len(blocks), math.ceil(MONITORED_TOKENS / np.mean(blocks.sizes)))
+        texts = [blocks[len(blocks) * k // count].tolist() for k in range(count)]
+        special = [self.dictionary.bos(), self.dictionary.eos()]
+        return RankMonitor(texts, self.dictionary.pad(), self.mask_idx, special)
 
     def state_dict(self) -> dict:
         """What checkpoints keep of the task: which dictionary the model was trained with."""
@@ -210,6 +262,8 @@ def _check_options(cfg: MaskedAutoencoderLMConfig):
         raise UserError("--freq-weighted-replacement has no effect with --random-token-prob 0")
     if cfg.mask_multiple_length < 1 or cfg.mask_stdev < 0:
         raise UserError("--mask-multiple-length must be at least 1 and --mask-stdev at least 0")
+    if cfg.effective_rank_interval < 0:
+        raise UserError(f"--effective-rank-interval {cfg.effective_rank_interval} must not be negative")
     if cfg.tokens_per_sample < MIN_SAMPLE_TOKENS:
         raise UserError(f"--tokens-per-sample {cfg.tokens_per_sample} must be at least {MIN_SAMPLE_TOKENS}")
     for name in ("include_target_tokens", "skip_masking", "d2v2_multi"):

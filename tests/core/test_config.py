@@ -104,6 +104,7 @@ def test_the_decoder_is_shaped_like_the_encoder_unless_it_is_said_otherwise():
                 ("decoder_ffn_embed_dim", 512),
                 ("decoder_attention_heads", 8),
                 ("decoder_share_positions", True),
+                ("decoder_dropout", 0.1),
                 ("reset_mask_states", True),
             )
         ),

@@ -104,7 +104,7 @@ def test_nothing_is_logged_of_an_update_without_masked_tokens():
     assert aggregate.get_smoothed_values() == {"encoder_share": 100.0}
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="about GPUs")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="only on a GPU does anything wait for the device")
 @pytest.mark.parametrize(
     "arch", ["mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_cross_tiny", "mae_lm_mask_later_tiny"]
 )

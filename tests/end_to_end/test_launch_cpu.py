@@ -63,6 +63,13 @@ def test_two_processes_train_as_one_that_accumulates(train, data_bin, in_two, tm
     assert_same_parameters(checkpoint(in_two), checkpoint(tmp_path))
 
 
+def test_effective_ranks_are_measured_once_and_change_nothing(train, in_two, tmp_path):
+    done = train(2, tmp_path, *RAGGED, "--max-update", 20, "--effective-rank-interval", 10)
+    printed = done.stdout + done.stderr
+    assert [printed.count(f"effective ranks after {updates} updates") for updates in (10, 20)] == [1, 1]
+    assert_same_training_state(checkpoint(in_two), checkpoint(tmp_path))
+
+
 def test_a_batch_without_masked_tokens_on_one_process_does_no_harm(train, data_bin, tmp_path):
     """fairseq deals batches out in turn: the even ones to one process, the odd ones to the other."""
     _, task, _, _ = set_up(data_bin, *SPARSE)
@@ -83,6 +90,14 @@ def test_two_processes_resume(train, in_two, tmp_path):
     resumed = train(2, tmp_path, *RAGGED, "--max-update", 20)
     assert "@ 10 updates)" in resumed.stdout
     assert_same_training_state(checkpoint(in_two), checkpoint(tmp_path))
+
+
+def test_one_process_goes_on_where_two_were(train, in_two, tmp_path):
+    """In the middle of an epoch: with the same batches, so with the same end."""
+    shutil.copy(in_two / "checkpoint_2_10.pt", tmp_path / "checkpoint_last.pt")
+    resumed = train(1, tmp_path, *RAGGED, "--update-freq", 2, "--max-update", 20)
+    assert "1 processes go on where 2 were; 0 batches come again" in resumed.stdout
+    assert_same_parameters(checkpoint(in_two), checkpoint(tmp_path))
 
 
 @pytest.mark.parametrize(

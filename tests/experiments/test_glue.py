@@ -16,7 +16,7 @@ from mae_lm_fairseq.experiments.finetuning import Sweep
 from mae_lm_fairseq.experiments.glue import Options, finetune
 from mae_lm_fairseq.experiments.runner import write_json
 
-from ..finetuning import save_pretrained, train_here
+from ..finetuning import run_here, save_pretrained
 from ..glue import make_rows, write_official, write_tokenizer
 
 ARCHITECTURES = ["mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_cross_tiny", "mae_lm_mask_later_tiny"]
@@ -44,14 +44,6 @@ def glue_dir(tmp_path_factory):
 @pytest.fixture
 def options(tokenizer, checkpoints, glue_dir, tmp_path, monkeypatch):
     """Three updates from MAE-LM on RTE, in this process."""
-
-    def run_here(runs, jobs, threads):
-        results = []
-        for run in runs:
-            train_here(*run.command[3:])
-            results.append(run.read_result(run))
-        return results
-
     monkeypatch.setattr(glue, "run_all", run_here)
     return Options(
         TASKS["RTE"], glue_dir, checkpoints["mae_lm_tiny"], tokenizer, tmp_path / "out", seeds=1, max_updates=3,
@@ -197,5 +189,5 @@ def test_models_side_by_side(tmp_path, capsys):
     assert "| scratch | 51.0 | 81.0/71.0 | 63.5 | 3 |" in table
     assert "+10.0 [+7.7, +12.3]" in table
     assert (tmp_path / "out" / "glue.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(UserError, match="has results of RTE already"):
+    with pytest.raises(UserError, match="ours has results of MRPC already"):
         glue_report.main([*arguments, arguments[0], "--out", str(tmp_path / "out")])

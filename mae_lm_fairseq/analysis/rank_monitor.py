@@ -1,0 +1,49 @@
+"""The effective ranks of a few fixed texts, again and again while a model is trained."""
+
+from collections.abc import Sequence
+
+import torch
+
+from ..core.encoder import Encoder
+from .effective_rank import SecondMoments, ranks
+from .rank_profile import TEXTS_AT_ONCE, RankSettings
+from .token_states import EncoderStates, mask_texts, states_by_kind
+
+MONITORED_TOKENS = 4096
+"""How much text is looked at: enough for ranks of some hundreds, and so little that a measurement costs no more than a
+few updates."""
+
+
+class RankMonitor:
+    """Measures the last layer of an encoder on the same texts with the same masks (15 %) every time.
+
+    It draws no random number of torch, and leaves the encoder in the mode in which it was.
+
+    Args:
+        texts: ids.
+        pad, mask: ids of ``<pad>`` and ``<mask>``.
+        keep: ids of special tokens, which are not masked.
+    """
+
+    def __init__(self, texts: Sequence[list[int]], pad: int, mask: int, keep: Sequence[int]):
+        self.pad, self.mask = pad, mask
+        settings = RankSettings()
+        self.batches = [
+            mask_texts(texts[start : start + TEXTS_AT_ONCE], pad, keep, settings.mask_prob, settings.seed, start)
+            for start in range(0, len(texts), TEXTS_AT_ONCE)
+        ]
+
+    @torch.no_grad()
+    def measure(self, encoder: Encoder) -> dict[str, float]:
+        """Threshold ranks (90 %) by name: ``rank_real_clean``, ``rank_mask_as_trained`` and so on.
+
+        The names are of :data:`~mae_lm_fairseq.analysis.token_states.TOKENS` and
+        :data:`~mae_lm_fairseq.analysis.token_states.INPUTS`.
+        """
+        looked_into, moments = EncoderStates(encoder, self.pad, self.mask), {}
+        for batch in self.batches:
+            for kind, tokens, layer, states in states_by_kind(looked_into, batch):
+                if layer == looked_into.layers:
+                    name = f"rank_{tokens}_{kind}"
+                    moments.setdefault(name, SecondMoments(looked_into.dim)).add(states)
+        return {name: float(ranks(moment.energies())["threshold"]) for name, moment in moments.items()}

@@ -1,0 +1,204 @@
+"""The effective ranks of an encoder, layer by layer, as plain data."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .effective_rank import (
+    MEASURES,
+    SecondMoments,
+    interval,
+    principal_angles,
+    ranks,
+    resamples,
+    share_outside,
+    subspace,
+)
+from .token_states import StatesOf, mask_texts, states_by_kind
+
+CHUNKS = 20
+"""Into how many stretches the texts are divided for the bootstrap."""
+MEMORY = 1 << 32
+"""Bytes of second moments that are held at once. Where all layers need more, the text is read several times."""
+TEXTS_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class RankSettings:
+    """How ranks are measured.
+
+    Raises:
+        ValueError: a value is out of range; the message names the option.
+    """
+
+    mask_prob: float = 0.15
+    """Share of the tokens that is masked."""
+    threshold: float = 0.9
+    """Share of the sum of squares that the threshold rank holds."""
+    centred: bool = False
+    """Around the mean instead of zero."""
+    bootstrap: int = 100
+    """Resamples behind the intervals."""
+    seed: int = 1
+    """Of masks and resamples."""
+
+    def __post_init__(self):
+        if not 0 < self.mask_prob < 1:
+            raise ValueError(f"--mask-prob {self.mask_prob} must be above 0 and below 1")
+        if not 0 < self.threshold <= 1:
+            raise ValueError(f"--threshold {self.threshold} must be above 0 and at most 1")
+        if self.bootstrap < 2:
+            raise ValueError(f"--bootstrap {self.bootstrap} must be at least 2")
+
+
+def rank_profile(
+    encoder: StatesOf,
+    texts: Sequence[list[int]],
+    keep: Sequence[int],
+    settings: RankSettings = RankSettings(),
+    progress: Callable[[Sequence, str], Iterable] = lambda steps, name: steps,
+    memory: int = MEMORY,
+) -> dict[str, Any]:
+    """Ranks of real tokens and of ``[MASK]`` in every layer, with and without ``[MASK]`` in the text.
+
+    Args:
+        encoder: whose states are looked at.
+        texts: ids of two texts or more.
+        keep: ids of special tokens, which are not masked.
+        settings: how to measure.
+        progress: goes through the steps of what takes time, given these and a name.
+        memory: bytes of second moments that are held at once.
+
+    Returns:
+        ``width``, ``layers``, ``texts``, ``tokens``, ``chunks``, the settings, and four lists of rows:
+
+        - ``ranks``: ``layer`` (0: embeddings), ``input``, ``tokens`` ("real" or "mask"), ``count`` (how many states)
+          and for each of the measures its value, ``low`` and ``high`` (95 %);
+        - ``gaps``: ``layer``, ``input``, and for each measure the rank of real tokens with that input less that with
+          clean text, with ``low`` and ``high``;
+        - ``rises``: the same, of ``[MASK]``'s rank less that in the first layer that sees it;
+        - ``outside``: ``layer``, ``input``; the ``share`` of ``[MASK]``'s sum of squares that lies outside of the space
+          of the real tokens around it (its fewest directions that hold ``threshold``), with ``low`` and ``high``;
+          ``share_of_real``, what of the real tokens' own lies outside; ``excess``, the difference, with ``low`` and
+          ``high``; ``dimensions`` of ``[MASK]``'s space and how many of them lie outside; ``angles``, the principal
+          angles in degrees.
+
+    Raises:
+        ValueError: there are fewer than two texts.
+    """
+    chunks = _chunks(texts)
+    weights = resamples(len(chunks), settings.bootstrap, settings.seed)
+    found, outside, counts = {}, [], {}
+    for layers in _passes(encoder, len(chunks), memory):
+        name = f"layers {layers[0]} to {layers[-1]}"
+        moments = _collect(encoder, progress(_batches(chunks), f"{name}, text"), len(chunks), layers, keep, settings)
+        for layer in progress(layers, f"{name}, ranks"):
+            for key in sorted(key for key in moments if key[0] == layer):
+                found[key] = ranks(moments[key].energies(weights, settings.centred), settings.threshold)
+                counts[key] = moments[key].count
+                _, kind, tokens = key
+                if tokens == "mask":
+                    shares = _outside(moments[layer, kind, "real"], moments[key], weights, settings)
+                    outside.append({"layer": layer, "input": kind} | shares)
+    return {
+        "width": encoder.dim,
+        "layers": encoder.layers,
+        "texts": len(texts),
+        "tokens": sum(map(len, texts)),
+        "chunks": len(chunks),
+        **asdict(settings),
+        **_rank_rows(found, counts, weights),
+        "outside": outside,
+    }
+
+
+def _chunks(texts: Sequence[list[int]]) -> list[Sequence[list[int]]]:
+    """Stretches of the texts, equally long: neighbours are often parts of one document."""
+    if len(texts) < 2:
+        raise ValueError(f"{len(texts)} text is too little for intervals")
+    count = min(CHUNKS, len(texts))
+    bounds = [len(texts) * k // count for k in range(count + 1)]
+    return [texts[start:end] for start, end in pairwise(bounds)]
+
+
+def _passes(encoder: StatesOf, chunks: int, memory: int) -> list[range]:
+    """Which layers to look at each time that the text is read."""
+    kinds = 2 * len(encoder.inputs) - 1
+    at_once = max(1, memory // (kinds * chunks * encoder.dim**2 * 8))
+    return [range(start, min(start + at_once, encoder.layers + 1)) for start in range(0, encoder.layers + 1, at_once)]
+
+
+def _batches(chunks: list[Sequence[list[int]]]) -> list[tuple[int, int, Sequence[list[int]]]]:
+    """Some texts at a time, with the number of their chunk and of the first of them."""
+    batches, number = [], 0
+    for chunk, texts in enumerate(chunks):
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            batches.append((chunk, number + start, texts[start : start + TEXTS_AT_ONCE]))
+        number += len(texts)
+    return batches
+
+
+def _collect(encoder, batches, chunks, layers, keep, settings) -> dict[tuple[int, str, str], SecondMoments]:
+    """The moments of some layers by layer, input and tokens."""
+    moments = {}
+    for chunk, first, texts in batches:
+        batch = mask_texts(texts, encoder.pad, keep, settings.mask_prob, settings.seed, first)
+        for kind, tokens, layer, states in states_by_kind(encoder, batch):
+            if layer in layers:
+                key = layer, kind, tokens
+                moments.setdefault(key, SecondMoments(encoder.dim, chunks)).add(states, chunk)
+    return moments
+
+
+def _rank_rows(found: dict, counts: dict, weights: Tensor) -> dict[str, list[dict]]:
+    """The rows of ``ranks``, ``gaps`` and ``rises`` from the ranks by layer, input and tokens."""
+    rows, first = {"ranks": [], "gaps": [], "rises": []}, {}
+    for (layer, kind, tokens), values in found.items():
+        place = {"layer": layer, "input": kind}
+        count = {"tokens": tokens, "count": counts[layer, kind, tokens]}
+        rows["ranks"].append(place | count | _with_intervals(values, weights))
+        if tokens == "mask":
+            base, name = first.setdefault(kind, values), "rises"
+        else:
+            base, name = found[layer, "clean", "real"], "gaps"
+        if base is not values:
+            difference = {measure: values[measure] - base[measure] for measure in MEASURES}
+            rows[name].append(place | _with_intervals(difference, weights))
+    return rows
+
+
+def _outside(real: SecondMoments, mask: SecondMoments, weights: Tensor, settings: RankSettings) -> dict[str, Any]:
+    """How much of ``[MASK]``'s space lies outside the real tokens'."""
+    share, excess, bases = [], [], []
+    pairs = zip(real.matrices(weights, settings.centred), mask.matrices(weights, settings.centred), strict=True)
+    for of_real, of_mask in pairs:
+        basis = subspace(of_real, settings.threshold)
+        bases = bases or [basis, subspace(of_mask, settings.threshold)]
+        share.append(share_outside(of_mask, basis))
+        excess.append(share[-1] - share_outside(of_real, basis))
+    (low, high), (excess_low, excess_high) = (interval(torch.tensor(x), weights.size(1)) for x in (share, excess))
+    angles, dimensions = principal_angles(*bases), bases[1].size(1)
+    return {
+        "share": share[0],
+        "low": low,
+        "high": high,
+        "share_of_real": share[0] - excess[0],
+        "excess": excess[0],
+        "excess_low": excess_low,
+        "excess_high": excess_high,
+        "dimensions": dimensions,
+        "dimensions_outside": dimensions - float(torch.deg2rad(angles).cos().square().sum()),
+        "angles": angles.tolist(),
+    }
+
+
+def _with_intervals(found: dict[str, Tensor], weights: Tensor) -> dict[str, float]:
+    row = {}
+    for name, values in found.items():
+        row[name] = float(values[0])
+        row[f"{name}_low"], row[f"{name}_high"] = interval(values, weights.size(1))
+    return row

@@ -1,0 +1,140 @@
+"""The two statements of the MAE-LM paper (Meng et al., ICLR 2024, arXiv 2302.02060), held against a trained model.
+
+Numbers prove no theorem, and cannot refute one whose premises a model does not meet. They say whether what the
+statements are about is there in this model, on this text, and how large it is.
+"""
+
+from statistics import NormalDist
+from typing import Any
+
+from .effective_rank import MEASURES
+
+LEMMA = """\
+Lemma 2.1, in our words. All [MASK]s enter the encoder as one vector plus their positions, so that their states there
+span few directions. At the output they have to differ as much as the predictions do, which is a lot. So the rank of
+the [MASK] states rises from the embeddings to the last layer."""
+
+LEMMA_LIMITS = """\
+What this is not: the lemma is about exact rank in a well-trained MLM. A matrix of floating-point numbers has nearly
+always full rank, so effective ranks stand in for it, and they can disagree. Learned positions make the [MASK]s differ
+at the embeddings already. The layers between are no part of the statement."""
+
+THEOREM = """\
+Theorem 2.2, in our words. In some layer the states of real tokens do not span all dimensions, and the span of the
+[MASK] states is not contained in theirs: some dimensions are there for [MASK] alone."""
+
+THEOREM_LIMITS = """\
+What this is not: the theorem is about exact spans. Thousands of states of floating-point numbers span everything, as
+the numerical rank says, so the exact statement cannot be seen. What can be seen is its like for effective spaces: the
+share of [MASK]'s sum of squares outside of the fewest directions that hold {threshold:g} % of the real tokens', less
+what of the real tokens' own lies outside. That [MASK] uses directions which real tokens use little does not say that
+real tokens could not use them."""
+
+HOLDS, FAILS, OPEN = "shows in this model", "does not show: the contrary does", "is not decided by this much text"
+
+
+def check_lemma(profile: dict[str, Any]) -> dict[str, Any] | None:
+    """Lemma 2.1 in a profile of :func:`~mae_lm_fairseq.analysis.rank_profile.rank_profile`.
+
+    Returns:
+        For each measure of rank the rank of ``[MASK]`` by layer (``ranks``), the ``rise`` from first to last with
+        ``low`` and ``high`` (95 %) and a ``verdict``; None where the encoder sees no ``[MASK]`` in pretraining.
+    """
+    ranks = [row for row in profile["ranks"] if (row["input"], row["tokens"]) == ("as_trained", "mask")]
+    rises = [row for row in profile["rises"] if row["input"] == "as_trained"]
+    if not rises:
+        return None
+    last = rises[-1]
+    return {
+        name: {
+            "ranks": {row["layer"]: row[name] for row in ranks},
+            "rise": last[name],
+            "low": last[f"{name}_low"],
+            "high": last[f"{name}_high"],
+            "verdict": _verdict(last[f"{name}_low"], last[f"{name}_high"]),
+        }
+        for name in MEASURES
+    }
+
+
+def check_theorem(profile: dict[str, Any]) -> dict[str, Any] | None:
+    """Theorem 2.2 in a profile, with the gap in the real tokens' rank that the paper explains by it.
+
+    Returns:
+        ``layers``: for each but the embeddings, where ``[MASK]`` is a vector of its own anyway, the ``excess``
+        outside with ``low`` and ``high``, which hold for all layers together (95 %), and the ``numerical`` rank of the
+        real tokens; the ``layer`` with the highest lower end and the ``verdict`` there; ``gap``, the threshold rank of
+        real tokens in the last layer with ``[MASK]`` in the text less that without, with ``low`` and ``high``. None
+        where the encoder sees no ``[MASK]`` in pretraining.
+    """
+    rows = [row for row in profile["outside"] if row["input"] == "as_trained" and row["layer"] > 0]
+    if not rows:
+        return None
+    wider = NormalDist().inv_cdf(1 - 0.025 / len(rows)) / NormalDist().inv_cdf(0.975)
+    numerical = {
+        row["layer"]: row["numerical"]
+        for row in profile["ranks"]
+        if (row["input"], row["tokens"]) == ("as_trained", "real")
+    }
+    layers = [
+        {
+            "layer": row["layer"],
+            "excess": row["excess"],
+            "low": row["excess"] - wider * (row["excess"] - row["excess_low"]),
+            "high": row["excess"] + wider * (row["excess_high"] - row["excess"]),
+            "numerical": numerical[row["layer"]],
+        }
+        for row in rows
+    ]
+    best = max(layers, key=lambda row: row["low"])
+    gap = [row for row in profile["gaps"] if row["input"] == "as_trained"][-1]
+    return {
+        "layers": layers,
+        "layer": best["layer"],
+        "verdict": _verdict(best["low"], max(row["high"] for row in layers)),
+        "gap": {"gap": gap["threshold"], "low": gap["threshold_low"], "high": gap["threshold_high"]},
+    }
+
+
+def _verdict(low: float, high: float) -> str:
+    return HOLDS if low > 0 else FAILS if high < 0 else OPEN
+
+
+def report(profile: dict[str, Any]) -> str:
+    """Both statements with numbers, verdicts and what they do not say, as text."""
+    lemma, theorem = check_lemma(profile), check_theorem(profile)
+    head = (
+        f"{profile['label']}: {profile['layers']} layers, width {profile['width']}, {profile['tokens']:,} tokens in "
+        f"{profile['texts']:,} texts, {100 * profile['mask_prob']:g} % masked; intervals of 95 % from "
+        f"{profile['bootstrap']} resamples of {profile['chunks']} chunks of text"
+    )
+    if lemma is None:
+        return f"{head}\n\nNothing to check: both statements are about [MASK] in the encoder, which it never saw."
+    return "\n\n".join([head, *_lemma_lines(lemma), *_theorem_lines(theorem, profile)])
+
+
+def _lemma_lines(lemma: dict[str, Any]) -> list[str]:
+    lines = [
+        f"  {name:10} {' '.join(f'{rank:.1f}' for rank in found['ranks'].values())}   rise {found['rise']:+.1f} "
+        f"[{found['low']:+.1f}, {found['high']:+.1f}]: {found['verdict']}"
+        for name, found in lemma.items()
+    ]
+    return [LEMMA, "\n".join(["Rank of [MASK] by layer, from the first that sees it:", *lines]), LEMMA_LIMITS]
+
+
+def _theorem_lines(theorem: dict[str, Any], profile: dict[str, Any]) -> list[str]:
+    lines = [
+        f"  layer {row['layer']}: {100 * row['excess']:+.1f} points [{100 * row['low']:+.1f}, "
+        f"{100 * row['high']:+.1f}], numerical rank of real tokens {row['numerical']:.0f} of {profile['width']}"
+        for row in theorem["layers"]
+    ]
+    gap = theorem["gap"]
+    return [
+        THEOREM,
+        "\n".join(["[MASK] outside of the real tokens' effective space, more than they are themselves:", *lines]),
+        f"Of effective spaces the statement {theorem['verdict']} (layer {theorem['layer']}; the intervals hold for all "
+        "layers together).",
+        f"What the paper explains by it: with [MASK] in the text, real tokens use {gap['gap']:+.0f} directions in the "
+        f"last layer [{gap['low']:+.1f}, {gap['high']:+.1f}]. It {_verdict(gap['low'], gap['high'])}.",
+        THEOREM_LIMITS.format(threshold=100 * profile["threshold"]),
+    ]

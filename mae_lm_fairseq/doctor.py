@@ -1,0 +1,319 @@
+"""``python -m mae_lm_fairseq.doctor [--json]``: versions, what works here, and what to do about what does not.
+
+Nothing of the package or of what it needs is imported outside of the examinations, so that it has an answer where
+fairseq, torch or both are missing or broken. The exit code is 1 where something has to be mended.
+"""
+
+import argparse
+import contextlib
+import importlib
+import importlib.machinery
+import importlib.util
+import io
+import json
+import os
+import platform
+import shutil
+import sys
+import sysconfig
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent
+REQUIRED = {
+    "torch": ("2.6", None),
+    "numpy": ("1.24", "2.5"),
+    "fairseq-fixed": ("0.12.3.1", None),
+    "sentencepiece": ("0.2.0", None),
+    "safetensors": (None, None),
+    "tqdm": (None, None),
+}
+"""Lowest version, and the first that is too new; the same as in setup.py."""
+OPTIONAL = ("transformers", "pyarrow", "scipy", "matplotlib", "tensorboardX")
+LEAST_SHARED_MEMORY = 256 << 20
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of an examination.
+
+    Attributes:
+        subject: what was looked at.
+        state: "works", "absent" (and can be done without) or "broken".
+        details: a version, a name, a reason.
+        remedy: what to do; empty where there is nothing to do.
+    """
+
+    subject: str
+    state: str
+    details: str
+    remedy: str = ""
+
+
+# --------------------------------------------------------------------------------------------------------- versions
+
+
+def python() -> Finding:
+    """The interpreter."""
+    version = platform.python_version()
+    if (3, 10) <= sys.version_info[:2] <= (3, 12):
+        return Finding("python", "works", version)
+    return Finding("python", "broken", version, "make an environment with Python 3.10, 3.11 or 3.12")
+
+
+def required(name: str) -> Finding:
+    """A package that nothing works without: there, of a version that was tried, and importable."""
+    lowest, too_new = REQUIRED[name]
+    wanted = f"{name}{f'>={lowest}' if lowest else ''}{f',<{too_new}' if too_new else ''}"
+    install = f"pip install '{wanted}' with PIP_CONSTRAINT=constraints.txt, or scripts/install.sh"
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return Finding(name, "broken", "not installed", install)
+    if (lowest and _numbers(version) < _numbers(lowest)) or (too_new and _numbers(version) >= _numbers(too_new)):
+        return Finding(name, "broken", version, install)
+    module = name.removesuffix("-fixed")
+    problem = _problem_of_import(module)
+    if problem is not None:
+        return Finding(name, "broken", f"{version} cannot be imported: {problem}", install)
+    return Finding(name, "works", version)
+
+
+def optional(name: str) -> Finding:
+    """A package that some commands want."""
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return Finding(name, "absent", "not installed", "")
+    problem = _problem_of_import(name)
+    if problem is None:
+        return Finding(name, "works", version)
+    return Finding(name, "broken", f"{version} cannot be imported: {problem}", f"install {name} again, or take it out")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("+")[0].split(".") if part.isdigit())
+
+
+def _problem_of_import(name: str) -> str | None:
+    try:
+        importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # a broken package can raise anything
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return None
+
+
+# ------------------------------------------------------------------------------------------------------------ traps
+
+
+def old_fairseq() -> Finding | None:
+    """PyPI's own fairseq, which shares its import name with the maintained build."""
+    try:
+        version = metadata.version("fairseq")
+    except metadata.PackageNotFoundError:
+        return None
+    remedy = "pip uninstall fairseq, then pip install --force-reinstall --no-deps fairseq-fixed"
+    return Finding(
+        "fairseq", "broken", f"{version} lies over fairseq-fixed, and does not import on Python 3.11", remedy
+    )
+
+
+def one_copy() -> Finding:
+    """This package, found once."""
+    places = {PACKAGE}
+    for entry in sys.path:
+        spec = importlib.machinery.PathFinder.find_spec(PACKAGE.name, [entry or os.getcwd()])
+        if spec is not None and spec.origin is not None:
+            places.add(Path(spec.origin).resolve().parent)
+    if len(places) > 1:
+        remedy = "uninstall or rename one of them: --user-dir and Python have to find the same"
+        return Finding(PACKAGE.name, "broken", " and ".join(sorted(map(str, places))), remedy)
+    problem = _problem_of_import("mae_lm_fairseq.compat")
+    if problem is not None:
+        return Finding(
+            PACKAGE.name, "broken", f"cannot work with fairseq: {problem}", "mend what is broken above first"
+        )
+    return Finding(PACKAGE.name, "works", str(PACKAGE))
+
+
+def torchaudio() -> Finding | None:
+    """fairseq requires it, and pip brings one for another torch."""
+    if importlib.util.find_spec("torchaudio") is None:
+        return None
+    problem = _problem_of_import("torchaudio")
+    if problem is None:
+        return Finding("torchaudio", "works", metadata.version("torchaudio"))
+    remedy = (
+        "pip uninstall torchaudio: only fairseq's speech code wants it, and transformers' models fail to load with it"
+    )
+    return Finding("torchaudio", "broken", problem, remedy)
+
+
+def apex() -> Finding:
+    """NVIDIA's apex, or the other package of that name."""
+    if importlib.util.find_spec("apex") is None:
+        return Finding("apex", "absent", "not installed: training does without")
+    problem = _problem_of_import("apex.multi_tensor_apply")
+    if problem is None:
+        return Finding("apex", "works", "NVIDIA's")
+    return Finding("apex", "broken", problem, "pip uninstall apex: it is not NVIDIA's, which is built from source")
+
+
+def transformers_models() -> Finding:
+    """The classes that exported models use."""
+    if importlib.util.find_spec("transformers") is None:
+        return Finding("transformers' models", "absent", "not installed", "pip install 'mae_lm_fairseq[hf]' to export")
+    try:
+        from transformers import MPNetModel, RobertaModel
+    except Exception as error:  # whatever the packages that transformers tries raise
+        remedy = "mend torchaudio if it is named above; otherwise install the transformers of constraints.txt"
+        return Finding("transformers' models", "broken", " ".join(str(error).split())[:200], remedy)
+    return Finding("transformers' models", "works", f"{RobertaModel.__name__}, {MPNetModel.__name__}")
+
+
+def compiler() -> Finding:
+    """What fairseq is built with, and torch.compile works with."""
+    name = os.environ.get("CXX", "g++")
+    header = Path(sysconfig.get_paths()["include"], "Python.h")
+    if shutil.which(name) is None:
+        return Finding("C++ compiler", "absent", f"no {name}", "install one to build fairseq, and for --compile")
+    if not header.exists():
+        return Finding("C++ compiler", "absent", f"{name}, but no {header}", "install Python's headers (python3-dev)")
+    return Finding("C++ compiler", "works", shutil.which(name))
+
+
+def shared_memory() -> Finding | None:
+    """Through which data workers hand over their batches."""
+    if not os.path.isdir("/dev/shm"):
+        return None
+    free = shutil.disk_usage("/dev/shm").free
+    if free >= LEAST_SHARED_MEMORY:
+        return Finding("shared memory", "works", f"{free >> 20} MB free")
+    remedy = "start the container with a larger --shm-size, or train with --num-workers 0"
+    return Finding("shared memory", "broken", f"only {free >> 20} MB free in /dev/shm", remedy)
+
+
+# ----------------------------------------------------------------------------------------------------- what works
+
+
+def gpu() -> Finding:
+    """Whether torch sees one."""
+    import torch
+
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+        return Finding("GPU", "works", ", ".join(names))
+    if shutil.which("nvidia-smi") is None:
+        return Finding("GPU", "absent", "none; train with --cpu")
+    remedy = "install a torch that was built for CUDA" if torch.version.cuda is None else "update the driver"
+    return Finding("GPU", "broken", "there is a driver, but torch does not see a GPU", remedy)
+
+
+def bf16() -> Finding:
+    """Whether bfloat16 works on the device that training would take."""
+    import torch
+
+    if torch.cuda.is_available():
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return Finding("bf16", "works", "--bf16")
+        return Finding("bf16", "absent", "this GPU has none", "train with --fp16")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        product = torch.ones(8, 8) @ torch.ones(8, 8)
+    return Finding("bf16", "works" if product.dtype == torch.bfloat16 else "broken", "--cpu --autocast bf16")
+
+
+def compilation() -> Finding:
+    """Whether ``--compile`` would have an effect; tries it, which takes some seconds."""
+    import torch
+
+    try:
+        torch.compile(lambda x: (x + 1).relu())(torch.ones(2))
+    except Exception as error:  # the errors of a compiler, of dynamo, of triton
+        reason = " ".join(str(error).split())[:200]
+        return Finding("torch.compile", "absent", reason, "--compile would be left out; it wants a C++ compiler")
+    return Finding("torch.compile", "works", "--compile")
+
+
+def flex_attention() -> Finding:
+    """Whether ``--attention-backend flex`` can train."""
+    import torch
+
+    problem = _problem_of_import("torch.nn.attention.flex_attention")
+    if problem is not None:
+        return Finding("flex attention", "absent", problem, "install a newer torch, or take another attention backend")
+    if not torch.cuda.is_available():
+        return Finding("flex attention", "absent", "trains on CUDA only; eager and sdpa work everywhere")
+    return Finding("flex attention", "works", "--attention-backend flex --attention-dropout 0")
+
+
+def processes() -> Finding:
+    """Ways in which processes exchange gradients."""
+    import torch.distributed as distributed
+
+    known = {"gloo (CPU)": distributed.is_gloo_available(), "nccl (GPU)": distributed.is_nccl_available()}
+    found = [name for name, is_there in known.items() if is_there]
+    if not found:
+        return Finding("several processes", "absent", "neither gloo nor nccl", "install another build of torch")
+    return Finding("several processes", "works", ", ".join(found))
+
+
+# ------------------------------------------------------------------------------------------------------- the program
+
+
+def examinations() -> list[tuple[str, Callable[[], Finding | None]]]:
+    """All of them with the names of their subjects, in the order of the report."""
+    needed = [(name, lambda name=name: required(name)) for name in REQUIRED]
+    wanted = [(name, lambda name=name: optional(name)) for name in OPTIONAL]
+    others = (
+        *(old_fairseq, one_copy, torchaudio, apex, transformers_models, compiler, shared_memory),
+        *(gpu, bf16, compilation, flex_attention, processes),
+    )
+    return [("python", python), *needed, *wanted, *((check.__name__.replace("_", " "), check) for check in others)]
+
+
+def examine() -> list[Finding]:
+    """Every finding; an examination that fails is one too."""
+    findings = []
+    for subject, check in examinations():
+        try:
+            finding = check()
+        except Exception as error:  # as where torch is missing
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            finding = Finding(subject, "broken", reason, "mend what is broken above first")
+        if finding is not None:
+            findings.append(finding)
+    return findings
+
+
+def report(findings: list[Finding]) -> str:
+    """A line for each finding, and one below it where there is something to do."""
+    lines = [f"{platform.platform()}, {os.cpu_count()} cores"]
+    for finding in findings:
+        lines.append(f"{finding.state:<7} {finding.subject}: {finding.details}")
+        if finding.remedy:
+            lines.append(f"        -> {finding.remedy}")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The program; its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m mae_lm_fairseq.doctor", description="What works on this machine.")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    as_json = parser.parse_args(arguments).json
+    # What is imported may have something to say, but this is not its turn.
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        warnings.simplefilter("ignore")
+        findings = examine()
+    print(json.dumps([asdict(finding) for finding in findings], indent=2) if as_json else report(findings))
+    return int(any(finding.state == "broken" for finding in findings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

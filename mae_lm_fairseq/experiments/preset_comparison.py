@@ -1,0 +1,207 @@
+"""The presets of one size, or the ablations of MAE-LM, trained on one text and put into one table.
+
+``scripts/compare_presets.py`` calls this. All variants see the same samples in the same order for the same number of
+updates, and differ in what their row says. Their losses are comparable because they are measured afterwards on the
+same masked positions, however many were masked in training.
+"""
+
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from mae_lm_fairseq.core.config import SIZES, MaskedAutoencoderConfig, preset_values
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.experiments import inspection
+from mae_lm_fairseq.experiments.pretraining import training_command
+from mae_lm_fairseq.experiments.runner import Run, run_all, updates_done, write_json
+from mae_lm_fairseq.experiments.training_log import read_records
+from mae_lm_fairseq.experiments.versions import versions
+from mae_lm_fairseq.markdown import markdown_table
+from mae_lm_fairseq.recipes.settings import recipe
+
+COMMON_MASKING = {"mask_prob": 0.15, "leave_unmasked_prob": 0.0, "random_token_prob": 0.0, "mask_whole_words": False}
+"""What the validation text is masked with for every variant."""
+
+REPORT = """\
+# {title}
+
+{table}
+
+- Loss: cross-entropy in nats of a masked token of the validation text, 15 % of which is masked with `<mask>`, at the
+  same positions for every row.
+- Seconds an update: the median over the log, on {threads} core{plural} a run with {jobs} run{jobs_plural} at a time;
+  beside it its ratio to the first row's.
+- Parameters: of the network in pretraining, and what is left of it afterwards, in millions.
+
+Made by
+
+```bash
+{command}
+```
+
+with {versions}.
+"""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A row of the table.
+
+    Args:
+        title: what the row is called.
+        architecture: what is trained.
+        options: of ``fairseq-train``, where it differs from its recipe.
+    """
+
+    title: str
+    architecture: str
+    options: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the run's directory."""
+        return "_".join((self.architecture, *(option.removeprefix("--") for option in self.options)))
+
+
+def presets(size: str) -> list[Variant]:
+    """RoBERTa, MAE-LM, 3ML with its own masking rate and with MAE-LM's, and mask-later at each layer."""
+    layers = _config("mae_lm", size).encoder_layers
+    later = [
+        Variant(f"mask later, before layer {below + 1} of {layers}", f"mae_lm_mask_later_{size}", _join_at(below))
+        for below in range(1, layers)
+    ]
+    as_others = ("--mask-prob", "0.15")
+    return [
+        Variant("RoBERTa", f"mae_lm_roberta_{size}"),
+        Variant("MAE-LM", f"mae_lm_{size}"),
+        Variant("3ML-self, 50 % masked", f"mae_lm_3ml_self_{size}"),
+        Variant("3ML-cross, 50 % masked", f"mae_lm_3ml_cross_{size}"),
+        Variant("3ML-self, 15 % masked", f"mae_lm_3ml_self_{size}", as_others),
+        Variant("3ML-cross, 15 % masked", f"mae_lm_3ml_cross_{size}", as_others),
+        *later,
+    ]
+
+
+def ablations(size: str) -> list[Variant]:
+    """The ablations of MAE-LM's paper (Meng et al., ICLR 2024, arXiv 2302.02060), and its masking varied."""
+    architecture, config = f"mae_lm_{size}", _config("mae_lm", size)
+    rows = {"MAE-LM": ()}
+    rows |= {
+        f"{share:.0%} of the [MASK]s in the encoder": ("--mask-in-encoder", str(share))
+        for share in (0.25, 0.5, 0.75, 1.0)
+    }
+    rows["all [MASK]s in the encoder, reset before the decoder"] = ("--mask-in-encoder", "1.0", "--reset-mask-states")
+    rows["misaligned positions"] = ("--renumber-visible",)
+    rows["no relative positions"] = ("--relative-buckets", "0", "--decoder-relative-buckets", "0")
+    rows |= {
+        f"{layers} decoder layers": ("--decoder-layers", str(layers))
+        for layers in (2, 4, 6, 8)
+        if layers != config.decoder_layers
+    }
+    rows |= {f"decoder {ratio[0]}/{ratio[1]} as wide": _decoder_width(config, *ratio) for ratio in ((2, 3), (4, 3))}
+    rows |= {f"decoder attention {kind}": ("--decoder-attention", kind) for kind in ("cross", "self_cross")}
+    rows |= {f"{share:.0%} masked": ("--mask-prob", str(share)) for share in (0.3, 0.4, 0.5, 0.6, 0.8)}
+    rows["80/10/10 corruption"] = ("--leave-unmasked-prob", "0.1", "--random-token-prob", "0.1")
+    rows["whole words masked"] = ("--mask-whole-words",)
+    return [Variant(title, architecture, options) for title, options in rows.items()]
+
+
+def compare(
+    data: Path, variants: Sequence[Variant], updates: int, out: Path, title: str, jobs: int = 1, threads: int = 1
+) -> list[dict]:
+    """Train what has not been trained yet, and leave ``table.md`` and ``table.json`` in ``out``.
+
+    Args:
+        data: the data-bin.
+        variants: the rows.
+        updates: of each.
+        out: where everything goes.
+        title: of the table.
+        jobs: how many runs at the same time.
+        threads: of each run.
+
+    Returns:
+        The rows of ``table.json``.
+
+    Raises:
+        UserError: a run failed, or ``out`` holds runs of other commands.
+    """
+    runs = [_run(variant, data, updates, out) for variant in variants]
+    results = run_all(runs, jobs=jobs, threads=threads)
+    rows = [asdict(variant) | result for variant, result in zip(variants, results, strict=True)]
+    used = versions()
+    write_json(out / "table.json", {"title": title, "versions": used, "command": sys.argv, "rows": rows})
+    report = REPORT.format(
+        title=title,
+        table=_table(rows),
+        threads=threads,
+        plural="s" * (threads > 1),
+        jobs=jobs,
+        jobs_plural="s" * (jobs > 1),
+        command=" ".join(["scripts/compare_presets.py", *sys.argv[1:]]),
+        versions=", ".join(f"{name} {number}" for name, number in used.items()),
+    )
+    (out / "table.md").write_text(report, encoding="utf-8")
+    return rows
+
+
+def _config(preset: str, size: str) -> MaskedAutoencoderConfig:
+    if size not in SIZES:
+        raise UserError(f"--size {size}: the sizes are {', '.join(SIZES)}")
+    return MaskedAutoencoderConfig(**preset_values(preset, size))
+
+
+def _join_at(layer: int) -> tuple[str, ...]:
+    return ("--mask-join-layer", str(layer))
+
+
+def _decoder_width(config: MaskedAutoencoderConfig, numerator: int, denominator: int) -> tuple[str, ...]:
+    """A decoder of about a fraction of the encoder's width: 512 and 1024 beside 768, as in the paper.
+
+    The heads stay as wide as the encoder's, and the feed-forward blocks keep their ratio to the width.
+    """
+    encoder = config.encoder
+    heads = round(encoder.heads * numerator / denominator)
+    dim = heads * encoder.dim // encoder.heads
+    widths = {"embed-dim": dim, "ffn-embed-dim": dim * encoder.ffn_dim // encoder.dim, "attention-heads": heads}
+    return tuple(word for name, value in widths.items() for word in (f"--decoder-{name}", str(value)))
+
+
+def _run(variant: Variant, data: Path, updates: int, out: Path) -> Run:
+    folder = out / "runs" / variant.name
+    checkpoints = folder / "checkpoints"
+    warmup = min(recipe(variant.architecture)["warmup"].value, updates // 4)
+    options = (*variant.options, "--log-interval", str(min(10, updates)))
+    command = training_command(variant.architecture, data, checkpoints, updates, warmup, max(1, updates // 5), *options)
+
+    def read_result(run: Run) -> dict:
+        model, task = inspection.load(checkpoints / "checkpoint_last.pt", data, **COMMON_MASKING)
+        steps = [1 / float(record["ups"]) for record in read_records(run.log, "train_inner").values()]
+        return {
+            "updates": updates,
+            "valid_loss": round(inspection.masked_loss(model, task), 4),
+            "seconds_per_update": round(statistics.median(steps), 4),
+            "parameters": sum(weight.numel() for weight in model.parameters()),
+            "encoder_parameters": sum(weight.numel() for weight in model.autoencoder.encoder.parameters()),
+        }
+
+    return Run(variant.name, command, folder / "result.json", read_result, updates_done(updates))
+
+
+def _table(rows: Sequence[dict]) -> str:
+    header = ["", "options", "updates", "validation loss", "seconds an update", "parameters (M)"]
+    first = rows[0]["seconds_per_update"]
+    cells = [
+        [
+            row["title"],
+            f"`{' '.join(('--arch', row['architecture'], *row['options']))}`",
+            f"{row['updates']:,}",
+            f"{row['valid_loss']:.3f}",
+            f"{row['seconds_per_update']:.3f} ({row['seconds_per_update'] / first:.2f} x)",
+            f"{row['parameters'] / 1e6:.2f} / {row['encoder_parameters'] / 1e6:.2f}",
+        ]
+        for row in rows
+    ]
+    return markdown_table(header, cells)

@@ -1,0 +1,38 @@
+#!/usr/bin/env python3
+"""Hold the two statements of the MAE-LM paper against trained models: Lemma 2.1, that the rank of [MASK] rises through
+the layers, and Theorem 2.2, that real tokens leave dimensions to [MASK] alone.
+
+Prints for each model what was measured, with intervals and a verdict, and what that does and does not show.
+"""
+
+import argparse
+import json
+
+from mae_lm_fairseq.analysis.theory import check_lemma, check_theorem, report
+from mae_lm_fairseq.experiments.effective_rank import add_options, measure_models
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_options(parser)
+    parser.add_argument("--json", metavar="FILE", help="also write numbers and verdicts here")
+    return parser
+
+
+def main():
+    """Measure and print."""
+    arguments = parser().parse_args()
+    profiles = measure_models(arguments)
+    for profile in profiles:
+        print(f"\n{report(profile)}")
+    if arguments.json:
+        found = {
+            profile["label"]: {"lemma": check_lemma(profile), "theorem": check_theorem(profile)} for profile in profiles
+        }
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump(found, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""Measure how many directions the representations of trained models use, layer by layer, and draw it.
+
+For each model: real tokens in clean text, real tokens in text with [MASK], and [MASK] itself; for models that leave
+[MASK] out of their encoder, both as trained and with [MASK] forced into the encoder. Leaves ranks.json, ranks.csv,
+ranks.png, gaps.png and outside.png.
+"""
+
+import argparse
+from pathlib import Path
+
+from mae_lm_fairseq.analysis.rank_figures import plot_gaps, plot_outside, plot_ranks
+from mae_lm_fairseq.data.manifest import current_versions
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.experiments.effective_rank import add_options, measure_models, write_csv, write_json
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", required=True, metavar="DIR", help="where the results go")
+    add_options(parser)
+    return parser
+
+
+def main():
+    """Measure, write and draw."""
+    arguments = parser().parse_args()
+    out = Path(arguments.out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise UserError(f"--out {out}: {problem.strerror}") from None
+    models = measure_models(arguments)
+    write_json(out / "ranks.json", models, versions=current_versions())
+    write_csv(out / "ranks.csv", models)
+    plot_ranks(out / "ranks.png", models)
+    plot_gaps(out / "gaps.png", models)
+    plot_outside(out / "outside.png", models)
+    print(f"{out}: ranks.json, ranks.csv, ranks.png, gaps.png, outside.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Kill, starve and poison small training runs, and see what is lost.
+
+Prints a table of the faults, how often each was tried, survived and lost, and writes it as JSON. The exit code is not
+zero when anything was lost. The whole round takes about half an hour on two cores, --quick less than twelve minutes.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process with threads cannot be forked
+
+import torch
+
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.torture import crashes, inputs, lives
+from mae_lm_fairseq.torture.report import table
+from mae_lm_fairseq.torture.workplace import Workplace
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="each fault less often")
+    parser.add_argument("--json", required=True, type=Path, metavar="FILE", help="where the results go")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments and places that are left to chance")
+    return parser
+
+
+def main(options: argparse.Namespace) -> None:
+    """All faults, one after the other."""
+    if not options.json.parent.is_dir():
+        raise UserError(f"--json {options.json}: there is no such directory")
+    lives.prepare_to_fork()
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="torture-") as directory:
+        data = lives.make_data(Path(directory, "data"))
+        for fault, quick, full in (*crashes.FAULTS, *inputs.FAULTS):
+            place = Workplace(Path(directory, fault.__name__), data, options.seed)
+            for row in fault(place, quick if options.quick else full):
+                rows.append(row)
+                print(f"{row.fault}: tried {row.tried}, lost {len(row.losses)}", *row.losses, sep="\n  ", flush=True)
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    results = {
+        "versions": versions,
+        "quick": options.quick,
+        "seed": options.seed,
+        "rows": [asdict(row) for row in rows],
+    }
+    options.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    print(f"\n{table(rows)}")
+    if any(row.losses for row in rows):
+        raise UserError("something was lost: see above")
+
+
+if __name__ == "__main__":
+    sys.exit(main(parser().parse_args()))

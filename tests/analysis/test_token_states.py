@@ -1,0 +1,150 @@
+"""Whose states are taken from which layer, of our encoders and of Hugging Face's."""
+
+import numpy as np
+import pytest
+import torch
+
+from mae_lm_fairseq.analysis.token_states import (
+    EncoderStates,
+    HuggingFaceStates,
+    MaskedText,
+    mask_texts,
+    states_by_kind,
+)
+
+from ..core.networks import BOS, EOS, MASK, PAD, batch, network, text
+from ..huggingface import KINDS, tiny_model
+
+KEEP = (BOS, EOS)
+
+
+def states_of(variant):
+    return EncoderStates(network(variant).encoder, PAD, MASK)
+
+
+@pytest.fixture
+def masked_text():
+    tokens = batch(text(9, seed=1), text(6, seed=2))
+    is_masked = torch.zeros_like(tokens).bool()
+    is_masked[0, [2, 5]] = is_masked[1, 3] = True
+    return MaskedText(tokens, is_masked)
+
+
+@pytest.mark.parametrize(
+    ("variant", "inputs"),
+    [
+        ("mae_lm", ("clean", "as_trained", "forced")),
+        ("mae_lm_3ml_cross", ("clean", "as_trained", "forced")),
+        ("mae_lm_mask_later", ("clean", "as_trained", "forced")),
+        ("mae_lm_roberta", ("clean", "as_trained")),
+    ],
+)
+def test_forcing_is_for_encoders_that_leave_masks_out(variant, inputs, masked_text):
+    states = states_of(variant)
+    assert states.inputs == inputs
+    assert (states.layers, states.dim, states.max_tokens) == (3, 16, 24)
+    found = {}
+    for kind, tokens, layer, rows in states_by_kind(states, masked_text):
+        found.setdefault((kind, tokens), {})[layer] = rows
+    real = {kind: {layer: len(rows) for layer, rows in found[kind, "real"].items()} for kind in inputs}
+    assert set(map(str, real.values())) == {str(dict.fromkeys(range(4), 9 + 6 - 3))}
+    layers = {(kind, tokens): list(rows) for (kind, tokens), rows in found.items() if tokens == "mask"}
+    seen = {"mae_lm_roberta": range(4), "mae_lm_mask_later": range(2, 4)}.get(variant)
+    assert layers.get(("as_trained", "mask")) == (seen and list(seen))
+    assert layers.get(("forced", "mask")) == (list(range(4)) if "forced" in inputs else None)
+    assert all(
+        len(rows) == 3 for (_, tokens), by_layer in found.items() if tokens == "mask" for rows in by_layer.values()
+    )
+
+
+@pytest.mark.parametrize("variant", ["mae_lm", "mae_lm_roberta"])
+def test_rows_are_those_of_the_network(variant, masked_text):
+    """Position by position; a network of 16 float32 numbers a state, computed in another order at most."""
+    model = network(variant).eval()
+    corrupted = masked_text.tokens.masked_fill(masked_text.is_masked, MASK)
+    for kind, tokens, layer, rows in states_by_kind(EncoderStates(model.encoder, PAD, MASK), masked_text):
+        source = masked_text.tokens if kind == "clean" else corrupted
+        for row in range(2):
+            places = source[row].ne(PAD)
+            if kind == "as_trained" and variant == "mae_lm":
+                places &= ~masked_text.is_masked[row]
+            expected = reference(model.encoder, source[row], places)[layer]
+            is_masked = masked_text.is_masked[row][places]
+            expected = expected[is_masked if tokens == "mask" else ~is_masked]
+            torch.testing.assert_close(rows[: len(expected)], expected, rtol=0, atol=1e-5)
+            rows = rows[len(expected) :]
+        assert len(rows) == 0
+
+
+def reference(encoder, tokens, places):
+    """The encoder's layers on the tokens at some places of one text, as if there were no other texts."""
+    from mae_lm_fairseq.core.packing import layout_of
+
+    positions = torch.arange(len(tokens))[None]
+    layout = layout_of(places[None], positions)
+    with torch.no_grad():
+        embedded = encoder.embed(encoder.embed_tokens(tokens[places]), layout)
+        return encoder.run(list(encoder.layers), embedded, layout)
+
+
+def test_what_is_masked_is_not_seen_as_trained(masked_text):
+    other = masked_text._replace(tokens=masked_text.tokens.masked_fill(masked_text.is_masked, 7))
+    states = states_of("mae_lm")
+    first, second = ({x[:3]: x[3] for x in states_by_kind(states, part)} for part in (masked_text, other))
+    for key, rows in first.items():
+        same = torch.equal(rows, second[key])
+        assert same is (key[0] != "clean" or key[2] == 0), key
+
+
+def test_looking_leaves_mode_and_random_numbers_alone(masked_text):
+    states = states_of("mae_lm")
+    for mode in (True, False):
+        states.encoder.train(mode)
+        before = torch.get_rng_state()
+        once, twice = (list(states_by_kind(states, masked_text)) for _ in range(2))
+        assert torch.equal(torch.get_rng_state(), before)
+        assert all(module.training is mode for module in states.encoder.modules())
+        assert all(torch.equal(a[3], b[3]) for a, b in zip(once, twice, strict=True))
+        assert not any(x[3].requires_grad for x in once)
+
+
+def test_masks_are_a_share_of_what_is_no_special_token():
+    texts = [[*text(length, seed).tolist(), EOS] for seed, length in enumerate((20, 11, 5, 3))]
+    masked = mask_texts(texts, PAD, KEEP, 0.3, seed=1)
+    for row, ids in enumerate(texts):
+        assert masked.tokens[row].tolist() == ids + [PAD] * (21 - len(ids))
+        places = masked.is_masked[row].nonzero().flatten()
+        assert len(places) == round(0.3 * (len(ids) - 2))
+        assert not np.isin(masked.tokens[row][places], [*KEEP, PAD]).any()
+
+
+def test_masks_belong_to_the_text_and_the_seed():
+    texts = [text(20, seed).tolist() for seed in range(6)]
+    whole = mask_texts(texts, PAD, KEEP, 0.3, seed=1).is_masked
+    parts = [mask_texts(texts[k : k + 2], PAD, KEEP, 0.3, seed=1, first=k).is_masked for k in (0, 2, 4)]
+    assert torch.equal(torch.cat(parts), whole)
+    assert not torch.equal(mask_texts(texts, PAD, KEEP, 0.3, seed=2).is_masked, whole)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hugging_face_states_are_those_of_each_text_alone(kind):
+    """Padding changes the order of sums at most: 1e-5 in float32."""
+    model = tiny_model(kind, vocabulary=30, pad=PAD)
+    states = HuggingFaceStates(model, PAD, MASK)
+    assert (states.layers, states.dim, states.max_tokens) == (2, 16, 64)
+    texts = [text(9, seed=1), text(6, seed=2)]
+    found = states(batch(*texts), see_masks=True)
+    assert len(found) == 3
+    for layer, (rows, index) in enumerate(found):
+        assert index.tolist() == [*range(9), *range(9, 15)]
+        with torch.no_grad():
+            alone = [model(ids[None], output_hidden_states=True).hidden_states[layer][0] for ids in texts]
+        torch.testing.assert_close(rows, torch.cat(alone), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_longest_text_of_hugging_face_models(kind):
+    states = HuggingFaceStates(tiny_model(kind, vocabulary=30, pad=PAD), PAD, MASK)
+    assert len(states(text(64)[None], see_masks=True)[0].states) == 64
+    with pytest.raises((IndexError, RuntimeError)):
+        states(text(65)[None], see_masks=True)

@@ -1,0 +1,111 @@
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.experiments import inspection
+from mae_lm_fairseq.experiments.preset_comparison import COMMON_MASKING, Variant, ablations, compare, presets
+from mae_lm_fairseq.experiments.pretraining import training_command
+from mae_lm_fairseq.models.architectures import core_config
+from tests.conftest import ROOT
+from tests.training import parse, set_up
+
+TINY = [*presets("tiny"), *ablations("tiny")]
+
+
+@pytest.mark.parametrize("size", ["tiny", "base"])
+def test_every_row_is_a_network_and_no_two_are_the_same(size):
+    for variants in (presets(size), ablations(size)):
+        seen = []
+        for variant in variants:
+            command = training_command(variant.architecture, Path("data"), Path("out"), 4, 2, 2, *variant.options)
+            cfg = parse(*command[command.index("data") :])
+            masking = [cfg.task[name] for name in (*COMMON_MASKING, "mask_in_encoder")]
+            seen.append((variant.architecture.rpartition("_")[0], core_config(cfg.model), *masking))
+        assert len({variant.name for variant in variants}) == len(set(map(repr, seen))) == len(variants)
+
+
+def test_mask_later_joins_at_each_layer_that_has_one_on_both_sides():
+    joins = [variant.options[1] for variant in presets("small") if "mask_later" in variant.architecture]
+    assert joins == ["1", "2", "3"]
+
+
+def test_decoder_widths_of_base_are_the_papers():
+    widths = [
+        dict(zip(variant.options[::2], variant.options[1::2], strict=True))
+        for variant in ablations("base")
+        if "--decoder-embed-dim" in variant.options
+    ]
+    assert [(row["--decoder-embed-dim"], row["--decoder-attention-heads"]) for row in widths] == [
+        ("512", "8"),
+        ("1024", "16"),
+    ]
+
+
+@pytest.mark.parametrize("variant", TINY, ids=[variant.title for variant in TINY])
+def test_every_row_gives_a_loss(data_bin, variant):
+    _, task, model, _ = set_up(data_bin, "--encoder-layers", "4", *variant.options, arch=variant.architecture)
+    task.load_dataset("valid")
+    # An untrained model knows nothing of 200 words: ln 200 = 5.3, and more as it is wrong with conviction at times.
+    assert 5 < inspection.masked_loss(model.eval(), task) < 7
+
+
+@pytest.fixture(scope="module")
+def table(data_bin, tmp_path_factory):
+    """A comparison of two tiny networks after two updates, and its directory."""
+    out = tmp_path_factory.mktemp("comparison")
+    smaller = ("--encoder-layers", "2", "--encoder-embed-dim", "16", "--encoder-ffn-embed-dim", "32")
+    variants = [
+        Variant("as trained", "mae_lm_tiny", smaller),
+        Variant("more masked", "mae_lm_tiny", (*smaller, "--mask-prob", "0.5")),
+    ]
+    rows = compare(data_bin, variants, 2, out, "Two", jobs=2)
+    return rows, variants, out
+
+
+def test_a_comparison_leaves_its_table_and_does_nothing_twice(table, data_bin):
+    rows, variants, out = table
+    content = json.loads((out / "table.json").read_text())
+    assert [row["title"] for row in content["rows"]] == ["as trained", "more masked"]
+    assert content["versions"].keys() >= {"torch", "fairseq-fixed"}
+    report = (out / "table.md").read_text()
+    for row in rows:
+        assert f"| {row['title']} |" in report
+        assert f"{row['valid_loss']:.3f}" in report
+        assert row["seconds_per_update"] > 0
+        assert row["parameters"] > row["encoder_parameters"]
+    before = [path.stat().st_mtime_ns for path in sorted(out.glob("runs/*/result.json"))]
+    assert compare(data_bin, variants, 2, out, "Two", jobs=2) == rows
+    assert [path.stat().st_mtime_ns for path in sorted(out.glob("runs/*/result.json"))] == before
+    with pytest.raises(UserError, match="another command"):
+        compare(data_bin, variants, 3, out, "Two")
+
+
+def test_losses_are_of_the_same_masked_positions(table, data_bin):
+    _, variants, out = table
+    targets = []
+    for variant in variants:
+        checkpoint = out / "runs" / variant.name / "checkpoints" / "checkpoint_last.pt"
+        _, task = inspection.load(checkpoint, data_bin, **COMMON_MASKING)
+        targets.append([sample["target"].tolist() for sample in map(task.dataset("valid").__getitem__, range(5))])
+        assert task.cfg.mask_prob == 0.15
+    assert targets[0] == targets[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere", "--size", "tiny", "--updates", "2"], "nowhere is no data-bin"),
+        (["DATA", "--size", "huge", "--updates", "2"], "--size huge: the sizes are tiny"),
+        (["DATA", "--size", "tiny", "--updates", "0"], "--updates 0 must be at least 1"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_written(data_bin, tmp_path, monkeypatch, arguments, message):
+    arguments = [str(data_bin) if word == "DATA" else word for word in arguments]
+    monkeypatch.setattr(sys, "argv", ["compare_presets.py", *arguments, "--out", str(tmp_path / "out")])
+    with pytest.raises(UserError, match=message):
+        runpy.run_path(str(ROOT / "scripts" / "compare_presets.py"), run_name="__main__")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,41 @@
+"""Tiny random models of Hugging Face, and directories of them with a tokenizer."""
+
+from pathlib import Path
+
+import torch
+
+KINDS = ("bert", "roberta", "mpnet")
+
+
+def tiny_model(kind: str, vocabulary: int, pad: int, layers: int = 2):
+    """A random model of width 16 for texts of up to 64 tokens, in evaluation mode."""
+    from transformers import AutoConfig, AutoModel
+
+    config = AutoConfig.for_model(
+        kind,
+        vocab_size=vocabulary,
+        hidden_size=16,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        intermediate_size=32,
+        max_position_embeddings=64 if kind == "bert" else 64 + pad + 1,
+        pad_token_id=pad,
+        initializer_range=0.2,
+    )
+    torch.manual_seed(0)
+    return AutoModel.from_config(config).eval()
+
+
+def save_model(directory: Path, kind: str, words: list[str]) -> Path:
+    """The directory of a tiny model, whose tokenizer takes whole words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    special = {"cls_token": "[CLS]", "pad_token": "[PAD]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
+    special["mask_token"] = "[MASK]"
+    vocabulary = {token: number for number, token in enumerate([*special.values(), *words])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(directory)
+    tiny_model(kind, len(vocabulary), pad=1).save_pretrained(directory)
+    return directory

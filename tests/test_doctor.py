@@ -1,0 +1,144 @@
+"""What the doctor finds on machines that are broken in known ways."""
+
+import json
+import sys
+import types
+from importlib import metadata
+
+import pytest
+
+from mae_lm_fairseq import doctor
+
+from .conftest import ROOT
+
+
+def hide(monkeypatch, *names: str):
+    """Packages that are not installed."""
+    version = metadata.version
+
+    def without(name: str) -> str:
+        if name in names:
+            raise metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(metadata, "version", without)
+
+
+def pretend(monkeypatch, name: str, version: str):
+    """A package of another version."""
+    original = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda asked: version if asked == name else original(asked))
+
+
+def test_the_requirements_are_those_of_setup_py():
+    text = (ROOT / "setup.py").read_text()
+    for name, (lowest, too_new) in doctor.REQUIRED.items():
+        wanted = f"{name}{f'>={lowest}' if lowest else ''}{f',<{too_new}' if too_new else ''}"
+        assert f'"{wanted}"' in text
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "state"),
+    [("torch", "2.5.1+cu121", "broken"), ("torch", "2.10.0", "works"), ("numpy", "2.5.0", "broken")],
+)
+def test_versions(monkeypatch, name, version, state):
+    pretend(monkeypatch, name, version)
+    finding = doctor.required(name)
+    assert (finding.state, finding.details) == (state, version)
+    assert (name in finding.remedy) is (state == "broken")
+
+
+def test_missing_packages(monkeypatch):
+    hide(monkeypatch, "fairseq-fixed", "transformers")
+    assert "pip install 'fairseq-fixed>=0.12.3.1'" in doctor.required("fairseq-fixed").remedy
+    assert doctor.optional("transformers").state == "absent"
+
+
+def test_fairseq_of_another_project(monkeypatch):
+    hide(monkeypatch, "fairseq")
+    assert doctor.old_fairseq() is None
+    pretend(monkeypatch, "fairseq", "0.12.2")
+    assert "pip uninstall fairseq" in doctor.old_fairseq().remedy
+
+
+@pytest.fixture
+def broken_module(tmp_path, monkeypatch):
+    """``broken_module(name, line)`` is found first, and says that line when it is imported."""
+
+    def make(name: str, line: str):
+        (tmp_path / f"{name}.py").write_text(line)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    return make
+
+
+def test_torchaudio_of_another_torch(broken_module):
+    broken_module("torchaudio", "raise OSError('undefined symbol')")
+    finding = doctor.torchaudio()
+    assert finding.state == "broken"
+    assert "undefined symbol" in finding.details
+    assert "pip uninstall torchaudio" in finding.remedy
+
+
+def test_apex_of_another_project(broken_module):
+    broken_module("apex", "")
+    assert "pip uninstall apex" in doctor.apex().remedy
+
+
+def test_two_copies(tmp_path, monkeypatch):
+    (tmp_path / "mae_lm_fairseq").mkdir()
+    (tmp_path / "mae_lm_fairseq/__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    finding = doctor.one_copy()
+    assert finding.state == "broken"
+    assert str(tmp_path) in finding.details
+
+
+def test_no_compiler(monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "install one" in doctor.compiler().remedy
+    monkeypatch.setenv("CXX", "sh")
+    monkeypatch.setattr(doctor.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    assert "python3-dev" in doctor.compiler().remedy
+
+
+def test_little_shared_memory(monkeypatch):
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=64 << 20))
+    monkeypatch.setattr(doctor.os.path, "isdir", lambda path: True)
+    assert "--num-workers 0" in doctor.shared_memory().remedy
+
+
+def test_a_driver_without_a_gpu(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert doctor.gpu().state == "broken"
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    assert doctor.gpu().state == "absent"
+
+
+def test_an_examination_that_fails_is_a_finding(monkeypatch, capsys):
+    def gpu():
+        raise ImportError("No module named 'torch'")
+
+    monkeypatch.setattr(doctor, "examinations", lambda: [("GPU", gpu), ("python", doctor.python)])
+    assert doctor.main([]) == 1
+    printed = capsys.readouterr().out
+    assert "broken  GPU: ImportError: No module named 'torch'" in printed
+    assert "-> mend what is broken above first" in printed
+
+
+def test_it_speaks_where_fairseq_is_broken(run_cli, tmp_path):
+    """As a command, with everything else as it is on this machine; nothing but JSON on stdout."""
+    (tmp_path / "fairseq").mkdir()
+    (tmp_path / "fairseq/__init__.py").write_text("raise ValueError('mutable default')")
+    path = f"{tmp_path}:{ROOT}"
+    done = run_cli(["python", "-m", "mae_lm_fairseq.doctor", "--json"], cwd=tmp_path, env={"PYTHONPATH": path})
+    findings = {finding["subject"]: finding for finding in json.loads(done.stdout)}
+    assert done.returncode == 1, done.stderr
+    assert "mutable default" in findings["fairseq-fixed"]["details"]
+    assert findings["mae_lm_fairseq"]["state"] == "broken"
+    assert findings["torch"]["state"] == "works"
+    assert findings["bf16"]["state"] in ("works", "absent")
