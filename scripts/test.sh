@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
-install_environment .venv test,analysis,hf
+install_environment .venv test,analysis,hf,onnx
 
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .

@@ -52,9 +52,9 @@ def _write(prefix: Path, rows: list[list[int]], symbols: int):
         writer.write(np.concatenate(rows), np.array([len(row) for row in rows]))
 
 
-def save_pretrained(path: Path, data_bin: Path, arch: str) -> Path:
+def save_pretrained(path: Path, data_bin: Path, arch: str, *arguments) -> Path:
     """A checkpoint of random weights, as pretraining writes it."""
-    trainer = Trainer(*set_up(data_bin, arch=arch))
+    trainer = Trainer(*set_up(data_bin, *arguments, arch=arch))
     trainer.consolidate_optimizer()
     trainer.save_checkpoint(str(path), {"train_iterator": {"epoch": 1}})
     return path
