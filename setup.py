@@ -25,6 +25,7 @@ setup(
     ],
     extras_require={
         "analysis": ["matplotlib", "scipy", "tensorboardX"],
+        "parquet": ["pyarrow"],
         # transformers reads sentencepiece's models with protobuf, as we do.
         "hf": ["transformers>=4.57", "protobuf"],
         "onnx": ["onnxscript", "onnxruntime"],

@@ -7,6 +7,7 @@ the test sets in the format of the GLUE server. What follows -- goes to fairseq-
 
 import argparse
 import logging
+import sys
 from pathlib import Path
 
 from mae_lm_fairseq.evaluation.glue import FROM_MNLI, TASKS, find_task
@@ -34,7 +35,6 @@ def parser() -> argparse.ArgumentParser:
     add("--skip-malformed", action="store_true", help="leave malformed rows out, of all but test sets")
     add("--jobs", type=positive, default=1, metavar="N", help="runs at the same time (default: %(default)s)")
     add("--threads", type=positive, default=1, metavar="N", help="threads of each run (default: %(default)s)")
-    add("extra", nargs="*", metavar="-- OPTION", help="options of fairseq-train")
     return parser
 
 
@@ -48,7 +48,9 @@ def positive(text: str) -> int:
 
 def main(argv: list[str] | None = None):
     """Run the command."""
-    options = vars(parser().parse_args(argv))
+    words = sys.argv[1:] if argv is None else argv
+    end = words.index("--") if "--" in words else len(words)
+    options = vars(parser().parse_args(words[:end])) | {"extra": words[end + 1 :]}
     # Among fairseq's imports is one that makes the root logger print everything.
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s", force=True)
     options["task"] = find_task(options["task"])

@@ -70,8 +70,12 @@ def set_up_finetuning(data: Path, *arguments, arch: str = "mae_lm_tiny", classes
 
 def finetune(data: Path, save: Path, *arguments, arch: str = "mae_lm_tiny", classes: int = 2) -> dict:
     """Train as ``fairseq-train`` does, and return what the last checkpoint holds."""
-    options = [*FINETUNING, *SHAPE, "--arch", arch, "--num-classes", classes, "--save-dir", save, *arguments]
+    train_here(data, *FINETUNING, *SHAPE, "--arch", arch, "--num-classes", classes, "--save-dir", save, *arguments)
+    return torch.load(save / "checkpoint_last.pt", weights_only=True)
+
+
+def train_here(*arguments):
+    """``fairseq-train`` with these arguments, in this process."""
     metrics.reset()
     checkpoint_utils.save_checkpoint.__dict__.pop("best", None)
-    train.main(parse(data, *options))
-    return torch.load(save / "checkpoint_last.pt", weights_only=True)
+    train.main(parse(*arguments))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from mae_lm_fairseq.evaluation import glue_report
 from mae_lm_fairseq.recipes.pretrain import complete, understand
 
 from .conftest import ROOT
@@ -29,14 +30,11 @@ ELSEWHERE = ["scripts/quickstart.sh\n", "scripts/test.sh\n"]
 [BUNDLE] = [block for block in BLOCKS if "scripts/bundle.py" in block]
 PYTHON = re.findall(r"^```python\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
 [LOAD, LOAD_FINE_TUNED] = [block for block in PYTHON if "MAELMModel.from_pretrained" in block]
+GLUE = [block for block in BLOCKS if "glue" in block]
 # tests/end_to_end/test_hugging_face.py runs them.
 HUGGING_FACE = [block for block in BLOCKS if "_hf.py" in block or "imported/tokenizer" in block]
-SHORT = [
-    block
-    for block in BLOCKS
-    if "scripts/pretrain.sh" not in block
-    and block not in (HYDRA, PLAN, LAUNCH, SPEED, BUNDLE, *ELSEWHERE, *HUGGING_FACE)
-]
+NOT_SHORT = (HYDRA, PLAN, LAUNCH, SPEED, BUNDLE, *GLUE, *ELSEWHERE, *HUGGING_FACE)
+SHORT = [block for block in BLOCKS if "scripts/pretrain.sh" not in block and block not in NOT_SHORT]
 
 
 def test_blocks_are_found():
@@ -111,6 +109,15 @@ def test_fine_tuned_bundles_load(bundles, tmp_path, monkeypatch, capsys):
     probabilities, answer = capsys.readouterr().out.splitlines()
     assert probabilities.startswith("tensor([[0.")
     assert answer in "It rains, and the wind is cold."
+
+
+def test_finetuning_and_its_report_are_understood():
+    finetune, report = (shlex.split(block.replace("\\\n", " ")) for block in GLUE)
+    options = runpy.run_path(str(ROOT / finetune[0]))["parser"]().parse_args(finetune[1:])
+    assert (options.task, options.seeds) == ("RTE", 5)
+    assert (options.glue_dir, options.tokenizer) == (Path("GLUE"), Path("data-bin"))
+    assert report[:3] == ["python", "-m", glue_report.__name__]
+    assert len(glue_report.parser().parse_args(report[3:]).results) == 3
 
 
 def run_block(block, run_cli, directory):

@@ -170,7 +170,7 @@ METRICS = {
     "pearson": _correlation("pearsonr"),
     "spearman": _correlation("spearmanr"),
 }
-"""(predictions, true values) -> value, by scikit-learn and scipy (the extra "finetuning")."""
+"""(predictions, true values) -> value, by scikit-learn and scipy, which come with fairseq."""
 
 
 def predictions(task: Task, logits: np.ndarray) -> np.ndarray:

@@ -65,7 +65,7 @@ def difference(ours: Summary, theirs: Summary) -> Difference:
     mean = ours.mean - theirs.mean
     if ours.std is None or theirs.std is None:
         return Difference(mean, None, None, None)
-    from scipy.stats import t  # comes with the extra "finetuning"
+    from scipy.stats import t
 
     squares = [side.std**2 / len(side.values) for side in (ours, theirs)]
     error = math.sqrt(sum(squares))

@@ -228,12 +228,13 @@ def tidy(runs: Sequence[Run]):
     """Keep of each finished run its best checkpoint, without the optimizer's state."""
     for run in runs:
         kept = best_checkpoint(run)
-        for other in kept.parent.glob("*.pt"):
-            if other != kept:
-                other.unlink()
-        state = torch.load(kept, weights_only=True)
-        if state.pop("last_optimizer_state", None) is not None:
+        others = [path for path in kept.parent.glob("*.pt") if path != kept]
+        if others:  # else it was done before
+            state = torch.load(kept, weights_only=True)
+            state.pop("last_optimizer_state", None)
             checkpoint_utils.torch_persistent_save(state, str(kept))
+        for path in others:
+            path.unlink()
 
 
 def claim(out: Path, options: dict[str, Any]):

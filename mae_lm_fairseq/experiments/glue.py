@@ -223,6 +223,8 @@ def report(content: dict, summaries: dict[float, dict[str, Summary]]) -> str:
     ]
     for lr, of_lr in summaries.items():
         for name, summary in of_lr.items():
+            if name == "score" and len(of_lr) == 2:
+                continue  # that of the only metric again
             values = ", ".join(f"{value:.1f}" for value in summary.values)
             lines.append(f"| {lr:g} | {name} | {summary} | {values} |")
     sets = "; ".join(

@@ -32,7 +32,7 @@ def logits(model: torch.nn.Module, task, split: str) -> np.ndarray:
         raise UserError(f"the model has no head {head}")
     task.load_dataset(split)
     dataset = task.dataset(split)
-    order = np.argsort(dataset.sizes, kind="stable")
+    order = np.argsort([dataset.num_tokens(row) for row in range(len(dataset))], kind="stable")
     device = next(model.parameters()).device
     results = np.empty((len(dataset), task.cfg.num_classes), dtype=np.float32)
     for start in range(0, len(order), BATCH):

@@ -5,6 +5,7 @@ command keeps (``fairseq-train``: ``checkpoint_last.pt``). Results are written b
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments.progress import progress_bar
@@ -120,6 +122,7 @@ class _Process:
         self.run.result.unlink(missing_ok=True)
         limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(self.threads))
         with open(self.run.log, "ab") as log:
+            _wait_for_orphan(self.run, log)
             # A session of its own: Ctrl-C reaches the runner only, which then ends the run and all that it started.
             self.handle = subprocess.Popen(
                 self.run.command, stdout=log, stderr=log, env=os.environ | limits, start_new_session=True
@@ -198,6 +201,21 @@ class _Display:
 
     def _done(self) -> float:
         return sum(1.0 if run.result.exists() else run.share_done(run) for run in self.runs)
+
+
+def _wait_for_orphan(run: Run, log: BinaryIO) -> None:
+    """Wait for a process of this run that outlived its killed runner: two would write to the same checkpoints.
+
+    Every process of a run holds a lock on the run's log, which ends with the last of them. Not every file system has
+    locks.
+    """
+    try:
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"{run.name}: still going on, started by a runner that was killed; waiting for its end", flush=True)
+        fcntl.flock(log, fcntl.LOCK_EX)
+    except OSError:
+        pass
 
 
 def _end(log: Path) -> str:

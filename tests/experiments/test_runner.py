@@ -1,8 +1,10 @@
+import fcntl
 import json
 import multiprocessing
 import os
 import re
 import signal
+import subprocess
 import sys
 import textwrap
 import time
@@ -170,3 +172,16 @@ def test_progress_inside_a_run_is_shown(run, capsys, monkeypatch):
     run_all([training])
     assert re.search(r"75%\|.*left, training 75%", capsys.readouterr().out)
     assert updates_done(max_update=20)(training) == 1.0
+
+
+def test_what_outlived_a_killed_runner_is_waited_for(run, capsys):
+    """Two processes would write to the same checkpoints."""
+    again = run("again", "import sys, pathlib; print(pathlib.Path(sys.argv[1], 'done').exists());" + leave("here"))
+    with open(again.log, "ab") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        finish = f"import pathlib, time; time.sleep(1.5); pathlib.Path({str(again.log.with_name('done'))!r}).touch()"
+        orphan = subprocess.Popen([sys.executable, "-c", finish], stdout=log, stderr=log)
+    run_all([again])
+    assert orphan.wait() == 0
+    assert again.log.read_text() == "True\nsaid here\n"
+    assert "again: still going on" in capsys.readouterr().out

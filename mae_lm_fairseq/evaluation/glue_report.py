@@ -1,0 +1,128 @@
+"""Several models on GLUE beside each other: the papers' table, differences with their intervals, and a dot plot.
+
+``python -m mae_lm_fairseq.evaluation.glue_report MAE-LM=DIR RoBERTa=DIR scratch=DIR --out DIR``, where each DIR is the
+``--out`` of scripts/finetune_glue.py or holds those of several tasks; a label may be given more than once.
+"""
+
+import argparse
+import logging
+from pathlib import Path
+
+from mae_lm_fairseq.analysis.figures import plot_seeds
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.evaluation.glue import TASKS, glue_average, read_results
+from mae_lm_fairseq.evaluation.seeds import Summary, difference
+
+COLUMNS = ("MNLI", "QQP", "QNLI", "SST-2", "CoLA", "RTE", "MRPC", "STS-B", "WNLI")
+"""In the order of RoBERTa's and MAE-LM's tables, WNLI, which these leave out, behind."""
+
+Table = dict[str, dict[str, dict[str, Summary]]]
+"""Summaries by the model's label, task and metric."""
+
+
+def read_table(arguments: list[str]) -> Table:
+    """The results named as LABEL=DIR.
+
+    Raises:
+        UserError: an argument has another form, a directory no results, or a label two for one task.
+    """
+    table: Table = {}
+    for argument in arguments:
+        label, equals, directory = argument.partition("=")
+        if not (label and equals and directory):
+            raise UserError(f"{argument}: give LABEL=DIR")
+        for result in read_results(Path(directory)):
+            row = table.setdefault(label, {})
+            if result["task"] in row:
+                raise UserError(f"{directory}: {label} has results of {result['task']} already")
+            row[result["task"]] = {name: Summary(**summary) for name, summary in result["metrics"].items()}
+    return table
+
+
+def tasks_of(table: Table) -> list[str]:
+    """The tasks that any model has results of, in the papers' order."""
+    return [task for task in COLUMNS if any(task in row for row in table.values())]
+
+
+def markdown(table: Table) -> str:
+    """The papers' table of medians, and how far each model is from the last one."""
+    tasks = tasks_of(table)
+    names = [_title(task) for task in tasks]
+    lines = [
+        "# GLUE, development sets",
+        "",
+        "Medians over the seeds, in per cent. AVG is GLUE's: the mean over the tasks of the mean of a task's metrics.",
+        "",
+        f"| model | {' | '.join(names)} | AVG | seeds |",
+        "| --- |" + " --- |" * (len(tasks) + 2),
+    ]
+    for label, row in table.items():
+        cells = [_cell(row[task]) if task in row else "-" for task in tasks]
+        complete = len(row) == len(tasks)
+        average = f"{glue_average({task: row[task]['score'].median for task in row}):.1f}" if complete else "-"
+        seeds = sorted({len(of_task["score"].values) for of_task in row.values()})
+        lines.append(f"| {label} | {' | '.join(cells)} | {average} | {', '.join(map(str, seeds))} |")
+    return "\n".join([*lines, *_differences(table, tasks), ""])
+
+
+def _title(task: str) -> str:
+    return f"{task} ({'m/mm' if task == 'MNLI' else '/'.join(TASKS[task].metrics)})"
+
+
+def _cell(summaries: dict[str, Summary]) -> str:
+    return "/".join(f"{summary.median:.1f}" for name, summary in summaries.items() if name != "score")
+
+
+def _differences(table: Table, tasks: list[str]) -> list[str]:
+    """Each model against the last one, by the mean over the seeds of a task's score."""
+    if len(table) < 2:
+        return []
+    *others, (base, of_base) = table.items()
+    lines = [
+        "",
+        f"Mean score above that of {base}, with Welch's 95 % interval:",
+        "",
+        f"| model | {' | '.join(tasks)} |",
+        "| --- |" + " --- |" * len(tasks),
+    ]
+    for label, row in others:
+        both = [task in row and task in of_base for task in tasks]
+        cells = [
+            str(difference(row[task]["score"], of_base[task]["score"])) if known else "-"
+            for task, known in zip(tasks, both, strict=True)
+        ]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return lines
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mae_lm_fairseq.evaluation.glue_report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("results", nargs="+", metavar="LABEL=DIR")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    return parser
+
+
+def main(argv: list[str] | None = None):
+    """Write ``glue.md`` and ``glue.png``."""
+    options = parser().parse_args(argv)
+    # Among fairseq's imports is one that makes the root logger print everything.
+    logging.basicConfig(level=logging.WARNING, force=True)
+    table = read_table(options.results)
+    options.out.mkdir(parents=True, exist_ok=True)
+    text = markdown(table)
+    (options.out / "glue.md").write_text(text, encoding="utf-8")
+    scores = {
+        _title(task): {label: row[task]["score"].values for label, row in table.items() if task in row}
+        for task in tasks_of(table)
+    }
+    plot_seeds(options.out / "glue.png", "GLUE, development sets", scores)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

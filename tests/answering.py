@@ -1,0 +1,73 @@
+"""Made-up questions with their tokenizer, and fine-tuning on them in this process."""
+
+import json
+import random
+import shlex
+from pathlib import Path
+
+import torch
+from fairseq import tasks
+
+from mae_lm_fairseq.data.preparation import DICTIONARY, MODEL
+from mae_lm_fairseq.data.tokenizer import Tokenizer, train_model
+
+from .finetuning import SHAPE
+from .training import parse
+
+NAMES = ["Anna", "Börje", "Chloé", "Dmitri", "Elif", "Fatima", "Görkem", "Hana"]
+PLACES = ["Örebro", "Paris", "New York", "Ulm", "Ankara", "São Paulo", "Köln", "Łódź"]
+YEARS = ["1848", "1½", "2001", "1912", "10,000", "1066", "1999", "1789"]
+OPTIONS = shlex.split(
+    "--task question_answering --criterion question_answering --tokens-per-sample 64 --doc-stride 16 "
+    "--max-positions 64 --cpu --optimizer fused_adamw --lr 1e-3 --batch-size 8 --num-workers 0"
+)
+
+
+def write_tokenizer(directory: Path) -> Path:
+    """A data-bin without data, for the words of the questions."""
+    directory.mkdir(parents=True)
+    text = [f"{context(number)} {question}" for number in range(8) for question, _ in questions(number)]
+    (directory / MODEL).write_bytes(train_model(text, 200, 1.0))
+    Tokenizer(directory / MODEL).write_dictionary(directory / DICTIONARY)
+    return directory
+
+
+def context(number: int) -> str:
+    """Three sentences about one person, in an order that depends on the number."""
+    name, place, year = NAMES[number], PLACES[number], YEARS[number]
+    sentences = [f"{name} lives in {place}.", f"The year was {year}.", "Nothing else is known … 😀 ﬁn."]
+    random.Random(number).shuffle(sentences)
+    return "  ".join(sentences)
+
+
+def questions(number: int) -> list[tuple[str, str]]:
+    """Questions about it, and their answers."""
+    return [(f"Where does {NAMES[number]} live?", PLACES[number]), (f"When was {NAMES[number]} there?", YEARS[number])]
+
+
+def write_squad(path: Path, version_2: bool = False, people: int = 8) -> Path:
+    """A file in SQuAD's JSON, an article a person; in 2.0 with one more question each, which has no answer."""
+    articles = []
+    for number in range(people):
+        text = context(number)
+        asked = [
+            {"question": question, "answers": [{"text": answer, "answer_start": text.index(answer)}]}
+            for question, answer in questions(number)
+        ]
+        if version_2:
+            asked = [{**each, "is_impossible": False} for each in asked]
+            asked.append({"question": f"Why does {NAMES[number]} live?", "answers": [], "is_impossible": True})
+        qas = [{"id": f"{number}-{index}", **each} for index, each in enumerate(asked)]
+        articles.append({"title": NAMES[number], "paragraphs": [{"context": text, "qas": qas}]})
+    content = {"version": "v2.0" if version_2 else "1.1", "data": articles}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def set_up_answering(data_bin: Path, squad: Path, *arguments, arch: str = "mae_lm_tiny"):
+    """Configuration, task, model and criterion for a file of questions and further options."""
+    files = ["--train-file", squad, "--valid-file", squad]
+    cfg = parse(data_bin, *OPTIONS, *SHAPE, *files, "--arch", arch, *arguments)
+    task = tasks.setup_task(cfg.task)
+    torch.manual_seed(1)
+    return cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion)

@@ -1,0 +1,83 @@
+"""From a file of questions to the number in the table, through the command."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mae_lm_fairseq.evaluation import squad_metrics
+from mae_lm_fairseq.experiments.squad import Options, finetune
+
+from ..answering import write_squad, write_tokenizer
+
+ROOT = Path(__file__).parent.parent.parent
+# Enough of a network to learn sixteen answers by heart in a few seconds.
+LEARN_BY_HEART = ["--encoder-layers", "2", "--dropout", "0", "--attention-dropout", "0"]
+LEARN_BY_HEART += ["--max-update", "100", "--total-num-update", "300", "--save-interval-updates", "50"]
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    """Tokenizer and questions."""
+    directory = tmp_path_factory.mktemp("squad")
+    return {"tokenizer": write_tokenizer(directory / "data-bin"), "train": write_squad(directory / "squad.json")}
+
+
+def options(given, out):
+    return {
+        "train": given["train"],
+        "dev": given["train"],
+        "tokenizer": given["tokenizer"],
+        "out": out,
+        "arch": "mae_lm_tiny",
+        "seeds": 1,
+        "learning_rates": [1e-3],
+        "tokens_per_sample": 64,
+    }
+
+
+def start_command(given, out) -> subprocess.Popen:
+    words = [sys.executable, ROOT / "scripts" / "finetune_squad.py", "--checkpoint", "none"]
+    for name, value in options(given, out).items():
+        words += [f"--{name.replace('_', '-')}", *(value if isinstance(value, list) else [value])]
+    return subprocess.Popen(
+        [str(word) for word in [*words, "--", *LEARN_BY_HEART]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def kill_with_children(process: subprocess.Popen):
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for pid in (process.pid, *map(int, children)):
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_answers_are_learned_by_heart_and_sigkill_changes_nothing(given, tmp_path, capsys):
+    through = finetune(Options(checkpoint=None, extra=LEARN_BY_HEART, **options(given, tmp_path / "through")))
+    assert through["metrics"]["exact_match"]["values"] == [100.0]
+    assert json.loads((tmp_path / "through" / "results.json").read_text()) == through
+    assert "| 0.001 | exact_match | 100.0 (one seed) | 100.0 |" in (tmp_path / "through" / "report.md").read_text()
+    capsys.readouterr()
+    squad_metrics.main([str(given["train"]), str(tmp_path / "through" / "predictions.json")])
+    assert json.loads(capsys.readouterr().out) == {"exact_match": 100.0, "f1": 100.0}
+
+    out = tmp_path / "killed"
+    killed = start_command(given, out)
+    saved = out / "runs" / "lr0.001-seed1" / "checkpoints" / "checkpoint_last.pt"
+    deadline = time.monotonic() + 60
+    while not saved.exists():
+        assert killed.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    kill_with_children(killed)
+    assert not (out / "results.json").exists()
+    again = finetune(Options(checkpoint=None, extra=LEARN_BY_HEART, **options(given, out)))
+    assert again == through
+    assert "Loaded checkpoint" in (out / "runs" / "lr0.001-seed1" / "result.log").read_text()
+    for name in ("predictions.json", "nbest.json", "na_prob.json", "report.md"):
+        assert (out / name).read_bytes() == (tmp_path / "through" / name).read_bytes()
