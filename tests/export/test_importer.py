@@ -1,5 +1,6 @@
 """Import of stock directories and of fairseq's RoBERTa."""
 
+import contextlib
 import json
 import pickle
 from argparse import Namespace
@@ -163,18 +164,17 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
 def test_code_in_a_directory_is_not_run(tmp_path):
     """transformers would ask on the terminal whether to run it."""
     stock(tmp_path / "stock", "roberta")
-    path = tmp_path / "stock" / "tokenizer_config.json"
-    settings = {
-        **json.loads(path.read_text()),
-        "tokenizer_class": "Evil",
-        "auto_map": {"AutoTokenizer": [None, "evil.Evil"]},
-    }
-    path.write_text(json.dumps(settings))
-    (tmp_path / "stock" / "evil.py").write_text("raise SystemExit('the code in the directory ran')")
-    with pytest.raises(
-        UserError, match=r"transformers cannot load configuration and tokenizer: .*evil|trust_remote_code"
+    evil = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": [None, "evil.Evil"]}}
+    for name, additions in (
+        ("tokenizer_config.json", evil),
+        ("config.json", {"auto_map": {"AutoConfig": "evil.Evil"}}),
     ):
+        path = tmp_path / "stock" / name
+        path.write_text(json.dumps({**json.loads(path.read_text()), **additions}))
+    (tmp_path / "stock" / "evil.py").write_text(f"open({str(tmp_path / 'it ran')!r}, 'w')\nclass Evil: pass\n")
+    with contextlib.suppress(UserError):  # or the stock class in its place
         import_foreign(tmp_path / "stock", "mae_lm")
+    assert not (tmp_path / "it ran").exists()
 
 
 def fairseq_roberta(directory, classes=0):
