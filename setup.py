@@ -34,6 +34,7 @@ setup(
             "pytest-xdist",
             "coverage>=7.10",
             "hypothesis",
+            "pyarrow",
             "ruff",
             "sentence-transformers",
             "torchmetrics",
