@@ -11,12 +11,12 @@ from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation import glue_report
 from mae_lm_fairseq.evaluation.glue import TASKS, predictions
 from mae_lm_fairseq.evaluation.seeds import summarise
-from mae_lm_fairseq.experiments import glue, prediction
+from mae_lm_fairseq.experiments import finetuning, prediction
 from mae_lm_fairseq.experiments.finetuning import Sweep
 from mae_lm_fairseq.experiments.glue import Options, finetune
 from mae_lm_fairseq.experiments.runner import write_json
 
-from ..finetuning import save_pretrained, train_here
+from ..finetuning import run_runs_here, save_pretrained
 from ..glue import make_rows, write_official, write_tokenizer
 
 ARCHITECTURES = ["mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_cross_tiny", "mae_lm_mask_later_tiny"]
@@ -45,18 +45,17 @@ def glue_dir(tmp_path_factory):
 def options(tokenizer, checkpoints, glue_dir, tmp_path, monkeypatch):
     """Three updates from MAE-LM on RTE, in this process."""
 
-    def run_here(runs, jobs, threads):
-        results = []
-        for run in runs:
-            train_here(*run.command[3:])
-            results.append(run.read_result(run))
-        return results
-
-    monkeypatch.setattr(glue, "run_all", run_here)
+    monkeypatch.setattr(finetuning, "run_all", run_runs_here)
     return Options(
-        TASKS["RTE"], glue_dir, checkpoints["mae_lm_tiny"], tokenizer, tmp_path / "out", seeds=1, max_updates=3,
+        task=TASKS["RTE"],
+        glue_dir=glue_dir,
+        checkpoint=checkpoints["mae_lm_tiny"],
+        tokenizer=tokenizer,
+        out=tmp_path / "out",
+        seeds=1,
+        max_updates=3,
         learning_rates=[1e-3],
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
