@@ -26,7 +26,17 @@ setup(
     extras_require={
         "analysis": ["matplotlib", "scipy", "tensorboardX"],
         "parquet": ["pyarrow"],
-        "hf": ["transformers>=4.57"],
-        "test": ["pytest", "pytest-xdist", "hypothesis", "ruff", "torchmetrics"],
+        # transformers reads sentencepiece's models with protobuf, as we do.
+        "hf": ["transformers>=4.57", "protobuf"],
+        "onnx": ["onnxscript", "onnxruntime"],
+        "test": [
+            "pytest",
+            "pytest-xdist",
+            "coverage>=7.10",
+            "hypothesis",
+            "ruff",
+            "sentence-transformers",
+            "torchmetrics",
+        ],
     },
 )

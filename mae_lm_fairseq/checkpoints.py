@@ -1,9 +1,12 @@
-"""Which checkpoint a killed run goes on from: the newest that is whole.
+"""Which checkpoint a killed run goes on from, the newest that is whole, and from which batch.
 
 fairseq writes a checkpoint under its own name (``checkpoint_1_500.pt``, ``checkpoint2.pt``, ``checkpoint_best.pt``) and
 copies it to ``checkpoint_last.pt``, from which the next start goes on. A kill between the two leaves an older
 ``checkpoint_last.pt``, or none; a failing disk leaves a damaged one. Then the checkpoint of the most updates that is
 whole takes its place. A ``--restore-file`` that the user names is never exchanged for another.
+
+fairseq counts the batches of an epoch that each process has had. With another number of processes the count stands for
+another place in the epoch, so it is converted.
 """
 
 import logging
@@ -18,10 +21,11 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
+from fairseq.trainer import Trainer
 
 from mae_lm_fairseq import compat
 from mae_lm_fairseq.errors import RefusedFile, UserError
-from mae_lm_fairseq.patching import wrap
+from mae_lm_fairseq.patching import replaced, wrap
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +33,7 @@ logger = logging.getLogger(__name__)
 def apply() -> None:
     """Lets fairseq's trainer go on from the newest whole checkpoint. A second call changes nothing."""
     wrap(checkpoint_utils, "load_checkpoint", _load_newest_checkpoint)
+    wrap(Trainer, "load_checkpoint", _load_with_position)
 
 
 def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Any, **kwargs) -> Any:
@@ -38,7 +43,42 @@ def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Any, **kwargs) ->
         if trainer.data_parallel_world_size > 1:  # the others wait
             group = trainer.data_parallel_process_group
             distributed_utils.broadcast_object("restored", src_rank=0, group=group, dist_device=trainer.device)
-    return load(cfg, trainer, **kwargs)
+    try:
+        return load(cfg, trainer, **kwargs)
+    except RuntimeError as error:
+        if "dataloader mismatch" not in str(error):
+            raise
+        raise UserError(
+            "the epoch of the checkpoint has more batches than that of these data and options; go on with the ones "
+            "that it was trained with, or add --reset-dataloader to begin with the first epoch again"
+        ) from error
+
+
+def _load_with_position(load: Callable, trainer: Trainer, *args, **kwargs) -> Any:
+    read = checkpoint_utils.load_checkpoint_to_cpu
+
+    def read_and_convert(*args, **kwargs) -> dict[str, Any]:
+        state = read(*args, **kwargs)
+        convert_position(state, trainer.cfg.distributed_training.distributed_world_size)
+        return state
+
+    with replaced(checkpoint_utils, "load_checkpoint_to_cpu", read_and_convert):
+        return load(trainer, *args, **kwargs)
+
+
+def convert_position(state: dict[str, Any], processes: int) -> None:
+    """Makes the position in the epoch one for ``processes`` processes, which batches are dealt out to in turn.
+
+    Where the batches that were had cannot be divided by the processes, some of the last ones come again.
+    """
+    position = state.get("extra_state", {}).get("train_iterator", {})
+    if not position.get("iterations_in_epoch") or state.get("cfg") is None:
+        return
+    before = state["cfg"]["distributed_training"]["distributed_world_size"]
+    if before != processes:
+        had = position["iterations_in_epoch"] * before
+        position["iterations_in_epoch"] = had // processes
+        logger.info("%d processes go on where %d were; %d batches come again", processes, before, had % processes)
 
 
 def _is_ours_to_choose(cfg: Any, trainer: Any) -> bool:

@@ -100,7 +100,10 @@ def read_checkpoints_as_data() -> None:
 
 def _load_checkpoint_as_data(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
     with replaced(torch, "load", functools.partial(_load_weights_only, torch.load, path)):
-        return load(path, *args, **kwargs)
+        try:
+            return load(path, *args, **kwargs)
+        except (KeyError, IndexError, TypeError, AttributeError) as error:  # what fairseq expects of older ones
+            raise UserError(f"{path} is not a checkpoint of fairseq: it has no {error}") from error
 
 
 def _load_weights_only(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
@@ -357,10 +360,28 @@ def check_settings(cfg: Any) -> None:
     if isinstance(cfg, Namespace):
         cfg = convert_namespace_to_omegaconf(cfg)
     _check_one_copy(cfg.common.user_dir)
+    _check_numbers(cfg)
     _check_processes(cfg)
     _check_precision(cfg)
     _check_checkpoints_exist(cfg)
     _check_save_dir(cfg.checkpoint)
+
+
+_LEAST = {
+    "common": {"seed": 0, "log_interval": 1},
+    "dataset": {"batch_size": 1, "max_tokens": 1, "num_workers": 0},
+    "optimization": {"lr": 0, "clip_norm": 0, "update_freq": 1, "max_update": 0},
+}
+
+
+def _check_numbers(cfg: Any) -> None:
+    """Numbers out of range, which end in tracebacks of NumPy, torch and fairseq, or in training without an effect."""
+    for section, limits in _LEAST.items():
+        for name, least in limits.items():
+            value = cfg[section][name]
+            for number in value if OmegaConf.is_list(value) else [value]:
+                if number is not None and not least <= number < float("inf"):
+                    raise UserError(f"--{name.replace('_', '-')} {number} must be a number from {least} on")
 
 
 def _check_processes(cfg: Any) -> None:

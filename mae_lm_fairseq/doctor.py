@@ -28,10 +28,11 @@ REQUIRED = {
     "numpy": ("1.24", "2.5"),
     "fairseq-fixed": ("0.12.3.1", None),
     "sentencepiece": ("0.2.0", None),
+    "safetensors": (None, None),
     "tqdm": (None, None),
 }
 """Lowest version, and the first that is too new; the same as in setup.py."""
-OPTIONAL = ("transformers", "safetensors", "scipy", "matplotlib", "tensorboardX")
+OPTIONAL = ("transformers", "pyarrow", "scipy", "matplotlib", "tensorboardX")
 LEAST_SHARED_MEMORY = 256 << 20
 
 

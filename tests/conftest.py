@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from .bundles import bundles, checkpoints, text_data  # noqa: F401  fixtures
+
 ROOT = Path(__file__).parent.parent
 
 torch.set_num_threads(1)

@@ -52,9 +52,9 @@ def _write(prefix: Path, rows: list[list[int]], symbols: int):
         writer.write(np.concatenate(rows), np.array([len(row) for row in rows]))
 
 
-def save_pretrained(path: Path, data_bin: Path, arch: str) -> Path:
+def save_pretrained(path: Path, data_bin: Path, arch: str, *arguments) -> Path:
     """A checkpoint of random weights, as pretraining writes it."""
-    trainer = Trainer(*set_up(data_bin, arch=arch))
+    trainer = Trainer(*set_up(data_bin, *arguments, arch=arch))
     trainer.consolidate_optimizer()
     trainer.save_checkpoint(str(path), {"train_iterator": {"epoch": 1}})
     return path
@@ -81,8 +81,8 @@ def train_here(*arguments):
     train.main(parse(*arguments))
 
 
-def run_runs_here(runs, jobs, threads) -> list[dict]:
-    """``run_all`` in this process, for tests to put in its place."""
+def run_here(runs, jobs: int, threads: int) -> list[dict]:
+    """``run_all`` of the runner, with every ``fairseq-train`` in this process."""
     results = []
     for run in runs:
         train_here(*run.command[3:])

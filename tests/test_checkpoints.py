@@ -8,7 +8,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
-from mae_lm_fairseq.checkpoints import restore_last, saved_updates
+from mae_lm_fairseq.checkpoints import convert_position, restore_last, saved_updates
 from mae_lm_fairseq.errors import RefusedFile, UserError
 
 
@@ -140,3 +140,16 @@ def test_a_file_in_the_older_format(run):
     cut(run / "checkpoint_last.pt")
     restore_last(run)
     assert saved_updates(run / "checkpoint_last.pt") == 30
+
+
+@pytest.mark.parametrize(
+    ("before", "iterations", "now", "expected"),
+    [(1, 30, 2, 15), (2, 15, 1, 30), (3, 5, 2, 7), (2, 7, 2, 7), (4, 0, 2, 0)],
+)
+def test_the_position_in_the_epoch_fits_another_number_of_processes(before, iterations, now, expected):
+    state = {
+        "cfg": {"distributed_training": {"distributed_world_size": before}},
+        "extra_state": {"train_iterator": {"epoch": 2, "iterations_in_epoch": iterations}},
+    }
+    convert_position(state, now)
+    assert state["extra_state"]["train_iterator"] == {"epoch": 2, "iterations_in_epoch": expected}

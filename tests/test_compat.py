@@ -144,6 +144,13 @@ class TestReading:
             checkpoint_utils.load_checkpoint_to_cpu.__wrapped__(str(path))
         assert proof.exists()
 
+    def test_something_that_fairseq_takes_for_an_older_checkpoint(self, tmp_path):
+        path = str(tmp_path / "checkpoint.pt")
+        torch.save({name: value for name, value in STATE.items() if name != "optimizer_history"}, path)
+        assert "not a checkpoint of fairseq" in refusal(checkpoint_utils.load_checkpoint_to_cpu, path)
+        with pytest.raises(KeyError):
+            checkpoint_utils.load_checkpoint_to_cpu.__wrapped__(path)
+
     def test_builds_of_fairseq_that_allow_code(self, tmp_path):
         torch.save({**STATE, "best": SimpleNamespace()}, tmp_path / "checkpoint.pt")
 
@@ -300,6 +307,19 @@ class TestSettings:
         cfg = config("--bf16")
         cfg = OmegaConf.create({"common": cfg.common, "model": {"autocast": "bf16"}})
         assert "--bf16 and --autocast bf16" in refusal(compat._check_precision, cfg)
+
+    @pytest.mark.parametrize(
+        ("option", "value"),
+        [
+            *(("--seed", "-1"), ("--batch-size", "0"), ("--num-workers", "-1"), ("--lr", "nan"), ("--lr", "inf")),
+            *(("--clip-norm", "-0.5"), ("--update-freq", "0"), ("--log-interval", "0"), ("--max-update", "-1")),
+        ],
+    )
+    def test_numbers_out_of_range(self, option, value):
+        started = []
+        message = refusal(distributed_utils.call_main, config(option, value), started.append)
+        assert message.startswith(f"error: {option} {value}")
+        assert not started
 
     def test_half_precision_with_gpu(self, monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

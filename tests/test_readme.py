@@ -29,14 +29,15 @@ ELSEWHERE = ["scripts/quickstart.sh\n", "scripts/test.sh\n"]
 [SPEED] = [block for block in BLOCKS if "scripts/benchmark.py" in block]
 [RANKS] = [block for block in BLOCKS if "scripts/effective_rank.py" in block]
 [LAUNCH] = [block for block in BLOCKS if "scripts/launch_cpu.py" in block]
+[BUNDLE] = [block for block in BLOCKS if "scripts/bundle.py" in block]
+PYTHON = re.findall(r"^```python\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+[LOAD, LOAD_FINE_TUNED] = [block for block in PYTHON if "MAELMModel.from_pretrained" in block]
 GLUE = [block for block in BLOCKS if "glue" in block]
 SQUAD = [block for block in BLOCKS if "squad" in block]
-SHORT = [
-    block
-    for block in BLOCKS
-    if "scripts/pretrain.sh" not in block
-    and block not in (HYDRA, PLAN, LAUNCH, RANKS, SPEED, *GLUE, *SQUAD, *ELSEWHERE)
-]
+# tests/end_to_end/test_hugging_face.py runs them.
+HUGGING_FACE = [block for block in BLOCKS if "_hf.py" in block or "imported/tokenizer" in block]
+NOT_SHORT = (HYDRA, PLAN, LAUNCH, RANKS, SPEED, BUNDLE, *GLUE, *SQUAD, *ELSEWHERE, *HUGGING_FACE)
+SHORT = [block for block in BLOCKS if "scripts/pretrain.sh" not in block and block not in NOT_SHORT]
 
 
 def test_blocks_are_found():
@@ -86,6 +87,31 @@ def test_several_processes_train(run_cli, data_bin, tmp_path):
     trained = torch.load(tmp_path / "checkpoints" / "two" / "checkpoint_last.pt", weights_only=False)  # our own
     assert trained["optimizer_history"][-1]["num_updates"] == 2
     assert trained["cfg"]["distributed_training"]["distributed_world_size"] == 2
+
+
+def test_bundle_loads(checkpoints, text_data, run_cli, tmp_path, monkeypatch, capsys):
+    (tmp_path / "data-bin").symlink_to(text_data)
+    (tmp_path / "checkpoints" / "mae_lm").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "mae_lm" / "checkpoint_last.pt").symlink_to(checkpoints["mae_lm_tiny"])
+    assert "mae-lm: mae_lm_tiny after 0 updates" in run_block(BUNDLE, run_cli, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    found = {}
+    exec(LOAD, found)
+    first, *fillings = capsys.readouterr().out.splitlines()
+    assert first == "One sentence."
+    assert len(fillings) == 3
+    assert found["last"][1].shape == (len(found["model"].encode("And another, longer one.")), 16)
+    assert len(found["layers"]) == 3
+
+
+def test_fine_tuned_bundles_load(bundles, tmp_path, monkeypatch, capsys):
+    (tmp_path / "rte").symlink_to(bundles["classification"])
+    (tmp_path / "squad").symlink_to(bundles["span"])
+    monkeypatch.chdir(tmp_path)
+    exec(LOAD_FINE_TUNED, {})
+    probabilities, answer = capsys.readouterr().out.splitlines()
+    assert probabilities.startswith("tensor([[0.")
+    assert answer in "It rains, and the wind is cold."
 
 
 def test_ranks_are_understood():

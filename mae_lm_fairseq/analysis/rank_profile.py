@@ -1,6 +1,6 @@
 """The effective ranks of an encoder, layer by layer, as plain data."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -41,7 +41,7 @@ class RankSettings:
     """Share of the sum of squares that the threshold rank holds."""
     centred: bool = False
     """Around the mean instead of zero."""
-    bootstrap: int = 200
+    bootstrap: int = 100
     """Resamples behind the intervals."""
     seed: int = 1
     """Of masks and resamples."""
@@ -60,7 +60,7 @@ def rank_profile(
     texts: Sequence[list[int]],
     keep: Sequence[int],
     settings: RankSettings = RankSettings(),
-    advance: Callable[[str], Any] = lambda stage: None,
+    progress: Callable[[Sequence, str], Iterable] = lambda steps, name: steps,
     memory: int = MEMORY,
 ) -> dict[str, Any]:
     """Ranks of real tokens and of ``[MASK]`` in every layer, with and without ``[MASK]`` in the text.
@@ -70,7 +70,7 @@ def rank_profile(
         texts: ids of two texts or more.
         keep: ids of special tokens, which are not masked.
         settings: how to measure.
-        advance: called with the name of a stage of :func:`stages` for each step in it that is done.
+        progress: goes through the steps of what takes time, given these and a name.
         memory: bytes of second moments that are held at once.
 
     Returns:
@@ -94,8 +94,9 @@ def rank_profile(
     weights = resamples(len(chunks), settings.bootstrap, settings.seed)
     found, outside, counts = {}, [], {}
     for layers in _passes(encoder, len(chunks), memory):
-        moments = _collect(encoder, chunks, layers, keep, settings, advance)
-        for layer in layers:
+        name = f"layers {layers[0]} to {layers[-1]}"
+        moments = _collect(encoder, progress(_batches(chunks), f"{name}, text"), len(chunks), layers, keep, settings)
+        for layer in progress(layers, f"{name}, ranks"):
             for key in sorted(key for key in moments if key[0] == layer):
                 found[key] = ranks(moments[key].energies(weights, settings.centred), settings.threshold)
                 counts[key] = moments[key].count
@@ -103,7 +104,6 @@ def rank_profile(
                 if tokens == "mask":
                     shares = _outside(moments[layer, kind, "real"], moments[key], weights, settings)
                     outside.append({"layer": layer, "input": kind} | shares)
-            advance("layers")
     return {
         "width": encoder.dim,
         "layers": encoder.layers,
@@ -114,13 +114,6 @@ def rank_profile(
         **_rank_rows(found, counts, weights),
         "outside": outside,
     }
-
-
-def stages(encoder: StatesOf, texts: Sequence[list[int]], memory: int = MEMORY) -> dict[str, int]:
-    """The steps of :func:`rank_profile`: texts that are read, those that it reads again counted again, and layers
-    whose ranks it takes."""
-    passes = _passes(encoder, len(_chunks(texts)), memory)
-    return {"texts": len(texts) * len(passes), "layers": encoder.layers + 1}
 
 
 def _chunks(texts: Sequence[list[int]]) -> list[Sequence[list[int]]]:
@@ -139,20 +132,25 @@ def _passes(encoder: StatesOf, chunks: int, memory: int) -> list[range]:
     return [range(start, min(start + at_once, encoder.layers + 1)) for start in range(0, encoder.layers + 1, at_once)]
 
 
-def _collect(encoder, chunks, layers, keep, settings, advance) -> dict[tuple[int, str, str], SecondMoments]:
-    """The moments of some layers by layer, input and tokens."""
-    moments, number = {}, 0
+def _batches(chunks: list[Sequence[list[int]]]) -> list[tuple[int, int, Sequence[list[int]]]]:
+    """Some texts at a time, with the number of their chunk and of the first of them."""
+    batches, number = [], 0
     for chunk, texts in enumerate(chunks):
         for start in range(0, len(texts), TEXTS_AT_ONCE):
-            part = texts[start : start + TEXTS_AT_ONCE]
-            batch = mask_texts(part, encoder.pad, keep, settings.mask_prob, settings.seed, number)
-            for kind, tokens, layer, states in states_by_kind(encoder, batch):
-                if layer in layers:
-                    key = layer, kind, tokens
-                    moments.setdefault(key, SecondMoments(encoder.dim, len(chunks))).add(states, chunk)
-            number += len(part)
-            for _ in part:
-                advance("texts")
+            batches.append((chunk, number + start, texts[start : start + TEXTS_AT_ONCE]))
+        number += len(texts)
+    return batches
+
+
+def _collect(encoder, batches, chunks, layers, keep, settings) -> dict[tuple[int, str, str], SecondMoments]:
+    """The moments of some layers by layer, input and tokens."""
+    moments = {}
+    for chunk, first, texts in batches:
+        batch = mask_texts(texts, encoder.pad, keep, settings.mask_prob, settings.seed, first)
+        for kind, tokens, layer, states in states_by_kind(encoder, batch):
+            if layer in layers:
+                key = layer, kind, tokens
+                moments.setdefault(key, SecondMoments(encoder.dim, chunks)).add(states, chunk)
     return moments
 
 

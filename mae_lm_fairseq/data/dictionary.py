@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from mae_lm_fairseq.data.tokenizer import SPECIALS
+from mae_lm_fairseq.data.tokenizer import MASK, SPECIALS
 from mae_lm_fairseq.errors import UserError
-
-MASK = "<mask>"
 
 
 def read_symbols(path: str | Path) -> tuple[str, ...]:

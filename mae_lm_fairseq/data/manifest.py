@@ -68,7 +68,7 @@ class Manifest:
             return cls(splits=splits, **fields)
         except OSError as error:
             raise UserError(f"{path}: {error.strerror}") from None
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise UserError(f"{path}: not a manifest of a data-bin ({error}); prepare the data again") from None
 
 

@@ -9,6 +9,7 @@ import hashlib
 import io
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
@@ -18,8 +19,12 @@ import sentencepiece
 from mae_lm_fairseq.errors import UserError
 
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
+MASK = "<mask>"
 WORD_START = "\u2581"
 BOS, PAD, EOS, UNK = range(len(SPECIALS))
+
+# Serialised messages that follow each other are merged: normalizer_spec (field 3) { add_dummy_prefix (3): false }.
+_NO_DUMMY_PREFIX = b"\x1a\x02\x18\x00"
 
 # sentencepiece's trainer leaves longer sentences out, with nothing but a line in its log.
 LONGEST_SENTENCE = 4192
@@ -35,36 +40,38 @@ class Tokenizer:
 
     Args:
         path: a sentencepiece model.
+        model: its content, where that has been read already.
 
     Raises:
         UserError: the file is not a sentencepiece model, or fairseq cannot hold its pieces.
     """
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: str | Path, model: bytes | None = None):
         self.path = Path(path)
         try:
-            model = self.path.read_bytes()
+            model = self.path.read_bytes() if model is None else model
             self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
+            # Asked for all at once, which takes a tenth of the time.
+            ids = list(range(self._model.get_piece_size()))
+            pieces = self._model.id_to_piece(ids)
         except OSError as error:
             raise UserError(f"{path}: {error.strerror}") from None
-        except RuntimeError as error:
+        except (RuntimeError, UnicodeDecodeError) as error:
             raise UserError(f"{path}: not a sentencepiece model ({error})") from None
+        self._model_bytes = model
         self.fingerprint = hashlib.sha256(model).hexdigest()
-        self.pieces: list[str] = []
+        special = np.array(self._model.is_unknown(ids), bool) | np.array(self._model.is_control(ids), bool)
+        self.pieces: list[str] = [piece for piece, left_out in zip(pieces, special, strict=True) if not left_out]
         # int32[pieces of the model]: sentencepiece id -> fairseq id. Control pieces never come out of text.
-        self._fairseq_ids = np.full(self._model.get_piece_size(), UNK, dtype=np.int32)
-        for index in range(self._model.get_piece_size()):
-            if not (self._model.is_unknown(index) or self._model.is_control(index)):
-                self._fairseq_ids[index] = len(SPECIALS) + len(self.pieces)
-                self.pieces.append(self._model.id_to_piece(index))
+        self._fairseq_ids = np.where(special, UNK, len(SPECIALS) - 1 + np.cumsum(~special)).astype(np.int32)
         self._refuse_what_fairseq_cannot_hold()
 
     def _refuse_what_fairseq_cannot_hold(self):
         if not self.pieces:
             raise UserError(f"{self.path}: not a sentencepiece model (it has no pieces)")
+        for piece in {*SPECIALS, MASK}.intersection(self.pieces):
+            raise UserError(f"{self.path}: has an ordinary piece {piece}, which is fairseq's own; train it without")
         for piece in self.pieces:
-            if piece in (*SPECIALS, "<mask>"):
-                raise UserError(f"{self.path}: has an ordinary piece {piece}, which is fairseq's own; train it without")
             if piece.split() != [piece]:
                 raise UserError(f"{self.path}: has a piece with white space, {piece!r}, which dict.txt cannot hold")
 
@@ -96,6 +103,36 @@ class Tokenizer:
         inside[np.cumsum(sizes) - 1] = False
         tokens[inside] = self._fairseq_ids[np.fromiter(chain.from_iterable(encoded), dtype=np.int32)]
         return tokens, sizes
+
+    def encode_masked(self, text: str) -> list[int]:
+        """fairseq ids of a text without ``</s>``, in which each ``<mask>`` stands for the token of that name.
+
+        White space before a ``<mask>`` belongs to the masked token; where none follows it, a word goes on: the full
+        stop of "in <mask>." is the piece for one at the end of a word.
+        """
+        first, *rest = text.split(MASK)
+        ids = self._encode(self._model, first)
+        for part in rest:
+            goes_on = part[:1].strip() != ""
+            ids += [len(self.symbols), *self._encode(self._continuing_model if goes_on else self._model, part)]
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of fairseq ids, with ``<mask>`` where it is, and without ``<s> <pad> </s>``."""
+        symbols = [*self.symbols, MASK]
+        left_out = (BOS, PAD, EOS)
+        pieces = [symbols[index] for index in ids if index not in left_out]
+        # What the model does not know it leaves as it is; the mark before the mask becomes a space.
+        pieces = [part for piece in pieces for part in ((WORD_START, MASK) if piece == MASK else (piece,))]
+        return self._model.decode_pieces(pieces)
+
+    def _encode(self, model: sentencepiece.SentencePieceProcessor, text: str) -> list[int]:
+        return self._fairseq_ids[model.encode(text.rstrip(), out_type=int)].tolist()
+
+    @cached_property
+    def _continuing_model(self) -> sentencepiece.SentencePieceProcessor:
+        """The model that does not take the start of a text for the start of a word."""
+        return sentencepiece.SentencePieceProcessor(model_proto=self._model_bytes + _NO_DUMMY_PREFIX)
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """The pieces of a text without ``</s>``, and the characters that sentencepiece made each of them of.

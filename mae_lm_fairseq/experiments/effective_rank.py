@@ -4,8 +4,7 @@ import argparse
 import csv
 import json
 import os
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 
 from mae_lm_fairseq.analysis.effective_rank import MEASURES
-from mae_lm_fairseq.analysis.rank_profile import RankSettings, rank_profile, stages
+from mae_lm_fairseq.analysis.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.analysis.token_states import EncoderStates, HuggingFaceStates, StatesOf
 from mae_lm_fairseq.data.text_samples import read_lines, text_samples
 from mae_lm_fairseq.data.tokenizer import EOS, SPECIALS, Tokenizer
@@ -88,12 +87,11 @@ def model_ranks(
     if len(texts) < 2:
         raise UserError(f"{text} is too short: it takes two texts of up to {tokens_per_sample} tokens, or more")
     label = label or default_label(path)
-    with ExitStack() as stack:
-        bars = {
-            stage: stack.enter_context(progress_bar(total=total, desc=f"{label}, {stage}", disable=not show_progress))
-            for stage, total in stages(reader.states, texts).items()
-        }
-        profile = rank_profile(reader.states, texts, reader.special, settings, lambda stage: bars[stage].update())
+
+    def progress(steps: Sequence, name: str) -> Iterable:
+        return progress_bar(steps, desc=f"{label}, {name}", disable=not show_progress)
+
+    profile = rank_profile(reader.states, texts, reader.special, settings, progress)
     described = {"label": label, "model": str(path), "text": str(text), "tokens_per_sample": tokens_per_sample}
     return described | profile
 
@@ -149,9 +147,10 @@ def _open_hugging_face(directory: Path, device: str) -> Reader:
         raise UserError(f'{directory} is a Hugging Face model: pip install "mae_lm_fairseq[hf]"') from None
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
-        model = AutoModel.from_pretrained(directory, local_files_only=True).float().eval().to(device)
+        model = AutoModel.from_pretrained(directory, local_files_only=True, add_pooling_layer=False)
     except (OSError, ValueError, RuntimeError) as problem:
         raise UserError(f"{directory} cannot be read: {str(problem).splitlines()[0]}") from None
+    model = model.float().eval().to(device)
     opening, closing, pad, mask = (getattr(tokenizer, f"{x}_token_id") for x in ("cls", "sep", "pad", "mask"))
     if None in (opening, closing, pad, mask):
         raise UserError(f"{directory}: its tokenizer lacks a token for the start, the end, padding or the mask")

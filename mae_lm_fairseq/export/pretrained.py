@@ -4,35 +4,39 @@ Nothing that is read here can run code, and all of it is checked before a networ
 """
 
 import json
-import math
-from collections.abc import Mapping
-from dataclasses import Field, dataclass, fields
-from enum import Enum
+from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
-from types import NoneType
-from typing import Any, get_args
+from typing import Any
 
 import safetensors
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig
 from mae_lm_fairseq.data.data_bin import check_dictionary, dictionary_fingerprint
-from mae_lm_fairseq.data.dictionary import MASK, read_symbols
+from mae_lm_fairseq.data.dictionary import read_symbols
 from mae_lm_fairseq.data.manifest import MANIFEST, Manifest, current_versions
-from mae_lm_fairseq.data.tokenizer import SPECIALS, Tokenizer
+from mae_lm_fairseq.data.tokenizer import MASK, Tokenizer
 from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.export.fitting import (
+    HEADS,
+    NETWORK,
+    PAD,
+    check_fit,
+    heads_skeleton,
+    network_config,
+    network_skeleton,
+    tied_names,
+)
 
+ALIGNMENT = 64
+"""Bytes; torch puts tensors at multiples of it. In a bundle most weights are at such places, too."""
 CONFIG, WEIGHTS, DICTIONARY, TOKENIZER = "config.json", "model.safetensors", "dict.txt", "sentencepiece.bpe.model"
 """The files of a bundle; dictionary and tokenizer have these names in a data-bin, too."""
 FORMAT = 1
 """Of a bundle; goes up when what is written today could no longer be read."""
-NETWORK = "autoencoder."
-"""What the names of the network's weights begin with."""
-PREDICTION = ("decoder.", "lm_head.")
-"""The parts of the network that fine-tuning throws away."""
-PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Pretrained:
         weights: by the names of ``MAELMModel.state_dict()``: ``autoencoder.encoder...``, ``autoencoder.decoder...``,
             ``autoencoder.lm_head...``, and those of heads, such as ``classification_heads.NAME...``. A tied weight is
             there under all of its names. All are of one precision, the one that they were saved in. Without decoder
-            and language model head after fine-tuning. Not to be written to: they may be the file itself.
+            and language model head after fine-tuning.
         symbols: the dictionary in the order of ids, from ``<s> <pad> </s> <unk>`` to ``<mask>``.
         sentencepiece: the tokenizer's model file; None where there is none.
         about: plain JSON, where known: ``architecture``, ``task`` and ``updates`` of the training, ``versions`` of
@@ -60,7 +64,12 @@ class Pretrained:
     @property
     def pad(self) -> int:
         """Id of ``<pad>``."""
-        return SPECIALS.index("<pad>")
+        return PAD
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer, where there is one."""
+        return None if self.sentencepiece is None else Tokenizer(TOKENIZER, self.sentencepiece)
 
     @property
     def mask(self) -> int:
@@ -89,7 +98,7 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
     if data_bin is None:
         raise UserError(f"{path} is no bundle: name the data-bin with its dict.txt and {TOKENIZER}, too")
     state = load_as_data(path)
-    options = (state.get("cfg") or {}).get("model")
+    options = _at(state, "cfg", "model")
     if not isinstance(options, dict) or options.get("_name") not in ("mae_lm", *ARCHITECTURES):
         raise UserError(f"{path} is a checkpoint of another model than mae_lm_fairseq's")
     # A checkpoint from before a knob came to be was trained with what is its default.
@@ -97,24 +106,24 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
     symbols = read_symbols(Path(data_bin, DICTIONARY))
     check_dictionary(data_bin, symbols[:-1])
     fingerprint = dictionary_fingerprint(symbols[:-1])
-    if (state.get("task_state") or {}).get("dictionary", fingerprint) != fingerprint:
+    if _at(state, "task_state", "dictionary") not in (None, fingerprint):
         raise UserError(f"{path} was trained with another dictionary than the {DICTIONARY} of {data_bin}")
     about = {
         "architecture": options["_name"],
-        "task": _plain(state["cfg"], "task", "_name"),
-        "updates": _plain(state, "optimizer_history", -1, "num_updates"),
+        "task": _plain(_at(state, "cfg", "task", "_name")),
+        "updates": _plain(_at(state, "optimizer_history", -1, "num_updates")),
         "versions": {**current_versions(), "torch": str(torch.__version__)},
         "dictionary_sha256": fingerprint,
         "trained_on": _splits(data_bin),
     }
-    sentencepiece = _tokenizer(Path(data_bin), symbols)
-    pretrained = Pretrained(network_config(values, path), dict(state["model"]), symbols, sentencepiece, about)
-    _check(pretrained, path)
-    return pretrained
+    sentencepiece = _sentencepiece(Path(data_bin))
+    config, weights = network_config(values, path), state["model"]
+    check_fit(config, weights, len(symbols), path)
+    return _with_its_tokenizer(Pretrained(config, weights, symbols, sentencepiece, about), data_bin)
 
 
 def read_bundle(directory: str | Path) -> Pretrained:
-    """Read a bundle, the directory that ``scripts/bundle.py`` writes. The weights are mapped into memory, not copied.
+    """Read a bundle, the directory that ``scripts/bundle.py`` writes.
 
     Raises:
         UserError: one of the files is missing, damaged, or does not belong to the others.
@@ -134,70 +143,48 @@ def read_bundle(directory: str | Path) -> Pretrained:
         raise UserError(f"{path} does not describe a bundle; make the bundle again")
     config = network_config(network, path)
     symbols = read_symbols(directory / DICTIONARY)
-    weights = _mapped(directory / WEIGHTS)
-    pretrained = Pretrained(config, weights, symbols, _tokenizer(directory, symbols), about)
-    for name, first in tied_names(config).items():
-        part = ".".join(name.split(".")[:2])
-        if first in weights and any(other.startswith(part) for other in weights):
+    weights = _weights(directory / WEIGHTS)
+    for name, first in tied_names(config, weights).items():
+        if first in weights:
             weights.setdefault(name, weights[first])
-    _check(pretrained, directory / WEIGHTS)
-    return pretrained
+    check_fit(config, weights, len(symbols), directory / WEIGHTS)
+    return _with_its_tokenizer(Pretrained(config, weights, symbols, _sentencepiece(directory), about), directory)
 
 
 def build(pretrained: Pretrained) -> MaskedAutoencoder:
-    """The network, for evaluation, on the tensors of ``pretrained``, with exactly its weights and no random ones.
+    """The network, for evaluation, on the very tensors of ``pretrained``, none of them drawn at random before.
 
     Without decoder and language model head (both None) where ``pretrained`` has none.
     """
-    network = _skeleton(pretrained)
-    own = {name.removeprefix(NETWORK): w for name, w in pretrained.weights.items() if name.startswith(NETWORK)}
-    network.load_state_dict(own, assign=True)
+    network = network_skeleton(pretrained.config, pretrained.weights, len(pretrained.symbols))
+    network.load_state_dict(_part(pretrained.weights, NETWORK), assign=True)
     if network.lm_head is not None:
         network.lm_head.weight = network.encoder.embed_tokens.weight
     return network.eval()
 
 
-def network_config(values: Mapping[str, Any], source: str | Path) -> MaskedAutoencoderConfig:
-    """The configuration from all of its values, each of the very type that its knob has.
-
-    Raises:
-        UserError: a value is missing, unknown, of another type, out of range, or contradicts another.
-    """
-    knobs = {knob.name: knob for knob in fields(MaskedAutoencoderConfig)}
-    if different := sorted(knobs.keys() ^ values.keys()):
-        raise UserError(f"{source}: {different[0]} is {'missing' if different[0] in knobs else 'unknown'}")
-    try:
-        return MaskedAutoencoderConfig(**{name: _typed(knob, values[name]) for name, knob in knobs.items()})
-    except (ValueError, OverflowError) as problem:
-        raise UserError(f"{source}: {problem}") from None
+def build_heads(pretrained: Pretrained) -> nn.ModuleDict:
+    """The heads by name, for evaluation; none where the model was not fine-tuned."""
+    heads = heads_skeleton(pretrained.config, pretrained.weights)
+    heads.load_state_dict(_part(pretrained.weights, HEADS), assign=True)
+    return heads.eval()
 
 
-def tied_names(config: MaskedAutoencoderConfig) -> dict[str, str]:
-    """The names under which a weight is there once more, and the name that it is stored under."""
-    tied = {f"{NETWORK}lm_head.weight": f"{NETWORK}encoder.embed_tokens.weight"}
-    if config.decoder_share_positions:
-        tied[f"{NETWORK}decoder.embed_positions.weight"] = f"{NETWORK}encoder.embed_positions.weight"
-    return tied
+def _part(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
 
 
-def _typed(knob: Field, value: Any) -> Any:
-    kinds = get_args(knob.type) or (knob.type,)
-    if value is None and NoneType in kinds:
-        return None
-    if issubclass(kinds[0], Enum) and isinstance(value, str):
-        return kinds[0](value)
-    if (type(value) is kinds[0] or (kinds[0] is float and type(value) is int)) and math.isfinite(value):
-        return value
-    raise ValueError(f"{knob.name} is {value!r}, which is not of type {kinds[0].__name__}")
-
-
-def _plain(value: Any, *keys: str | int) -> str | int | None:
-    """What lies at the end of a path through what a checkpoint holds, if it is there and plain."""
+def _at(value: Any, *keys: str | int) -> Any:
+    """What lies at the end of a path through a checkpoint's dictionaries and lists, None where it leads nowhere."""
     try:
         for key in keys:
             value = value[key]
     except (LookupError, TypeError):
         return None
+    return value
+
+
+def _plain(value: Any) -> str | int | None:
     return value if isinstance(value, str | int) else None
 
 
@@ -206,71 +193,29 @@ def _splits(data_bin: str | Path) -> dict[str, dict] | None:
     return {name: vars(split) for name, split in Manifest.read(path).splits.items()} if path.exists() else None
 
 
-def _tokenizer(directory: Path, symbols: tuple[str, ...]) -> bytes | None:
+def _sentencepiece(directory: Path) -> bytes | None:
     path = directory / TOKENIZER
-    if not path.exists():
-        return None
-    if (*Tokenizer(path).symbols, MASK) != symbols:
-        raise UserError(f"{path}: its pieces are not the symbols of the {DICTIONARY} beside it, in their order")
-    return path.read_bytes()
+    return path.read_bytes() if path.exists() else None
 
 
-def _mapped(path: Path) -> dict[str, Tensor]:
+def _with_its_tokenizer(pretrained: Pretrained, directory: str | Path) -> Pretrained:
+    """The same, once its tokenizer, if it has one, is known to make the symbols of its dictionary."""
+    if pretrained.tokenizer and (*pretrained.tokenizer.symbols, MASK) != pretrained.symbols:
+        raise UserError(
+            f"{Path(directory, TOKENIZER)}: its pieces are not, in order, the symbols of the {DICTIONARY} beside it"
+        )
+    return pretrained
+
+
+def _aligned(weight: Tensor) -> Tensor:
+    return weight if weight.data_ptr() % ALIGNMENT == 0 else weight.clone()
+
+
+def _weights(path: Path) -> dict[str, Tensor]:
     try:
+        # Mapped into memory, but for those at addresses where torch would not put them and would round differently.
         with safetensors.safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it has no other way
+            return {name: _aligned(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118  no other way
     except (OSError, safetensors.SafetensorError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"{path} cannot be read, it is damaged or missing: {reason}") from None
-
-
-def _skeleton(pretrained: Pretrained) -> MaskedAutoencoder:
-    """The network without memory for its weights, which are to be assigned."""
-    with torch.device("meta"):
-        network = MaskedAutoencoder(pretrained.config, len(pretrained.symbols), pretrained.pad, pretrained.mask)
-    if not any(name.startswith(tuple(NETWORK + part for part in PREDICTION)) for name in pretrained.weights):
-        network.decoder = network.lm_head = None
-    return network
-
-
-def _check(pretrained: Pretrained, source: str | Path):
-    """Refuse what does not fit together."""
-    _check_tensors(pretrained.weights, source)
-    _check_extent(pretrained, source)
-    try:
-        expected = {NETWORK + name: weight.shape for name, weight in _skeleton(pretrained).state_dict().items()}
-    except (RuntimeError, TypeError, OverflowError):  # numbers beyond those of tensors
-        raise UserError(f"{source}: the configuration beside it asks for an impossible network") from None
-    found = {name: weight.shape for name, weight in pretrained.weights.items() if name.startswith(NETWORK)}
-    if different := sorted(expected.keys() ^ found.keys()):
-        fault = "is missing" if different[0] in expected else "is none of this network"
-        raise UserError(f"{source}: the weight {different[0]} {fault} ({len(different)} such differences)")
-    for name, shape in expected.items():
-        if found[name] != shape:
-            raise UserError(f"{source}: {name} is of shape {list(found[name])}, but the network needs {list(shape)}")
-    for name, first in tied_names(pretrained.config).items():
-        here, there = pretrained.weights.get(name), pretrained.weights[first]
-        if here is not None and here is not there and not torch.equal(here, there):
-            raise UserError(f"{source}: {name} and {first} differ, but the network has one weight for both")
-
-
-def _check_tensors(weights: dict[str, Any], source: str | Path):
-    kinds = {weight.dtype if isinstance(weight, Tensor) else type(weight) for weight in weights.values()}
-    if len(kinds) != 1 or not kinds <= set(PRECISIONS):
-        raise UserError(f"{source}: its weights are {sorted(map(str, kinds))}, not tensors of one precision")
-
-
-def _check_extent(pretrained: Pretrained, source: str | Path):
-    """Refuse sizes that the weights do not bear out, before a network of that size is made."""
-    config, weights = pretrained.config, pretrained.weights
-    rows = {"embed_tokens": len(pretrained.symbols), "embed_positions": config.max_positions + pretrained.pad + 1}
-    for table, count in rows.items():
-        weight = weights.get(f"{NETWORK}encoder.{table}.weight")
-        if weight is None or weight.shape != (count, config.encoder_embed_dim):
-            shape = "missing" if weight is None else f"of shape {list(weight.shape)}"
-            raise UserError(
-                f"{source}: the encoder's {table} are {shape}, but dictionary and configuration need "
-                f"{[count, config.encoder_embed_dim]}"
-            )
-    if config.encoder_layers + config.decoder_layers > len(weights):
-        raise UserError(f"{source}: there are fewer weights ({len(weights)}) than layers in the configuration")

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+from pathlib import Path
 
 import torch
 from fairseq.models import BaseFairseqModel, register_model
@@ -14,9 +15,11 @@ from ..core.heads import ClassificationHead, SpanHead
 from ..core.packing import BatchLayout, batch_layout, to_device, unpack
 from ..data.data_bin import dictionary_fingerprint
 from ..errors import UserError
+from ..export.pretrained import read
 from .architectures import Autocast, MAELMModelConfig, core_config, register_architectures
 from .compilation import Compiled
 from .finetuning import check_origin, mark_depths, predicts_masked_tokens, take_over
+from .hub import MAELMHubInterface, hub_interface
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +62,19 @@ class MAELMModel(BaseFairseqModel):
         self.classifier_dropout = classifier_dropout
         self.dictionary = dictionary
         self.classification_heads = nn.ModuleDict()
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path, data_bin: str | Path | None = None) -> MAELMHubInterface:
+        """A trained model to use, anywhere and without a task.
+
+        Args:
+            path: a bundle, the directory that ``scripts/bundle.py`` has made; or a checkpoint of fairseq-train.
+            data_bin: for a checkpoint the directory with its ``dict.txt`` and ``sentencepiece.bpe.model``.
+
+        Raises:
+            UserError: a file is missing, damaged, could run code, or does not belong to the others.
+        """
+        return hub_interface(cls, read(path, data_bin))
 
     @classmethod
     def build_model(cls, cfg: MAELMModelConfig, task) -> "MAELMModel":
@@ -183,7 +199,7 @@ class MAELMModel(BaseFairseqModel):
             )
         given = layout is not None
         layout = layout if given else self._layout(src_tokens, masked_tokens, early_masks)
-        self._settle(src_tokens.device)
+        self.settle(src_tokens.device)
         if targets is not None:
             return self._loss(src_tokens, layout, targets)
         with self._precision(src_tokens):
@@ -200,7 +216,7 @@ class MAELMModel(BaseFairseqModel):
         where ``<mask>`` joins inside the encoder, they are zero there up to the layer below.
         """
         layout = self._layout(src_tokens)
-        self._settle(src_tokens.device)
+        self.settle(src_tokens.device)
         with self._precision(src_tokens):
             states = self.autoencoder.encode(src_tokens, layout)
         features = unpack(states[-1], self.autoencoder.encoder_layouts(layout)[-1], src_tokens.shape[1])
@@ -220,7 +236,7 @@ class MAELMModel(BaseFairseqModel):
         """Longest sample in tokens."""
         return self.autoencoder.config.max_positions
 
-    def _settle(self, device: torch.device):
+    def settle(self, device: torch.device):
         """Make the choices that depend on the device, with the first batch there."""
         backend = self.attention_backend
         if self.training and device.type == "cpu":

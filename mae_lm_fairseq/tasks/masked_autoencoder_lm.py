@@ -94,7 +94,8 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         try:
             dictionary = Dictionary.load(path)
         except Exception as problem:  # fairseq raises a bare Exception for text that is not UTF-8
-            raise UserError(f"{path} is not a dictionary of fairseq: {problem}") from None
+            reason = " ".join(str(problem).split())
+            raise UserError(f"{path} is not a dictionary of fairseq: {reason}") from None
         check_dictionary(directory, dictionary.symbols)
         logger.info("dictionary: %d types", len(dictionary))
         return dictionary

@@ -238,7 +238,7 @@ RANGES = {
         ("-0.5", "0", "1", "1.5", "nan", "inf", "1e-400", "half"),
     ),
     "sample-break-mode": ("none", "complete", "complete_doc", "eos", "sometimes"),
-    "mask-join": ("embeddings", "encoder_layer", "after_encoder", "nowhere"),
+    "mask-join": ("embeddings", "encoder", "decoder", "nowhere"),
     "attention-backend": ("auto", "eager", "sdpa", "flex", "fast"),
     "adam-betas": ("(0.9, 0.98)", "()", "1", "(2, 3)"),
 }

@@ -6,6 +6,7 @@ This process imports torch and fairseq and reads the options once; each life is 
 
 import contextlib
 import copy
+import logging
 import os
 import re
 import shlex
@@ -129,9 +130,10 @@ def _live(cfg: DictConfig, log: Path, fault: Callable[[], None] | None) -> None:
     code = 1
     try:
         os.setpgid(0, 0)
-        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        for stream in (1, 2):
-            os.dup2(file, stream)
+        sys.stdout = sys.stderr = open(log, "w", buffering=1)  # noqa: SIM115 until the end of the process
+        for descriptor in (1, 2):
+            os.dup2(sys.stdout.fileno(), descriptor)
+        logging.basicConfig(stream=sys.stdout, level=logging.INFO, force=True)
         if fault is not None:
             fault()
         distributed_utils.call_main(cfg, train)

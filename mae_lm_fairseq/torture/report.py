@@ -1,10 +1,23 @@
-"""The table of faults: ``python -m mae_lm_fairseq.torture.report FILE`` prints what ``scripts/torture.py`` wrote."""
+"""``python -m mae_lm_fairseq.torture.report``: write docs/robustness.md from what ``scripts/torture.py`` measured."""
 
 import json
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from mae_lm_fairseq import PACKAGE
+
+RESULTS = PACKAGE.parent / "scripts" / "results" / "torture.json"
+PLACE = PACKAGE.parent / "docs" / "robustness.md"
+
+HEAD = """\
+# What runs survive
+
+`scripts/torture.py {options}` tried this on {machine}. This file is written by
+`python -m mae_lm_fairseq.torture.report` from `scripts/results/torture.json`, which that run left. Kills and damage
+strike at moments and places drawn from a seed; what is compared at the end are parameters, optimizer state, number of
+updates and position in the data.
+"""
 
 
 @dataclass
@@ -42,5 +55,13 @@ def read(path: Path) -> list[Row]:
     return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
 
 
+def document() -> str:
+    """The whole file."""
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    machine = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    options = " ".join([*(["--quick"] if results["quick"] else []), "--json FILE"])
+    return f"{HEAD.format(options=options, machine=machine)}\n{table(read(RESULTS))}"
+
+
 if __name__ == "__main__":
-    sys.stdout.write(table(read(Path(sys.argv[1]))))
+    PLACE.write_text(document(), encoding="utf-8")

@@ -1,12 +1,10 @@
 """Profiles of encoders whose ranks are known."""
 
-from collections import Counter
-
 import pytest
 import torch
 
 from mae_lm_fairseq.analysis.rank_monitor import RankMonitor
-from mae_lm_fairseq.analysis.rank_profile import RankSettings, rank_profile, stages
+from mae_lm_fairseq.analysis.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.analysis.theory import FAILS, HOLDS, OPEN, check_lemma, check_theorem, report
 from mae_lm_fairseq.analysis.token_states import EncoderStates, LayerStates
 
@@ -86,10 +84,19 @@ def test_all_of_mask_is_outside(known):
 
 
 def test_little_memory_means_reading_again_and_changes_nothing(known):
-    little, steps = 2 * 3 * 20 * DIM**2 * 8, []
-    again = rank_profile(KnownStates(), TEXTS, [BOS], SETTINGS, advance=steps.append, memory=little)
-    assert Counter(steps) == stages(KnownStates(), TEXTS, little) == {"texts": 3 * len(TEXTS), "layers": 5}
-    assert stages(KnownStates(), TEXTS)["texts"] == len(TEXTS)
+    steps = {}
+
+    def progress(items, name):
+        steps[name] = len(items)
+        return items
+
+    again = rank_profile(KnownStates(), TEXTS, [BOS], SETTINGS, progress, memory=2 * 3 * 20 * DIM**2 * 8)
+    ranges, batches = ("0 to 1", "2 to 3", "4 to 4"), 20  # two texts in each chunk
+    assert steps == {
+        f"layers {part}, {what}": count
+        for part, layers in zip(ranges, (2, 2, 1), strict=True)
+        for what, count in (("text", batches), ("ranks", layers))
+    }
     assert again.items() <= known.items()
 
 

@@ -90,15 +90,17 @@ def test_tasks_are_found_in_any_case():
 def test_long_samples_are_cut_and_counted(tokenizer, tmp_path):
     task = TASKS["RTE"]
     glue = write_official(tmp_path / "glue", task, make_rows(task))
-    whole = prepare(task, glue, tokenizer, tmp_path / "whole", 512)
-    cut = prepare(task, glue, tokenizer, tmp_path / "cut", 24)
-    assert whole["splits"]["train"]["truncated"] == 0
-    assert 0 < cut["splits"]["train"]["truncated"] < 12
-    fairseq_task = load(task, tmp_path / "cut")
-    fairseq_task.load_dataset("train")
-    sizes = [len(fairseq_task.dataset("train")[row]["net_input.src_tokens"]) for row in range(12)]
-    assert max(sizes) == 24
-    assert sum(sizes) == cut["splits"]["train"]["tokens"]
+    books, sizes = [], []
+    for limit in (512, 36):
+        books.append(prepare(task, glue, tokenizer, tmp_path / str(limit), limit)["splits"]["train"])
+        fairseq_task = load(task, tmp_path / str(limit))
+        fairseq_task.load_dataset("train")
+        dataset = fairseq_task.dataset("train")
+        sizes.append([len(dataset[row]["net_input.src_tokens"]) for row in range(12)])
+    assert min(sizes[0]) < 36 < max(sizes[0])
+    assert sizes[1] == [min(size, 36) for size in sizes[0]]
+    assert [counts["truncated"] for counts in books] == [0, sum(size > 36 for size in sizes[0])]
+    assert [counts["tokens"] for counts in books] == [sum(of) for of in sizes]
 
 
 def test_the_longer_sentence_of_a_pair_is_cut():

@@ -92,6 +92,14 @@ def test_two_processes_resume(train, in_two, tmp_path):
     assert_same_training_state(checkpoint(in_two), checkpoint(tmp_path))
 
 
+def test_one_process_goes_on_where_two_were(train, in_two, tmp_path):
+    """In the middle of an epoch: with the same batches, so with the same end."""
+    shutil.copy(in_two / "checkpoint_2_10.pt", tmp_path / "checkpoint_last.pt")
+    resumed = train(1, tmp_path, *RAGGED, "--update-freq", 2, "--max-update", 20)
+    assert "1 processes go on where 2 were; 0 batches come again" in resumed.stdout
+    assert_same_parameters(checkpoint(in_two), checkpoint(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("victim", "number", "told"),
     [

@@ -16,7 +16,7 @@ from mae_lm_fairseq.experiments.finetuning import Sweep
 from mae_lm_fairseq.experiments.glue import Options, finetune
 from mae_lm_fairseq.experiments.runner import write_json
 
-from ..finetuning import run_runs_here, save_pretrained
+from ..finetuning import run_here, save_pretrained
 from ..glue import make_rows, write_official, write_tokenizer
 
 ARCHITECTURES = ["mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_cross_tiny", "mae_lm_mask_later_tiny"]
@@ -44,8 +44,7 @@ def glue_dir(tmp_path_factory):
 @pytest.fixture
 def options(tokenizer, checkpoints, glue_dir, tmp_path, monkeypatch):
     """Three updates from MAE-LM on RTE, in this process."""
-
-    monkeypatch.setattr(finetuning, "run_all", run_runs_here)
+    monkeypatch.setattr(finetuning, "run_all", run_here)
     return Options(
         task=TASKS["RTE"],
         glue_dir=glue_dir,
@@ -196,5 +195,5 @@ def test_models_side_by_side(tmp_path, capsys):
     assert "| scratch | 51.0 | 81.0/71.0 | 63.5 | 3 |" in table
     assert "+10.0 [+7.7, +12.3]" in table
     assert (tmp_path / "out" / "glue.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(UserError, match="has results of RTE already"):
+    with pytest.raises(UserError, match="ours has results of MRPC already"):
         glue_report.main([*arguments, arguments[0], "--out", str(tmp_path / "out")])

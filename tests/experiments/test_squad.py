@@ -13,7 +13,7 @@ from mae_lm_fairseq.experiments import finetuning, squad
 from mae_lm_fairseq.experiments.squad import Options, finetune
 
 from ..answering import write_squad, write_tokenizer
-from ..finetuning import run_runs_here, save_pretrained
+from ..finetuning import run_here, save_pretrained
 
 ARCHITECTURES = ["mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_cross_tiny"]
 
@@ -34,7 +34,7 @@ def checkpoints(tmp_path_factory, tokenizer):
 def options(tokenizer, checkpoints, tmp_path, monkeypatch):
     """Three updates from MAE-LM, in this process."""
 
-    monkeypatch.setattr(finetuning, "run_all", run_runs_here)
+    monkeypatch.setattr(finetuning, "run_all", run_here)
     train, dev = write_squad(tmp_path / "train.json"), write_squad(tmp_path / "dev.json", people=3)
     return Options(
         train=train,

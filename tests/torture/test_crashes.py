@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mae_lm_fairseq.torture import crashes, lives
-from mae_lm_fairseq.torture.report import Row, read, table
+from mae_lm_fairseq.torture.report import PLACE, RESULTS, Row, document, read, table
 from mae_lm_fairseq.torture.workplace import Workplace
 
 from ..conftest import ROOT
@@ -98,6 +98,11 @@ def test_the_table_is_made_from_the_file(tmp_path):
     (tmp_path / "table.json").write_text(text)
     lines = table(read(tmp_path / "table.json")).splitlines()
     assert lines[2:] == ["| kill | it goes on | 3 | 2 | 1 |", "| flood | dry | 2 | 2 | 0 |"]
+
+
+def test_the_published_table_is_up_to_date_and_without_losses():
+    assert PLACE.read_text(encoding="utf-8") == document()
+    assert all(row.tried and not row.losses for row in read(RESULTS))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="capabilities are Linux's")

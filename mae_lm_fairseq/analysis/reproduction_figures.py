@@ -1,0 +1,67 @@
+"""Figures of the reproduction: seeds as mean and standard deviation, in the form of the MAE-LM paper's figures."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from .figures import COLOURS
+
+
+class Lines(NamedTuple):
+    """One line of a panel, with every seed."""
+
+    x: np.ndarray
+    """[points], or [seeds, points] where seeds differ in it too, as in time."""
+    y: np.ndarray
+    """[seeds, points]."""
+
+
+class Panel(NamedTuple):
+    """Lines by label, and what the axes are."""
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: Mapping[str, Lines]
+
+
+def plot_panels(path: Path, title: str, *panels: Panel, share_y: bool = False, from_zero: bool = False) -> None:
+    """Draw panels side by side: means as lines, standard deviations over the seeds as bars.
+
+    Args:
+        path: the PNG to write.
+        title: of the figure.
+        panels: what to draw; lines of one label look alike in all of them.
+        share_y: whether the panels have one y axis.
+        from_zero: whether it begins at zero.
+    """
+    from matplotlib.figure import Figure  # it comes with the extra "analysis" only
+
+    figure = Figure(figsize=(1 + 4.4 * len(panels), 4.6), layout="constrained")
+    grid = figure.subplots(1, len(panels), squeeze=False, sharey=share_y)[0]
+    labels = list(dict.fromkeys(label for panel in panels for label in panel.lines))
+    handles = {}
+    for axes, panel in zip(grid, panels, strict=True):
+        for label, (x, y) in panel.lines.items():
+            place = labels.index(label)
+            x, spread = np.atleast_2d(x), y.std(0, ddof=1) if len(y) > 1 else np.zeros(y.shape[1])
+            handles[label] = axes.errorbar(
+                x.mean(0),
+                y.mean(0),
+                yerr=spread,
+                xerr=x.std(0, ddof=1) if len(x) > 1 else None,
+                color=(*COLOURS, "#000000")[place % 5],
+                marker="osD^v"[place % 5],
+                linestyle=("-", "--", "-.", ":", "-")[place % 5],
+                markersize=5,
+                capsize=3,
+            )
+        axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
+        if from_zero:
+            axes.set_ylim(0, None)
+        axes.grid(alpha=0.25)
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=2, frameon=False)
+    figure.suptitle(f"{title}\nmean and standard deviation over seeds")
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,119 @@
+"""How fast features of ragged sentences come, beside stock ``transformers`` with the same weights and padding."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import transformers
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from ..core.autoencoder import MaskedAutoencoder
+from ..core.config import MaskedAutoencoderConfig, preset_values
+from ..export.pretrained import Pretrained
+from ..export.stock import Counterpart, stock_config, stock_weights
+from ..models.hub import MAELMHubInterface, hub_interface
+from ..models.mae_lm import MAELMModel
+
+VOCABULARY = 32_000
+MEDIAN, SPREAD, SHORTEST, LONGEST = 24, 0.6, 4, 256
+"""Of the lengths of sentences in tokens, which are log-normal, as those of text about are."""
+ROWS = 32
+"""Sentences in a batch of transformers'."""
+
+
+@dataclass(frozen=True)
+class Features:
+    """What was measured.
+
+    Attributes:
+        seconds: of each round, by way of computing.
+        tokens: in the sentences.
+        padded: places in the batches of transformers, in the order given.
+        difference: the largest between a feature of ours and the same of transformers.
+    """
+
+    seconds: dict[str, list[float]]
+    tokens: int
+    padded: int
+    difference: float
+
+    def speedup(self, name: str) -> float:
+        """The median over the rounds of how many times longer another way took than ours in the same round."""
+        return statistics.median(
+            theirs / ours for theirs, ours in zip(self.seconds[name], self.seconds["ours"], strict=True)
+        )
+
+
+def measure(size: str, relative_bias: bool, sentences: int, rounds: int) -> Features:
+    """Time the three ways, which take turns: ours; transformers in the order given; transformers, sorted by length.
+
+    Args:
+        size: of :data:`~mae_lm_fairseq.core.config.SIZES`.
+        relative_bias: compare with MPNet, else without the bias with RoBERTa.
+        sentences: how many.
+        rounds: timed ones; one before them is not.
+    """
+    hub, stock = models(size, relative_bias)
+    texts = draw_sentences(sentences)
+    by_length = sorted(range(sentences), key=lambda index: len(texts[index]))
+    given, in_order = list(_batches(range(sentences))), list(_batches(by_length))
+    ways: dict[str, Callable[[], list[Tensor]]] = {
+        "ours": lambda: hub.extract_features(texts),
+        "transformers": lambda: stock_features(stock, texts, given),
+        "transformers, sorted": lambda: stock_features(stock, texts, in_order),
+    }
+    results = {name: way() for name, way in ways.items()}
+    difference = max((a - b).abs().max().item() for a, b in zip(results["ours"], results["transformers"], strict=True))
+    seconds = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            start = time.perf_counter()
+            way()
+            seconds[name].append(time.perf_counter() - start)
+    padded = sum(len(batch) * max(len(texts[index]) for index in batch) for batch in given)
+    return Features(seconds, sum(map(len, texts)), padded, difference)
+
+
+def models(size: str, relative_bias: bool) -> tuple[MAELMHubInterface, transformers.PreTrainedModel]:
+    """The same random encoder, as ours and as a stock model of transformers."""
+    bias = {} if relative_bias else {"relative_buckets": 0, "decoder_relative_buckets": 0}
+    config = MaskedAutoencoderConfig(**{**preset_values("mae_lm", size), **bias})
+    torch.manual_seed(1)
+    network = MaskedAutoencoder(config, VOCABULARY, pad=1, mask=VOCABULARY - 1)
+    network.drop_prediction()
+    weights = {f"autoencoder.{name}": weight for name, weight in network.state_dict().items()}
+    symbols = ("<s>", "<pad>", "</s>", "<unk>", *map(str, range(VOCABULARY - 5)), "<mask>")
+    pretrained = Pretrained(config, weights, symbols, None, {})
+    to = Counterpart("mpnet" if relative_bias else "roberta", "Model")
+    stock = getattr(transformers, to.architecture)(stock_config(pretrained, to), add_pooling_layer=False)
+    stock.load_state_dict(stock_weights(pretrained, to), strict=False)
+    return hub_interface(MAELMModel, pretrained), stock.eval()
+
+
+def draw_sentences(count: int) -> list[Tensor]:
+    """Ids [T_i] of made-up sentences of different lengths."""
+    generator = torch.Generator().manual_seed(1)
+    lengths = (MEDIAN * (SPREAD * torch.randn(count, generator=generator)).exp()).long().clamp(SHORTEST, LONGEST)
+    inside = [torch.randint(4, VOCABULARY - 1, (length - 2,), generator=generator) for length in lengths.tolist()]
+    return [torch.cat([torch.tensor([0]), tokens, torch.tensor([2])]) for tokens in inside]
+
+
+@torch.no_grad()
+def stock_features(stock: transformers.PreTrainedModel, texts: list[Tensor], batches: list[list[int]]) -> list[Tensor]:
+    """The last states [T_i, dim] of each text, from padded batches with an attention mask."""
+    features = [None] * len(texts)
+    for batch in batches:
+        tokens = pad_sequence([texts[index] for index in batch], batch_first=True, padding_value=1)
+        states = stock(input_ids=tokens, attention_mask=tokens.ne(1).long()).last_hidden_state
+        for index, row in zip(batch, states, strict=True):
+            features[index] = row[: len(texts[index])]
+    return features
+
+
+def _batches(order) -> Iterator[list[int]]:
+    order = list(order)
+    for start in range(0, len(order), ROWS):
+        yield order[start : start + ROWS]

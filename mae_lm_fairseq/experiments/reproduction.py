@@ -1,0 +1,309 @@
+"""Both papers' comparison at a chosen scale: pretraining, ranks, fine-tuning; ``scripts/reproduce.py``.
+
+Two tables of runs for the one runner: pretraining of every variant with every seed, on the same text for the same
+number of updates, and fine-tuning of the checkpoints that it leaves, with one recipe. What is compared at equal time
+is read off the same runs.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+from mae_lm_fairseq.analysis.effective_rank import MEASURES
+from mae_lm_fairseq.analysis.rank_profile import RankSettings, rank_profile
+from mae_lm_fairseq.analysis.token_states import EncoderStates
+from mae_lm_fairseq.data.pretrained_tokenizer import open_tokenizer
+from mae_lm_fairseq.data.tokenizer import SPECIALS
+from mae_lm_fairseq.evaluation.glue import TASKS, Task
+from mae_lm_fairseq.experiments import glue, inspection, quickstart
+from mae_lm_fairseq.experiments.finetuning import Origin, claim, read_checkpoint, tidy
+from mae_lm_fairseq.experiments.preset_comparison import COMMON_MASKING, Variant
+from mae_lm_fairseq.experiments.pretraining import training_command
+from mae_lm_fairseq.experiments.runner import Run, run_all, updates_done, write_json
+from mae_lm_fairseq.experiments.training_log import read_records
+from mae_lm_fairseq.experiments.versions import versions
+
+MLM, MAE_LM, THREE_ML = "RoBERTa preset", "MAE-LM", "3ML-self, 50 % masked"
+FRACTIONS = {0.5: "MAE-LM, half of the [MASK]s in the encoder", 1.0: "MAE-LM, all [MASK]s in the encoder"}
+"""Figure 4: the fraction of ``[MASK]`` that the encoder sees. Of none it is MAE-LM."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is trained and measured.
+
+    Args:
+        size: of the architectures.
+        updates: of pretraining.
+        warmup: until the learning rate of pretraining is reached.
+        checkpoints: how many of each run of pretraining are fine-tuned, at equal distances.
+        rank_seeds: of the MLM and of MAE-LM, whose ranks are measured.
+        seeds: of everything else.
+        rank_tokens: of validation text whose states are ranked.
+        finetuning_updates: at most.
+        learning_rate: of fine-tuning.
+        text: what the text is made of where none is given.
+    """
+
+    size: str
+    updates: int
+    warmup: int
+    checkpoints: int
+    rank_seeds: int
+    seeds: int
+    rank_tokens: int
+    finetuning_updates: int
+    learning_rate: float
+    text: quickstart.Recipe
+
+
+SCALES = {
+    "smoke": Scale("tiny", 20, 8, 2, 2, 2, 1_500, 10, 1e-4, quickstart.SMOKE),
+    "tiny": Scale("tiny", 2_000, 500, 4, 5, 3, 30_000, 1_000, 1e-4, quickstart.FULL),
+    "small": Scale("small", 20_000, 2_000, 4, 5, 3, 50_000, 4_000, 5e-5, quickstart.FULL),
+}
+
+NEIGHBOURS = Task(
+    "neighbours",
+    columns=("sentence1", "sentence2"),
+    label_column="label",
+    labels=("neighbours", "strangers"),
+    hub_columns=("sentence1", "sentence2"),
+    metrics=("accuracy",),
+    rows={"train": 2000, "dev": 400, "test": 2},
+)
+"""Stands in for a task of GLUE where there is no copy of it: whether two lines stand beside each other in the text."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """What the models are trained on.
+
+    Attributes:
+        pretraining: the data-bin.
+        task: that they are fine-tuned on.
+        glue: directory with that task in GLUE's layout.
+    """
+
+    pretraining: Path
+    task: Task
+    glue: Path
+
+
+def reproduce(name: str, out: Path, given: Data | None = None, jobs: int = 2) -> dict:
+    """Do, or go on with, all runs of a scale.
+
+    Args:
+        name: of the scale.
+        out: where everything goes.
+        given: the user's data; made here from docstrings where it is None.
+        jobs: runs at the same time, one thread each.
+
+    Returns:
+        What ``results.json`` holds, see :func:`collect`.
+
+    Raises:
+        UserError: a run failed, or ``out`` was used with other options.
+    """
+    scale = SCALES[name]
+    places = {"data-bin": str(given.pretraining.resolve()), "task": given.task.name} if given else {}
+    claim(out, {"scale": name, **places})
+    data = given or make_data(out, scale)
+    print(f"[1/2] Pretraining: {len(pretraining_runs(out, data, scale))} runs", flush=True)
+    pretrained = run_all(pretraining_runs(out, data, scale), jobs=jobs)
+    runs = finetuning_runs(out, data, scale)
+    print(f"[2/2] Fine-tuning on {data.task.name}: {len(runs)} runs", flush=True)
+    finetuned = run_all(list(runs.values()), jobs=jobs)
+    tidy(list(runs.values()))
+    content = {
+        "scale": name,
+        "task": data.task.name,
+        "versions": versions(),
+        "jobs": jobs,
+        "pretraining": _by_key(trained(scale), pretrained),
+        "finetuning": _by_key(runs, finetuned),
+    }
+    write_json(out / "results.json", content)
+    return content
+
+
+def variants(scale: Scale) -> dict[str, Variant]:
+    """What is pretrained, by its title."""
+    mae_lm = f"mae_lm_{scale.size}"
+    return {
+        MLM: Variant(MLM, f"mae_lm_roberta_{scale.size}"),
+        MAE_LM: Variant(MAE_LM, mae_lm),
+        THREE_ML: Variant(THREE_ML, f"mae_lm_3ml_self_{scale.size}"),
+        **{
+            title: Variant(title, mae_lm, ("--mask-in-encoder", str(fraction))) for fraction, title in FRACTIONS.items()
+        },
+    }
+
+
+def trained(scale: Scale) -> list[tuple[str, int]]:
+    """Title and seed of every run of pretraining, the headlines first."""
+    return [
+        (title, seed)
+        for title in variants(scale)
+        for seed in range(1, 1 + (scale.rank_seeds if title in (MLM, MAE_LM) else scale.seeds))
+    ]
+
+
+def stops(scale: Scale) -> list[int]:
+    """The numbers of updates after which there is a checkpoint to fine-tune."""
+    return [scale.updates * number // scale.checkpoints for number in range(1, scale.checkpoints + 1)]
+
+
+def pretraining_runs(out: Path, data: Data, scale: Scale) -> list[Run]:
+    """One for each of :func:`trained`."""
+    return [_pretraining_run(out, data, scale, variants(scale)[title], seed) for title, seed in trained(scale)]
+
+
+def finetuning_runs(out: Path, data: Data, scale: Scale) -> dict[tuple[str, int, int], Run]:
+    """By title, seed and updates of pretraining: all checkpoints of the headlines, the last one of the fractions.
+
+    The seed of pretraining is that of fine-tuning too.
+    """
+    chosen = [
+        (title, seed, updates)
+        for title, seed in trained(scale)
+        if seed <= scale.seeds
+        for updates in stops(scale)
+        if updates == scale.updates or title not in FRACTIONS.values()
+    ]
+    first = read_checkpoint(_checkpoint(out, scale, *chosen[0]))
+    tokenizer = open_tokenizer(data.pretraining, first.checkpoint, first.dictionary)
+    prepared = glue.prepared(_finetuning(out, data, scale, first), tokenizer, first.max_positions)
+    return {key: _finetuning_run(out, data, scale, prepared, *key) for key in chosen}
+
+
+def make_data(out: Path, scale: Scale) -> Data:
+    """Docstrings as text, and the task that stands in for GLUE's, made of the same text."""
+    out.mkdir(parents=True, exist_ok=True)
+    quickstart.make_text(out, scale.text, None)
+    lines = (out / "text" / "train.txt").read_text(encoding="utf-8").split("\n")
+    write_neighbours(lines, out / "task" / NEIGHBOURS.name)
+    return Data(quickstart.prepare(out, scale.text), NEIGHBOURS, out / "task")
+
+
+def write_neighbours(lines: Sequence[str], directory: Path):
+    """Write :data:`NEIGHBOURS` in GLUE's layout: half of the pairs are consecutive lines, half are drawn."""
+    generator = random.Random(1)
+    pairs = [(a, b) for a, b in pairwise(lines) if a.strip() and b.strip() and "\t" not in a + b]
+    generator.shuffle(pairs)
+    strangers = [second for _, second in pairs]
+    generator.shuffle(strangers)
+    directory.mkdir(parents=True, exist_ok=True)
+    start = 0
+    for split, count in NEIGHBOURS.rows.items():
+        header = ["index", *NEIGHBOURS.columns, NEIGHBOURS.label_column][: 3 if split == "test" else 4]
+        rows = [header]
+        for number, (first, second) in enumerate(pairs[start : start + count]):
+            label = generator.choice(NEIGHBOURS.labels)
+            second = second if label == NEIGHBOURS.labels[0] else strangers[start + number]
+            rows.append([str(number), first, second, label][: len(header)])
+        start += count
+        (directory / f"{split}.tsv").write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def given_data(data_bin: Path, glue_dir: Path, task: str) -> Data:
+    """The user's own."""
+    return Data(data_bin, TASKS[task], glue_dir)
+
+
+def _folder(out: Path, title: str, seed: int) -> Path:
+    name = "".join(letter if letter.isalnum() else "-" for letter in title)
+    return out / "pretraining" / f"{name}-{seed}"
+
+
+def _checkpoint(out: Path, scale: Scale, title: str, seed: int, updates: int) -> Path:
+    """The checkpoint after some updates; fairseq gives the one of an epoch's end another name."""
+    folder = _folder(out, title, seed) / "checkpoints"
+    return next(folder.glob(f"checkpoint_*_{updates}.pt"), folder / "checkpoint_last.pt")
+
+
+def _pretraining_run(out: Path, data: Data, scale: Scale, variant: Variant, seed: int) -> Run:
+    folder = _folder(out, variant.title, seed)
+    every = stops(scale)[0]
+    options = ("--seed", str(seed), "--keep-interval-updates", "-1", "--log-interval", str(min(10, every)))
+    command = training_command(
+        variant.architecture,
+        data.pretraining,
+        folder / "checkpoints",
+        scale.updates,
+        scale.warmup,
+        every,
+        *variant.options,
+        *options,
+    )
+
+    def read_result(run: Run) -> dict:
+        times = dict(_seconds(run.log))
+        found = []
+        for updates in stops(scale):
+            checkpoint = _checkpoint(out, scale, variant.title, seed, updates)
+            model, task = inspection.load(checkpoint, data.pretraining, **COMMON_MASKING)
+            loss = round(inspection.masked_loss(model, task), 4)
+            found.append({"updates": updates, "seconds": round(times[updates], 1), "valid_loss": loss})
+        ranked = variant.title in (MLM, MAE_LM, *FRACTIONS.values())
+        return {"checkpoints": found, "ranks": _ranks(model, task, scale.rank_tokens) if ranked else None}
+
+    return Run(
+        f"{variant.title}, seed {seed}", command, folder / "result.json", read_result, updates_done(scale.updates)
+    )
+
+
+def _seconds(log: Path) -> Iterator[tuple[int, float]]:
+    """The seconds that training took up to each update of a log, validation and saving left out."""
+    seconds, before = 0.0, 0
+    for updates, record in read_records(log, "train_inner").items():
+        seconds += (updates - before) / float(record["ups"])
+        before = updates
+        yield updates, seconds
+
+
+def _ranks(model, task, tokens: int) -> dict:
+    """The ranks of an encoder on the validation text, layer by layer."""
+    dictionary = task.source_dictionary
+    texts, count = [], 0
+    for batch in inspection.clean_batches(task):
+        for row in batch:
+            texts.append(row[row.ne(dictionary.pad())].tolist())
+            count += len(texts[-1])
+        if count >= tokens:
+            break
+    keep = [SPECIALS.index(token) for token in ("<s>", "<pad>", "</s>")]
+    encoder = EncoderStates(model.autoencoder.encoder, dictionary.pad(), dictionary.index("<mask>"))
+    profile = rank_profile(encoder, texts, keep, RankSettings(bootstrap=2))
+    rows = [{name: row[name] for name in ("layer", "input", "tokens", "count", *MEASURES)} for row in profile["ranks"]]
+    return {name: profile[name] for name in ("width", "layers", "tokens")} | {"rows": rows}
+
+
+def _finetuning(out: Path, data: Data, scale: Scale, origin: Origin) -> glue.Options:
+    return glue.Options(
+        task=data.task,
+        glue_dir=data.glue,
+        checkpoint=origin.checkpoint,
+        tokenizer=data.pretraining,
+        out=out / "finetuning",
+        learning_rates=(scale.learning_rate,),
+        max_updates=scale.finetuning_updates,
+    )
+
+
+def _finetuning_run(
+    out: Path, data: Data, scale: Scale, prepared: tuple[Path, dict], title: str, seed: int, updates: int
+) -> Run:
+    origin = read_checkpoint(_checkpoint(out, scale, title, seed, updates))
+    sweep = glue.make_sweep(_finetuning(out, data, scale, origin), origin, *prepared)
+    folder = out / "finetuning" / f"{_folder(out, title, seed).name}-{updates}"
+    [run] = replace(sweep, out=folder.resolve(), seeds=[seed]).runs()
+    return replace(run, name=f"{title}, seed {seed}, after {updates:,} updates")
+
+
+def _by_key(keys, results: Sequence[dict]) -> list[dict]:
+    """Results with what they belong to."""
+    names = ("variant", "seed", "updates")
+    return [dict(zip(names, key, strict=False)) | result for key, result in zip(keys, results, strict=True)]

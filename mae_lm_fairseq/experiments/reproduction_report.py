@@ -1,0 +1,318 @@
+"""What came out of the reproduction: tables, verdicts and figures, from ``results.json`` alone."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from mae_lm_fairseq.analysis.reproduction_figures import Lines, Panel, plot_panels
+from mae_lm_fairseq.evaluation.seeds import Summary, difference, summarise
+from mae_lm_fairseq.experiments.reproduction import FRACTIONS, MAE_LM, MLM, THREE_ML
+from mae_lm_fairseq.markdown import markdown_table
+
+KINDS = {
+    ("clean", "real"): "real tokens, no [MASK] in the text",
+    ("as_trained", "real"): "real tokens, [MASK] in the text as in pretraining",
+    ("forced", "real"): "real tokens, [MASK] forced into the encoder",
+    ("as_trained", "mask"): "[MASK]",
+    ("forced", "mask"): "[MASK], forced into the encoder",
+}
+
+REPORT = """\
+# What was reproduced, at scale `{scale}`
+
+{verdicts}
+
+Mean ± standard deviation over the seeds of pretraining (fine-tuning has the same seed); differences with Welch's 95 %
+interval and p-value. Nothing was tuned on these results. A p-value above 0.05 says that this scale cannot tell, not
+that there is no difference.
+
+## Loss and fine-tuning
+
+{quality}
+
+- Loss: cross-entropy in nats of a masked token of the validation text, at the same positions for every model.
+- Equal time: after as many seconds of training as the fastest of these models took in all, between checkpoints by
+  interpolation. The learning rate of the others had not come to its end then.
+- Score: on the development set of {task}, in per cent, with one recipe for all.
+
+Differences from the {mlm}, equal updates and equal time:
+
+{differences}
+
+![Quality against pretraining time](time.png)
+
+## How much [MASK] the encoder sees (the paper's Figure 4)
+
+{fractions}
+
+![Quality against the fraction of [MASK] in the encoder](fractions.png)
+
+## Effective rank (the paper's Figures 1 and 5)
+
+The threshold rank of the states: how many directions hold 90 % of their sum of squares, of {width}.
+
+{ranks}
+
+![Rank against layer](ranks.png)
+
+![Gap against layer](gaps.png)
+
+## Made by
+
+```bash
+{command}
+```
+
+{jobs} runs at a time, one thread each; {versions}. `results.json` beside this file has every number.
+"""
+
+
+class Finding(NamedTuple):
+    """Two sets of seeds, and whether they differ."""
+
+    ours: Summary
+    theirs: Summary
+    p: float
+
+    def __str__(self) -> str:
+        return f"{difference(self.ours, self.theirs)} (p = {self.p:.3f})"
+
+
+def write_report(out: Path, content: dict, command: str) -> None:
+    """Write ``report.md`` and its figures.
+
+    Args:
+        out: the directory.
+        content: of ``results.json``.
+        command: that made it.
+    """
+    results = Results(content)
+    _draw(out, results)
+    report = REPORT.format(
+        scale=content["scale"],
+        verdicts="\n".join(f"- {verdict}" for verdict in verdicts(results)),
+        quality=_quality(results),
+        differences=_differences(results),
+        fractions=_fractions(results),
+        ranks=_ranks(results),
+        task=content["task"],
+        mlm=MLM,
+        width=results.width,
+        command=command,
+        jobs=content["jobs"],
+        versions=", ".join(f"{name} {number}" for name, number in content["versions"].items()),
+    )
+    (out / "report.md").write_text(report, encoding="utf-8")
+
+
+class Results:
+    """The numbers of ``results.json``, by variant, as arrays over seeds."""
+
+    def __init__(self, content: dict):
+        self.stops = [point["updates"] for point in content["pretraining"][0]["checkpoints"]]
+        ranked = [run for run in content["pretraining"] if run["ranks"]]
+        self.width, self.layers = ranked[0]["ranks"]["width"], ranked[0]["ranks"]["layers"]
+        self.loss, self.seconds = defaultdict(list), defaultdict(list)
+        self.rank = defaultdict(list)
+        for run in content["pretraining"]:
+            self.loss[run["variant"]].append([point["valid_loss"] for point in run["checkpoints"]])
+            self.seconds[run["variant"]].append([point["seconds"] for point in run["checkpoints"]])
+        for run in ranked:
+            self._add_ranks(run["variant"], run["ranks"]["rows"])
+        by_seed = defaultdict(dict)
+        for run in content["finetuning"]:
+            by_seed[run["variant"], run["seed"]][run["updates"]] = run["score"]
+        self.score = defaultdict(list)
+        for (variant, _), scores in by_seed.items():
+            self.score[variant].append([scores[updates] for updates in sorted(scores)])
+
+    def _add_ranks(self, variant: str, rows: list[dict]):
+        for kind in KINDS:
+            of_kind = [row for row in rows if (row["input"], row["tokens"]) == kind]
+            if of_kind:
+                values = [np.nan] * (self.layers + 1)
+                for row in of_kind:
+                    values[row["layer"]] = row["threshold"]
+                self.rank[variant, kind].append(values)
+
+    def gap(self, variant: str, input: str) -> np.ndarray:
+        """[seeds, layers + 1]: ranks of real tokens with that input less those in clean text."""
+        return np.array(self.rank[variant, (input, "real")]) - np.array(self.rank[variant, ("clean", "real")])
+
+    def at_equal_time(self, values: dict[str, list], variant: str) -> list[float]:
+        """A quantity after as many seconds as the fastest variant took in all, for each seed that has it."""
+        headlines = (MLM, MAE_LM, THREE_ML)
+        end = min(np.mean([seconds[-1] for seconds in self.seconds[name]]) for name in headlines)
+        pairs = zip(self.seconds[variant], values[variant], strict=False)
+        return [float(np.interp(end, seconds, seed)) for seconds, seed in pairs]
+
+
+def finding(ours: Sequence[float], theirs: Sequence[float]) -> Finding:
+    """Whether two sets of seeds differ, by Welch's t-test."""
+    from scipy.stats import ttest_ind
+
+    with np.errstate(all="ignore"):
+        p = float(ttest_ind(ours, theirs, equal_var=False).pvalue)
+    return Finding(summarise(list(ours)), summarise(list(theirs)), p)
+
+
+def _last(values: Sequence[Sequence[float]]) -> list[float]:
+    return [seed[-1] for seed in values]
+
+
+def verdicts(results: Results) -> list[str]:
+    """The papers' claims, each with what came out here."""
+    masks = np.array(results.rank[MLM, ("as_trained", "mask")])
+    gap = results.gap(MLM, "as_trained")[:, -1]
+    other = "forced" if results.rank[MAE_LM, ("forced", "real")] else "as_trained"
+    gap_mae_lm = results.gap(MAE_LM, other)[:, -1]
+    clean = [_last(results.rank[name, ("clean", "real")]) for name in (MAE_LM, MLM)]
+    return [
+        f"**The rank of `[MASK]` rises through the layers of the MLM** (Lemma 2.1): from {masks[:, 1].mean():.1f} in "
+        f"the first layer to {masks[:, -1].mean():.1f} in the last; {_verdict(finding(masks[:, -1], masks[:, 1]))}.",
+        f"**Real tokens of the MLM have a higher rank with `[MASK]` around than without** (Figure 1): by "
+        f"{gap.mean():+.2f} ± {gap.std(ddof=1):.2f} in the last layer; {_verdict(finding(gap, np.zeros_like(gap)))}.",
+        f"**MAE-LM closes that gap**: {gap_mae_lm.mean():+.2f} ± {gap_mae_lm.std(ddof=1):.2f} there, the MLM's less "
+        f"MAE-LM's is {_verdict(finding(gap, gap_mae_lm))}.",
+        f"**Real tokens have a higher rank in MAE-LM than in the MLM** (Figure 5), clean text, last layer: "
+        f"{_verdict(finding(*clean))}.",
+        f"**MAE-LM is better after fine-tuning at equal updates** (Figure 3): "
+        f"{_verdict(finding(*(_last(results.score[name]) for name in (MAE_LM, MLM))))}.",
+        f"**3ML loses nothing at equal updates**, score: "
+        f"{_verdict(finding(*(_last(results.score[name]) for name in (THREE_ML, MLM))), wanted=None)}.",
+        f"**Fine-tuning suffers when the encoder sees `[MASK]`** (Figure 4), none less all: "
+        f"{_verdict(finding(_last(results.score[MAE_LM]), _last(results.score[FRACTIONS[1.0]])))}.",
+    ]
+
+
+def _verdict(found: Finding, wanted: int | None = 1) -> str:
+    """The difference, and in words whether it goes the paper's way."""
+    mean = difference(found.ours, found.theirs).mean
+    clear = found.p < 0.05 or (found.ours.std == found.theirs.std == 0 and mean != 0)
+    if not clear:
+        words = "no difference that this scale can show"
+    elif wanted is None:
+        words = "higher" if mean > 0 else "lower"
+    else:
+        words = "shown" if mean > 0 else "**the opposite shows**"
+    return f"{words}: {found}"
+
+
+def _quality(results: Results) -> str:
+    rows = []
+    for name in (MLM, MAE_LM, THREE_ML):
+        seconds = summarise(_last(results.seconds[name]))
+        rows.append(
+            [
+                name,
+                f"{seconds.mean:,.0f}",
+                _mean(_last(results.loss[name]), 3),
+                _mean(results.at_equal_time(results.loss, name), 3),
+                _mean(_last(results.score[name]), 1),
+                _mean(results.at_equal_time(results.score, name), 1),
+            ]
+        )
+    header = ["", "seconds", "loss, equal updates", "loss, equal time", "score, equal updates", "score, equal time"]
+    return markdown_table(header, rows)
+
+
+def _differences(results: Results) -> str:
+    rows = []
+    for name in (MAE_LM, THREE_ML):
+        for what, values, form in (("loss", results.loss, ".3f"), ("score", results.score, ".1f")):
+            pairs = (
+                (_last(values[name]), _last(values[MLM])),
+                (results.at_equal_time(values, name), results.at_equal_time(values, MLM)),
+            )
+            rows.append([name, what, *(_interval(finding(*pair), form) for pair in pairs)])
+    return markdown_table(["", "", "equal updates", "equal time"], rows)
+
+
+def _interval(found: Finding, form: str) -> str:
+    between = difference(found.ours, found.theirs)
+    if between.low is None:
+        return format(between.mean, "+" + form)
+    return f"{between.mean:+{form}} [{between.low:+{form}}, {between.high:+{form}}], p = {found.p:.3f}"
+
+
+def _fractions(results: Results) -> str:
+    rows = [
+        [f"{fraction:.0%}", _mean(_last(results.loss[name]), 3), _mean(_last(results.score[name]), 1)]
+        for fraction, name in {0.0: MAE_LM, **FRACTIONS}.items()
+    ]
+    return markdown_table(["`[MASK]`s in the encoder", "loss", "score"], rows)
+
+
+def _ranks(results: Results) -> str:
+    rows = [
+        [name, label, *(_mean(layer, 1) for layer in np.array(results.rank[name, kind]).T)]
+        for name in (MLM, MAE_LM)
+        for kind, label in KINDS.items()
+        if results.rank[name, kind]
+    ]
+    layers = [f"layer {layer}" for layer in range(1, results.layers + 1)]
+    return markdown_table(["", "states", "embeddings", *layers], rows)
+
+
+def _mean(values: Sequence[float], digits: int) -> str:
+    values = [value for value in values if not np.isnan(value)]
+    if not values:
+        return "-"
+    summary = summarise(values)
+    spread = "" if summary.std is None else f" ± {summary.std:.{digits}f}"
+    return f"{summary.mean:.{digits}f}{spread}"
+
+
+def _draw(out: Path, results: Results) -> None:
+    layers = np.arange(results.layers + 1)
+    layer, rank = "layer (0: embeddings)", f"effective rank (of {results.width})"
+
+    def by_layer(variant: str) -> dict[str, Lines]:
+        return {
+            label: Lines(layers, np.array(results.rank[variant, kind]))
+            for kind, label in KINDS.items()
+            if results.rank[variant, kind]
+        }
+
+    panels = [Panel(name, layer, rank, by_layer(name)) for name in (MLM, MAE_LM)]
+    plot_panels(out / "ranks.png", "How many directions states use", *panels, share_y=True, from_zero=True)
+    gaps = {
+        f"{name}, [MASK] {words}": Lines(layers, results.gap(name, kind))
+        for name in (MLM, MAE_LM)
+        for kind, words in (("as_trained", "as in pretraining"), ("forced", "forced into the encoder"))
+        if results.rank[name, (kind, "real")]
+    }
+    gap = Panel("Real tokens", layer, "rank with [MASK] in the text less rank without", gaps)
+    plot_panels(out / "gaps.png", "What [MASK] adds to the rank of real tokens", gap)
+
+    def against_time(values: dict[str, list]) -> dict[str, Lines]:
+        lines = {}
+        for name in (MLM, MAE_LM, THREE_ML):
+            of_seeds = np.array(values[name])
+            lines[name] = Lines(np.array(results.seconds[name])[: len(of_seeds)], of_seeds)
+        return lines
+
+    seconds = "seconds of pretraining"
+    plot_panels(
+        out / "time.png",
+        "Quality against pretraining time",
+        Panel("After fine-tuning", seconds, "score (%)", against_time(results.score)),
+        Panel("Validation text", seconds, "loss on masked tokens (nats)", against_time(results.loss)),
+    )
+    names = {0.0: MAE_LM, **FRACTIONS}
+
+    def against_fraction(values: dict[str, list]) -> dict[str, Lines]:
+        count = min(len(values[name]) for name in names.values())
+        y = np.array([_last(values[name])[:count] for name in names.values()]).T
+        return {"MAE-LM": Lines(100 * np.array(list(names)), y)}
+
+    share = "[MASK]s that the encoder sees (%)"
+    plot_panels(
+        out / "fractions.png",
+        "Quality against what the encoder sees of [MASK]",
+        Panel("After fine-tuning", share, "score (%)", against_fraction(results.score)),
+        Panel("Validation text", share, "loss on masked tokens (nats)", against_fraction(results.loss)),
+    )

@@ -1,0 +1,203 @@
+"""Other people's encoders as we find them: directories of ``transformers``, checkpoints of fairseq's RoBERTa.
+
+Nothing that is read here can run code.
+"""
+
+import json
+import re
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from ..data.dictionary import read_symbols
+from ..data.tokenizer import MASK, SPECIALS, Tokenizer
+from ..errors import UserError
+from .fitting import PAD
+from .pretrained import DICTIONARY, TOKENIZER
+from .stock import LAYER_NORM_EPS, MPNET_BUCKETS, MPNET_DISTANCE
+
+STOCK_WEIGHTS, STOCK_PICKLE = "model.safetensors", "pytorch_model.bin"
+_KINDS = {"mpnet": "mpnet", "roberta": "roberta", "xlm-roberta": "roberta"}
+"""transformers' ``model_type``, and the family whose names and computation it has."""
+_ADDS_NOTHING = re.compile(
+    r"((roberta|mpnet)\.)?(pooler\..*|embeddings\.(position_ids|token_type_ids))|encoder\.sentence_encoder\.version"
+)
+_OUTPUT_WEIGHTS = ("lm_head.decoder.weight", "lm_head.weight", "encoder.lm_head.weight")
+_OUTPUT_BIAS = "lm_head.decoder.bias"
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """What was found.
+
+    Attributes:
+        kind: ``mpnet``, ``roberta`` or ``fairseq``.
+        values: of the encoder's knobs.
+        weights: under their names, in float32; the output weights, where they are the token embeddings, left out.
+        symbols: the dictionary in the order of ids.
+        sentencepiece: the tokenizer's model file, where ids are its own as fairseq numbers them.
+    """
+
+    kind: str
+    values: dict[str, Any]
+    weights: dict[str, Tensor]
+    symbols: tuple[str, ...]
+    sentencepiece: bytes | None
+
+
+def read_stock(directory: Path) -> Foreign:
+    """A directory of ``transformers``."""
+    path = directory / "config.json"
+    try:
+        config = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+    kind = _KINDS.get(str(config.get("model_type"))) if isinstance(config, dict) else None
+    if kind is None:
+        raise UserError(f"{path}: only models of the types {', '.join(_KINDS)} can be imported")
+    _refuse_other_computation(config, path)
+    relative = {"relative_buckets": MPNET_BUCKETS, "relative_max_distance": MPNET_DISTANCE}
+    renamed = {
+        "encoder_layers": "num_hidden_layers",
+        "encoder_embed_dim": "hidden_size",
+        "encoder_ffn_embed_dim": "intermediate_size",
+        "encoder_attention_heads": "num_attention_heads",
+        "dropout": "hidden_dropout_prob",
+        "attention_dropout": "attention_probs_dropout_prob",
+    }
+    # What is missing has transformers' default, which for all of these is ours, too.
+    values = {ours: config[theirs] for ours, theirs in renamed.items() if theirs in config}
+    if isinstance(positions := config.get("max_position_embeddings"), int):
+        values["max_positions"] = positions - PAD - 1
+    values |= relative if kind == "mpnet" else {"relative_buckets": 0}
+    weights = {name: weight for name, weight in _read_weights(directory).items() if not _ADDS_NOTHING.fullmatch(name)}
+    if not any(name.startswith(f"{kind}.") for name in weights):
+        weights = {f"{kind}.{name}": weight for name, weight in weights.items()}
+    weights = _without_tied(weights, f"{kind}.embeddings.word_embeddings.weight", directory)
+    symbols = _stock_symbols(directory)
+    return Foreign(kind, values, weights, symbols, _sentencepiece(directory, symbols))
+
+
+def _refuse_other_computation(config: Mapping[str, Any], path: Path):
+    """What our encoder has no knob for must have the value that is fixed in it."""
+    fixed = {
+        "hidden_act": ("gelu", "gelu"),
+        "layer_norm_eps": (LAYER_NORM_EPS, 1e-12),
+        "pad_token_id": (PAD, PAD),
+        "position_embedding_type": ("absolute", "absolute"),
+        "is_decoder": (False, False),
+        "relative_attention_num_buckets": (MPNET_BUCKETS, MPNET_BUCKETS),
+    }
+    for name, (ours, default) in fixed.items():
+        if (theirs := config.get(name, default)) != ours:
+            raise UserError(f"{path}: {name} is {theirs!r}, and in this package it is always {ours!r}")
+
+
+def _read_weights(directory: Path) -> dict[str, Tensor]:
+    path = directory / STOCK_WEIGHTS
+    try:
+        if path.exists():
+            return _floats(safetensors.torch.load_file(path), path)
+        path = directory / STOCK_PICKLE
+        if not path.exists():
+            raise UserError(f"{directory} has neither {STOCK_WEIGHTS} nor {STOCK_PICKLE}")
+        return _floats(torch.load(path, map_location="cpu", weights_only=True), path)
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # damage can bring about any of them
+        # torch's message is a page long, and advises to switch the safety off.
+        if forbidden := re.search(r"GLOBAL (\S+)", str(error)):
+            raise UserError(f"refused {path}: loading it could run code, it asks for {forbidden[1]}") from None
+        raise UserError(f"{path}: cannot be read, it is damaged or something else") from None
+
+
+def _floats(weights: Any, path: Path) -> dict[str, Tensor]:
+    if not isinstance(weights, dict) or not all(isinstance(weight, Tensor) for weight in weights.values()):
+        raise UserError(f"{path} is not a dictionary of weights")
+    return {name: weight.float() for name, weight in weights.items()}
+
+
+def _stock_symbols(directory: Path) -> tuple[str, ...]:
+    from transformers import AutoTokenizer
+
+    try:
+        vocabulary = AutoTokenizer.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        ).get_vocab()
+    except Exception as error:  # of many kinds, and none of them is the user's
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"{directory}: transformers cannot load configuration and tokenizer: {reason}") from None
+    symbols = tuple(sorted(vocabulary, key=vocabulary.get))
+    if sorted(vocabulary.values()) != list(range(len(symbols))):
+        raise UserError(f"{directory}: the ids of its tokenizer are not 0, 1, 2, ...")
+    if (*symbols[: len(SPECIALS)], symbols[-1]) != (*SPECIALS, MASK):
+        raise UserError(
+            f"{directory}: its tokens do not begin with {' '.join(SPECIALS)} and end with {MASK}, as fairseq's "
+            "dictionary does"
+        )
+    return symbols
+
+
+def _sentencepiece(directory: Path, symbols: tuple[str, ...]) -> bytes | None:
+    """The model file in a directory, if its pieces are the symbols in their order."""
+    path = directory / TOKENIZER
+    same = path.exists() and (*Tokenizer(path).symbols, MASK) == symbols
+    return path.read_bytes() if same else None
+
+
+def read_fairseq(path: Path, data_bin: Path) -> Foreign:
+    """A checkpoint of fairseq's RoBERTa, with the dictionary in a directory."""
+    from ..compat import load_as_data
+
+    state = load_as_data(path)
+    options = _options(state)
+    if options.get("activation_fn", "gelu") != "gelu":
+        raise UserError(f"{path}: its activation function is {options['activation_fn']}, and here it is always gelu")
+    names = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
+    values = {name: options.get(name) for name in (*names, "dropout", "attention_dropout")}
+    weights = _current_names(_floats(state["model"], path))
+    positions = weights.get("encoder.sentence_encoder.embed_positions.weight")
+    if None in [values[name] for name in names] or positions is None:
+        raise UserError(f"{path} is not a checkpoint of fairseq's RoBERTa")
+    values |= {"max_positions": len(positions) - PAD - 1, "relative_buckets": 0}
+    weights = _without_tied(weights, "encoder.sentence_encoder.embed_tokens.weight", path)
+    symbols = read_symbols(data_bin / DICTIONARY)
+    return Foreign("fairseq", values, weights, symbols, _sentencepiece(data_bin, symbols))
+
+
+def _options(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The model's options, wherever the versions of fairseq keep them."""
+    found = state.get("args") or (state.get("cfg") or {}).get("model") or {}
+    return vars(found) if isinstance(found, Namespace) else found
+
+
+def _current_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights as the newest version of fairseq calls them."""
+    renamed = {}
+    for name, weight in weights.items():
+        name = re.sub(r"^decoder\.", "encoder.", name).replace(".emb_layer_norm.", ".layernorm_embedding.")
+        if joined := re.fullmatch(r"(.*\.self_attn\.)in_proj_(weight|bias)", name):
+            for part, separate in zip("qkv", weight.chunk(3), strict=True):
+                renamed[f"{joined[1]}{part}_proj.{joined[2]}"] = separate
+        elif not _ADDS_NOTHING.fullmatch(name):
+            renamed[name] = weight
+    return renamed
+
+
+def _without_tied(weights: Mapping[str, Tensor], embeddings: str, source: Path) -> dict[str, Tensor]:
+    """The weights without the copies of the token embeddings and of the bias in the language model head."""
+    left = {}
+    for name, weight in weights.items():
+        short = name.removeprefix("roberta.").removeprefix("mpnet.")
+        first = embeddings if short in _OUTPUT_WEIGHTS else name.replace("decoder.bias", "bias")
+        if short not in (*_OUTPUT_WEIGHTS, _OUTPUT_BIAS):
+            left[name] = weight
+        elif first not in weights or not torch.equal(weights[first], weight):
+            raise UserError(f"{source}: {name} is not {first}, but in this package the two are one weight")
+    return left

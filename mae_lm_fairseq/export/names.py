@@ -1,0 +1,130 @@
+"""One table of the names that the same weights have here, in ``transformers`` and in fairseq's RoBERTa.
+
+It is read in both directions, so a round trip gives back the same bits. One thing is more than a name: queries, keys
+and values are one matrix here and three elsewhere.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Names(NamedTuple):
+    """What a module or a weight is called. A name that ends in neither ``weight`` nor ``bias`` has both."""
+
+    ours: str
+    mpnet: str | None
+    roberta: str | None
+    fairseq: str | None
+
+
+class Part(NamedTuple):
+    """A part of a model: what its names begin with, and the names behind that."""
+
+    prefix: Names
+    names: tuple[Names, ...]
+
+
+EMBEDDINGS = Part(
+    Names("autoencoder.encoder.", "mpnet.embeddings.", "roberta.embeddings.", "encoder.sentence_encoder."),
+    (
+        Names("embed_tokens.weight", "word_embeddings.weight", "word_embeddings.weight", "embed_tokens.weight"),
+        Names(
+            "embed_positions.weight",
+            "position_embeddings.weight",
+            "position_embeddings.weight",
+            "embed_positions.weight",
+        ),
+        Names("embed_layer_norm", "LayerNorm", "LayerNorm", "layernorm_embedding"),
+    ),
+)
+RELATIVE_BIAS = Part(
+    Names("autoencoder.encoder.", "mpnet.encoder.", None, None),
+    (Names("relative_bias.weight", "relative_attention_bias.weight", None, None),),
+)
+LAYER = Part(
+    Names(
+        "autoencoder.encoder.layers.{layer}.",
+        "mpnet.encoder.layer.{layer}.",
+        "roberta.encoder.layer.{layer}.",
+        "encoder.sentence_encoder.layers.{layer}.",
+    ),
+    (
+        Names("attention.q_proj", "attention.attn.q", "attention.self.query", "self_attn.q_proj"),
+        Names("attention.k_proj", "attention.attn.k", "attention.self.key", "self_attn.k_proj"),
+        Names("attention.v_proj", "attention.attn.v", "attention.self.value", "self_attn.v_proj"),
+        Names("attention.out_proj", "attention.attn.o", "attention.output.dense", "self_attn.out_proj"),
+        Names("attention_layer_norm", "attention.LayerNorm", "attention.output.LayerNorm", "self_attn_layer_norm"),
+        Names("fc1", "intermediate.dense", "intermediate.dense", "fc1"),
+        Names("fc2", "output.dense", "output.dense", "fc2"),
+        Names("final_layer_norm", "output.LayerNorm", "output.LayerNorm", "final_layer_norm"),
+    ),
+)
+LM_HEAD = Part(
+    Names("autoencoder.lm_head.", "lm_head.", "lm_head.", "encoder.lm_head."),
+    tuple(Names(name, name, name, name) for name in ("dense", "layer_norm", "bias")),
+)
+"""Its output weights are the token embeddings."""
+CLASSIFICATION_HEAD = Part(
+    Names("classification_heads.{head}.", "classifier.", "classifier.", "classification_heads.{head}."),
+    tuple(Names(name, name, name, name) for name in ("dense", "out_proj")),
+)
+SPAN_HEAD = Part(
+    Names("classification_heads.{head}.", "", "", None),
+    (Names("qa_outputs", "qa_outputs", "qa_outputs", None),),
+)
+
+_SEPARATE = ("q_proj", "k_proj", "v_proj")
+_FUSED = "qkv_proj"
+
+
+def encoder_parts(relative_bias: bool) -> tuple[Part, ...]:
+    """The parts that make an encoder."""
+    return (EMBEDDINGS, *([RELATIVE_BIAS] if relative_bias else []), LAYER)
+
+
+def names_of(parts: Iterable[Part], kind: str, layers: int, head: str = "") -> dict[str, str]:
+    """Our names of all weights of some parts, and what they are called elsewhere.
+
+    Args:
+        parts: of the model.
+        kind: ``mpnet``, ``roberta`` or ``fairseq``.
+        layers: of the encoder.
+        head: our name of the classification head.
+    """
+    spelled_out = {}
+    for part in parts:
+        for layer in range(layers if part is LAYER else 1):
+            prefix, theirs = (getattr(part.prefix, side).format(layer=layer, head=head) for side in ("ours", kind))
+            for row in part.names:
+                for end in ("",) if row.ours.endswith(("weight", "bias")) else (".weight", ".bias"):
+                    spelled_out[f"{prefix}{row.ours}{end}"] = f"{theirs}{getattr(row, kind)}{end}"
+    return spelled_out
+
+
+def to_theirs(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
+    """Our weights under the other names; those that are not among the names are left out."""
+    split = {}
+    for name, weight in weights.items():
+        if f".{_FUSED}." in name:
+            for separate, part in zip(_SEPARATE, weight.chunk(len(_SEPARATE)), strict=True):
+                split[name.replace(_FUSED, separate)] = part
+        else:
+            split[name] = weight
+    return {theirs: split[ours] for ours, theirs in names.items()}
+
+
+def to_ours(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
+    """Their weights under our names; those that are not among the names are left out."""
+    first = f".{_SEPARATE[0]}."
+    split = {ours: weights[theirs] for ours, theirs in names.items()}
+    joined = {}
+    for name in split:
+        if first in name:
+            parts = [split[name.replace(_SEPARATE[0], separate)] for separate in _SEPARATE]
+            joined[name.replace(_SEPARATE[0], _FUSED)] = torch.cat(parts)
+        elif not any(f".{separate}." in name for separate in _SEPARATE):
+            joined[name] = split[name]
+    return joined

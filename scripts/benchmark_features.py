@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""Time the features of ragged sentences beside stock transformers with the same weights, on this CPU.
+
+MPNetModel with the relative position bias, RobertaModel without; padded batches of 32 sentences, in the order given
+and sorted by length. The three take turns, round by round; a speed-up is the median of the rounds' ratios.
+"""
+
+import argparse
+import json
+import logging
+import statistics
+from pathlib import Path
+
+from mae_lm_fairseq.benchmarks.features import measure
+from mae_lm_fairseq.core.config import SIZES
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=SIZES, default="small", help="of the encoder (default: %(default)s)")
+    parser.add_argument("--no-bias", action="store_true", help="without relative positions, beside RobertaModel")
+    parser.add_argument("--sentences", type=int, default=1000, metavar="N", help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="default: %(default)s")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go")
+    return parser
+
+
+def main():
+    """Measure and print."""
+    arguments = parser().parse_args()
+    logging.getLogger().setLevel(logging.WARNING)  # importing fairseq turned everybody's messages on
+    found = measure(arguments.size, not arguments.no_bias, arguments.sentences, arguments.rounds)
+    print(f"{found.tokens:,} tokens, {found.padded:,} with padding; largest difference {found.difference:.1e}")
+    for name, seconds in found.seconds.items():
+        print(f"{name:24} {statistics.median(seconds):7.2f} s   ours is {found.speedup(name):.2f} times as fast")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(vars(found), indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+#!/usr/bin/env python3
+"""Make a bundle of a checkpoint: one directory with weights, configuration, dictionary and tokenizer.
+
+``MAELMModel.from_pretrained(DIR)`` loads it anywhere. The data-bin is that of pretraining, or one with the same
+dict.txt and sentencepiece.bpe.model.
+"""
+
+import argparse
+import logging
+from pathlib import Path
+
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.export.bundle import write_bundle
+from mae_lm_fairseq.export.pretrained import TOKENIZER, read_checkpoint
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of fairseq-train")
+    parser.add_argument("--data-bin", type=Path, required=True, metavar="DIR", help="has dictionary and tokenizer")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the bundle; must not exist yet")
+    return parser
+
+
+def main():
+    """Read and write."""
+    arguments = parser().parse_args()
+    logging.getLogger().setLevel(logging.WARNING)  # importing fairseq turned everybody's messages on
+    pretrained = read_checkpoint(arguments.checkpoint, arguments.data_bin)
+    if pretrained.sentencepiece is None:
+        raise UserError(f"{arguments.data_bin / TOKENIZER} does not exist; put the data's tokenizer there")
+    write_bundle(pretrained, arguments.out)
+    print(f"{arguments.out}: {pretrained.about['architecture']} after {pretrained.about['updates']} updates")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Measure what long runs take: memory over epochs and shards, and preparation of a corpus 20 times as large.
+
+Trains a tiny model for ten epochs over five shards with two data workers, and watches the memory of the trainer and of
+its workers; then prepares a corpus and another of 20 times its size. Writes what it found as JSON.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+EPOCHS, SHARDS, FACTOR = 10, 5, 20
+SETTINGS = shlex.split(
+    "--task masked_autoencoder_lm --criterion masked_autoencoder_lm --arch mae_lm_tiny --encoder-layers 1 "
+    "--decoder-layers 1 --cpu --optimizer adam --lr 1e-3 --tokens-per-sample 64 --sample-break-mode complete_doc "
+    "--batch-size 16 --num-workers 2 --log-format simple --log-interval 1000"
+)
+
+
+def write_text(path: Path, megabytes: float, seed: int) -> None:
+    """Made-up text with words of a Zipfian frequency."""
+    generator = random.Random(seed)
+    words = ["".join(generator.choices("abcdefghijklmnop", k=generator.randint(2, 9))) for _ in range(20_000)]
+    weights = [1 / rank for rank in range(1, len(words) + 1)]
+    lines = [" ".join(generator.choices(words, weights, k=12)) for _ in range(20_000)]
+    with open(path, "w", encoding="utf-8") as file:
+        while file.tell() < megabytes * 1e6:
+            file.write("\n".join(generator.choices(lines, k=20)) + "\n\n")
+
+
+def prepare(train: Path, valid: Path, destdir: Path, *options: object) -> tuple[float, int]:
+    """Seconds, and the most memory of its largest process in bytes."""
+    script = ROOT / "preprocess" / "pretrain" / "prepare.py"
+    inputs = ["--train", train, "--valid", valid, "--destdir", destdir, "--workers", 1]
+    began = time.monotonic()
+    process = subprocess.Popen([sys.executable, script, *map(str, (*inputs, *options))], stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status != 0:
+        raise SystemExit("error: prepare.py failed")
+    return time.monotonic() - began, usage.ru_maxrss << 10
+
+
+def scaling(directory: Path, megabytes: float) -> dict:
+    """Preparation of a corpus and of one ``FACTOR`` times as large, with the same tokenizer."""
+    write_text(directory / "small.txt", megabytes, 1)
+    write_text(directory / "large.txt", megabytes * FACTOR, 2)
+    write_text(directory / "valid.txt", 0.1, 3)
+    prepare(directory / "small.txt", directory / "valid.txt", directory / "first", "--vocab-size", 4000)
+    model = ["--sentencepiece-model", directory / "first" / "sentencepiece.bpe.model"]
+    rounds = []
+    for number in range(3):  # interleaved: other work on the machine strikes both
+        pair = {}
+        for size in ("small", "large"):
+            destination = directory / f"{size}-{number}"
+            pair[size] = prepare(directory / f"{size}.txt", directory / "valid.txt", destination, *model)
+            shutil.rmtree(destination)
+        rounds.append(pair)
+    seconds = {size: statistics.median(pair[size][0] for pair in rounds) for size in ("small", "large")}
+    memory = {size: max(pair[size][1] for pair in rounds) for size in ("small", "large")}
+    return {"megabytes": megabytes, "factor": FACTOR, "seconds": seconds, "peak_bytes": memory}
+
+
+def anonymous_memory(pid: int) -> int:
+    """Bytes that a process has for itself: not files that it maps, which all share."""
+    found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) << 10 if found else 0
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    return [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
+
+
+def training(directory: Path) -> dict:
+    """The most memory of trainer and of a worker in each epoch, in bytes."""
+    shards = [directory / f"shard-{number}" for number in range(SHARDS)]
+    model = ["--sentencepiece-model", directory / "first" / "sentencepiece.bpe.model"]
+    for number, shard in enumerate(shards):
+        write_text(directory / f"shard-{number}.txt", 0.3, 10 + number)
+        prepare(directory / f"shard-{number}.txt", directory / "valid.txt", shard, *model)
+    log = directory / "train.log"
+    command = [sys.executable, "-m", "fairseq_cli.train", ":".join(map(str, shards)), *SETTINGS]
+    command += ["--user-dir", str(ROOT / "mae_lm_fairseq"), "--max-epoch", str(EPOCHS), "--no-epoch-checkpoints"]
+    with open(log, "w") as output:
+        process = subprocess.Popen([*command, "--save-dir", str(directory / "saved")], stdout=output, stderr=output)
+    trainer, workers = [0] * (EPOCHS + 1), [0] * (EPOCHS + 1)
+    while process.poll() is None:
+        epoch = min(EPOCHS, log.read_text().count("begin training epoch"))
+        try:
+            trainer[epoch] = max(trainer[epoch], anonymous_memory(process.pid))
+            workers[epoch] = max([workers[epoch], *map(anonymous_memory, children(process.pid))])
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # a worker has ended meanwhile
+        time.sleep(0.2)
+    if process.returncode != 0:
+        raise SystemExit(f"error: training failed: {log.read_text()[-500:]}")
+    return {"epochs": EPOCHS, "shards": SHARDS, "trainer_bytes": trainer[1:], "worker_bytes": workers[1:]}
+
+
+def main() -> None:
+    """Both measurements."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", required=True, type=Path, metavar="FILE", help="where the results go")
+    parser.add_argument("--megabytes", type=float, default=2, help="of the smaller corpus")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        results = {"preparation": scaling(Path(directory), options.megabytes), "training": training(Path(directory))}
+    options.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    seconds, memory = results["preparation"]["seconds"], results["preparation"]["peak_bytes"]
+    print(f"preparing {FACTOR} times the text took {seconds['large'] / seconds['small']:.1f} times the time")
+    print(f"and {memory['large'] / memory['small']:.2f} times the memory")
+    for name in ("trainer", "worker"):
+        by_epoch = results["training"][f"{name}_bytes"]
+        print(f"memory of the {name}: {by_epoch[-1] / by_epoch[1] - 1:+.1%} from epoch 2 to epoch {EPOCHS}")
+
+
+if __name__ == "__main__":
+    main()

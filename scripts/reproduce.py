@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Reproduce the findings of MAE-LM's and 3ML's papers at small scale: pretraining, ranks, fine-tuning, a report.
+
+Every variant is pretrained with several seeds on the same text, and its checkpoints are fine-tuned on one task. Without
+data of yours the text is that of docstrings, and the task tells lines that stand beside each other from others.
+Leaves OUT/report.md, OUT/results.json and figures. Started again, it goes on where it was.
+"""
+
+import argparse
+import logging
+import shlex
+import sys
+from pathlib import Path
+
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.evaluation.glue import TASKS
+from mae_lm_fairseq.experiments.reproduction import SCALES, given_data, reproduce
+from mae_lm_fairseq.experiments.reproduction_report import write_report
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    scales = "; ".join(f"{name}: {scale.updates:,} updates of {scale.size} models" for name, scale in SCALES.items())
+    parser.add_argument("--scale", required=True, choices=SCALES, help=scales)
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where everything goes")
+    parser.add_argument("--data-bin", type=Path, metavar="DIR", help="text, made by preprocess/pretrain/prepare.py")
+    parser.add_argument("--glue-dir", type=Path, metavar="DIR", help="with --data-bin: a local copy of GLUE")
+    parser.add_argument("--task", default="STS-B", choices=TASKS, help="of GLUE (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at a time (default: %(default)s)")
+    return parser
+
+
+def main():
+    """Run the command."""
+    options = parser().parse_args()
+    logging.getLogger().setLevel(logging.WARNING)  # importing fairseq turned everybody's messages on
+    if (options.data_bin is None) != (options.glue_dir is None):
+        raise UserError("--data-bin and --glue-dir go together: give both, or neither")
+    given = options.data_bin and given_data(options.data_bin, options.glue_dir, options.task)
+    content = reproduce(options.scale, options.out, given, options.jobs)
+    write_report(options.out, content, shlex.join(["scripts/reproduce.py", *sys.argv[1:]]))
+    print(f"Report: {options.out / 'report.md'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+#!/usr/bin/env python3
+"""Train a tiny model, kill it, resume it, and compare its end bit for bit with a run that was left alone.
+
+Needs nothing but the package and its core dependencies; scripts/test_environments.sh runs it on every Python.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process with threads cannot be forked
+
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.torture import lives
+from mae_lm_fairseq.torture.crashes import kills
+from mae_lm_fairseq.torture.workplace import Workplace
+
+
+def main() -> None:
+    """Two kills in one run."""
+    lives.prepare_to_fork()
+    with tempfile.TemporaryDirectory() as directory:
+        data = lives.make_data(Path(directory, "data"))
+        for row in kills(Workplace(Path(directory, "runs"), data), 2):
+            print(f"{row.fault}: tried {row.tried}, lost {len(row.losses)}", *row.losses, sep="\n  ")
+            if row.losses:
+                raise UserError("training or resuming does not work here: see above")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Checkpoints of every kind with a data-bin that has a tokenizer, for the tests of what reads them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from mae_lm_fairseq.core.heads import SpanHead
+from mae_lm_fairseq.data.data_bin import dictionary_fingerprint
+from mae_lm_fairseq.data.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
+from mae_lm_fairseq.data.tokenizer import Tokenizer, train_model
+from mae_lm_fairseq.export.bundle import write_bundle
+from mae_lm_fairseq.export.pretrained import read_checkpoint
+
+from .finetuning import finetune, save_pretrained, write_sentences
+
+TEXT = [
+    "The quick brown fox jumps over the lazy dog.",
+    "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich.",
+    "Съешь ещё этих мягких французских булок, да выпей чаю.",
+    "東京は日本の首都です。 今日は良い天気です。",
+    "naïve café, déjà vu; 1,234.5 % of 'quoted' things (and more).",
+    "The dog sleeps in the garden, and the fox does not.",
+    "One sentence. And another, longer one.",
+]
+VARIANTS = {
+    **{
+        f"{preset}_tiny": (f"{preset}_tiny",)
+        for preset in ("mae_lm", "mae_lm_roberta", "mae_lm_3ml_self", "mae_lm_3ml_cross", "mae_lm_mask_later")
+    },
+    "without_bias": ("mae_lm_tiny", "--relative-buckets", 0, "--decoder-relative-buckets", 0),
+    "shared_positions": ("mae_lm_tiny", "--decoder-share-positions"),
+    "narrow_decoder": ("mae_lm_tiny", "--decoder-embed-dim", 8, "--decoder-attention-heads", 2),
+}
+"""Architecture and further options."""
+
+
+@pytest.fixture(scope="session")
+def text_data(tmp_path_factory) -> Path:
+    """What of a data-bin stays with a model: dictionary, tokenizer, manifest."""
+    directory = tmp_path_factory.mktemp("text-data")
+    model = directory / "sentencepiece.bpe.model"
+    model.write_bytes(train_model(TEXT * 4, 200, 1.0))
+    tokenizer = Tokenizer(model)
+    tokenizer.write_dictionary(directory / "dict.txt")
+    train = SplitStatistics(documents=1, lines=24, tokens_in=1000, tokens_out=1000, unk=0, unk_rate=0.0)
+    fingerprint = dictionary_fingerprint(tokenizer.symbols)
+    Manifest(
+        current_versions(), {"train": ["/home/me/train.txt"]}, tokenizer.fingerprint, fingerprint, {"train": train}
+    ).write(directory / MANIFEST)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory, text_data) -> dict[str, Path]:
+    """A checkpoint of random weights for each variant, and one with each head: two classes, regression, answers."""
+    directory = tmp_path_factory.mktemp("checkpoints")
+    # Standard deviations above those of training, so that predictions and features differ visibly.
+    paths = {
+        name: save_pretrained(directory / f"{name}.pt", text_data, arch, "--init-std", 0.2, *arguments)
+        for name, (arch, *arguments) in VARIANTS.items()
+    }
+    for name, classes in (("classification", 2), ("regression", 1)):
+        sentences = write_sentences(directory / f"{name}-data", text_data / "dict.txt", classes)
+        options = ["--regression-target", "--best-checkpoint-metric", "loss"] if classes == 1 else []
+        start = ["--restore-file", paths["mae_lm_tiny"], "--max-update", 1]
+        start += ["--reset-optimizer", "--reset-dataloader", "--reset-meters"]
+        finetune(sentences, directory / name, *start, *options, classes=classes)
+        paths[name] = directory / name / "checkpoint_last.pt"
+    paths["span"] = directory / "span.pt"
+    torch.save(with_span_head(saved(paths["mae_lm_tiny"])), paths["span"])
+    return paths
+
+
+@pytest.fixture(scope="session")
+def bundles(tmp_path_factory, checkpoints, text_data) -> dict[str, Path]:
+    """The bundles of the checkpoints."""
+    directory = tmp_path_factory.mktemp("bundles")
+    for name, checkpoint in checkpoints.items():
+        write_bundle(read_checkpoint(checkpoint, text_data), directory / name)
+    return {name: directory / name for name in checkpoints}
+
+
+def saved(checkpoint: Path) -> dict:
+    """What a checkpoint holds."""
+    return torch.load(checkpoint, weights_only=True)
+
+
+def with_span_head(state: dict) -> dict:
+    """A checkpoint of pretraining as question_answering would leave it, with a random head."""
+    head = SpanHead(16, init_std=0.5).state_dict()
+    weights = {name: weight for name, weight in state["model"].items() if name.startswith("autoencoder.encoder.")}
+    return {**state, "model": weights | {f"classification_heads.span.{name}": weight for name, weight in head.items()}}

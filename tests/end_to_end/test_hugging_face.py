@@ -1,0 +1,162 @@
+"""From raw text through fairseq-train to transformers and back, with the commands."""
+
+import os
+import random
+import re
+import runpy
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.logging import metrics
+from fairseq_cli import train
+from transformers import AutoModel, AutoTokenizer
+
+from mae_lm_fairseq.data.tokenizer import Tokenizer
+from mae_lm_fairseq.export.comparison import encoder_states
+from mae_lm_fairseq.export.pretrained import build, read
+
+from ..conftest import ROOT
+from ..export.networks import stock
+from ..training import RECIPE, parse
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def run_script():
+    """``run_script(name, *arguments)`` runs a program of scripts/ in this process."""
+
+    def run(name, *arguments):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", [name, *map(str, arguments)])
+            runpy.run_path(str(ROOT / name), run_name="__main__")
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def text_bin(tmp_path_factory, run_script):
+    """A data-bin made of this package's README by prepare.py."""
+    directory = tmp_path_factory.mktemp("text")
+    words = README.split()
+    for split, seed in (("train", 0), ("valid", 1)):
+        start = random.Random(seed).randrange(100)
+        lines = [" ".join(words[place : place + 12]) for place in range(start, len(words), 12)]
+        (directory / f"{split}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    splits = [part for split in ("train", "valid") for part in (f"--{split}", directory / f"{split}.txt")]
+    run_script("preprocess/pretrain/prepare.py", *splits, "--vocab-size", 400, "--destdir", directory / "data-bin")
+    return directory / "data-bin"
+
+
+def pretrain(data, save, *options):
+    """What ``fairseq-train`` does, here; the last checkpoint."""
+    metrics.reset()
+    checkpoint_utils.save_checkpoint.__dict__.pop("best", None)
+    train.main(parse(data, *RECIPE, "--num-workers", 0, "--no-epoch-checkpoints", "--save-dir", save, *options))
+    return save / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, run_cli, text_bin):
+    """The checkpoint of a short run of ``fairseq-train``."""
+    save = tmp_path_factory.mktemp("trained")
+    command = ["fairseq-train", text_bin, *RECIPE, "--user-dir", "mae_lm_fairseq", "--arch", "mae_lm_tiny"]
+    done = run_cli([*command, "--save-dir", save, "--num-workers", 0, "--max-update", 20, "--lr", 1e-2])
+    assert done.returncode == 0, done.stderr
+    return save / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory, run_script, trained, text_bin):
+    """What export_hf.py makes of it."""
+    out = tmp_path_factory.mktemp("exported") / "out"
+    text = text_bin.parent / "valid.txt"
+    run_script("scripts/export_hf.py", trained, "--data-bin", text_bin, "--out", out, "--text", text)
+    return out
+
+
+def test_a_trained_checkpoint_computes_the_same_in_transformers(trained, text_bin, exported):
+    lines = (text_bin.parent / "valid.txt").read_text(encoding="utf-8").splitlines()
+    lines = [line for line in lines if "<" not in line][:20]
+    batch = AutoTokenizer.from_pretrained(exported)(lines, padding=True, truncation=True, return_tensors="pt")
+    for row, ids in zip(
+        batch["input_ids"], Tokenizer(text_bin / "sentencepiece.bpe.model").encode_lines(lines), strict=True
+    ):
+        assert row[row.ne(1)].tolist() == [0, *ids.tolist()[:62], 2]
+    is_token = batch["attention_mask"].bool()
+    theirs = AutoModel.from_pretrained(exported).eval()(**batch).last_hidden_state
+    ours = encoder_states(build(read(trained, text_bin)), batch["input_ids"], 1)[-1]
+    torch.testing.assert_close(theirs[is_token], ours[is_token], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("preset", ["mae_lm", "mae_lm_roberta"])
+def test_pretraining_goes_on_from_an_import(preset, run_script, trained, text_bin, exported, tmp_path, capsys):
+    run_script("scripts/import_hf.py", exported, "--preset", preset, "--out", tmp_path / "imported")
+    options = capsys.readouterr().out.splitlines()[-1].split()
+    assert options[:2] == ["--finetune-from-model", str(tmp_path / "imported" / "model.pt")]
+    before, again = read(trained, text_bin), read(tmp_path / "imported" / "model.pt", tmp_path / "imported")
+    assert again.sentencepiece == before.sentencepiece
+    encoder = [name for name in before.weights if name.startswith("autoencoder.encoder.")]
+    assert all(torch.equal(before.weights[name], again.weights[name]) for name in encoder)
+    # No step at this learning rate moves a weight: what was loaded is what is saved.
+    still = pretrain(text_bin, tmp_path / "still", *options, "--max-update", 1, "--lr", 0, "--init-std", 0.5)
+    loaded = read(still, text_bin)
+    assert all(torch.equal(loaded.weights[name], again.weights[name]) for name in again.weights)
+    moved = read(pretrain(text_bin, tmp_path / "on", *options, "--max-update", 3), text_bin)
+    assert moved.about["updates"] == 3
+    assert not all(torch.equal(moved.weights[name], again.weights[name]) for name in encoder)
+
+
+def blocks(language):
+    """What the README's section on Hugging Face tells people to type."""
+    section = README.split("## Hugging Face\n")[1].split("\n## ")[0]
+    return re.findall(rf"^```{language}\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_what_the_readme_says(run_script, trained, text_bin, run_cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data-bin").symlink_to(text_bin)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "mae_lm").symlink_to(trained.parent)
+    for split in ("train.txt", "valid.txt"):
+        (tmp_path / split).symlink_to(text_bin.parent / split)
+    stock(tmp_path / "roberta-base", "roberta", max_position_embeddings=66)
+    commands = [shlex.split(block) for block in blocks("bash") if block.startswith("scripts/")]
+    for script, *arguments in commands:
+        if script.endswith(".py"):
+            run_script(script, *arguments)
+    scope = {}
+    for block in blocks("python"):
+        if "sentence_transformers" in block:
+            pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+        if "onnx" in block:
+            pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+        exec(block, scope)
+    assert scope["states"].shape == (*scope["batch"]["input_ids"].shape, 16)
+    assert scope["embeddings"].shape == (2, 16)
+    same_in_onnxruntime(tmp_path / "encoder.onnx", tmp_path / "mae-lm-hf")
+    [tokenize] = [block for block in blocks("bash") if "imported/tokenizer" in block]
+    (tmp_path / "block.sh").write_text("set -e\n" + tokenize)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = run_cli(["/bin/bash", tmp_path / "block.sh"], cwd=tmp_path, env={"PATH": path})
+    assert done.returncode == 0, done.stderr
+    [(_, arch, data, save, *options)] = [words for words in commands if words[0].endswith("pretrain.sh")]
+    last = pretrain(tmp_path / data, tmp_path / save, "--arch", arch, *options, "--max-update", 2)
+    imported = read(tmp_path / "imported" / "model.pt", tmp_path / "imported")
+    assert read(last, tmp_path / data).symbols == imported.symbols
+
+
+def same_in_onnxruntime(path, directory):
+    """Whether the network in an ONNX file computes the encoder's states, for other sizes than it was exported with."""
+    session = pytest.importorskip("onnxruntime").InferenceSession(path, providers=["CPUExecutionProvider"])
+    tokenizer, encoder = AutoTokenizer.from_pretrained(directory), AutoModel.from_pretrained(directory).eval()
+    for texts in (["a"], ["One.", "Two words and then some more of them.", "And three sentences. Of text. In one."]):
+        batch = tokenizer(texts, padding=True, return_tensors="pt")
+        (found,) = session.run(None, {name: values.numpy() for name, values in batch.items()})
+        is_token = batch["attention_mask"].bool()
+        states = encoder(**batch).last_hidden_state[is_token]
+        torch.testing.assert_close(torch.from_numpy(found)[is_token], states, rtol=0, atol=1e-5)
