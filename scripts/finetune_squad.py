@@ -7,10 +7,9 @@ What follows -- goes to fairseq-train, and wins.
 """
 
 import argparse
-import logging
-import sys
 from pathlib import Path
 
+from mae_lm_fairseq.experiments.finetuning_options import add_options, parse, positive
 from mae_lm_fairseq.experiments.squad import Options, finetune
 
 
@@ -20,20 +19,8 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--train", type=Path, required=True, metavar="FILE", help="training questions in SQuAD's JSON")
     add("--dev", type=Path, required=True, metavar="FILE", help="development questions in SQuAD's JSON")
-    add("--checkpoint", required=True, metavar="FILE", help="of pretraining; 'none' for random weights")
-    add("--tokenizer", type=Path, required=True, metavar="DATA_BIN", help="the data-bin of the pretraining run")
-    add("--out", type=Path, required=True, metavar="DIR", help="where everything goes")
-    add("--arch", metavar="ARCH", help="with --checkpoint none: the architecture")
+    add_options(parser, "RoBERTa's, 1.5e-5; ours, 5e-4, for tiny and small")
     add("--version-2", action="store_true", help="SQuAD 2.0: questions may have no answer")
-    add("--seeds", type=positive, default=5, metavar="N", help="seeds 1 to N (default: %(default)s)")
-    add(
-        "--learning-rates",
-        type=float,
-        nargs="+",
-        metavar="LR",
-        help="(default: RoBERTa's, 1.5e-5; ours, 5e-4, for tiny and small)",
-    )
-    add("--max-updates", type=positive, metavar="N", help="end earlier than after the recipe's epochs")
     add(
         "--tokens-per-sample",
         type=positive,
@@ -47,28 +34,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="a longer context goes on this many pieces later in its next sample (default: %(default)s)",
     )
-    add("--jobs", type=positive, default=1, metavar="N", help="runs at the same time (default: %(default)s)")
-    add("--threads", type=positive, default=1, metavar="N", help="threads of each run (default: %(default)s)")
     return parser
-
-
-def positive(text: str) -> int:
-    """A whole number above zero."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above zero")
-    return number
 
 
 def main(argv: list[str] | None = None):
     """Run the command."""
-    words = sys.argv[1:] if argv is None else argv
-    end = words.index("--") if "--" in words else len(words)
-    options = vars(parser().parse_args(words[:end])) | {"extra": words[end + 1 :]}
-    # Among fairseq's imports is one that makes the root logger print everything.
-    logging.basicConfig(level=logging.WARNING, format="warning: %(message)s", force=True)
-    checkpoint = options.pop("checkpoint")
-    content = finetune(Options(**options, checkpoint=None if checkpoint == "none" else Path(checkpoint)))
+    options = parse(parser(), argv)
+    content = finetune(Options(**options))
     for name in ("exact", "exact_match", "f1"):
         if metric := content["metrics"].get(name):
             seeds = ", ".join(f"{value:.1f}" for value in metric["values"])

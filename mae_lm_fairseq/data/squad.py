@@ -48,7 +48,7 @@ def read_squad(path: str | Path, version_2: bool) -> list[Paragraph]:
     seen = set()
     paragraphs = [
         _read_paragraph(paragraph, version_2, seen)
-        for article in _Node(_load(path), str(path)).list("data", "article")
+        for article in _Node(read_json(path), str(path)).list("data", "article")
         for paragraph in article.list("paragraphs", "paragraph")
     ]
     if not seen:
@@ -59,8 +59,22 @@ def read_squad(path: str | Path, version_2: bool) -> list[Paragraph]:
 def read_articles(path: str | Path) -> tuple[str, list[dict]]:
     """The version and the articles of a file that :func:`read_squad` accepts, as they stand in its JSON."""
     read_squad(path, version_2=True)
-    content = _load(path)
+    content = read_json(path)
     return content.get("version", ""), content["data"]
+
+
+def read_json(path: str | Path):
+    """What a JSON file holds.
+
+    Raises:
+        UserError: it cannot be read or is not JSON.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON in UTF-8 ({error})") from None
 
 
 class _Node:
@@ -93,15 +107,6 @@ class _Node:
     def list(self, key: str, name: str) -> Iterator["_Node"]:
         for number, item in enumerate(self.get(key, list), 1):
             yield _Node(item, f"{self.place}, {name} {number}")
-
-
-def _load(path: str | Path):
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON in UTF-8 ({error})") from None
 
 
 def _read_paragraph(node: _Node, version_2: bool, seen: set[str]) -> Paragraph:

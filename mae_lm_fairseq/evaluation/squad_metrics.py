@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from mae_lm_fairseq.data.squad import read_json
 from mae_lm_fairseq.errors import UserError
 
 GoldAnswers = list[tuple[str, list[str]]]
@@ -171,7 +172,7 @@ def read_gold(path: str | Path) -> tuple[GoldAnswers, bool]:
     Raises:
         UserError: the file cannot be read or is not such a dataset.
     """
-    content = _read_json(path)
+    content = read_json(path)
     try:
         questions = [
             question
@@ -191,18 +192,9 @@ def read_gold(path: str | Path) -> tuple[GoldAnswers, bool]:
     return gold, version_2
 
 
-def _read_json(path: str | Path):
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON in UTF-8 ({error})") from None
-
-
 def _read_by_id(path: str | Path, kind: type | tuple[type, ...], what: str) -> dict:
     """A JSON object from ids to values of one kind."""
-    values = _read_json(path)
+    values = read_json(path)
     if not isinstance(values, dict) or not all(isinstance(value, kind) for value in values.values()):
         raise UserError(f"{path}: must be one JSON object with {what} for each question's id")
     return values

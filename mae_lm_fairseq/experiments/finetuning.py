@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,10 @@ from fairseq import checkpoint_utils
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.core.config import ARCHITECTURES
+from mae_lm_fairseq.data.manifest import current_versions
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation.seeds import Summary, summarise
-from mae_lm_fairseq.experiments.runner import Run, updates_done, write_json
+from mae_lm_fairseq.experiments.runner import Run, run_all, updates_done, write_json
 from mae_lm_fairseq.models.architectures import architecture_values
 from mae_lm_fairseq.models.finetuning import HEADS
 from mae_lm_fairseq.recipes.settings import Settings, as_arguments
@@ -222,6 +223,59 @@ def best_checkpoint(run: Run) -> Path:
     """A run's best checkpoint; its last one where no validation gave a number."""
     folder = run.result.parent / "checkpoints"
     return folder / (BEST if (folder / BEST).exists() else LAST)
+
+
+def run_sweep(sweep: Sweep, jobs: int, threads: int) -> tuple[dict[str, Any], Run]:
+    """Run what is missing of a sweep.
+
+    Returns:
+        for a result file: the chosen learning rate, its metrics, and those of the whole grid; and its best run.
+    """
+    runs = sweep.runs()
+    results = run_all(runs, jobs=jobs, threads=threads)
+    tidy(runs)
+    summaries = sweep.summaries(results)
+    rate = sweep.best_rate(summaries)
+    grid = {f"{lr:g}": {name: asdict(summary) for name, summary in of.items()} for lr, of in summaries.items()}
+    content = {
+        "options": list(sweep.extra),
+        "learning_rate": rate,
+        "metrics": grid[f"{rate:g}"],
+        "grid": grid,
+        "versions": current_versions(),
+    }
+    return content, sweep.best_run(results, rate)
+
+
+def report(content: dict[str, Any], settings: str, selection: str, hidden: Sequence[str], ending: str) -> str:
+    """``report.md``.
+
+    Args:
+        content: of the result file.
+        settings: number and kind of the updates.
+        selection: the metric that chose the learning rate, in words.
+        hidden: the ends of the names of metrics that are left out.
+        ending: what stands below the table.
+    """
+    start = content["start"]
+    lines = [
+        f"# {content['task']}",
+        "",
+        f"`{start['_name']}`, from {start['from']}"
+        + (f": `{start['checkpoint']}` after {start['updates']:,} updates" if start["checkpoint"] else ""),
+        "",
+        f"{settings}; development set, per cent: median (mean ± standard deviation), and every seed. The learning rate "
+        f"is the one with the highest median {selection}: {content['learning_rate']:g}.",
+        "",
+        "| learning rate | metric | median (mean ± std) | seeds |",
+        "| --- | --- | --- | --- |",
+    ]
+    for lr, of_lr in content["grid"].items():
+        for name, summary in of_lr.items():
+            if not name.endswith(tuple(hidden)):
+                values = ", ".join(f"{value:.1f}" for value in summary["values"])
+                lines.append(f"| {lr} | {name} | {Summary(**summary)} | {values} |")
+    return "\n".join([*lines, "", ending, ""])
 
 
 def tidy(runs: Sequence[Run]):

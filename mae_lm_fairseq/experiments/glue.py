@@ -2,27 +2,26 @@
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from mae_lm_fairseq.data.glue_preparation import BOOKS, prepare
-from mae_lm_fairseq.data.manifest import current_versions
 from mae_lm_fairseq.data.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.data.tokenizer import Tokenizer
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation.glue import FROM_MNLI, SCORE_RANGE, Task, predictions, score, submission, task_score
-from mae_lm_fairseq.evaluation.seeds import Summary
 from mae_lm_fairseq.experiments import finetuning, prediction
 from mae_lm_fairseq.experiments.finetuning import (
     Origin,
     Sweep,
     best_checkpoint,
     claim,
+    report,
+    run_sweep,
     settings_for,
-    tidy,
 )
-from mae_lm_fairseq.experiments.runner import Run, run_all, write_json, write_text
+from mae_lm_fairseq.experiments.finetuning_options import FinetuningOptions
+from mae_lm_fairseq.experiments.runner import Run, write_json, write_text
 from mae_lm_fairseq.recipes.settings import Settings
 
 # fairseq's criterion computes these in validation, which chooses the best checkpoint of a run.
@@ -34,41 +33,21 @@ SELECTION = {
 }
 
 
-@dataclass(frozen=True)
-class Options:
-    """What the user asks for.
+@dataclass(frozen=True, kw_only=True)
+class Options(FinetuningOptions):
+    """What the user asks for besides what all tasks have in common.
 
     Attributes:
         task: of GLUE.
         glue_dir: the local copy.
-        checkpoint: a pretraining checkpoint, with ``from_mnli`` one fine-tuned on MNLI; None for random weights.
-        tokenizer: the data-bin of the pretraining run.
-        out: where everything goes.
-        arch: the architecture where there is no checkpoint.
-        seeds: how many, from 1.
-        learning_rates: the grid; None for the task's.
-        max_updates: of each run; None for the task's epochs.
         from_mnli: whether the checkpoint was fine-tuned on MNLI.
         skip_malformed: see :func:`~mae_lm_fairseq.data.glue_preparation.prepare`.
-        jobs: runs at the same time.
-        threads: of each run.
-        extra: further options of fairseq-train.
     """
 
     task: Task
     glue_dir: Path
-    checkpoint: Path | None
-    tokenizer: Path
-    out: Path
-    arch: str | None = None
-    seeds: int = 5
-    learning_rates: Sequence[float] | None = None
-    max_updates: int | None = None
     from_mnli: bool = False
     skip_malformed: bool = False
-    jobs: int = 1
-    threads: int = 1
-    extra: Sequence[str] = ()
 
 
 def finetune(options: Options) -> dict:
@@ -92,26 +71,17 @@ def finetune(options: Options) -> dict:
     )
     data, books = prepared(options, tokenizer, origin.max_positions)
     sweep = make_sweep(options, origin, data, books)
-    runs = sweep.runs()
-    results = run_all(runs, jobs=options.jobs, threads=options.threads)
-    tidy(runs)
-    summaries = sweep.summaries(results)
-    rate = sweep.best_rate(summaries)
-    chosen = sweep.best_run(results, rate)
+    ran, chosen = run_sweep(sweep, options.jobs, options.threads)
     content = {
         "task": task.name,
         "start": {"from": start_of(options), **origin.described()},
         "data": books["splits"],
         "settings": {"updates": sweep.settings["optimization"]["max_update"], "batch_size": task.batch_size},
-        "options": list(options.extra),
-        "learning_rate": rate,
-        "metrics": {name: asdict(summary) for name, summary in summaries[rate].items()},
-        "grid": {f"{lr:g}": {name: asdict(summary) for name, summary in of.items()} for lr, of in summaries.items()},
+        **ran,
         "test_predictions_by": chosen.name,
-        "versions": current_versions(),
     }
     write_predictions(task, chosen, data, out)
-    write_text(out / "report.md", report(content, summaries))
+    write_text(out / "report.md", report_of(content))
     write_json(out / "results.json", content)
     return content
 
@@ -205,31 +175,14 @@ def write_predictions(task: Task, run: Run, data: Path, out: Path):
             write_text(out / task.submission_file(split), submission(task, predicted))
 
 
-def report(content: dict, summaries: dict[float, dict[str, Summary]]) -> str:
+def report_of(content: dict) -> str:
     """``report.md``."""
-    start = content["start"]
-    lines = [
-        f"# {content['task']}",
-        "",
-        f"`{start['_name']}`, from {start['from']}"
-        + (f": `{start['checkpoint']}` after {start['updates']:,} updates" if start["checkpoint"] else ""),
-        "",
-        f"{content['settings']['updates']:,} updates of {content['settings']['batch_size']} samples; development set, "
-        "per cent: median (mean ± standard deviation), and every seed. The learning rate is the one with the highest "
-        f"median score: {content['learning_rate']:g}.",
-        "",
-        "| learning rate | metric | median (mean ± std) | seeds |",
-        "| --- | --- | --- | --- |",
-    ]
-    for lr, of_lr in summaries.items():
-        for name, summary in of_lr.items():
-            if name == "score" and len(of_lr) == 2:
-                continue  # that of the only metric again
-            values = ", ".join(f"{value:.1f}" for value in summary.values)
-            lines.append(f"| {lr:g} | {name} | {summary} | {values} |")
+    settings = f"{content['settings']['updates']:,} updates of {content['settings']['batch_size']} samples"
     sets = "; ".join(
         f"{split} {counts['rows']:,} rows, {counts['truncated']:,} truncated, {counts['malformed']:,} left out"
         for split, counts in content["data"].items()
     )
-    lines += ["", f"Data: {sets}. Test predictions are those of {content['test_predictions_by']}.", ""]
-    return "\n".join(lines)
+    # With one metric the score is that metric again.
+    hidden = ("score",) if len(content["metrics"]) == 2 else ()
+    ending = f"Data: {sets}. Test predictions are those of {content['test_predictions_by']}."
+    return report(content, settings, "score", hidden, ending)

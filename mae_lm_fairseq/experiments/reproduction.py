@@ -283,11 +283,11 @@ def _ranks(model, task, tokens: int) -> dict:
 
 def _finetuning(out: Path, data: Data, scale: Scale, origin: Origin) -> glue.Options:
     return glue.Options(
-        data.task,
-        data.glue,
-        origin.checkpoint,
-        data.pretraining,
-        out / "finetuning",
+        task=data.task,
+        glue_dir=data.glue,
+        checkpoint=origin.checkpoint,
+        tokenizer=data.pretraining,
+        out=out / "finetuning",
         learning_rates=(scale.learning_rate,),
         max_updates=scale.finetuning_updates,
     )

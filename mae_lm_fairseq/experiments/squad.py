@@ -1,7 +1,7 @@
 """Fine-tuning on SQuAD: runs, answers, metrics and report; scripts/finetune_squad.py."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -10,18 +10,25 @@ import torch
 from fairseq import utils
 from torch import Tensor
 
-from mae_lm_fairseq.data.manifest import current_versions
 from mae_lm_fairseq.data.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.data.span_windows import MIN_SAMPLE, SpanWindows
 from mae_lm_fairseq.data.squad import read_squad
 from mae_lm_fairseq.data.tokenizer import Tokenizer
 from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.evaluation.seeds import Summary
 from mae_lm_fairseq.evaluation.span_decoding import Answers, answer_all
 from mae_lm_fairseq.evaluation.squad_metrics import evaluate_1_1, evaluate_2_0, read_gold
 from mae_lm_fairseq.experiments import prediction
-from mae_lm_fairseq.experiments.finetuning import Origin, Sweep, claim, find_origin, settings_for, tidy
-from mae_lm_fairseq.experiments.runner import run_all, write_json, write_text
+from mae_lm_fairseq.experiments.finetuning import (
+    Origin,
+    Sweep,
+    claim,
+    find_origin,
+    report,
+    run_sweep,
+    settings_for,
+)
+from mae_lm_fairseq.experiments.finetuning_options import FinetuningOptions
+from mae_lm_fairseq.experiments.runner import write_json, write_text
 from mae_lm_fairseq.recipes.settings import Settings
 from mae_lm_fairseq.tasks.question_answering import HEAD, QuestionAnsweringConfig
 
@@ -57,42 +64,22 @@ def recipe(architecture: str) -> Recipe:
     return DEVELOPMENT if architecture.endswith(("_tiny", "_small")) else ROBERTA
 
 
-@dataclass(frozen=True)
-class Options:
-    """What the user asks for.
+@dataclass(frozen=True, kw_only=True)
+class Options(FinetuningOptions):
+    """What the user asks for besides what all tasks have in common.
 
     Attributes:
         train, dev: files in SQuAD's JSON.
-        checkpoint: a pretraining checkpoint; None for random weights.
-        tokenizer: the data-bin of the pretraining run.
-        out: where everything goes.
-        arch: the architecture where there is no checkpoint.
         version_2: whether questions may have no answer.
-        seeds: how many, from 1.
-        learning_rates: the grid; None for the recipe's.
-        max_updates: of each run; None for the recipe's epochs.
         tokens_per_sample: None for BERT's 384, or as many as the model has positions where it has fewer.
         doc_stride: see :class:`~mae_lm_fairseq.data.span_windows.SpanWindows`.
-        jobs: runs at the same time.
-        threads: of each run.
-        extra: further options of fairseq-train.
     """
 
     train: Path
     dev: Path
-    checkpoint: Path | None
-    tokenizer: Path
-    out: Path
-    arch: str | None = None
     version_2: bool = False
-    seeds: int = 5
-    learning_rates: Sequence[float] | None = None
-    max_updates: int | None = None
     tokens_per_sample: int | None = None
     doc_stride: int = QuestionAnsweringConfig.doc_stride
-    jobs: int = 1
-    threads: int = 1
-    extra: Sequence[str] = ()
 
 
 def finetune(options: Options) -> dict:
@@ -127,12 +114,7 @@ def finetune(options: Options) -> dict:
         },
     )
     sweep = make_sweep(options, origin, length, counts["train"]["windows"])
-    runs = sweep.runs()
-    results = run_all(runs, jobs=options.jobs, threads=options.threads)
-    tidy(runs)
-    summaries = sweep.summaries(results)
-    rate = sweep.best_rate(summaries)
-    chosen = sweep.best_run(results, rate)
+    ran, chosen = run_sweep(sweep, options.jobs, options.threads)
     content = {
         "task": "SQuAD 2.0" if options.version_2 else "SQuAD 1.1",
         "start": {"from": "a pretraining checkpoint" if origin.checkpoint else "random weights", **origin.described()},
@@ -143,16 +125,19 @@ def finetune(options: Options) -> dict:
             "tokens_per_sample": length,
             "doc_stride": options.doc_stride,
         },
-        "options": list(options.extra),
-        "learning_rate": rate,
-        "metrics": {name: asdict(summary) for name, summary in summaries[rate].items()},
-        "grid": {f"{lr:g}": {name: asdict(summary) for name, summary in of.items()} for lr, of in summaries.items()},
+        **ran,
         "predictions_by": chosen.name,
-        "versions": current_versions(),
     }
     for name in (PREDICTIONS, N_BEST, NA_PROB):
         write_text(out / name, (chosen.result.parent / name).read_text(encoding="utf-8"))
-    write_text(out / "report.md", report(content, summaries))
+    data = "; ".join(f"{split}: {describe(of_split)}" for split, of_split in counts.items())
+    settings = (
+        "{updates:,} updates of {batch_size} samples of up to {tokens_per_sample} tokens, stride {doc_stride}".format(
+            **content["settings"]
+        )
+    )
+    ending = f"Data: {data}. {PREDICTIONS} is by {chosen.name}."
+    write_text(out / "report.md", report(content, settings, "F1", ("total", "thresh"), ending))
     write_json(out / "results.json", content)
     return content
 
@@ -262,29 +247,3 @@ def n_best(found: Answers) -> list[dict]:
         {**asdict(candidate), "probability": probability}
         for candidate, probability in zip(found.candidates, found.probabilities(), strict=True)
     ]
-
-
-def report(content: dict, summaries: dict[float, dict[str, Summary]]) -> str:
-    """``report.md``."""
-    start, settings = content["start"], content["settings"]
-    lines = [
-        f"# {content['task']}",
-        "",
-        f"`{start['_name']}`, from {start['from']}"
-        + (f": `{start['checkpoint']}` after {start['updates']:,} updates" if start["checkpoint"] else ""),
-        "",
-        f"{settings['updates']:,} updates of {settings['batch_size']} samples of up to {settings['tokens_per_sample']} "
-        f"tokens, stride {settings['doc_stride']}; development set, per cent: median (mean ± standard deviation), and "
-        f"every seed. The learning rate is the one with the highest median F1: {content['learning_rate']:g}.",
-        "",
-        "| learning rate | metric | median (mean ± std) | seeds |",
-        "| --- | --- | --- | --- |",
-    ]
-    for lr, of_lr in summaries.items():
-        for name, summary in of_lr.items():
-            if not name.endswith(("total", "thresh")):
-                values = ", ".join(f"{value:.1f}" for value in summary.values)
-                lines.append(f"| {lr:g} | {name} | {summary} | {values} |")
-    data = "; ".join(f"{split}: {describe(counts)}" for split, counts in content["data"].items())
-    lines += ["", f"Data: {data}. {PREDICTIONS} is by {content['predictions_by']}.", ""]
-    return "\n".join(lines)

@@ -64,9 +64,12 @@ class QuestionAnsweringTask(FairseqTask):
         """Load the questions of ``train`` or ``valid``.
 
         Raises:
-            UserError: the file is missing or not in SQuAD's format.
+            UserError: there is no such split, or its file is missing or not in SQuAD's format.
         """
-        path = {"train": self.cfg.train_file, "valid": self.cfg.valid_file}[split]
+        paths = {"train": self.cfg.train_file, "valid": self.cfg.valid_file}
+        if split not in paths:
+            raise UserError(f"question_answering has no split {split}, only train and valid")
+        path = paths[split]
         questions = read_squad(path, self.cfg.version_2)
         dataset = SpanWindows(questions, self.tokenizer, self.cfg.tokens_per_sample, self.cfg.doc_stride, self.cfg.seed)
         logger.info("%s: %s", path, ", ".join(f"{name}: {count}" for name, count in dataset.counts.items()))

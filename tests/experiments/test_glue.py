@@ -11,7 +11,7 @@ from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation import glue_report
 from mae_lm_fairseq.evaluation.glue import TASKS, predictions
 from mae_lm_fairseq.evaluation.seeds import summarise
-from mae_lm_fairseq.experiments import glue, prediction
+from mae_lm_fairseq.experiments import finetuning, prediction
 from mae_lm_fairseq.experiments.finetuning import Sweep
 from mae_lm_fairseq.experiments.glue import Options, finetune
 from mae_lm_fairseq.experiments.runner import write_json
@@ -44,11 +44,17 @@ def glue_dir(tmp_path_factory):
 @pytest.fixture
 def options(tokenizer, checkpoints, glue_dir, tmp_path, monkeypatch):
     """Three updates from MAE-LM on RTE, in this process."""
-    monkeypatch.setattr(glue, "run_all", run_here)
+    monkeypatch.setattr(finetuning, "run_all", run_here)
     return Options(
-        TASKS["RTE"], glue_dir, checkpoints["mae_lm_tiny"], tokenizer, tmp_path / "out", seeds=1, max_updates=3,
+        task=TASKS["RTE"],
+        glue_dir=glue_dir,
+        checkpoint=checkpoints["mae_lm_tiny"],
+        tokenizer=tokenizer,
+        out=tmp_path / "out",
+        seeds=1,
+        max_updates=3,
         learning_rates=[1e-3],
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

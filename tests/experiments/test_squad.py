@@ -9,11 +9,11 @@ import torch
 from mae_lm_fairseq.data.squad import read_squad
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation import squad_metrics
-from mae_lm_fairseq.experiments import squad
+from mae_lm_fairseq.experiments import finetuning, squad
 from mae_lm_fairseq.experiments.squad import Options, finetune
 
 from ..answering import write_squad, write_tokenizer
-from ..finetuning import save_pretrained, train_here
+from ..finetuning import run_here, save_pretrained
 
 ARCHITECTURES = ["mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_cross_tiny"]
 
@@ -34,19 +34,18 @@ def checkpoints(tmp_path_factory, tokenizer):
 def options(tokenizer, checkpoints, tmp_path, monkeypatch):
     """Three updates from MAE-LM, in this process."""
 
-    def run_here(runs, jobs, threads):
-        results = []
-        for run in runs:
-            train_here(*run.command[3:])
-            results.append(run.read_result(run))
-        return results
-
-    monkeypatch.setattr(squad, "run_all", run_here)
+    monkeypatch.setattr(finetuning, "run_all", run_here)
     train, dev = write_squad(tmp_path / "train.json"), write_squad(tmp_path / "dev.json", people=3)
     return Options(
-        train, dev, checkpoints["mae_lm_tiny"], tokenizer, tmp_path / "out", seeds=1, max_updates=3,
+        train=train,
+        dev=dev,
+        checkpoint=checkpoints["mae_lm_tiny"],
+        tokenizer=tokenizer,
+        out=tmp_path / "out",
+        seeds=1,
+        max_updates=3,
         learning_rates=[1e-3],
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
