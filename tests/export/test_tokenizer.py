@@ -56,7 +56,7 @@ def test_ids_are_those_of_sentencepiece_on_any_text_that_is_promised(both, texts
     same(both, texts)
 
 
-@pytest.mark.parametrize("text", ["ﬁ\u0301", "\u1112\u1161\u11ab", "q\u0323\u0307\u0323 t\u0323\u0307", "①\u200d"])
+@pytest.mark.parametrize("text", ["ﬁ\u0301", "\u1112\u1161\u11ab", "q\u0323\u0307\u0323 t\u0323\u0307", "²\u200d"])
 def test_normalisation_differs_where_the_exceptions_say(both, text):
     """If this fails `tokenizers` has become better, and EXCEPTIONS can be shorter."""
     tokenizer, fast = both
