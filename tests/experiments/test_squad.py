@@ -61,7 +61,7 @@ def test_every_pretraining_checkpoint_is_a_start(options, checkpoints, arch):
 
 
 def test_answers_are_slices_and_the_numbers_those_of_the_script(options, capsys):
-    content = finetune(replace(options, tokens_per_sample=32, doc_stride=5))
+    content = finetune(replace(options, tokens_per_sample=20, doc_stride=5))
     assert content["data"]["dev"]["strided_contexts"] > 0
     contexts = {
         question.id: paragraph.context
