@@ -10,9 +10,10 @@ import argparse
 from pathlib import Path
 
 from mae_lm_fairseq.analysis.rank_figures import plot_gaps, plot_outside, plot_ranks
-from mae_lm_fairseq.data.manifest import current_versions
 from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.experiments.effective_rank import add_options, measure_models, write_csv, write_json
+from mae_lm_fairseq.experiments.effective_rank import add_options, measure_models, write_csv
+from mae_lm_fairseq.experiments.versions import versions
+from mae_lm_fairseq.files import write_json
 
 
 def parser() -> argparse.ArgumentParser:
@@ -32,7 +33,7 @@ def main():
     except OSError as problem:
         raise UserError(f"--out {out}: {problem.strerror}") from None
     models = measure_models(arguments)
-    write_json(out / "ranks.json", models, versions=current_versions())
+    write_json(out / "ranks.json", {"versions": versions(), "models": models})
     write_csv(out / "ranks.csv", models)
     plot_ranks(out / "ranks.png", models)
     plot_gaps(out / "gaps.png", models)

@@ -2,8 +2,8 @@
 
 import argparse
 import csv
+import io
 import json
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,6 +19,7 @@ from mae_lm_fairseq.data.tokenizer import EOS, SPECIALS, Tokenizer
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments.progress import progress_bar
 from mae_lm_fairseq.export.pretrained import TOKENIZER, build, read
+from mae_lm_fairseq.files import write_text
 
 STOCK = ("bert", "roberta", "mpnet")
 """The kinds of Hugging Face models that are read."""
@@ -213,25 +214,13 @@ def measure_models(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     ]
 
 
-def write_json(path: Path, models: Sequence[dict[str, Any]], **about: Any) -> None:
-    """Write what :func:`model_ranks` gave for some models, complete or not at all."""
-    _write(path, json.dumps({**about, "models": list(models)}, indent=1) + "\n")
-
-
 def write_csv(path: Path, models: Sequence[dict[str, Any]]) -> None:
     """Write the ranks as a table, a line for each model, layer, input and kind of tokens, complete or not at all."""
     measured = [name + end for name in MEASURES for end in ("", "_low", "_high")]
     names = ["label", "layer", "input", "tokens", "count", "width", *measured]
     rows = [{"label": model["label"], "width": model["width"], **row} for model in models for row in model["ranks"]]
-    temporary = path.with_suffix(".tmp")
-    with open(temporary, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        writer.writerows(rows)
-    os.replace(temporary, path)
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names)
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())

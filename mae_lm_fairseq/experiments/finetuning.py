@@ -13,10 +13,11 @@ from fairseq import checkpoint_utils
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.core.config import ARCHITECTURES
-from mae_lm_fairseq.data.manifest import current_versions
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation.seeds import Summary, summarise
-from mae_lm_fairseq.experiments.runner import Run, run_all, updates_done, write_json
+from mae_lm_fairseq.experiments.runner import Run, run_all, updates_done
+from mae_lm_fairseq.experiments.versions import versions
+from mae_lm_fairseq.files import write_json
 from mae_lm_fairseq.models.architectures import architecture_values
 from mae_lm_fairseq.models.finetuning import HEADS
 from mae_lm_fairseq.recipes.settings import Settings, as_arguments
@@ -242,7 +243,7 @@ def run_sweep(sweep: Sweep, jobs: int, threads: int) -> tuple[dict[str, Any], Ru
         "learning_rate": rate,
         "metrics": grid[f"{rate:g}"],
         "grid": grid,
-        "versions": current_versions(),
+        "versions": versions(),
     }
     return content, sweep.best_run(results, rate)
 

@@ -21,7 +21,8 @@ from mae_lm_fairseq.experiments.finetuning import (
     settings_for,
 )
 from mae_lm_fairseq.experiments.finetuning_options import FinetuningOptions
-from mae_lm_fairseq.experiments.runner import Run, write_json, write_text
+from mae_lm_fairseq.experiments.runner import Run
+from mae_lm_fairseq.files import write_json, write_text
 from mae_lm_fairseq.recipes.settings import Settings
 
 # fairseq's criterion computes these in validation, which chooses the best checkpoint of a run.

@@ -15,9 +15,10 @@ from mae_lm_fairseq.core.config import SIZES, MaskedAutoencoderConfig, preset_va
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments import inspection
 from mae_lm_fairseq.experiments.pretraining import training_command
-from mae_lm_fairseq.experiments.runner import Run, run_all, updates_done, write_json
+from mae_lm_fairseq.experiments.runner import Run, run_all, updates_done
 from mae_lm_fairseq.experiments.training_log import read_records
 from mae_lm_fairseq.experiments.versions import versions
+from mae_lm_fairseq.files import write_json, write_text
 from mae_lm_fairseq.markdown import markdown_table
 from mae_lm_fairseq.recipes.settings import recipe
 
@@ -143,7 +144,7 @@ def compare(
         command=" ".join(["scripts/compare_presets.py", *sys.argv[1:]]),
         versions=", ".join(f"{name} {number}" for name, number in used.items()),
     )
-    (out / "table.md").write_text(report, encoding="utf-8")
+    write_text(out / "table.md", report)
     return rows
 
 

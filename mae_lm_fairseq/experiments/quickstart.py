@@ -27,9 +27,10 @@ from mae_lm_fairseq.experiments.corpus import split_corpus
 from mae_lm_fairseq.experiments.inspection import Gap
 from mae_lm_fairseq.experiments.pretraining import training_command
 from mae_lm_fairseq.experiments.quickstart_report import write_report
-from mae_lm_fairseq.experiments.runner import Run, run_all, signals_as_errors, updates_done, write_json
+from mae_lm_fairseq.experiments.runner import Run, run_all, signals_as_errors, updates_done
 from mae_lm_fairseq.experiments.training_log import loss_curve, read_records
 from mae_lm_fairseq.experiments.versions import versions
+from mae_lm_fairseq.files import write_json
 
 CHECKOUT = PACKAGE.parent
 

@@ -21,9 +21,10 @@ from mae_lm_fairseq.experiments import glue, inspection, quickstart
 from mae_lm_fairseq.experiments.finetuning import Origin, claim, read_checkpoint, tidy
 from mae_lm_fairseq.experiments.preset_comparison import COMMON_MASKING, Variant
 from mae_lm_fairseq.experiments.pretraining import training_command
-from mae_lm_fairseq.experiments.runner import Run, run_all, updates_done, write_json
+from mae_lm_fairseq.experiments.runner import Run, run_all, updates_done
 from mae_lm_fairseq.experiments.training_log import read_records
 from mae_lm_fairseq.experiments.versions import versions
+from mae_lm_fairseq.files import write_json
 
 MLM, MAE_LM, THREE_ML = "RoBERTa preset", "MAE-LM", "3ML-self, 50 % masked"
 FRACTIONS = {0.5: "MAE-LM, half of the [MASK]s in the encoder", 1.0: "MAE-LM, all [MASK]s in the encoder"}

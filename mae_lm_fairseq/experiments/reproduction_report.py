@@ -10,6 +10,7 @@ import numpy as np
 from mae_lm_fairseq.analysis.reproduction_figures import Lines, Panel, plot_panels
 from mae_lm_fairseq.evaluation.seeds import Summary, difference, summarise
 from mae_lm_fairseq.experiments.reproduction import FRACTIONS, MAE_LM, MLM, THREE_ML
+from mae_lm_fairseq.files import write_text
 from mae_lm_fairseq.markdown import markdown_table
 
 KINDS = {
@@ -105,7 +106,7 @@ def write_report(out: Path, content: dict, command: str) -> None:
         jobs=content["jobs"],
         versions=", ".join(f"{name} {number}" for name, number in content["versions"].items()),
     )
-    (out / "report.md").write_text(report, encoding="utf-8")
+    write_text(out / "report.md", report)
 
 
 class Results:

@@ -19,6 +19,7 @@ from typing import BinaryIO
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments.progress import progress_bar
 from mae_lm_fairseq.experiments.training_log import last_update
+from mae_lm_fairseq.files import write_json
 
 POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 10
@@ -86,18 +87,6 @@ def read_result(run: Run) -> dict | None:
     with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
         return json.loads(run.result.read_text(encoding="utf-8"))["result"]
     return None
-
-
-def write_json(path: Path, content: dict) -> None:
-    """Write a JSON file whole or not at all."""
-    write_text(path, json.dumps(content, indent=2) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.partial")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
 
 
 def _is_done(run: Run) -> bool:

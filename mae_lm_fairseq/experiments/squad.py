@@ -28,7 +28,7 @@ from mae_lm_fairseq.experiments.finetuning import (
     settings_for,
 )
 from mae_lm_fairseq.experiments.finetuning_options import FinetuningOptions
-from mae_lm_fairseq.experiments.runner import write_json, write_text
+from mae_lm_fairseq.files import write_json, write_text
 from mae_lm_fairseq.recipes.settings import Settings
 from mae_lm_fairseq.tasks.question_answering import HEAD, QuestionAnsweringConfig
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.data.squad import read_articles
 from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.experiments.runner import write_text
+from mae_lm_fairseq.files import write_text
 
 
 def parser() -> argparse.ArgumentParser:

@@ -14,7 +14,7 @@ from mae_lm_fairseq.evaluation.seeds import summarise
 from mae_lm_fairseq.experiments import finetuning, prediction
 from mae_lm_fairseq.experiments.finetuning import Sweep
 from mae_lm_fairseq.experiments.glue import Options, finetune
-from mae_lm_fairseq.experiments.runner import write_json
+from mae_lm_fairseq.files import write_json
 
 from ..finetuning import run_here, save_pretrained
 from ..glue import make_rows, write_official, write_tokenizer
