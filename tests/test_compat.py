@@ -311,8 +311,9 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("option", "value"),
         [
-            *(("--seed", "-1"), ("--batch-size", "0"), ("--num-workers", "-1"), ("--lr", "nan"), ("--lr", "inf")),
-            *(("--clip-norm", "-0.5"), ("--update-freq", "0"), ("--log-interval", "0"), ("--max-update", "-1")),
+            *(("--seed", "-1"), ("--batch-size", "0"), ("--num-workers", "-1"), ("--lr", "-1")),
+            *(("--clip-norm", "nan"), ("--clip-norm", "inf"), ("--clip-norm", "-0.5")),
+            *(("--update-freq", "0"), ("--log-interval", "0"), ("--max-update", "-1")),
         ],
     )
     def test_numbers_out_of_range(self, option, value):

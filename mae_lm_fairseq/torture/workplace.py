@@ -19,6 +19,7 @@ class Workplace:
     def __init__(self, directory: Path, data: str, seed: int = 0):
         self.data, self.random = data, random.Random(seed)
         self.directory, self._number = directory, 0
+        self._undisturbed: dict[int, Training] = {}
         directory.mkdir(parents=True, exist_ok=True)
 
     def training(self, *options: str) -> Training:
@@ -33,9 +34,11 @@ class Workplace:
         return twin
 
     def undisturbed(self, updates: int) -> Training:
-        """One that has come to its end in one life."""
-        training = self.training()
-        problem = training.finish(updates)
-        if problem is not None:
-            raise RuntimeError(f"the undisturbed run {problem}")
-        return training
+        """The one that has come to its end in one life; not to be touched."""
+        if updates not in self._undisturbed:
+            training = self.training()
+            problem = training.finish(updates)
+            if problem is not None:
+                raise RuntimeError(f"the undisturbed run {problem}")
+            self._undisturbed[updates] = training
+        return self._undisturbed[updates]
