@@ -1,6 +1,5 @@
 """Fine-tuning as a table of runs, for any task: where it starts, learning rates x seeds, what to keep of each."""
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,7 +16,6 @@ from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation.seeds import Summary, summarise
 from mae_lm_fairseq.experiments.runner import Run, run_all, updates_done
 from mae_lm_fairseq.experiments.versions import versions
-from mae_lm_fairseq.files import write_json
 from mae_lm_fairseq.models.architectures import architecture_values
 from mae_lm_fairseq.models.finetuning import HEADS
 from mae_lm_fairseq.recipes.settings import Settings, as_arguments
@@ -289,21 +287,3 @@ def tidy(runs: Sequence[Run]):
         for other in kept.parent.glob("*.pt"):
             if other != kept:
                 other.unlink()
-
-
-def claim(out: Path, options: dict[str, Any]):
-    """Reserve a directory for these options, or refuse one that other options have used.
-
-    Raises:
-        UserError: which of them differ, or the directory cannot be written.
-    """
-    path = out / "options.json"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else options
-        differing = sorted(key for key in options.keys() | before.keys() if options.get(key) != before.get(key))
-        if differing:
-            raise UserError(f"{out} holds results of another {', '.join(differing)} ({path}); choose another --out")
-        write_json(path, options)
-    except OSError as error:
-        raise UserError(f"--out {out}: cannot write there: {error.strerror}") from None

@@ -15,13 +15,12 @@ from mae_lm_fairseq.experiments.finetuning import (
     Origin,
     Sweep,
     best_checkpoint,
-    claim,
     report,
     run_sweep,
     settings_for,
 )
 from mae_lm_fairseq.experiments.finetuning_options import FinetuningOptions
-from mae_lm_fairseq.experiments.runner import Run
+from mae_lm_fairseq.experiments.runner import Run, claim
 from mae_lm_fairseq.files import write_json, write_text
 from mae_lm_fairseq.recipes.settings import Settings
 

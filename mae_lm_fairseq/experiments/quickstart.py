@@ -27,7 +27,7 @@ from mae_lm_fairseq.experiments.corpus import split_corpus
 from mae_lm_fairseq.experiments.inspection import Gap
 from mae_lm_fairseq.experiments.pretraining import training_command
 from mae_lm_fairseq.experiments.quickstart_report import write_report
-from mae_lm_fairseq.experiments.runner import Run, run_all, signals_as_errors, updates_done
+from mae_lm_fairseq.experiments.runner import Run, claim, run_all, signals_as_errors, updates_done
 from mae_lm_fairseq.experiments.training_log import loss_curve, read_records
 from mae_lm_fairseq.experiments.versions import versions
 from mae_lm_fairseq.files import write_json
@@ -80,19 +80,6 @@ def describe(corpus: Path) -> str:
             return f"{corpus.name}, {corpus.stat().st_size} bytes, CRC {zlib.crc32(file.read(FULL.most_bytes)):08x}"
     except OSError as error:
         raise UserError(f"cannot read {corpus}: {error.strerror}") from None
-
-
-def claim(out: Path, smoke: bool, corpus: Path | None) -> None:
-    """Reserve a directory for these options, or refuse one that other options have used."""
-    options = {"smoke": smoke, "corpus": describe(corpus) if corpus else None}
-    path = out / "options.json"
-    if path.exists() and json.loads(path.read_text()) != options:
-        raise UserError(f"{out} holds a quickstart with other options ({path.name}); give another directory with --out")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        write_json(path, options)
-    except OSError as error:
-        raise UserError(f"cannot write to {out}: {error.strerror}") from None
 
 
 def make_text(out: Path, recipe: Recipe, corpus: Path | None) -> dict[str, int]:
@@ -194,7 +181,7 @@ def quickstart(out: Path, smoke: bool = False, corpus: Path | None = None) -> No
     """Do, or go on with, all of it in the directory ``out``."""
     recipe = SMOKE if smoke else FULL
     origin = corpus.name if corpus else "the docstrings of the installed Python packages"
-    claim(out, smoke, corpus)
+    claim(out, {"smoke": smoke, "corpus": describe(corpus) if corpus else None})
     with step(1, f"Text: {origin}"):
         make_text(out, recipe, corpus)
     with step(2, "Preprocessing"):

@@ -18,10 +18,10 @@ from mae_lm_fairseq.data.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.data.tokenizer import SPECIALS
 from mae_lm_fairseq.evaluation.glue import TASKS, Task
 from mae_lm_fairseq.experiments import glue, inspection, quickstart
-from mae_lm_fairseq.experiments.finetuning import Origin, claim, read_checkpoint, tidy
+from mae_lm_fairseq.experiments.finetuning import Origin, read_checkpoint, tidy
 from mae_lm_fairseq.experiments.preset_comparison import COMMON_MASKING, Variant
 from mae_lm_fairseq.experiments.pretraining import training_command
-from mae_lm_fairseq.experiments.runner import Run, run_all, updates_done
+from mae_lm_fairseq.experiments.runner import Run, claim, run_all, updates_done
 from mae_lm_fairseq.experiments.training_log import read_records
 from mae_lm_fairseq.experiments.versions import versions
 from mae_lm_fairseq.files import write_json

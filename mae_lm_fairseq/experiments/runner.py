@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments.progress import progress_bar
@@ -87,6 +87,24 @@ def read_result(run: Run) -> dict | None:
     with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
         return json.loads(run.result.read_text(encoding="utf-8"))["result"]
     return None
+
+
+def claim(out: Path, options: dict[str, Any]):
+    """Reserve a directory for these options, or refuse one that other options have used.
+
+    Raises:
+        UserError: which of them differ, or the directory cannot be written.
+    """
+    path = out / "options.json"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else options
+        differing = sorted(key for key in options.keys() | before.keys() if options.get(key) != before.get(key))
+        if differing:
+            raise UserError(f"{out} holds results of another {', '.join(differing)} ({path}); choose another --out")
+        write_json(path, options)
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot write there: {error.strerror}") from None
 
 
 def _is_done(run: Run) -> bool:

@@ -21,13 +21,13 @@ from mae_lm_fairseq.experiments import prediction
 from mae_lm_fairseq.experiments.finetuning import (
     Origin,
     Sweep,
-    claim,
     find_origin,
     report,
     run_sweep,
     settings_for,
 )
 from mae_lm_fairseq.experiments.finetuning_options import FinetuningOptions
+from mae_lm_fairseq.experiments.runner import claim
 from mae_lm_fairseq.files import write_json, write_text
 from mae_lm_fairseq.recipes.settings import Settings
 from mae_lm_fairseq.tasks.question_answering import HEAD, QuestionAnsweringConfig
