@@ -1,4 +1,8 @@
-"""Cures for the quirks of fairseq and torch, each in a function of its own; nothing else changes them from outside.
+"""Cures for the quirks of fairseq and torch, each in a function of its own.
+
+Besides them only ``checkpoints.py`` (which checkpoint a run goes on from) and ``divergence.py`` (losses that are not
+finite) change fairseq from outside. ``Trainer.load_checkpoint`` is wrapped here twice, to let task and model check a
+checkpoint and to explain one that does not fit, and in ``checkpoints.py``, around both.
 
 Seen with fairseq-fixed 0.12.3.1 and torch 2.13. Every cure replaces a function that fairseq reaches through a module
 or a class at call time, so that it does not matter who imported what first. fairseq must be installed.

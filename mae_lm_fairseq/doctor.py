@@ -165,7 +165,7 @@ def apex() -> Finding:
 def transformers_models() -> Finding:
     """The classes that exported models use."""
     if importlib.util.find_spec("transformers") is None:
-        return Finding("transformers' models", "absent", "not installed", "pip install 'mae_lm_fairseq[hf]' to export")
+        return Finding("transformers' models", "absent", "not installed", "pip install transformers to export")
     try:
         from transformers import MPNetModel, RobertaModel
     except Exception as error:  # whatever the packages that transformers tries raise

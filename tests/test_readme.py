@@ -185,5 +185,9 @@ def test_map_names_what_exists():
     block = re.search(r"^## Map\n\n```\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)[1]
     for path in re.findall(r"^(?:  )?(\w+(?:/|\.py))", block, flags=re.MULTILINE):
         assert any((ROOT / parent / path).exists() for parent in ("", "mae_lm_fairseq")), path
-    for path in re.findall(r"(\w+\.py)", block):
+    named = set(re.findall(r"(\w+\.py)", block))
+    for path in named:
         assert list((ROOT / "mae_lm_fairseq").rglob(path)), path
+    package = ROOT / "mae_lm_fairseq"
+    assert named >= {path.name for path in (*package.glob("[a-z]*.py"), *package.glob("core/[a-z]*.py"))}
+    assert all(f"  {path.name}/ " in block for path in package.iterdir() if (path / "__init__.py").exists())

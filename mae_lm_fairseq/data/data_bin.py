@@ -48,7 +48,7 @@ class DataBinWriter:
     """Writes a data-bin line after line, in memory that does not grow with it. A context manager.
 
     The ``.idx`` appears in one step when the block is left without an exception, so that a data-bin whose ``.idx``
-    exists is whole. An exception in the block leaves neither file.
+    exists is whole. An exception in the block leaves neither file, one while the index is written no ``.idx``.
 
     Args:
         prefix: the two files' path without ``.bin`` and ``.idx``. Files that stand there are replaced.

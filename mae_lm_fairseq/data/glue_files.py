@@ -128,7 +128,7 @@ def _records(path: Path) -> Iterator[tuple[int, dict]]:
         try:
             from pyarrow import parquet
         except ImportError:
-            raise UserError(f"{path}: reading Parquet takes pyarrow (pip install mae_lm_fairseq[parquet])") from None
+            raise UserError(f"{path}: reading Parquet takes pyarrow (pip install pyarrow)") from None
         records = parquet.read_table(path).to_pylist()
     else:
         text = path.read_text(encoding="utf-8")

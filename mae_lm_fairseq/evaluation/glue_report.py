@@ -41,7 +41,7 @@ def read_table(arguments: list[str]) -> Table:
 
 def tasks_of(table: Table) -> list[str]:
     """The tasks that any model has results of, in the papers' order."""
-    return [task for task in COLUMNS if any(task in row for row in table.values())]
+    return [task for task in dict.fromkeys((*COLUMNS, *TASKS)) if any(task in row for row in table.values())]
 
 
 def markdown(table: Table) -> str:

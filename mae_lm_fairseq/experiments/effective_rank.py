@@ -145,7 +145,7 @@ def _open_hugging_face(directory: Path, device: str) -> Reader:
     try:
         from transformers import AutoModel, AutoTokenizer
     except ImportError:
-        raise UserError(f'{directory} is a Hugging Face model: pip install "mae_lm_fairseq[hf]"') from None
+        raise UserError(f"{directory} is a Hugging Face model: pip install transformers") from None
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
         model = AutoModel.from_pretrained(directory, local_files_only=True, add_pooling_layer=False)

@@ -10,6 +10,7 @@ import torch
 from fairseq import utils
 from torch import Tensor
 
+from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.data.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.data.span_windows import MIN_SAMPLE, SpanWindows
 from mae_lm_fairseq.data.squad import read_squad
@@ -29,7 +30,7 @@ from mae_lm_fairseq.experiments.finetuning import (
 from mae_lm_fairseq.experiments.finetuning_options import FinetuningOptions
 from mae_lm_fairseq.experiments.runner import claim
 from mae_lm_fairseq.files import write_json, write_text
-from mae_lm_fairseq.recipes.settings import Settings
+from mae_lm_fairseq.recipes.settings import COLUMNS, DEVELOPMENT, Settings
 from mae_lm_fairseq.tasks.question_answering import HEAD, QuestionAnsweringConfig
 
 BATCH = 32
@@ -55,13 +56,14 @@ class Recipe:
 
 ROBERTA = Recipe((1.5e-5,), batch_size=48, weight_decay=0.01, epochs=2)
 """SQuAD's column of Table 10 in Liu et al. (2019, arXiv 1907.11692), for RoBERTa large."""
-DEVELOPMENT = Recipe((5e-4,), batch_size=16, weight_decay=0.01, epochs=10)
-"""Ours, for tiny and small models and few questions."""
+OURS = Recipe((5e-4,), batch_size=16, weight_decay=0.01, epochs=10)
+"""For tiny and small models and few questions."""
 
 
 def recipe(architecture: str) -> Recipe:
     """The papers' for base and large, ours for tiny and small."""
-    return DEVELOPMENT if architecture.endswith(("_tiny", "_small")) else ROBERTA
+    _, size = ARCHITECTURES["mae_lm_base" if architecture == "mae_lm" else architecture]
+    return OURS if COLUMNS[size] == DEVELOPMENT else ROBERTA
 
 
 @dataclass(frozen=True, kw_only=True)
