@@ -16,7 +16,9 @@ HEAD = """\
 `scripts/torture.py {options}` tried this on {machine}. This file is written by
 `python -m mae_lm_fairseq.torture.report` from `scripts/results/torture.json`, which that run left. Kills and damage
 strike at moments and places drawn from a seed; what is compared at the end are parameters, optimizer state, number of
-updates and position in the data.
+updates and position in the data. Not compared is the best validation loss that the learning rate scheduler has heard
+of: fairseq saves the checkpoint of an epoch's end before it tells the scheduler that epoch's loss, so that a run which
+goes on from there never hears it. Of fairseq's schedulers only `reduce_lr_on_plateau` reads it.
 """
 
 
