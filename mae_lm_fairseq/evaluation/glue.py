@@ -7,11 +7,9 @@ two batch sizes the one in examples/roberta/README.glue.md of fairseq). Metrics 
 1804.07461).
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -213,17 +211,3 @@ def submission(task: Task, predicted: Sequence) -> str:
     else:
         named = [task.labels[value] for value in predicted]
     return "index\tprediction\n" + "".join(f"{index}\t{name}\n" for index, name in enumerate(named))
-
-
-def read_results(directory: Path) -> list[dict]:
-    """What scripts/finetune_glue.py left in a directory, or in those right below it.
-
-    Raises:
-        UserError: nothing is there.
-    """
-    found = [path for path in (directory / "results.json", *sorted(directory.glob("*/results.json"))) if path.exists()]
-    results = [json.loads(path.read_text(encoding="utf-8")) for path in found]
-    results = [result for result in results if result.get("task") in TASKS]
-    if not results:
-        raise UserError(f"{directory}: no results.json of scripts/finetune_glue.py in it")
-    return results

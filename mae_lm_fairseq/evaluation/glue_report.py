@@ -1,20 +1,39 @@
-"""Several models on GLUE beside each other: the papers' table, differences with their intervals, and a dot plot.
+"""Several models on GLUE and SQuAD beside each other: the papers' table, differences with intervals, and a dot plot.
 
 ``python -m mae_lm_fairseq.evaluation.glue_report MAE-LM=DIR RoBERTa=DIR scratch=DIR --out DIR``, where each DIR is the
-``--out`` of scripts/finetune_glue.py or holds those of several tasks; a label may be given more than once.
+``--out`` of scripts/finetune_glue.py or scripts/finetune_squad.py, or holds those of several tasks; a label may be
+given more than once.
 """
 
 import argparse
+import json
 import logging
 from pathlib import Path
+from typing import NamedTuple
 
 from mae_lm_fairseq.analysis.figures import plot_seeds
 from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.evaluation.glue import TASKS, glue_average, read_results
+from mae_lm_fairseq.evaluation.glue import TASKS, glue_average
 from mae_lm_fairseq.evaluation.seeds import Summary, difference
+from mae_lm_fairseq.files import write_text
 
-COLUMNS = ("MNLI", "QQP", "QNLI", "SST-2", "CoLA", "RTE", "MRPC", "STS-B", "WNLI")
-"""In the order of RoBERTa's and MAE-LM's tables, WNLI, which these leave out, behind."""
+
+class Column(NamedTuple):
+    """A task of the table."""
+
+    metrics: tuple[str, ...]
+    """Names of what is shown."""
+    score: str
+    """The metric that models are compared by."""
+
+
+_IN_PAPERS = ("MNLI", "QQP", "QNLI", "SST-2", "CoLA", "RTE", "MRPC", "STS-B")
+COLUMNS = {
+    **{name: Column(TASKS[name].metrics, "score") for name in dict.fromkeys((*_IN_PAPERS, *TASKS))},
+    "SQuAD 1.1": Column(("exact_match", "f1"), "f1"),
+    "SQuAD 2.0": Column(("exact", "f1"), "f1"),
+}
+"""In the order of RoBERTa's and MAE-LM's tables, what these leave out behind them."""
 
 Table = dict[str, dict[str, dict[str, Summary]]]
 """Summaries by the model's label, task and metric."""
@@ -39,9 +58,23 @@ def read_table(arguments: list[str]) -> Table:
     return table
 
 
+def read_results(directory: Path) -> list[dict]:
+    """What fine-tuning left in a directory, or in those right below it.
+
+    Raises:
+        UserError: nothing is there.
+    """
+    found = [path for path in (directory / "results.json", *sorted(directory.glob("*/results.json"))) if path.exists()]
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in found]
+    results = [result for result in results if result.get("task") in COLUMNS]
+    if not results:
+        raise UserError(f"{directory}: no results.json of scripts/finetune_glue.py or finetune_squad.py in it")
+    return results
+
+
 def tasks_of(table: Table) -> list[str]:
     """The tasks that any model has results of, in the papers' order."""
-    return [task for task in dict.fromkeys((*COLUMNS, *TASKS)) if any(task in row for row in table.values())]
+    return [task for task in COLUMNS if any(task in row for row in table.values())]
 
 
 def markdown(table: Table) -> str:
@@ -49,28 +82,36 @@ def markdown(table: Table) -> str:
     tasks = tasks_of(table)
     names = [_title(task) for task in tasks]
     lines = [
-        "# GLUE, development sets",
+        "# Development sets",
         "",
-        "Medians over the seeds, in per cent. AVG is GLUE's: the mean over the tasks of the mean of a task's metrics.",
+        "Medians over the seeds, in per cent. AVG is GLUE's: the mean over its tasks of the mean of a task's metrics.",
         "",
         f"| model | {' | '.join(names)} | AVG | seeds |",
         "| --- |" + " --- |" * (len(tasks) + 2),
     ]
     for label, row in table.items():
-        cells = [_cell(row[task]) if task in row else "-" for task in tasks]
-        complete = len(row) == len(tasks)
-        average = f"{glue_average({task: row[task]['score'].median for task in row}):.1f}" if complete else "-"
-        seeds = sorted({len(of_task["score"].values) for of_task in row.values()})
+        cells = [_cell(task, row[task]) if task in row else "-" for task in tasks]
+        of_glue = [task for task in tasks if task in TASKS]
+        complete = of_glue and all(task in row for task in of_glue)
+        average = f"{glue_average({task: row[task]['score'].median for task in of_glue}):.1f}" if complete else "-"
+        seeds = sorted({len(score(row, task).values) for task in row})
         lines.append(f"| {label} | {' | '.join(cells)} | {average} | {', '.join(map(str, seeds))} |")
     return "\n".join([*lines, *_differences(table, tasks), ""])
 
 
 def _title(task: str) -> str:
-    return f"{task} ({'m/mm' if task == 'MNLI' else '/'.join(TASKS[task].metrics)})"
+    return f"{task} ({'m/mm' if task == 'MNLI' else '/'.join(COLUMNS[task].metrics)})"
 
 
-def _cell(summaries: dict[str, Summary]) -> str:
-    return "/".join(f"{summary.median:.1f}" for name, summary in summaries.items() if name != "score")
+def _cell(task: str, summaries: dict[str, Summary]) -> str:
+    # What follows the metric's name is the development set's, as for the mismatched one of MNLI.
+    shown = [summary for name, summary in summaries.items() if name.startswith(COLUMNS[task].metrics)]
+    return "/".join(f"{summary.median:.1f}" for summary in shown)
+
+
+def score(row: dict[str, dict[str, Summary]], task: str) -> Summary:
+    """What a model is compared by on a task."""
+    return row[task][COLUMNS[task].score]
 
 
 def _differences(table: Table, tasks: list[str]) -> list[str]:
@@ -88,7 +129,7 @@ def _differences(table: Table, tasks: list[str]) -> list[str]:
     for label, row in others:
         both = [task in row and task in of_base for task in tasks]
         cells = [
-            str(difference(row[task]["score"], of_base[task]["score"])) if known else "-"
+            str(difference(score(row, task), score(of_base, task))) if known else "-"
             for task, known in zip(tasks, both, strict=True)
         ]
         lines.append(f"| {label} | {' | '.join(cells)} |")
@@ -115,12 +156,12 @@ def main(argv: list[str] | None = None):
     table = read_table(options.results)
     options.out.mkdir(parents=True, exist_ok=True)
     text = markdown(table)
-    (options.out / "glue.md").write_text(text, encoding="utf-8")
+    write_text(options.out / "glue.md", text)
     scores = {
-        _title(task): {label: row[task]["score"].values for label, row in table.items() if task in row}
+        _title(task): {label: score(row, task).values for label, row in table.items() if task in row}
         for task in tasks_of(table)
     }
-    plot_seeds(options.out / "glue.png", "GLUE, development sets", scores)
+    plot_seeds(options.out / "glue.png", "Development sets", scores)
     print(text)
 
 

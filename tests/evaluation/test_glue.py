@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.evaluation.glue import TASKS, glue_average, predictions, read_results, score, submission, task_score
+from mae_lm_fairseq.evaluation.glue import TASKS, glue_average, predictions, score, submission, task_score
+from mae_lm_fairseq.evaluation.glue_report import read_results
 
 stats = pytest.importorskip("scipy.stats")
 sklearn = pytest.importorskip("sklearn.metrics")

@@ -179,6 +179,10 @@ def test_models_side_by_side(tmp_path, capsys):
     def result(task, **metrics):
         return {"task": task, "metrics": {name: vars(summarise(values)) for name, values in metrics.items()}}
 
+    def make(label, task):
+        (tmp_path / label / task).mkdir(parents=True)
+        return tmp_path / label / task
+
     for label, shift in (("pretrained", 10.0), ("scratch", 0.0)):
         for task, metrics in (
             ("RTE", {"accuracy": [50.0, 52.0, 51.0]}),
@@ -186,13 +190,14 @@ def test_models_side_by_side(tmp_path, capsys):
         ):
             metrics = {name: [value + shift for value in values] for name, values in metrics.items()}
             score = np.mean(list(metrics.values()), 0).tolist()
-            (tmp_path / label / task).mkdir(parents=True)
-            write_json(tmp_path / label / task / "results.json", result(task, **metrics, score=score))
+            write_json(make(label, task) / "results.json", result(task, **metrics, score=score))
+        exact = {"exact_match": [30.0 + shift] * 3, "f1": [40.0 + shift] * 3}
+        write_json(make(label, "squad") / "results.json", result("SQuAD 1.1", **exact, total=[292] * 3))
     arguments = [f"ours={tmp_path / 'pretrained'}", f"scratch={tmp_path / 'scratch'}"]
     glue_report.main([*arguments, "--out", str(tmp_path / "out")])
     table = (tmp_path / "out" / "glue.md").read_text(encoding="utf-8")
-    assert "| ours | 61.0 | 91.0/81.0 | 73.5 | 3 |" in table
-    assert "| scratch | 51.0 | 81.0/71.0 | 63.5 | 3 |" in table
+    assert "| ours | 61.0 | 91.0/81.0 | 40.0/50.0 | 73.5 | 3 |" in table
+    assert "| scratch | 51.0 | 81.0/71.0 | 30.0/40.0 | 63.5 | 3 |" in table
     assert "+10.0 [+7.7, +12.3]" in table
     assert (tmp_path / "out" / "glue.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(UserError, match="ours has results of MRPC already"):
