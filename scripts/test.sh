@@ -12,7 +12,7 @@ install_environment .venv test,analysis,hf,onnx
 
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
-if [ $# -eq 0 ]; then set -- -m "not slow" --numprocesses 2 --dist loadfile; fi
+if [ $# -eq 0 ]; then set -- -m "not slow" --numprocesses 2 --dist worksteal; fi
 if [ -z "${COVERAGE:-}" ]; then exec .venv/bin/pytest "$@"; fi
 .venv/bin/coverage erase
 .venv/bin/coverage run -m pytest "$@"

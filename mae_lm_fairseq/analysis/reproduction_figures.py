@@ -58,6 +58,7 @@ def plot_panels(path: Path, title: str, *panels: Panel, share_y: bool = False, f
                 markersize=5,
                 capsize=3,
             )
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
         if from_zero:
             axes.set_ylim(0, None)

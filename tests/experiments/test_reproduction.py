@@ -1,0 +1,128 @@
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from mae_lm_fairseq.data.glue_files import read_split
+from mae_lm_fairseq.experiments import reproduction
+from mae_lm_fairseq.experiments.reproduction import (
+    FRACTIONS,
+    MAE_LM,
+    MLM,
+    NEIGHBOURS,
+    SCALES,
+    THREE_ML,
+    stops,
+    trained,
+    write_neighbours,
+)
+from mae_lm_fairseq.experiments.reproduction_report import KINDS, Results, verdicts, write_report
+from tests.conftest import ROOT
+
+LAYERS = 2
+SEEN = {MLM: [kind for kind in KINDS if kind[0] != "forced"]}
+SEEN |= {key: [kind for kind in KINDS if kind != ("as_trained", "mask")] for key in (MAE_LM, *FRACTIONS.values())}
+
+
+def ranks(variant, seed, gap):
+    """Of real tokens 20 in clean text and ``gap`` more in other text; of [MASK] 2, 7 and 12 through the layers."""
+
+    def value(kind, layer):
+        return 2 + 5 * layer if kind[1] == "mask" else 20 + gap * (kind[0] != "clean") + 0.1 * seed
+
+    rows = [
+        {"layer": layer, "input": kind[0], "tokens": kind[1], "threshold": value(kind, layer)}
+        for kind in SEEN[variant]
+        for layer in range(LAYERS + 1)
+    ]
+    return {"width": 32, "layers": LAYERS, "tokens": 100, "rows": rows}
+
+
+@pytest.fixture
+def content():
+    """Results in which everything is as the papers have it, but that 3ML makes no difference."""
+    pretraining, finetuning = [], []
+    slowness = {MLM: 1.0, MAE_LM: 2.0, THREE_ML: 0.5}
+    quality = {MLM: 70.0, MAE_LM: 80.0, THREE_ML: 70.0, FRACTIONS[0.5]: 75.0, FRACTIONS[1.0]: 70.0}
+    for variant, score in quality.items():
+        for seed in (1, 2, 3):
+            points = [
+                {"updates": 10 * stop, "seconds": 10 * stop * slowness.get(variant, 2.0), "valid_loss": 6 - stop}
+                for stop in (1, 2)
+            ]
+            ranked = ranks(variant, seed, gap=5 if variant == MLM else 0) if variant in SEEN else None
+            pretraining.append({"variant": variant, "seed": seed, "checkpoints": points, "ranks": ranked})
+            for stop in (1, 2) if variant in slowness else (2,):
+                finetuning.append(
+                    {"variant": variant, "seed": seed, "updates": 10 * stop, "score": score * stop / 2 + 0.1 * seed}
+                )
+    return {
+        "scale": "smoke",
+        "task": "RTE",
+        "jobs": 2,
+        "versions": {"torch": "2.13"},
+        "pretraining": pretraining,
+        "finetuning": finetuning,
+    }
+
+
+def test_verdicts_say_what_the_numbers_say(content):
+    found = verdicts(Results(content))
+    shown = ["shown" in verdict for verdict in found]
+    # The third but last compares ranks of clean text, which are equal, the last but one 3ML.
+    assert shown == [True, True, True, False, True, False, True]
+    assert "from 7.0 in the first layer to 12.0 in the last" in found[0]
+    assert "+10.0" in found[4]
+    opposite = [dict(run, score=-run["score"]) for run in content["finetuning"]]
+    assert "the opposite shows" in verdicts(Results({**content, "finetuning": opposite}))[4]
+
+
+def test_equal_time_is_read_off_the_same_runs(content):
+    results = Results(content)
+    # 3ML ends after 10 seconds. There the MLM is at its first checkpoint, and MAE-LM, half as fast, before its own.
+    assert results.at_equal_time(results.loss, THREE_ML) == [4.0] * 3
+    assert results.at_equal_time(results.loss, MLM) == [5.0] * 3
+    assert results.at_equal_time(results.score, MLM) == pytest.approx([35.1, 35.2, 35.3])
+
+
+def test_report_and_figures(content, tmp_path):
+    write_report(tmp_path, content, "scripts/reproduce.py --scale smoke --out out")
+    report = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "| MAE-LM | 40 | 4.000 ± 0.000 |" in report
+    assert "| 100% | 4.000 ± 0.000 | 70.2 ± 0.1 |" in report
+    assert "scripts/reproduce.py --scale smoke --out out" in report
+    for name in ("ranks", "gaps", "time", "fractions"):
+        assert f"{name}.png" in report
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
+def test_scales_have_the_seeds_and_checkpoints_that_they_promise(scale):
+    seeds = {variant: sum(title == variant for title, _ in trained(scale)) for variant in reproduction.variants(scale)}
+    assert seeds[MLM] == seeds[MAE_LM] == scale.rank_seeds
+    assert {seeds[variant] for variant in (THREE_ML, *FRACTIONS.values())} == {scale.seeds}
+    assert len(stops(scale)) == scale.checkpoints
+    assert stops(scale)[-1] == scale.updates
+
+
+def test_neighbours_stand_in_for_a_task_of_glue(tmp_path):
+    lines = [word for number in range(3000) for word in (f"line {number}", f"next to {number}")] + ["", "alone", ""]
+    write_neighbours(lines, tmp_path / NEIGHBOURS.name)
+    train = read_split(NEIGHBOURS, tmp_path, "train")
+    assert len(train.labels) == NEIGHBOURS.rows["train"]
+    share = sum(train.labels) / len(train.labels)
+    assert abs(share - 0.5) < 3 * math.sqrt(0.25 / len(train.labels))
+    place = {line: number for number, line in enumerate(lines)}
+    for (first, second), label in zip(train.sentences, train.labels, strict=True):
+        assert (place[second] - place[first] == 1) is (label == 0)
+
+
+@pytest.mark.slow
+def test_smoke_scale(tmp_path):
+    command = [sys.executable, ROOT / "scripts" / "reproduce.py", "--scale", "smoke", "--out", tmp_path]
+    subprocess.run(command, check=True, timeout=600)
+    content = json.loads((tmp_path / "results.json").read_text())
+    assert len(content["pretraining"]) == len(trained(SCALES["smoke"]))
+    assert "## Effective rank" in (tmp_path / "report.md").read_text(encoding="utf-8")
