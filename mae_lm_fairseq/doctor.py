@@ -27,7 +27,7 @@ REQUIRED = {
     "torch": ("2.6", None),
     "numpy": ("1.24", "2.5"),
     "fairseq-fixed": ("0.12.3.1", None),
-    "sentencepiece": ("0.2.0", None),
+    "sentencepiece": ("0.2.2", None),
     "safetensors": (None, None),
     "tqdm": (None, None),
 }

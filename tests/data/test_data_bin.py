@@ -113,7 +113,7 @@ def test_sizes_must_add_up(tmp_path):
         (".idx", lambda data: data[:9] + b"\x02" + data[10:], "train.idx: index version 2"),
         (".idx", lambda data: data[:17] + b"\x63" + data[18:], "train.idx: .* token type 99"),
         (".idx", lambda data: data[:18] + bytes(8), "train.idx: the data-bin holds no lines"),
-        (".idx", lambda data: data[:26] + b"\x05" + data[27:], "train.bin: cut short"),
+        (".idx", lambda data: data[:26] + b"\x05" + data[27:], "train.idx: sizes and places of the lines contradict"),
     ],
 )
 def test_damage_is_found_and_named(tmp_path, suffix, damage, message):
