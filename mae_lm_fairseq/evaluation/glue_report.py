@@ -103,6 +103,12 @@ def _title(task: str) -> str:
     return f"{task} ({'m/mm' if task == 'MNLI' else '/'.join(COLUMNS[task].metrics)})"
 
 
+def _compared(task: str) -> str:
+    """The task, and what models are compared by on it."""
+    metrics, score = COLUMNS[task]
+    return f"{task} ({score if score in metrics else 'mean of both' if len(metrics) > 1 else metrics[0]})"
+
+
 def _cell(task: str, summaries: dict[str, Summary]) -> str:
     # What follows the metric's name is the development set's, as for the mismatched one of MNLI.
     shown = [summary for name, summary in summaries.items() if name.startswith(COLUMNS[task].metrics)]
@@ -158,7 +164,7 @@ def main(argv: list[str] | None = None):
     text = markdown(table)
     write_text(options.out / "glue.md", text)
     scores = {
-        _title(task): {label: score(row, task).values for label, row in table.items() if task in row}
+        _compared(task): {label: score(row, task).values for label, row in table.items() if task in row}
         for task in tasks_of(table)
     }
     plot_seeds(options.out / "glue.png", "Development sets", scores)

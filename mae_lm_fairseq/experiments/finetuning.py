@@ -49,8 +49,8 @@ class Origin:
     sha256: str | None = None
 
     def described(self) -> dict[str, Any]:
-        """For a result file."""
-        checkpoint = self.checkpoint and str(self.checkpoint)
+        """For a result file, which may leave this machine: of the path only the end."""
+        checkpoint = self.checkpoint and "/".join(self.checkpoint.parts[-2:])
         return {"checkpoint": checkpoint, "sha256": self.sha256, "updates": self.updates, **self.model}
 
 

@@ -16,7 +16,7 @@ from tests.training import parse, set_up
 TINY = [*presets("tiny"), *ablations("tiny")]
 
 
-@pytest.mark.parametrize("size", ["tiny", "base"])
+@pytest.mark.parametrize("size", ["tiny", pytest.param("base", marks=pytest.mark.slow)])
 def test_every_row_is_a_network_and_no_two_are_the_same(size):
     for variants in (presets(size), ablations(size)):
         seen = []

@@ -35,7 +35,10 @@ def run(net, function, seed, tokens, targets):
     return states.detach(), {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize(("preset", "checkpointing"), [("mae_lm", False), ("mae_lm", True), ("mae_lm_roberta", False)])
+@pytest.mark.parametrize(
+    ("preset", "checkpointing"),
+    [("mae_lm", False), ("mae_lm", True), pytest.param("mae_lm_roberta", False, marks=pytest.mark.slow)],
+)
 def test_same_numbers_dropout_too_and_a_graph_for_each_kind_of_batch(preset, checkpointing):
     net = network(preset, encoder_layers=1).train()
     for stack in net.stacks():
