@@ -8,7 +8,7 @@ import sys
 import time
 
 from mae_lm_fairseq.evaluation.glue import TASKS
-from mae_lm_fairseq.experiments import glue
+from mae_lm_fairseq.experiments import finetuning
 
 from ..conftest import ROOT
 from ..finetuning import run_here, save_pretrained
@@ -26,7 +26,7 @@ def test_a_killed_sweep_goes_on_and_gives_the_same_table(tmp_path, monkeypatch):
     straight, broken = tmp_path / "straight", tmp_path / "broken"
     further = ["--", "--layer-lr-decay", "0.9"]
     with monkeypatch.context() as patch:
-        patch.setattr(glue, "run_all", run_here)
+        patch.setattr(finetuning, "run_all", run_here)
         runpy.run_path(str(SCRIPT))["main"](list(map(str, ["SST-2", *options, straight, *further])))
 
     command = [sys.executable, SCRIPT, "SST-2", *options, broken, *further]

@@ -303,7 +303,7 @@ def wait_for(condition, seconds=60):
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_run_leaves_neither_data_nor_processes(again, tmp_path, capfd, sent):
-    (tmp_path / "train.txt").write_text(story(300) * 400)
+    (tmp_path / "train.txt").write_text(story(300) * 2000)
     run = multiprocessing.get_context("fork").Process(
         target=again, args=[tmp_path / "train.txt"], kwargs={"workers": 2}
     )
