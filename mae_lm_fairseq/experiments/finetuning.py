@@ -16,8 +16,9 @@ from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation.seeds import Summary, summarise
 from mae_lm_fairseq.experiments.runner import Run, run_all, updates_done
 from mae_lm_fairseq.experiments.versions import versions
+from mae_lm_fairseq.export.fitting import head_names
+from mae_lm_fairseq.markdown import markdown_table
 from mae_lm_fairseq.models.architectures import architecture_values
-from mae_lm_fairseq.models.finetuning import HEADS
 from mae_lm_fairseq.recipes.settings import Settings, as_arguments
 
 WARMUP_SHARE = 0.06
@@ -85,7 +86,7 @@ def read_checkpoint(path: Path) -> Origin:
         {"_name": name, **{key: value for key, value in changed.items() if value is not None and value is not False}},
         saved.get("max_positions", usual["max_positions"]),
         (state.get("task_state") or {}).get("dictionary"),
-        tuple(sorted({key.split(".")[1] for key in state["model"] if key.startswith(HEADS)})),
+        tuple(head_names(state["model"])),
         state["optimizer_history"][-1]["num_updates"],
         sha256(path.read_bytes()).hexdigest(),
     )
@@ -266,15 +267,15 @@ def report(content: dict[str, Any], settings: str, selection: str, hidden: Seque
         f"{settings}; development set, per cent: median (mean ± standard deviation), and every seed. The learning rate "
         f"is the one with the highest median {selection}: {content['learning_rate']:g}.",
         "",
-        "| learning rate | metric | median (mean ± std) | seeds |",
-        "| --- | --- | --- | --- |",
     ]
-    for lr, of_lr in content["grid"].items():
-        for name, summary in of_lr.items():
-            if not name.endswith(tuple(hidden)):
-                values = ", ".join(f"{value:.1f}" for value in summary["values"])
-                lines.append(f"| {lr} | {name} | {Summary(**summary)} | {values} |")
-    return "\n".join([*lines, "", ending, ""])
+    rows = [
+        [lr, name, str(Summary(**summary)), ", ".join(f"{value:.1f}" for value in summary["values"])]
+        for lr, of_lr in content["grid"].items()
+        for name, summary in of_lr.items()
+        if not name.endswith(tuple(hidden))
+    ]
+    table = markdown_table(["learning rate", "metric", "median (mean ± std)", "seeds"], rows)
+    return "\n".join([*lines, table, "", ending, ""])
 
 
 def tidy(runs: Sequence[Run]):

@@ -27,6 +27,8 @@ from mae_lm_fairseq.experiments.versions import versions
 from mae_lm_fairseq.files import write_json
 
 MLM, MAE_LM, THREE_ML = "RoBERTa preset", "MAE-LM", "3ML-self, 50 % masked"
+HEADLINES = (MLM, MAE_LM, THREE_ML)
+"""What is compared at equal updates and at equal time."""
 FRACTIONS = {0.5: "MAE-LM, half of the [MASK]s in the encoder", 1.0: "MAE-LM, all [MASK]s in the encoder"}
 """Figure 4: the fraction of ``[MASK]`` that the encoder sees. Of none it is MAE-LM."""
 
@@ -103,7 +105,7 @@ def reproduce(name: str, out: Path, given: Data | None = None, jobs: int = 2) ->
         jobs: runs at the same time, one thread each.
 
     Returns:
-        What ``results.json`` holds, see :func:`collect`.
+        What ``results.json`` holds.
 
     Raises:
         UserError: a run failed, or ``out`` was used with other options.
@@ -112,8 +114,9 @@ def reproduce(name: str, out: Path, given: Data | None = None, jobs: int = 2) ->
     places = {"data-bin": str(given.pretraining.resolve()), "task": given.task.name} if given else {}
     claim(out, {"scale": name, **places})
     data = given or make_data(out, scale)
-    print(f"[1/2] Pretraining: {len(pretraining_runs(out, data, scale))} runs", flush=True)
-    pretrained = run_all(pretraining_runs(out, data, scale), jobs=jobs)
+    first = pretraining_runs(out, data, scale)
+    print(f"[1/2] Pretraining: {len(first)} runs", flush=True)
+    pretrained = run_all(first, jobs=jobs)
     runs = finetuning_runs(out, data, scale)
     print(f"[2/2] Fine-tuning on {data.task.name}: {len(runs)} runs", flush=True)
     finetuned = run_all(list(runs.values()), jobs=jobs)

@@ -9,7 +9,7 @@ import numpy as np
 
 from mae_lm_fairseq.analysis.reproduction_figures import Lines, Panel, plot_panels
 from mae_lm_fairseq.evaluation.seeds import Summary, difference, summarise
-from mae_lm_fairseq.experiments.reproduction import FRACTIONS, MAE_LM, MLM, THREE_ML
+from mae_lm_fairseq.experiments.reproduction import FRACTIONS, HEADLINES, MAE_LM, MLM, THREE_ML
 from mae_lm_fairseq.files import write_text
 from mae_lm_fairseq.markdown import markdown_table
 
@@ -113,7 +113,6 @@ class Results:
     """The numbers of ``results.json``, by variant, as arrays over seeds."""
 
     def __init__(self, content: dict):
-        self.stops = [point["updates"] for point in content["pretraining"][0]["checkpoints"]]
         ranked = [run for run in content["pretraining"] if run["ranks"]]
         self.width, self.layers = ranked[0]["ranks"]["width"], ranked[0]["ranks"]["layers"]
         self.loss, self.seconds = defaultdict(list), defaultdict(list)
@@ -145,8 +144,7 @@ class Results:
 
     def at_equal_time(self, values: dict[str, list], variant: str) -> list[float]:
         """A quantity after as many seconds as the fastest variant took in all, for each seed that has it."""
-        headlines = (MLM, MAE_LM, THREE_ML)
-        end = min(np.mean([seconds[-1] for seconds in self.seconds[name]]) for name in headlines)
+        end = min(np.mean([seconds[-1] for seconds in self.seconds[name]]) for name in HEADLINES)
         pairs = zip(self.seconds[variant], values[variant], strict=False)
         return [float(np.interp(end, seconds, seed)) for seconds, seed in pairs]
 
@@ -183,19 +181,19 @@ def verdicts(results: Results) -> list[str]:
         f"**MAE-LM is better after fine-tuning at equal updates** (Figure 3): "
         f"{_verdict(finding(*(_last(results.score[name]) for name in (MAE_LM, MLM))))}.",
         f"**3ML loses nothing at equal updates**, score: "
-        f"{_verdict(finding(*(_last(results.score[name]) for name in (THREE_ML, MLM))), wanted=None)}.",
+        f"{_verdict(finding(*(_last(results.score[name]) for name in (THREE_ML, MLM))), is_claimed_higher=False)}.",
         f"**Fine-tuning suffers when the encoder sees `[MASK]`** (Figure 4), none less all: "
         f"{_verdict(finding(_last(results.score[MAE_LM]), _last(results.score[FRACTIONS[1.0]])))}.",
     ]
 
 
-def _verdict(found: Finding, wanted: int | None = 1) -> str:
+def _verdict(found: Finding, is_claimed_higher: bool = True) -> str:
     """The difference, and in words whether it goes the paper's way."""
     mean = difference(found.ours, found.theirs).mean
     clear = found.p < 0.05 or (found.ours.std == found.theirs.std == 0 and mean != 0)
     if not clear:
         words = "no difference that this scale can show"
-    elif wanted is None:
+    elif not is_claimed_higher:
         words = "higher" if mean > 0 else "lower"
     else:
         words = "shown" if mean > 0 else "**the opposite shows**"
@@ -204,7 +202,7 @@ def _verdict(found: Finding, wanted: int | None = 1) -> str:
 
 def _quality(results: Results) -> str:
     rows = []
-    for name in (MLM, MAE_LM, THREE_ML):
+    for name in HEADLINES:
         seconds = summarise(_last(results.seconds[name]))
         rows.append(
             [
@@ -291,7 +289,7 @@ def _draw(out: Path, results: Results) -> None:
 
     def against_time(values: dict[str, list]) -> dict[str, Lines]:
         lines = {}
-        for name in (MLM, MAE_LM, THREE_ML):
+        for name in HEADLINES:
             of_seeds = np.array(values[name])
             lines[name] = Lines(np.array(results.seconds[name])[: len(of_seeds)], of_seeds)
         return lines

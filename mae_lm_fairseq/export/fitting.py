@@ -1,7 +1,7 @@
 """Whether weights, configuration and dictionary belong together, found out before any of the weights is used."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, fields
 from enum import Enum
 from pathlib import Path
@@ -22,6 +22,11 @@ NETWORK, HEADS = "autoencoder.", "classification_heads."
 PREDICTION = (f"{NETWORK}decoder.", f"{NETWORK}lm_head.")
 """The parts of the network that fine-tuning throws away."""
 PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def head_names(weights: Iterable[str]) -> list[str]:
+    """The names of the heads that names of weights speak of, sorted."""
+    return sorted({name.split(".")[1] for name in weights if name.startswith(HEADS)})
 
 
 def network_config(values: Mapping[str, Any], source: str | Path) -> MaskedAutoencoderConfig:
@@ -61,8 +66,7 @@ def heads_skeleton(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor
         return ClassificationHead(config.encoder_embed_dim, classes, inner_dim, 0.0, config.init_std)
 
     with torch.device("meta"):
-        names = sorted({name.split(".")[1] for name in weights if name.startswith(HEADS)})
-        return nn.ModuleDict({name: make(name) for name in names})
+        return nn.ModuleDict({name: make(name) for name in head_names(weights)})
 
 
 def tied_names(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) -> dict[str, str]:

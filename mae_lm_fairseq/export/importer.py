@@ -14,7 +14,7 @@ from ..data.data_bin import dictionary_fingerprint
 from ..data.dictionary import write_symbols
 from ..errors import UserError
 from .directories import new_directory
-from .fitting import HEADS, PAD, check_fit, network_config, network_skeleton, tied_names
+from .fitting import PAD, check_fit, head_names, network_config, network_skeleton, tied_names
 from .foreign import Foreign, read_fairseq, read_stock
 from .names import CLASSIFICATION_HEAD, LM_HEAD, SPAN_HEAD, Part, encoder_parts, names_of, to_ours
 from .pretrained import DICTIONARY, TOKENIZER, Pretrained
@@ -66,7 +66,7 @@ def _parts(foreign: Foreign, source: Path) -> tuple[tuple[Part, ...], str]:
     """The parts to import, and our name of the head for a task or nothing."""
     encoder, found = encoder_parts(foreign.kind == "mpnet"), foreign.weights.keys()
     if foreign.kind == "fairseq":
-        heads = sorted({name.split(".")[1] for name in found if name.startswith(HEADS)})
+        heads = head_names(found)
         if len(heads) > 1:
             raise UserError(f"{source} has several heads ({', '.join(heads)}); one at most can be imported")
         if heads:

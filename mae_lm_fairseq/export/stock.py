@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.config import MaskedAutoencoderConfig, MaskJoin
 from ..errors import UserError
-from .fitting import HEADS
+from .fitting import HEADS, head_names
 from .names import (
     CLASSIFICATION_HEAD,
     LM_HEAD,
@@ -106,11 +106,6 @@ def _kind(config: MaskedAutoencoderConfig) -> str:
         f"{config.relative_max_distance} has no counterpart in transformers: MPNet has {MPNET_BUCKETS} and "
         f"{MPNET_DISTANCE}, RoBERTa has none. --autoencoder exports the model with a class of this package"
     )
-
-
-def head_names(weights: dict[str, Tensor]) -> list[str]:
-    """Names of the heads for tasks."""
-    return sorted({name.split(".")[1] for name in weights if name.startswith(HEADS)})
 
 
 def stock_config(pretrained: Pretrained, to: Counterpart) -> transformers.PreTrainedConfig:

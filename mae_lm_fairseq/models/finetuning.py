@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from ..core.transformer import TransformerStack
 from ..errors import UserError
+from ..export.fitting import HEADS, PREDICTION, head_names
 
 logger = logging.getLogger(__name__)
 
-HEADS = "classification_heads."
-_STAYS_BEHIND = ("autoencoder.decoder.", "autoencoder.lm_head.")
 # What two networks with the same weights can compute differently.
 _NOT_IN_THE_WEIGHTS = ("encoder_attention_heads", "relative_max_distance")
 
@@ -39,9 +38,10 @@ def take_over(saved: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Ten
     Raises:
         UserError: the encoder's weights have other names than the model's; the message lists the difference.
     """
-    heads = {name.split(".")[1] for name in saved if name.startswith(HEADS)}
-    fitting = {name for head in heads if _shapes(saved, head) == _shapes(own, head) for name in _shapes(own, head)}
-    encoder = {name for name in saved if not name.startswith((HEADS, *_STAYS_BEHIND))}
+    fitting = {
+        name for head in head_names(saved) if _shapes(saved, head) == _shapes(own, head) for name in _shapes(own, head)
+    }
+    encoder = {name for name in saved if not name.startswith((HEADS, *PREDICTION))}
     wanted = {name for name in own if not name.startswith(HEADS)}
     if encoder != wanted:
         raise UserError(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq.markdown import markdown_table
 
 RESULTS = PACKAGE.parent / "scripts" / "results" / "torture.json"
 PLACE = PACKAGE.parent / "docs" / "robustness.md"
@@ -49,7 +50,7 @@ def table(rows: Iterable[Row]) -> str:
     """In Markdown."""
     head = ["fault", "survived when", "tried", "survived", "lost"]
     body = [[row.fault, row.survived_when, row.tried, row.tried - len(row.losses), len(row.losses)] for row in rows]
-    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in (head, ["---"] * len(head), *body)) + "\n"
+    return markdown_table(head, [list(map(str, row)) for row in body]) + "\n"
 
 
 def read(path: Path) -> list[Row]:
