@@ -180,7 +180,7 @@ def _run(variant: Variant, data: Path, updates: int, out: Path) -> Run:
     folder = out / "runs" / variant.name
     checkpoints = folder / "checkpoints"
     warmup = min(recipe(variant.architecture)["warmup"].value, updates // 4)
-    options = (*variant.options, "--log-interval", str(min(10, updates)))
+    options = (*variant.options, "--disable-validation", "--log-interval", str(min(10, updates)))
     command = training_command(variant.architecture, data, checkpoints, updates, warmup, max(1, updates // 5), *options)
 
     def read_result(run: Run) -> dict:

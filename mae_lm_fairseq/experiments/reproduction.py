@@ -231,7 +231,8 @@ def _checkpoint(out: Path, scale: Scale, title: str, seed: int, updates: int) ->
 def _pretraining_run(out: Path, data: Data, scale: Scale, variant: Variant, seed: int) -> Run:
     folder = _folder(out, variant.title, seed)
     every = stops(scale)[0]
-    options = ("--seed", str(seed), "--keep-interval-updates", "-1", "--log-interval", str(min(10, every)))
+    options = ("--seed", str(seed), "--keep-interval-updates", "-1", "--disable-validation")
+    options += ("--log-interval", str(min(10, every)))
     command = training_command(
         variant.architecture,
         data.pretraining,
