@@ -12,6 +12,7 @@ import json
 import logging
 from pathlib import Path
 
+from mae_lm_fairseq.arguments import output_file
 from mae_lm_fairseq.benchmarks import report
 from mae_lm_fairseq.benchmarks.figure import draw
 from mae_lm_fairseq.benchmarks.measurement import measure
@@ -26,8 +27,8 @@ def parser() -> argparse.ArgumentParser:
         "--authors-repo", type=Path, metavar="DIR", help="an importable copy of github.com/yumeng5/MAE-LM"
     )
     parser.add_argument("--steps", type=int, metavar="N", help="timed steps of each subject (default: the setting's)")
-    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="where all figures go")
-    parser.add_argument("--figure", type=Path, metavar="FILE", help="a PNG of speed and memory")
+    parser.add_argument("--json", type=output_file, required=True, metavar="FILE", help="where all figures go")
+    parser.add_argument("--figure", type=output_file, metavar="FILE", help="a PNG of speed and memory")
     return parser
 
 

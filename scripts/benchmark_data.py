@@ -12,6 +12,7 @@ import json
 import logging
 from pathlib import Path
 
+from mae_lm_fairseq.arguments import output_file
 from mae_lm_fairseq.benchmarks.data_pipeline import measure_pipeline
 
 
@@ -27,7 +28,7 @@ def main():
         "--peak-tflops", type=float, default=989, metavar="F", help="of the GPU (default: an H100's, bf16)"
     )
     parser.add_argument("--mfu", type=float, default=0.45, metavar="F", help="share of the peak (default: 0.45)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="where the figures go")
     arguments = parser.parse_args()
     logging.getLogger().setLevel(logging.WARNING)  # importing fairseq turned everybody's messages on
     gpu_flops = arguments.peak_tflops * 1e12 * arguments.mfu

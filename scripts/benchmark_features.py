@@ -9,8 +9,8 @@ import argparse
 import json
 import logging
 import statistics
-from pathlib import Path
 
+from mae_lm_fairseq.arguments import output_file
 from mae_lm_fairseq.benchmarks.features import measure
 from mae_lm_fairseq.core.config import SIZES
 
@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-bias", action="store_true", help="without relative positions, beside RobertaModel")
     parser.add_argument("--sentences", type=int, default=1000, metavar="N", help="default: %(default)s")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="default: %(default)s")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="where the figures go")
     return parser
 
 

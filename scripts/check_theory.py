@@ -9,6 +9,7 @@ import argparse
 import json
 
 from mae_lm_fairseq.analysis.theory import check_lemma, check_theorem, report
+from mae_lm_fairseq.arguments import output_file
 from mae_lm_fairseq.experiments.effective_rank import add_options, measure_models
 
 
@@ -16,7 +17,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     add_options(parser)
-    parser.add_argument("--json", metavar="FILE", help="also write numbers and verdicts here")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="also write numbers and verdicts here")
     return parser
 
 

@@ -9,9 +9,10 @@ import shlex
 import sys
 from pathlib import Path
 
+from mae_lm_fairseq.arguments import positive
 from mae_lm_fairseq.core.config import SIZES
-from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments.preset_comparison import ablations, compare, presets
+from mae_lm_fairseq.experiments.pretraining import check_data
 
 
 def main():
@@ -19,17 +20,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", metavar="DATA_BIN", type=Path, help="made by preprocess/pretrain/prepare.py")
     parser.add_argument("--size", required=True, metavar="SIZE", help=f"one of {', '.join(SIZES)}")
-    parser.add_argument("--updates", required=True, type=int, metavar="N", help="of each variant")
+    parser.add_argument("--updates", required=True, type=positive, metavar="N", help="of each variant")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where everything goes")
     parser.add_argument("--ablations", action="store_true", help="the ablations of MAE-LM instead of the presets")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of each run (default: %(default)s)")
+    parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="runs at a time (default: %(default)s)")
+    parser.add_argument("--threads", type=positive, default=1, metavar="N", help="of each run (default: %(default)s)")
     options = parser.parse_args()
-    for name in ("updates", "jobs", "threads"):
-        if getattr(options, name) < 1:
-            raise UserError(f"--{name} {getattr(options, name)} must be at least 1")
-    if not (options.data / "dict.txt").is_file():
-        raise UserError(f"{options.data} is no data-bin: it has no dict.txt; preprocess/pretrain/prepare.py makes one")
+    check_data(options.data)
     variants = (ablations if options.ablations else presets)(options.size)
     title = f"{'Ablations' if options.ablations else 'Presets'} of size {options.size}"
     command = shlex.join(["scripts/compare_presets.py", *sys.argv[1:]])

@@ -9,7 +9,8 @@ What follows -- goes to fairseq-train, and wins.
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.experiments.finetuning_options import add_options, parse, positive
+from mae_lm_fairseq.arguments import positive
+from mae_lm_fairseq.experiments.finetuning_options import add_options, parse
 from mae_lm_fairseq.experiments.squad import Options, finetune
 
 

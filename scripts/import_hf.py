@@ -34,7 +34,7 @@ def main():
     arguments = parser().parse_args()
     logging.getLogger().setLevel(logging.WARNING)  # importing fairseq turned everybody's messages on
     if not arguments.model.exists():
-        raise UserError(f"{arguments.model} does not exist")
+        raise UserError(f"{arguments.model} does not exist; a model of the Hugging Face hub must be downloaded first")
     try:
         from mae_lm_fairseq.export.importer import import_foreign, network_options, write_import
     except ImportError as error:

@@ -19,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from mae_lm_fairseq.arguments import output_file
+
 ROOT = Path(__file__).resolve().parent.parent
 EPOCHS, SHARDS, FACTOR = 10, 5, 20
 SETTINGS = shlex.split(
@@ -111,7 +113,7 @@ def training(directory: Path) -> dict:
 def main() -> None:
     """Both measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", required=True, type=Path, metavar="FILE", help="where the results go")
+    parser.add_argument("--json", required=True, type=output_file, metavar="FILE", help="where the results go")
     parser.add_argument("--megabytes", type=float, default=2, help="of the smaller corpus")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:

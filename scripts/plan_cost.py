@@ -14,10 +14,11 @@ import contextlib
 import json
 from dataclasses import fields
 
-from mae_lm_fairseq.analysis.cost import PLANNABLE, Run, plan
+from mae_lm_fairseq.analysis.cost import Run, plan
 from mae_lm_fairseq.analysis.cost_report import as_json, table
 from mae_lm_fairseq.analysis.devices import DEVICES
 from mae_lm_fairseq.analysis.memory import PRECISIONS
+from mae_lm_fairseq.core.config import ARCHITECTURES
 
 HELP = {
     "mask_prob": ("P", "share of the tokens that are masked and predicted"),
@@ -48,7 +49,7 @@ def count(text: str) -> int:
 def parser() -> argparse.ArgumentParser:
     """The command line: the fields of :class:`Run`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("preset", metavar="PRESET", help=f"one of {', '.join(PLANNABLE)}")
+    parser.add_argument("preset", metavar="PRESET", help=f"one of {', '.join(ARCHITECTURES)}")
     for field in fields(Run):
         if field.name in HELP:
             metavar, text = HELP[field.name]

@@ -12,6 +12,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from mae_lm_fairseq.arguments import positive
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation.glue import TASKS
 from mae_lm_fairseq.experiments.reproduction import SCALES, given_data, reproduce
@@ -26,8 +27,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where everything goes")
     parser.add_argument("--data-bin", type=Path, metavar="DIR", help="text, made by preprocess/pretrain/prepare.py")
     parser.add_argument("--glue-dir", type=Path, metavar="DIR", help="with --data-bin: a local copy of GLUE")
-    parser.add_argument("--task", default="STS-B", choices=TASKS, help="of GLUE (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at a time (default: %(default)s)")
+    parser.add_argument("--task", choices=TASKS, help="of GLUE, with --glue-dir (default: STS-B)")
+    parser.add_argument("--jobs", type=positive, default=2, metavar="N", help="runs at a time (default: %(default)s)")
     return parser
 
 
@@ -37,7 +38,9 @@ def main():
     logging.getLogger().setLevel(logging.WARNING)  # importing fairseq turned everybody's messages on
     if (options.data_bin is None) != (options.glue_dir is None):
         raise UserError("--data-bin and --glue-dir go together: give both, or neither")
-    given = options.data_bin and given_data(options.data_bin, options.glue_dir, options.task)
+    if options.task and not options.glue_dir:
+        raise UserError("--task is for a copy of GLUE: give --data-bin and --glue-dir too, or leave it out")
+    given = options.data_bin and given_data(options.data_bin, options.glue_dir, options.task or "STS-B")
     content = reproduce(options.scale, options.out, given, options.jobs)
     write_report(options.out, content, shlex.join(["scripts/reproduce.py", *sys.argv[1:]]))
     print(f"Report: {options.out / 'report.md'}")

@@ -18,6 +18,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process with 
 
 import torch
 
+from mae_lm_fairseq.arguments import output_file
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.torture import crashes, inputs, lives
 from mae_lm_fairseq.torture.report import table
@@ -28,15 +29,13 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="each fault less often")
-    parser.add_argument("--json", required=True, type=Path, metavar="FILE", help="where the results go")
+    parser.add_argument("--json", required=True, type=output_file, metavar="FILE", help="where the results go")
     parser.add_argument("--seed", type=int, default=0, help="of the moments and places that are left to chance")
     return parser
 
 
 def main(options: argparse.Namespace) -> None:
     """All faults, one after the other."""
-    if not options.json.parent.is_dir():
-        raise UserError(f"--json {options.json}: there is no such directory")
     lives.prepare_to_fork()
     rows = []
     with tempfile.TemporaryDirectory(prefix="torture-") as directory:

@@ -11,8 +11,6 @@ from .devices import DEVICES, Device
 from .flops import TRAINING, Flops, Sample, forward_flops
 from .memory import PAD, PRECISIONS, Memory, Rehearsal, training_memory
 
-PLANNABLE = {**ARCHITECTURES, "mae_lm": ARCHITECTURES["mae_lm_base"]}
-
 ROBERTA = "mae_lm_roberta"
 ROBERTA_MASK_PROB = 0.15
 
@@ -39,7 +37,7 @@ class Run:
     checkpoint_activations: bool = False
 
     def __post_init__(self):
-        self._require_choice("preset", PLANNABLE)
+        self._require_choice("preset", ARCHITECTURES)
         self._require_choice("device_kind", DEVICES)
         self._require_choice("precision", PRECISIONS)
         for name in ("batch_size", "update_freq", "tokens", "devices"):
@@ -57,12 +55,12 @@ class Run:
 
     def roberta(self) -> "Run":
         """The run of the RoBERTa preset of the same size that this one is compared with."""
-        return replace(self, preset=f"{ROBERTA}_{PLANNABLE[self.preset][1]}", mask_prob=ROBERTA_MASK_PROB)
+        return replace(self, preset=f"{ROBERTA}_{ARCHITECTURES[self.preset][1]}", mask_prob=ROBERTA_MASK_PROB)
 
     @property
     def config(self) -> MaskedAutoencoderConfig:
         """The network, with enough positions for the samples."""
-        config = MaskedAutoencoderConfig(**preset_values(*PLANNABLE[self.preset]))
+        config = MaskedAutoencoderConfig(**preset_values(*ARCHITECTURES[self.preset]))
         return replace(config, max_positions=max(config.max_positions, self.tokens_per_sample))
 
     @property

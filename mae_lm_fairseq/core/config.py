@@ -283,6 +283,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 MLM, and the two systems and the analysis of 3ML (Liao et al., Findings of EMNLP 2022, arXiv 2211.04898)."""
 
 ARCHITECTURES = {f"{preset}_{size}": (preset, size) for preset in PRESETS for size in SIZES}
+ARCHITECTURES["mae_lm"] = ARCHITECTURES["mae_lm_base"]
 """Preset and size of each architecture."""
 
 

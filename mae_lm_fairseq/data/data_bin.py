@@ -34,13 +34,14 @@ def token_type(vocabulary_size: int) -> np.dtype:
 
 
 def dictionary_fingerprint(symbols: Iterable[str]) -> str:
-    """SHA-256, in hexadecimal, of the symbols in order (``<s> <pad> </s> <unk>`` included, ``<mask>`` not, no counts).
+    """SHA-256, in hexadecimal, of the symbols in order (``<s> <pad> </s> <unk>`` included, no counts).
 
-    For a fairseq dictionary: ``dictionary_fingerprint(dictionary.symbols)`` before the task adds ``<mask>``.
+    The same with and without ``<mask>``, which is not in ``dict.txt``: the task adds it.
     """
     digest = hashlib.sha256()
     for symbol in symbols:
-        digest.update(f"{symbol}\n".encode())
+        if symbol != "<mask>":
+            digest.update(f"{symbol}\n".encode())
     return digest.hexdigest()
 
 

@@ -16,6 +16,7 @@ from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation.glue import TASKS, glue_average
 from mae_lm_fairseq.evaluation.seeds import Summary, difference
 from mae_lm_fairseq.files import write_text
+from mae_lm_fairseq.markdown import markdown_table
 
 
 class Column(NamedTuple):
@@ -81,22 +82,22 @@ def markdown(table: Table) -> str:
     """The papers' table of medians, and how far each model is from the last one."""
     tasks = tasks_of(table)
     names = [_title(task) for task in tasks]
-    lines = [
-        "# Development sets",
-        "",
-        "Medians over the seeds, in per cent. AVG is GLUE's: the mean over its tasks of the mean of a task's metrics.",
-        "",
-        f"| model | {' | '.join(names)} | AVG | seeds |",
-        "| --- |" + " --- |" * (len(tasks) + 2),
-    ]
+    rows = []
     for label, row in table.items():
         cells = [_cell(task, row[task]) if task in row else "-" for task in tasks]
         of_glue = [task for task in tasks if task in TASKS]
         complete = of_glue and all(task in row for task in of_glue)
         average = f"{glue_average({task: row[task]['score'].median for task in of_glue}):.1f}" if complete else "-"
         seeds = sorted({len(score(row, task).values) for task in row})
-        lines.append(f"| {label} | {' | '.join(cells)} | {average} | {', '.join(map(str, seeds))} |")
-    return "\n".join([*lines, *_differences(table, tasks), ""])
+        rows.append([label, *cells, average, ", ".join(map(str, seeds))])
+    head = [
+        "# Development sets",
+        "",
+        "Medians over the seeds, in per cent. AVG is GLUE's: the mean over its tasks of the mean of a task's metrics.",
+        "",
+        markdown_table(["model", *names, "AVG", "seeds"], rows),
+    ]
+    return "\n".join([*head, *_differences(table, tasks), ""])
 
 
 def _title(task: str) -> str:
@@ -125,21 +126,16 @@ def _differences(table: Table, tasks: list[str]) -> list[str]:
     if len(table) < 2:
         return []
     *others, (base, of_base) = table.items()
-    lines = [
-        "",
-        f"Mean score above that of {base}, with Welch's 95 % interval:",
-        "",
-        f"| model | {' | '.join(tasks)} |",
-        "| --- |" + " --- |" * len(tasks),
-    ]
+    rows = []
     for label, row in others:
         both = [task in row and task in of_base for task in tasks]
         cells = [
             str(difference(score(row, task), score(of_base, task))) if known else "-"
             for task, known in zip(tasks, both, strict=True)
         ]
-        lines.append(f"| {label} | {' | '.join(cells)} |")
-    return lines
+        rows.append([label, *cells])
+    head = f"Mean score above that of {base}, with Welch's 95 % interval:"
+    return ["", head, "", markdown_table(["model", *tasks], rows)]
 
 
 def parser() -> argparse.ArgumentParser:

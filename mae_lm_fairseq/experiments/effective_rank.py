@@ -207,6 +207,8 @@ def measure_models(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         settings = RankSettings(**{field.name: getattr(arguments, field.name) for field in fields(RankSettings)})
     except ValueError as problem:
         raise UserError(str(problem)) from None
+    for path in paths:
+        open_model(Path(path), arguments.tokenizer)  # what cannot be read is told before anything is measured
     shape = arguments.tokens, arguments.tokens_per_sample
     return [
         model_ranks(path, text, arguments.tokenizer, *shape, settings, label, show_progress=True)

@@ -14,6 +14,7 @@ from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation.seeds import Summary, summarise
+from mae_lm_fairseq.experiments.pretraining import DEVICE
 from mae_lm_fairseq.experiments.runner import Run, run_all, updates_done
 from mae_lm_fairseq.experiments.versions import versions
 from mae_lm_fairseq.export.fitting import head_names
@@ -77,7 +78,7 @@ def read_checkpoint(path: Path) -> Origin:
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
     saved = (state["cfg"] or {}).get("model")
     name = saved.get("_name", "") if hasattr(saved, "keys") else ""
-    if name not in (*ARCHITECTURES, "mae_lm"):
+    if name not in ARCHITECTURES:
         raise UserError(f"--checkpoint {path}: not a model of this package (architecture {name or 'unknown'})")
     usual = architecture_values(name)
     changed = {key: saved[key] for key in usual if key not in _SET_HERE and saved.get(key, usual[key]) != usual[key]}
@@ -150,7 +151,7 @@ def settings_for(origin: Origin, updates: int, batch_size: int, metric: str, max
             "user_dir": PACKAGE,
             "log_format": "json",
             "log_interval": 10,
-            **({} if torch.cuda.is_available() else {"cpu": True}),
+            **DEVICE,
         },
     }
 

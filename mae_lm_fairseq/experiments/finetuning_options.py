@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mae_lm_fairseq.arguments import positive
+
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuningOptions:
@@ -54,14 +56,6 @@ def add_options(parser: argparse.ArgumentParser, usual_rates: str):
     add("--max-updates", type=positive, metavar="N", help="end earlier than after the usual epochs")
     add("--jobs", type=positive, default=1, metavar="N", help="runs at the same time (default: %(default)s)")
     add("--threads", type=positive, default=1, metavar="N", help="threads of each run (default: %(default)s)")
-
-
-def positive(text: str) -> int:
-    """A whole number above zero."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above zero")
-    return number
 
 
 def parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> dict:

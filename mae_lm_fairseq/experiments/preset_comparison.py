@@ -20,8 +20,14 @@ from mae_lm_fairseq.files import write_json, write_text
 from mae_lm_fairseq.markdown import markdown_table
 from mae_lm_fairseq.recipes.settings import recipe
 
-COMMON_MASKING = {"mask_prob": 0.15, "leave_unmasked_prob": 0.0, "random_token_prob": 0.0, "mask_whole_words": False}
-"""What the validation text is masked with for every variant."""
+COMMON_MASKING = {
+    "mask_prob": 0.15,
+    "leave_unmasked_prob": 0.0,
+    "random_token_prob": 0.0,
+    "mask_whole_words": False,
+    "seed": 1,
+}
+"""How the validation text is masked for every variant."""
 
 REPORT = """\
 # {title}

@@ -3,14 +3,42 @@
 import sys
 from pathlib import Path
 
+import torch
+
 from mae_lm_fairseq import PACKAGE
-from mae_lm_fairseq.recipes.settings import as_arguments, settings
+from mae_lm_fairseq.data.data_bin import check_data_bin
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.recipes.machine import share
+from mae_lm_fairseq.recipes.settings import as_arguments, recipe, settings
+
+CPU = {"cpu": True}
+DEVICE = {} if torch.cuda.is_available() else CPU
+"""fairseq's option for this machine: it looks for a GPU unless told otherwise."""
+
+
+def check_data(data: Path):
+    """Make sure that a data-bin has what pretraining and validation read.
+
+    Raises:
+        UserError: something is missing, or is cut short.
+    """
+    if not (data / "dict.txt").is_file():
+        raise UserError(f"{data} is no data-bin: it has no dict.txt; preprocess/pretrain/prepare.py makes one")
+    for split in ("train", "valid"):
+        check_data_bin(data / split)
 
 
 def training_command(
-    architecture: str, data: Path, save: Path, updates: int, warmup: int, validate_every: int, *options: str
+    architecture: str,
+    data: Path,
+    save: Path,
+    updates: int,
+    warmup: int,
+    validate_every: int,
+    *options: str,
+    device: dict[str, bool] = DEVICE,
 ) -> list[str]:
-    """One ``fairseq-train`` on a CPU. Runs with the same numbers have the same data, masks and order.
+    """One ``fairseq-train``. Runs with the same numbers have the same data, masks and order.
 
     Args:
         architecture: with whose recipe to train.
@@ -20,11 +48,14 @@ def training_command(
         warmup: updates until the learning rate is reached.
         validate_every: updates between two validations, and two checkpoints.
         options: of ``fairseq-train``, which win over the recipe's.
+        device: a GPU where there is one, or ``CPU``.
     """
     chosen = settings(architecture)
     chosen["lr_scheduler"] |= {"warmup_updates": warmup, "total_num_update": updates}
-    chosen["optimization"]["max_update"] = updates
+    sequences = recipe(architecture)["sequences"].value
+    chosen["dataset"]["batch_size"], accumulated = share(sequences, 1, chosen["dataset"]["batch_size"], smaller=True)
     chosen["dataset"]["validate_interval_updates"] = validate_every
+    chosen["optimization"] |= {"max_update": updates, "update_freq": [accumulated]}
     chosen["checkpoint"] |= {"save_dir": save, "save_interval_updates": validate_every}
-    chosen["common"] |= {"user_dir": PACKAGE, "log_format": "json", "seed": 1, "cpu": True}
+    chosen["common"] |= {"user_dir": PACKAGE, "log_format": "json", "seed": 1, **device}
     return [sys.executable, "-m", "fairseq_cli.train", str(data), *as_arguments(chosen), *options]

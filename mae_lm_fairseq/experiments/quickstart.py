@@ -25,7 +25,7 @@ from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments import docstrings, inspection
 from mae_lm_fairseq.experiments.corpus import split_corpus
 from mae_lm_fairseq.experiments.inspection import Gap
-from mae_lm_fairseq.experiments.pretraining import training_command
+from mae_lm_fairseq.experiments.pretraining import CPU, training_command
 from mae_lm_fairseq.experiments.quickstart_report import write_report
 from mae_lm_fairseq.experiments.runner import Run, claim, run_all, signals_as_errors, updates_done
 from mae_lm_fairseq.experiments.training_log import loss_curve, read_records
@@ -139,9 +139,8 @@ def training_runs(out: Path, data: Path, recipe: Recipe, gap: Gap) -> list[Run]:
     runs = []
     for architecture in ARCHITECTURES:
         folder = out / "runs" / architecture
-        command = training_command(
-            architecture, data, folder / "checkpoints", recipe.updates, recipe.warmup, recipe.validate_every
-        )
+        shape = recipe.updates, recipe.warmup, recipe.validate_every
+        command = training_command(architecture, data, folder / "checkpoints", *shape, device=CPU)
         done = updates_done(recipe.updates)
         runs.append(Run(architecture, command, folder / "result.json", read_result, done))
     return runs

@@ -65,7 +65,7 @@ that is thrown away before fine-tuning.
 - Effective rank: of the last encoder layer's states on unmasked validation text, the number of directions that hold
   90 % of the energy. A few would mean that the encoder has collapsed. Both models are small and young: the papers'
   comparison of ranks and scores needs longer training.
-- Neither was trained with dropout: in so few updates no text is seen twice.
+- Neither was trained with dropout: in so few updates text is seen little more than once.
 - Seconds: wall time of the training program on one core, with validation; both ran at the same time.
 
 ![Losses](losses.png)

@@ -14,13 +14,16 @@ from pathlib import Path
 from mae_lm_fairseq.analysis.effective_rank import MEASURES
 from mae_lm_fairseq.analysis.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.analysis.token_states import EncoderStates
+from mae_lm_fairseq.data.glue_files import read_split
+from mae_lm_fairseq.data.preparation import MODEL
 from mae_lm_fairseq.data.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.data.tokenizer import SPECIALS
+from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation.glue import TASKS, Task
 from mae_lm_fairseq.experiments import glue, inspection, quickstart
 from mae_lm_fairseq.experiments.finetuning import Origin, read_checkpoint, tidy
 from mae_lm_fairseq.experiments.preset_comparison import COMMON_MASKING, Variant
-from mae_lm_fairseq.experiments.pretraining import training_command
+from mae_lm_fairseq.experiments.pretraining import check_data, training_command
 from mae_lm_fairseq.experiments.runner import Run, claim, run_all, updates_done
 from mae_lm_fairseq.experiments.training_log import seconds_per_update
 from mae_lm_fairseq.experiments.versions import versions
@@ -213,7 +216,15 @@ def write_neighbours(lines: Sequence[str], directory: Path):
 
 
 def given_data(data_bin: Path, glue_dir: Path, task: str) -> Data:
-    """The user's own."""
+    """The user's own.
+
+    Raises:
+        UserError: something that will be needed is not there.
+    """
+    check_data(data_bin)
+    if not (data_bin / MODEL).is_file():
+        raise UserError(f"{data_bin} has no {MODEL}, with which to prepare {task}")
+    read_split(TASKS[task], glue_dir, "train")
     return Data(data_bin, TASKS[task], glue_dir)
 
 
@@ -223,9 +234,17 @@ def _folder(out: Path, title: str, seed: int) -> Path:
 
 
 def _checkpoint(out: Path, scale: Scale, title: str, seed: int, updates: int) -> Path:
-    """The checkpoint after some updates; fairseq gives the one of an epoch's end another name."""
+    """The checkpoint after some updates.
+
+    Raises:
+        UserError: fairseq kept none, because that was the end of an epoch.
+    """
     folder = _folder(out, title, seed) / "checkpoints"
-    return next(folder.glob(f"checkpoint_*_{updates}.pt"), folder / "checkpoint_last.pt")
+    if updates == scale.updates:
+        return folder / "checkpoint_last.pt"
+    for path in folder.glob(f"checkpoint_*_{updates}.pt"):
+        return path
+    raise UserError(f"{folder} has no checkpoint of update {updates}, the end of an epoch: give other text")
 
 
 def _pretraining_run(out: Path, data: Data, scale: Scale, variant: Variant, seed: int) -> Run:

@@ -62,7 +62,7 @@ OURS = Recipe((5e-4,), batch_size=16, weight_decay=0.01, epochs=10)
 
 def recipe(architecture: str) -> Recipe:
     """The papers' for base and large, ours for tiny and small."""
-    _, size = ARCHITECTURES["mae_lm_base" if architecture == "mae_lm" else architecture]
+    _, size = ARCHITECTURES[architecture]
     return OURS if COLUMNS[size] == DEVELOPMENT else ROBERTA
 
 

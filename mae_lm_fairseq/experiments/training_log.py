@@ -55,7 +55,10 @@ def seconds_per_update(path: Path) -> float:
 
     The median, because what the machine does besides for a while is not the run's.
     """
-    return statistics.median(1 / float(record["ups"]) for record in read_records(path, "train_inner").values())
+    # Not from the updates a second, of which fairseq leaves two digits after the point.
+    return statistics.median(
+        float(record["wpb"]) / float(record["wps"]) for record in read_records(path, "train_inner").values()
+    )
 
 
 def last_update(path: Path) -> int:

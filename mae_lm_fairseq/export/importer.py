@@ -148,7 +148,7 @@ def write_checkpoint(pretrained: Pretrained, path: Path):
         "args": None,
         "cfg": {"model": {"_name": pretrained.about["architecture"], **values}, "task": {"_name": task}},
         "model": pretrained.weights,
-        "task_state": {"dictionary": dictionary_fingerprint(pretrained.symbols[:-1])},
+        "task_state": {"dictionary": dictionary_fingerprint(pretrained.symbols)},
         "optimizer_history": [history],
         "extra_state": {"train_iterator": {"epoch": 1}},
         "last_optimizer_state": None,

@@ -99,13 +99,13 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
         raise UserError(f"{path} is no bundle: name the data-bin with its dict.txt and {TOKENIZER}, too")
     state = load_as_data(path)
     options = _at(state, "cfg", "model")
-    if not isinstance(options, dict) or options.get("_name") not in ("mae_lm", *ARCHITECTURES):
+    if not isinstance(options, dict) or options.get("_name") not in ARCHITECTURES:
         raise UserError(f"{path} is a checkpoint of another model than mae_lm_fairseq's")
     # A checkpoint from before a knob came to be was trained with what is its default.
     values = {knob.name: options.get(knob.name, knob.default) for knob in fields(MaskedAutoencoderConfig)}
     symbols = read_symbols(Path(data_bin, DICTIONARY))
     check_dictionary(data_bin, symbols[:-1])
-    fingerprint = dictionary_fingerprint(symbols[:-1])
+    fingerprint = dictionary_fingerprint(symbols)
     if _at(state, "task_state", "dictionary") not in (None, fingerprint):
         raise UserError(f"{path} was trained with another dictionary than the {DICTIONARY} of {data_bin}")
     about = {

@@ -93,7 +93,7 @@ def _value(knob: Field, value: Any) -> Any:
 def architecture_values(name: str) -> dict:
     """Every value of an architecture such as ``mae_lm_tiny``; ``mae_lm`` is ``mae_lm_base``."""
     defaults = {knob.name: knob.default for knob in fields(MaskedAutoencoderConfig)}
-    values = {**defaults, **preset_values(*ARCHITECTURES["mae_lm_base" if name == "mae_lm" else name])}
+    values = {**defaults, **preset_values(*ARCHITECTURES[name])}
     return {key: value.value if isinstance(value, Enum) else value for key, value in values.items()}
 
 
@@ -109,7 +109,7 @@ def fill_in(cfg, architecture: str):
 
 def register_architectures():
     """Make ``--arch`` know every architecture, once the model ``mae_lm`` is registered."""
-    for name in ARCHITECTURES:
+    for name in ARCHITECTURES.keys() - {"mae_lm"}:
         register_model_architecture("mae_lm", name)(lambda cfg, name=name: fill_in(cfg, name))
     # Registered by register_model with a function that does nothing, so that checkpoints would not keep the values.
     ARCH_CONFIG_REGISTRY["mae_lm"] = lambda cfg: fill_in(cfg, "mae_lm")

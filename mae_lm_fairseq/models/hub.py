@@ -232,7 +232,7 @@ class MAELMHubInterface(nn.Module):
 
 def hub_interface(model_type: type[nn.Module], pretrained: Pretrained) -> MAELMHubInterface:
     """The hub interface of a model class, :class:`~mae_lm_fairseq.models.mae_lm.MAELMModel`, for what was read."""
-    fingerprint = dictionary_fingerprint(pretrained.symbols[:-1])
+    fingerprint = dictionary_fingerprint(pretrained.symbols)
     model = model_type(build(pretrained), pretrained.pad, pretrained.mask, dictionary=fingerprint)
     model.classification_heads = build_heads(pretrained)
     return MAELMHubInterface(model, pretrained).eval()

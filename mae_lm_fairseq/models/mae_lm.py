@@ -99,7 +99,7 @@ class MAELMModel(BaseFairseqModel):
         autoencoder = MaskedAutoencoder(config, len(dictionary), pad, mask)
         for stack in autoencoder.stacks():
             stack.checkpoint_activations = cfg.checkpoint_activations
-        fingerprint = dictionary_fingerprint(symbol for symbol in dictionary.symbols if symbol != "<mask>")
+        fingerprint = dictionary_fingerprint(dictionary.symbols)
         if not predicts_masked_tokens(task):
             if cfg.compile:
                 raise UserError("--compile is for pretraining: leave it out, or choose --task masked_autoencoder_lm")

@@ -216,7 +216,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
 
     def state_dict(self) -> dict:
         """What checkpoints keep of the task: which dictionary the model was trained with."""
-        return {"dictionary": self._fingerprint()}
+        return {"dictionary": dictionary_fingerprint(self.dictionary.symbols)}
 
     def load_state_dict(self, state_dict: dict):
         """Nothing to load. Called when a model is loaded outside of training.
@@ -236,14 +236,11 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
 
     def _compare_dictionary(self, subject: str, state_dict: dict):
         theirs = state_dict.get("dictionary")
-        if theirs is not None and theirs != self._fingerprint():
+        if theirs is not None and theirs != dictionary_fingerprint(self.dictionary.symbols):
             raise UserError(
                 f"{subject} was trained with another dictionary than the dict.txt of {self.cfg.data}; "
                 "prepare the data with that model's tokenizer (prepare.py --sentencepiece-model)"
             )
-
-    def _fingerprint(self) -> str:
-        return dictionary_fingerprint(symbol for symbol in self.dictionary.symbols if symbol != "<mask>")
 
 
 def _check_options(cfg: MaskedAutoencoderLMConfig):

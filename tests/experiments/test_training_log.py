@@ -44,8 +44,8 @@ def test_the_pace_of_a_run_is_not_that_of_a_pause(log):
     """Two intervals of two updates a second, one during which the machine did something else."""
     log.write_text(
         "".join(
-            f'x | INFO | train_inner | {{"ups": "{ups}", "num_updates": "{updates}"}}\n'
-            for updates, ups in ((10, 2), (20, 0.01), (30, 2))
+            f'x | INFO | train_inner | {{"wpb": "400", "wps": "{speed}", "num_updates": "{updates}"}}\n'
+            for updates, speed in ((10, 800), (20, 1.5), (30, 800))
         )
     )
     assert seconds_per_update(log) == 0.5
