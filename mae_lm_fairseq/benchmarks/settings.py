@@ -59,7 +59,7 @@ class Setting:
 
 
 _SMALL = Setting(4, 4, 256, 4, 8_000, 128, 16, "cpu", ("fp32", "bf16"), steps=5, together=8, minutes=10)
-_BASE = Setting(12, 4, 768, 12, 32_000, 512, 4, "cpu", ("fp32", "bf16"), steps=3, together=4, minutes=9)
+_BASE = Setting(12, 4, 768, 12, 32_000, 512, 4, "cpu", ("fp32", "bf16"), steps=5, together=4, minutes=9)
 _LARGE = Setting(24, 4, 1024, 16, 32_000, 512, 1, "cuda", ("bf16",), steps=10, together=4, extras=False)
 _COST_OF_3ML = ("roberta_eager", "three_ml_eager")
 _GPU_SWEEPS = {"sweep_lengths": (128, 256), "sweep_masks": (0.3, 0.5), "matrix": 8192}
@@ -67,7 +67,7 @@ _GPU_SWEEPS = {"sweep_lengths": (128, 256), "sweep_masks": (0.3, 0.5), "matrix":
 SETTINGS = {
     "cpu-small": replace(_SMALL, sweep_rows=(8, 32), sweep_lengths=(64, 256, 512), sweep_masks=(0.3, 0.5)),
     "cpu-base": replace(_BASE, extras=False, compiled=("bf16",)),
-    "cpu-large": replace(_LARGE, device="cpu", precisions=("fp32",), steps=3, together=2, only=_COST_OF_3ML),
+    "cpu-large": replace(_LARGE, device="cpu", precisions=("fp32",), steps=7, together=2, only=_COST_OF_3ML),
     "gpu-base": replace(_BASE, rows=64, device="cuda", precisions=("bf16",), steps=10, minutes=60, **_GPU_SWEEPS),
     "gpu-large": replace(_LARGE, rows=32, extras=True, **_GPU_SWEEPS),
 }
