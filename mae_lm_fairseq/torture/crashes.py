@@ -20,7 +20,7 @@ from fairseq import checkpoint_utils
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.criterions.masked_autoencoder_lm import MaskedAutoencoderLMCriterion
 from mae_lm_fairseq.torture.capabilities import obey_permissions
-from mae_lm_fairseq.torture.inputs import damaged
+from mae_lm_fairseq.torture.cases import damaged
 from mae_lm_fairseq.torture.lives import SETTINGS, Training, difference
 from mae_lm_fairseq.torture.report import Row
 from mae_lm_fairseq.torture.workplace import Workplace
