@@ -3,10 +3,11 @@
 Nothing that is read here can run code.
 """
 
+import contextlib
 import json
 import re
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,18 +127,27 @@ def _floats(weights: Any, path: Path) -> dict[str, Tensor]:
     return {name: weight.float() for name, weight in weights.items()}
 
 
-def _stock_symbols(directory: Path) -> tuple[str, ...]:
-    from transformers import AutoTokenizer
+@contextlib.contextmanager
+def explained(directory: Path) -> Iterator[None]:
+    """Makes one line of whatever ``transformers`` raises in the ``with`` block that loads from a directory.
 
+    Raises:
+        UserError: it has raised something.
+    """
     try:
-        vocabulary = AutoTokenizer.from_pretrained(
-            directory, local_files_only=True, trust_remote_code=False
-        ).get_vocab()
+        yield
     except BaseException as error:  # of many kinds, and none of them is the user's
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of tokenizers, in Rust
             raise
-        reason = first_line(error)
-        raise UserError(f"{directory}: transformers cannot load configuration and tokenizer: {reason}") from None
+        raise UserError(f"{directory}: transformers cannot load it: {first_line(error)}") from None
+
+
+def _stock_symbols(directory: Path) -> tuple[str, ...]:
+    from transformers import AutoTokenizer
+
+    with explained(directory):
+        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        vocabulary = tokenizer.get_vocab()
     symbols = tuple(sorted(vocabulary, key=vocabulary.get))
     if sorted(vocabulary.values()) != list(range(len(symbols))):
         raise UserError(f"{directory}: the ids of its tokenizer are not 0, 1, 2, ...")
