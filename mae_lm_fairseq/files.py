@@ -13,21 +13,16 @@ from .errors import UserError
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file of UTF-8; a reader sees the old one or all of the new one.
-
-    Raises:
-        UserError: it cannot be written.
-    """
+    """Write a file of UTF-8; a reader sees the old one or all of the new one."""
     temporary = path.with_name(f".{path.name}.partial")
     try:
         # Lines end as the text has them, as in the CSV of Python's own writer.
         temporary.write_text(text, encoding="utf-8", newline="")
         temporary.replace(path)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
-    finally:
-        with contextlib.suppress(OSError):  # as in a path that leads through a file
+    except BaseException:
+        with contextlib.suppress(OSError):  # it may not be there, and what went wrong is what is of interest
             temporary.unlink()
+        raise
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -37,9 +37,13 @@ def main(argv: list[str] | None = None):
     }
     if empty := [name for name, part in parts.items() if not _questions(part)]:
         raise UserError(f"{options.file}: no article for {empty[0]} has questions; choose another --seed")
-    options.out.mkdir(parents=True, exist_ok=True)
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        for name, part in parts.items():
+            write_text(options.out / name, json.dumps({"version": version, "data": part}) + "\n")
+    except OSError as error:
+        raise UserError(f"--out {options.out}: cannot write there: {error.strerror}") from None
     for name, part in parts.items():
-        write_text(options.out / name, json.dumps({"version": version, "data": part}) + "\n")
         print(f"{name}: {len(part)} articles, {_questions(part)} questions")
 
 
