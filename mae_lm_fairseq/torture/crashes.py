@@ -155,28 +155,27 @@ def unwritable_directory(place: Workplace, times: int) -> Iterator[Row]:
         return obey_permissions
 
     def forbid_later(training: Training) -> Callable[[], None]:
-        return lambda: (obey_permissions(), _before_save(1, lambda: training.directory.chmod(0o555)))
+        def strike() -> None:
+            obey_permissions()
+            _before_saving(lambda: training.directory.chmod(0o555))
 
+        return strike
+
+    faults = ((forbid, "cannot be written to"), (forbid_later, "cannot save"))
     for number in range(times):
-        row.record(
-            _struck(place, forbid_later, "cannot save")
-            if number % 2
-            else _struck(place, forbid, "cannot be written to")
-        )
+        row.record(_struck(place, *faults[number % 2]))
     yield row
 
 
-def _before_save(number: int, action: Callable[[], None]) -> None:
-    """Calls ``action`` before the checkpoint of that number, counted from 1, is saved in this process."""
-    save, calls = checkpoint_utils.save_checkpoint, []
+def _before_saving(action: Callable[[], None]) -> None:
+    """Calls ``action`` before a checkpoint is saved in this process."""
+    save = checkpoint_utils.save_checkpoint
 
-    def counting(*args, **kwargs):
-        calls.append(None)
-        if len(calls) == number:
-            action()
+    def acting(*args, **kwargs):
+        action()
         return save(*args, **kwargs)
 
-    checkpoint_utils.save_checkpoint = counting
+    checkpoint_utils.save_checkpoint = acting
 
 
 def _struck(place: Workplace, fault: Callable[[Training], Callable[[], None]], told: str) -> str | None:
