@@ -1,6 +1,8 @@
 """The parsers of our own, with anything that hypothesis comes up with."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from mae_lm_fairseq.torture import parsers
 
+from ..conftest import ROOT
 from .test_inputs import BYTES, anything
 
 of_json = pytest.mark.parametrize("parser", ["glue-json", "squad", "questions", "manifest", "bundle"])
@@ -63,3 +66,16 @@ def _places(content) -> Iterator[tuple[dict | list, str | int]]:
         yield content, key
         if isinstance(content[key], dict | list):
             yield from _places(content[key])
+
+
+@pytest.mark.slow
+def test_the_fuzzer_finds_nothing_in_a_moment():
+    pytest.importorskip("atheris")
+    done = subprocess.run([sys.executable, ROOT / "scripts/fuzz.py", "dictionary", "--seconds", "2"])
+    assert done.returncode == 0
+
+
+def test_a_parser_that_breaks_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setitem(parsers.PARSERS, "broken", ("file", lambda path: int(path.read_bytes())))
+    with pytest.raises(ValueError, match="invalid literal"):
+        parsers.parse("broken", b"x", tmp_path)
