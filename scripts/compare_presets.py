@@ -5,6 +5,8 @@ Leaves OUT/table.md and OUT/table.json. Started again, it runs only what is miss
 """
 
 import argparse
+import shlex
+import sys
 from pathlib import Path
 
 from mae_lm_fairseq.core.config import SIZES
@@ -30,7 +32,9 @@ def main():
         raise UserError(f"{options.data} is no data-bin: it has no dict.txt; preprocess/pretrain/prepare.py makes one")
     variants = (ablations if options.ablations else presets)(options.size)
     title = f"{'Ablations' if options.ablations else 'Presets'} of size {options.size}"
-    rows = compare(options.data.resolve(), variants, options.updates, options.out, title, options.jobs, options.threads)
+    command = shlex.join(["scripts/compare_presets.py", *sys.argv[1:]])
+    how = {"jobs": options.jobs, "threads": options.threads}
+    rows = compare(options.data.resolve(), variants, options.updates, options.out, title, command, **how)
     for row in rows:
         print(f"{row['title']:55} {row['valid_loss']:.3f} nats  {row['seconds_per_update']:.3f} s an update")
     print(f"Table: {options.out / 'table.md'}")

@@ -1,5 +1,7 @@
 """Fixtures that the tests share."""
 
+import gc
+import multiprocessing
 import os
 import random
 import subprocess
@@ -15,6 +17,18 @@ from .bundles import bundles, checkpoints, text_data  # noqa: F401  fixtures
 ROOT = Path(__file__).parent.parent
 
 torch.set_num_threads(1)
+
+
+def fork(function: Callable, *args, **options) -> multiprocessing.Process:
+    """A started process that calls a function, to be interrupted."""
+
+    def call():
+        gc.callbacks.clear()  # hypothesis has one, and an interrupt that arrives there is lost
+        function(*args, **options)
+
+    process = multiprocessing.get_context("fork").Process(target=call)
+    process.start()
+    return process
 
 
 @pytest.fixture(scope="session")

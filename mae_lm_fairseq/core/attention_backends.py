@@ -74,8 +74,8 @@ class RowPattern(NamedTuple):
 
 def _eager(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: nn.Module) -> Tensor:
     """Attention as it is written down."""
-    weights = torch.softmax((q @ k.transpose(2, 3)).float() + bias, dim=-1)
-    return dropout(weights).to(v.dtype) @ v
+    weights = torch.softmax((q @ k.transpose(2, 3)).float().add_(bias), dim=-1)
+    return dropout(weights.to(v.dtype)) @ v
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: nn.Module) -> Tensor:

@@ -5,8 +5,6 @@ updates, and differ in what their row says. Their losses are comparable because 
 same masked positions, however many were masked in training.
 """
 
-import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +14,7 @@ from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments import inspection
 from mae_lm_fairseq.experiments.pretraining import training_command
 from mae_lm_fairseq.experiments.runner import Run, run_all, updates_done
-from mae_lm_fairseq.experiments.training_log import read_records
+from mae_lm_fairseq.experiments.training_log import seconds_per_update
 from mae_lm_fairseq.experiments.versions import versions
 from mae_lm_fairseq.files import write_json, write_text
 from mae_lm_fairseq.markdown import markdown_table
@@ -110,7 +108,14 @@ def ablations(size: str) -> list[Variant]:
 
 
 def compare(
-    data: Path, variants: Sequence[Variant], updates: int, out: Path, title: str, jobs: int = 1, threads: int = 1
+    data: Path,
+    variants: Sequence[Variant],
+    updates: int,
+    out: Path,
+    title: str,
+    command: str,
+    jobs: int = 1,
+    threads: int = 1,
 ) -> list[dict]:
     """Train what has not been trained yet, and leave ``table.md`` and ``table.json`` in ``out``.
 
@@ -120,6 +125,7 @@ def compare(
         updates: of each.
         out: where everything goes.
         title: of the table.
+        command: that makes it, for the table.
         jobs: how many runs at the same time.
         threads: of each run.
 
@@ -133,7 +139,7 @@ def compare(
     results = run_all(runs, jobs=jobs, threads=threads)
     rows = [asdict(variant) | result for variant, result in zip(variants, results, strict=True)]
     used = versions()
-    write_json(out / "table.json", {"title": title, "versions": used, "command": sys.argv, "rows": rows})
+    write_json(out / "table.json", {"title": title, "versions": used, "command": command, "rows": rows})
     report = REPORT.format(
         title=title,
         table=_table(rows),
@@ -141,7 +147,7 @@ def compare(
         plural="s" * (threads > 1),
         jobs=jobs,
         jobs_plural="s" * (jobs > 1),
-        command=" ".join(["scripts/compare_presets.py", *sys.argv[1:]]),
+        command=command,
         versions=", ".join(f"{name} {number}" for name, number in used.items()),
     )
     write_text(out / "table.md", report)
@@ -174,16 +180,15 @@ def _run(variant: Variant, data: Path, updates: int, out: Path) -> Run:
     folder = out / "runs" / variant.name
     checkpoints = folder / "checkpoints"
     warmup = min(recipe(variant.architecture)["warmup"].value, updates // 4)
-    options = (*variant.options, "--log-interval", str(min(10, updates)))
+    options = (*variant.options, "--disable-validation", "--log-interval", str(min(10, updates)))
     command = training_command(variant.architecture, data, checkpoints, updates, warmup, max(1, updates // 5), *options)
 
     def read_result(run: Run) -> dict:
         model, task = inspection.load(checkpoints / "checkpoint_last.pt", data, **COMMON_MASKING)
-        steps = [1 / float(record["ups"]) for record in read_records(run.log, "train_inner").values()]
         return {
             "updates": updates,
             "valid_loss": round(inspection.masked_loss(model, task), 4),
-            "seconds_per_update": round(statistics.median(steps), 4),
+            "seconds_per_update": round(seconds_per_update(run.log), 4),
             "parameters": sum(weight.numel() for weight in model.parameters()),
             "encoder_parameters": sum(weight.numel() for weight in model.autoencoder.encoder.parameters()),
         }

@@ -6,7 +6,7 @@ is read off the same runs.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +22,7 @@ from mae_lm_fairseq.experiments.finetuning import Origin, read_checkpoint, tidy
 from mae_lm_fairseq.experiments.preset_comparison import COMMON_MASKING, Variant
 from mae_lm_fairseq.experiments.pretraining import training_command
 from mae_lm_fairseq.experiments.runner import Run, claim, run_all, updates_done
-from mae_lm_fairseq.experiments.training_log import read_records
+from mae_lm_fairseq.experiments.training_log import seconds_per_update
 from mae_lm_fairseq.experiments.versions import versions
 from mae_lm_fairseq.files import write_json
 
@@ -231,7 +231,8 @@ def _checkpoint(out: Path, scale: Scale, title: str, seed: int, updates: int) ->
 def _pretraining_run(out: Path, data: Data, scale: Scale, variant: Variant, seed: int) -> Run:
     folder = _folder(out, variant.title, seed)
     every = stops(scale)[0]
-    options = ("--seed", str(seed), "--keep-interval-updates", "-1", "--log-interval", str(min(10, every)))
+    options = ("--seed", str(seed), "--keep-interval-updates", "-1", "--disable-validation")
+    options += ("--log-interval", str(min(10, every)))
     command = training_command(
         variant.architecture,
         data.pretraining,
@@ -244,28 +245,19 @@ def _pretraining_run(out: Path, data: Data, scale: Scale, variant: Variant, seed
     )
 
     def read_result(run: Run) -> dict:
-        times = dict(_seconds(run.log))
+        pace = seconds_per_update(run.log)
         found = []
         for updates in stops(scale):
             checkpoint = _checkpoint(out, scale, variant.title, seed, updates)
             model, task = inspection.load(checkpoint, data.pretraining, **COMMON_MASKING)
             loss = round(inspection.masked_loss(model, task), 4)
-            found.append({"updates": updates, "seconds": round(times[updates], 1), "valid_loss": loss})
+            found.append({"updates": updates, "seconds": round(updates * pace, 1), "valid_loss": loss})
         ranked = variant.title in (MLM, MAE_LM, *FRACTIONS.values())
         return {"checkpoints": found, "ranks": _ranks(model, task, scale.rank_tokens) if ranked else None}
 
     return Run(
         f"{variant.title}, seed {seed}", command, folder / "result.json", read_result, updates_done(scale.updates)
     )
-
-
-def _seconds(log: Path) -> Iterator[tuple[int, float]]:
-    """The seconds that training took up to each update of a log, validation and saving left out."""
-    seconds, before = 0.0, 0
-    for updates, record in read_records(log, "train_inner").items():
-        seconds += (updates - before) / float(record["ups"])
-        before = updates
-        yield updates, seconds
 
 
 def _ranks(model, task, tokens: int) -> dict:

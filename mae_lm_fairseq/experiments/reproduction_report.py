@@ -35,6 +35,7 @@ that there is no difference.
 {quality}
 
 - Loss: cross-entropy in nats of a masked token of the validation text, at the same positions for every model.
+- Seconds: the number of updates times the median of what an update took, validation left out.
 - Equal time: after as many seconds of training as the fastest of these models took in all, between checkpoints by
   interpolation. The learning rate of the others had not come to its end then.
 - Score: on the development set of {task}, in per cent, with one recipe for all.

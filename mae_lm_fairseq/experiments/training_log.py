@@ -7,6 +7,7 @@ on the trainer's logger and not on that of the progress bar.
 import json
 import math
 import re
+import statistics
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,14 @@ def loss_curve(path: Path, stage: str) -> tuple[np.ndarray, np.ndarray]:
         update: float(record["loss"]) for update, record in read_records(path, stage).items() if "loss" in record
     }
     return np.array(list(records), dtype=int), np.array(list(records.values())) * NATS_PER_BIT
+
+
+def seconds_per_update(path: Path) -> float:
+    """The median over the log of the seconds that an update took, validation and saving left out.
+
+    The median, because what the machine does besides for a while is not the run's.
+    """
+    return statistics.median(1 / float(record["ups"]) for record in read_records(path, "train_inner").values())
 
 
 def last_update(path: Path) -> int:

@@ -1,7 +1,6 @@
 import gzip
 import importlib.util
 import lzma
-import multiprocessing
 import os
 import random
 import signal
@@ -22,6 +21,7 @@ from mae_lm_fairseq.data.manifest import Manifest
 from mae_lm_fairseq.data.text_files import Chunk, read_chunks
 from mae_lm_fairseq.data.tokenizer import Tokenizer
 from mae_lm_fairseq.errors import UserError
+from tests.conftest import fork
 
 SCRIPT = Path(__file__).parents[2] / "preprocess" / "pretrain" / "prepare.py"
 PRODUCTS = {"dict.txt", "manifest.json", "sentencepiece.bpe.model"} | {
@@ -304,10 +304,7 @@ def wait_for(condition, seconds=60):
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_run_leaves_neither_data_nor_processes(again, tmp_path, capfd, sent):
     (tmp_path / "train.txt").write_text(story(300) * 2000)
-    run = multiprocessing.get_context("fork").Process(
-        target=again, args=[tmp_path / "train.txt"], kwargs={"workers": 2}
-    )
-    run.start()
+    run = fork(again, tmp_path / "train.txt", workers=2)
     wait_for((tmp_path / "out/unfinished/train.bin").exists)
     workers = children(run.pid)
     assert len(workers) == 2

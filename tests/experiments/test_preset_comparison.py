@@ -13,6 +13,7 @@ from mae_lm_fairseq.models.architectures import core_config
 from tests.conftest import ROOT
 from tests.training import parse, set_up
 
+COMMAND = "scripts/compare_presets.py data-bin --size tiny"
 TINY = [*presets("tiny"), *ablations("tiny")]
 
 
@@ -62,7 +63,7 @@ def table(data_bin, tmp_path_factory):
         Variant("as trained", "mae_lm_tiny", smaller),
         Variant("more masked", "mae_lm_tiny", (*smaller, "--mask-prob", "0.5")),
     ]
-    rows = compare(data_bin, variants, 2, out, "Two", jobs=2)
+    rows = compare(data_bin, variants, 2, out, "Two", COMMAND, jobs=2)
     return rows, variants, out
 
 
@@ -72,16 +73,18 @@ def test_a_comparison_leaves_its_table_and_does_nothing_twice(table, data_bin):
     assert [row["title"] for row in content["rows"]] == ["as trained", "more masked"]
     assert content["versions"].keys() >= {"torch", "fairseq-fixed"}
     report = (out / "table.md").read_text()
+    assert content["command"] == COMMAND
+    assert f"\n{COMMAND}\n" in report
     for row in rows:
         assert f"| {row['title']} |" in report
         assert f"{row['valid_loss']:.3f}" in report
         assert row["seconds_per_update"] > 0
         assert row["parameters"] > row["encoder_parameters"]
     before = [path.stat().st_mtime_ns for path in sorted(out.glob("runs/*/result.json"))]
-    assert compare(data_bin, variants, 2, out, "Two", jobs=2) == rows
+    assert compare(data_bin, variants, 2, out, "Two", COMMAND, jobs=2) == rows
     assert [path.stat().st_mtime_ns for path in sorted(out.glob("runs/*/result.json"))] == before
     with pytest.raises(UserError, match="another command"):
-        compare(data_bin, variants, 3, out, "Two")
+        compare(data_bin, variants, 3, out, "Two", COMMAND)
 
 
 def test_losses_are_of_the_same_masked_positions(table, data_bin):

@@ -1,6 +1,5 @@
 import fcntl
 import json
-import multiprocessing
 import os
 import re
 import signal
@@ -14,6 +13,7 @@ import pytest
 
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments.runner import Run, read_result, run_all, updates_done
+from tests.conftest import fork
 
 
 @pytest.fixture
@@ -148,8 +148,7 @@ def test_a_signal_ends_the_runs_with_what_they_started_and_the_next_start_goes_o
         """,
     )
     child = interrupted.result.parent / "child"
-    program = multiprocessing.get_context("fork").Process(target=run_all, args=([interrupted],))
-    program.start()
+    program = fork(run_all, [interrupted])
     wait_for(child)
     os.kill(program.pid, number)
     program.join(20)

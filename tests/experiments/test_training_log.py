@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from mae_lm_fairseq.experiments.training_log import last_update, loss_curve, read_records
+from mae_lm_fairseq.experiments.training_log import last_update, loss_curve, read_records, seconds_per_update
 
 LOG = """\
 2026-01-01 00:00:00 | INFO | fairseq_cli.train | {'_name': None, 'common': {'log_interval': 10}}
@@ -38,6 +38,17 @@ def test_curves_are_in_nats_and_a_resumed_run_overwrites_what_it_repeats(log):
 def test_records_have_names_without_the_stage(log):
     assert read_records(log, "train") == {30: {"epoch": 1, "loss": "8", "num_updates": "30"}}
     assert list(read_records(log, "train_inner").values())[-1]["wall"] == "4"
+
+
+def test_the_pace_of_a_run_is_not_that_of_a_pause(log):
+    """Two intervals of two updates a second, one during which the machine did something else."""
+    log.write_text(
+        "".join(
+            f'x | INFO | train_inner | {{"ups": "{ups}", "num_updates": "{updates}"}}\n'
+            for updates, ups in ((10, 2), (20, 0.01), (30, 2))
+        )
+    )
+    assert seconds_per_update(log) == 0.5
 
 
 def test_last_update_reads_the_end_of_the_file(log, tmp_path):
