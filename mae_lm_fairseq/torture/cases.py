@@ -54,9 +54,7 @@ _JSON = (
 def outcome(action: Callable[[], object]) -> str | None:
     """What is wrong with the way in which ``action`` ends; None where it is success or one clear line."""
     try:
-        # Progress bars, argparse, results.
-        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-            action()
+        quietly(action)
     except UserError as error:
         return None if len(str(error.code).splitlines()) == 1 else f"more than a line: {error.code}"
     except SystemExit as error:
@@ -66,6 +64,12 @@ def outcome(action: Callable[[], object]) -> str | None:
     except BaseException as error:  # any other is what we look for; a panic in Rust is no Exception
         return f"{type(error).__name__}: {error}"
     return None
+
+
+def quietly(action: Callable[[], object]) -> None:
+    """Calls ``action`` without progress bars and results; what has to succeed, as nothing is damaged, goes this way."""
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        action()
 
 
 def product_outcome(action: Callable[[Path], object], check: Callable[[Path], object], directory: Path) -> str | None:

@@ -3,6 +3,7 @@
 As in :mod:`~mae_lm_fairseq.torture.inputs`, every case has to end well.
 """
 
+import functools
 import io
 import json
 import random
@@ -31,6 +32,7 @@ from mae_lm_fairseq.torture.cases import (
     damaged_json,
     outcome,
     product_outcome,
+    quietly,
 )
 from mae_lm_fairseq.torture.report import Row
 from mae_lm_fairseq.torture.workplace import Workplace
@@ -143,30 +145,41 @@ def damaged_glue(place: Workplace, times: int) -> Iterator[Row]:
         for layout in LAYOUTS:
             folder = place.directory / layout / task.name
             folder.mkdir(parents=True)
-            sets = {
-                folder / f"{official.replace('dev', 'dev' if layout == 'tsv' else 'validation')}.{layout}": glue_file(
-                    task, official, layout
-                )
-                for official in task.splits.values()
-            }
-            for path, whole in sets.items():
-                path.write_bytes(whole)
+            sets = _write_sets(task, folder, layout)
+            prepare = functools.partial(_prepare, task, folder, tokenizer)
+            prepare(folder / "sound")
+            check = functools.partial(_check_data, folder / "sound")
             for path, whole in sets.items():
                 contents = [(cut, content) for content in cuts(whole, times)]
                 contents += [(absurd, _damaged_set(whole, layout, place.random)) for _ in range(times)]
                 for row, content in contents:
                     path.write_bytes(content)
-                    row.record(_prepared(task, folder, tokenizer, place))
+                    row.record(product_outcome(prepare, check, place.directory / "out"))
                 path.write_bytes(whole)
     yield from (cut, absurd)
 
 
-def _prepared(task: Task, folder: Path, tokenizer: Tokenizer, place: Workplace) -> str | None:
-    return product_outcome(
-        lambda destdir: glue_preparation.prepare(task, folder, tokenizer, destdir, 32, skip_malformed=True),
-        lambda destdir: [check_data_bin(prefix.with_suffix("")) for prefix in destdir.rglob("*.bin")],
-        place.directory / "out",
-    )
+def _write_sets(task: Task, folder: Path, layout: str) -> dict[Path, bytes]:
+    """All sets of a task, and what is in their files."""
+    sets = {}
+    for official in task.splits.values():
+        name = official if layout == "tsv" else official.replace("dev", "validation")
+        path = folder / f"{name}.{layout}"
+        sets[path] = glue_file(task, official, layout)
+        path.write_bytes(sets[path])
+    return sets
+
+
+def _prepare(task: Task, folder: Path, tokenizer: Tokenizer, destdir: Path) -> None:
+    glue_preparation.prepare(task, folder, tokenizer, destdir, 32, skip_malformed=True)
+
+
+def _check_data(sound: Path, destdir: Path) -> None:
+    names, expected = ({path.relative_to(directory) for path in directory.rglob("*")} for directory in (destdir, sound))
+    if names != expected:
+        raise ValueError(f"other files: {names ^ expected}")
+    for path in destdir.rglob("*.bin"):
+        check_data_bin(path.with_suffix(""))
 
 
 # ------------------------------------------------------------------------------------------------------------- SQuAD
@@ -178,8 +191,10 @@ def squad(version_2: bool = True) -> dict[str, Any]:
     for number, context in enumerate(SENTENCES[:3]):
         word = context.split()[-1]
         answer = {"text": word, "answer_start": context.index(word)}
-        asked = [{"id": f"{number}a", "question": "what?", "answers": [answer], "is_impossible": False}]
-        asked += [{"id": f"{number}b", "question": "who?", "answers": [], "is_impossible": True}] if version_2 else []
+        asked = [{"id": f"{number}a", "question": "what?", "answers": [answer]}]
+        if version_2:  # 1.1 does not know the key
+            asked = [{**asked[0], "is_impossible": False}]
+            asked.append({"id": f"{number}b", "question": "who?", "answers": [], "is_impossible": True})
         articles.append({"title": f"article {number}", "paragraphs": [{"context": context, "qas": asked}]})
     return {"version": "v2.0", "data": articles}
 
@@ -203,6 +218,8 @@ def damaged_squad(place: Workplace, times: int) -> Iterator[Row]:
         for name in ("train.json", "dev.json"):
             read_squad(out / name, version_2=True)
 
+    path.write_bytes(whole)
+    quietly(lambda: (read(), split_file(place.directory / "sound")))
     for row, contents in (
         (cut, cuts(whole, 5 * times)),
         (absurd, (damaged_json(whole, place.random) for _ in range(10 * times))),
@@ -229,6 +246,7 @@ def damaged_predictions(place: Workplace, times: int) -> Iterator[Row]:
         version_2 = victim.stem.endswith("True")
         questions, answers, probabilities = (str(path) for path in contents if path.stem.endswith(str(version_2)))
         arguments = [questions, answers, *(["--na-prob-file", probabilities] if version_2 else [])]
+        quietly(lambda: squad_metrics.main(arguments))  # noqa: B023
         for case in (*cuts(content, times), *(damaged_json(content, place.random) for _ in range(5 * times))):
             victim.write_bytes(case)
             row.record(outcome(lambda: squad_metrics.main(arguments)))  # noqa: B023

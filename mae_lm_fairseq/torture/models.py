@@ -30,6 +30,7 @@ from mae_lm_fairseq.torture.cases import (
     damaged_json,
     outcome,
     product_outcome,
+    quietly,
 )
 from mae_lm_fairseq.torture.datasets import make_tokenizer
 from mae_lm_fairseq.torture.report import Row
@@ -107,6 +108,7 @@ def damaged_bundles(place: Workplace, times: int) -> Iterator[Row]:
     absurd = Row("a bundle with other values, weights of other types and shapes, other symbols, other bytes", CLEAR)
     bundle = place.directory / "bundle"
     write_bundle(make_pretrained(place), bundle)
+    quietly(lambda: _use(bundle))
     for name, damage in FILES.items():
         path = bundle / name
         whole = path.read_bytes()
@@ -141,7 +143,7 @@ def absurd_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
     others = Row("a checkpoint of fairseq's RoBERTa with other values, or weights of other types and shapes", WHOLE)
     pretrained = make_pretrained(place, relative_buckets=0)
     directory = place.directory / "data"
-    write_import(pretrained, directory, place.directory / "data")
+    write_import(pretrained, place.directory, directory)
     path = directory / "model.pt"
     state = torch.load(path, weights_only=True)
     options = {name: value for name, value in vars(pretrained.config).items() if name.startswith("encoder_")}
@@ -152,7 +154,12 @@ def absurd_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
     def bundle(out: Path) -> None:
         write_bundle(read(path, directory), out)
 
-    for row, content, action in ((ours, state, bundle), (others, roberta, lambda out: _import(path, out))):
+    for name, row, content, action in (
+        ("ours", ours, state, bundle),
+        ("others", others, roberta, lambda out: _import(path, out)),
+    ):
+        torch.save(content, path)
+        action(place.directory / name)
         for _ in range(times):
             torch.save(altered(content, place.random, (*VALUES, *TENSORS)), path)
             row.record(product_outcome(action, _check_model, place.directory / "out"))
@@ -182,6 +189,7 @@ def damaged_exports(place: Workplace, times: int) -> Iterator[Row]:
     row = Row("a directory of Hugging Face, cut, damaged, with other values, weights, tokens, to import", WHOLE)
     source = place.directory / "source"
     export_stock(make_pretrained(place, "mae_lm_roberta", relative_buckets=0), source)
+    _import(source, place.directory / "sound")
     for name, damage in STOCK_FILES.items():
         path = source / name
         whole = path.read_bytes()
