@@ -29,6 +29,7 @@ setup(
         # transformers reads sentencepiece's models with protobuf, as we do.
         "hf": ["transformers>=4.57", "protobuf"],
         "onnx": ["onnxscript", "onnxruntime"],
+        "fuzz": ["atheris"],
         "test": [
             "pytest",
             "pytest-xdist",

@@ -8,10 +8,12 @@ class UserError(SystemExit):
     not ours, print the message without a traceback.
 
     Args:
-        message: names the file, option or value at fault, and what to do about it.
+        message: names the file, option or value at fault, and what to do about it. What a terminal does not print, such
+            as a line break in a name that a file holds, is escaped.
     """
 
     def __init__(self, message: str):
+        message = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in message)
         super().__init__(message)
         self.code = f"error: {message}"
 

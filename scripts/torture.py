@@ -20,9 +20,13 @@ import torch
 
 from mae_lm_fairseq.arguments import output_file
 from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.torture import crashes, inputs, lives
 from mae_lm_fairseq.torture.report import table
 from mae_lm_fairseq.torture.workplace import Workplace
+
+try:
+    from mae_lm_fairseq.torture import crashes, datasets, inputs, lives, models
+except ImportError as error:
+    raise UserError(f"{error}; install this package with its extras: pip install '.[hf,parquet]'") from None
 
 
 def parser() -> argparse.ArgumentParser:
@@ -40,7 +44,7 @@ def main(options: argparse.Namespace) -> None:
     rows = []
     with tempfile.TemporaryDirectory(prefix="torture-") as directory:
         data = lives.make_data(Path(directory, "data"))
-        for fault, quick, full in (*crashes.FAULTS, *inputs.FAULTS):
+        for fault, quick, full in (*crashes.FAULTS, *inputs.FAULTS, *datasets.FAULTS, *models.FAULTS):
             place = Workplace(Path(directory, fault.__name__), data, options.seed)
             for row in fault(place, quick if options.quick else full):
                 rows.append(row)

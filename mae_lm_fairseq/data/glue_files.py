@@ -84,14 +84,21 @@ def _find(task: Task, glue_dir: Path, official: str) -> Path:
 # -------------------------------------------------------------------------------------------------------------- TSV
 
 
-def _read_tsv(task: Task, path: Path, labelled: bool) -> Rows:
-    """GLUE's files know no quotes: every tab separates."""
-    data = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+def _lines(path: Path) -> list[str]:
+    """The lines of a text file, without a byte order mark."""
     try:
-        lines = split_lines(data)
+        data = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+        return split_lines(data)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}: line {line} is not UTF-8 ({error.reason}); convert the file") from None
+
+
+def _read_tsv(task: Task, path: Path, labelled: bool) -> Rows:
+    """GLUE's files know no quotes: every tab separates."""
+    lines = _lines(path)
     wanted = [*task.columns, task.label_column] if labelled else list(task.columns)
     if task.headerless and labelled:
         header, places, first = 4, [3, 1], 1
@@ -100,8 +107,10 @@ def _read_tsv(task: Task, path: Path, labelled: bool) -> Rows:
         if missing := [column for column in wanted if column not in names]:
             raise UserError(
                 f"{path}: not the columns of {task.name}: {', '.join(missing)} missing in the header "
-                f"{names}; is this another task's file, or another layout?"
+                f"{names!s:.500}; is this another task's file, or another layout?"
             )
+        if twice := [column for column in wanted if names.count(column) > 1]:
+            raise UserError(f"{path}: the column {twice[0]} is there twice; take one of the two out")
         header, places, first = len(names), [names.index(column) for column in wanted], 2
     index_place = next((names.index(name) for name in _INDICES if name in names), None) if not labelled else None
     rows = Rows(path)
@@ -124,20 +133,32 @@ def _tsv_label(task: Task, label: str) -> int | None:
 
 def _records(path: Path) -> Iterator[tuple[int, dict]]:
     """(line or row number from 1, record) of a file in the Hugging Face layout."""
-    if path.suffix == ".parquet":
-        try:
-            from pyarrow import parquet
-        except ImportError:
-            raise UserError(f"{path}: reading Parquet takes pyarrow (pip install pyarrow)") from None
-        records = parquet.read_table(path).to_pylist()
-    else:
-        text = path.read_text(encoding="utf-8")
-        try:
-            is_list = text.lstrip().startswith("[")
-            records = json.loads(text) if is_list else [json.loads(line) for line in split_lines(text.encode()) if line]
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path}: neither a list in JSON nor JSON lines ({error})") from None
-    yield from enumerate(records, start=1)
+    rows = _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
+    for line, record in enumerate(rows, start=1):
+        if not isinstance(record, dict):
+            raise UserError(f"{path}: line {line} is not a record, but {record!r:.80}")
+        yield line, record
+
+
+def _parquet_rows(path: Path) -> list[dict]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise UserError(f"{path}: reading Parquet takes pyarrow (pip install pyarrow)") from None
+    try:
+        return parquet.read_table(path).to_pylist()
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # a date can be out of range
+        raise UserError(f"{path}: cannot be read, it is damaged or not Parquet ({error!s:.300})") from None
+
+
+def _json_rows(path: Path) -> list:
+    lines = _lines(path)
+    text = "\n".join(lines)
+    try:
+        return json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in lines if line]
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: neither a list in JSON nor JSON lines ({error})") from None
 
 
 def _hub_label(task: Task, label: int | str) -> int | None:
@@ -157,27 +178,35 @@ def _add(rows: Rows, task: Task, line: int, cells: list, labelled: bool, to_clas
         UserError: the row of a test set has another number than its place, which the predictions would go by.
     """
     sentences = tuple(cells[: len(task.columns)])
-    if not all(isinstance(sentence, str) and sentence.strip() for sentence in sentences):
-        rows.malformed.append((line, "a sentence is empty"))
+    if not all(map(_is_text, sentences)):
+        rows.malformed.append((line, "a sentence is empty, or is not text"))
         return
     if labelled:
         label = _score(cells[-1]) if task.is_regression else to_class(task, cells[-1])
         if label is None:
             allowed = f"a score from 0 to {SCORE_RANGE:g}" if task.is_regression else f"one of {', '.join(task.labels)}"
-            rows.malformed.append((line, f"label {cells[-1]!r} is not {allowed}"))
+            rows.malformed.append((line, f"label {cells[-1]!r:.80} is not {allowed}"))
             return
         rows.labels.append(label)
     elif index is not None and str(index) != str(len(rows.sentences)):
         raise UserError(
-            f"{rows.path}: line {line} has the number {index}, where {len(rows.sentences)} was due; predictions would "
-            "go to the wrong rows"
+            f"{rows.path}: line {line} has the number {index!s:.80}, where {len(rows.sentences)} was due; "
+            "predictions would go to the wrong rows"
         )
     rows.sentences.append(sentences)
+
+
+def _is_text(cell) -> bool:
+    """Whether this is something to encode: JSON can hold half of a surrogate pair."""
+    try:
+        return isinstance(cell, str) and bool(cell.strip() and cell.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _score(text) -> float | None:
     try:
         value = float(text)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return value if math.isfinite(value) and 0 <= value <= SCORE_RANGE else None

@@ -2,8 +2,6 @@
 
 import json
 import logging
-import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from mae_lm_fairseq.data.preparation import DICTIONARY
 from mae_lm_fairseq.data.tokenizer import EOS, SPECIALS, Tokenizer
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation.glue import SCORE_RANGE, Task
+from mae_lm_fairseq.files import new_directory
 
 logger = logging.getLogger(__name__)
 
@@ -44,32 +43,33 @@ def prepare(
     Raises:
         UserError: nothing was written; the message says why.
     """
-    if destdir.exists():
-        raise UserError(f"{destdir}: exists already; choose another directory, or remove it")
-    sets = {split: read_split(task, glue_dir, official) for split, official in task.splits.items()}
-    for split, rows in sets.items():
-        _check(task, split, rows, skip_malformed)
-    unfinished = destdir.with_name(f".{destdir.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    inputs = [unfinished / f"input{number}" for number in range(len(task.columns))]
-    for folder in (*inputs, unfinished / "label"):
+    with new_directory(destdir) as directory:
+        sets = {split: read_split(task, glue_dir, official) for split, official in task.splits.items()}
+        for split, rows in sets.items():
+            _check(task, split, rows, skip_malformed)
+        return _write_sets(task, sets, tokenizer, directory, max_positions)
+
+
+def _write_sets(task: Task, sets: dict[str, Rows], tokenizer: Tokenizer, directory: Path, max_positions: int) -> dict:
+    """Write all of the data, and give the books."""
+    inputs = [directory / f"input{number}" for number in range(len(task.columns))]
+    for folder in (*inputs, directory / "label"):
         folder.mkdir(parents=True)
     for folder in inputs:
         tokenizer.write_dictionary(folder / DICTIONARY)
     classes = "".join(f"{number} 1\n" for number in range(task.num_classes))
-    (unfinished / "label" / DICTIONARY).write_text(classes, encoding="utf-8")
+    (directory / "label" / DICTIONARY).write_text(classes, encoding="utf-8")
     books = {
         "task": task.name,
         "max_positions": max_positions,
         "tokenizer_sha256": tokenizer.fingerprint,
         "dictionary_sha256": dictionary_fingerprint(tokenizer.symbols),
         "splits": {
-            split: _write(task, split, rows, tokenizer, unfinished, max_positions) for split, rows in sets.items()
+            split: _write(task, split, rows, tokenizer, directory, max_positions) for split, rows in sets.items()
         },
         "versions": current_versions(),
     }
-    (unfinished / BOOKS).write_text(json.dumps(books, indent=2) + "\n", encoding="utf-8")
-    os.replace(unfinished, destdir)
+    (directory / BOOKS).write_text(json.dumps(books, indent=2) + "\n", encoding="utf-8")
     return books
 
 

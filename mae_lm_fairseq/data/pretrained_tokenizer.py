@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from mae_lm_fairseq.data.data_bin import dictionary_fingerprint
+from mae_lm_fairseq.data.dictionary import read_symbols
 from mae_lm_fairseq.data.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.data.preparation import DICTIONARY, MODEL
 from mae_lm_fairseq.data.tokenizer import Tokenizer
@@ -26,8 +27,7 @@ def open_tokenizer(data_bin: Path, checkpoint: str | Path | None = None, diction
                 f"--tokenizer {data_bin}: has no {name}; name the data-bin that the checkpoint was pretrained on"
             )
     tokenizer = Tokenizer(data_bin / MODEL)
-    lines = (data_bin / DICTIONARY).read_text(encoding="utf-8").split("\n")[:-1]
-    if [line.rpartition(" ")[0] for line in lines] != tokenizer.pieces:
+    if list(read_symbols(data_bin / DICTIONARY)[:-1]) != tokenizer.symbols:
         raise UserError(f"--tokenizer {data_bin}: {DICTIONARY} does not belong to {MODEL}; put the right one back")
     fingerprint = dictionary_fingerprint(tokenizer.symbols)
     if (data_bin / MANIFEST).exists():

@@ -73,7 +73,7 @@ def read_json(path: str | Path):
         return json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON in UTF-8 ({error})") from None
 
 

@@ -50,6 +50,8 @@ class Tokenizer:
         self.path = Path(path)
         try:
             model = self.path.read_bytes() if model is None else model
+            if not model:  # sentencepiece takes this for "no model yet", and complains later
+                raise UserError(f"{path}: not a sentencepiece model (it is empty)")
             self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
             # Asked for all at once, which takes a tenth of the time.
             ids = list(range(self._model.get_piece_size()))

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from mae_lm_fairseq.data.squad import read_json
 from mae_lm_fairseq.errors import UserError
@@ -180,7 +181,7 @@ def read_gold(path: str | Path) -> tuple[GoldAnswers, bool]:
             for paragraph in article["paragraphs"]
             for question in paragraph["qas"]
         ]
-        gold = [(str(question["id"]), [answer["text"] for answer in question["answers"]]) for question in questions]
+        gold = [(str(question["id"]), [_text(answer) for answer in question["answers"]]) for question in questions]
     except (KeyError, TypeError) as error:
         raise UserError(f"{path}: not a dataset in SQuAD's format ({type(error).__name__}: {error})") from None
     if not gold:
@@ -192,12 +193,22 @@ def read_gold(path: str | Path) -> tuple[GoldAnswers, bool]:
     return gold, version_2
 
 
-def _read_by_id(path: str | Path, kind: type | tuple[type, ...], what: str) -> dict:
+def _text(answer: dict) -> str:
+    if not isinstance(answer["text"], str):
+        raise TypeError("the text of an answer is not text")
+    return answer["text"]
+
+
+def _read_by_id(path: str | Path, is_right: Callable[[Any], bool], what: str) -> dict:
     """A JSON object from ids to values of one kind."""
     values = read_json(path)
-    if not isinstance(values, dict) or not all(isinstance(value, kind) for value in values.values()):
+    if not isinstance(values, dict) or not all(map(is_right, values.values())):
         raise UserError(f"{path}: must be one JSON object with {what} for each question's id")
     return values
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) < float("inf")
 
 
 def main(arguments: list[str]):
@@ -218,7 +229,7 @@ def main(arguments: list[str]):
     )
     options = parser.parse_args(arguments)
     gold, version_2 = read_gold(options.dataset)
-    predictions = _read_by_id(options.predictions, str, "an answer")
+    predictions = _read_by_id(options.predictions, lambda value: isinstance(value, str), "an answer")
     if not version_2:
         if options.na_prob_file:
             raise UserError(f"--na-prob-file is for SQuAD 2.0; {options.dataset} is a dataset of 1.1")
@@ -227,7 +238,7 @@ def main(arguments: list[str]):
             print(f"{missing} of {len(gold)} questions have no prediction and score 0", file=sys.stderr)
         print(json.dumps(evaluate_1_1(gold, predictions)))
         return
-    na_probs = _read_by_id(options.na_prob_file, (int, float), "a number") if options.na_prob_file else None
+    na_probs = _read_by_id(options.na_prob_file, _is_number, "a number") if options.na_prob_file else None
     print(json.dumps(evaluate_2_0(gold, predictions, na_probs, options.na_prob_thresh), indent=2))
 
 

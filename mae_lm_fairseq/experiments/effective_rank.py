@@ -136,21 +136,22 @@ def open_model(path: Path, data_bin: str | Path | None) -> Reader:
 def _hugging_face_kind(directory: Path) -> str | None:
     """The type of a Hugging Face model, such as "bert"; None where the directory holds none."""
     try:
-        return json.loads((directory / "config.json").read_bytes()).get("model_type")
-    except (OSError, ValueError, AttributeError):
+        kind = json.loads((directory / "config.json").read_bytes()).get("model_type")
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
+    return kind if isinstance(kind, str) else None
 
 
 def _open_hugging_face(directory: Path, device: str) -> Reader:
     try:
         from transformers import AutoModel, AutoTokenizer
+
+        from mae_lm_fairseq.export.foreign import explained
     except ImportError:
         raise UserError(f"{directory} is a Hugging Face model: pip install transformers") from None
-    try:
+    with explained(directory):
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
         model = AutoModel.from_pretrained(directory, local_files_only=True, add_pooling_layer=False)
-    except (OSError, ValueError, RuntimeError) as problem:
-        raise UserError(f"{directory} cannot be read: {str(problem).splitlines()[0]}") from None
     model = model.float().eval().to(device)
     opening, closing, pad, mask = (getattr(tokenizer, f"{x}_token_id") for x in ("cls", "sep", "pad", "mask"))
     if None in (opening, closing, pad, mask):

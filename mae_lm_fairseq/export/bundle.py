@@ -8,9 +8,9 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 from mae_lm_fairseq.data.dictionary import write_symbols
-from mae_lm_fairseq.export.directories import new_directory
 from mae_lm_fairseq.export.fitting import tied_names
 from mae_lm_fairseq.export.pretrained import ALIGNMENT, CONFIG, DICTIONARY, FORMAT, TOKENIZER, WEIGHTS, Pretrained
+from mae_lm_fairseq.files import new_directory
 
 
 def write_bundle(pretrained: Pretrained, directory: str | Path):
@@ -19,7 +19,7 @@ def write_bundle(pretrained: Pretrained, directory: str | Path):
     The weights are written in the precision that they have, tied ones once.
 
     Raises:
-        UserError: the directory is there already, or cannot be written.
+        UserError: the directory exists already, or cannot be written.
     """
     with new_directory(Path(directory)) as temporary:
         _write_files(pretrained, temporary)

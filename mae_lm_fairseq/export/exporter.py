@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import UserError
+from ..files import new_directory
 from .comparison import check_autoencoder, check_stock, comparable
-from .directories import new_directory
 from .model_card import autoencoder_card, stock_card
 from .modeling import as_transformers_model
 from .pretrained import TOKENIZER, Pretrained

@@ -127,10 +127,16 @@ def _typed(knob: Field, value: Any) -> Any:
     raise ValueError(f"{knob.name} is {value!r}, which is not of type {kinds[0].__name__}")
 
 
+def is_plain(weight: Any) -> bool:
+    """Whether this is a tensor that holds a real number for each of its places."""
+    is_dense = isinstance(weight, Tensor) and weight.layout is torch.strided and weight.device.type == "cpu"
+    return is_dense and not weight.is_complex()
+
+
 def _check_tensors(weights: Any, source: str | Path):
     if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
         raise UserError(f"{source}: its weights have no names")
-    kinds = {weight.dtype if isinstance(weight, Tensor) else type(weight) for weight in weights.values()}
+    kinds = {weight.dtype if is_plain(weight) else type(weight) for weight in weights.values()}
     if len(kinds) != 1 or not kinds <= set(PRECISIONS):
         raise UserError(f"{source}: its weights are {sorted(map(str, kinds))}, not tensors of one precision")
 

@@ -3,10 +3,11 @@
 Nothing that is read here can run code.
 """
 
+import contextlib
 import json
 import re
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from torch import Tensor
 from ..data.dictionary import read_symbols
 from ..data.tokenizer import MASK, SPECIALS, Tokenizer
 from ..errors import UserError
-from .fitting import PAD
+from ..patching import first_line
+from .fitting import PAD, is_plain
 from .pretrained import DICTIONARY, TOKENIZER
 from .stock import LAYER_NORM_EPS, MPNET_BUCKETS, MPNET_DISTANCE
 
@@ -118,25 +120,38 @@ def _read_weights(directory: Path) -> dict[str, Tensor]:
 
 
 def _floats(weights: Any, path: Path) -> dict[str, Tensor]:
-    if not isinstance(weights, dict) or not all(isinstance(weight, Tensor) for weight in weights.values()):
+    if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
         raise UserError(f"{path} is not a dictionary of weights")
+    if other := [name for name, weight in weights.items() if not is_plain(weight)]:
+        raise UserError(f"{path}: {other[0]} is not a weight")
     return {name: weight.float() for name, weight in weights.items()}
+
+
+@contextlib.contextmanager
+def explained(directory: Path) -> Iterator[None]:
+    """Makes one line of whatever ``transformers`` raises in the ``with`` block that loads from a directory.
+
+    Raises:
+        UserError: it has raised something.
+    """
+    try:
+        yield
+    except BaseException as error:  # of many kinds, and none of them is the user's
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of tokenizers, in Rust
+            raise
+        raise UserError(f"{directory}: transformers cannot load it: {first_line(error)}") from None
 
 
 def _stock_symbols(directory: Path) -> tuple[str, ...]:
     from transformers import AutoTokenizer
 
-    try:
-        vocabulary = AutoTokenizer.from_pretrained(
-            directory, local_files_only=True, trust_remote_code=False
-        ).get_vocab()
-    except Exception as error:  # of many kinds, and none of them is the user's
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"{directory}: transformers cannot load configuration and tokenizer: {reason}") from None
+    with explained(directory):
+        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        vocabulary = tokenizer.get_vocab()
     symbols = tuple(sorted(vocabulary, key=vocabulary.get))
     if sorted(vocabulary.values()) != list(range(len(symbols))):
         raise UserError(f"{directory}: the ids of its tokenizer are not 0, 1, 2, ...")
-    if (*symbols[: len(SPECIALS)], symbols[-1]) != (*SPECIALS, MASK):
+    if (*symbols[: len(SPECIALS)], *symbols[-1:]) != (*SPECIALS, MASK):
         raise UserError(
             f"{directory}: its tokens do not begin with {' '.join(SPECIALS)} and end with {MASK}, as fairseq's "
             "dictionary does"
@@ -161,9 +176,9 @@ def read_fairseq(path: Path, data_bin: Path) -> Foreign:
         raise UserError(f"{path}: its activation function is {options['activation_fn']}, and here it is always gelu")
     names = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
     values = {name: options.get(name) for name in (*names, "dropout", "attention_dropout")}
-    weights = _current_names(_floats(state["model"], path))
+    weights = _current_names(_floats(state["model"], path), path)
     positions = weights.get("encoder.sentence_encoder.embed_positions.weight")
-    if None in [values[name] for name in names] or positions is None:
+    if None in [values[name] for name in names] or positions is None or not positions.dim():
         raise UserError(f"{path} is not a checkpoint of fairseq's RoBERTa")
     values |= {"max_positions": len(positions) - PAD - 1, "relative_buckets": 0}
     weights = _without_tied(weights, "encoder.sentence_encoder.embed_tokens.weight", path)
@@ -173,16 +188,22 @@ def read_fairseq(path: Path, data_bin: Path) -> Foreign:
 
 def _options(state: Mapping[str, Any]) -> Mapping[str, Any]:
     """The model's options, wherever the versions of fairseq keep them."""
-    found = state.get("args") or (state.get("cfg") or {}).get("model") or {}
-    return vars(found) if isinstance(found, Namespace) else found
+    args, cfg = state.get("args"), state.get("cfg")
+    for found in (args, cfg.get("model") if isinstance(cfg, Mapping) else None):
+        found = vars(found) if isinstance(found, Namespace) else found
+        if isinstance(found, Mapping) and found:
+            return found
+    return {}
 
 
-def _current_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _current_names(weights: Mapping[str, Tensor], source: Path) -> dict[str, Tensor]:
     """The weights as the newest version of fairseq calls them."""
     renamed = {}
     for name, weight in weights.items():
         name = re.sub(r"^decoder\.", "encoder.", name).replace(".emb_layer_norm.", ".layernorm_embedding.")
         if joined := re.fullmatch(r"(.*\.self_attn\.)in_proj_(weight|bias)", name):
+            if not weight.dim() or len(weight) % 3:
+                raise UserError(f"{source}: {name} is of shape {list(weight.shape)}, which has not three equal parts")
             for part, separate in zip("qkv", weight.chunk(3), strict=True):
                 renamed[f"{joined[1]}{part}_proj.{joined[2]}"] = separate
         elif not _ADDS_NOTHING.fullmatch(name):

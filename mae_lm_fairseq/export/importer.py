@@ -13,7 +13,7 @@ from ..core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
 from ..data.data_bin import dictionary_fingerprint
 from ..data.dictionary import write_symbols
 from ..errors import UserError
-from .directories import new_directory
+from ..files import new_directory
 from .fitting import PAD, check_fit, head_names, network_config, network_skeleton, tied_names
 from .foreign import Foreign, read_fairseq, read_stock
 from .names import CLASSIFICATION_HEAD, LM_HEAD, SPAN_HEAD, Part, encoder_parts, names_of, to_ours
@@ -95,7 +95,10 @@ def _under_our_names(
     if different := sorted(expected ^ found):
         fault = "is missing" if different[0] in expected else "has no place in this package"
         raise UserError(f"{source}: the weight {different[0]} {fault} ({len(different)} such differences)")
-    return to_ours(_without_segments(foreign.weights), names)
+    try:
+        return to_ours(_without_segments(foreign.weights), names)
+    except (RuntimeError, IndexError):  # from queries, keys and values of other widths, positions and segments, too
+        raise UserError(f"{source}: its weights are of shapes that do not go together") from None
 
 
 def _check_shapes(weights: dict[str, Tensor], config: MaskedAutoencoderConfig, symbols: int, source: Path):

@@ -30,6 +30,7 @@ from mae_lm_fairseq.export.fitting import (
     network_skeleton,
     tied_names,
 )
+from mae_lm_fairseq.patching import first_line
 
 ALIGNMENT = 64
 """Bytes; torch puts tensors at multiples of it. In a bundle most weights are at such places, too."""
@@ -217,5 +218,4 @@ def _weights(path: Path) -> dict[str, Tensor]:
         with safetensors.safe_open(path, framework="pt") as file:
             return {name: _aligned(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118  no other way
     except (OSError, safetensors.SafetensorError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"{path} cannot be read, it is damaged or missing: {reason}") from None
+        raise UserError(f"{path} cannot be read, it is damaged or missing: {first_line(error)}") from None

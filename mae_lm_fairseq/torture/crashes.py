@@ -20,7 +20,7 @@ from fairseq import checkpoint_utils
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.criterions.masked_autoencoder_lm import MaskedAutoencoderLMCriterion
 from mae_lm_fairseq.torture.capabilities import obey_permissions
-from mae_lm_fairseq.torture.inputs import damaged
+from mae_lm_fairseq.torture.cases import damaged
 from mae_lm_fairseq.torture.lives import SETTINGS, Training, difference
 from mae_lm_fairseq.torture.report import Row
 from mae_lm_fairseq.torture.workplace import Workplace
@@ -133,16 +133,13 @@ def _children(pid: int) -> list[int]:
 def full_disk(place: Workplace, times: int) -> Iterator[Row]:
     """The disk is full: a limit on the size of files strikes in the middle of writing, as a full disk does."""
     row = Row("no room on the disk for a checkpoint", f"one line tells, the checkpoints stay; with room again, {EQUAL}")
-    reference = place.undisturbed(30)
-    for _ in range(times):
-        training = place.training()
-        training.finish(20)
+
+    def fill(training: Training) -> Callable[[], None]:
         room = int(training.last.stat().st_size * place.random.uniform(0.4, 0.95))
+        return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
 
-        def limit(room=room):
-            resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
-
-        row.record(_stopped(training, limit, "cannot save") or _compare(training, 30, reference))
+    for _ in range(times):
+        row.record(_struck(place, fill, "cannot save"))
     yield row
 
 
@@ -152,35 +149,47 @@ def unwritable_directory(place: Workplace, times: int) -> Iterator[Row]:
         "the checkpoints' directory may not be written to, from the start or from some moment on",
         f"one line tells, the checkpoints stay; with permission again, {EQUAL}",
     )
-    reference = place.undisturbed(30)
-    for number in range(times):
-        training = place.training()
-        training.finish(20)
 
-        def forbid(directory=training.directory, saves=number % 2):
+    def forbid(training: Training) -> Callable[[], None]:
+        training.directory.chmod(0o555)
+        return obey_permissions
+
+    def forbid_later(training: Training) -> Callable[[], None]:
+        def strike() -> None:
             obey_permissions()
-            _before_save(saves, lambda: directory.chmod(0o555))
+            _before_saving(lambda: training.directory.chmod(0o555))
 
-        if number % 2 == 0:
-            training.directory.chmod(0o555)
-        told = "cannot save" if number % 2 else "cannot be written to"
-        problem = _stopped(training, forbid, told)
-        training.directory.chmod(stat.S_IRWXU)
-        row.record(problem or _compare(training, 30, reference))
+        return strike
+
+    faults = ((forbid, "cannot be written to"), (forbid_later, "cannot save"))
+    for number in range(times):
+        row.record(_struck(place, *faults[number % 2]))
     yield row
 
 
-def _before_save(number: int, action: Callable[[], None]) -> None:
-    """Calls ``action`` before the checkpoint of that number, counted from 1, is saved in this process."""
-    save, calls = checkpoint_utils.save_checkpoint, []
+def _before_saving(action: Callable[[], None]) -> None:
+    """Calls ``action`` before a checkpoint is saved in this process."""
+    save = checkpoint_utils.save_checkpoint
 
-    def counting(*args, **kwargs):
-        calls.append(None)
-        if len(calls) == number:
-            action()
+    def acting(*args, **kwargs):
+        action()
         return save(*args, **kwargs)
 
-    checkpoint_utils.save_checkpoint = counting
+    checkpoint_utils.save_checkpoint = acting
+
+
+def _struck(place: Workplace, fault: Callable[[Training], Callable[[], None]], told: str) -> str | None:
+    """What is lost of a run that a fault ends after update 20, and that then comes to update 30 without it, or None.
+
+    Args:
+        place: of the run.
+        fault: is given the run, and gives what strikes in its next life.
+        told: in the line that this life ends with.
+    """
+    training = place.copy(place.undisturbed(20))
+    problem = _stopped(training, fault(training), told)
+    training.directory.chmod(stat.S_IRWXU)  # whatever the fault has made of it
+    return problem or _compare(training, 30, place.undisturbed(30))
 
 
 def _stopped(training: Training, fault: Callable[[], None], told: str) -> str | None:
@@ -250,15 +259,9 @@ def divergence(place: Workplace, times: int) -> Iterator[Row]:
         "a loss or a gradient that is not finite",
         f"one line tells what to change, the checkpoints stay; when the cause is gone, {EQUAL}",
     )
-    reference = place.undisturbed(30)
     for number in range(times):
-        training = place.training()
-        training.finish(20)
         factor = (float("nan"), float("inf"))[number % 2]
-        row.record(
-            _stopped(training, lambda factor=factor: _spoil_loss(factor), "is not finite")
-            or _compare(training, 30, reference)
-        )
+        row.record(_struck(place, lambda _, factor=factor: lambda: _spoil_loss(factor), "is not finite"))
     yield row
 
 

@@ -4,9 +4,6 @@ Every case has to end in success or in one line that says what is wrong; and wha
 or is nothing.
 """
 
-import contextlib
-import io
-import random
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,38 +19,11 @@ from mae_lm_fairseq.data.data_bin import DataBinWriter, check_data_bin, check_to
 from mae_lm_fairseq.data.manifest import Manifest
 from mae_lm_fairseq.data.preparation import Options, prepare
 from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.torture.cases import CLEAR, TEXTS, damaged, outcome
 from mae_lm_fairseq.torture.report import Row
 from mae_lm_fairseq.torture.workplace import Workplace
 
-CLEAR = "success, or one line that says what is wrong"
 VOCABULARY = 64
-
-
-def outcome(action: Callable[[], object]) -> str | None:
-    """What is wrong with the way in which ``action`` ends; None where it is success or one clear line."""
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):  # progress bars, and argparse
-            action()
-    except UserError as error:
-        return None if len(str(error).splitlines()) == 1 else f"more than a line: {error}"
-    except SystemExit as error:
-        return None if error.code == 2 else f"exit code {error.code}"  # argparse says what is wrong
-    except Exception as error:  # any other is what we look for
-        return f"{type(error).__name__}: {error}"
-    return None
-
-
-def damaged(content: bytes, generator: random.Random) -> bytes:
-    """Cut, changed in one bit, overwritten in one place, or replaced."""
-    place, length = generator.randrange(len(content)), generator.randint(1, 5000)
-    return generator.choice(
-        [
-            content[:place],
-            content[:place] + bytes([content[place] ^ 1 << generator.randrange(8)]) + content[place + 1 :],
-            content[:place] + generator.randbytes(length) + content[place + length :],
-            generator.randbytes(len(content)),
-        ]
-    )
 
 
 # ---------------------------------------------------------------------------------------------------------- data-bin
@@ -152,22 +122,6 @@ def damaged_dictionaries(place: Workplace, times: int) -> Iterator[Row]:
 
 
 # -------------------------------------------------------------------------------------------------------------- text
-
-TEXTS = {
-    "random bytes": lambda generator: generator.randbytes(3000),
-    "random characters": lambda generator: "".join(map(chr, generator.choices(range(0xD800), k=800))).encode(),
-    "NULs": lambda generator: b"a\0b \0\0\0 c\n" * 50,
-    "lone surrogates": lambda generator: b"abc \xed\xa0\x80 d\n" * 20,
-    "noncharacters": lambda generator: "a \ufffe \uffff \U0010ffff b\n".encode() * 20,
-    "white space of all sorts": lambda generator: "a\x85b\u2028c\u3000d\x0be\x1cf \u200b\ufeffg\n".encode() * 20,
-    "special symbols": lambda generator: b"<s> <pad> </s> <unk> <mask> \xe2\x96\x81\n" * 20,
-    "a line of 400 kB": lambda generator: b"ab cd " * 70_000 + b"\n",
-    "empty documents": lambda generator: b"\n" * 500 + b"a b\n" + b"\n \n\t\n" * 100,
-    "no line end": lambda generator: b"a b c",
-    "carriage returns": lambda generator: b"a\r\r\n\rb\r\n" * 20,
-    "nothing": lambda generator: b"",
-}
-"""What might be given for text, and must not be taken for it where it is none."""
 
 
 def absurd_texts(place: Workplace, times: int) -> Iterator[Row]:

@@ -30,13 +30,25 @@ def main(argv: list[str] | None = None):
         raise UserError(f"--dev-articles {options.dev_articles}: {options.file} has {len(articles)} articles")
     if existing := [name for name in ("train.json", "dev.json") if (options.out / name).exists()]:
         raise UserError(f"--out {options.out}: {existing[0]} exists already; choose another directory")
-    options.out.mkdir(parents=True, exist_ok=True)
     chosen = set(random.Random(options.seed).sample(range(len(articles)), options.dev_articles))
-    for name, in_dev in (("dev.json", True), ("train.json", False)):
-        part = [article for number, article in enumerate(articles) if (number in chosen) is in_dev]
-        write_text(options.out / name, json.dumps({"version": version, "data": part}, ensure_ascii=False) + "\n")
-        questions = sum(len(paragraph["qas"]) for article in part for paragraph in article["paragraphs"])
-        print(f"{name}: {len(part)} articles, {questions} questions")
+    parts = {
+        name: [article for number, article in enumerate(articles) if (number in chosen) is in_dev]
+        for name, in_dev in (("dev.json", True), ("train.json", False))
+    }
+    if empty := [name for name, part in parts.items() if not _questions(part)]:
+        raise UserError(f"{options.file}: no article for {empty[0]} has questions; choose another --seed")
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        for name, part in parts.items():
+            write_text(options.out / name, json.dumps({"version": version, "data": part}) + "\n")
+    except OSError as error:
+        raise UserError(f"--out {options.out}: cannot write there: {error.strerror}") from None
+    for name, part in parts.items():
+        print(f"{name}: {len(part)} articles, {_questions(part)} questions")
+
+
+def _questions(articles: list[dict]) -> int:
+    return sum(len(paragraph["qas"]) for article in articles for paragraph in article["paragraphs"])
 
 
 if __name__ == "__main__":

@@ -121,6 +121,7 @@ MALFORMED = {
         "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n1\ta\tb\tneutral\n",
         r"line 3: label 'neutral' is not one of entailment, not_entailment",
     ),
+    "a column twice": ("label\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n", "the column label is there twice"),
     "another header": ("index\tpremise\thypothesis\tlabel\n0\ta\tb\tentailment\n", "sentence1, sentence2 missing"),
 }
 
@@ -134,6 +135,44 @@ def test_what_does_not_fit_is_named(kind, tokenizer, tmp_path):
     with pytest.raises(UserError, match=message):
         prepare(task, glue, tokenizer, tmp_path / "data", 64)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["glue"]
+
+
+MALFORMED_RECORDS = {
+    "half of a surrogate pair": (
+        b'[{"sentence1": "a \\ud800", "sentence2": "b", "label": 1}]',
+        "line 1: a sentence is .* not text",
+    ),
+    "a number for a sentence": (b'{"sentence1": 5, "sentence2": "b", "label": 1}', "line 1: a sentence is .* not text"),
+    "a number for a record": (b"[5]", "line 1 is not a record, but 5"),
+    "a number too large for a score": (
+        b'{"sentence1": "a", "sentence2": "b", "label": 1%s}' % (b"0" * 400),
+        "label 10{79} is not a score",
+    ),
+    "a number too large for Python": (b'{"label": 1%s}' % (b"0" * 5000), "neither a list in JSON nor JSON lines"),
+    "endless nesting": (b"[" * 100_000, "neither a list in JSON nor JSON lines"),
+    "bytes that are not UTF-8": (b'{"sentence1": "a"}\n{"sentence1": "\xff"}', "line 2 is not UTF-8"),
+}
+
+
+@pytest.mark.parametrize("kind", MALFORMED_RECORDS)
+def test_records_that_do_not_fit_are_named(kind, tokenizer, tmp_path):
+    task = TASKS["STS-B"]
+    glue = write_hub(tmp_path / "glue", task, make_rows(task), as_list=True)
+    content, message = MALFORMED_RECORDS[kind]
+    (glue / "stsb" / "train.json").write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        prepare(task, glue, tokenizer, tmp_path / "data", 64)
+    assert [path.name for path in tmp_path.iterdir()] == ["glue"]
+
+
+def test_damaged_parquet_is_named(tokenizer, tmp_path):
+    pytest.importorskip("pyarrow")
+    task = TASKS["RTE"]
+    glue = write_hub(tmp_path / "glue", task, make_rows(task))
+    (glue / "rte" / "train.jsonl").unlink()
+    (glue / "rte" / "train.parquet").write_bytes(b"PAR1" + b"\0" * 50 + b"PAR1")
+    with pytest.raises(UserError, match=r"train\.parquet: cannot be read, it is damaged or not Parquet"):
+        prepare(task, glue, tokenizer, tmp_path / "data", 64)
 
 
 def test_malformed_rows_can_be_left_out_but_not_of_a_test_set(tokenizer, tmp_path, caplog):
@@ -188,6 +227,9 @@ def test_a_tokenizer_must_be_whole_and_the_checkpoints(tmp_path):
     other = write_tokenizer(tmp_path / "other", seed=5)
     (directory / "dict.txt").write_bytes((other / "dict.txt").read_bytes())
     with pytest.raises(UserError, match=r"dict\.txt does not belong to sentencepiece\.bpe\.model"):
+        open_tokenizer(directory)
+    (directory / "dict.txt").write_bytes(b"\xff 1\n")
+    with pytest.raises(UserError, match=r"dict\.txt is not a dictionary of fairseq: it is not UTF-8"):
         open_tokenizer(directory)
     (directory / "dict.txt").unlink()
     with pytest.raises(UserError, match=r"has no dict\.txt"):

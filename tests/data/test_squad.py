@@ -77,6 +77,8 @@ SECOND = (*PARAGRAPH, "qas", 1)
     ("content", "message"),
     [
         ('{"data": ', "squad.json: not JSON in UTF-8"),
+        ("[" * 100_000, "squad.json: not JSON in UTF-8"),
+        (change(*FIRST, "id", to=5), "question 1: 'id' must be of the kind str"),
         ("[]", "squad.json: must be a JSON object with the key 'data'"),
         ({"data": []}, "squad.json: has no questions"),
         (change(*PARAGRAPH, "context"), "squad.json, article 1, paragraph 1: lacks the key 'context'"),

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from mae_lm_fairseq.torture import lives
+
 from ..conftest import ROOT
 from ..training import RECIPE, batches, set_up
 from .test_pretrain import assert_one_line, assert_same_training_state, checkpoint
@@ -28,9 +30,9 @@ LAUNCH = ["python", ROOT / "scripts" / "launch_cpu.py"]
 def train(run_cli, data_bin):
     """``train(processes, save_dir, *options)`` trains and checks the exit code."""
 
-    def run(processes, save_dir, *options):
+    def run(processes, save_dir, *options, data=data_bin):
         start = ["fairseq-train"] if processes == 1 else [*LAUNCH, processes, "--"]
-        done = run_cli([*start, data_bin, *SETTINGS, "--save-dir", save_dir, *options])
+        done = run_cli([*start, data, *SETTINGS, "--save-dir", save_dir, *options])
         assert done.returncode == 0, done.stderr
         return done
 
@@ -61,6 +63,24 @@ def test_two_processes_train_as_one_that_accumulates(train, data_bin, in_two, tm
     assert len(batches(task, batch_size=32)) < 40
     train(1, tmp_path, *RAGGED, "--update-freq", 2, "--max-update", 20)
     assert_same_parameters(checkpoint(in_two), checkpoint(tmp_path))
+
+
+def test_two_processes_train_as_one_on_shards_of_different_sizes(train, tmp_path):
+    """A shard an epoch; in the last update of each the second process has no batch."""
+    shards = lives.make_data(tmp_path / "shards")
+    _, task, _, _ = set_up(shards)
+    numbers = []
+    for epoch in (1, 2):
+        task.load_dataset("train", epoch=epoch)
+        numbers.append(len(batches(task, batch_size=32, epoch=epoch)))
+    assert [number % 2 for number in numbers] == [1, 1]
+    assert numbers[0] != numbers[1]
+    assert sum(numbers) < 40
+    train(2, tmp_path / "two", *RAGGED, "--max-update", 20, data=shards)
+    train(1, tmp_path / "one", *RAGGED, "--max-update", 20, "--update-freq", 2, data=shards)
+    two, one = (checkpoint(tmp_path / name) for name in ("two", "one"))
+    assert_same_parameters(two, one)
+    assert two["extra_state"]["train_iterator"]["epoch"] == one["extra_state"]["train_iterator"]["epoch"] > 2
 
 
 def test_effective_ranks_are_measured_once_and_change_nothing(train, in_two, tmp_path):

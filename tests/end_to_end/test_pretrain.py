@@ -75,6 +75,15 @@ def test_stopping_and_resuming_ends_where_one_run_ends(train, tmp_path, updates,
     assert any(not torch.equal(half["model"][name], once["model"][name]) for name in half["model"])
 
 
+def test_another_run_with_data_workers_ends_the_same(train, tmp_path):
+    """Bit for bit, with dropout on, over the end of an epoch: neither chance nor the number of workers shows."""
+    for workers in (0, 2):
+        train(tmp_path / str(workers), "--max-update", 40, "--batch-size", 16, "--num-workers", workers)
+    one, other = (checkpoint(tmp_path / workers) for workers in "02")
+    assert one["extra_state"]["train_iterator"]["epoch"] > 1
+    assert_same_training_state(one, other)
+
+
 @pytest.mark.parametrize(
     "arch",
     [

@@ -155,8 +155,14 @@ def test_the_best_threshold_is_the_best_of_all(questions):
         (0, "[1", "dataset.json: not JSON"),
         (0, '{"data": [{}]}', "dataset.json: not a dataset in SQuAD's format .*'paragraphs'"),
         (0, '{"data": []}', "dataset.json: has no questions"),
+        (
+            0,
+            '{"data": [{"paragraphs": [{"qas": [{"id": 1, "answers": [{"text": 5}]}]}]}]}',
+            "dataset.json: not a dataset in SQuAD's format .*the text of an answer is not text",
+        ),
         (1, '["Paris"]', "predictions.json: must be one JSON object with an answer"),
         (1, "{}", "no prediction for 10 of 10 questions, such as article"),
+        (2, '{"article": NaN}', "na_prob.json: must be one JSON object with a number"),
         (2, '{"article": 0.5}', "no probability of no answer for 9 of 10 questions, such as punctuation"),
     ],
 )

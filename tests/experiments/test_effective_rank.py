@@ -153,6 +153,22 @@ def test_what_is_wrong_is_named(folder, options, message):
         ranks_of(folder, path, **options)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", "[" * 100_000, r"config\.json does not describe a bundle"),
+        ("config.json", '{"model_type": ["bert"]}', r"config\.json does not describe a bundle"),
+        ("tokenizer.json", "{}", "model: transformers cannot load it: "),
+        ("model.safetensors", "nothing", "model: transformers cannot load it: "),
+    ],
+)
+def test_a_damaged_hugging_face_model_is_named(tmp_path, name, content, message):
+    directory = save_model(tmp_path / "model", "bert", ["a", "b"])
+    (directory / name).write_text(content)
+    with pytest.raises(UserError, match=message):
+        open_model(directory, None)
+
+
 def test_other_hugging_face_models_are_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(UserError, match="type gpt2 cannot be read; bert, roberta, mpnet can"):

@@ -133,6 +133,58 @@ def test_weights_without_a_place_are_refused(tmp_path):
         import_foreign(tmp_path / "stock", "mae_lm")
 
 
+@pytest.mark.parametrize(
+    ("name", "weight"),
+    [
+        ("roberta.embeddings.token_type_embeddings.weight", torch.ones(1, 7)),
+        ("roberta.embeddings.token_type_embeddings.weight", torch.ones(0, 16)),
+        ("roberta.encoder.layer.0.attention.self.key.weight", torch.ones(16, 8)),
+        ("roberta.encoder.layer.0.attention.self.query.bias", torch.ones(())),
+    ],
+    ids=["segments of another width", "no segments", "keys of another width", "a number for queries"],
+)
+def test_weights_that_cannot_be_put_together_are_refused(name, weight, tmp_path):
+    stock(tmp_path / "stock", "roberta")
+    path = tmp_path / "stock" / "model.safetensors"
+    save_file({**load_file(path), name: weight}, path)
+    with pytest.raises(UserError, match="stock: its weights are of shapes that do not go together"):
+        import_foreign(tmp_path / "stock", "mae_lm")
+
+
+@pytest.mark.parametrize("weight", [torch.ones(2, 2).to_sparse(), torch.ones(2, device="meta"), torch.ones(2) * 1j, 5])
+def test_what_is_no_plain_weight_is_refused(weight, tmp_path):
+    stock(tmp_path / "stock", "roberta", pickled=True)
+    path = tmp_path / "stock" / "pytorch_model.bin"
+    torch.save({**torch.load(path), "other": weight}, path)
+    with pytest.raises(UserError, match=r"pytorch_model\.bin: other is not a weight"):
+        import_foreign(tmp_path / "stock", "mae_lm")
+
+
+def test_a_tokenizer_that_makes_transformers_panic_is_refused(model, tmp_path):
+    """What its part in Rust raises then is no ``Exception``."""
+    export_stock(pretrained("mae_lm", WITH_BIAS, model), tmp_path / "out")
+    path = tmp_path / "out" / "tokenizer.json"
+    content = json.loads(path.read_bytes())
+    normalizers = content["normalizer"]["normalizers"]
+    (precompiled,) = [step for step in normalizers if step["type"] == "Precompiled"]
+    precompiled["precompiled_charsmap"] = "^"
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="transformers cannot load it: "):
+        import_foreign(tmp_path / "out", "mae_lm")
+
+
+def test_files_outside_of_the_directory_are_not_read(tmp_path):
+    stock(tmp_path / "stock", "roberta")
+    stock(tmp_path / "other", "roberta")
+    for name in ("vocab.json", "tokenizer.json"):
+        for path in tmp_path.glob(f"other/{name}"):
+            path.write_text(path.read_text().replace('"a"', '"secret"'))
+    path = tmp_path / "stock" / "tokenizer_config.json"
+    files = {"vocab_file": "../other/vocab.json", "tokenizer_file": str(tmp_path / "other" / "tokenizer.json")}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **files}))
+    assert "secret" not in import_foreign(tmp_path / "stock", "mae_lm").symbols
+
+
 def test_output_weights_of_their_own_are_refused(tmp_path):
     stock(tmp_path / "stock", "roberta")
     path = tmp_path / "stock" / "model.safetensors"
@@ -214,6 +266,27 @@ def test_fairseq_roberta_computes_the_same_here(tmp_path):
     for their, our in zip(extra["inner_states"], ours, strict=True):
         torch.testing.assert_close(our[TOKENS.ne(1)], their.transpose(0, 1)[TOKENS.ne(1)], **CLOSE)
     torch.testing.assert_close(network.lm_head(ours[-1])[TOKENS.ne(1)], logits[TOKENS.ne(1)], **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"args": None, "cfg": 5}, "is not a checkpoint of fairseq's RoBERTa"),
+        ({"args": torch.ones(3)}, "is not a checkpoint of fairseq's RoBERTa"),
+        ({"model": {5: torch.ones(3)}}, "is not a dictionary of weights"),
+        ({"model": {"encoder.sentence_encoder.embed_positions.weight": torch.ones(())}}, "is not a checkpoint of"),
+        (
+            {"model": {"encoder.sentence_encoder.layers.0.self_attn.in_proj_bias": torch.ones(16)}},
+            r"in_proj_bias is of shape \[16\], which has not three equal parts",
+        ),
+    ],
+)
+def test_a_checkpoint_that_holds_something_else_is_refused(changes, message, tmp_path):
+    fairseq_roberta(tmp_path / "roberta")
+    path = tmp_path / "roberta" / "model.pt"
+    torch.save({**torch.load(path, weights_only=False), **changes}, path)  # our own
+    with pytest.raises(UserError, match=message):
+        import_foreign(path, "mae_lm")
 
 
 def test_fairseq_roberta_of_an_older_version_and_with_a_head(tmp_path):

@@ -108,7 +108,7 @@ def test_about_says_where_it_comes_from_and_no_more(bundles):
 class TestWriting:
     def test_nothing_is_overwritten(self, bundles, tmp_path):
         (tmp_path / "here").mkdir()
-        with pytest.raises(UserError, match="here is there already"):
+        with pytest.raises(UserError, match="here exists already"):
             write_bundle(read(bundles["mae_lm_tiny"]), tmp_path / "here")
 
     def test_nothing_is_left_half_written(self, bundles, tmp_path, monkeypatch):

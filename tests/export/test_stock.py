@@ -212,7 +212,7 @@ def test_lines_with_special_tokens_are_not_compared(model, tmp_path):
 
 def test_an_existing_directory_is_left_alone(tmp_path):
     (tmp_path / "mine").write_text("x")
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="exists already"):
         export_stock(pretrained(), tmp_path)
     assert (tmp_path / "mine").read_text() == "x"
 

@@ -1,4 +1,4 @@
-"""Each sort of bad input a few times, and the parsers of our own with anything that hypothesis comes up with."""
+"""Each sort of bad input a few times, and what reads data-bins and text with anything that hypothesis comes up with."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from mae_lm_fairseq.data.data_bin import check_data_bin
 from mae_lm_fairseq.data.manifest import Manifest
 from mae_lm_fairseq.data.text_files import LONGEST_LINE, read_chunks, sample_lines, split_lines
 from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.torture import inputs
+from mae_lm_fairseq.torture import cases, datasets, inputs, models
 from mae_lm_fairseq.torture.workplace import Workplace
 
 anything = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -28,6 +28,12 @@ BYTES = st.one_of(
         (inputs.absurd_texts, 1),
         (inputs.truncated_checkpoints, 40),
         (inputs.absurd_options, 15),
+        (datasets.damaged_glue, 2),
+        (datasets.damaged_squad, 20),
+        (datasets.damaged_predictions, 10),
+        (models.damaged_bundles, 10),
+        (models.absurd_checkpoints, 20),
+        (models.damaged_exports, 4),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -37,12 +43,19 @@ def test_every_case_ends_well(tmp_path, fault, times):
     assert all(row.tried >= times for row in rows)
 
 
+class _UntidyError(UserError):
+    def __init__(self, message):
+        super().__init__(message)
+        self.code += "\nb"
+
+
 @pytest.mark.parametrize(
     ("end", "expected"),
     [
         (UserError("file: cut short"), None),
         (SystemExit(2), None),
-        (UserError("a\nb"), "more than a line"),
+        (UserError("a\nb"), None),
+        (_UntidyError("a"), "more than a line"),
         (SystemExit(3), "exit code 3"),
         (ValueError("x"), "ValueError: x"),
     ],
@@ -51,7 +64,7 @@ def test_what_is_no_good_end_is_noticed(end, expected):
     def action():
         raise end
 
-    found = inputs.outcome(action)
+    found = cases.outcome(action)
     assert found is None if expected is None else found.startswith(expected)
 
 

@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+"""Give a parser bytes that a fuzzer comes up with (atheris: pip install '.[fuzz]'), until one breaks it.
+
+What a parser refuses in one line does not break it; any other exception ends the program, which then names the file
+that it has kept the bytes in.
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+try:
+    import atheris
+except ImportError:
+    from mae_lm_fairseq.errors import UserError
+
+    raise UserError("the fuzzer is missing: pip install '.[fuzz]'") from None
+
+# Of all of the package, so before the first module of it is imported.
+with atheris.instrument_imports(include=["mae_lm_fairseq"]):
+    from mae_lm_fairseq.torture.parsers import PARSERS, SAMPLES, parse
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", choices=PARSERS, metavar="TARGET", help=f"one of {', '.join(PARSERS)}")
+    parser.add_argument("--seconds", type=int, default=60, metavar="N", help="how long (default: %(default)s)")
+    return parser
+
+
+def main(options: argparse.Namespace) -> None:
+    """Fuzz; atheris ends the process."""
+    corpus, work = (Path(tempfile.mkdtemp(prefix=f"fuzz-{options.target}-")) for _ in range(2))
+    (corpus / "sample").write_bytes(SAMPLES[options.target])
+    arguments = [sys.argv[0], str(corpus), f"-max_total_time={options.seconds}", "-max_len=4096", "-timeout=10"]
+    atheris.Setup(arguments, lambda content: parse(options.target, content, work) and None)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main(parser().parse_args())
