@@ -59,7 +59,7 @@ class Setting:
 
 
 _SMALL = Setting(4, 4, 256, 4, 8_000, 128, 16, "cpu", ("fp32", "bf16"), steps=5, together=8, minutes=10)
-_BASE = Setting(12, 4, 768, 12, 32_000, 512, 4, "cpu", ("fp32", "bf16"), steps=5, together=4, minutes=9)
+_BASE = Setting(12, 4, 768, 12, 32_000, 512, 4, "cpu", ("fp32", "bf16"), steps=5, together=3, minutes=9)
 _LARGE = Setting(24, 4, 1024, 16, 32_000, 512, 1, "cuda", ("bf16",), steps=10, together=4, extras=False)
 _COST_OF_3ML = ("roberta_eager", "three_ml_eager")
 _GPU_SWEEPS = {"sweep_lengths": (128, 256), "sweep_masks": (0.3, 0.5), "matrix": 8192}
