@@ -19,9 +19,10 @@ from mae_lm_fairseq.analysis.cost_report import as_json, table
 from mae_lm_fairseq.analysis.devices import DEVICES
 from mae_lm_fairseq.analysis.memory import PRECISIONS
 from mae_lm_fairseq.core.config import ARCHITECTURES
+from mae_lm_fairseq.recipes.settings import recipe
 
 HELP = {
-    "mask_prob": ("P", "share of the tokens that are masked and predicted"),
+    "mask_prob": ("P", "share of the tokens that are masked and predicted (default: the recipe's)"),
     "vocab_size": ("N", "entries of the dictionary, special ones included"),
     "tokens_per_sample": ("N", "length of the samples"),
     "batch_size": ("N", "samples in a batch of one device"),
@@ -57,9 +58,9 @@ def parser() -> argparse.ArgumentParser:
             parser.add_argument(
                 f"--{field.name.replace('_', '-')}",
                 type=kind,
-                default=field.default,
+                default=argparse.SUPPRESS if field.name == "mask_prob" else field.default,
                 metavar=metavar,
-                help=text.replace("%", "%%") + " (default: %(default)s)",
+                help=text.replace("%", "%%") + " (default: %(default)s)" * ("(default:" not in text),
             )
     parser.add_argument("--checkpoint-activations", action="store_true", help="as for fairseq-train")
     parser.add_argument("--json", action="store_true", help="print data instead of a table")
@@ -70,7 +71,7 @@ def main():
     """Plan and print."""
     arguments = vars(parser().parse_args())
     as_data = arguments.pop("json")
-    run = Run(**arguments)
+    run = Run(**{"mask_prob": recipe(arguments["preset"])["mask_prob"].value, **arguments})
     plans = plan(run), plan(run.roberta())
     print(json.dumps(as_json(*plans), indent=2) if as_data else table(*plans))
 

@@ -112,6 +112,11 @@ def test_script(monkeypatch, capsys):
     assert f"relative compute: {ratio:.1%} of mae_lm_roberta_tiny" in text
 
 
+def test_the_masking_rate_is_the_recipes(monkeypatch, capsys):
+    run_script(monkeypatch, "mae_lm_3ml_self_tiny", "--batch-size", "2", "--vocab-size", "300", "--json")
+    assert [made["mask_prob"] for made in json.loads(capsys.readouterr().out)["plans"]] == [0.5, 0.15]
+
+
 @pytest.mark.parametrize("tokens", ["many", "1.5", "inf", "nan"])
 def test_script_wants_whole_numbers(monkeypatch, capsys, tokens):
     with pytest.raises(SystemExit) as stop:
