@@ -148,7 +148,7 @@ def compare(
     write_json(out / "table.json", {"title": title, "versions": used, "command": command, "rows": rows})
     report = REPORT.format(
         title=title,
-        table=_table(rows),
+        table=table_of(rows),
         threads=threads,
         plural="s" * (threads > 1),
         jobs=jobs,
@@ -202,7 +202,8 @@ def _run(variant: Variant, data: Path, updates: int, out: Path) -> Run:
     return Run(variant.name, command, folder / "result.json", read_result, updates_done(updates))
 
 
-def _table(rows: Sequence[dict]) -> str:
+def table_of(rows: Sequence[dict]) -> str:
+    """The rows of ``table.json`` in Markdown."""
     header = ["", "options", "updates", "validation loss", "seconds an update", "parameters (M)"]
     first = rows[0]["seconds_per_update"]
     cells = [

@@ -7,7 +7,14 @@ import pytest
 
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments import inspection
-from mae_lm_fairseq.experiments.preset_comparison import COMMON_MASKING, Variant, ablations, compare, presets
+from mae_lm_fairseq.experiments.preset_comparison import (
+    COMMON_MASKING,
+    Variant,
+    ablations,
+    compare,
+    presets,
+    table_of,
+)
 from mae_lm_fairseq.experiments.pretraining import check_data, training_command
 from mae_lm_fairseq.models.architectures import core_config
 from tests.conftest import ROOT
@@ -120,3 +127,14 @@ def test_a_data_bin_without_a_validation_split_is_refused_before_training(data_b
     with pytest.raises(UserError, match="valid"):
         check_data(tmp_path)
     check_data(data_bin)
+
+
+def test_the_published_table_is_that_of_the_results():
+    """As ``compare`` writes it, and with every preset."""
+    content = json.loads((ROOT / "scripts" / "results" / "presets-tiny.json").read_text(encoding="utf-8"))
+    document = (ROOT / "docs" / "presets.md").read_text(encoding="utf-8")
+    assert table_of(content["rows"]) in document
+    assert content["command"] in document
+    assert [(row["title"], row["architecture"]) for row in content["rows"]] == [
+        (variant.title, variant.architecture) for variant in presets("tiny")
+    ]
