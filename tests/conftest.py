@@ -4,6 +4,7 @@ import gc
 import multiprocessing
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,6 +24,8 @@ def fork(function: Callable, *args, **options) -> multiprocessing.Process:
     """A started process that calls a function, to be interrupted."""
 
     def call():
+        # It is ignored in what a shell without job control has started in its background.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         gc.callbacks.clear()  # hypothesis has one, and an interrupt that arrives there is lost
         function(*args, **options)
 

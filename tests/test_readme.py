@@ -167,7 +167,7 @@ def run_block(block, run_cli, directory):
 
 
 def test_plan_says_what_the_text_says(run_cli, tmp_path):
-    [said] = re.findall(r"relative compute \(([\d.]+ %) here\)", README)
+    [said] = re.findall(r"relative compute\s\(([\d.]+ %) here\)", README)
     assert f"relative compute: {said.replace(' ', '')} of mae_lm_roberta_base" in run_block(PLAN, run_cli, tmp_path)
 
 
