@@ -3,8 +3,9 @@
 #
 #   scripts/test.sh [PYTEST ARGUMENTS]
 #
-# Without arguments: all but the slow tests, in three processes, which keep two cores busy. Paths are relative to the project's root. With COVERAGE=1 in the
-# environment the lines that ran are counted, in every process, and less than 90 % of them is a failure.
+# Without arguments: all but the slow tests, in three processes, which keep two cores busy. Paths are relative to the
+# project's root. With COVERAGE=1 in the environment the lines that ran are counted, in every process, and less than 90 %
+# of them is a failure.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
