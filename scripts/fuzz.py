@@ -2,12 +2,11 @@
 """Give a parser bytes that a fuzzer comes up with (atheris: pip install '.[fuzz]'), until one breaks it.
 
 What a parser refuses in one line does not break it; any other exception ends the program, which then names the file
-that it has kept the bytes in.
+that it has kept the bytes in. What it has learned stays in build/fuzz and is where the next start begins.
 """
 
 import argparse
 import sys
-import tempfile
 from pathlib import Path
 
 try:
@@ -19,6 +18,7 @@ except ImportError:
 
 # Of all of the package, so before the first module of it is imported.
 with atheris.instrument_imports(include=["mae_lm_fairseq"]):
+    from mae_lm_fairseq.arguments import positive
     from mae_lm_fairseq.torture.parsers import PARSERS, SAMPLES, parse
 
 
@@ -26,13 +26,15 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", choices=PARSERS, metavar="TARGET", help=f"one of {', '.join(PARSERS)}")
-    parser.add_argument("--seconds", type=int, default=60, metavar="N", help="how long (default: %(default)s)")
+    parser.add_argument("--seconds", type=positive, default=60, metavar="N", help="how long (default: %(default)s)")
     return parser
 
 
 def main(options: argparse.Namespace) -> None:
     """Fuzz; atheris ends the process."""
-    corpus, work = (Path(tempfile.mkdtemp(prefix=f"fuzz-{options.target}-")) for _ in range(2))
+    corpus, work = (Path("build", "fuzz", options.target, name) for name in ("corpus", "work"))
+    for directory in (corpus, work):
+        directory.mkdir(parents=True, exist_ok=True)
     (corpus / "sample").write_bytes(SAMPLES[options.target])
     arguments = [sys.argv[0], str(corpus), f"-max_total_time={options.seconds}", "-max_len=4096", "-timeout=10"]
     atheris.Setup(arguments, lambda content: parse(options.target, content, work) and None)

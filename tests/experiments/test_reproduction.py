@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from mae_lm_fairseq.data.glue_files import read_split
+from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments import reproduction
 from mae_lm_fairseq.experiments.reproduction import (
     FRACTIONS,
@@ -126,3 +127,24 @@ def test_smoke_scale(tmp_path):
     content = json.loads((tmp_path / "results.json").read_text())
     assert len(content["pretraining"]) == len(trained(SCALES["smoke"]))
     assert "## Effective rank" in (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
+def test_no_other_checkpoint_stands_in_for_one_that_is_not_there(tmp_path):
+    scale = SCALES["smoke"]
+    first, last = stops(scale)
+    folder = reproduction._folder(tmp_path, MLM, 1) / "checkpoints"
+    folder.mkdir(parents=True)
+    for name in (f"checkpoint_1_{first}.pt", "checkpoint_last.pt"):
+        (folder / name).touch()
+    assert reproduction._checkpoint(tmp_path, scale, MLM, 1, first) == folder / f"checkpoint_1_{first}.pt"
+    assert reproduction._checkpoint(tmp_path, scale, MLM, 1, last) == folder / "checkpoint_last.pt"
+    (folder / f"checkpoint_1_{first}.pt").unlink()
+    with pytest.raises(UserError, match=f"no checkpoint of update {first}"):
+        reproduction._checkpoint(tmp_path, scale, MLM, 1, first)
+
+
+def test_what_is_missing_is_told_before_anything_is_trained(data_bin, tmp_path):
+    with pytest.raises(UserError, match="is no data-bin"):
+        reproduction.given_data(tmp_path, tmp_path, "RTE")
+    with pytest.raises(UserError, match=r"has no sentencepiece\.bpe\.model"):
+        reproduction.given_data(data_bin, tmp_path, "RTE")
