@@ -54,6 +54,11 @@ _WIDTHS = (
     "decoder_ffn_embed_dim",
     "decoder_attention_heads",
 )
+_MOST = {
+    **dict.fromkeys(("encoder_layers", "decoder_layers"), 10_000),
+    **dict.fromkeys((*_WIDTHS, "max_positions", "relative_buckets", "decoder_relative_buckets"), 1 << 24),
+}
+"""What is larger is a mistake, which would fill the memory before anything else told of it."""
 _OF_THE_DECODER = {
     "decoder_attention": DecoderAttention.self,
     "decoder_embed_dim": None,
@@ -130,6 +135,8 @@ class MaskedAutoencoderConfig:
     def __post_init__(self):
         for name in ("encoder_layers", *_WIDTHS):
             self._require(getattr(self, name) is None or getattr(self, name) > 0, name, "must be at least 1")
+        for name, most in _MOST.items():
+            self._require((getattr(self, name) or 0) <= most, name, f"must be at most {most:,}")
         self._require(self.max_positions > 1, "max_positions", "must be at least 2")
         self._require(self.decoder_layers >= 0, "decoder_layers", "must not be negative")
         self._require(self.init_std > 0, "init_std", "must be positive")
