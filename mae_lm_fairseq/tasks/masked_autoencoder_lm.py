@@ -257,8 +257,17 @@ def _check_options(cfg: MaskedAutoencoderLMConfig):
         )
     if cfg.freq_weighted_replacement and cfg.random_token_prob == 0:
         raise UserError("--freq-weighted-replacement has no effect with --random-token-prob 0")
-    if cfg.mask_multiple_length < 1 or cfg.mask_stdev < 0:
-        raise UserError("--mask-multiple-length must be at least 1 and --mask-stdev at least 0")
+    if not 1 <= cfg.mask_multiple_length <= cfg.tokens_per_sample:
+        raise UserError(
+            f"--mask-multiple-length {cfg.mask_multiple_length} must be at least 1, and at most --tokens-per-sample "
+            f"{cfg.tokens_per_sample}"
+        )
+    if not 0 <= cfg.mask_stdev <= cfg.tokens_per_sample:
+        raise UserError(
+            f"--mask-stdev {cfg.mask_stdev} must be at least 0, and at most --tokens-per-sample {cfg.tokens_per_sample}"
+        )
+    if not 0 <= cfg.seed < 1 << 32:
+        raise UserError(f"--seed {cfg.seed} must be at least 0 and below 2**32")
     if cfg.effective_rank_interval < 0:
         raise UserError(f"--effective-rank-interval {cfg.effective_rank_interval} must not be negative")
     if cfg.tokens_per_sample < MIN_SAMPLE_TOKENS:
