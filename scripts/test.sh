@@ -3,7 +3,7 @@
 #
 #   scripts/test.sh [PYTEST ARGUMENTS]
 #
-# Without arguments: all but the slow tests, in three processes, which keep two cores busy. Paths are relative to the
+# Without arguments: all but the slow tests, on two cores. Paths are relative to the
 # project's root. With COVERAGE=1 in the environment the lines that ran are counted, in every process, and less than 90 %
 # of them is a failure.
 set -euo pipefail
@@ -13,7 +13,7 @@ install_environment .venv test,analysis,hf,onnx
 
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
-if [ $# -eq 0 ]; then set -- -m "not slow" --numprocesses 3 --dist worksteal; fi
+if [ $# -eq 0 ]; then set -- -m "not slow" --numprocesses 2 --dist worksteal; fi
 if [ -z "${COVERAGE:-}" ]; then exec .venv/bin/pytest "$@"; fi
 .venv/bin/coverage erase
 .venv/bin/coverage run -m pytest "$@"

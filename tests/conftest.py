@@ -38,7 +38,7 @@ def fork(function: Callable, *args, **options) -> multiprocessing.Process:
 def run_cli() -> Callable[..., subprocess.CompletedProcess]:
     """``run_cli(["fairseq-train", ...], cwd=..., env=..., timeout=...)`` runs a command of this environment."""
 
-    def run(command: list, *, cwd: Path = ROOT, env: dict[str, str] | None = None, timeout: float = 120):
+    def run(command: list, *, cwd: Path = ROOT, env: dict[str, str] | None = None, timeout: float = 300):
         program, *arguments = map(str, command)
         return subprocess.run(
             [Path(sys.executable).parent / program, *arguments],
