@@ -289,8 +289,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 """What each preset changes in MAE-LM of the same size: MAE-LM (Meng et al., ICLR 2024, arXiv 2302.02060), the vanilla
 MLM, and the two systems and the analysis of 3ML (Liao et al., Findings of EMNLP 2022, arXiv 2211.04898)."""
 
-ARCHITECTURES = {f"{preset}_{size}": (preset, size) for preset in PRESETS for size in SIZES}
-ARCHITECTURES["mae_lm"] = ARCHITECTURES["mae_lm_base"]
+ARCHITECTURES = {f"{preset}_{size}": (preset, size) for preset in PRESETS for size in SIZES} | {
+    "mae_lm": ("mae_lm", "base")
+}
 """Preset and size of each architecture."""
 
 
