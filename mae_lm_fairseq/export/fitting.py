@@ -96,10 +96,11 @@ def check_fit(config: MaskedAutoencoderConfig, weights: Mapping[str, Any], symbo
     """
     _check_tensors(weights, source)
     _check_extent(config, weights, symbols, source)
+    network = network_skeleton(config, weights, symbols)
     try:
-        network, heads = network_skeleton(config, weights, symbols), heads_skeleton(config, weights)
-    except (RuntimeError, TypeError, OverflowError, KeyError):  # numbers beyond those of tensors, names of methods
-        raise UserError(f"{source}: no network can be made as its configuration says") from None
+        heads = heads_skeleton(config, weights)
+    except KeyError as error:  # PyTorch takes no name that is empty or a method's
+        raise UserError(f"{source}: a head has a name that no part of a network can have: {error.args[0]}") from None
     expected = {NETWORK + name: weight.shape for name, weight in network.state_dict().items()}
     expected |= {HEADS + name: weight.shape for name, weight in heads.state_dict().items()}
     if different := sorted(expected.keys() ^ weights.keys()):

@@ -156,9 +156,12 @@ DAMAGE = {
     "config.json: shell is unknown": lambda b: edit_config(b, shell="true"),
     "--dropout 1.5 must be in": lambda b: edit_config(b, dropout=1.5),
     "--mask-join embeddings contradicts": lambda b: edit_config(b, mask_join="embeddings"),
-    "too few for the layers": lambda b: edit_config(b, encoder_layers=10**9),
-    "embed_positions are of shape": lambda b: edit_config(b, max_positions=10**12),
-    "no network can be made": lambda b: edit_config(b, encoder_ffn_embed_dim=10**30),
+    "too few for the layers": lambda b: edit_config(b, encoder_layers=9_000),
+    "--encoder-layers 1000000000 must be at most": lambda b: edit_config(b, encoder_layers=10**9),
+    "embed_positions are of shape": lambda b: edit_config(b, max_positions=10**7),
+    "a head has a name that": lambda b: edit_weights(
+        b, lambda w: w.update({"classification_heads.pop.dense.weight": w[BIAS].clone()})
+    ),
     "but the network needs": lambda b: edit_config(b, decoder_ffn_embed_dim=5),
     "config.json does not describe a bundle": lambda b: (b / "config.json").write_text("[" * 100_000),
     "this is format 2 of bundles": lambda b: edit_text(b / "config.json", '"format": 1', '"format": 2'),
