@@ -56,9 +56,10 @@ _WIDTHS = (
 )
 _MOST = {
     **dict.fromkeys(("encoder_layers", "decoder_layers"), 10_000),
-    **dict.fromkeys((*_WIDTHS, "max_positions", "relative_buckets", "decoder_relative_buckets"), 1 << 24),
+    **dict.fromkeys((*_WIDTHS, "max_positions"), 1 << 24),
+    **dict.fromkeys(("relative_buckets", "relative_max_distance", "decoder_relative_buckets"), 1 << 24),
 }
-"""What is larger is a mistake, which would fill the memory before anything else told of it."""
+"""What is larger is a mistake, which would fill the memory, or not fit a float, before anything else told of it."""
 _OF_THE_DECODER = {
     "decoder_attention": DecoderAttention.self,
     "decoder_embed_dim": None,

@@ -73,6 +73,10 @@ def test_the_decoder_is_shaped_like_the_encoder_unless_it_is_said_otherwise():
     ("changes", "named"),
     [
         ({"encoder_layers": 0}, ["--encoder-layers 0"]),
+        ({"encoder_layers": 10_001}, ["--encoder-layers 10001"]),
+        ({"encoder_embed_dim": 1 << 30}, ["--encoder-embed-dim 1073741824"]),
+        ({"max_positions": 10**30}, [f"--max-positions {10**30}"]),
+        ({"relative_max_distance": 10**400}, [f"--relative-max-distance {10**400}"]),
         (
             {"encoder_embed_dim": 100, "encoder_attention_heads": 12},
             ["--encoder-embed-dim 100", "--encoder-attention-heads 12"],
