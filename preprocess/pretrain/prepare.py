@@ -67,7 +67,7 @@ def main(argv: list[str] | None = None):
     Raises:
         UserError: in every case that the user can mend.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         options = Options(**vars(parser().parse_args(argv)))
         print(report(prepare(options)))
@@ -76,6 +76,8 @@ def main(argv: list[str] | None = None):
         raise UserError(f"{error.filename or options.destdir}: {error.strerror or error}") from None
     except KeyboardInterrupt:
         sys.exit("interrupted; nothing was left behind")
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":

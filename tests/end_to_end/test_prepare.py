@@ -41,11 +41,8 @@ def prepare(*arguments, **options):
     """The command, in this process; options as ``vocab_size=9``."""
     options = {"workers": 1} | options
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        load_script().main([str(argument) for argument in (*arguments, *flags)])
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    load_script().main([str(argument) for argument in (*arguments, *flags)])
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # a caller's processes must not inherit another
 
 
 def story(documents, seed=0):
