@@ -376,16 +376,19 @@ _LEAST = {
     "dataset": {"batch_size": 1, "max_tokens": 1, "num_workers": 0},
     "optimization": {"lr": 0, "clip_norm": 0, "update_freq": 1, "max_update": 0},
 }
+_MOST = {"seed": 2**32 - 1}  # NumPy's generators take no larger one
 
 
 def _check_numbers(cfg: Any) -> None:
     """Numbers out of range, which end in tracebacks of NumPy, torch and fairseq, or in training without an effect."""
-    for section, limits in _LEAST.items():
-        for name, least in limits.items():
+    for section, least_values in _LEAST.items():
+        for name, least in least_values.items():
             value = cfg[section][name]
             for number in value if OmegaConf.is_list(value) else [value]:
-                if number is not None and not least <= number < float("inf"):
-                    raise UserError(f"--{name.replace('_', '-')} {number} must be a number from {least} on")
+                most = _MOST.get(name, sys.float_info.max)
+                if number is not None and not least <= number <= most:
+                    limits = f"from {least} to {most}" if name in _MOST else f"from {least} on"
+                    raise UserError(f"--{name.replace('_', '-')} {number} must be a number {limits}")
 
 
 def _check_processes(cfg: Any) -> None:

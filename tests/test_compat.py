@@ -311,7 +311,13 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("option", "value"),
         [
-            *(("--seed", "-1"), ("--batch-size", "0"), ("--num-workers", "-1"), ("--lr", "-1")),
+            *(
+                ("--seed", "-1"),
+                ("--seed", str(1 << 32)),
+                ("--batch-size", "0"),
+                ("--num-workers", "-1"),
+                ("--lr", "-1"),
+            ),
             *(("--clip-norm", "nan"), ("--clip-norm", "inf"), ("--clip-norm", "-0.5")),
             *(("--update-freq", "0"), ("--log-interval", "0"), ("--max-update", "-1")),
         ],

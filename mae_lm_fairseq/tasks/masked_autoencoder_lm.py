@@ -266,8 +266,6 @@ def _check_options(cfg: MaskedAutoencoderLMConfig):
         raise UserError(
             f"--mask-stdev {cfg.mask_stdev} must be at least 0, and at most --tokens-per-sample {cfg.tokens_per_sample}"
         )
-    if not 0 <= cfg.seed < 1 << 32:
-        raise UserError(f"--seed {cfg.seed} must be at least 0 and below 2**32")
     if cfg.effective_rank_interval < 0:
         raise UserError(f"--effective-rank-interval {cfg.effective_rank_interval} must not be negative")
     if cfg.tokens_per_sample < MIN_SAMPLE_TOKENS:

@@ -228,7 +228,6 @@ def test_whole_words(task_for):
         (["--mask-stdev", "nan"], "--mask-stdev nan"),
         (["--mask-stdev", "inf"], "--mask-stdev inf"),
         (["--mask-multiple-length", 10**20], "--mask-multiple-length 1"),
-        (["--seed", 1 << 32], "--seed 4294967296"),
         (["--tokens-per-sample", 3], "--tokens-per-sample"),
         (["--tokens-per-sample", 65, "--max-positions", 64], "--max-positions 64"),
         (["--d2v2-multi"], "--d2v2-multi"),
