@@ -43,7 +43,7 @@ def new_directory(out: Path) -> Iterator[Path]:
         out.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     except OSError as error:
-        raise UserError(f"{out}: {error.strerror}") from None
+        raise UserError(f"{out} cannot be made: {error.filename}: {error.strerror}") from None
     try:
         yield temporary
         # mkdtemp lets nobody else in, and safetensors nobody else read.

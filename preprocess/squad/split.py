@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.data.squad import read_articles
 from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.files import write_text
+from mae_lm_fairseq.files import new_directory
 
 
 def parser() -> argparse.ArgumentParser:
@@ -18,7 +18,7 @@ def parser() -> argparse.ArgumentParser:
     add("file", metavar="FILE", help="questions of SQuAD 1.1 or 2.0")
     add("--dev-articles", type=int, required=True, metavar="N", help="how many articles go to dev.json")
     add("--seed", type=int, default=1, metavar="S", help="chooses which (default: %(default)s)")
-    add("--out", type=Path, required=True, metavar="DIR", help="nothing there is overwritten")
+    add("--out", type=Path, required=True, metavar="DIR", help="a new directory for both")
     return parser
 
 
@@ -28,8 +28,6 @@ def main(argv: list[str] | None = None):
     version, articles = read_articles(options.file)
     if not 0 < options.dev_articles < len(articles):
         raise UserError(f"--dev-articles {options.dev_articles}: {options.file} has {len(articles)} articles")
-    if existing := [name for name in ("train.json", "dev.json") if (options.out / name).exists()]:
-        raise UserError(f"--out {options.out}: {existing[0]} exists already; choose another directory")
     chosen = set(random.Random(options.seed).sample(range(len(articles)), options.dev_articles))
     parts = {
         name: [article for number, article in enumerate(articles) if (number in chosen) is in_dev]
@@ -37,12 +35,9 @@ def main(argv: list[str] | None = None):
     }
     if empty := [name for name, part in parts.items() if not _questions(part)]:
         raise UserError(f"{options.file}: no article for {empty[0]} has questions; choose another --seed")
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
+    with new_directory(options.out) as directory:
         for name, part in parts.items():
-            write_text(options.out / name, json.dumps({"version": version, "data": part}) + "\n")
-    except OSError as error:
-        raise UserError(f"--out {options.out}: cannot write there: {error.strerror}") from None
+            (directory / name).write_text(json.dumps({"version": version, "data": part}) + "\n", encoding="utf-8")
     for name, part in parts.items():
         print(f"{name}: {len(part)} articles, {_questions(part)} questions")
 
