@@ -6,6 +6,7 @@ import json
 import random
 import re
 import shutil
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from mae_lm_fairseq.errors import UserError
 
 CLEAR = "success, or one line that says what is wrong"
 WHOLE = f"{CLEAR}; what is left behind is whole, or nothing"
+
+LONGEST_CASE_SECONDS = 120.0
+"""The slowest, which train a tokenizer, take some seconds."""
 
 TEXTS = {
     "random bytes": lambda generator: generator.randbytes(3000),
@@ -51,10 +55,15 @@ _JSON = (
 )
 
 
+class Hang(BaseException):
+    """A case that does not end. No Exception, which the code under test might catch."""
+
+
 def outcome(action: Callable[[], object]) -> str | None:
     """What is wrong with the way in which ``action`` ends; None where it is success or one clear line."""
     try:
-        quietly(action)
+        with _time_limit(LONGEST_CASE_SECONDS):
+            quietly(action)
     except UserError as error:
         return None if len(str(error.code).splitlines()) == 1 else f"more than a line: {error.code}"
     except SystemExit as error:
@@ -64,6 +73,20 @@ def outcome(action: Callable[[], object]) -> str | None:
     except BaseException as error:  # any other is what we look for; a panic in Rust is no Exception
         return f"{type(error).__name__}: {error}"
     return None
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    def ring(number, frame):
+        raise Hang(f"still going on after {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def quietly(action: Callable[[], object]) -> None:

@@ -1,5 +1,7 @@
 """Each sort of bad input a few times, and what reads data-bins and text with anything that hypothesis comes up with."""
 
+import contextlib
+import time
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,18 @@ def test_what_is_no_good_end_is_noticed(end, expected):
 
     found = cases.outcome(action)
     assert found is None if expected is None else found.startswith(expected)
+
+
+def test_what_does_not_end_is_noticed(monkeypatch):
+    monkeypatch.setattr(cases, "LONGEST_CASE_SECONDS", 0.1)
+
+    def action():
+        while True:
+            with contextlib.suppress(Exception):
+                time.sleep(0.01)
+
+    assert cases.outcome(action) == "Hang: still going on after 0.1 s"
+    assert cases.outcome(lambda: time.sleep(0.01)) is None
 
 
 @anything
