@@ -121,6 +121,17 @@ def old_fairseq() -> Finding | None:
     )
 
 
+def compiled_fairseq() -> Finding | None:
+    """The parts of fairseq in C, which fit the NumPy that they were compiled with and later ones."""
+    if importlib.util.find_spec("fairseq") is None:
+        return None
+    problem = _problem_of_import("fairseq.data.data_utils_fast")
+    if problem is None:
+        return Finding("fairseq's compiled parts", "works", f"with NumPy {metadata.version('numpy')}")
+    remedy = "pip install --force-reinstall --no-deps --no-cache-dir fairseq-fixed, which compiles them for this NumPy"
+    return Finding("fairseq's compiled parts", "broken", problem, remedy)
+
+
 def one_copy() -> Finding:
     """This package, found once."""
     places = {PACKAGE}
@@ -131,7 +142,8 @@ def one_copy() -> Finding:
     if len(places) > 1:
         remedy = "uninstall or rename one of them: --user-dir and Python have to find the same"
         return Finding(PACKAGE.name, "broken", " and ".join(sorted(map(str, places))), remedy)
-    problem = _problem_of_import("mae_lm_fairseq.compat")
+    parts = ("compat", "models.mae_lm", "tasks.masked_autoencoder_lm", "criterions.masked_autoencoder_lm")
+    problem = next(filter(None, (_problem_of_import(f"{PACKAGE.name}.{part}") for part in parts)), None)
     if problem is not None:
         return Finding(
             PACKAGE.name, "broken", f"cannot work with fairseq: {problem}", "mend what is broken above first"
@@ -268,7 +280,7 @@ def examinations() -> list[tuple[str, Callable[[], Finding | None]]]:
     needed = [(name, lambda name=name: required(name)) for name in REQUIRED]
     wanted = [(name, lambda name=name: optional(name)) for name in OPTIONAL]
     others = (
-        *(old_fairseq, one_copy, torchaudio, apex, transformers_models, compiler, shared_memory),
+        *(old_fairseq, compiled_fairseq, one_copy, torchaudio, apex, transformers_models, compiler, shared_memory),
         *(gpu, bf16, compilation, flex_attention, processes),
     )
     return [("python", python), *needed, *wanted, *((check.__name__.replace("_", " "), check) for check in others)]

@@ -4,7 +4,8 @@
 #   scripts/test.sh [PYTEST ARGUMENTS]
 #
 # Without arguments: all but the slow tests, on two cores. Paths are relative to the project's root. With COVERAGE=1 in the
-# environment the lines that ran are counted, in every process, and less than 90 % of them is a failure.
+# environment the lines that tests run are counted, not those of commands that they start, and less than 90 % of them is a
+# failure.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh

@@ -16,27 +16,33 @@ declare -A oldest=([3.10]="torch==2.6.0 numpy==1.24.4" [3.11]="torch==2.6.0 nump
 
 # versions PYTHON CHOICE: the constraints of an environment. What fairseq is built with is the same everywhere.
 versions() {
-    case $2 in
-    pinned) cat constraints.txt ;;
-    oldest) tr ' ' '\n' <<<"${oldest[$1]}" ;;
-    esac
-    if [ "$2" != pinned ]; then grep -E '^(hydra-core|omegaconf|fairseq-fixed|Cython)==' constraints.txt; fi
+    if [ "$2" = oldest ]; then tr ' ' '\n' <<<"${oldest[$1]}"; fi
+    grep -E '^(hydra-core|omegaconf|fairseq-fixed|Cython)==' constraints.txt
+}
+
+# install PYTHON CHOICE PLACE
+install() {
+    if [ "$2" = pinned ]; then
+        PYTHON=python$1 scripts/install.sh "$3"
+        return
+    fi
+    versions "$1" "$2" >"$3.txt"
+    export PIP_CONSTRAINT=$3.txt PIP_BUILD_CONSTRAINT=$3.txt
+    "python$1" -m venv "$3" &&
+        "$3/bin/python" -m pip install --editable . &&
+        { "$3/bin/python" -c 'import torchaudio' || "$3/bin/python" -m pip uninstall --yes torchaudio; }
 }
 
 # try PYTHON CHOICE: succeeds where every step does. In a condition "set -e" has no effect, so the steps are chained.
-try() {
+try() (
     place=$directory/$1-$2
     rm -rf "$place"
-    versions "$1" "$2" >"$place.txt"
-    export PIP_CONSTRAINT=$place.txt PIP_BUILD_CONSTRAINT=$place.txt
     {
-        "python$1" -m venv "$place" &&
-            "$place/bin/python" -m pip install --editable . &&
-            { "$place/bin/python" -c 'import torchaudio' || "$place/bin/python" -m pip uninstall --yes torchaudio; } &&
+        install "$1" "$2" "$place" &&
             "$place/bin/python" -m mae_lm_fairseq.doctor &&
             "$place/bin/python" scripts/smoke.py
     } >"$place.log" 2>&1 && rm -rf "$place"
-}
+)
 
 failed=0
 for python in 3.10 3.11 3.12; do
@@ -44,7 +50,8 @@ for python in 3.10 3.11 3.12; do
         echo "python $python: not on this machine"
         continue
     fi
-    for choice in pinned oldest newest; do
+    # The oldest come last: pip keeps the fairseq that it compiled, and only one compiled with NumPy 2 runs with both.
+    for choice in pinned newest oldest; do
         if try "$python" "$choice"; then
             echo "python $python, $choice: works"
         else

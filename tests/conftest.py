@@ -19,6 +19,10 @@ ROOT = Path(__file__).parent.parent
 
 torch.set_num_threads(1)
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Coverage counts the lines that tests run themselves. In the commands they start it would take CI past its limit.
+    os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
+
 
 def fork(function: Callable, *args, **options) -> multiprocessing.Process:
     """A started process that calls a function, to be interrupted."""

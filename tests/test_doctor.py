@@ -61,6 +61,13 @@ def test_fairseq_of_another_project(monkeypatch):
     assert "pip uninstall fairseq" in doctor.old_fairseq().remedy
 
 
+def test_fairseq_compiled_for_another_numpy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fairseq.data.data_utils_fast", None)
+    finding = doctor.compiled_fairseq()
+    assert finding.state == "broken"
+    assert "--no-cache-dir fairseq-fixed" in finding.remedy
+
+
 @pytest.fixture
 def broken_module(tmp_path, monkeypatch):
     """``broken_module(name, line)`` is found first, and says that line when it is imported."""
@@ -93,6 +100,15 @@ def test_two_copies(tmp_path, monkeypatch):
     finding = doctor.one_copy()
     assert finding.state == "broken"
     assert str(tmp_path) in finding.details
+
+
+@pytest.mark.parametrize("part", ["compat", "models.mae_lm", "criterions.masked_autoencoder_lm"])
+def test_a_part_that_does_not_import(monkeypatch, part):
+    """As with a version of torch that lacks something."""
+    monkeypatch.setitem(sys.modules, f"mae_lm_fairseq.{part}", None)
+    finding = doctor.one_copy()
+    assert finding.state == "broken"
+    assert part in finding.details
 
 
 def test_no_compiler(monkeypatch, tmp_path):

@@ -33,7 +33,7 @@ class Dropout(nn.Module):
 class _CheapDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, dropped: int) -> Tensor:
-        kept = _cheap_mask(x, dropped)
+        kept = torch.ops.mae_lm_fairseq.cheap_mask(x, dropped)
         ctx.save_for_backward(kept)
         ctx.scale = _LEVELS / (_LEVELS - dropped)
         return _scale_kept(x, kept, ctx.scale)
@@ -48,10 +48,16 @@ def _scale_kept(x: Tensor, kept: Tensor, scale: float) -> Tensor:
     return kept.to(x.dtype).mul_(x).mul_(scale)
 
 
-# An operator of its own: torch.compile would break the graph at each random_, or draw again in the backward pass.
-@torch.library.custom_op(
-    "mae_lm_fairseq::cheap_mask", mutates_args=(), device_types="cpu", tags=(torch.Tag.nondeterministic_seeded,)
+# An operator of its own: torch.compile would break the graph at each random_, or draw again in the backward pass. It is
+# defined in parts because custom_op takes tags only from torch 2.7 on.
+torch.library.define(
+    "mae_lm_fairseq::cheap_mask",
+    "(Tensor x, int dropped) -> Tensor",
+    tags=(torch.Tag.nondeterministic_seeded, torch.Tag.pt2_compliant_tag),
 )
+
+
+@torch.library.impl("mae_lm_fairseq::cheap_mask", "cpu")
 def _cheap_mask(x: Tensor, dropped: int) -> Tensor:
     """[like x] bool: False with probability ``dropped`` / 2**16."""
     words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(torch.iinfo(torch.int64).min, None)
@@ -59,6 +65,6 @@ def _cheap_mask(x: Tensor, dropped: int) -> Tensor:
     return pieces >= dropped - _LEVELS // 2
 
 
-@_cheap_mask.register_fake
+@torch.library.register_fake("mae_lm_fairseq::cheap_mask")
 def _(x: Tensor, dropped: int) -> Tensor:
     return torch.empty(x.shape, dtype=torch.bool)

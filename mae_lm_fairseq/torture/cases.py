@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import logging
 import random
 import re
 import shutil
@@ -90,9 +91,17 @@ def _time_limit(seconds: float) -> Iterator[None]:
 
 
 def quietly(action: Callable[[], object]) -> None:
-    """Calls ``action`` without progress bars and results; what has to succeed, as nothing is damaged, goes this way."""
-    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-        action()
+    """Calls ``action`` without progress bars, results and warnings.
+
+    What has to succeed, as nothing is damaged, goes this way.
+    """
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            action()
+    finally:
+        logging.disable(before)
 
 
 def product_outcome(action: Callable[[Path], object], check: Callable[[Path], object], directory: Path) -> str | None:

@@ -60,10 +60,11 @@ def kills(place: Workplace, times: int) -> Iterator[Row]:
         else:
             row.record(None)
     end = training.saved_updates() + 17  # not where it would save
-    state = torch.load(training.last, weights_only=True)
+    reference = place.undisturbed(end)
+    state = torch.load(reference.last, weights_only=True)  # the run that was killed may not have saved anything yet
     epoch = state["extra_state"]["train_iterator"]["epoch"]
     whole = Row(f"all these kills in one run of {end} updates and {epoch} epochs, two shards in turn", EQUAL)
-    whole.record(_compare(training, end, place.undisturbed(end)))
+    whole.record(_compare(training, end, reference))
     yield from (anywhere, saving, whole)
 
 
