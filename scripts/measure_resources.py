@@ -2,7 +2,8 @@
 """Measure what long runs take: memory over epochs and shards, and preparation of a corpus 20 times as large.
 
 Trains a tiny model for ten epochs over five shards with two data workers, and watches the memory of the trainer and of
-its workers; then prepares a corpus and another of 20 times its size. Writes what it found as JSON.
+its workers; before that prepares a corpus, another of 20 times its size, and next to nothing, for what starting takes.
+Time is that of the processor, which other work on the machine hardly changes. Writes what it found as JSON.
 """
 
 import argparse
@@ -43,35 +44,33 @@ def write_text(path: Path, megabytes: float, seed: int) -> None:
 
 
 def prepare(train: Path, valid: Path, destdir: Path, *options: object) -> tuple[float, int]:
-    """Seconds, and the most memory of its largest process in bytes."""
+    """Seconds of processor time, and the most memory of its largest process in bytes."""
     script = ROOT / "preprocess" / "pretrain" / "prepare.py"
     inputs = ["--train", train, "--valid", valid, "--destdir", destdir, "--workers", 1]
-    began = time.monotonic()
     process = subprocess.Popen([sys.executable, script, *map(str, (*inputs, *options))], stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     if status != 0:
         raise SystemExit("error: prepare.py failed")
-    return time.monotonic() - began, usage.ru_maxrss << 10
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10
 
 
 def scaling(directory: Path, megabytes: float) -> dict:
-    """Preparation of a corpus and of one ``FACTOR`` times as large, with the same tokenizer."""
-    write_text(directory / "small.txt", megabytes, 1)
-    write_text(directory / "large.txt", megabytes * FACTOR, 2)
+    """Preparation of a corpus, of one ``FACTOR`` times as large, and of next to nothing, with the same tokenizer."""
+    sizes = {"start": megabytes / 1000, "small": megabytes, "large": megabytes * FACTOR}
+    for seed, (name, size) in enumerate(sizes.items()):
+        write_text(directory / f"{name}.txt", size, seed)
     write_text(directory / "valid.txt", 0.1, 3)
     prepare(directory / "small.txt", directory / "valid.txt", directory / "first", "--vocab-size", 4000)
     model = ["--sentencepiece-model", directory / "first" / "sentencepiece.bpe.model"]
     rounds = []
-    for number in range(3):  # interleaved: other work on the machine strikes both
-        pair = {}
-        for size in ("small", "large"):
-            destination = directory / f"{size}-{number}"
-            pair[size] = prepare(directory / f"{size}.txt", directory / "valid.txt", destination, *model)
-            shutil.rmtree(destination)
-        rounds.append(pair)
-    seconds = {size: statistics.median(pair[size][0] for pair in rounds) for size in ("small", "large")}
-    memory = {size: max(pair[size][1] for pair in rounds) for size in ("small", "large")}
-    return {"megabytes": megabytes, "factor": FACTOR, "seconds": seconds, "peak_bytes": memory}
+    for _ in range(3):  # interleaved: other work on the machine strikes all
+        rounds.append({})
+        for name in sizes:
+            rounds[-1][name] = prepare(directory / f"{name}.txt", directory / "valid.txt", directory / "made", *model)
+            shutil.rmtree(directory / "made")
+    seconds = {name: statistics.median(found[name][0] for found in rounds) for name in sizes}
+    memory = {name: max(found[name][1] for found in rounds) for name in sizes}
+    return {"megabytes": megabytes, "factor": FACTOR, "cpu_seconds": seconds, "peak_bytes": memory}
 
 
 def anonymous_memory(pid: int) -> int:
@@ -115,13 +114,15 @@ def main() -> None:
     """Both measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", required=True, type=output_file, metavar="FILE", help="where the results go")
-    parser.add_argument("--megabytes", type=float, default=2, help="of the smaller corpus")
+    parser.add_argument("--megabytes", type=float, default=10, help="of the smaller corpus")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         results = {"preparation": scaling(Path(directory), options.megabytes), "training": training(Path(directory))}
     options.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    seconds, memory = results["preparation"]["seconds"], results["preparation"]["peak_bytes"]
-    print(f"preparing {FACTOR} times the text took {seconds['large'] / seconds['small']:.1f} times the time")
+    seconds, memory = results["preparation"]["cpu_seconds"], results["preparation"]["peak_bytes"]
+    start, small, large = (seconds[name] for name in ("start", "small", "large"))
+    times = (large - start) / (small - start)
+    print(f"preparing {FACTOR} times the text took {times:.1f} times the time, beyond {start:.1f} s of starting,")
     print(f"and {memory['large'] / memory['small']:.2f} times the memory")
     for name in ("trainer", "worker"):
         by_epoch = results["training"][f"{name}_bytes"]
