@@ -13,10 +13,15 @@ class Dropout(nn.Module):
     torch draws one double per element on a CPU, which costs more than the layer around it. The probability is
     rounded to a multiple of 2**-16; the scale uses the rounded one, so the expectation is exact. One byte an element
     is kept for the backward pass.
+
+    Raises:
+        ValueError: ``p`` is not in [0, 1).
     """
 
     def __init__(self, p: float):
         super().__init__()
+        if not 0 <= p < 1:
+            raise ValueError(f"dropout {p} must be in [0, 1)")
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:

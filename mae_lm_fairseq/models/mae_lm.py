@@ -89,6 +89,8 @@ class MAELMModel(BaseFairseqModel):
                 "--attention-backend flex has no attention dropout; use sdpa, or set --attention-dropout 0 and "
                 "--decoder-dropout 0"
             )
+        if not 0 <= (cfg.classifier_dropout or 0) < 1:
+            raise UserError(f"--classifier-dropout {cfg.classifier_dropout} must be in [0, 1)")
         logger.info("network: %s", config)
         dictionary = task.source_dictionary
         if "<mask>" not in dictionary:

@@ -1,6 +1,7 @@
 """Faults that strike a run: kills, disks, damaged checkpoints, numbers. Each function makes rows of the table.
 
-Every run is brought to its end afterwards and compared, bit by bit, with one that nothing happened to.
+What a row promises is what is looked at. Most runs are brought to their end afterwards and compared, bit by bit, with
+one that nothing happened to.
 """
 
 import os
@@ -42,6 +43,7 @@ def kills(place: Workplace, times: int) -> Iterator[Row]:
     anywhere = Row("SIGKILL at a random moment of a run (start-up, update, validation, epoch end, shard change)", on)
     saving = Row("SIGKILL while a checkpoint is being written", on)
     training = place.training()
+    unproven: list[Row] = []  # the kills that no later start has told of yet
     for number in range(times):
         saved, began = training.saved_updates(), time.time()
         life = training.start(10**6)
@@ -52,19 +54,23 @@ def kills(place: Workplace, times: int) -> Iterator[Row]:
         ended = life.is_over()
         life.kill()
         went_on = life.went_on_from()
+        if went_on is not None:
+            problem = f"went on from update {went_on}, though {saved} was saved" if went_on != saved else None
+            while unproven:
+                unproven.pop().record(problem)
         row = saving if training.is_saving(began) else anywhere
         if ended:
             row.record(f"ended by itself: {life.last_words()}")
-        elif went_on is not None and went_on != saved:
-            row.record(f"went on from update {went_on}, though {saved} was saved")
         else:
-            row.record(None)
+            unproven.append(row)
     end = training.saved_updates() + 17  # not where it would save
     reference = place.undisturbed(end)
     state = torch.load(reference.last, weights_only=True)  # the run that was killed may not have saved anything yet
     epoch = state["extra_state"]["train_iterator"]["epoch"]
     whole = Row(f"all these kills in one run of {end} updates and {epoch} epochs, two shards in turn", EQUAL)
-    whole.record(_compare(training, end, reference))
+    problem = _compare(training, end, reference)
+    for row in (*unproven, whole):
+        row.record(problem)
     yield from (anywhere, saving, whole)
 
 

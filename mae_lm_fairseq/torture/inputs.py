@@ -1,7 +1,7 @@
 """Input that is damaged, absurd or hostile. Each function makes rows of the table.
 
-Every case has to end in success or in one line that says what is wrong; and what is left behind on the disk is whole,
-or is nothing.
+Every case has to end in one line that says what is wrong, or in success where its row allows that; and what is left
+behind on the disk is whole, or is nothing.
 """
 
 import shlex
@@ -19,7 +19,7 @@ from mae_lm_fairseq.data.data_bin import DataBinWriter, check_data_bin, check_to
 from mae_lm_fairseq.data.manifest import Manifest
 from mae_lm_fairseq.data.preparation import Options, prepare
 from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.torture.cases import CLEAR, TEXTS, damaged, outcome
+from mae_lm_fairseq.torture.cases import CLEAR, TEXTS, WHOLE, damaged, outcome
 from mae_lm_fairseq.torture.report import Row
 from mae_lm_fairseq.torture.workplace import Workplace
 
@@ -126,7 +126,7 @@ def damaged_dictionaries(place: Workplace, times: int) -> Iterator[Row]:
 
 def absurd_texts(place: Workplace, times: int) -> Iterator[Row]:
     """Through the whole preparation, with a new tokenizer and with a given one."""
-    row = Row("text of random bytes, NULs, lone surrogates, noncharacters, endless lines, empty documents", CLEAR)
+    row = Row("text of random bytes, NULs, lone surrogates, noncharacters, endless lines, empty documents", WHOLE)
     (place.directory / "valid.txt").write_text("a b c d e f g\n" * 20)
     (place.directory / "sane.txt").write_text("abc de fg hi jkl mnop\nqrs tuv wxyz\n\n" * 50)
     sane = place.directory / "sane"
@@ -162,15 +162,22 @@ def _is_whole_or_nothing(directory: Path) -> str | None:
 
 def truncated_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
     """Cut or damaged, read as every command of fairseq reads it."""
-    row = Row("a checkpoint that is cut or damaged, given to any command", "one line that says so")
+    on = "one line that says so, or the very weights that were saved"
+    row = Row("a checkpoint that is cut or damaged, read as every command reads it", on)
     path = place.directory / "checkpoint.pt"
     state = {"model": {"weight": torch.arange(500.0)}, "args": None, "cfg": {"model": None}, "extra_state": {}}
     torch.save({**state, "optimizer_history": [{}]}, path)
     whole = path.read_bytes()
+
+    def load() -> None:
+        found = checkpoint_utils.load_checkpoint_to_cpu(str(path))
+        if not torch.equal(found["model"]["weight"], state["model"]["weight"]):
+            raise ValueError("other weights were read")
+
     for number in range(times):
         content = whole[: len(whole) * number // times] if number % 2 else damaged(whole, place.random)
         path.write_bytes(content)
-        row.record(outcome(lambda: checkpoint_utils.load_checkpoint_to_cpu(str(path))))
+        row.record(outcome(load))
     yield row
 
 

@@ -16,6 +16,12 @@ def test_share_and_expectation(p):
     assert dropped.unique().tolist() == [0.0, pytest.approx(1 / (1 - p), rel=2e-4)]
 
 
+@pytest.mark.parametrize("p", [-0.5, 1.0, 1.5, float("nan")])
+def test_what_is_no_share_is_refused(p):
+    with pytest.raises(ValueError, match=r"must be in \[0, 1\)"):
+        Dropout(p)
+
+
 def test_neighbouring_elements_are_independent():
     torch.manual_seed(1)
     kept = (Dropout(0.5)(torch.ones(1_000_000)) > 0).float() - 0.5

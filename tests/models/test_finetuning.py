@@ -77,6 +77,12 @@ def test_head_computes_what_hugging_faces_does(sentences):
     assert model.classification_heads[HEAD].dropout.p == 0.25
 
 
+@pytest.mark.parametrize("dropout", [-0.1, 1, "nan"])
+def test_a_classifier_dropout_out_of_range_is_named(sentences, dropout):
+    with pytest.raises(UserError, match=f"--classifier-dropout {dropout}"):
+        set_up_finetuning(sentences, "--classifier-dropout", dropout, classes=3)
+
+
 def test_classifier_dropout_is_the_encoders_unless_given(sentences):
     for arguments, wanted in (((), 0.1), (("--dropout", 0.3), 0.3), (("--classifier-dropout", 0.0), 0.0)):
         _, _, model = set_up_finetuning(sentences, *arguments)
