@@ -84,5 +84,6 @@ check_imports() {
 }
 
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+    case ${1-} in -*) awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$0" && exit ;; esac
     install_environment "${1:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/.venv}" "${2:-test,analysis,hf}"
 fi

@@ -4,6 +4,7 @@
 Needs nothing but the package and its core dependencies; scripts/test_environments.sh runs it on every Python.
 """
 
+import argparse
 import os
 import tempfile
 from pathlib import Path
@@ -18,6 +19,7 @@ from mae_lm_fairseq.torture.workplace import Workplace
 
 def main() -> None:
     """Two kills in one run."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     lives.prepare_to_fork()
     with tempfile.TemporaryDirectory() as directory:
         data = lives.make_data(Path(directory, "data"))

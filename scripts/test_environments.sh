@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Installs the project from nothing, imports it, trains and resumes, on every Python that it promises to run on and that
-# this machine has, with the pinned versions, the oldest allowed torch and numpy, and the newest.
+# Installs the project, lets the doctor look at it, trains, kills and resumes, on every Python that it promises to run on
+# and that this machine has: with the pinned versions, the newest torch and numpy, and the oldest allowed ones. fairseq is
+# the pinned one everywhere, compiled once for each Python where pip keeps what it compiled.
 #
 #   scripts/test_environments.sh [DIRECTORY]        default: build/environments
 #
 # Each environment takes some minutes and, where pip's index has torch with CUDA, 8 GB; it is deleted once it worked. Prints
 # a line for each, and ends with exit code 1 where one failed. What happened is in DIRECTORY/*.log.
 set -euo pipefail
+case ${1-} in -*) awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$0" && exit ;; esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 directory=${1:-build/environments}
 mkdir -p "$directory"
@@ -14,10 +16,10 @@ mkdir -p "$directory"
 # oldest torch and numpy for each Python that the limits of setup.py leave
 declare -A oldest=([3.10]="torch==2.6.0 numpy==1.24.4" [3.11]="torch==2.6.0 numpy==1.24.4" [3.12]="torch==2.6.0 numpy==1.26.4")
 
-# versions PYTHON CHOICE: the constraints of an environment. What fairseq is built with is the same everywhere.
+# versions PYTHON CHOICE: the constraints of an environment.
 versions() {
     if [ "$2" = oldest ]; then tr ' ' '\n' <<<"${oldest[$1]}"; fi
-    grep -E '^(hydra-core|omegaconf|fairseq-fixed|Cython)==' constraints.txt
+    grep -E '^(fairseq-fixed|Cython)==' constraints.txt # Cython compiles it
 }
 
 # install PYTHON CHOICE PLACE

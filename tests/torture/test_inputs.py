@@ -21,24 +21,29 @@ BYTES = st.one_of(
 )
 
 
-@pytest.mark.parametrize(
-    ("fault", "times"),
-    [
-        (inputs.truncated_data_bins, 5),
-        (inputs.damaged_data_bins, 50),
-        (inputs.damaged_dictionaries, 20),
-        (inputs.absurd_texts, 1),
-        (inputs.truncated_checkpoints, 40),
-        (inputs.absurd_options, 15),
-        (datasets.damaged_glue, 2),
-        (datasets.damaged_squad, 20),
-        (datasets.damaged_predictions, 10),
-        (models.damaged_bundles, 10),
-        (models.absurd_checkpoints, 20),
-        (models.damaged_exports, 4),
-    ],
-    ids=lambda value: getattr(value, "__name__", None),
-)
+TRIED = [
+    (inputs.truncated_data_bins, 5),
+    (inputs.damaged_data_bins, 50),
+    (inputs.damaged_dictionaries, 20),
+    (inputs.absurd_texts, 1),
+    (inputs.truncated_checkpoints, 40),
+    (inputs.absurd_options, 15),
+    (datasets.damaged_glue, 2),
+    (datasets.damaged_squad, 20),
+    (datasets.damaged_predictions, 10),
+    (models.damaged_bundles, 10),
+    (models.absurd_checkpoints, 20),
+    (models.damaged_exports, 4),
+]
+"""Each fault, and how often."""
+
+
+def test_no_fault_is_left_out():
+    known = [fault for module in (inputs, datasets, models) for fault, *_ in module.FAULTS]
+    assert sorted(known, key=str) == sorted((fault for fault, _ in TRIED), key=str)
+
+
+@pytest.mark.parametrize(("fault", "times"), TRIED, ids=lambda value: getattr(value, "__name__", None))
 def test_every_case_ends_well(tmp_path, fault, times):
     rows = list(fault(Workplace(tmp_path / "place", ""), times))
     assert [row.losses for row in rows] == [[]] * len(rows)
