@@ -7,7 +7,6 @@ Time is that of the processor, which other work on the machine hardly changes. W
 """
 
 import argparse
-import json
 import os
 import random
 import re
@@ -21,6 +20,7 @@ import time
 from pathlib import Path
 
 from mae_lm_fairseq.arguments import output_file
+from mae_lm_fairseq.files import write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 EPOCHS, SHARDS, FACTOR = 10, 5, 20
@@ -54,14 +54,19 @@ def prepare(train: Path, valid: Path, destdir: Path, *options: object) -> tuple[
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10
 
 
-def scaling(directory: Path, megabytes: float) -> dict:
-    """Preparation of a corpus, of one ``FACTOR`` times as large, and of next to nothing, with the same tokenizer."""
+def tokenizer(directory: Path) -> list[object]:
+    """Text for validation, and a tokenizer for all that is prepared, as an option."""
+    write_text(directory / "valid.txt", 0.1, 1)
+    write_text(directory / "first.txt", 2, 2)
+    prepare(directory / "first.txt", directory / "valid.txt", directory / "first", "--vocab-size", 4000)
+    return ["--sentencepiece-model", directory / "first" / "sentencepiece.bpe.model"]
+
+
+def scaling(directory: Path, model: list[object], megabytes: float) -> dict:
+    """Preparation of a corpus, of one ``FACTOR`` times as large, and of next to nothing."""
     sizes = {"start": megabytes / 1000, "small": megabytes, "large": megabytes * FACTOR}
     for seed, (name, size) in enumerate(sizes.items()):
-        write_text(directory / f"{name}.txt", size, seed)
-    write_text(directory / "valid.txt", 0.1, 3)
-    prepare(directory / "small.txt", directory / "valid.txt", directory / "first", "--vocab-size", 4000)
-    model = ["--sentencepiece-model", directory / "first" / "sentencepiece.bpe.model"]
+        write_text(directory / f"{name}.txt", size, 3 + seed)
     rounds = []
     for _ in range(3):  # interleaved: other work on the machine strikes all
         rounds.append({})
@@ -84,10 +89,9 @@ def children(pid: int) -> list[int]:
     return [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
 
 
-def training(directory: Path) -> dict:
+def training(directory: Path, model: list[object]) -> dict:
     """The most memory of trainer and of a worker in each epoch, in bytes."""
     shards = [directory / f"shard-{number}" for number in range(SHARDS)]
-    model = ["--sentencepiece-model", directory / "first" / "sentencepiece.bpe.model"]
     for number, shard in enumerate(shards):
         write_text(directory / f"shard-{number}.txt", 0.3, 10 + number)
         prepare(directory / f"shard-{number}.txt", directory / "valid.txt", shard, *model)
@@ -116,9 +120,14 @@ def main() -> None:
     parser.add_argument("--json", required=True, type=output_file, metavar="FILE", help="where the results go")
     parser.add_argument("--megabytes", type=float, default=10, help="of the smaller corpus")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        results = {"preparation": scaling(Path(directory), options.megabytes), "training": training(Path(directory))}
-    options.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = Path(temporary)
+        model = tokenizer(directory)
+        results = {
+            "preparation": scaling(directory, model, options.megabytes),
+            "training": training(directory, model),
+        }
+    write_json(options.json, results)
     seconds, memory = results["preparation"]["cpu_seconds"], results["preparation"]["peak_bytes"]
     start, small, large = (seconds[name] for name in ("start", "small", "large"))
     times = (large - start) / (small - start)
