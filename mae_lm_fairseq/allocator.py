@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import os
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 """Of glibc's malloc.h."""
@@ -18,3 +19,14 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_MAX, 0)
         mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def keep_few_primitives() -> None:
+    """Let oneDNN keep 64 of the routines that it compiles for each shape, and not 1,024.
+
+    Batches are ragged, so next to none of them is used again in another step; but they lie between the blocks of
+    freed memory, which then do not suit the next step. Without this a tiny model in float32 grows by a quarter in ten
+    epochs, with it by 2 %, and is not slower. In bfloat16 a step needs so many that this would cost a tenth of the
+    time. What the environment says goes first; oneDNN reads it before its first routine, and not again.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")

@@ -8,7 +8,7 @@ import torch
 from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
-from ..allocator import keep_freed_memory
+from ..allocator import keep_few_primitives, keep_freed_memory
 from ..core.attention_backends import AttentionBackend, fastest_backend
 from ..core.autoencoder import MaskedAutoencoder
 from ..core.heads import ClassificationHead, SpanHead
@@ -245,6 +245,8 @@ class MAELMModel(BaseFairseqModel):
             if backend is AttentionBackend.flex:
                 raise UserError("--attention-backend flex does not train on a CPU; use eager or sdpa")
             keep_freed_memory()
+            if self.autocast is Autocast.none:
+                keep_few_primitives()
         if self.settled_on == device.type:
             return
         self.settled_on = device.type

@@ -1,6 +1,7 @@
 """The model in fairseq's registries: its architectures, its options, its outputs."""
 
 import logging
+import os
 from dataclasses import fields
 
 import pytest
@@ -214,6 +215,19 @@ def test_autocast_of_the_caller_stays(trained_on):
     _, model, _, batch = trained_on
     with torch.autocast("cpu", torch.bfloat16):
         assert model(**batch["net_input"], layout=batch["layout"])[0].dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize(("autocast", "kept"), [("none", "64"), ("bf16", None)])
+def test_few_primitives_are_kept_in_float32(data_bin, monkeypatch, autocast, kept):
+    name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+    monkeypatch.setenv(name, "7")
+    for given in ("7", None):
+        if given is None:
+            monkeypatch.delenv(name)
+        _, task, model, criterion = set_up(data_bin, "--autocast", autocast)
+        task.load_dataset("valid")
+        criterion(model.train(), batches(task, "valid")[0])
+        assert os.environ.get(name) == (given or kept)
 
 
 def test_features_of_clean_text(trained_on):

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import shutil
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,6 +55,32 @@ def test_tokens_in_are_tokens_trained_on(task_for, data_bin, tokens_per_sample, 
             trained.append(row[1:])
     assert sum(map(len, trained)) == len(expected)
     assert torch.equal(torch.cat(trained).bincount(), expected.bincount())
+
+
+def mapped_kilobytes(name):
+    """What this process has in memory of a file that it maps, by smaps' names: Rss, Anonymous, ..."""
+    _, _, entry = Path("/proc/self/smaps").read_text().partition(f"{name}\n")
+    return {key: int(size.split()[0]) for key, _, size in (line.partition(":") for line in entry.split("\n")[:16])}
+
+
+def test_processes_share_the_data_in_memory(task_for):
+    """Pages of the file, which the system has once, and no copies of a process's own."""
+    task = task_for()
+    context = multiprocessing.get_context("fork")
+    found = context.Queue()
+
+    def read_all():
+        for number in range(len(task.dataset("train"))):
+            task.dataset("train")[number]
+        found.put(mapped_kilobytes("/train.bin"))
+
+    process = context.Process(target=read_all)
+    process.start()
+    of_a_worker = found.get(timeout=60)
+    process.join()
+    for memory in (of_a_worker, mapped_kilobytes("/train.bin")):
+        assert memory["Anonymous"] == 0
+    assert of_a_worker["Rss"] > 0
 
 
 def masks_by_sample(task, epoch, workers):
