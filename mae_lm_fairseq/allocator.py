@@ -27,7 +27,7 @@ def keep_few_primitives() -> None:
     Batches are ragged, so next to none of them is used again in another step; but they lie between the blocks of
     freed memory, which then do not suit the next step. Without this a tiny model in float32 grew by 15 % from the
     second epoch to the tenth, with it by 0.5 % (``scripts/measure_resources.py``), and was not slower. In bfloat16 a
-    step needs so many that this would cost a tenth of the time. What the environment says goes first; oneDNN reads it
-    before its first routine, and not again.
+    step needs so many that this would cost over a tenth of the time. What the environment says goes first; oneDNN
+    reads it before its first routine, and not again.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
