@@ -52,7 +52,8 @@ def assert_same_training_state(a, b):
 @pytest.mark.parametrize(
     ("updates", "options"),
     [
-        (10, []),
+        # scripts/torture.py ends runs anywhere.
+        pytest.param(10, [], marks=pytest.mark.slow),
         (60, ["--update-freq", 2]),
         (60, ["--num-workers", 2, "--mask-whole-words", "--batch-size", 16]),
     ],
