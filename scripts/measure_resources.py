@@ -21,6 +21,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.arguments import output_file
 from mae_lm_fairseq.files import write_json
+from mae_lm_fairseq.torture.processes import children
 
 ROOT = Path(__file__).resolve().parent.parent
 EPOCHS, SHARDS, FACTOR = 10, 5, 20
@@ -82,11 +83,6 @@ def anonymous_memory(pid: int) -> int:
     """Bytes that a process has for itself: not files that it maps, which all share."""
     found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(found[1]) << 10 if found else 0
-
-
-def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
-    return [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
 
 
 def training(directory: Path, model: list[object]) -> dict:

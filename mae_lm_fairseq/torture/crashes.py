@@ -20,9 +20,9 @@ from fairseq import checkpoint_utils
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.criterions.masked_autoencoder_lm import MaskedAutoencoderLMCriterion
-from mae_lm_fairseq.torture.capabilities import obey_permissions
-from mae_lm_fairseq.torture.cases import damaged
+from mae_lm_fairseq.torture.damage import damaged
 from mae_lm_fairseq.torture.lives import SETTINGS, Training, difference
+from mae_lm_fairseq.torture.processes import children, obey_permissions
 from mae_lm_fairseq.torture.report import Row
 from mae_lm_fairseq.torture.workplace import Workplace
 
@@ -93,7 +93,7 @@ def killed_process(place: Workplace, times: int) -> Iterator[Row]:
         deadline = time.monotonic() + 120
         while training.saved_updates() < 5 and first.poll() is None and time.monotonic() < deadline:
             time.sleep(0.2)
-        ranks = sorted(pid for pid in _children(first.pid) if os.getpgid(pid) == pid)
+        ranks = [pid for pid in children(first.pid) if os.getpgid(pid) == pid]
         row.record(_kill_rank(place, training, first, ranks, number))
     yield row
 
@@ -125,13 +125,6 @@ def _launch(place: Workplace, training: Training, updates: int) -> subprocess.Po
     options = ["--user-dir", str(PACKAGE), "--save-dir", str(training.directory), "--max-update", str(updates)]
     output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([*program, *SETTINGS, "--num-workers", "0", *options], **output)
-
-
-def _children(pid: int) -> list[int]:
-    found = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        found += map(int, path.read_text().split())
-    return found
 
 
 # ------------------------------------------------------------------------------------------------------------- disks

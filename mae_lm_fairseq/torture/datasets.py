@@ -23,17 +23,8 @@ from mae_lm_fairseq.data.squad import read_squad
 from mae_lm_fairseq.data.tokenizer import Tokenizer, train_model
 from mae_lm_fairseq.evaluation import squad_metrics
 from mae_lm_fairseq.evaluation.glue import TASKS, Task
-from mae_lm_fairseq.torture.cases import (
-    CLEAR,
-    TEXTS,
-    WHOLE,
-    cuts,
-    damaged,
-    damaged_json,
-    outcome,
-    product_outcome,
-    quietly,
-)
+from mae_lm_fairseq.torture.damage import TEXTS, cuts, damaged, damaged_json
+from mae_lm_fairseq.torture.outcomes import CLEAR, WHOLE, outcome, product_outcome, quietly
 from mae_lm_fairseq.torture.report import Row
 from mae_lm_fairseq.torture.workplace import Workplace
 

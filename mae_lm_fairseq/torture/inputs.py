@@ -19,7 +19,8 @@ from mae_lm_fairseq.data.data_bin import DataBinWriter, check_data_bin, check_to
 from mae_lm_fairseq.data.manifest import Manifest
 from mae_lm_fairseq.data.preparation import Options, prepare
 from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.torture.cases import CLEAR, TEXTS, WHOLE, damaged, outcome
+from mae_lm_fairseq.torture.damage import TEXTS, damaged
+from mae_lm_fairseq.torture.outcomes import CLEAR, WHOLE, outcome
 from mae_lm_fairseq.torture.report import Row
 from mae_lm_fairseq.torture.workplace import Workplace
 

@@ -20,19 +20,9 @@ from mae_lm_fairseq.export.exporter import export_stock
 from mae_lm_fairseq.export.importer import import_foreign, write_import
 from mae_lm_fairseq.export.names import LM_HEAD, encoder_parts, names_of, to_theirs
 from mae_lm_fairseq.export.pretrained import CONFIG, DICTIONARY, TOKENIZER, WEIGHTS, Pretrained, read
-from mae_lm_fairseq.torture.cases import (
-    CLEAR,
-    VALUES,
-    WHOLE,
-    altered,
-    cuts,
-    damaged,
-    damaged_json,
-    outcome,
-    product_outcome,
-    quietly,
-)
+from mae_lm_fairseq.torture.damage import VALUES, altered, cuts, damaged, damaged_json
 from mae_lm_fairseq.torture.datasets import make_tokenizer
+from mae_lm_fairseq.torture.outcomes import CLEAR, WHOLE, outcome, product_outcome, quietly
 from mae_lm_fairseq.torture.report import Row
 from mae_lm_fairseq.torture.workplace import Workplace
 

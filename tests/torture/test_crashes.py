@@ -119,7 +119,7 @@ def test_permissions_hold_for_the_superuser(tmp_path):
 
 
 def _write_into(directory: Path):
-    from mae_lm_fairseq.torture.capabilities import obey_permissions
+    from mae_lm_fairseq.torture.processes import obey_permissions
 
     obey_permissions()
     try:

@@ -12,7 +12,7 @@ from mae_lm_fairseq.data.data_bin import check_data_bin
 from mae_lm_fairseq.data.manifest import Manifest
 from mae_lm_fairseq.data.text_files import LONGEST_LINE, read_chunks, sample_lines, split_lines
 from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.torture import cases, datasets, inputs, models
+from mae_lm_fairseq.torture import datasets, inputs, models, outcomes
 from mae_lm_fairseq.torture.workplace import Workplace
 
 anything = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -71,20 +71,20 @@ def test_what_is_no_good_end_is_noticed(end, expected):
     def action():
         raise end
 
-    found = cases.outcome(action)
+    found = outcomes.outcome(action)
     assert found is None if expected is None else found.startswith(expected)
 
 
 def test_what_does_not_end_is_noticed(monkeypatch):
-    monkeypatch.setattr(cases, "LONGEST_CASE_SECONDS", 0.1)
+    monkeypatch.setattr(outcomes, "LONGEST_CASE_SECONDS", 0.1)
 
     def action():
         while True:
             with contextlib.suppress(Exception):
                 time.sleep(0.01)
 
-    assert cases.outcome(action) == "Hang: still going on after 0.1 s"
-    assert cases.outcome(lambda: time.sleep(0.01)) is None
+    assert outcomes.outcome(action) == "Hang: still going on after 0.1 s"
+    assert outcomes.outcome(lambda: time.sleep(0.01)) is None
 
 
 @anything

@@ -1,15 +1,24 @@
-"""Permissions that hold for the superuser too, so that a directory can be made unwritable in a container."""
+"""What Linux knows of processes: their children, and which permissions hold for them."""
 
 import ctypes
 import os
 import struct
+from pathlib import Path
 
 _VERSION_3 = 0x20080522
 _DAC_OVERRIDE, _DAC_READ_SEARCH = 1, 2
 
 
+def children(pid: int) -> list[int]:
+    """The processes that a process has started, in the order of their numbers."""
+    lists = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))
+    return sorted(int(child) for each in lists for child in each.split())
+
+
 def obey_permissions() -> None:
-    """Gives up the right of this process to read and write whatever the permissions of files say (Linux).
+    """Gives up the right of this process to read and write whatever the permissions of files say.
+
+    The superuser has it, and so has whoever works in a container; without it a directory can be made unwritable.
 
     Raises:
         OSError: the system refuses.
