@@ -23,8 +23,9 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
 
-from mae_lm_fairseq import compat
+from mae_lm_fairseq.checkpoint_reading import read_whole
 from mae_lm_fairseq.errors import RefusedFile, UserError
+from mae_lm_fairseq.option_checks import DEFAULT_RESTORE_FILE
 from mae_lm_fairseq.patching import replaced, wrap
 
 logger = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ def convert_position(state: dict[str, Any], processes: int) -> None:
 def _is_ours_to_choose(cfg: Any, trainer: Any) -> bool:
     in_parts = trainer.is_fsdp or trainer.cfg.common.model_parallel_size > 1
     return (
-        cfg.restore_file == compat.DEFAULT_RESTORE_FILE
+        cfg.restore_file == DEFAULT_RESTORE_FILE
         and not (cfg.no_save or cfg.no_last_checkpoints or in_parts)
         and not PathManager.path_requires_pathmanager(cfg.save_dir)
     )
@@ -136,7 +137,7 @@ def _load(path: Path) -> dict[str, Any]:
 def _fault(path: Path) -> str | None:
     """What is wrong with a file, or None where it is a whole checkpoint."""
     try:
-        compat.read_whole(_load, os.fspath(path), path)
+        read_whole(_load, os.fspath(path), path)
     except RefusedFile:
         raise
     except UserError as error:

@@ -13,14 +13,11 @@ import contextlib
 import functools
 import os
 import queue
-import re
 import shutil
-import sys
 import textwrap
 import threading
 import time
 import types
-import zipfile
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,23 +27,22 @@ import numpy as np
 import torch
 from fairseq import checkpoint_utils, options, utils
 from fairseq.data import iterators
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq import PACKAGE
-from mae_lm_fairseq.errors import RefusedFile, UserError
+from mae_lm_fairseq.checkpoint_reading import allow_plain_values, read_whole
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.option_checks import check_one_copy, check_settings
 from mae_lm_fairseq.patching import first_line, replaced, wrap
-
-DEFAULT_RESTORE_FILE = "checkpoint_last.pt"
 
 
 def apply() -> None:
     """Applies every cure. A second call changes nothing."""
     restore_numpy_compat()
-    allow_plain_values_in_checkpoints()
+    allow_plain_values()
     read_checkpoints_as_data()
     send_checkpoints_to_all_processes()
     let_checkpoints_be_checked()
@@ -72,26 +68,6 @@ def restore_numpy_compat() -> None:
 # -------------------------------------------------------------------------------------------------------- reading
 
 
-def allow_plain_values_in_checkpoints() -> None:
-    """Resuming failed: since torch 2.6 ``torch.load`` takes weights only, and fairseq saves some more.
-
-    That is ``argparse.Namespace`` (the configuration of fairseq's older models) and NumPy scalars (what SciPy and
-    scikit-learn compute stays in the meters and in the best score). All of them are plain values. NumPy 1 pickles its
-    scalars as ``numpy.core...``, NumPy 2 as ``numpy._core...``; a checkpoint of either must load with both.
-    """
-    scalar = np.float64().__reduce__()[0]
-    scalar_types = (np.bool_, np.int32, np.int64, np.float16, np.float32, np.float64)
-    torch.serialization.add_safe_globals(
-        [
-            Namespace,
-            np.dtype,
-            *(type(np.dtype(scalar_type)) for scalar_type in scalar_types),
-            (scalar, "numpy.core.multiarray.scalar"),
-            (scalar, "numpy._core.multiarray.scalar"),
-        ]
-    )
-
-
 def read_checkpoints_as_data() -> None:
     """fairseq leaves it to torch, or to the environment, whether loading a checkpoint may run code in it.
 
@@ -112,47 +88,6 @@ def _load_checkpoint_as_data(load: Callable, path: str, *args, **kwargs) -> dict
 
 def _load_weights_only(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
     return read_whole(load, path, *args, **{**kwargs, "weights_only": True})
-
-
-def read_whole(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
-    """What ``load(*args, **kwargs)`` reads from the checkpoint ``path``.
-
-    Raises:
-        RefusedFile: reading it could run code.
-        UserError: it is damaged, or no checkpoint of fairseq.
-    """
-    try:
-        _check_sums(path)
-        state = load(*args, **kwargs)
-    except Exception as error:  # damage can bring about any of them
-        # torch's message is a page long, and its first line advises to switch the safety off.
-        forbidden = re.search(r"GLOBAL (\S+)", str(error))
-        if forbidden:
-            raise RefusedFile(f"refused {path}: loading it could run code, it asks for {forbidden[1]}") from error
-        known = isinstance(error, (RuntimeError, OSError))  # others tell of the unpickler, as "101" does
-        reason = textwrap.shorten(first_line(error), 200) if known else "not a file that torch.save wrote"
-        raise UserError(f"cannot read the checkpoint {path}, it is damaged or something else: {reason}") from error
-    if not isinstance(state, dict) or "model" not in state or not {"cfg", "args"} & state.keys():
-        raise UserError(f"{path} is not a checkpoint of fairseq: it has no model or no configuration")
-    return state
-
-
-def load_as_data(path: str | Path) -> dict[str, Any]:
-    """The content of a checkpoint on the CPU, as fairseq has saved it, without running anything in it.
-
-    Raises:
-        UserError: the file cannot be read, is damaged, could run code, or is not a checkpoint.
-    """
-    return _load_weights_only(torch.load, str(path), path, map_location="cpu")
-
-
-def _check_sums(path: str) -> None:
-    """torch does not look at the sums in its own files, and takes changed bytes for weights."""
-    if os.path.isfile(path) and zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as file:
-            changed = file.testzip()
-        if changed is not None:
-            raise OSError(f"{changed} in it is not what was written")
 
 
 def send_checkpoints_to_all_processes() -> None:
@@ -355,92 +290,6 @@ def _init_trainer(init: Callable, trainer: Trainer, cfg: Any, *args, **kwargs) -
     init(trainer, cfg, *args, **kwargs)
 
 
-def check_settings(cfg: Any) -> None:
-    """Refuses settings that cannot work.
-
-    Raises:
-        UserError: names the option and what to do.
-    """
-    if isinstance(cfg, Namespace):
-        cfg = convert_namespace_to_omegaconf(cfg)
-    _check_one_copy(cfg.common.user_dir)
-    _check_numbers(cfg)
-    _check_processes(cfg)
-    _check_precision(cfg)
-    _check_checkpoints_exist(cfg)
-    _check_save_dir(cfg.checkpoint)
-
-
-_LEAST = {
-    "common": {"seed": 0, "log_interval": 1},
-    "dataset": {"batch_size": 1, "max_tokens": 1, "num_workers": 0},
-    "optimization": {"lr": 0, "clip_norm": 0, "update_freq": 1, "max_update": 0},
-}
-_MOST = {"seed": 2**32 - 1}  # NumPy's generators take no larger one
-
-
-def _check_numbers(cfg: Any) -> None:
-    """Numbers out of range, which end in tracebacks of NumPy, torch and fairseq, or in training without an effect."""
-    for section, least_values in _LEAST.items():
-        for name, least in least_values.items():
-            value = cfg[section][name]
-            for number in value if OmegaConf.is_list(value) else [value]:
-                most = _MOST.get(name, sys.float_info.max)
-                if number is not None and not least <= number <= most:
-                    limits = f"from {least} to {most}" if name in _MOST else f"from {least} on"
-                    raise UserError(f"--{name.replace('_', '-')} {number} must be a number {limits}")
-
-
-def _check_processes(cfg: Any) -> None:
-    """Without a GPU, ``torchrun`` starts jobs that know nothing of each other and save to the same files.
-
-    fairseq heeds the environment that torchrun makes only where it counts more than one GPU or is told a number of
-    processes, and without a GPU it then divides by their number, zero.
-    """
-    started = int(os.environ.get("WORLD_SIZE", "1"))
-    distributed = cfg.distributed_training
-    if started == 1 or distributed.distributed_init_method is not None:
-        return
-    if distributed.distributed_world_size == 1 or not torch.cuda.is_available():
-        raise UserError(
-            f"torchrun started {started} processes, and each would train alone and overwrite the others' checkpoints: "
-            f"on a CPU start scripts/launch_cpu.py {started} -- with these arguments instead; on machines with one GPU "
-            f"each add --distributed-world-size {started}"
-        )
-
-
-def _check_precision(cfg: Any) -> None:
-    """fairseq's half precisions need a GPU: without one they crash, crawl, or are left out in silence."""
-    common = cfg.common
-    has_gpu = common.tpu or (torch.cuda.is_available() and not common.cpu)
-    autocast = getattr(cfg.model, "autocast", None) == "bf16"
-    for name in ("memory_efficient_fp16", "memory_efficient_bf16", "fp16", "bf16", "amp"):
-        option = f"--{name.replace('_', '-')}"
-        if common[name] and not has_gpu:
-            raise UserError(f"{option} needs a GPU: on a CPU use --autocast bf16 instead")
-        if common[name] and autocast:
-            raise UserError(f"{option} and --autocast bf16 are two ways to the same end: choose one")
-
-
-def _check_checkpoints_exist(cfg: Any) -> None:
-    """A checkpoint that was asked for must be there; fairseq would train from random weights instead."""
-    if cfg.distributed_training.ddp_backend == "fully_sharded":
-        return  # each process completes the file names in its own way
-    checkpoint, suffix = cfg.checkpoint, cfg.checkpoint.checkpoint_suffix or ""
-    if checkpoint.restore_file != DEFAULT_RESTORE_FILE:
-        wanted = {"--restore-file": checkpoint.restore_file.replace(".pt", f"{suffix}.pt")}
-    elif PathManager.isfile(os.path.join(checkpoint.save_dir, f"checkpoint_last{suffix}.pt")):
-        wanted = {}  # a run that goes on needs none of the files that it began from
-    else:
-        wanted = {
-            "--finetune-from-model": checkpoint.finetune_from_model,
-            "--continue-once": checkpoint.get("continue_once"),
-        }
-    for option, path in wanted.items():
-        if path is not None and not PathManager.isfile(path):
-            raise UserError(f"{option} {path}: no such file ({os.path.abspath(path)}); nothing was trained")
-
-
 def leave_the_last_word_to_the_failed_process() -> None:
     """A user's error in one of the processes that fairseq starts, one for each GPU, was followed by a traceback.
 
@@ -457,16 +306,6 @@ def _call_main_in_processes(call: Callable, *args, **kwargs) -> Any:
         if error.exit_code != 1:
             raise
         raise SystemExit(1) from error
-
-
-def _check_save_dir(checkpoint: Any) -> None:
-    """fairseq makes the directory itself, with a traceback where it cannot."""
-    if checkpoint.no_save or PathManager.path_requires_pathmanager(checkpoint.save_dir):
-        return
-    try:
-        os.makedirs(checkpoint.save_dir, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--save-dir {checkpoint.save_dir}: cannot be made: {error.strerror}") from None
 
 
 def explain_unwritable_directories() -> None:
@@ -515,31 +354,6 @@ def refuse_second_copy() -> None:
 
 def _import_user_module(import_: Callable, args: Any) -> None:
     user_dir = getattr(args, "user_dir", None)
-    _check_one_copy(user_dir)
+    check_one_copy(user_dir)
     if user_dir is None or Path(user_dir).resolve() != PACKAGE.resolve():
         import_(args)
-
-
-def _check_one_copy(user_dir: str | None) -> None:
-    """Stops when ``--user-dir`` names one copy of this package and Python has or would find another."""
-    if user_dir is None or not os.path.isdir(user_dir):
-        return
-    given, ours = Path(user_dir).resolve(), PACKAGE.resolve()
-    if given.name != ours.name and given != ours:
-        return
-    others = [copy for copy in (ours, *_importable_copies()) if copy != given]
-    if others:
-        raise UserError(
-            f"two of the name {PACKAGE.name}: --user-dir gives {given}, and Python finds {others[0]}; uninstall or "
-            "rename one of them, and give the other to --user-dir"
-        )
-
-
-def _importable_copies() -> Iterator[Path]:
-    """Every place where Python would find a package or a module of our name, if it were not for the others."""
-    for finder in sys.meta_path:
-        for entry in sys.path:
-            spec = finder.find_spec(PACKAGE.name, [entry])
-            if spec is not None and spec.origin is not None:
-                origin = Path(spec.origin).resolve()
-                yield origin.parent if spec.submodule_search_locations else origin

@@ -23,7 +23,7 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq_cli.train import main as train
 from omegaconf import DictConfig
 
-from mae_lm_fairseq import compat
+from mae_lm_fairseq import option_checks
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments.runner import signals_as_errors
 
@@ -48,7 +48,7 @@ def launch(processes: int, arguments: list[str]) -> None:
     _check(processes, arguments)
     with signals_as_errors(), tempfile.TemporaryDirectory() as directory:
         cfg = configuration(processes, arguments, os.path.join(directory, "rendezvous"))
-        compat.check_settings(cfg)
+        option_checks.check_settings(cfg)
         _share_the_machine(processes)
         _run(processes, cfg)
 

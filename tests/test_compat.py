@@ -22,7 +22,7 @@ from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 
-from mae_lm_fairseq import compat
+from mae_lm_fairseq import PACKAGE, compat, option_checks
 from mae_lm_fairseq.errors import UserError
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # hydra's, some for each configuration
@@ -306,7 +306,7 @@ class TestSettings:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         cfg = config("--bf16")
         cfg = OmegaConf.create({"common": cfg.common, "model": {"autocast": "bf16"}})
-        assert "--bf16 and --autocast bf16" in refusal(compat._check_precision, cfg)
+        assert "--bf16 and --autocast bf16" in refusal(option_checks._check_precision, cfg)
 
     @pytest.mark.parametrize(
         ("option", "value"),
@@ -330,16 +330,16 @@ class TestSettings:
 
     def test_half_precision_with_gpu(self, monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        compat.check_settings(config("--bf16"))
+        option_checks.check_settings(config("--bf16"))
         with pytest.raises(UserError):
-            compat.check_settings(config("--bf16", "--cpu"))
+            option_checks.check_settings(config("--bf16", "--cpu"))
 
     @pytest.mark.parametrize("options", [[], ["--distributed-world-size", "2"]])
     def test_torchrun_without_a_gpu(self, monkeypatch, tmp_path, options):
         """fairseq would train twice, or divide by the number of GPUs."""
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         cfg = config(*options, "--cpu", "--save-dir", tmp_path / "run")
-        compat.check_settings(cfg)
+        option_checks.check_settings(cfg)
         for name, value in {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}.items():
             monkeypatch.setenv(name, value)
         started = []
@@ -347,16 +347,16 @@ class TestSettings:
         assert message.startswith("error: torchrun started 2 processes")
         assert not started
         cfg.distributed_training.distributed_init_method = "env://"
-        compat.check_settings(cfg)
+        option_checks.check_settings(cfg)
 
     def test_torchrun_with_one_gpu_on_each_machine(self, monkeypatch, tmp_path):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setenv("WORLD_SIZE", "2")
         options = ["--save-dir", tmp_path / "run"]
         assert "add --distributed-world-size 2" in refusal(
-            compat.check_settings, config(*options, "--distributed-world-size", "1")
+            option_checks.check_settings, config(*options, "--distributed-world-size", "1")
         )
-        compat.check_settings(config(*options, "--distributed-world-size", "2"))
+        option_checks.check_settings(config(*options, "--distributed-world-size", "2"))
 
     @pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model", "--continue-once"])
     def test_checkpoint_that_does_not_exist(self, tmp_path, option):
@@ -365,17 +365,17 @@ class TestSettings:
         assert message.startswith(f"error: {option} {missing}: no such file")
         assert not started
         missing.touch()
-        compat.check_settings(config(option, missing, *save_dir))
+        option_checks.check_settings(config(option, missing, *save_dir))
 
     def test_run_that_goes_on_needs_no_start(self, tmp_path):
         (tmp_path / "checkpoint_last.pt").touch()
-        compat.check_settings(config("--finetune-from-model", tmp_path / "missing.pt", "--save-dir", tmp_path))
+        option_checks.check_settings(config("--finetune-from-model", tmp_path / "missing.pt", "--save-dir", tmp_path))
 
     def test_names_with_a_suffix(self, tmp_path):
         arguments = ["--restore-file", tmp_path / "pretrained.pt", "--checkpoint-suffix", "_half"]
-        assert "pretrained_half.pt" in refusal(compat.check_settings, config(*arguments))
+        assert "pretrained_half.pt" in refusal(option_checks.check_settings, config(*arguments))
         (tmp_path / "pretrained_half.pt").touch()
-        compat.check_settings(config(*arguments))
+        option_checks.check_settings(config(*arguments))
 
     @pytest.mark.parametrize(("code", "expected"), [(1, SystemExit), (3, torch.multiprocessing.ProcessExitedException)])
     def test_error_in_a_started_process(self, capfd, code, expected):
@@ -462,7 +462,7 @@ class TestTraining:
             "cli_main()\n"
         )
         saving = ["--save-dir", trained.parent, "--max-update", "2", "--cpu"]
-        done = run_cli(["python", script, data_bin, *SETTINGS, *saving], env={"PYTHONPATH": str(compat.PACKAGE.parent)})
+        done = run_cli(["python", script, data_bin, *SETTINGS, *saving], env={"PYTHONPATH": str(PACKAGE.parent)})
         weights = len(torch.load(trained)["model"])
         assert complaint(done) == f"error: {trained} has {weights} weights, {{}}"
 
@@ -488,5 +488,5 @@ next(iter(BufferedIterator(10, Batches())))
 def test_a_run_that_stops_while_batches_are_loaded_ends_well(run_cli, tmp_path):
     script = tmp_path / "stop.py"
     script.write_text(LOADING_AHEAD)
-    done = run_cli(["python", script], env={"PYTHONPATH": str(compat.PACKAGE.parent)})
+    done = run_cli(["python", script], env={"PYTHONPATH": str(PACKAGE.parent)})
     assert done.returncode == 0, done.stderr  # without the cure it is -6

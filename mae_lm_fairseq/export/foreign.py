@@ -16,6 +16,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from ..checkpoint_reading import load_as_data
 from ..data.dictionary import read_symbols
 from ..data.tokenizer import MASK, SPECIALS, Tokenizer
 from ..errors import UserError
@@ -168,8 +169,6 @@ def _sentencepiece(directory: Path, symbols: tuple[str, ...]) -> bytes | None:
 
 def read_fairseq(path: Path, data_bin: Path) -> Foreign:
     """A checkpoint of fairseq's RoBERTa, with the dictionary in a directory."""
-    from ..compat import load_as_data
-
     state = load_as_data(path)
     options = _options(state)
     if options.get("activation_fn", "gelu") != "gelu":

@@ -13,6 +13,7 @@ import safetensors
 import torch
 from torch import Tensor, nn
 
+from mae_lm_fairseq.checkpoint_reading import load_as_data
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig
 from mae_lm_fairseq.data.data_bin import check_dictionary, dictionary_fingerprint
@@ -93,9 +94,6 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
     Raises:
         UserError: one of the files is missing, damaged, could run code, or does not belong to the others.
     """
-    # Here, because a bundle can be read where fairseq is not installed.
-    from mae_lm_fairseq.compat import load_as_data
-
     if data_bin is None:
         raise UserError(f"{path} is no bundle: name the data-bin with its dict.txt and {TOKENIZER}, too")
     state = load_as_data(path)

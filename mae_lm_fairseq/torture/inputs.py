@@ -14,7 +14,7 @@ from fairseq import checkpoint_utils, options, tasks
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-from mae_lm_fairseq import compat
+from mae_lm_fairseq import option_checks
 from mae_lm_fairseq.data.data_bin import DataBinWriter, check_data_bin, check_token_range
 from mae_lm_fairseq.data.manifest import Manifest
 from mae_lm_fairseq.data.preparation import Options, prepare
@@ -233,7 +233,7 @@ def _parse(data: str, *arguments: str):
 
 def _set_up(data: str, *arguments: str) -> None:
     cfg = _parse(data, "--save-dir", f"{data}/saved", *arguments)
-    compat.check_settings(cfg)
+    option_checks.check_settings(cfg)
     task = tasks.setup_task(cfg.task)
     model = task.build_model(cfg.model)
     task.load_dataset("train")
