@@ -47,16 +47,25 @@ def read_whole(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
         _check_sums(path)
         state = load(*args, **kwargs)
     except Exception as error:  # damage can bring about any of them
-        # torch's message is a page long, and its first line advises to switch the safety off.
-        forbidden = re.search(r"GLOBAL (\S+)", str(error))
-        if forbidden:
-            raise RefusedFile(f"refused {path}: loading it could run code, it asks for {forbidden[1]}") from error
+        refuse_code(path, error)
         known = isinstance(error, (RuntimeError, OSError))  # others tell of the unpickler, as "101" does
         reason = textwrap.shorten(first_line(error), 200) if known else "not a file that torch.save wrote"
         raise UserError(f"cannot read the checkpoint {path}, it is damaged or something else: {reason}") from error
     if not isinstance(state, dict) or "model" not in state or not {"cfg", "args"} & state.keys():
         raise UserError(f"{path} is not a checkpoint of fairseq: it has no model or no configuration")
     return state
+
+
+def refuse_code(path: str | Path, error: Exception) -> None:
+    """Says so where torch's ``error`` is that a pickle asks for more than plain values.
+
+    Raises:
+        RefusedFile: it is.
+    """
+    # torch's message is a page long, and its first line advises to switch the safety off.
+    forbidden = re.search(r"GLOBAL (\S+)", str(error))
+    if forbidden:
+        raise RefusedFile(f"refused {path}: loading it could run code, it asks for {forbidden[1]}") from error
 
 
 def load_as_data(path: str | Path) -> dict[str, Any]:

@@ -55,7 +55,10 @@ def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Any, **kwargs) ->
         ) from error
 
 
-def _load_with_position(load: Callable, trainer: Trainer, *args, **kwargs) -> Any:
+def _load_with_position(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
+    cfg = trainer.cfg.checkpoint
+    if cfg.reset_dataloader or filename == cfg.finetune_from_model:  # the first epoch begins
+        return load(trainer, filename, *args, **kwargs)
     read = checkpoint_utils.load_checkpoint_to_cpu
 
     def read_and_convert(*args, **kwargs) -> dict[str, Any]:
@@ -64,7 +67,7 @@ def _load_with_position(load: Callable, trainer: Trainer, *args, **kwargs) -> An
         return state
 
     with replaced(checkpoint_utils, "load_checkpoint_to_cpu", read_and_convert):
-        return load(trainer, *args, **kwargs)
+        return load(trainer, filename, *args, **kwargs)
 
 
 def convert_position(state: dict[str, Any], processes: int) -> None:

@@ -83,7 +83,8 @@ def _load_checkpoint_as_data(load: Callable, path: str, *args, **kwargs) -> dict
         try:
             return load(path, *args, **kwargs)
         except (KeyError, IndexError, TypeError, AttributeError) as error:  # what fairseq expects of older ones
-            raise UserError(f"{path} is not a checkpoint of fairseq: it has no {error}") from error
+            lack = f"it has no {error}" if isinstance(error, KeyError) else "its parts are not what they should be"
+            raise UserError(f"{path} is not a checkpoint of fairseq: {lack}") from error
 
 
 def _load_weights_only(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 fairseq would ignore them, or die of them much later. :mod:`compat` makes its commands and its trainer ask.
 """
 
+import ast
+import math
 import os
 import sys
 from argparse import Namespace
@@ -31,16 +33,17 @@ def check_settings(cfg: Any) -> None:
         cfg = convert_namespace_to_omegaconf(cfg)
     check_one_copy(cfg.common.user_dir)
     _check_numbers(cfg)
+    _check_betas(cfg.optimizer)
     _check_processes(cfg)
     _check_precision(cfg)
     _check_checkpoints_exist(cfg)
-    _check_save_dir(cfg.checkpoint)
 
 
 _LEAST = {
     "common": {"seed": 0, "log_interval": 1},
     "dataset": {"batch_size": 1, "max_tokens": 1, "num_workers": 0},
     "optimization": {"lr": 0, "clip_norm": 0, "update_freq": 1, "max_update": 0},
+    "optimizer": {"adam_eps": 0, "weight_decay": 0},
 }
 _MOST = {"seed": 2**32 - 1}  # NumPy's generators take no larger one
 
@@ -49,12 +52,33 @@ def _check_numbers(cfg: Any) -> None:
     """Numbers out of range, which end in tracebacks of NumPy, torch and fairseq, or in training without an effect."""
     for section, least_values in _LEAST.items():
         for name, least in least_values.items():
-            value = cfg[section][name]
+            value = getattr(cfg[section], name, None)
             for number in value if OmegaConf.is_list(value) else [value]:
                 most = _MOST.get(name, sys.float_info.max)
                 if number is not None and not least <= number <= most:
                     limits = f"from {least} to {most}" if name in _MOST else f"from {least} on"
                     raise UserError(f"--{name.replace('_', '-')} {number} must be a number {limits}")
+
+
+def _check_betas(optimizer: Any) -> None:
+    """fairseq's ``adam`` takes them as they are, and fails in the first update."""
+    if getattr(optimizer, "adam_betas", None) is not None:
+        pair_of_betas(optimizer.adam_betas)
+
+
+def pair_of_betas(given: Any) -> tuple[float, float]:
+    """Adam's two averages, from a string as on the command line, or from a list as in YAML.
+
+    Raises:
+        UserError: they are something else.
+    """
+    try:
+        first, second = map(float, ast.literal_eval(given) if isinstance(given, str) else given)
+    except (ValueError, TypeError, SyntaxError):
+        first = second = math.nan
+    if not (0 <= first < 1 and 0 <= second < 1):
+        raise UserError(f"--adam-betas {given}: give two numbers from 0 to below 1, such as '(0.9, 0.98)'")
+    return first, second
 
 
 def _check_processes(cfg: Any) -> None:
@@ -105,16 +129,6 @@ def _check_checkpoints_exist(cfg: Any) -> None:
     for option, path in wanted.items():
         if path is not None and not PathManager.isfile(path):
             raise UserError(f"{option} {path}: no such file ({os.path.abspath(path)}); nothing was trained")
-
-
-def _check_save_dir(checkpoint: Any) -> None:
-    """fairseq makes the directory itself, with a traceback where it cannot."""
-    if checkpoint.no_save or PathManager.path_requires_pathmanager(checkpoint.save_dir):
-        return
-    try:
-        os.makedirs(checkpoint.save_dir, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--save-dir {checkpoint.save_dir}: cannot be made: {error.strerror}") from None
 
 
 def check_one_copy(user_dir: str | None) -> None:

@@ -12,7 +12,7 @@ import json
 import logging
 from pathlib import Path
 
-from mae_lm_fairseq.arguments import output_file
+from mae_lm_fairseq.arguments import output_file, positive
 from mae_lm_fairseq.benchmarks.data_pipeline import measure_pipeline
 
 
@@ -23,7 +23,7 @@ def main():
         "data_bin", type=Path, metavar="DATA_BIN", help="a data directory of preprocess/pretrain/prepare.py"
     )
     parser.add_argument("--tokens-per-sample", type=int, default=512, metavar="N", help="default: 512")
-    parser.add_argument("--batches", type=int, default=50, metavar="N", help="batches of 32 samples (default: 50)")
+    parser.add_argument("--batches", type=positive, default=50, metavar="N", help="batches of 32 samples (default: 50)")
     parser.add_argument(
         "--peak-tflops", type=float, default=989, metavar="F", help="of the GPU (default: an H100's, bf16)"
     )

@@ -10,7 +10,7 @@ import json
 import logging
 import statistics
 
-from mae_lm_fairseq.arguments import output_file
+from mae_lm_fairseq.arguments import output_file, positive
 from mae_lm_fairseq.benchmarks.features import measure
 from mae_lm_fairseq.core.config import SIZES
 
@@ -20,8 +20,8 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=SIZES, default="small", help="of the encoder (default: %(default)s)")
     parser.add_argument("--no-bias", action="store_true", help="without relative positions, beside RobertaModel")
-    parser.add_argument("--sentences", type=int, default=1000, metavar="N", help="default: %(default)s")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="default: %(default)s")
+    parser.add_argument("--sentences", type=positive, default=1000, metavar="N", help="default: %(default)s")
+    parser.add_argument("--rounds", type=positive, default=5, metavar="N", help="default: %(default)s")
     parser.add_argument("--json", type=output_file, metavar="FILE", help="where the figures go")
     return parser
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import sentencepiece
 
-from mae_lm_fairseq.arguments import output_file
+from mae_lm_fairseq.arguments import output_file, positive
 from mae_lm_fairseq.data.data_bin import check_data_bin
 from mae_lm_fairseq.data.tokenizer import Tokenizer
 
@@ -82,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--train", type=Path, required=True, metavar="FILE", help="plain text")
     parser.add_argument("--valid", type=Path, required=True, metavar="FILE", help="plain text")
     parser.add_argument("--sentencepiece-model", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs of each (default: %(default)s)")
+    parser.add_argument("--repeats", type=positive, default=3, metavar="N", help="runs of each (default: %(default)s)")
     parser.add_argument("--json", type=output_file, required=True, metavar="FILE", help="where the figures go")
     return parser
 

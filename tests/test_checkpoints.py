@@ -3,12 +3,13 @@
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from fairseq import checkpoint_utils
 
-from mae_lm_fairseq.checkpoints import convert_position, restore_last, saved_updates
+from mae_lm_fairseq.checkpoints import _load_with_position, convert_position, restore_last, saved_updates
 from mae_lm_fairseq.errors import RefusedFile, UserError
 
 
@@ -153,3 +154,18 @@ def test_the_position_in_the_epoch_fits_another_number_of_processes(before, iter
     }
     convert_position(state, now)
     assert state["extra_state"]["train_iterator"] == {"epoch": 2, "iterations_in_epoch": expected}
+
+
+@pytest.mark.parametrize(
+    ("settings", "converts"),
+    [({}, True), ({"finetune_from_model": "a.pt"}, False), ({"reset_dataloader": True}, False)],
+)
+def test_where_an_epoch_begins_there_is_no_position_to_fit(settings, converts):
+    cfg = SimpleNamespace(
+        checkpoint=SimpleNamespace(**{"finetune_from_model": None, "reset_dataloader": False} | settings)
+    )
+    read = checkpoint_utils.load_checkpoint_to_cpu
+    replaced = _load_with_position(
+        lambda *_: checkpoint_utils.load_checkpoint_to_cpu is not read, SimpleNamespace(cfg=cfg), "a.pt"
+    )
+    assert replaced is converts

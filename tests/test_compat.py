@@ -324,6 +324,7 @@ class TestSettings:
             ),
             *(("--clip-norm", "nan"), ("--clip-norm", "inf"), ("--clip-norm", "-0.5")),
             *(("--update-freq", "0"), ("--log-interval", "0"), ("--max-update", "-1")),
+            *(("--adam-betas", "0.9"), ("--adam-betas", "(2, 3)"), ("--adam-eps", "nan"), ("--weight-decay", "-1")),
         ],
     )
     def test_numbers_out_of_range(self, option, value):
@@ -331,6 +332,13 @@ class TestSettings:
         message = refusal(distributed_utils.call_main, config(option, value), started.append)
         assert message.startswith(f"error: {option} {value}")
         assert not started
+
+    def test_a_check_leaves_nothing_behind(self, tmp_path, monkeypatch):
+        """fairseq-validate has a --save-dir, too, where it saves nothing."""
+        cfg = config()
+        monkeypatch.chdir(tmp_path)
+        option_checks.check_settings(cfg)
+        assert not list(tmp_path.iterdir())
 
     def test_half_precision_with_gpu(self, monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

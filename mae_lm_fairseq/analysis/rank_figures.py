@@ -93,9 +93,9 @@ def plot_outside(path: Path, models: Sequence[dict[str, Any]]) -> None:
     """
 
     def rows(model: dict[str, Any], kind: str) -> list[dict]:
-        names = {"excess": "excess", "excess_low": "excess_low", "excess_high": "excess_high"}
+        names = ("excess", "excess_low", "excess_high")
         return [
-            {"layer": row["layer"]} | {name: 100 * row[source] for name, source in names.items()}
+            {"layer": row["layer"]} | {name: 100 * row[name] for name in names}
             for row in model["outside"]
             if row["input"] == kind
         ]

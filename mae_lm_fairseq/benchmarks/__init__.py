@@ -1,1 +1,1 @@
-"""Training speed of this package and of its peers: everything behind scripts/benchmark.py."""
+"""Speed of this package and of its peers: everything behind the scripts called benchmark."""

@@ -121,7 +121,7 @@ class MaskedAutoencoderConfig:
     )
     max_positions: int = _knob(512, "longest sample in tokens, <s> and </s> included")
     relative_buckets: int = _knob(32, "buckets of the encoder's T5 relative position bias; 0 for no such bias")
-    relative_max_distance: int = _knob(128, "distance from which on all tokens share the last bucket")
+    relative_max_distance: int = _knob(128, "distance at which the buckets end; all farther tokens share the last")
     decoder_relative_buckets: int = _knob(0, "buckets of the decoder's own such bias; 0 for none")
     relative_bias_init: RelativeBiasInit = _knob(
         RelativeBiasInit.normal,
@@ -138,7 +138,7 @@ class MaskedAutoencoderConfig:
             self._require(getattr(self, name) is None or getattr(self, name) > 0, name, "must be at least 1")
         for name, most in _MOST.items():
             self._require((getattr(self, name) or 0) <= most, name, f"must be at most {most:,}")
-        self._require(self.max_positions > 1, "max_positions", "must be at least 2")
+        self._require(self.max_positions > 2, "max_positions", "must be at least 3")
         self._require(self.decoder_layers >= 0, "decoder_layers", "must not be negative")
         self._require(self.init_std > 0, "init_std", "must be positive")
         for name in ("dropout", "attention_dropout", "decoder_dropout"):

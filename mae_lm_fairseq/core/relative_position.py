@@ -20,7 +20,7 @@ def relative_position_bucket(offset: Tensor, buckets: int, max_distance: int) ->
     Args:
         offset: int64 tensor, position of the key minus position of the query.
         buckets: number of buckets, a multiple of 4.
-        max_distance: distance from which on the last bucket is used.
+        max_distance: distance at which the logarithmic buckets end.
     """
     half = buckets // 2
     exact = half // 2

@@ -19,6 +19,8 @@ from mae_lm_fairseq.files import new_directory
 logger = logging.getLogger(__name__)
 
 BOOKS = "glue.json"
+SHORTEST_PAIR = 6
+"""Tokens: one of each sentence, ``<s>`` and three times ``</s>``."""
 
 
 def prepare(
@@ -43,6 +45,8 @@ def prepare(
     Raises:
         UserError: nothing was written; the message says why.
     """
+    if max_positions < SHORTEST_PAIR:
+        raise UserError(f"--max-positions {max_positions} must be at least {SHORTEST_PAIR}")
     with new_directory(destdir) as directory:
         sets = {split: read_split(task, glue_dir, official) for split, official in task.splits.items()}
         for split, rows in sets.items():

@@ -17,6 +17,8 @@ from .offsets import encode_with_spans
 from .squad import Paragraph, Question
 from .tokenizer import BOS, EOS, PAD, Tokenizer
 
+TOKENS_PER_SAMPLE, DOC_STRIDE = 384, 128
+"""BERT's and RoBERTa's longest sample, and the step in which longer contexts go on."""
 MAX_QUESTION = 64
 """Longer questions are cut, as in BERT's recipe (Devlin et al., 2019)."""
 SPECIAL_TOKENS = 4

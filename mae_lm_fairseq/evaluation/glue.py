@@ -191,7 +191,7 @@ def score(task: Task, predicted: np.ndarray, true: np.ndarray) -> dict[str, floa
     return {name: 100 * float(METRICS[name](predicted, true)) for name in task.metrics}
 
 
-def task_score(task: Task, metrics: Mapping[str, float]) -> float:
+def task_score(metrics: Mapping[str, float]) -> float:
     """One number for a task: the mean of its metrics, those of both development sets for MNLI."""
     return math.fsum(metrics.values()) / len(metrics)
 

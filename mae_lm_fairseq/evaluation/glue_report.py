@@ -63,14 +63,21 @@ def read_results(directory: Path) -> list[dict]:
     """What fine-tuning left in a directory, or in those right below it.
 
     Raises:
-        UserError: nothing is there.
+        UserError: nothing is there, or it is damaged.
     """
     found = [path for path in (directory / "results.json", *sorted(directory.glob("*/results.json"))) if path.exists()]
-    results = [json.loads(path.read_text(encoding="utf-8")) for path in found]
-    results = [result for result in results if result.get("task") in COLUMNS]
+    results = [result for result in map(_read, found) if result.get("task") in COLUMNS]
     if not results:
         raise UserError(f"{directory}: no results.json of scripts/finetune_glue.py or finetune_squad.py in it")
     return results
+
+
+def _read(path: Path) -> dict:
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise UserError(f"{path} is damaged: it is no JSON") from None
+    return result if isinstance(result, dict) else {}
 
 
 def tasks_of(table: Table) -> list[str]:
@@ -156,7 +163,10 @@ def main(argv: list[str] | None = None):
     # Among fairseq's imports is one that makes the root logger print everything.
     logging.basicConfig(level=logging.WARNING, force=True)
     table = read_table(options.results)
-    options.out.mkdir(parents=True, exist_ok=True)
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {options.out}: cannot be made: {error.strerror}") from None
     text = markdown(table)
     write_text(options.out / "glue.md", text)
     scores = {

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,6 @@ def summarise(values: Sequence[float]) -> Summary:
     values = [float(value) for value in values]
     std = statistics.stdev(values) if len(values) > 1 else None
     return Summary(statistics.median(values), statistics.fmean(values), std, values)
-
-
-def as_json(summaries: dict[str, Summary]) -> dict[str, dict]:
-    """Summaries by metric, for a result file."""
-    return {name: asdict(summary) for name, summary in summaries.items()}
 
 
 @dataclass(frozen=True)

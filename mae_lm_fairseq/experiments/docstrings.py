@@ -4,7 +4,6 @@ Nothing is imported: the sources are parsed with :mod:`ast`. A module becomes on
 documents are separated by a blank line, which is what ``preprocess/pretrain/prepare.py`` reads.
 """
 
-import argparse
 import ast
 import importlib.util
 import inspect
@@ -225,19 +224,3 @@ def _read(sources: list[tuple[str, Path]], processes: int) -> Iterator[tuple[str
         progress = progress_bar(results, desc="reading docstrings", total=len(sources), unit=" files")
         for (module, _), texts in zip(sources, progress, strict=True):
             yield module, texts
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command."""
-    parser = argparse.ArgumentParser(description="Write the docstrings of installed packages as prose.")
-    parser.add_argument("--train", type=Path, required=True, help="where the training text goes")
-    parser.add_argument("--valid", type=Path, required=True, help="where the validation text goes")
-    parser.add_argument("--packages", nargs="+", default=PACKAGES, help=f"packages to read (default: {PACKAGES})")
-    parser.add_argument("--processes", type=int, default=2, help="files parsed at a time")
-    options = parser.parse_args(arguments)
-    counts = write_corpus(options.train, options.valid, options.packages, options.processes)
-    print("  ".join(f"{name} {count:,}" for name, count in counts.items()))
-
-
-if __name__ == "__main__":
-    main()

@@ -108,7 +108,7 @@ def find_origin(checkpoint: Path | None, architecture: str | None) -> Origin:
     return read_checkpoint(checkpoint)
 
 
-def settings_for(origin: Origin, updates: int, batch_size: int, metric: str, maximize: bool = True) -> Settings:
+def settings_for(origin: Origin, updates: int, batch_size: int) -> Settings:
     """fairseq's options for fine-tuning but for task, criterion, learning rate and seed.
 
     Dropout, weight decay, Adam and the shape of the schedule are those of RoBERTa (Liu et al. 2019, arXiv 1907.11692,
@@ -118,8 +118,6 @@ def settings_for(origin: Origin, updates: int, batch_size: int, metric: str, max
         origin: where it starts.
         updates: in all; the first 6 % warm up.
         batch_size: samples in an update.
-        metric: of validation, which chooses the best checkpoint.
-        maximize: whether higher is better.
     """
     start = {"finetune_from_model": origin.checkpoint} if origin.checkpoint else {}
     return {
@@ -141,8 +139,6 @@ def settings_for(origin: Origin, updates: int, batch_size: int, metric: str, max
         },
         "checkpoint": {
             **start,
-            "best_checkpoint_metric": metric,
-            **({"maximize_best_checkpoint_metric": True} if maximize else {}),
             "no_epoch_checkpoints": True,
             "save_interval_updates": 2000,
             "keep_interval_updates": 1,

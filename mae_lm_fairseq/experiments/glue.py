@@ -132,7 +132,8 @@ def make_sweep(options: Options, origin: Origin, data: Path, books: dict) -> Swe
     task = options.task
     updates = task.epochs * math.ceil(books["splits"]["train"]["rows"] / task.batch_size)
     metric, reports = SELECTION[task.metrics]
-    chosen: Settings = settings_for(origin, min(updates, options.max_updates or updates), task.batch_size, metric)
+    chosen: Settings = settings_for(origin, min(updates, options.max_updates or updates), task.batch_size)
+    chosen["checkpoint"] |= {"best_checkpoint_metric": metric, "maximize_best_checkpoint_metric": True}
     chosen["task"] |= {"_name": "sentence_prediction", "num_classes": task.num_classes}
     chosen["task"] |= {"init_token": 0, "separator_token": 2}
     chosen["criterion"] |= {"_name": "sentence_prediction", "classification_head_name": task.name, **reports}
@@ -163,7 +164,7 @@ def evaluate(task: Task, checkpoint: Path, data: Path) -> dict[str, float]:
             true = prediction.targets(fairseq_task, split) * (SCORE_RANGE if task.is_regression else 1)
             suffix = "_mismatched" if official.endswith("mismatched") else ""
             metrics |= {name + suffix: value for name, value in score(task, predicted, true).items()}
-    return {**metrics, "score": task_score(task, metrics)}
+    return {**metrics, "score": task_score(metrics)}
 
 
 def write_predictions(task: Task, run: Run, data: Path, out: Path):

@@ -13,7 +13,7 @@ from mae_lm_fairseq.core.config import SIZES, MaskedAutoencoderConfig, preset_va
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments import inspection
 from mae_lm_fairseq.experiments.pretraining import training_command
-from mae_lm_fairseq.experiments.runner import Run, run_all, updates_done
+from mae_lm_fairseq.experiments.runner import Run, claim, run_all, updates_done
 from mae_lm_fairseq.experiments.training_log import seconds_per_update
 from mae_lm_fairseq.experiments.versions import versions
 from mae_lm_fairseq.files import write_json, write_text
@@ -139,8 +139,9 @@ def compare(
         The rows of ``table.json``.
 
     Raises:
-        UserError: a run failed, or ``out`` holds runs of other commands.
+        UserError: a run failed, or ``out`` holds runs of other commands, or cannot be written.
     """
+    claim(out, {"title": title, "updates": updates})
     runs = [_run(variant, data, updates, out) for variant in variants]
     results = run_all(runs, jobs=jobs, threads=threads)
     rows = [asdict(variant) | result for variant, result in zip(variants, results, strict=True)]

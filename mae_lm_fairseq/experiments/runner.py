@@ -99,10 +99,14 @@ def claim(out: Path, options: dict[str, Any]):
     try:
         out.mkdir(parents=True, exist_ok=True)
         before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else options
+        if not isinstance(before, dict):
+            raise ValueError
         differing = sorted(key for key in options.keys() | before.keys() if options.get(key) != before.get(key))
         if differing:
             raise UserError(f"{out} holds results of another {', '.join(differing)} ({path}); choose another --out")
         write_json(path, options)
+    except ValueError:
+        raise UserError(f"{path} is damaged; remove it if {out} holds results of these options") from None
     except OSError as error:
         raise UserError(f"--out {out}: cannot write there: {error.strerror}") from None
 
@@ -111,7 +115,10 @@ def _is_done(run: Run) -> bool:
     if read_result(run) is None:
         return False
     if json.loads(run.result.read_text(encoding="utf-8"))["command"] != list(run.command):
-        raise UserError(f"{run.result} is the result of another command; remove it or choose another directory")
+        raise UserError(
+            f"{run.result} is the result of another command; remove {run.result.parent}, with its checkpoints, or "
+            "choose another directory"
+        )
     print(f"{run.name}: done before, reusing {run.result}")
     return True
 

@@ -177,7 +177,7 @@ def make_sweep(options: Options, origin: Origin, length: int, windows: int) -> S
     usual = recipe(origin.model["_name"])
     updates = usual.epochs * math.ceil(windows / usual.batch_size)
     updates = min(updates, options.max_updates or updates)
-    chosen: Settings = settings_for(origin, updates, usual.batch_size, "loss", maximize=False)
+    chosen: Settings = settings_for(origin, updates, usual.batch_size)
     chosen["task"] = {
         "_name": "question_answering",
         "train_file": options.train.resolve(),

@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from ..checkpoint_reading import load_as_data
+from ..checkpoint_reading import load_as_data, refuse_code
 from ..data.dictionary import read_symbols
 from ..data.tokenizer import MASK, SPECIALS, Tokenizer
 from ..errors import UserError
@@ -114,9 +114,7 @@ def _read_weights(directory: Path) -> dict[str, Tensor]:
     except (UserError, MemoryError):
         raise
     except Exception as error:  # damage can bring about any of them
-        # torch's message is a page long, and advises to switch the safety off.
-        if forbidden := re.search(r"GLOBAL (\S+)", str(error)):
-            raise UserError(f"refused {path}: loading it could run code, it asks for {forbidden[1]}") from None
+        refuse_code(path, error)
         raise UserError(f"{path}: cannot be read, it is damaged or something else") from None
 
 

@@ -83,7 +83,7 @@ def _card(
 ) -> str:
     about = pretrained.about
     name = about.get("architecture") or "unknown"
-    preset = _PRESETS.get(ARCHITECTURES.get(name, ("",))[0], "")
+    preset = _PRESETS[ARCHITECTURES[name][0]] if name in ARCHITECTURES else ""
     facts = {
         "class": f"`{architecture}`, float32",
         "architecture in pretraining": f"`{name}` {preset}".rstrip(),

@@ -1,6 +1,7 @@
 """From pretraining to fine-tuning: which weights are taken over, which stay behind, which start fresh."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from fairseq.tasks import FairseqTask
@@ -15,6 +16,7 @@ logger = logging.getLogger(__name__)
 
 # What two networks with the same weights can compute differently.
 _NOT_IN_THE_WEIGHTS = ("encoder_attention_heads", "relative_max_distance")
+_OF_THE_DECODER = "decoder_attention_heads"
 
 
 def predicts_masked_tokens(task: FairseqTask) -> bool:
@@ -56,7 +58,7 @@ def take_over(saved: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Ten
     return {name: saved[name] if name in loaded else weight for name, weight in own.items()}
 
 
-def check_origin(filename: str, state: dict[str, Any], model_cfg: dict[str, Any], dictionary: str):
+def check_origin(filename: str, state: dict[str, Any], model_cfg: dict[str, Any], dictionary: str, decodes: bool):
     """Make sure that weights mean in a model what they meant where a checkpoint was made.
 
     Args:
@@ -64,6 +66,7 @@ def check_origin(filename: str, state: dict[str, Any], model_cfg: dict[str, Any]
         state: what it holds.
         model_cfg: the options of the model.
         dictionary: fingerprint of the model's dictionary.
+        decodes: whether the model has a decoder.
 
     Raises:
         UserError: it was trained with another dictionary, or computes something else with the same weights.
@@ -76,12 +79,20 @@ def check_origin(filename: str, state: dict[str, Any], model_cfg: dict[str, Any]
         )
     saved = (state.get("cfg") or {}).get("model")
     saved = saved if hasattr(saved, "keys") else {}  # other models of fairseq have a Namespace there
-    for name in _NOT_IN_THE_WEIGHTS:
-        if name in saved and saved[name] != model_cfg[name]:
+    for name in (*_NOT_IN_THE_WEIGHTS, *([_OF_THE_DECODER] if decodes else [])):
+        there, here = (_value(options, name) for options in (saved, model_cfg))
+        if name in saved and there != here:
             raise UserError(
                 f"{filename} does not fit this model, nothing was trained: --{name.replace('_', '-')} is "
-                f"{saved[name]} there and {model_cfg[name]} here"
+                f"{there} there and {here} here"
             )
+
+
+def _value(options: Mapping[str, Any], name: str) -> Any:
+    """An option of a model; where the decoder's heads are not given, they are as many as the encoder's."""
+    if name == _OF_THE_DECODER and options.get(name) is None:
+        return options.get("encoder_attention_heads")
+    return options.get(name)
 
 
 def mark_depths(encoder: TransformerStack):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..core.heads import ClassificationHead, SpanHead
 from ..core.packing import batch_layout, to_device, unpack
 from ..data.data_bin import dictionary_fingerprint
-from ..data.span_windows import SpanWindows
+from ..data.span_windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from ..data.squad import Paragraph, Question
 from ..data.tokenizer import BOS, EOS, MASK, WORD_START, Tokenizer
 from ..evaluation.span_decoding import Answers, answer_all
@@ -17,9 +17,6 @@ from ..export.pretrained import Pretrained, build, build_heads
 
 BATCH_TOKENS = 2048
 """Tokens in a batch, if a single text does not have more."""
-
-QUESTION_TOKENS, DOC_STRIDE = 384, 128
-"""Longest question with context, and the step in which longer contexts go on; those of BERT and RoBERTa."""
 
 Text = str | Sequence[int] | Tensor
 """A text, or its ids."""
@@ -151,11 +148,13 @@ class MAELMHubInterface(nn.Module):
             [number of texts, 1] where the head is one for regression.
 
         Raises:
-            ValueError: the model has no classification head of this name.
+            ValueError: the model has no classification head of this name, or there is no text.
         """
         module = self._head(head, ClassificationHead)
         texts = list(texts) if isinstance(texts, Tensor) and texts.dim() == 2 else texts
         texts = [texts] if _is_one(texts) else texts
+        if not texts:
+            raise ValueError("there is no text in the list")
         [states] = self._layers(texts, all_layers=False)
         logits = module(torch.stack([text[:1] for text in states])).float()
         return logits if return_logits or logits.shape[1] == 1 else logits.log_softmax(-1)
@@ -164,8 +163,10 @@ class MAELMHubInterface(nn.Module):
     def answer(self, question: str, context: str, head: str = "span") -> Answers:
         """Where in a context a question is answered, as ``scripts/finetune_squad.py`` finds it.
 
+        That is with samples of its usual length and stride, and for SQuAD 2.0 without its threshold.
+
         Args:
-            question: cut after 64 pieces.
+            question: cut after 64 pieces, or half of the model's positions.
             context: of any length; a long one is read in windows that overlap.
             head: its name; that of the task ``question_answering`` is ``span``.
 
@@ -178,7 +179,7 @@ class MAELMHubInterface(nn.Module):
         """
         module = self._head(head, SpanHead)
         paragraph = Paragraph(context, (Question("", question, ()),))
-        longest = min(QUESTION_TOKENS, self.model.max_positions())
+        longest = min(TOKENS_PER_SAMPLE, self.model.max_positions())
         windows = SpanWindows([paragraph], self._tokenizer(), longest, DOC_STRIDE, seed=0)
         batch = windows.collater([windows[index] for index in range(len(windows))])
         logits = module(self.extract_features(batch["net_input"]["src_tokens"])).cpu()

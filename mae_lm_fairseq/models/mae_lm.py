@@ -156,7 +156,8 @@ class MAELMModel(BaseFairseqModel):
         Raises:
             UserError: its weights would mean something else here.
         """
-        check_origin(filename, state, vars(self.autoencoder.config), self.dictionary)
+        decodes = self.autoencoder.decoder is not None
+        check_origin(filename, state, vars(self.autoencoder.config), self.dictionary, decodes)
 
     def forward(
         self,

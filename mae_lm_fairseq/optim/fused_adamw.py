@@ -1,6 +1,5 @@
 """torch's fused AdamW as an optimizer of fairseq: one kernel for all parameters, on GPUs and CPUs, without apex."""
 
-import ast
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ from fairseq.optim import FairseqOptimizer, register_optimizer
 from omegaconf import II
 
 from ..errors import UserError
+from ..option_checks import pair_of_betas
 
 
 @dataclass
@@ -60,7 +60,7 @@ class FusedAdamW(FairseqOptimizer):
         lr = self.cfg.lr
         return {
             "lr": lr[0] if isinstance(lr, Collection) else lr,
-            "betas": _pair(self.cfg.adam_betas),
+            "betas": pair_of_betas(self.cfg.adam_betas),
             "eps": self.cfg.adam_eps,
             "weight_decay": self.cfg.weight_decay,
         }
@@ -83,11 +83,3 @@ def _by_depth(params: list[torch.nn.Parameter], decay: float) -> list[dict]:
             "--bf16 needs --fp16-no-flatten-grads"
         )
     return [{"params": group, "lr_scale": decay**depth} for depth, group in sorted(groups.items())]
-
-
-def _pair(betas: Any) -> tuple[float, float]:
-    try:
-        first, second = ast.literal_eval(betas) if isinstance(betas, str) else betas
-        return float(first), float(second)
-    except (ValueError, TypeError, SyntaxError):
-        raise UserError(f"--adam-betas {betas}: give two numbers, such as '(0.9, 0.98)'") from None

@@ -174,9 +174,14 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
             )
         if isinstance(model, MAELMModel):
             _check_mask_in_encoder(self.cfg.mask_in_encoder, model.autoencoder.config)
-        elif self.cfg.effective_rank_interval > 0:
-            raise UserError("--effective-rank-interval looks into models of mae_lm_fairseq; choose such an --arch")
+        else:
+            self._refuse_what_other_models_lack()
         return model
+
+    def _refuse_what_other_models_lack(self):
+        for option in ("mask_in_encoder", "effective_rank_interval"):
+            if getattr(self.cfg, option):
+                raise UserError(f"--{option.replace('_', '-')} is for models of mae_lm_fairseq; choose such an --arch")
 
     def begin_epoch(self, epoch: int, model):
         """Called before the first update, and after a resume.

@@ -11,7 +11,7 @@ from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING
 
 from ..data.pretrained_tokenizer import open_tokenizer
-from ..data.span_windows import MIN_SAMPLE, SpanWindows
+from ..data.span_windows import DOC_STRIDE, MIN_SAMPLE, TOKENS_PER_SAMPLE, SpanWindows
 from ..data.squad import read_squad
 from ..errors import UserError
 from ..models.mae_lm import MAELMModel
@@ -29,9 +29,12 @@ class QuestionAnsweringConfig(FairseqDataclass):
     train_file: str = field(default=MISSING, metadata={"help": "training questions in SQuAD's JSON"})
     valid_file: str = field(default=MISSING, metadata={"help": "questions for validation in SQuAD's JSON"})
     version_2: bool = field(default=False, metadata={"help": "SQuAD 2.0: questions may have no answer"})
-    tokens_per_sample: int = field(default=384, metadata={"help": "longest sample in tokens, special ones included"})
+    tokens_per_sample: int = field(
+        default=TOKENS_PER_SAMPLE, metadata={"help": "longest sample in tokens, special ones included"}
+    )
     doc_stride: int = field(
-        default=128, metadata={"help": "a context that is too long goes on this many pieces later in its next sample"}
+        default=DOC_STRIDE,
+        metadata={"help": "a context that is too long goes on this many pieces later in its next sample"},
     )
     seed: int = II("common.seed")
 

@@ -108,13 +108,17 @@ def _kill_rank(place: Workplace, training: Training, launcher, ranks: list[int],
     except subprocess.TimeoutExpired:
         launcher.kill()
         return "still there after a minute"
-    if not told.strip().splitlines()[-1].startswith("error: process") or launcher.returncode == 0:
+    if not told.strip().rpartition("\n")[2].startswith("error: process") or launcher.returncode == 0:
         return f"no clear line: {told[-300:]}"
     if any(Path(f"/proc/{pid}").exists() for pid in ranks):
         return "a process was left behind"
     end = training.saved_updates() + 3
     second = _launch(place, training, end)
-    _, told = second.communicate(timeout=240)
+    try:
+        _, told = second.communicate(timeout=240)
+    except subprocess.TimeoutExpired:
+        second.kill()
+        return "going on took more than four minutes"
     if second.returncode or training.saved_updates() != end:
         return f"did not go on to update {end}: {told[-300:]}"
     return None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fairseq import checkpoint_utils, options, tasks
+from fairseq import checkpoint_utils, optim, options, tasks
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
@@ -190,19 +190,20 @@ RANGES = {
             *("max-positions", "tokens-per-sample", "relative-buckets", "decoder-relative-buckets"),
             *("mask-join-layer", "mask-multiple-length", "batch-size", "num-workers", "seed"),
         ),
-        ("-1", "0", "1", "3", "7", "1000", "1.5", "many", "99999999999999999999"),
+        ("-1", "0", "1", "2", "3", "7", "1000", "1.5", "many", "99999999999999999999"),
     ),
     **dict.fromkeys(
         (
             *("mask-prob", "leave-unmasked-prob", "random-token-prob", "mask-in-encoder", "mask-stdev"),
-            *("dropout", "attention-dropout", "activation-dropout", "lr", "clip-norm", "weight-decay"),
+            *("dropout", "attention-dropout", "lr", "clip-norm", "weight-decay", "adam-eps"),
         ),
-        ("-0.5", "0", "1", "1.5", "nan", "inf", "1e-400", "half"),
+        ("-0.5", "0", "0.5", "1", "1.5", "nan", "inf", "1e-400", "half"),
     ),
     "sample-break-mode": ("none", "complete", "complete_doc", "eos", "sometimes"),
     "mask-join": ("embeddings", "encoder", "decoder", "nowhere"),
     "attention-backend": ("auto", "eager", "sdpa", "flex", "fast"),
-    "adam-betas": ("(0.9, 0.98)", "()", "1", "(2, 3)"),
+    "optimizer": ("adam", "fused_adamw"),
+    "adam-betas": ("(0.9, 0.98)", "()", "1", "0.9", "(2, 3)"),
 }
 """Values that options are given at random, sound and unsound."""
 _BASE = shlex.split(
@@ -213,7 +214,7 @@ _BASE = shlex.split(
 
 
 def absurd_options(place: Workplace, times: int) -> Iterator[Row]:
-    """One to three options with values from :data:`RANGES`, as far as task and model and a batch of data."""
+    """One to three options with values from :data:`RANGES`, as far as the first update."""
     row = Row("options of the model and of the task with values out of range, one to three at a time", CLEAR)
     directory = place.directory
     (directory / "dict.txt").write_text("".join(f"\u2581w{n} 1\n" for n in range(VOCABULARY - 4)), encoding="utf-8")
@@ -238,8 +239,10 @@ def _set_up(data: str, *arguments: str) -> None:
     model = task.build_model(cfg.model)
     task.load_dataset("train")
     sample = task.dataset("train").collater([task.dataset("train")[0]])
-    with torch.no_grad():
-        task.build_criterion(cfg.criterion)(model.eval(), sample)
+    loss, _, _ = task.build_criterion(cfg.criterion)(model, sample)
+    optimizer = optim.build_optimizer(cfg.optimizer, list(model.parameters()))
+    optimizer.backward(loss)
+    optimizer.step()
 
 
 FAULTS = (

@@ -9,6 +9,7 @@ import argparse
 import logging
 from pathlib import Path
 
+from mae_lm_fairseq.arguments import positive
 from mae_lm_fairseq.data.glue_preparation import prepare
 from mae_lm_fairseq.data.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.evaluation.glue import TASKS, find_task
@@ -24,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
     add("--destdir", type=Path, required=True, metavar="DIR", help="where the data go; must not exist")
     add(
         "--max-positions",
-        type=int,
+        type=positive,
         default=512,
         metavar="N",
         help="of the checkpoint; longer samples are cut, and counted (default: %(default)s)",

@@ -103,6 +103,13 @@ def test_long_samples_are_cut_and_counted(tokenizer, tmp_path):
     assert [counts["tokens"] for counts in books] == [sum(of) for of in sizes]
 
 
+def test_positions_that_leave_no_text_are_refused(tokenizer, tmp_path):
+    glue = write_official(tmp_path / "glue", TASKS["RTE"], make_rows(TASKS["RTE"]))
+    with pytest.raises(UserError, match="--max-positions 5 must be at least 6"):
+        prepare(TASKS["RTE"], glue, tokenizer, tmp_path / "data", 5)
+    prepare(TASKS["RTE"], glue, tokenizer, tmp_path / "data", 6)
+
+
 def test_the_longer_sentence_of_a_pair_is_cut():
     first, second = truncated([np.arange(10, 17), np.arange(20, 23)], 11)
     # 11 positions, 4 of them <s> and three </s>: 7 are left.

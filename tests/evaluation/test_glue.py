@@ -33,8 +33,8 @@ def test_constant_predictions_are_worth_nothing():
 
 
 def test_the_average_counts_each_task_once():
-    mrpc = task_score(TASKS["MRPC"], {"f1": 90.0, "accuracy": 80.0})
-    mnli = task_score(TASKS["MNLI"], {"accuracy": 70.0, "accuracy_mismatched": 74.0})
+    mrpc = task_score({"f1": 90.0, "accuracy": 80.0})
+    mnli = task_score({"accuracy": 70.0, "accuracy_mismatched": 74.0})
     assert glue_average({"MRPC": mrpc, "MNLI": mnli, "RTE": 60.0}) == pytest.approx((85 + 72 + 60) / 3)
 
 
@@ -57,4 +57,7 @@ def test_official_names_of_submissions():
 
 def test_a_directory_without_results_is_named(tmp_path):
     with pytest.raises(UserError, match=r"no results\.json"):
+        read_results(tmp_path)
+    (tmp_path / "results.json").write_text('{"task": "SST-')
+    with pytest.raises(UserError, match=r"results\.json is damaged"):
         read_results(tmp_path)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from fairseq import tasks
 
+from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments import inspection
 from mae_lm_fairseq.experiments.preset_comparison import (
@@ -59,6 +60,10 @@ def test_every_row_of_base_is_another_network():
         assert_all_differ(variants, [configuration(variant, Path("data")) for variant in variants])
 
 
+def test_no_preset_is_left_out():
+    assert {variant.architecture for variant in presets("tiny")} == {f"{preset}_tiny" for preset in PRESETS}
+
+
 def test_mask_later_joins_at_each_layer_that_has_one_on_both_sides():
     joins = [variant.options[1] for variant in presets("small") if "mask_later" in variant.architecture]
     assert joins == ["1", "2", "3"]
@@ -106,7 +111,7 @@ def test_a_comparison_leaves_its_table_and_does_nothing_twice(table, data_bin):
     before = [path.stat().st_mtime_ns for path in sorted(out.glob("runs/*/result.json"))]
     assert compare(data_bin, variants, 2, out, "Two", COMMAND, jobs=2) == rows
     assert [path.stat().st_mtime_ns for path in sorted(out.glob("runs/*/result.json"))] == before
-    with pytest.raises(UserError, match="another command"):
+    with pytest.raises(UserError, match="another updates"):
         compare(data_bin, variants, 3, out, "Two", COMMAND)
 
 

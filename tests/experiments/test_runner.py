@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.experiments.runner import Run, read_result, run_all, updates_done
+from mae_lm_fairseq.experiments.runner import Run, claim, read_result, run_all, updates_done
 from tests.conftest import fork
 
 
@@ -73,8 +73,22 @@ def test_a_finished_run_is_not_run_again_and_this_is_said(run, capsys):
 
 def test_a_result_of_another_command_is_refused(run):
     run_all([run("it", leave("old"))])
-    with pytest.raises(UserError, match=r"result\.json is the result of another command"):
+    with pytest.raises(UserError, match=r"result\.json is the result of another command; remove \S+/it, "):
         run_all([run("it", leave("new"))])
+
+
+def test_a_directory_is_for_the_options_that_claimed_it(tmp_path):
+    claim(tmp_path, {"size": "tiny"})
+    claim(tmp_path, {"size": "tiny"})
+    with pytest.raises(UserError, match="holds results of another size"):
+        claim(tmp_path, {"size": "base"})
+    for torn in ('{"size": "ti', "[]"):
+        (tmp_path / "options.json").write_text(torn)
+        with pytest.raises(UserError, match=r"options\.json is damaged"):
+            claim(tmp_path, {"size": "tiny"})
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot write there"):
+        claim(tmp_path / "file", {})
 
 
 def test_a_torn_result_counts_as_none(run):

@@ -1,12 +1,13 @@
 """Fine-tuning: what a model takes from a pretraining checkpoint, and what it refuses."""
 
+import contextlib
 import logging
 
 import pytest
 import torch
 
 from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.models.finetuning import HEADS
+from mae_lm_fairseq.models.finetuning import HEADS, check_origin
 
 from ..finetuning import HEAD, finetune, save_pretrained, set_up_finetuning, write_sentences
 from ..training import batches, set_up
@@ -180,6 +181,15 @@ def test_another_network_is_refused(sentences, pretrained, tmp_path, message):
     begin = ["--finetune-from-model", pretrained["mae_lm_tiny"], "--max-update", 1]
     with pytest.raises(UserError, match=message):
         finetune(sentences, tmp_path, *begin, *OTHER_NETWORKS[message])
+
+
+@pytest.mark.parametrize(("own", "fits"), [(None, True), (4, True), (2, False)])
+def test_a_decoder_of_other_heads_is_refused(own, fits):
+    options = {"encoder_attention_heads": 4, "decoder_attention_heads": None, "relative_max_distance": 128}
+    arguments = ["a.pt", {"cfg": {"model": options}}, options | {"decoder_attention_heads": own}, "fingerprint"]
+    check_origin(*arguments, decodes=False)
+    with contextlib.nullcontext() if fits else pytest.raises(UserError, match="heads is 4 there and 2 here"):
+        check_origin(*arguments, decodes=True)
 
 
 def test_layer_lr_decay_shrinks_the_updates_layer_by_layer(sentences, tmp_path):

@@ -127,3 +127,5 @@ def test_what_cannot_work_is_refused(data_bin):
         set_up(data_bin, "--effective-rank-interval", -1)
     with pytest.raises(UserError, match="choose such an --arch"):
         set_up(data_bin, *EVERY_4, arch="roberta_base")
+    with pytest.raises(UserError, match="--mask-in-encoder is for models of mae_lm_fairseq"):
+        set_up(data_bin, "--mask-in-encoder", 0.5, arch="roberta_base")

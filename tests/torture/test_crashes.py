@@ -28,28 +28,28 @@ def place(tmp_path_factory, data):
     return Workplace(tmp_path_factory.mktemp("torture") / "place", data)
 
 
-@pytest.mark.parametrize(
-    ("fault", "times"),
-    [
-        (crashes.kills, 4),
-        (crashes.full_disk, 1),
-        (crashes.unwritable_directory, 2),
-        (crashes.damaged_checkpoints, 2),
-        (crashes.malicious_checkpoints, 2),
-        (crashes.divergence, 2),
-    ],
-    ids=lambda value: getattr(value, "__name__", None),
-)
+TRIED = [
+    (crashes.kills, 4),
+    (crashes.full_disk, 1),
+    (crashes.unwritable_directory, 2),
+    (crashes.damaged_checkpoints, 2),
+    (crashes.malicious_checkpoints, 2),
+    (crashes.divergence, 2),
+    pytest.param(crashes.killed_process, 2, marks=pytest.mark.slow),
+]
+"""Each fault, and how often."""
+
+
+def test_no_fault_is_left_out():
+    tried = {getattr(each, "values", each)[0] for each in TRIED}
+    assert tried == {fault for fault, *_ in crashes.FAULTS}
+
+
+@pytest.mark.parametrize(("fault", "times"), TRIED, ids=lambda value: getattr(value, "__name__", None))
 def test_nothing_is_lost(place, fault, times):
     rows = list(fault(place, times))
     assert [row.losses for row in rows] == [[]] * len(rows)
     assert sum(row.tried for row in rows) >= times
-
-
-@pytest.mark.slow
-def test_a_killed_process_of_two(place):
-    (row,) = crashes.killed_process(place, 2)
-    assert (row.tried, row.losses) == (2, [])
 
 
 @pytest.mark.slow

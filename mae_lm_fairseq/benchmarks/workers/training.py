@@ -16,7 +16,7 @@ class Training:
     """A model in training.
 
     Args:
-        spec: what the process was told, see :meth:`~mae_lm_fairseq.benchmarks.processes.Process.start`.
+        spec: what the process was told, see :class:`~mae_lm_fairseq.benchmarks.processes.Process`.
         model: to train, on the CPU.
         collate: from tokens and masks, [B, T] each, to what ``loss`` takes.
         loss: of the model on a batch: the sum or the mean over the predicted tokens, by how much to divide it for
