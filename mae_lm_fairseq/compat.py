@@ -34,8 +34,9 @@ from omegaconf import OmegaConf
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.checkpoint_reading import allow_plain_values, read_whole
+from mae_lm_fairseq.copies import check_one_copy
 from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.option_checks import check_one_copy, check_settings
+from mae_lm_fairseq.option_checks import check_settings
 from mae_lm_fairseq.patching import first_line, replaced, wrap
 
 

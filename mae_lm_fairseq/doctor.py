@@ -134,11 +134,9 @@ def compiled_fairseq() -> Finding | None:
 
 def one_copy() -> Finding:
     """This package, found once."""
-    places = {PACKAGE}
-    for entry in sys.path:
-        spec = importlib.machinery.PathFinder.find_spec(PACKAGE.name, [entry or os.getcwd()])
-        if spec is not None and spec.origin is not None:
-            places.add(Path(spec.origin).resolve().parent)
+    from mae_lm_fairseq.copies import importable_copies
+
+    places = {PACKAGE, *importable_copies()}
     if len(places) > 1:
         remedy = "uninstall or rename one of them: --user-dir and Python have to find the same"
         return Finding(PACKAGE.name, "broken", " and ".join(sorted(map(str, places))), remedy)

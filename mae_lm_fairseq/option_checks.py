@@ -8,8 +8,6 @@ import math
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +15,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.file_io import PathManager
 from omegaconf import OmegaConf
 
-from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq.copies import check_one_copy
 from mae_lm_fairseq.errors import UserError
 
 DEFAULT_RESTORE_FILE = "checkpoint_last.pt"
@@ -129,28 +127,3 @@ def _check_checkpoints_exist(cfg: Any) -> None:
     for option, path in wanted.items():
         if path is not None and not PathManager.isfile(path):
             raise UserError(f"{option} {path}: no such file ({os.path.abspath(path)}); nothing was trained")
-
-
-def check_one_copy(user_dir: str | None) -> None:
-    """Stops when ``--user-dir`` names one copy of this package and Python has or would find another."""
-    if user_dir is None or not os.path.isdir(user_dir):
-        return
-    given, ours = Path(user_dir).resolve(), PACKAGE.resolve()
-    if given.name != ours.name and given != ours:
-        return
-    others = [copy for copy in (ours, *_importable_copies()) if copy != given]
-    if others:
-        raise UserError(
-            f"two of the name {PACKAGE.name}: --user-dir gives {given}, and Python finds {others[0]}; uninstall or "
-            "rename one of them, and give the other to --user-dir"
-        )
-
-
-def _importable_copies() -> Iterator[Path]:
-    """Every place where Python would find a package or a module of our name, if it were not for the others."""
-    for finder in sys.meta_path:
-        for entry in sys.path:
-            spec = finder.find_spec(PACKAGE.name, [entry])
-            if spec is not None and spec.origin is not None:
-                origin = Path(spec.origin).resolve()
-                yield origin.parent if spec.submodule_search_locations else origin

@@ -8,7 +8,6 @@ by formula (mae_lm_fairseq/analysis/flops.py). cpu-small and cpu-base end within
 """
 
 import argparse
-import json
 import logging
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from mae_lm_fairseq.benchmarks import report
 from mae_lm_fairseq.benchmarks.figure import draw
 from mae_lm_fairseq.benchmarks.measurement import measure
 from mae_lm_fairseq.benchmarks.settings import SETTINGS, subjects
+from mae_lm_fairseq.files import write_json
 
 
 def parser() -> argparse.ArgumentParser:
@@ -40,7 +40,7 @@ def main():
     groups = subjects(setting, arguments.authors_repo)
     results = measure(setting, groups, arguments.steps or setting.steps)
     print(report.table(results))
-    arguments.json.write_text(json.dumps(report.as_json(results), indent=2) + "\n")
+    write_json(arguments.json, report.as_json(results))
     if arguments.figure:
         draw(results, arguments.figure)
 

@@ -8,12 +8,12 @@ at the given share of its peak rate.
 """
 
 import argparse
-import json
 import logging
 from pathlib import Path
 
 from mae_lm_fairseq.arguments import output_file, positive
 from mae_lm_fairseq.benchmarks.data_pipeline import measure_pipeline
+from mae_lm_fairseq.files import write_json
 
 
 def main():
@@ -36,7 +36,7 @@ def main():
     for name, value in figures.items():
         print(f"{name:40} {value:,.2f}")
     if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+        write_json(arguments.json, figures)
 
 
 if __name__ == "__main__":

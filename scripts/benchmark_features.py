@@ -6,13 +6,13 @@ and sorted by length. The three take turns, round by round; a speed-up is the me
 """
 
 import argparse
-import json
 import logging
 import statistics
 
 from mae_lm_fairseq.arguments import output_file, positive
 from mae_lm_fairseq.benchmarks.features import measure
 from mae_lm_fairseq.core.config import SIZES
+from mae_lm_fairseq.files import write_json
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,7 +35,7 @@ def main():
     for name, seconds in found.seconds.items():
         print(f"{name:24} {statistics.median(seconds):7.2f} s   ours is {found.speedup(name):.2f} times as fast")
     if arguments.json:
-        arguments.json.write_text(json.dumps(vars(found), indent=2) + "\n")
+        write_json(arguments.json, vars(found))
 
 
 if __name__ == "__main__":

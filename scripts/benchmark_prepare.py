@@ -22,6 +22,7 @@ import sentencepiece
 from mae_lm_fairseq.arguments import output_file, positive
 from mae_lm_fairseq.data.data_bin import check_data_bin
 from mae_lm_fairseq.data.tokenizer import Tokenizer
+from mae_lm_fairseq.files import write_json
 
 PREPARE = Path(__file__).parents[1] / "preprocess" / "pretrain" / "prepare.py"
 WORKERS = 2
@@ -108,7 +109,7 @@ def main():
         "ratio": medians["by_program"] / medians["by_hand"],
         "train_tokens": tokens,
     }
-    arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+    write_json(arguments.json, figures)
     print(json.dumps(figures, indent=2))
 
 

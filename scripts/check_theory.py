@@ -6,11 +6,11 @@ Prints for each model what was measured, with intervals and a verdict, and what 
 """
 
 import argparse
-import json
 
 from mae_lm_fairseq.analysis.theory import check_lemma, check_theorem, report
 from mae_lm_fairseq.arguments import output_file
 from mae_lm_fairseq.experiments.effective_rank import add_options, measure_models
+from mae_lm_fairseq.files import write_json
 
 
 def parser() -> argparse.ArgumentParser:
@@ -31,8 +31,7 @@ def main():
         found = {
             profile["label"]: {"lemma": check_lemma(profile), "theorem": check_theorem(profile)} for profile in profiles
         }
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(found, file, indent=1)
+        write_json(arguments.json, found)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ zero when anything was lost. The whole round takes about half an hour on two cor
 """
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -20,6 +19,7 @@ import torch
 
 from mae_lm_fairseq.arguments import output_file
 from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.files import write_json
 from mae_lm_fairseq.torture.report import table
 from mae_lm_fairseq.torture.workplace import Workplace
 
@@ -56,7 +56,7 @@ def main(options: argparse.Namespace) -> None:
         "seed": options.seed,
         "rows": [asdict(row) for row in rows],
     }
-    options.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    write_json(options.json, results)
     print(f"\n{table(rows)}")
     if any(row.losses for row in rows):
         raise UserError("something was lost: see above")

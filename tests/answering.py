@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from fairseq import tasks
 
-from mae_lm_fairseq.data.preparation import DICTIONARY, MODEL
+from mae_lm_fairseq.data.data_bin import DICTIONARY, TOKENIZER
 from mae_lm_fairseq.data.tokenizer import Tokenizer, train_model
 
 from .finetuning import SHAPE
@@ -27,8 +27,8 @@ def write_tokenizer(directory: Path, pieces: int = 200) -> Path:
     """A data-bin without data, for the words of the questions."""
     directory.mkdir(parents=True)
     text = [f"{context(number)} {question}" for number in range(8) for question, _ in questions(number)]
-    (directory / MODEL).write_bytes(train_model(text, pieces, 1.0))
-    Tokenizer(directory / MODEL).write_dictionary(directory / DICTIONARY)
+    (directory / TOKENIZER).write_bytes(train_model(text, pieces, 1.0))
+    Tokenizer(directory / TOKENIZER).write_dictionary(directory / DICTIONARY)
     return directory
 
 

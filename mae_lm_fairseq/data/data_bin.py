@@ -17,6 +17,9 @@ import numpy as np
 from mae_lm_fairseq.data.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.errors import UserError
 
+DICTIONARY, TOKENIZER = "dict.txt", "sentencepiece.bpe.model"
+"""Files of a data-bin; the tokenizer is there where ``preprocess/pretrain/prepare.py`` made it."""
+
 _MAGIC = b"MMIDIDX\x00\x00"
 _OTHER_MAGICS = (b"TNTIDX\x00\x00", b"HUFFIDX\x00\x00")
 _HEADER = struct.Struct(f"<{len(_MAGIC)}sQBQ")  # magic, version, code of the token type, number of lines

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mae_lm_fairseq.data.data_bin import DataBinWriter, dictionary_fingerprint
+from mae_lm_fairseq.data.data_bin import DICTIONARY, DataBinWriter, dictionary_fingerprint
 from mae_lm_fairseq.data.glue_files import Rows, read_split
 from mae_lm_fairseq.data.manifest import current_versions
-from mae_lm_fairseq.data.preparation import DICTIONARY
 from mae_lm_fairseq.data.tokenizer import EOS, SPECIALS, Tokenizer
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation.glue import SCORE_RANGE, Task

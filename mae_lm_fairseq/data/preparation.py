@@ -9,18 +9,17 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from mae_lm_fairseq.data.data_bin import DataBinWriter, check_data_bin, dictionary_fingerprint
+from mae_lm_fairseq.data.data_bin import DICTIONARY, TOKENIZER, DataBinWriter, check_data_bin, dictionary_fingerprint
 from mae_lm_fairseq.data.encoding import EncodingPool, Tally, encode_files
 from mae_lm_fairseq.data.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
 from mae_lm_fairseq.data.text_files import find_files, sample_lines
 from mae_lm_fairseq.data.tokenizer import UNK, Tokenizer, train_model
 from mae_lm_fairseq.errors import UserError
 
-DICTIONARY, MODEL = "dict.txt", "sentencepiece.bpe.model"
 SAMPLE_BYTES = 50_000_000
 _UNFINISHED = "unfinished"
 # In the order in which they move to their place: what is last makes the data-bin whole.
-_PRODUCTS = (MODEL, DICTIONARY, "train.bin", "valid.bin", "train.idx", "valid.idx", MANIFEST)
+_PRODUCTS = (TOKENIZER, DICTIONARY, "train.bin", "valid.bin", "train.idx", "valid.idx", MANIFEST)
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def prepare(options: Options) -> Manifest:
     if common := {path.resolve() for path in files["train"]} & {path.resolve() for path in files["valid"]}:
         raise UserError(f"{min(common)}: in --train and in --valid; a file can only be in one of them")
     with _unfinished(Path(options.destdir)) as directory:
-        model = directory / MODEL
+        model = directory / TOKENIZER
         model.write_bytes(_model(files["train"], options))
         tokenizer = Tokenizer(model)
         if options.vocab_size not in (None, tokenizer.model_size):

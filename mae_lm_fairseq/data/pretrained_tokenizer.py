@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from mae_lm_fairseq.data.data_bin import dictionary_fingerprint
+from mae_lm_fairseq.data.data_bin import DICTIONARY, TOKENIZER, dictionary_fingerprint
 from mae_lm_fairseq.data.dictionary import read_symbols
 from mae_lm_fairseq.data.manifest import MANIFEST, Manifest
-from mae_lm_fairseq.data.preparation import DICTIONARY, MODEL
 from mae_lm_fairseq.data.tokenizer import Tokenizer
 from mae_lm_fairseq.errors import UserError
 
@@ -21,21 +20,21 @@ def open_tokenizer(data_bin: Path, checkpoint: str | Path | None = None, diction
     Raises:
         UserError: a file is missing, they do not belong together, or they are not the checkpoint's.
     """
-    for name in (MODEL, DICTIONARY):
+    for name in (TOKENIZER, DICTIONARY):
         if not (data_bin / name).is_file():
             raise UserError(
                 f"--tokenizer {data_bin}: has no {name}; name the data-bin that the checkpoint was pretrained on"
             )
-    tokenizer = Tokenizer(data_bin / MODEL)
+    tokenizer = Tokenizer(data_bin / TOKENIZER)
     if list(read_symbols(data_bin / DICTIONARY)[:-1]) != tokenizer.symbols:
-        raise UserError(f"--tokenizer {data_bin}: {DICTIONARY} does not belong to {MODEL}; put the right one back")
+        raise UserError(f"--tokenizer {data_bin}: {DICTIONARY} does not belong to {TOKENIZER}; put the right one back")
     fingerprint = dictionary_fingerprint(tokenizer.symbols)
     if (data_bin / MANIFEST).exists():
         manifest = Manifest.read(data_bin / MANIFEST)
         if (manifest.tokenizer_sha256, manifest.dictionary_sha256) != (tokenizer.fingerprint, fingerprint):
             raise UserError(
-                f"--tokenizer {data_bin}: {MODEL} is not the one that the data-bin was prepared with (see {MANIFEST}); "
-                "put that one back"
+                f"--tokenizer {data_bin}: {TOKENIZER} is not the one that the data-bin was prepared with (see "
+                f"{MANIFEST}); put that one back"
             )
     if dictionary not in (None, fingerprint):
         raise UserError(

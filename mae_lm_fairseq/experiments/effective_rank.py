@@ -14,11 +14,12 @@ import torch
 from mae_lm_fairseq.analysis.effective_rank import MEASURES
 from mae_lm_fairseq.analysis.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.analysis.token_states import EncoderStates, HuggingFaceStates, StatesOf
+from mae_lm_fairseq.data.data_bin import TOKENIZER
 from mae_lm_fairseq.data.text_samples import read_lines, text_samples
 from mae_lm_fairseq.data.tokenizer import EOS, SPECIALS, Tokenizer
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments.progress import progress_bar
-from mae_lm_fairseq.export.pretrained import TOKENIZER, build, read
+from mae_lm_fairseq.export.pretrained import build, read
 from mae_lm_fairseq.files import write_text
 
 STOCK = ("bert", "roberta", "mpnet")

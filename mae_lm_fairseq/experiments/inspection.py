@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mae_lm_fairseq.analysis.effective_rank import effective_rank
 from mae_lm_fairseq.criterions.masked_autoencoder_lm import MaskedAutoencoderLMCriterion
+from mae_lm_fairseq.data.data_bin import TOKENIZER
 from mae_lm_fairseq.data.tokenizer import WORD_START
 
 MASK = "<mask>"
@@ -101,7 +102,7 @@ def encoder_rank(model: torch.nn.Module, batches: Iterable[Tensor], pad: int, to
 def fill_mask(model: torch.nn.Module, task, data: Path, sentence: str, count: int = 5) -> list[tuple[str, float]]:
     """The most likely tokens for the one ``<mask>`` in a sentence, with their probabilities, the likeliest first."""
     dictionary = task.source_dictionary
-    pieces = sentencepiece.SentencePieceProcessor(model_file=str(data / "sentencepiece.bpe.model"))
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(data / TOKENIZER))
     before, after = (" ".join(pieces.encode(part, out_type=str)) for part in sentence.split(MASK))
     ids = dictionary.encode_line(f"{before} {MASK} {after}", add_if_not_exist=False, append_eos=True).long()
     ids = torch.cat([torch.tensor([dictionary.bos()]), ids])[None]

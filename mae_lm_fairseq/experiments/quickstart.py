@@ -20,6 +20,7 @@ import sentencepiece
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.analysis.figures import plot_losses
+from mae_lm_fairseq.data.data_bin import TOKENIZER
 from mae_lm_fairseq.data.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments import docstrings, inspection
@@ -150,7 +151,7 @@ def choose_sentence(out: Path, data: Path, corpus: Path | None) -> Gap:
     """The sentence that the models complete."""
     if corpus is None:
         return DOCSTRING_GAP
-    pieces = sentencepiece.SentencePieceProcessor(model_file=str(data / "sentencepiece.bpe.model"))
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(data / TOKENIZER))
     return inspection.find_gap(out / "text" / "valid.txt", pieces)
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from mae_lm_fairseq.data.manifest import Manifest
+from mae_lm_fairseq.files import write_text
 from mae_lm_fairseq.markdown import markdown_table
 
 
@@ -112,4 +113,4 @@ def write_report(path: Path, content: dict, labels: dict[str, str], origin: str,
         splits=_splits(manifest),
         versions=markdown_table(["package", "version"], list(content["versions"].items())),
     )
-    path.write_text(text, encoding="utf-8")
+    write_text(path, text)

@@ -14,8 +14,8 @@ from pathlib import Path
 from mae_lm_fairseq.analysis.effective_rank import MEASURES
 from mae_lm_fairseq.analysis.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.analysis.token_states import EncoderStates
+from mae_lm_fairseq.data.data_bin import TOKENIZER
 from mae_lm_fairseq.data.glue_files import read_split
-from mae_lm_fairseq.data.preparation import MODEL
 from mae_lm_fairseq.data.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.data.tokenizer import SPECIALS
 from mae_lm_fairseq.errors import UserError
@@ -222,8 +222,8 @@ def given_data(data_bin: Path, glue_dir: Path, task: str) -> Data:
         UserError: something that will be needed is not there.
     """
     check_data(data_bin)
-    if not (data_bin / MODEL).is_file():
-        raise UserError(f"{data_bin} has no {MODEL}, with which to prepare {task}")
+    if not (data_bin / TOKENIZER).is_file():
+        raise UserError(f"{data_bin} has no {TOKENIZER}, with which to prepare {task}")
     read_split(TASKS[task], glue_dir, "train")
     return Data(data_bin, TASKS[task], glue_dir)
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
+from mae_lm_fairseq.data.data_bin import DICTIONARY, TOKENIZER
 from mae_lm_fairseq.data.dictionary import write_symbols
 from mae_lm_fairseq.export.fitting import tied_names
-from mae_lm_fairseq.export.pretrained import ALIGNMENT, CONFIG, DICTIONARY, FORMAT, TOKENIZER, WEIGHTS, Pretrained
+from mae_lm_fairseq.export.pretrained import ALIGNMENT, CONFIG, FORMAT, WEIGHTS, Pretrained
 from mae_lm_fairseq.files import new_directory
 
 

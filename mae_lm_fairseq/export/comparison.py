@@ -11,10 +11,11 @@ from torch import Tensor
 
 from ..core.autoencoder import MaskedAutoencoder
 from ..core.packing import batch_layout, unpack
+from ..data.data_bin import TOKENIZER
 from ..data.tokenizer import EOS, MASK, SPECIALS, Tokenizer
 from ..errors import UserError
 from .modeling import MAELMForMaskedLM
-from .pretrained import TOKENIZER, Pretrained, build, build_heads
+from .pretrained import Pretrained, build, build_heads
 from .stock import Counterpart
 
 TOLERANCE = 1e-4

@@ -4,12 +4,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..data.data_bin import TOKENIZER
 from ..errors import UserError
 from ..files import new_directory
 from .comparison import check_autoencoder, check_stock, comparable
 from .model_card import autoencoder_card, stock_card
 from .modeling import as_transformers_model
-from .pretrained import TOKENIZER, Pretrained
+from .pretrained import Pretrained
 from .stock import counterpart, write_stock
 from .tokenizer import fast_tokenizer
 

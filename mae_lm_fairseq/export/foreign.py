@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from ..checkpoint_reading import load_as_data, refuse_code
+from ..data.data_bin import DICTIONARY, TOKENIZER
 from ..data.dictionary import read_symbols
 from ..data.tokenizer import MASK, SPECIALS, Tokenizer
 from ..errors import UserError
 from ..patching import first_line
 from .fitting import PAD, is_plain
-from .pretrained import DICTIONARY, TOKENIZER
 from .stock import LAYER_NORM_EPS, MPNET_BUCKETS, MPNET_DISTANCE
 
 STOCK_WEIGHTS, STOCK_PICKLE = "model.safetensors", "pytorch_model.bin"

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from ..core.autoencoder import MaskedAutoencoder
 from ..core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
-from ..data.data_bin import dictionary_fingerprint
+from ..data.data_bin import DICTIONARY, TOKENIZER, dictionary_fingerprint
 from ..data.dictionary import write_symbols
 from ..errors import UserError
 from ..files import new_directory
 from .fitting import PAD, check_fit, head_names, network_config, network_skeleton, tied_names
 from .foreign import Foreign, read_fairseq, read_stock
 from .names import CLASSIFICATION_HEAD, LM_HEAD, SPAN_HEAD, Part, encoder_parts, names_of, to_ours
-from .pretrained import DICTIONARY, TOKENIZER, Pretrained
+from .pretrained import Pretrained
 from .stock import SEGMENTS
 
 HEAD = "sentence_classification_head"

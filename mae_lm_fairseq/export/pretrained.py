@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from mae_lm_fairseq.checkpoint_reading import load_as_data
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig
-from mae_lm_fairseq.data.data_bin import check_dictionary, dictionary_fingerprint
+from mae_lm_fairseq.data.data_bin import DICTIONARY, TOKENIZER, check_dictionary, dictionary_fingerprint
 from mae_lm_fairseq.data.dictionary import read_symbols
 from mae_lm_fairseq.data.manifest import MANIFEST, Manifest, current_versions
 from mae_lm_fairseq.data.tokenizer import MASK, Tokenizer
@@ -35,8 +35,8 @@ from mae_lm_fairseq.patching import first_line
 
 ALIGNMENT = 64
 """Bytes; torch puts tensors at multiples of it. In a bundle most weights are at such places, too."""
-CONFIG, WEIGHTS, DICTIONARY, TOKENIZER = "config.json", "model.safetensors", "dict.txt", "sentencepiece.bpe.model"
-"""The files of a bundle; dictionary and tokenizer have these names in a data-bin, too."""
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+"""Files of a bundle; dictionary and tokenizer are called as in a data-bin."""
 FORMAT = 1
 """Of a bundle; goes up when what is written today could no longer be read."""
 

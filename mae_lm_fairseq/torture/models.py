@@ -14,12 +14,13 @@ from torch import Tensor
 from mae_lm_fairseq import MAELMModel
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, preset_values
+from mae_lm_fairseq.data.data_bin import DICTIONARY, TOKENIZER
 from mae_lm_fairseq.data.tokenizer import MASK
 from mae_lm_fairseq.export.bundle import write_bundle
 from mae_lm_fairseq.export.exporter import export_stock
 from mae_lm_fairseq.export.importer import import_foreign, write_import
 from mae_lm_fairseq.export.names import LM_HEAD, encoder_parts, names_of, to_theirs
-from mae_lm_fairseq.export.pretrained import CONFIG, DICTIONARY, TOKENIZER, WEIGHTS, Pretrained, read
+from mae_lm_fairseq.export.pretrained import CONFIG, WEIGHTS, Pretrained, read
 from mae_lm_fairseq.torture.damage import VALUES, altered, cuts, damaged, damaged_json
 from mae_lm_fairseq.torture.datasets import make_tokenizer
 from mae_lm_fairseq.torture.outcomes import CLEAR, WHOLE, outcome, product_outcome, quietly
