@@ -9,9 +9,10 @@ import argparse
 import logging
 from pathlib import Path
 
+from mae_lm_fairseq.data.data_bin import TOKENIZER
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.export.bundle import write_bundle
-from mae_lm_fairseq.export.pretrained import TOKENIZER, read_checkpoint
+from mae_lm_fairseq.export.pretrained import read_checkpoint
 
 
 def parser() -> argparse.ArgumentParser:

@@ -67,7 +67,7 @@ def from_scratch(architecture: str) -> Origin:
     return Origin(None, {"_name": architecture}, architecture_values(architecture)["max_positions"])
 
 
-def read_checkpoint(path: Path) -> Origin:
+def origin_of(path: Path) -> Origin:
     """What a checkpoint of this package says of itself.
 
     Raises:
@@ -105,7 +105,7 @@ def find_origin(checkpoint: Path | None, architecture: str | None) -> Origin:
         return from_scratch(architecture)
     if architecture is not None:
         raise UserError(f"--arch {architecture} goes with --checkpoint none: a checkpoint has its own architecture")
-    return read_checkpoint(checkpoint)
+    return origin_of(checkpoint)
 
 
 def settings_for(origin: Origin, updates: int, batch_size: int) -> Settings:

@@ -21,7 +21,7 @@ from mae_lm_fairseq.data.tokenizer import SPECIALS
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation.glue import TASKS, Task
 from mae_lm_fairseq.experiments import glue, inspection, quickstart
-from mae_lm_fairseq.experiments.finetuning import Origin, read_checkpoint, tidy
+from mae_lm_fairseq.experiments.finetuning import Origin, origin_of, tidy
 from mae_lm_fairseq.experiments.preset_comparison import COMMON_MASKING, Variant
 from mae_lm_fairseq.experiments.pretraining import check_data, training_command
 from mae_lm_fairseq.experiments.runner import Run, claim, run_all, updates_done
@@ -180,7 +180,7 @@ def finetuning_runs(out: Path, data: Data, scale: Scale) -> dict[tuple[str, int,
         for updates in stops(scale)
         if updates == scale.updates or title not in FRACTIONS.values()
     ]
-    first = read_checkpoint(_checkpoint(out, scale, *chosen[0]))
+    first = origin_of(_checkpoint(out, scale, *chosen[0]))
     tokenizer = open_tokenizer(data.pretraining, first.checkpoint, first.dictionary)
     prepared = glue.prepared(_finetuning(out, data, scale, first), tokenizer, first.max_positions)
     return {key: _finetuning_run(out, data, scale, prepared, *key) for key in chosen}
@@ -311,7 +311,7 @@ def _finetuning(out: Path, data: Data, scale: Scale, origin: Origin) -> glue.Opt
 def _finetuning_run(
     out: Path, data: Data, scale: Scale, prepared: tuple[Path, dict], title: str, seed: int, updates: int
 ) -> Run:
-    origin = read_checkpoint(_checkpoint(out, scale, title, seed, updates))
+    origin = origin_of(_checkpoint(out, scale, title, seed, updates))
     sweep = glue.make_sweep(_finetuning(out, data, scale, origin), origin, *prepared)
     folder = out / "finetuning" / f"{_folder(out, title, seed).name}-{updates}"
     [run] = replace(sweep, out=folder.resolve(), seeds=[seed]).runs()

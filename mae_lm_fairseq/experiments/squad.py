@@ -132,16 +132,17 @@ def finetune(options: Options) -> dict:
     }
     for name in (PREDICTIONS, N_BEST, NA_PROB):
         write_text(out / name, (chosen.result.parent / name).read_text(encoding="utf-8"))
-    data = "; ".join(f"{split}: {describe(of_split)}" for split, of_split in counts.items())
-    settings = (
-        "{updates:,} updates of {batch_size} samples of up to {tokens_per_sample} tokens, stride {doc_stride}".format(
-            **content["settings"]
-        )
-    )
-    ending = f"Data: {data}. {PREDICTIONS} is by {chosen.name}."
-    write_text(out / "report.md", report(content, settings, "F1", ("total", "thresh"), ending))
+    write_text(out / "report.md", report_of(content))
     write_json(out / "results.json", content)
     return content
+
+
+def report_of(content: dict) -> str:
+    """``report.md``."""
+    settings = "{updates:,} updates of {batch_size} samples of up to {tokens_per_sample} tokens, stride {doc_stride}"
+    data = "; ".join(f"{split}: {describe(counts)}" for split, counts in content["data"].items())
+    ending = f"Data: {data}. {PREDICTIONS} is by {content['predictions_by']}."
+    return report(content, settings.format(**content["settings"]), "F1", ("total", "thresh"), ending)
 
 
 def sample_length(options: Options, origin: Origin) -> int:
