@@ -1,4 +1,4 @@
-"""What a trained masked language model knows: the words it puts in a gap, the rank of its encoder's states."""
+"""What a trained masked language model knows: its loss, the rank of its encoder's states, a gap to fill."""
 
 import math
 import re
@@ -14,10 +14,8 @@ from torch import Tensor
 
 from mae_lm_fairseq.analysis.effective_rank import effective_rank
 from mae_lm_fairseq.criterions.masked_autoencoder_lm import MaskedAutoencoderLMCriterion
-from mae_lm_fairseq.data.data_bin import TOKENIZER
-from mae_lm_fairseq.data.tokenizer import WORD_START
+from mae_lm_fairseq.data.tokenizer import MASK, WORD_START
 
-MASK = "<mask>"
 LONG_WORD = re.compile(WORD_START + r"[^\W\d_]{4,}")
 LONGEST = 40
 BATCH = 32
@@ -96,20 +94,6 @@ def encoder_rank(model: torch.nn.Module, batches: Iterable[Tensor], pad: int, to
             break
     states = torch.cat(states)
     return effective_rank(states), states.size(1)
-
-
-@torch.no_grad()
-def fill_mask(model: torch.nn.Module, task, data: Path, sentence: str, count: int = 5) -> list[tuple[str, float]]:
-    """The most likely tokens for the one ``<mask>`` in a sentence, with their probabilities, the likeliest first."""
-    dictionary = task.source_dictionary
-    pieces = sentencepiece.SentencePieceProcessor(model_file=str(data / TOKENIZER))
-    before, after = (" ".join(pieces.encode(part, out_type=str)) for part in sentence.split(MASK))
-    ids = dictionary.encode_line(f"{before} {MASK} {after}", add_if_not_exist=False, append_eos=True).long()
-    ids = torch.cat([torch.tensor([dictionary.bos()]), ids])[None]
-    logits, _ = model(ids, masked_tokens=ids.eq(dictionary.index(MASK)))
-    probabilities, tokens = logits[0].float().softmax(-1).topk(count)
-    words = [dictionary[token].removeprefix(WORD_START) or WORD_START for token in tokens.tolist()]
-    return list(zip(words, probabilities.tolist(), strict=True))
 
 
 def find_gap(text: Path, pieces: sentencepiece.SentencePieceProcessor) -> Gap:

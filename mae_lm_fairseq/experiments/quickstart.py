@@ -18,10 +18,11 @@ from pathlib import Path
 
 import sentencepiece
 
-from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq import PACKAGE, MAELMModel
 from mae_lm_fairseq.analysis.figures import plot_losses
 from mae_lm_fairseq.data.data_bin import TOKENIZER
 from mae_lm_fairseq.data.manifest import MANIFEST, Manifest
+from mae_lm_fairseq.data.tokenizer import WORD_START
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments import docstrings, inspection
 from mae_lm_fairseq.experiments.corpus import split_corpus
@@ -123,16 +124,17 @@ def training_runs(out: Path, data: Path, recipe: Recipe, gap: Gap) -> list[Run]:
         save = run.result.parent / "checkpoints"
         updates, losses = loss_curve(run.log, "valid")
         *_, last_record = read_records(run.log, "train").values()
-        model, task = inspection.load(save / "checkpoint_last.pt", data)
+        checkpoint = save / "checkpoint_last.pt"
+        model, task = inspection.load(checkpoint, data)
         batches = inspection.clean_batches(task)
         rank, width = inspection.encoder_rank(model, batches, task.source_dictionary.pad())
-        answers = inspection.fill_mask(model, task, data, gap.sentence)
+        fillings = MAELMModel.from_pretrained(checkpoint, data_bin=data).fill_mask(gap.sentence)
         return {
             "valid_loss": round(float(losses[-1]), 4),
             "updates": int(updates[-1]),
             "seconds": float(last_record["wall"]),
-            "top5": [token for token, _ in answers],
-            "top5_probabilities": [round(probability, 4) for _, probability in answers],
+            "top5": [filling.token.strip() or WORD_START for filling in fillings],
+            "top5_probabilities": [round(filling.probability, 4) for filling in fillings],
             "effective_rank": rank,
             "width": width,
         }

@@ -1,12 +1,10 @@
 import math
-from types import SimpleNamespace
 
 import pytest
 import sentencepiece
 import torch
-from fairseq.data import Dictionary
 
-from mae_lm_fairseq.experiments.inspection import encoder_rank, fill_mask, find_gap, unigram_entropy
+from mae_lm_fairseq.experiments.inspection import encoder_rank, find_gap, unigram_entropy
 
 PAD = 1
 TEXT = [
@@ -62,36 +60,6 @@ def test_encoder_rank_takes_the_last_layer_without_padding():
     assert encoder_rank(TableModel(table), batches, PAD) == (2, 3)
     table[3] = table[2]
     assert encoder_rank(TableModel(table), batches, PAD) == (1, 3)
-
-
-def test_fill_mask_asks_for_the_gap_and_sorts_the_answers(data, pieces):
-    dictionary = Dictionary()
-    for number in range(3, pieces.get_piece_size()):
-        dictionary.add_symbol(pieces.id_to_piece(number))
-    mask = dictionary.add_symbol("<mask>")
-    asked = {}
-
-    def model(tokens, masked_tokens):
-        asked.update(tokens=tokens, masked=masked_tokens)
-        logits = torch.zeros(1, len(dictionary))
-        logits[0, dictionary.index("\u2581array")] = 9.0
-        logits[0, dictionary.index("\u2581values")] = 8.0
-        logits[0, dictionary.index("s")] = 7.0
-        return logits, {}
-
-    task = SimpleNamespace(source_dictionary=dictionary)
-    answers = fill_mask(model, task, data, "Returns the <mask> of the array.", count=2)
-    assert [token for token, _ in answers] == ["array", "values"]
-    total = math.exp(9) + math.exp(8) + math.exp(7) + len(dictionary) - 3
-    assert [probability for _, probability in answers] == pytest.approx(
-        [math.exp(9) / total, math.exp(8) / total], rel=1e-4
-    )
-    tokens = asked["tokens"][0].tolist()
-    before, after = pieces.encode("Returns the", out_type=str), pieces.encode("of the array.", out_type=str)
-    symbols = ["<s>", *before, "<mask>", *after, "</s>"]
-    assert tokens == [dictionary.index(symbol) for symbol in symbols]
-    assert dictionary.unk() not in tokens
-    assert asked["masked"].tolist() == [[token == mask for token in tokens]]
 
 
 def test_gap_is_a_common_word_inside_a_sentence(tmp_path, pieces):
