@@ -10,6 +10,7 @@ another place in the epoch, so it is converted.
 """
 
 import logging
+import math
 import os
 import re
 import zipfile
@@ -45,7 +46,7 @@ def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Any, **kwargs) ->
             group = trainer.data_parallel_process_group
             distributed_utils.broadcast_object("restored", src_rank=0, group=group, dist_device=trainer.device)
     try:
-        return load(cfg, trainer, **kwargs)
+        loaded = load(cfg, trainer, **kwargs)
     except RuntimeError as error:
         if "dataloader mismatch" not in str(error):
             raise
@@ -53,6 +54,16 @@ def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Any, **kwargs) ->
             "the epoch of the checkpoint has more batches than that of these data and options; go on with the ones "
             "that it was trained with, or add --reset-dataloader to begin with the first epoch again"
         ) from error
+    _stop_if_done(trainer)
+    return loaded
+
+
+def _stop_if_done(trainer: Any) -> None:
+    """fairseq takes an update before it looks at their number: a run that is started after its end would go on."""
+    most = trainer.cfg.optimization.max_update
+    if most and trainer.get_num_updates() >= most:
+        logger.info("nothing is left to do: the checkpoint has %d updates of %d", trainer.get_num_updates(), most)
+        trainer.cfg.optimization.stop_min_lr = math.inf  # at which fairseq stops before it begins
 
 
 def _load_with_position(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:

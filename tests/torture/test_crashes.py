@@ -59,6 +59,18 @@ def test_the_whole_program(tmp_path):
     assert all(row.tried and not row.losses for row in read(tmp_path / "table.json"))
 
 
+def test_a_run_that_is_done_takes_no_more_updates(place):
+    """As when it was killed between its last checkpoint and its end."""
+    training = place.training()
+    assert training.finish(10) is None
+    last = training.directory / "checkpoint_last.pt"
+    before = last.read_bytes()
+    assert training.finish(10) is None
+    assert last.read_bytes() == before
+    assert training.finish(11) is None
+    assert training.saved_updates() == 11
+
+
 class TestTheTableCanFail:
     """What would be lost is noticed."""
 
