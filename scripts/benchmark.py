@@ -8,7 +8,6 @@ by formula (mae_lm_fairseq/analysis/flops.py). cpu-small and cpu-base end within
 """
 
 import argparse
-import logging
 from pathlib import Path
 
 from mae_lm_fairseq.arguments import output_file
@@ -17,6 +16,7 @@ from mae_lm_fairseq.benchmarks.figure import draw
 from mae_lm_fairseq.benchmarks.measurement import measure
 from mae_lm_fairseq.benchmarks.settings import SETTINGS, subjects
 from mae_lm_fairseq.files import write_json
+from mae_lm_fairseq.messages import quieten
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
 def main():
     """Measure, print the table, and write the files."""
     arguments = parser().parse_args()
-    logging.getLogger().setLevel(logging.WARNING)  # importing fairseq turned everybody's messages on
+    quieten()
     setting = SETTINGS[arguments.setting]
     groups = subjects(setting, arguments.authors_repo)
     results = measure(setting, groups, arguments.steps or setting.steps)

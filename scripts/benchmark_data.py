@@ -8,12 +8,12 @@ at the given share of its peak rate.
 """
 
 import argparse
-import logging
 from pathlib import Path
 
 from mae_lm_fairseq.arguments import output_file, positive
 from mae_lm_fairseq.benchmarks.data_pipeline import measure_pipeline
 from mae_lm_fairseq.files import write_json
+from mae_lm_fairseq.messages import quieten
 
 
 def main():
@@ -30,7 +30,7 @@ def main():
     parser.add_argument("--mfu", type=float, default=0.45, metavar="F", help="share of the peak (default: 0.45)")
     parser.add_argument("--json", type=output_file, metavar="FILE", help="where the figures go")
     arguments = parser.parse_args()
-    logging.getLogger().setLevel(logging.WARNING)  # importing fairseq turned everybody's messages on
+    quieten()
     gpu_flops = arguments.peak_tflops * 1e12 * arguments.mfu
     figures = measure_pipeline(arguments.data_bin, arguments.tokens_per_sample, arguments.batches, gpu_flops)
     for name, value in figures.items():

@@ -6,13 +6,13 @@ and sorted by length. The three take turns, round by round; a speed-up is the me
 """
 
 import argparse
-import logging
 import statistics
 
 from mae_lm_fairseq.arguments import output_file, positive
 from mae_lm_fairseq.benchmarks.features import measure
 from mae_lm_fairseq.core.config import SIZES
 from mae_lm_fairseq.files import write_json
+from mae_lm_fairseq.messages import quieten
 
 
 def parser() -> argparse.ArgumentParser:
@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
 def main():
     """Measure and print."""
     arguments = parser().parse_args()
-    logging.getLogger().setLevel(logging.WARNING)  # importing fairseq turned everybody's messages on
+    quieten()
     found = measure(arguments.size, not arguments.no_bias, arguments.sentences, arguments.rounds)
     print(f"{found.tokens:,} tokens, {found.padded:,} with padding; largest difference {found.difference:.1e}")
     for name, seconds in found.seconds.items():

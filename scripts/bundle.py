@@ -6,13 +6,13 @@ dict.txt and sentencepiece.bpe.model.
 """
 
 import argparse
-import logging
 from pathlib import Path
 
 from mae_lm_fairseq.data.data_bin import TOKENIZER
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.export.bundle import write_bundle
 from mae_lm_fairseq.export.pretrained import read_checkpoint
+from mae_lm_fairseq.messages import quieten
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
 def main():
     """Read and write."""
     arguments = parser().parse_args()
-    logging.getLogger().setLevel(logging.WARNING)  # importing fairseq turned everybody's messages on
+    quieten()
     pretrained = read_checkpoint(arguments.checkpoint, arguments.data_bin)
     if pretrained.sentencepiece is None:
         raise UserError(f"{arguments.data_bin / TOKENIZER} does not exist; put the data's tokenizer there")

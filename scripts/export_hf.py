@@ -7,11 +7,11 @@ text of several scripts. With --autoencoder the whole network is exported, decod
 """
 
 import argparse
-import logging
 from pathlib import Path
 
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.export.pretrained import read
+from mae_lm_fairseq.messages import quieten
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
 def main():
     """Export and say what was written."""
     arguments = parser().parse_args()
-    logging.getLogger().setLevel(logging.WARNING)  # importing fairseq turned everybody's messages on
+    quieten()
     try:
         from transformers.utils.logging import disable_progress_bar
 

@@ -8,12 +8,12 @@ decoder starts from random weights. Nothing that is read can run code.
 """
 
 import argparse
-import logging
 import shlex
 from pathlib import Path
 
 from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.messages import quieten
 
 
 def parser() -> argparse.ArgumentParser:
@@ -32,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
 def main():
     """Import and say how to go on."""
     arguments = parser().parse_args()
-    logging.getLogger().setLevel(logging.WARNING)  # importing fairseq turned everybody's messages on
+    quieten()
     if not arguments.model.exists():
         raise UserError(f"{arguments.model} does not exist; a model of the Hugging Face hub must be downloaded first")
     try:

@@ -7,7 +7,6 @@ Leaves OUT/report.md, OUT/results.json and figures. Started again, it goes on wh
 """
 
 import argparse
-import logging
 import shlex
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation.glue import TASKS
 from mae_lm_fairseq.experiments.reproduction import SCALES, given_data, reproduce
 from mae_lm_fairseq.experiments.reproduction_report import write_report
+from mae_lm_fairseq.messages import quieten
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
 def main():
     """Run the command."""
     options = parser().parse_args()
-    logging.getLogger().setLevel(logging.WARNING)  # importing fairseq turned everybody's messages on
+    quieten()
     if (options.data_bin is None) != (options.glue_dir is None):
         raise UserError("--data-bin and --glue-dir go together: give both, or neither")
     if options.task and not options.glue_dir:

@@ -7,7 +7,6 @@ given more than once.
 
 import argparse
 import json
-import logging
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from mae_lm_fairseq.evaluation.glue import TASKS, glue_average
 from mae_lm_fairseq.evaluation.seeds import Summary, difference
 from mae_lm_fairseq.files import write_text
 from mae_lm_fairseq.markdown import markdown_table
+from mae_lm_fairseq.messages import quieten
 
 
 class Column(NamedTuple):
@@ -160,8 +160,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None):
     """Write ``glue.md`` and ``glue.png``."""
     options = parser().parse_args(argv)
-    # Among fairseq's imports is one that makes the root logger print everything.
-    logging.basicConfig(level=logging.WARNING, force=True)
+    quieten()
     table = read_table(options.results)
     try:
         options.out.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,13 @@
 """What a user asks for when fine-tuning on any task, and the command line for it."""
 
 import argparse
-import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mae_lm_fairseq.arguments import positive
+from mae_lm_fairseq.messages import quieten
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,6 @@ def parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> dict:
     words = sys.argv[1:] if argv is None else argv
     end = words.index("--") if "--" in words else len(words)
     options = vars(parser.parse_args(words[:end]))
-    # Among fairseq's imports is one that makes the root logger print everything.
-    logging.basicConfig(level=logging.WARNING, format="warning: %(message)s", force=True)
+    quieten()
     checkpoint = None if options["checkpoint"] == "none" else Path(options["checkpoint"])
     return {**options, "checkpoint": checkpoint, "extra": words[end + 1 :]}

@@ -7,7 +7,6 @@ a report. ``scripts/quickstart.sh`` installs what this needs and calls it.
 import argparse
 import contextlib
 import json
-import logging
 import subprocess
 import sys
 import time
@@ -33,6 +32,7 @@ from mae_lm_fairseq.experiments.runner import Run, claim, run_all, signals_as_er
 from mae_lm_fairseq.experiments.training_log import loss_curve, read_records
 from mae_lm_fairseq.experiments.versions import versions
 from mae_lm_fairseq.files import write_json
+from mae_lm_fairseq.messages import quieten
 
 CHECKOUT = PACKAGE.parent
 
@@ -222,8 +222,7 @@ def main(arguments: list[str] | None = None) -> None:
         options.corpus = options.corpus.resolve()
     name = options.corpus.name.partition(".")[0] if options.corpus else "docstrings"
     out = options.out or CHECKOUT / "quickstart" / (f"{name}-smoke" if options.smoke else name)
-    # Among fairseq's imports is one that makes the root logger print everything.
-    logging.basicConfig(level=logging.WARNING, force=True)
+    quieten()
     with signals_as_errors():
         quickstart(out.resolve(), options.smoke, options.corpus)
 

@@ -6,13 +6,13 @@ The copy is in the official TSV layout (GLUE/CoLA/train.tsv) or that of the Hugg
 """
 
 import argparse
-import logging
 from pathlib import Path
 
 from mae_lm_fairseq.arguments import positive
 from mae_lm_fairseq.data.glue_preparation import prepare
 from mae_lm_fairseq.data.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.evaluation.glue import TASKS, find_task
+from mae_lm_fairseq.messages import quieten
 
 
 def parser() -> argparse.ArgumentParser:
@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None):
     """Run the command."""
     options = parser().parse_args(argv)
-    logging.basicConfig(level=logging.WARNING, format="warning: %(message)s", force=True)
+    quieten()
     task = find_task(options.task)
     tokenizer = open_tokenizer(options.tokenizer)
     books = prepare(task, options.glue_dir, tokenizer, options.destdir, options.max_positions, options.skip_malformed)
