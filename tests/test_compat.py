@@ -262,7 +262,7 @@ class TestSaving:
             process.kill()
             process.join()
             updates.append(torch.load(path)["updates"])
-        assert min(updates) >= 0
+        assert min(updates) > 3
         assert len(set(updates)) > 1
         assert set(os.listdir(tmp_path)) <= {"checkpoint.pt", "checkpoint.pt.tmp", "source.pt"}
 
@@ -277,7 +277,8 @@ class TestSaving:
 def _save_forever(saving, path: Path, at_work) -> None:
     for updates in range(10**9):
         saving({"updates": updates, "weight": torch.full((500_000,), float(updates))})(path)
-        at_work.set()
+        if updates > 3:
+            at_work.set()
 
 
 class TestSettings:

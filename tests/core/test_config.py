@@ -120,6 +120,7 @@ def test_the_decoder_is_shaped_like_the_encoder_unless_it_is_said_otherwise():
             {"decoder_embed_dim": 384, "decoder_share_positions": True},
             ["--decoder-share-positions", "--decoder-embed-dim 384", "--encoder-embed-dim 768"],
         ),
+        ({"max_positions": 0}, ["--max-positions 0"]),
         ({"max_positions": 2}, ["--max-positions 2"]),
         ({"encoder_layers": 10**20}, ["--encoder-layers 100000000000000000000", "at most 10,000"]),
         ({"decoder_embed_dim": 1 << 25}, ["--decoder-embed-dim 33554432", "at most 16,777,216"]),

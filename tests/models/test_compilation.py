@@ -1,7 +1,6 @@
 """--compile: the same numbers, no recompiling once warm, and eager where compiling fails."""
 
 import logging
-import sys
 
 import pytest
 import torch
@@ -9,6 +8,7 @@ from torch._dynamo.utils import counters
 
 from mae_lm_fairseq.models.compilation import Compiled
 
+from ..conftest import untraced
 from ..core.networks import MASK, PAD, batch, layout_for, network, text
 from ..training import batches, set_up
 
@@ -17,10 +17,8 @@ from ..training import batches, set_up
 def nothing_compiled_before():
     torch._dynamo.reset()
     counters.clear()
-    trace = sys.gettrace()
-    sys.settrace(None)  # where coverage traces, compiling takes five times as long
-    yield
-    sys.settrace(trace)
+    with untraced():
+        yield
 
 
 def random_batch(step, full):
