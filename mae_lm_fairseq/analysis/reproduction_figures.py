@@ -15,7 +15,7 @@ class Lines(NamedTuple):
     x: np.ndarray
     """[points], or [seeds, points] where seeds differ in it too, as in time."""
     y: np.ndarray
-    """[seeds, points]."""
+    """[seeds, points]; NaN where there is no such seed, or no such point."""
 
 
 class Panel(NamedTuple):
@@ -46,11 +46,11 @@ def plot_panels(path: Path, title: str, *panels: Panel, share_y: bool = False, f
     for axes, panel in zip(grid, panels, strict=True):
         for label, (x, y) in panel.lines.items():
             place = labels.index(label)
-            x, spread = np.atleast_2d(x), y.std(0, ddof=1) if len(y) > 1 else np.zeros(y.shape[1])
+            x, y = np.atleast_2d(x), np.ma.masked_invalid(y)
             handles[label] = axes.errorbar(
                 x.mean(0),
                 y.mean(0),
-                yerr=spread,
+                yerr=y.std(0, ddof=1) if len(y) > 1 else None,
                 xerr=x.std(0, ddof=1) if len(x) > 1 else None,
                 color=(*COLOURS, "#000000")[place % 5],
                 marker="osD^v"[place % 5],

@@ -13,15 +13,14 @@ from pathlib import Path
 
 from mae_lm_fairseq.analysis.effective_rank import MEASURES
 from mae_lm_fairseq.analysis.rank_profile import RankSettings, rank_profile
-from mae_lm_fairseq.analysis.token_states import EncoderStates
 from mae_lm_fairseq.data.data_bin import TOKENIZER
 from mae_lm_fairseq.data.glue_files import read_split
 from mae_lm_fairseq.data.pretrained_tokenizer import open_tokenizer
-from mae_lm_fairseq.data.tokenizer import SPECIALS
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation.glue import TASKS, Task
 from mae_lm_fairseq.experiments import glue, inspection, quickstart
-from mae_lm_fairseq.experiments.finetuning import Origin, origin_of, tidy
+from mae_lm_fairseq.experiments.effective_rank import open_model
+from mae_lm_fairseq.experiments.finetuning import Origin, best_checkpoint, origin_of, tidy
 from mae_lm_fairseq.experiments.preset_comparison import COMMON_MASKING, Variant
 from mae_lm_fairseq.experiments.pretraining import check_data, training_command
 from mae_lm_fairseq.experiments.runner import Run, claim, run_all, updates_done
@@ -45,7 +44,7 @@ class Scale:
         updates: of pretraining.
         warmup: until the learning rate of pretraining is reached.
         checkpoints: how many of each run of pretraining are fine-tuned, at equal distances.
-        rank_seeds: of the MLM and of MAE-LM, whose ranks are measured.
+        rank_seeds: of the MLM and of MAE-LM, on whose ranks the papers' point rests.
         seeds: of everything else.
         rank_tokens: of validation text whose states are ranked.
         finetuning_updates: at most.
@@ -176,7 +175,6 @@ def finetuning_runs(out: Path, data: Data, scale: Scale) -> dict[tuple[str, int,
     chosen = [
         (title, seed, updates)
         for title, seed in trained(scale)
-        if seed <= scale.seeds
         for updates in stops(scale)
         if updates == scale.updates or title not in FRACTIONS.values()
     ]
@@ -271,27 +269,33 @@ def _pretraining_run(out: Path, data: Data, scale: Scale, variant: Variant, seed
             model, task = inspection.load(checkpoint, data.pretraining, **COMMON_MASKING)
             loss = round(inspection.masked_loss(model, task), 4)
             found.append({"updates": updates, "seconds": round(updates * pace, 1), "valid_loss": loss})
-        ranked = variant.title in (MLM, MAE_LM, *FRACTIONS.values())
-        return {"checkpoints": found, "ranks": _ranks(model, task, scale.rank_tokens) if ranked else None}
+        is_ranked = variant.title in (MLM, MAE_LM)
+        ranks = _ranks(checkpoint, data, _texts(task, scale.rank_tokens)) if is_ranked else None
+        return {"checkpoints": found, "ranks": ranks}
 
     return Run(
         f"{variant.title}, seed {seed}", command, folder / "result.json", read_result, updates_done(scale.updates)
     )
 
 
-def _ranks(model, task, tokens: int) -> dict:
-    """The ranks of an encoder on the validation text, layer by layer."""
-    dictionary = task.source_dictionary
+def _texts(task, tokens: int) -> list[list[int]]:
+    """The first samples of the validation text, with about so many tokens."""
+    pad = task.source_dictionary.pad()
     texts, count = [], 0
     for batch in inspection.clean_batches(task):
         for row in batch:
-            texts.append(row[row.ne(dictionary.pad())].tolist())
+            texts.append(row[row.ne(pad)].tolist())
             count += len(texts[-1])
         if count >= tokens:
             break
-    keep = [SPECIALS.index(token) for token in ("<s>", "<pad>", "</s>")]
-    encoder = EncoderStates(model.autoencoder.encoder, dictionary.pad(), dictionary.index("<mask>"))
-    profile = rank_profile(encoder, texts, keep, RankSettings(bootstrap=2))
+    return texts
+
+
+def _ranks(checkpoint: Path, data: Data, texts: list[list[int]], inputs: tuple[str, ...] | None = None) -> dict:
+    """The ranks of an encoder on texts, layer by layer, for some inputs or for all that differ for it."""
+    reader = open_model(checkpoint, data.pretraining)
+    reader.states.inputs = inputs or reader.states.inputs
+    profile = rank_profile(reader.states, texts, reader.special, RankSettings(bootstrap=2))
     rows = [{name: row[name] for name in ("layer", "input", "tokens", "count", *MEASURES)} for row in profile["ranks"]]
     return {name: profile[name] for name in ("width", "layers", "tokens")} | {"rows": rows}
 
@@ -311,11 +315,20 @@ def _finetuning(out: Path, data: Data, scale: Scale, origin: Origin) -> glue.Opt
 def _finetuning_run(
     out: Path, data: Data, scale: Scale, prepared: tuple[Path, dict], title: str, seed: int, updates: int
 ) -> Run:
-    origin = origin_of(_checkpoint(out, scale, title, seed, updates))
+    pretrained = _checkpoint(out, scale, title, seed, updates)
+    origin = origin_of(pretrained)
     sweep = glue.make_sweep(_finetuning(out, data, scale, origin), origin, *prepared)
     folder = out / "finetuning" / f"{_folder(out, title, seed).name}-{updates}"
-    [run] = replace(sweep, out=folder.resolve(), seeds=[seed]).runs()
-    return replace(run, name=f"{title}, seed {seed}, after {updates:,} updates")
+    [scored] = replace(sweep, out=folder.resolve(), seeds=[seed]).runs()
+
+    def with_ranks(run: Run) -> dict:
+        _, task = inspection.load(pretrained, data.pretraining, **COMMON_MASKING)
+        ranks = _ranks(best_checkpoint(run), data, _texts(task, scale.rank_tokens), inputs=("clean",))
+        return scored.read_result(run) | {"ranks": ranks}
+
+    is_ranked = title in (MLM, MAE_LM) and updates == scale.updates
+    name = f"{title}, seed {seed}, after {updates:,} updates"
+    return replace(scored, name=name, read_result=with_ranks if is_ranked else scored.read_result)
 
 
 def _by_key(keys, results: Sequence[dict]) -> list[dict]:

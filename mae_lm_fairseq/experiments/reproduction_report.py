@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,12 +14,14 @@ from mae_lm_fairseq.experiments.reproduction import FRACTIONS, HEADLINES, MAE_LM
 from mae_lm_fairseq.files import write_text
 from mae_lm_fairseq.markdown import markdown_table
 
+FINETUNED = ("clean", "finetuned")
 KINDS = {
     ("clean", "real"): "real tokens, no [MASK] in the text",
     ("as_trained", "real"): "real tokens, [MASK] in the text as in pretraining",
     ("forced", "real"): "real tokens, [MASK] forced into the encoder",
     ("as_trained", "mask"): "[MASK]",
     ("forced", "mask"): "[MASK], forced into the encoder",
+    FINETUNED: "real tokens, no [MASK] in the text, after fine-tuning",
 }
 
 REPORT = """\
@@ -26,9 +29,9 @@ REPORT = """\
 
 {verdicts}
 
-Mean ± standard deviation over the seeds of pretraining (fine-tuning has the same seed); differences with Welch's 95 %
-interval and p-value. Nothing was tuned on these results. A p-value above 0.05 says that this scale cannot tell, not
-that there is no difference.
+Mean ± standard deviation over the seeds of pretraining (fine-tuning has the same seed): {seeds}. Differences with
+Welch's 95 % interval and p-value, not corrected for their number. Nothing was tuned on these results. A p-value above
+0.05 says that this scale cannot tell, not that there is no difference.
 
 ## Loss and fine-tuning
 
@@ -60,7 +63,7 @@ The threshold rank of the states: how many directions hold 90 % of their sum of 
 
 ![Rank against layer](ranks.png)
 
-![Gap against layer](gaps.png)
+![Gap between text with and without [MASK], and rank before and after fine-tuning](gaps.png)
 
 ## Made by
 
@@ -96,6 +99,7 @@ def write_report(out: Path, content: dict, command: str) -> None:
     report = REPORT.format(
         scale=content["scale"],
         verdicts="\n".join(f"- {verdict}" for verdict in verdicts(results)),
+        seeds=", ".join(f"{len(seeds)} of {name}" for name, seeds in results.loss.items()),
         quality=_quality(results),
         differences=_differences(results),
         fractions=_fractions(results),
@@ -123,6 +127,9 @@ class Results:
             self.seconds[run["variant"]].append([point["seconds"] for point in run["checkpoints"]])
         for run in ranked:
             self._add_ranks(run["variant"], run["ranks"]["rows"])
+        for run in content["finetuning"]:
+            if "ranks" in run:
+                self._add_ranks(run["variant"], [row | {"tokens": FINETUNED[1]} for row in run["ranks"]["rows"]])
         by_seed = defaultdict(dict)
         for run in content["finetuning"]:
             by_seed[run["variant"], run["seed"]][run["updates"]] = run["score"]
@@ -169,7 +176,9 @@ def verdicts(results: Results) -> list[str]:
     gap = results.gap(MLM, "as_trained")[:, -1]
     other = "forced" if results.rank[MAE_LM, ("forced", "real")] else "as_trained"
     gap_mae_lm = results.gap(MAE_LM, other)[:, -1]
-    clean = [_last(results.rank[name, ("clean", "real")]) for name in (MAE_LM, MLM)]
+    clean, finetuned = (
+        [_last(results.rank[name, kind]) for name in (MAE_LM, MLM)] for kind in (("clean", "real"), FINETUNED)
+    )
     return [
         f"**The rank of `[MASK]` rises through the layers of the MLM** (Lemma 2.1): from {masks[:, 1].mean():.1f} in "
         f"the first layer to {masks[:, -1].mean():.1f} in the last; {_verdict(finding(masks[:, -1], masks[:, 1]))}.",
@@ -179,6 +188,7 @@ def verdicts(results: Results) -> list[str]:
         f"MAE-LM's is {_verdict(finding(gap, gap_mae_lm))}.",
         f"**Real tokens have a higher rank in MAE-LM than in the MLM** (Figure 5), clean text, last layer: "
         f"{_verdict(finding(*clean))}.",
+        f"**And after fine-tuning** (Figure 5 b), the same text and layer: {_verdict(finding(*finetuned))}.",
         f"**MAE-LM is better after fine-tuning at equal updates** (Figure 3): "
         f"{_verdict(finding(*(_last(results.score[name]) for name in (MAE_LM, MLM))))}.",
         f"**3ML loses nothing at equal updates**, score: "
@@ -274,7 +284,7 @@ def _draw(out: Path, results: Results) -> None:
         return {
             label: Lines(layers, np.array(results.rank[variant, kind]))
             for kind, label in KINDS.items()
-            if results.rank[variant, kind]
+            if kind != FINETUNED and results.rank[variant, kind]
         }
 
     panels = [Panel(name, layer, rank, by_layer(name)) for name in (MLM, MAE_LM)]
@@ -285,8 +295,14 @@ def _draw(out: Path, results: Results) -> None:
         for kind, words in (("as_trained", "as in pretraining"), ("forced", "forced into the encoder"))
         if results.rank[name, (kind, "real")]
     }
-    gap = Panel("Real tokens", layer, "rank with [MASK] in the text less rank without", gaps)
-    plot_panels(out / "gaps.png", "What [MASK] adds to the rank of real tokens", gap)
+    gap = Panel("Rank with [MASK] in the text less rank without", layer, "difference of effective ranks", gaps)
+    stages = {
+        f"{name}, {words} fine-tuning": Lines(layers, np.array(results.rank[name, kind]))
+        for name in (MLM, MAE_LM)
+        for kind, words in ((("clean", "real"), "before"), (FINETUNED, "after"))
+    }
+    clean = Panel("Rank without [MASK] in the text", layer, rank, stages)
+    plot_panels(out / "gaps.png", "Effective rank of real tokens", gap, clean)
 
     def against_time(values: dict[str, list]) -> dict[str, Lines]:
         lines = {}
@@ -305,9 +321,8 @@ def _draw(out: Path, results: Results) -> None:
     names = {0.0: MAE_LM, **FRACTIONS}
 
     def against_fraction(values: dict[str, list]) -> dict[str, Lines]:
-        count = min(len(values[name]) for name in names.values())
-        y = np.array([_last(values[name])[:count] for name in names.values()]).T
-        return {"MAE-LM": Lines(100 * np.array(list(names)), y)}
+        by_seed = zip_longest(*(_last(values[name]) for name in names.values()), fillvalue=np.nan)
+        return {"MAE-LM": Lines(100 * np.array(list(names)), np.array(list(by_seed)))}
 
     share = "[MASK]s that the encoder sees (%)"
     plot_panels(
