@@ -25,7 +25,7 @@ from mae_lm_fairseq.experiments.preset_comparison import COMMON_MASKING, Variant
 from mae_lm_fairseq.experiments.pretraining import check_data, training_command
 from mae_lm_fairseq.experiments.runner import Run, claim, run_all, updates_done
 from mae_lm_fairseq.experiments.training_log import seconds_per_update
-from mae_lm_fairseq.experiments.versions import versions
+from mae_lm_fairseq.experiments.versions import machine, versions
 from mae_lm_fairseq.files import write_json
 
 MLM, MAE_LM, THREE_ML = "RoBERTa preset", "MAE-LM", "3ML-self, 50 % masked"
@@ -127,6 +127,7 @@ def reproduce(name: str, out: Path, given: Data | None = None, jobs: int = 2) ->
         "scale": name,
         "task": data.task.name,
         "versions": versions(),
+        "machine": machine(),
         "jobs": jobs,
         "pretraining": _by_key(trained(scale), pretrained),
         "finetuning": _by_key(runs, finetuned),

@@ -71,7 +71,7 @@ The threshold rank of the states: how many directions hold 90 % of their sum of 
 {command}
 ```
 
-{jobs} runs at a time, one thread each; {versions}. `results.json` beside this file has every number.
+On {machine}, {jobs} runs at a time, one thread each; {versions}. `results.json` beside this file has every number.
 """
 
 
@@ -108,6 +108,7 @@ def write_report(out: Path, content: dict, command: str) -> None:
         mlm=MLM,
         width=results.width,
         command=command,
+        machine=content["machine"],
         jobs=content["jobs"],
         versions=", ".join(f"{name} {number}" for name, number in content["versions"].items()),
     )

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import torch
+
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments.progress import progress_bar
 from mae_lm_fairseq.experiments.training_log import last_update
@@ -60,7 +62,7 @@ def run_all(runs: Sequence[Run], jobs: int = 1, threads: int = 1) -> list[dict]:
     Args:
         runs: what to run.
         jobs: how many runs at the same time.
-        threads: threads for each run.
+        threads: threads for each run, and for reading its result while others go on.
 
     Raises:
         UserError: a run failed, the program was interrupted, or a result file comes from another command. What is
@@ -148,11 +150,24 @@ class _Process:
         if self.handle.returncode != 0:
             raise UserError(f"{run.name} failed (exit code {self.handle.returncode}), {run.log} ends: {_end(run.log)}")
         content = {"name": run.name, "command": list(run.command), "seconds": round(time.monotonic() - self.started, 1)}
-        write_json(run.result, content | {"result": run.read_result(run)})
+        with _limited(self.threads):
+            result = run.read_result(run)
+        write_json(run.result, content | {"result": result})
 
     def signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.handle.pid, number)
+
+
+@contextlib.contextmanager
+def _limited(threads: int) -> Iterator[None]:
+    """Let torch use so many threads: where there is a run for every core, more of them wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager

@@ -67,6 +67,7 @@ def content():
     return {
         "scale": "smoke",
         "task": "RTE",
+        "machine": "a computer, 2 cores",
         "jobs": 2,
         "versions": {"torch": "2.13"},
         "pretraining": pretraining,
@@ -102,6 +103,7 @@ def test_report_and_figures(content, tmp_path):
     assert "3 of RoBERTa preset, 3 of MAE-LM, 3 of 3ML" in report
     assert "| MAE-LM | real tokens, no [MASK] in the text, after fine-tuning | 59.8 ± 0.1 |" in report
     assert "scripts/reproduce.py --scale smoke --out out" in report
+    assert "On a computer, 2 cores, 2 runs at a time, one thread each; torch 2.13." in report
     for name in ("ranks", "gaps", "time", "fractions"):
         assert f"{name}.png" in report
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
