@@ -31,7 +31,7 @@ def main():
     title = f"{'Ablations' if options.ablations else 'Presets'} of size {options.size}"
     command = shlex.join(["scripts/compare_presets.py", *sys.argv[1:]])
     how = {"jobs": options.jobs, "threads": options.threads}
-    rows = compare(options.data.resolve(), variants, options.updates, options.out, title, command, **how)
+    rows = compare(options.data.resolve(), variants, options.updates, options.out.resolve(), title, command, **how)
     for row in rows:
         print(f"{row['title']:55} {row['valid_loss']:.3f} nats  {row['seconds_per_update']:.3f} s an update")
     print(f"Table: {options.out / 'table.md'}")

@@ -9,6 +9,7 @@ ranks.png, gaps.png and outside.png.
 import argparse
 from pathlib import Path
 
+from mae_lm_fairseq.analysis.figures import check_matplotlib
 from mae_lm_fairseq.analysis.rank_figures import plot_gaps, plot_outside, plot_ranks
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments.effective_rank import add_options, measure_models, write_csv
@@ -27,6 +28,7 @@ def parser() -> argparse.ArgumentParser:
 def main():
     """Measure, write and draw."""
     arguments = parser().parse_args()
+    check_matplotlib()
     out = Path(arguments.out)
     try:
         out.mkdir(parents=True, exist_ok=True)

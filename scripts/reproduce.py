@@ -11,6 +11,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from mae_lm_fairseq.analysis.figures import check_matplotlib
 from mae_lm_fairseq.arguments import positive
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation.glue import TASKS
@@ -36,13 +37,16 @@ def main():
     """Run the command."""
     options = parser().parse_args()
     quieten()
+    check_matplotlib()
     if (options.data_bin is None) != (options.glue_dir is None):
         raise UserError("--data-bin and --glue-dir go together: give both, or neither")
     if options.task and not options.glue_dir:
         raise UserError("--task is for a copy of GLUE: give --data-bin and --glue-dir too, or leave it out")
-    given = options.data_bin and given_data(options.data_bin, options.glue_dir, options.task or "STS-B")
-    content = reproduce(options.scale, options.out, given, options.jobs)
-    write_report(options.out, content, shlex.join(["scripts/reproduce.py", *sys.argv[1:]]))
+    given, out = None, options.out.resolve()
+    if options.data_bin:
+        given = given_data(options.data_bin.resolve(), options.glue_dir.resolve(), options.task or "STS-B")
+    content = reproduce(options.scale, out, given, options.jobs)
+    write_report(out, content, shlex.join(["scripts/reproduce.py", *sys.argv[1:]]))
     print(f"Report: {options.out / 'report.md'}")
 
 

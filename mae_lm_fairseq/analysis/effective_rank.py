@@ -7,6 +7,7 @@ each other, chunks of many texts hardly do.
 """
 
 from collections.abc import Iterator
+from functools import cache
 from math import sqrt
 
 import numpy as np
@@ -24,9 +25,6 @@ MEASURES = {
 NEGLIGIBLE = 1e-6
 """A singular value this small beside the largest is taken for rounding: states are float32, which holds 7 digits, and
 eigenvalues of second moments, 16 digits of them, are squares."""
-
-_NORMAL_975 = 1.959964
-"""The normal distribution's quantile for intervals of 95 %."""
 
 
 def effective_rank(states: Tensor, share: float = 0.9) -> int:
@@ -125,11 +123,20 @@ def resamples(chunks: int, replicates: int, seed: int) -> Tensor:
 def interval(values: Tensor, chunks: int) -> tuple[float, float]:
     """The 95 % interval of a statistic from its value on the whole text and on each resample, ``[1 + replicates]``.
 
-    The value plus and minus 1.96 bootstrap standard deviations, which are widened for the number of chunks. Not the
-    percentiles: a resample has fewer different texts than the whole, which pulls all of them down.
+    The value plus and minus as many bootstrap standard deviations, which are widened for the number of chunks, as
+    Student's distribution says. Not the percentiles: a resample has fewer different texts than the whole, which pulls
+    all of them down.
     """
-    spread = _NORMAL_975 * float(values[1:].std()) * sqrt(chunks / (chunks - 1))
+    spread = deviations(chunks) * float(values[1:].std()) * sqrt(chunks / (chunks - 1))
     return float(values[0]) - spread, float(values[0]) + spread
+
+
+@cache
+def deviations(chunks: int, intervals: int = 1) -> float:
+    """How many standard deviations of a mean of chunks reach to the ends of intervals that hold together by 95 %."""
+    from scipy.stats import t
+
+    return float(t.ppf(1 - 0.025 / intervals, chunks - 1))
 
 
 def subspace(matrix: Tensor, share: float = 0.9) -> Tensor:

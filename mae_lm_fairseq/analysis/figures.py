@@ -1,15 +1,30 @@
 """Figures."""
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+
+from ..errors import UserError
 
 Curve = tuple[np.ndarray, np.ndarray]
 """Numbers of updates, and a value at each."""
 
 # Okabe and Ito's colours, which readers with colour blindness can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+# Seven tell more apart than anyone would draw: their other colours, and black.
+MORE_COLOURS = (*COLOURS, "#56B4E9", "#E69F00", "#000000")
+
+
+def check_matplotlib() -> None:
+    """Called before long work that ends in figures.
+
+    Raises:
+        UserError: matplotlib, which comes with the extra "analysis", is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        raise UserError("the figures need matplotlib: pip install matplotlib, or this package with its extra analysis")
 
 
 def plot_losses(

@@ -7,12 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .figures import COLOURS
+from .figures import COLOURS, MORE_COLOURS
 
 LAYER = "layer (0: embeddings)"
 COLUMNS = 3
-# Seven tell more models apart than anyone would draw: Okabe and Ito's other colours, and black.
-MODEL_COLOURS = (*COLOURS, "#56B4E9", "#E69F00", "#000000")
 
 
 class Series(NamedTuple):
@@ -125,7 +123,7 @@ def _plot_models(
     axes = figure.add_subplot()
     axes.axhline(0, color="black", linewidth=0.8)
     for number, model in enumerate(models):
-        colour, marker = MODEL_COLOURS[number % len(MODEL_COLOURS)], "osD^vP*"[number % 7]
+        colour, marker = MORE_COLOURS[number % len(MORE_COLOURS)], "osD^vP*"[number % 7]
         _line(axes, rows(model, "as_trained"), name, model["label"], colour, "-", marker)
         _line(axes, rows(model, "forced"), name, f"{model['label']}, [MASK] forced in", colour, ":", marker)
     axes.set(title=title, ylabel=label)

@@ -23,10 +23,13 @@ class RankMonitor:
         texts: ids.
         pad, mask: ids of ``<pad>`` and ``<mask>``.
         keep: ids of special tokens, which are not masked.
+        mask_in_encoder: see :class:`~mae_lm_fairseq.analysis.token_states.EncoderStates`.
     """
 
-    def __init__(self, texts: Sequence[list[int]], pad: int, mask: int, keep: Sequence[int]):
-        self.pad, self.mask = pad, mask
+    def __init__(
+        self, texts: Sequence[list[int]], pad: int, mask: int, keep: Sequence[int], mask_in_encoder: float = 0.0
+    ):
+        self.pad, self.mask, self.mask_in_encoder = pad, mask, mask_in_encoder
         settings = RankSettings()
         self.batches = [
             mask_texts(texts[start : start + TEXTS_AT_ONCE], pad, keep, settings.mask_prob, settings.seed, start)
@@ -40,7 +43,7 @@ class RankMonitor:
         The names are of :data:`~mae_lm_fairseq.analysis.token_states.TOKENS` and
         :data:`~mae_lm_fairseq.analysis.token_states.INPUTS`.
         """
-        looked_into, moments = EncoderStates(encoder, self.pad, self.mask), {}
+        looked_into, moments = EncoderStates(encoder, self.pad, self.mask, self.mask_in_encoder), {}
         for batch in self.batches:
             for kind, tokens, layer, states in states_by_kind(looked_into, batch):
                 if layer == looked_into.layers:

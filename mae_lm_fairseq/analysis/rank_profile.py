@@ -53,6 +53,8 @@ class RankSettings:
             raise ValueError(f"--threshold {self.threshold} must be above 0 and at most 1")
         if self.bootstrap < 2:
             raise ValueError(f"--bootstrap {self.bootstrap} must be at least 2")
+        if self.seed < 0:
+            raise ValueError(f"--seed {self.seed} must not be negative")
 
 
 def rank_profile(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .figures import COLOURS
+from .figures import MORE_COLOURS
 
 
 class Lines(NamedTuple):
@@ -52,9 +52,9 @@ def plot_panels(path: Path, title: str, *panels: Panel, share_y: bool = False, f
                 y.mean(0),
                 yerr=y.std(0, ddof=1) if len(y) > 1 else None,
                 xerr=x.std(0, ddof=1) if len(x) > 1 else None,
-                color=(*COLOURS, "#000000")[place % 5],
-                marker="osD^v"[place % 5],
-                linestyle=("-", "--", "-.", ":", "-")[place % 5],
+                color=MORE_COLOURS[place],
+                marker="osD^vPX"[place],
+                linestyle=("-", "--", "-.", ":")[place % 4],
                 markersize=5,
                 capsize=3,
             )

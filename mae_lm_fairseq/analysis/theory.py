@@ -4,10 +4,9 @@ Numbers prove no theorem, and cannot refute one whose premises a model does not 
 statements are about is there in this model, on this text, and how large it is.
 """
 
-from statistics import NormalDist
 from typing import Any
 
-from .effective_rank import MEASURES
+from .effective_rank import MEASURES, deviations
 
 LEMMA = """\
 Lemma 2.1, in our words. All [MASK]s enter the encoder as one vector plus their positions, so that their states there
@@ -27,8 +26,9 @@ THEOREM_LIMITS = """\
 What this is not: the theorem is about exact spans. Thousands of states of floating-point numbers span everything, as
 the numerical rank says, so the exact statement cannot be seen. What can be seen is its like for effective spaces: the
 share of [MASK]'s sum of squares outside of the fewest directions that hold {threshold:g} % of the real tokens', less
-what of the real tokens' own lies outside. That [MASK] uses directions which real tokens use little does not say that
-real tokens could not use them."""
+what of the real tokens' own lies outside. Directions were fitted to the real tokens, not to [MASK]: any one kind of
+token that is left out of the fit can be expected outside to some degree, so the size matters more than the sign. That
+[MASK] uses directions which real tokens use little does not say that real tokens could not use them."""
 
 HOLDS, FAILS, OPEN = "shows in this model", "does not show: the contrary does", "is not decided by this much text"
 
@@ -70,7 +70,7 @@ def check_theorem(profile: dict[str, Any]) -> dict[str, Any] | None:
     rows = [row for row in profile["outside"] if row["input"] == "as_trained" and row["layer"] > 0]
     if not rows:
         return None
-    wider = NormalDist().inv_cdf(1 - 0.025 / len(rows)) / NormalDist().inv_cdf(0.975)
+    wider = deviations(profile["chunks"], len(rows)) / deviations(profile["chunks"])
     numerical = {
         row["layer"]: row["numerical"]
         for row in profile["ranks"]

@@ -71,15 +71,19 @@ class EncoderStates:
     Args:
         encoder: without its decoder, which takes no part.
         pad, mask: ids of ``<pad>`` and ``<mask>``.
+        mask_in_encoder: share of the ``<mask>``s that the encoder saw in pretraining though it would not, of the
+            option ``--mask-in-encoder``.
     """
 
-    def __init__(self, encoder: Encoder, pad: int, mask: int):
+    def __init__(self, encoder: Encoder, pad: int, mask: int, mask_in_encoder: float = 0.0):
         self.encoder = encoder
+        self.mask_in_encoder = mask_in_encoder
         self.pad, self.mask = pad, mask
         self.layers = len(encoder.layers)
         self.dim = encoder.embed_tokens.embedding_dim
         self.max_tokens = encoder.embed_positions.max_positions
-        self.inputs = tuple(INPUTS) if self._leaves_masks_out() else ("clean", "as_trained")
+        is_forced_new = mask_in_encoder < 1 and self._leaves_masks_out()
+        self.inputs = tuple(INPUTS) if is_forced_new else ("clean", "as_trained")
 
     def _leaves_masks_out(self) -> bool:
         lone_mask = torch.tensor([[self.mask]])
@@ -88,7 +92,9 @@ class EncoderStates:
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, see_masks: bool) -> list[LayerStates]:
-        early = tokens.eq(self.mask) if see_masks else None
+        # Drawn apart from torch's numbers, which training uses, and the same every time.
+        drawn = torch.from_numpy(np.random.default_rng(0).random(tokens.shape))
+        early = tokens.eq(self.mask) & (drawn < (1 if see_masks else self.mask_in_encoder))
         device = self.encoder.embed_tokens.weight.device
         layout = to_device(batch_layout(tokens, torch.zeros_like(tokens).bool(), self.pad, self.mask, early), device)
         was_training = self.encoder.training

@@ -81,10 +81,9 @@ def model_ranks(
         UserError: a file is missing, or does not belong to the others; the text is too short.
     """
     reader = open_model(Path(path), data_bin)
-    if not len(reader.opening) + len(reader.closing) < tokens_per_sample <= reader.states.max_tokens:
-        raise UserError(
-            f"--tokens-per-sample {tokens_per_sample} is not for {path}: it takes up to {reader.states.max_tokens}"
-        )
+    least, most = len(reader.opening) + len(reader.closing) + 1, reader.states.max_tokens
+    if not least <= tokens_per_sample <= most:
+        raise UserError(f"--tokens-per-sample {tokens_per_sample} is not for {path}: it takes {least} to {most}")
     texts = reader.texts(text, tokens_per_sample, tokens)
     if len(texts) < 2:
         raise UserError(f"{text} is too short: it takes two texts of up to {tokens_per_sample} tokens, or more")
@@ -126,7 +125,7 @@ def open_model(path: Path, data_bin: str | Path | None) -> Reader:
         raise UserError(f"{folder} has no {TOKENIZER}, which the text is read with")
     tokenizer = Tokenizer(folder / TOKENIZER)
     return Reader(
-        EncoderStates(encoder, pretrained.pad, pretrained.mask),
+        EncoderStates(encoder, pretrained.pad, pretrained.mask, pretrained.mask_in_encoder),
         encode=lambda line: [*tokenizer.encode_lines([line])[0].tolist(), EOS],
         opening=[SPECIALS.index("<s>")],
         closing=[],

@@ -14,7 +14,7 @@ from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation.seeds import Summary, summarise
-from mae_lm_fairseq.experiments.pretraining import DEVICE
+from mae_lm_fairseq.experiments.pretraining import with_device
 from mae_lm_fairseq.experiments.runner import Run, run_all, updates_done
 from mae_lm_fairseq.experiments.versions import versions
 from mae_lm_fairseq.export.fitting import head_names
@@ -120,7 +120,7 @@ def settings_for(origin: Origin, updates: int, batch_size: int) -> Settings:
         batch_size: samples in an update.
     """
     start = {"finetune_from_model": origin.checkpoint} if origin.checkpoint else {}
-    return {
+    chosen = {
         "task": {"max_positions": origin.max_positions},
         "model": {**origin.model, "dropout": 0.1, "attention_dropout": 0.1},
         "criterion": {},
@@ -147,9 +147,9 @@ def settings_for(origin: Origin, updates: int, batch_size: int) -> Settings:
             "user_dir": PACKAGE,
             "log_format": "json",
             "log_interval": 10,
-            **DEVICE,
         },
     }
+    return with_device(chosen)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import sentencepiece
 import torch
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, utils
 from torch import Tensor
 
 from mae_lm_fairseq.analysis.effective_rank import effective_rank
@@ -60,12 +60,14 @@ def clean_batches(task) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def masked_loss(model: torch.nn.Module, task) -> float:
-    """The cross-entropy in nats of a masked token of the validation split.
+    """The cross-entropy in nats of a masked token of the validation split, computed on a GPU where there is one.
 
     Which tokens are masked depends on the task's options and seed, not on the model.
     """
-    criterion = MaskedAutoencoderLMCriterion(task)
-    losses, predicted, _ = zip(*(criterion(model, batch) for batch in _batches(task)), strict=True)
+    criterion, batches = MaskedAutoencoderLMCriterion(task), _batches(task)
+    if torch.cuda.is_available():
+        model, batches = model.cuda(), map(utils.move_to_cuda, batches)
+    losses, predicted, _ = zip(*(criterion(model, batch) for batch in batches), strict=True)
     return float(sum(losses)) / sum(predicted)
 
 

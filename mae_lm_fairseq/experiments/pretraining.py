@@ -9,11 +9,19 @@ from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.data.data_bin import check_data_bin
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.recipes.machine import share
-from mae_lm_fairseq.recipes.settings import as_arguments, recipe, settings
+from mae_lm_fairseq.recipes.settings import Settings, as_arguments, recipe, settings
 
-CPU = {"cpu": True}
-DEVICE = {} if torch.cuda.is_available() else CPU
-"""fairseq's option for this machine: it looks for a GPU unless told otherwise."""
+CPU: Settings = {"common": {"cpu": True}}
+GPU: Settings = {"distributed_training": {"distributed_world_size": 1}}
+DEVICE = GPU if torch.cuda.is_available() else CPU
+"""fairseq's options for this machine: it takes all GPUs that there are unless told otherwise."""
+
+
+def with_device(chosen: Settings, device: Settings = DEVICE) -> Settings:
+    """Settings with those of a device, ``GPU`` or ``CPU``, put in."""
+    for group, values in device.items():
+        chosen.setdefault(group, {}).update(values)
+    return chosen
 
 
 def check_data(data: Path):
@@ -36,7 +44,7 @@ def training_command(
     warmup: int,
     validate_every: int,
     *options: str,
-    device: dict[str, bool] = DEVICE,
+    device: Settings = DEVICE,
 ) -> list[str]:
     """One ``fairseq-train``. Runs with the same numbers have the same data, masks and order.
 
@@ -48,7 +56,7 @@ def training_command(
         warmup: updates until the learning rate is reached.
         validate_every: updates between two validations, and two checkpoints.
         options: of ``fairseq-train``, which win over the recipe's.
-        device: a GPU where there is one, or ``CPU``.
+        device: one GPU where there are any, or ``CPU``.
     """
     chosen = settings(architecture)
     chosen["lr_scheduler"] |= {"warmup_updates": warmup, "total_num_update": updates}
@@ -57,5 +65,6 @@ def training_command(
     chosen["dataset"]["validate_interval_updates"] = validate_every
     chosen["optimization"] |= {"max_update": updates, "update_freq": [accumulated]}
     chosen["checkpoint"] |= {"save_dir": save, "save_interval_updates": validate_every}
-    chosen["common"] |= {"user_dir": PACKAGE, "log_format": "json", "seed": 1, **device}
-    return [sys.executable, "-m", "fairseq_cli.train", str(data), *as_arguments(chosen), *options]
+    chosen["common"] |= {"user_dir": PACKAGE, "log_format": "json", "seed": 1}
+    arguments = as_arguments(with_device(chosen, device))
+    return [sys.executable, "-m", "fairseq_cli.train", str(data), *arguments, *options]

@@ -20,7 +20,7 @@ from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation.glue import TASKS, Task
 from mae_lm_fairseq.experiments import glue, inspection, quickstart
 from mae_lm_fairseq.experiments.effective_rank import open_model
-from mae_lm_fairseq.experiments.finetuning import Origin, best_checkpoint, origin_of, tidy
+from mae_lm_fairseq.experiments.finetuning import LAST, Origin, best_checkpoint, origin_of, tidy
 from mae_lm_fairseq.experiments.preset_comparison import COMMON_MASKING, Variant
 from mae_lm_fairseq.experiments.pretraining import check_data, training_command
 from mae_lm_fairseq.experiments.runner import Run, claim, run_all, updates_done
@@ -96,6 +96,11 @@ class Data:
     task: Task
     glue: Path
 
+    def described(self) -> dict[str, str]:
+        """In words, to recognise it by."""
+        places = {"data-bin": self.pretraining, "GLUE directory": self.glue}
+        return {"task": self.task.name} | {name: str(path.resolve()) for name, path in places.items()}
+
 
 def reproduce(name: str, out: Path, given: Data | None = None, jobs: int = 2) -> dict:
     """Do, or go on with, all runs of a scale.
@@ -110,11 +115,10 @@ def reproduce(name: str, out: Path, given: Data | None = None, jobs: int = 2) ->
         What ``results.json`` holds.
 
     Raises:
-        UserError: a run failed, or ``out`` was used with other options.
+        UserError: a run failed, or ``out`` was used with other options, or on another machine: times are compared.
     """
     scale = SCALES[name]
-    places = {"data-bin": str(given.pretraining.resolve()), "task": given.task.name} if given else {}
-    claim(out, {"scale": name, **places})
+    claim(out, {"scale": name, "jobs": jobs, "machine": machine(), **(given.described() if given else {})})
     data = given or make_data(out, scale)
     first = pretraining_runs(out, data, scale)
     print(f"[1/2] Pretraining: {len(first)} runs", flush=True)
@@ -158,9 +162,12 @@ def trained(scale: Scale) -> list[tuple[str, int]]:
     ]
 
 
-def stops(scale: Scale) -> list[int]:
-    """The numbers of updates after which there is a checkpoint to fine-tune."""
-    return [scale.updates * number // scale.checkpoints for number in range(1, scale.checkpoints + 1)]
+def stops(scale: Scale, title: str = MLM) -> list[int]:
+    """The numbers of updates after which a variant is measured and fine-tuned: of the fractions only the end."""
+    numbers = range(1, scale.checkpoints + 1)
+    return [scale.updates * number // scale.checkpoints for number in numbers][
+        -1 if title in FRACTIONS.values() else 0 :
+    ]
 
 
 def pretraining_runs(out: Path, data: Data, scale: Scale) -> list[Run]:
@@ -173,12 +180,7 @@ def finetuning_runs(out: Path, data: Data, scale: Scale) -> dict[tuple[str, int,
 
     The seed of pretraining is that of fine-tuning too.
     """
-    chosen = [
-        (title, seed, updates)
-        for title, seed in trained(scale)
-        for updates in stops(scale)
-        if updates == scale.updates or title not in FRACTIONS.values()
-    ]
+    chosen = [(title, seed, updates) for title, seed in trained(scale) for updates in stops(scale, title)]
     first = origin_of(_checkpoint(out, scale, *chosen[0]))
     tokenizer = open_tokenizer(data.pretraining, first.checkpoint, first.dictionary)
     prepared = glue.prepared(_finetuning(out, data, scale, first), tokenizer, first.max_positions)
@@ -189,29 +191,45 @@ def make_data(out: Path, scale: Scale) -> Data:
     """Docstrings as text, and the task that stands in for GLUE's, made of the same text."""
     out.mkdir(parents=True, exist_ok=True)
     quickstart.make_text(out, scale.text, None)
-    lines = (out / "text" / "train.txt").read_text(encoding="utf-8").split("\n")
-    write_neighbours(lines, out / "task" / NEIGHBOURS.name)
-    return Data(quickstart.prepare(out, scale.text), NEIGHBOURS, out / "task")
+    texts = ((out / "text" / name).read_text(encoding="utf-8").split("\n") for name in ("train.txt", "valid.txt"))
+    rows = write_neighbours(*texts, out / "task" / NEIGHBOURS.name)
+    return Data(quickstart.prepare(out, scale.text), replace(NEIGHBOURS, rows=rows), out / "task")
 
 
-def write_neighbours(lines: Sequence[str], directory: Path):
-    """Write :data:`NEIGHBOURS` in GLUE's layout: half of the pairs are consecutive lines, half are drawn."""
+def write_neighbours(train: Sequence[str], valid: Sequence[str], directory: Path) -> dict[str, int]:
+    """Write :data:`NEIGHBOURS` in GLUE's layout: half of the pairs are consecutive lines.
+
+    Args:
+        train: lines of the text of pretraining.
+        valid: lines of other text, of which the development and the test set are made.
+        directory: where the sets go.
+
+    Returns:
+        The number of rows of each set, which is lower than the task's where there are fewer lines.
+    """
     generator = random.Random(1)
-    pairs = [(a, b) for a, b in pairwise(lines) if a.strip() and b.strip() and "\t" not in a + b]
-    generator.shuffle(pairs)
-    strangers = [second for _, second in pairs]
-    generator.shuffle(strangers)
+    tested = _shuffled_pairs(valid, generator)
+    count = NEIGHBOURS.rows["test"]
+    sets = {"train": _shuffled_pairs(train, generator), "dev": tested[count:], "test": tested[:count]}
     directory.mkdir(parents=True, exist_ok=True)
-    start = 0
-    for split, count in NEIGHBOURS.rows.items():
+    written = {}
+    for split, pairs in sets.items():
         header = ["index", *NEIGHBOURS.columns, NEIGHBOURS.label_column][: 3 if split == "test" else 4]
         rows = [header]
-        for number, (first, second) in enumerate(pairs[start : start + count]):
+        for number, (first, second) in enumerate(pairs[: NEIGHBOURS.rows[split]]):
             label = generator.choice(NEIGHBOURS.labels)
-            second = second if label == NEIGHBOURS.labels[0] else strangers[start + number]
+            second = second if label == NEIGHBOURS.labels[0] else pairs[number - 1][1]
             rows.append([str(number), first, second, label][: len(header)])
-        start += count
+        written[split] = len(rows) - 1
         (directory / f"{split}.tsv").write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+    return written
+
+
+def _shuffled_pairs(lines: Sequence[str], generator: random.Random) -> list[tuple[str, str]]:
+    """Consecutive lines that a table can hold."""
+    pairs = [(a, b) for a, b in pairwise(lines) if a.strip() and b.strip() and "\t" not in a + b]
+    generator.shuffle(pairs)
+    return pairs
 
 
 def given_data(data_bin: Path, glue_dir: Path, task: str) -> Data:
@@ -223,7 +241,10 @@ def given_data(data_bin: Path, glue_dir: Path, task: str) -> Data:
     check_data(data_bin)
     if not (data_bin / TOKENIZER).is_file():
         raise UserError(f"{data_bin} has no {TOKENIZER}, with which to prepare {task}")
-    read_split(TASKS[task], glue_dir, "train")
+    for official in TASKS[task].splits.values():
+        rows = read_split(TASKS[task], glue_dir, official)
+        if rows.malformed:
+            raise UserError(f"{rows.path}: {len(rows.malformed)} malformed rows: {rows.describe_malformed()}; mend it")
     return Data(data_bin, TASKS[task], glue_dir)
 
 
@@ -265,7 +286,7 @@ def _pretraining_run(out: Path, data: Data, scale: Scale, variant: Variant, seed
     def read_result(run: Run) -> dict:
         pace = seconds_per_update(run.log)
         found = []
-        for updates in stops(scale):
+        for updates in stops(scale, variant.title):
             checkpoint = _checkpoint(out, scale, variant.title, seed, updates)
             model, task = inspection.load(checkpoint, data.pretraining, **COMMON_MASKING)
             loss = round(inspection.masked_loss(model, task), 4)
@@ -324,7 +345,9 @@ def _finetuning_run(
 
     def with_ranks(run: Run) -> dict:
         _, task = inspection.load(pretrained, data.pretraining, **COMMON_MASKING)
-        ranks = _ranks(best_checkpoint(run), data, _texts(task, scale.rank_tokens), inputs=("clean",))
+        # The last one, as the best ones of different models are fine-tuned for different times.
+        last = best_checkpoint(run).with_name(LAST)
+        ranks = _ranks(last, data, _texts(task, scale.rank_tokens), inputs=("clean",))
         return scored.read_result(run) | {"ranks": ranks}
 
     is_ranked = title in (MLM, MAE_LM) and updates == scale.updates

@@ -54,7 +54,8 @@ class Pretrained:
         symbols: the dictionary in the order of ids, from ``<s> <pad> </s> <unk>`` to ``<mask>``.
         sentencepiece: the tokenizer's model file; None where there is none.
         about: plain JSON, where known: ``architecture``, ``task`` and ``updates`` of the training, ``versions`` of
-            packages, ``dictionary_sha256``, ``trained_on`` (the splits in the data-bin's manifest).
+            packages, ``dictionary_sha256``, ``trained_on`` (the splits in the data-bin's manifest),
+            ``mask_in_encoder``.
     """
 
     config: MaskedAutoencoderConfig
@@ -77,6 +78,12 @@ class Pretrained:
     def mask(self) -> int:
         """Id of ``<mask>``."""
         return len(self.symbols) - 1
+
+    @property
+    def mask_in_encoder(self) -> float:
+        """The option's value in pretraining; 0 where it is not known, as after fine-tuning."""
+        share = self.about.get("mask_in_encoder")
+        return share if isinstance(share, float) and 0 <= share <= 1 else 0.0
 
 
 def read(path: str | Path, data_bin: str | Path | None = None) -> Pretrained:
@@ -114,6 +121,7 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
         "versions": {**current_versions(), "torch": str(torch.__version__)},
         "dictionary_sha256": fingerprint,
         "trained_on": _splits(data_bin),
+        "mask_in_encoder": _plain(_at(state, "cfg", "task", "mask_in_encoder")),
     }
     sentencepiece = _sentencepiece(Path(data_bin))
     config, weights = network_config(values, path), state["model"]
@@ -183,8 +191,8 @@ def _at(value: Any, *keys: str | int) -> Any:
     return value
 
 
-def _plain(value: Any) -> str | int | None:
-    return value if isinstance(value, str | int) else None
+def _plain(value: Any) -> str | int | float | None:
+    return value if isinstance(value, str | int | float) else None
 
 
 def _splits(data_bin: str | Path) -> dict[str, dict] | None:

@@ -217,7 +217,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         count = min(len(blocks), math.ceil(MONITORED_TOKENS / np.mean(blocks.sizes)))
         texts = [blocks[len(blocks) * k // count].tolist() for k in range(count)]
         special = [self.dictionary.bos(), self.dictionary.eos()]
-        return RankMonitor(texts, self.dictionary.pad(), self.mask_idx, special)
+        return RankMonitor(texts, self.dictionary.pad(), self.mask_idx, special, self.cfg.mask_in_encoder)
 
     def state_dict(self) -> dict:
         """What checkpoints keep of the task: which dictionary the model was trained with."""

@@ -108,7 +108,8 @@ def test_every_setting_counts(known):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("mask_prob", 0), ("mask_prob", 1), ("threshold", 0), ("threshold", 1.5), ("bootstrap", 1)]
+    ("name", "value"),
+    [("mask_prob", 0), ("mask_prob", 1), ("threshold", 0), ("threshold", 1.5), ("bootstrap", 1), ("seed", -1)],
 )
 def test_settings_out_of_range_are_refused_by_name(name, value):
     with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} {value} must"):
@@ -162,8 +163,8 @@ def test_the_statements_do_not_hold_where_nothing_of_them_is_there(known):
     assert check_lemma(changed)["threshold"]["verdict"] == FAILS
     theorem = check_theorem(changed)
     assert theorem["verdict"] == OPEN
-    # Four layers together: 1.25 % on both sides together for each, 2.4977 instead of 1.95996 standard deviations.
-    assert theorem["layers"][0]["low"] == pytest.approx(-0.1 * 2.49771 / 1.95996, abs=1e-5)
+    # Four layers together: 1.25 % on both sides together for each; 20 chunks: 2.75859 standard deviations, not 2.09302.
+    assert theorem["layers"][0]["low"] == pytest.approx(-0.1 * 2.75859 / 2.09302, abs=1e-5)
     below = [{**row, "excess": -0.3, "excess_low": -0.4, "excess_high": -0.2} for row in known["outside"]]
     assert check_theorem(known | {"outside": below})["verdict"] == FAILS
 

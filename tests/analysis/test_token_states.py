@@ -96,6 +96,20 @@ def test_what_is_masked_is_not_seen_as_trained(masked_text):
         assert same is (key[0] != "clean" or key[2] == 0), key
 
 
+def test_masks_that_the_encoder_saw_in_pretraining_are_seen_as_trained(masked_text):
+    encoder = network("mae_lm").encoder
+    found = {
+        share: {x[:3]: x[3] for x in states_by_kind(EncoderStates(encoder, PAD, MASK, share), masked_text)}
+        for share in (0.0, 0.5, 1.0)
+    }
+    assert not any(key[0] == "forced" for key in found[1.0])
+    for (kind, tokens, layer), rows in found[1.0].items():
+        assert torch.equal(rows, found[0.0]["forced" if kind == "as_trained" else kind, tokens, layer])
+    seen = len(found[0.5]["as_trained", "mask", 3])
+    assert 0 < seen < len(found[1.0]["as_trained", "mask", 3]) == masked_text.is_masked.sum()
+    assert torch.equal(found[0.5]["forced", "mask", 3], found[0.0]["forced", "mask", 3])
+
+
 def test_looking_leaves_mode_and_random_numbers_alone(masked_text):
     states = states_of("mae_lm")
     for mode in (True, False):

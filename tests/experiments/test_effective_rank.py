@@ -141,7 +141,8 @@ def test_our_texts_are_those_of_the_data_bin(folder):
     ("options", "message"),
     [
         ({"data_bin": None}, "name the data-bin with its tokenizer"),
-        ({"tokens_per_sample": 65}, "--tokens-per-sample 65 is not for .*up to 64"),
+        ({"tokens_per_sample": 65}, "--tokens-per-sample 65 is not for .*takes 2 to 64"),
+        ({"tokens_per_sample": 1}, "--tokens-per-sample 1 is not for .*takes 2 to 64"),
         ({"tokens": 10}, "too short"),
         ({"path": "missing.pt"}, "missing.pt: no such file"),
         ({"path": "data"}, "data/config.json: No such file"),
@@ -194,6 +195,12 @@ def test_wrong_options_are_refused(folder, tmp_path, monkeypatch, arguments, mes
     options = ["--text", folder / "text", "--out", tmp_path, *arguments]
     with pytest.raises(UserError, match=message):
         run("effective_rank.py", monkeypatch, folder / "mae_lm_tiny" / "checkpoint.pt", *options)
+
+
+def test_nothing_is_measured_where_it_could_not_be_drawn(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("mae_lm_fairseq.analysis.figures.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="the figures need matplotlib"):
+        run("effective_rank.py", monkeypatch, folder / "missing.pt", "--text", "missing", "--out", tmp_path)
 
 
 def test_labels(tmp_path):

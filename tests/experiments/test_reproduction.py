@@ -19,7 +19,7 @@ from mae_lm_fairseq.experiments.reproduction import (
     trained,
     write_neighbours,
 )
-from mae_lm_fairseq.experiments.reproduction_report import FINETUNED, KINDS, Results, verdicts, write_report
+from mae_lm_fairseq.experiments.reproduction_report import FINETUNED, KINDS, Results, finding, verdicts, write_report
 from tests.conftest import ROOT
 
 LAYERS = 2
@@ -34,7 +34,9 @@ def ranks(variant, seed, gap):
     """Of real tokens 20 in clean text and ``gap`` more in other text; of [MASK] 2, 7 and 12 through the layers."""
 
     def value(kind, layer):
-        return 2 + 5 * layer if kind[1] == "mask" else 20 + gap * (kind[0] != "clean") + 0.1 * seed
+        if kind[1] == "mask":
+            return 2 + 5 * layer + 0.1 * seed * (layer == LAYERS)
+        return 20 + gap * (1 + 0.1 * seed) * (kind[0] != "clean") + 0.1 * seed
 
     rows = [
         {"layer": layer, "input": kind[0], "tokens": kind[1], "threshold": value(kind, layer)}
@@ -80,11 +82,35 @@ def test_verdicts_say_what_the_numbers_say(content):
     shown = ["shown" in verdict for verdict in found]
     # The fourth compares ranks of clean text, which are equal, the last but one 3ML.
     assert shown == [True, True, True, False, True, True, False, True]
-    assert "from 7.0 in the first layer to 12.0 in the last" in found[0]
+    assert "from 7.0 in the first layer to 12.2 in the last" in found[0]
+    assert "0.00 ± 0.00 with `[MASK]` forced into its encoder, 0.00 ± 0.00 with masked tokens left out" in found[2]
     assert "shown: +10.0" in found[4]
     assert "shown: +10.0" in found[5]
     opposite = [dict(run, score=-run["score"]) for run in content["finetuning"]]
     assert "the opposite shows" in verdicts(Results({**content, "finetuning": opposite}))[5]
+
+
+@pytest.mark.parametrize(("mlm", "mae_lm", "words"), [(5, -9, "the opposite shows"), (0, 0, "no clear gap")])
+def test_a_gap_is_closed_only_where_there_is_one_and_it_gets_smaller(content, mlm, mae_lm, words):
+    for run in content["pretraining"]:
+        if run["ranks"]:
+            run["ranks"] = ranks(run["variant"], run["seed"], gap=mlm if run["variant"] == MLM else mae_lm)
+    assert words in verdicts(Results(content))[2]
+
+
+def test_equal_seeds_leave_nothing_to_judge_by():
+    assert not finding([2, 2], [1, 1]).is_clear
+    assert str(finding([2, 2], [1, 1])) == "+1.0 [+1.0, +1.0]"
+    assert finding([2.0, 2.1, 2.2], [1, 1, 1]).is_clear
+
+
+def test_every_line_of_a_figure_has_its_own_colour(content, tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *_, **__: figures.append(figure))
+    write_report(tmp_path, content, "command")
+    colours = [[tuple(line.get_color()[0]) for line in figure.legends[0].legend_handles] for figure in figures]
+    assert [len(of_figure) for of_figure in colours] == [5, 7, 3, 1]
+    assert all(len(set(of_figure)) == len(of_figure) for of_figure in colours)
 
 
 def test_equal_time_is_read_off_the_same_runs(content):
@@ -103,6 +129,8 @@ def test_report_and_figures(content, tmp_path):
     assert "3 of RoBERTa preset, 3 of MAE-LM, 3 of 3ML" in report
     assert "| MAE-LM | real tokens, no [MASK] in the text, after fine-tuning | 59.8 ± 0.1 |" in report
     assert "scripts/reproduce.py --scale smoke --out out" in report
+    assert "Of the papers it says nothing" in report
+    assert "are one network" in report
     assert "On a computer, 2 cores, 2 runs at a time, one thread each; torch 2.13." in report
     for name in ("ranks", "gaps", "time", "fractions"):
         assert f"{name}.png" in report
@@ -115,19 +143,22 @@ def test_scales_have_the_seeds_and_checkpoints_that_they_promise(scale):
     assert seeds[MLM] == seeds[MAE_LM] == scale.rank_seeds
     assert {seeds[variant] for variant in (THREE_ML, *FRACTIONS.values())} == {scale.seeds}
     assert len(stops(scale)) == scale.checkpoints
-    assert stops(scale)[-1] == scale.updates
+    assert stops(scale)[-1:] == stops(scale, FRACTIONS[1.0]) == [scale.updates]
 
 
 def test_neighbours_stand_in_for_a_task_of_glue(tmp_path):
     lines = [word for number in range(3000) for word in (f"line {number}", f"next to {number}")] + ["", "alone", ""]
-    write_neighbours(lines, tmp_path / NEIGHBOURS.name)
-    train = read_split(NEIGHBOURS, tmp_path, "train")
-    assert len(train.labels) == NEIGHBOURS.rows["train"]
-    share = sum(train.labels) / len(train.labels)
-    assert abs(share - 0.5) < 3 * math.sqrt(0.25 / len(train.labels))
-    place = {line: number for number, line in enumerate(lines)}
-    for (first, second), label in zip(train.sentences, train.labels, strict=True):
-        assert (place[second] - place[first] == 1) is (label == 0)
+    other = [f"new {line}" for line in lines[:300]]
+    rows = write_neighbours(lines, other, tmp_path / NEIGHBOURS.name)
+    assert rows == NEIGHBOURS.rows | {"dev": 299 - NEIGHBOURS.rows["test"]}
+    for split, text in {"train": lines, "dev": other}.items():
+        found = read_split(NEIGHBOURS, tmp_path, split)
+        assert len(found.labels) == rows[split]
+        share = sum(found.labels) / rows[split]
+        assert abs(share - 0.5) < 3 * math.sqrt(0.25 / rows[split])
+        place = {line: number for number, line in enumerate(text)}
+        for (first, second), label in zip(found.sentences, found.labels, strict=True):
+            assert (place[second] - place[first] == 1) is (label == 0)
 
 
 @pytest.mark.slow
