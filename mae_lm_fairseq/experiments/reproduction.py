@@ -164,10 +164,8 @@ def trained(scale: Scale) -> list[tuple[str, int]]:
 
 def stops(scale: Scale, title: str = MLM) -> list[int]:
     """The numbers of updates after which a variant is measured and fine-tuned: of the fractions only the end."""
-    numbers = range(1, scale.checkpoints + 1)
-    return [scale.updates * number // scale.checkpoints for number in numbers][
-        -1 if title in FRACTIONS.values() else 0 :
-    ]
+    equidistant = [scale.updates * number // scale.checkpoints for number in range(1, scale.checkpoints + 1)]
+    return equidistant[-1:] if title in FRACTIONS.values() else equidistant
 
 
 def pretraining_runs(out: Path, data: Data, scale: Scale) -> list[Run]:

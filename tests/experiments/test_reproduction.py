@@ -1,5 +1,6 @@
 import json
 import math
+import shutil
 import subprocess
 import sys
 
@@ -189,3 +190,13 @@ def test_what_is_missing_is_told_before_anything_is_trained(data_bin, tmp_path):
         reproduction.given_data(tmp_path, tmp_path, "RTE")
     with pytest.raises(UserError, match=r"has no sentencepiece\.bpe\.model"):
         reproduction.given_data(data_bin, tmp_path, "RTE")
+    whole = shutil.copytree(data_bin, tmp_path / "whole")
+    (whole / "sentencepiece.bpe.model").touch()
+    task = tmp_path / "glue" / "RTE"
+    task.mkdir(parents=True)
+    (task / "train.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n")
+    with pytest.raises(UserError, match="RTE has no set dev"):
+        reproduction.given_data(whole, task.parent, "RTE")
+    (task / "dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tperhaps\n")
+    with pytest.raises(UserError, match=r"dev\.tsv: 1 malformed rows: line 2: .*; mend it"):
+        reproduction.given_data(whole, task.parent, "RTE")
