@@ -6,6 +6,7 @@ import pickle
 import runpy
 import shutil
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -103,6 +104,18 @@ def test_about_says_where_it_comes_from_and_no_more(bundles):
     assert (about["architecture"], about["task"], about["updates"]) == ("mae_lm_tiny", "sentence_prediction", 1)
     assert about["trained_on"]["train"]["tokens_out"] == 1000
     assert "/home/me" not in json.dumps(about)
+
+
+def test_what_the_encoder_saw_of_masks_is_known(checkpoints, text_data, tmp_path):
+    state = saved(checkpoints["mae_lm_tiny"])
+    state["cfg"]["task"]["mask_in_encoder"] = 0.5
+    torch.save(state, tmp_path / "half.pt")
+    pretrained = read_checkpoint(tmp_path / "half.pt", text_data)
+    write_bundle(pretrained, tmp_path / "bundle")
+    assert pretrained.mask_in_encoder == read(tmp_path / "bundle").mask_in_encoder == 0.5
+    for unknown in (None, "all", 2.0, -0.5, float("nan")):
+        assert replace(pretrained, about={"mask_in_encoder": unknown}).mask_in_encoder == 0
+    assert replace(pretrained, about={}).mask_in_encoder == 0
 
 
 class TestWriting:

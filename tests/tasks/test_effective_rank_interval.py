@@ -107,6 +107,13 @@ def test_texts_come_from_all_over_the_validation_split(data_bin, monkeypatch):
     assert MONITORED_TOKENS == 4096
 
 
+def test_masks_that_the_encoder_sees_in_training_are_measured_as_trained(data_bin):
+    _, task, model, _ = set_up(data_bin, *EVERY_4, "--mask-in-encoder", "1")
+    task.begin_epoch(1, model)
+    found = task.rank_monitor.measure(model.autoencoder.encoder)
+    assert set(found) == {"rank_real_clean", "rank_real_as_trained", "rank_mask_as_trained"}
+
+
 def test_only_the_first_process_measures(data_bin, monkeypatch, tmp_path, pretrain):
     monkeypatch.setattr(masked_autoencoder_lm, "get_global_rank", lambda: 1)
     assert pretrain(tmp_path, *EVERY_4, "--max-update", 4) == {}
