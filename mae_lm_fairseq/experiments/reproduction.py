@@ -44,7 +44,7 @@ class Scale:
         updates: of pretraining.
         warmup: until the learning rate of pretraining is reached.
         checkpoints: how many of each run of pretraining are fine-tuned, at equal distances.
-        rank_seeds: of the MLM and of MAE-LM, on whose ranks the papers' point rests.
+        rank_seeds: of the MLM and of MAE-LM, before and after fine-tuning: the papers' point is their ranks.
         seeds: of everything else.
         rank_tokens: of validation text whose states are ranked.
         finetuning_updates: at most.
@@ -176,9 +176,15 @@ def pretraining_runs(out: Path, data: Data, scale: Scale) -> list[Run]:
 def finetuning_runs(out: Path, data: Data, scale: Scale) -> dict[tuple[str, int, int], Run]:
     """By title, seed and updates of pretraining: all checkpoints of the headlines, the last one of the fractions.
 
+    Of the seeds that are there for the ranks alone it is the last one, too.
     The seed of pretraining is that of fine-tuning too.
     """
-    chosen = [(title, seed, updates) for title, seed in trained(scale) for updates in stops(scale, title)]
+    chosen = [
+        (title, seed, updates)
+        for title, seed in trained(scale)
+        for updates in stops(scale, title)
+        if seed <= scale.seeds or updates == scale.updates
+    ]
     first = origin_of(_checkpoint(out, scale, *chosen[0]))
     tokenizer = open_tokenizer(data.pretraining, first.checkpoint, first.dictionary)
     prepared = glue.prepared(_finetuning(out, data, scale, first), tokenizer, first.max_positions)

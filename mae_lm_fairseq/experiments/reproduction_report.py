@@ -46,7 +46,8 @@ A p-value above 0.05 says that this scale cannot tell, not that there is no diff
   straight line. This favours the fastest: the learning rate of the others had not come to its end then, and a straight
   line lies above a loss that falls ever more slowly.
 - Score: the best of a run's validations on the development set of {task}, in per cent, with one recipe for all. So it
-  is a comparison of models, too high for any one of them.
+  is a comparison of models, too high for any one of them. Of the {mlm} and of {mae_lm}, {curves} seeds were fine-tuned
+  from every checkpoint, the others from the last.
 
 Differences from the {mlm}, equal updates and equal time:
 
@@ -126,6 +127,8 @@ def write_report(out: Path, content: dict, command: str) -> None:
         ranks=_ranks(results),
         task=content["task"],
         mlm=MLM,
+        mae_lm=MAE_LM,
+        curves=len(results.at_equal_time(results.score, MLM)),
         width=results.width,
         command=command,
         machine=content["machine"],
@@ -136,7 +139,7 @@ def write_report(out: Path, content: dict, command: str) -> None:
 
 
 class Results:
-    """The numbers of ``results.json``, by variant, as arrays over seeds."""
+    """The numbers of ``results.json``, by variant, as arrays over seeds; NaN for a checkpoint that has no score."""
 
     def __init__(self, content: dict):
         ranked = [run for run in content["pretraining"] if run["ranks"]]
@@ -156,7 +159,8 @@ class Results:
             by_seed[run["variant"], run["seed"]][run["updates"]] = run["score"]
         self.score = defaultdict(list)
         for (variant, _), scores in by_seed.items():
-            self.score[variant].append([scores[updates] for updates in sorted(scores)])
+            stops = sorted({run["updates"] for run in content["finetuning"] if run["variant"] == variant})
+            self.score[variant].append([scores.get(updates, np.nan) for updates in stops])
 
     def _add_ranks(self, variant: str, rows: list[dict]):
         for kind in KINDS:
@@ -172,10 +176,10 @@ class Results:
         return np.array(self.rank[variant, (input, "real")]) - np.array(self.rank[variant, ("clean", "real")])
 
     def at_equal_time(self, values: dict[str, list], variant: str) -> list[float]:
-        """A quantity after as many seconds as the fastest variant took in all, for each seed."""
+        """A quantity after as many seconds as the fastest variant took in all, for each seed that has all of it."""
         end = min(np.mean(_last(self.seconds[name])) for name in HEADLINES)
         pairs = zip(self.seconds[variant], values[variant], strict=True)
-        return [float(np.interp(end, seconds, seed)) for seconds, seed in pairs]
+        return [float(np.interp(end, seconds, seed)) for seconds, seed in pairs if not np.isnan(seed).any()]
 
 
 def finding(ours: Sequence[float], theirs: Sequence[float]) -> Finding:
