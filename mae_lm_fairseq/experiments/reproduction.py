@@ -65,8 +65,8 @@ class Scale:
 
 
 SCALES = {
-    "smoke": Scale("tiny", 20, 8, 2, 2, 2, 1_500, 10, 1e-4, quickstart.SMOKE),
-    "tiny": Scale("tiny", 2_000, 500, 4, 5, 3, 30_000, 1_000, 1e-4, quickstart.FULL),
+    "smoke": Scale("tiny", 20, 8, 2, 2, 2, 1_500, 10, 3e-4, quickstart.SMOKE),
+    "tiny": Scale("tiny", 2_000, 500, 4, 5, 3, 30_000, 1_000, 3e-4, quickstart.FULL),
     "small": Scale("small", 20_000, 2_000, 4, 5, 3, 50_000, 4_000, 5e-5, quickstart.FULL),
 }
 
@@ -176,8 +176,7 @@ def pretraining_runs(out: Path, data: Data, scale: Scale) -> list[Run]:
 def finetuning_runs(out: Path, data: Data, scale: Scale) -> dict[tuple[str, int, int], Run]:
     """By title, seed and updates of pretraining: all checkpoints of the headlines, the last one of the fractions.
 
-    Of the seeds that are there for the ranks alone it is the last one, too.
-    The seed of pretraining is that of fine-tuning too.
+    Of the seeds that are there for the ranks alone it is the last one, too. The seed of pretraining is that of fine-tuning too.
     """
     chosen = [
         (title, seed, updates)

@@ -33,8 +33,8 @@ REPORT = """\
 {verdicts}
 
 Mean ± standard deviation over the seeds of pretraining (fine-tuning has the same seed): {seeds}. Differences with
-Welch's 95 % interval and p-value, not corrected for their number. No recipe was changed after these results were seen.
-A p-value above 0.05 says that this scale cannot tell, not that there is no difference.
+Welch's 95 % interval and p-value, not corrected for their number. No model had a recipe of its own. A p-value above
+0.05 says that this scale cannot tell, not that there is no difference.
 
 ## Loss and fine-tuning
 
