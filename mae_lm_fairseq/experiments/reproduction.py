@@ -176,7 +176,7 @@ def pretraining_runs(out: Path, data: Data, scale: Scale) -> list[Run]:
 def finetuning_runs(out: Path, data: Data, scale: Scale) -> dict[tuple[str, int, int], Run]:
     """By title, seed and updates of pretraining: all checkpoints of the headlines, the last one of the fractions.
 
-    Of the seeds that are there for the ranks alone it is the last one, too. The seed of pretraining is that of fine-tuning too.
+    Of the seeds that are there for the ranks alone it is the last one, too. Fine-tuning has the seed of pretraining.
     """
     chosen = [
         (title, seed, updates)

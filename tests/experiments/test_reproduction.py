@@ -1,5 +1,6 @@
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -120,6 +121,10 @@ def test_equal_time_is_read_off_the_same_runs(content):
     assert results.at_equal_time(results.loss, THREE_ML) == [4.0] * 3
     assert results.at_equal_time(results.loss, MLM) == [5.0] * 3
     assert results.at_equal_time(results.score, MLM) == pytest.approx([35.1, 35.2, 35.3])
+    some = [run for run in content["finetuning"] if (run["variant"], run["seed"], run["updates"]) != (MLM, 2, 10)]
+    results = Results({**content, "finetuning": some})
+    assert results.at_equal_time(results.score, MLM) == pytest.approx([35.1, 35.3])
+    assert [seed[-1] for seed in results.score[MLM]] == pytest.approx([70.1, 70.2, 70.3])
 
 
 def test_report_and_figures(content, tmp_path):
@@ -136,6 +141,14 @@ def test_report_and_figures(content, tmp_path):
     for name in ("ranks", "gaps", "time", "fractions"):
         assert f"{name}.png" in report
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_report_in_the_repository_is_that_of_its_results(tmp_path):
+    results = ROOT / "scripts" / "results" / "reproduction"
+    report = (results / "report.md").read_text(encoding="utf-8")
+    [command] = re.findall(r"```bash\n(.*)\n```", report)
+    write_report(tmp_path, json.loads((results / "results.json").read_text()), command)
+    assert (tmp_path / "report.md").read_text(encoding="utf-8") == report
 
 
 @pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
