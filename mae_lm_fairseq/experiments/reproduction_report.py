@@ -102,8 +102,12 @@ class Finding(NamedTuple):
         return self.p < 0.05
 
     def __str__(self) -> str:
-        p = "" if np.isnan(self.p) else f" (p = {self.p:.3f})"
-        return f"{difference(self.ours, self.theirs)}{p}"
+        return f"{difference(self.ours, self.theirs)}" + (self.p_in_words and f" ({self.p_in_words})")
+
+    @property
+    def p_in_words(self) -> str:
+        """Empty where there is none."""
+        return "" if np.isnan(self.p) else "p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}"
 
 
 def write_report(out: Path, content: dict, command: str) -> None:
@@ -295,8 +299,8 @@ def _interval(found: Finding, form: str) -> str:
     between = difference(found.ours, found.theirs)
     if between.low is None:
         return format(between.mean, "+" + form)
-    p = "" if np.isnan(found.p) else f", p = {found.p:.3f}"
-    return f"{between.mean:+{form}} [{between.low:+{form}}, {between.high:+{form}}]{p}"
+    words = f"{between.mean:+{form}} [{between.low:+{form}}, {between.high:+{form}}]"
+    return words + (found.p_in_words and f", {found.p_in_words}")
 
 
 def _fractions(results: Results) -> str:
