@@ -8,6 +8,9 @@ import numpy as np
 
 from ..errors import UserError
 
+LAYER, MASKED_LOSS = "layer (0: embeddings)", "loss on masked tokens (nats)"
+"""Labels of axes."""
+
 Curve = tuple[np.ndarray, np.ndarray]
 """Numbers of updates, and a value at each."""
 
@@ -58,7 +61,7 @@ def plot_losses(
     for (label, curve), colour, marker in zip(valid.items(), COLOURS, "osD^", strict=False):
         axes.plot(*train[label], color=colour, alpha=0.25, linewidth=0.8)
         axes.plot(*curve, color=colour, marker=marker, markersize=4, label=f"{label}: {curve[1][-1]:.2f}")
-    axes.set(title=title, xlabel="updates", ylabel="loss on masked tokens (nats)", xlim=(0, None))
+    axes.set(title=title, xlabel="updates", ylabel=MASKED_LOSS, xlim=(0, None))
     axes.grid(alpha=0.25)
     axes.legend(title="validation (faint: training)", frameon=False)
     figure.savefig(path, dpi=150)

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .figures import COLOURS, MORE_COLOURS
+from .figures import COLOURS, LAYER, MORE_COLOURS
 
-LAYER = "layer (0: embeddings)"
 COLUMNS = 3
 
 

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mae_lm_fairseq.analysis.figures import LAYER, MASKED_LOSS
 from mae_lm_fairseq.analysis.reproduction_figures import Lines, Panel, plot_panels
 from mae_lm_fairseq.evaluation.seeds import Summary, difference, summarise
 from mae_lm_fairseq.experiments.reproduction import FRACTIONS, HEADLINES, MAE_LM, MLM, SCALES, THREE_ML
 from mae_lm_fairseq.files import write_text
 from mae_lm_fairseq.markdown import markdown_table
 
-LAYER, LOSS = "layer (0: embeddings)", "loss on masked tokens (nats)"
 FINETUNED = ("clean", "finetuned")
 KINDS = {
     ("clean", "real"): "real tokens, no [MASK] in the text",
@@ -236,8 +236,7 @@ def verdicts(results: Results) -> list[str]:
 def _closing(results: Results, gap: np.ndarray) -> str:
     """What became of the MLM's gap in MAE-LM, either way in which its encoder can be given text with ``[MASK]``."""
     forced, omitted = (results.gap(MAE_LM, kind)[:, -1] for kind in ("forced", "as_trained"))
-    closed = above_zero(gap)
-    if closed.is_clear and gap.mean() > 0:
+    if above_zero(gap).is_clear and gap.mean() > 0:
         verdict = f"the size of the MLM's less that of the former: {_verdict(finding(np.abs(gap), np.abs(forced)))}"
     else:
         verdict = "there is no clear gap in the MLM that could be closed"
@@ -331,7 +330,7 @@ def _mean(values: Sequence[float], digits: int) -> str:
 def _draw(out: Path, results: Results) -> None:
     _draw_ranks(out / "ranks.png", results)
     _draw_gaps(out / "gaps.png", results)
-    qualities = (("After fine-tuning", "score (%)", results.score), ("Validation text", LOSS, results.loss))
+    qualities = (("After fine-tuning", "score (%)", results.score), ("Validation text", MASKED_LOSS, results.loss))
     seconds = {name: np.array(results.seconds[name]) for name in HEADLINES}
     panels = (
         Panel(
