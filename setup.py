@@ -32,6 +32,8 @@ setup(
         "fuzz": ["atheris"],
         "test": [
             "pytest",
+            "import-linter",
+            "pytest-timeout",
             "pytest-xdist",
             "coverage>=7.10",
             "hypothesis",

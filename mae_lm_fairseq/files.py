@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .errors import UserError
+from mae_lm_fairseq.errors import UserError
 
 
 def write_text(path: Path, text: str) -> None:

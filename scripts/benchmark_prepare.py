@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import sentencepiece
@@ -23,6 +22,7 @@ from mae_lm_fairseq.arguments import output_file, positive
 from mae_lm_fairseq.data.data_bin import check_data_bin
 from mae_lm_fairseq.data.tokenizer import Tokenizer
 from mae_lm_fairseq.files import write_json
+from mae_lm_fairseq.workers import WorkerPool
 
 PREPARE = Path(__file__).parents[1] / "preprocess" / "pretrain" / "prepare.py"
 WORKERS = 2
@@ -41,7 +41,7 @@ def encode_part(model: Path, source: Path, target: Path, start: int, end: int):
 
 def by_hand(arguments: argparse.Namespace, directory: Path):
     """Encode each split in two processes, put the halves together, and let fairseq-preprocess make the data-bin."""
-    with ProcessPoolExecutor(WORKERS) as pool:
+    with WorkerPool(WORKERS) as pool:
         for split in ("train", "valid"):
             source = getattr(arguments, split)
             middle, size = source.stat().st_size // 2, source.stat().st_size

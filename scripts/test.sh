@@ -14,8 +14,12 @@ install_environment .venv test,analysis,hf,onnx
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 if [ $# -eq 0 ]; then set -- -m "not slow" --numprocesses 2 --dist worksteal; fi
-if [ -z "${COVERAGE:-}" ]; then exec .venv/bin/pytest "$@"; fi
+# A test that hangs is ended by its time limit, with all processes of the run (tests/support/timeouts.py): "timeout" makes
+# a process group of them, and ends a run that hangs outside of any test.
+limit=(timeout --kill-after 60 2h)
+if [ -t 0 ]; then limit+=(--foreground); fi
+if [ -z "${COVERAGE:-}" ]; then exec "${limit[@]}" .venv/bin/pytest "$@"; fi
 .venv/bin/coverage erase
-.venv/bin/coverage run -m pytest "$@"
+"${limit[@]}" .venv/bin/coverage run -m pytest "$@"
 .venv/bin/coverage combine --quiet
 .venv/bin/coverage report --skip-covered --fail-under 90

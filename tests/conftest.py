@@ -17,6 +17,8 @@ import torch
 
 from .bundles import bundles, checkpoints, text_data  # noqa: F401  fixtures
 
+pytest_plugins = ["tests.support.timeouts"]
+
 ROOT = Path(__file__).parent.parent
 
 torch.set_num_threads(1)
@@ -47,11 +49,14 @@ def fork(function: Callable, *args, **options) -> multiprocessing.Process:
     def call():
         # It is ignored in what a shell without job control has started in its background.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         gc.callbacks.clear()  # hypothesis has one, and an interrupt that arrives there is lost
         function(*args, **options)
 
     process = multiprocessing.get_context("fork").Process(target=call)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     process.start()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     return process
 
 

@@ -4,15 +4,11 @@ The caller's process reads and writes, workers encode. Chunks are written in the
 the number of workers does not show in the result.
 """
 
-import os
-import signal
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing import connection, parent_process
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +17,7 @@ from mae_lm_fairseq.data.data_bin import DataBinWriter
 from mae_lm_fairseq.data.text_files import Chunk, read_chunks, split_lines
 from mae_lm_fairseq.data.tokenizer import EOS, UNK, Tokenizer
 from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.workers import WorkerPool
 
 # Chunks handed out per worker: enough that none waits, few enough that memory stays small.
 _AHEAD = 3
@@ -86,13 +83,13 @@ class EncodingPool:
 
     def __init__(self, model: Path, workers: int):
         self._ahead = _AHEAD * workers
-        self._pool = ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(model,))
+        self._pool = WorkerPool(workers, _load_tokenizer, (model,))
 
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
-        self._pool.shutdown(cancel_futures=True)
+    def __exit__(self, *error):
+        self._pool.__exit__(*error)
 
     def encode(self, chunks: Iterable[Chunk]) -> Iterator[tuple[Chunk, EncodedBlock]]:
         """The chunks, each with its encoding, in order; a bounded number of them is in memory.
@@ -166,19 +163,9 @@ def encode_files(
 _tokenizer: Tokenizer
 
 
-def _start_worker(model: Path):
+def _load_tokenizer(model: Path):
     global _tokenizer
-    # What happens on Ctrl-C is for the parent to decide, and what it does on SIGTERM is not for its workers to copy.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     _tokenizer = Tokenizer(model)
-
-
-def _end_with_parent():
-    """Without this, workers whose parent was killed would wait for work for ever."""
-    connection.wait([parent_process().sentinel])
-    os._exit(1)
 
 
 def _encode(data: bytes) -> EncodedBlock:

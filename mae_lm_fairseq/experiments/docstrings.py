@@ -7,7 +7,6 @@ documents are separated by a blank line, which is what ``preprocess/pretrain/pre
 import ast
 import importlib.util
 import inspect
-import multiprocessing
 import re
 import sysconfig
 import tokenize
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments.progress import progress_bar
+from mae_lm_fairseq.workers import WorkerPool
 
 STDLIB = "stdlib"
 PACKAGES = (STDLIB, "numpy", "scipy", "sklearn", "sympy", "networkx", "torch")
@@ -219,8 +219,8 @@ def write_corpus(train: Path, valid: Path, packages: Iterable[str] = PACKAGES, p
 
 def _read(sources: list[tuple[str, Path]], processes: int) -> Iterator[tuple[str, list[str] | None]]:
     """What :func:`module_prose` says of each module, in order, with a progress bar."""
-    with multiprocessing.Pool(processes) as pool:
-        results = pool.imap(module_prose, [str(path) for _, path in sources], chunksize=16)
+    with WorkerPool(processes) as pool:
+        results = pool.map(module_prose, [str(path) for _, path in sources], chunksize=16)
         progress = progress_bar(results, desc="reading docstrings", total=len(sources), unit=" files")
         for (module, _), texts in zip(sources, progress, strict=True):
             yield module, texts

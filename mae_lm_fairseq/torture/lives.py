@@ -79,9 +79,12 @@ class Life:
         self.log, self.code = log, None
         sys.stdout.flush()
         sys.stderr.flush()
+        # A signal that reached the child before it has handlers of its own would unwind this process's stack there.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         self.pid = os.fork()
         if self.pid == 0:
             _live(cfg, log, fault)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         with contextlib.suppress(OSError):  # the child does the same, and may be faster
             os.setpgid(self.pid, self.pid)
 
@@ -130,6 +133,9 @@ def _live(cfg: DictConfig, log: Path, fault: Callable[[], None] | None) -> None:
     code = 1
     try:
         os.setpgid(0, 0)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
         sys.stdout = sys.stderr = open(log, "w", buffering=1)  # noqa: SIM115 until the end of the process
         for descriptor in (1, 2):
             os.dup2(sys.stdout.fileno(), descriptor)

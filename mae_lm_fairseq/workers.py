@@ -1,0 +1,58 @@
+"""Worker processes that inherit nothing from the process that starts them."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import connection, parent_process
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class WorkerPool(ProcessPoolExecutor):
+    """An executor whose workers are started afresh (``spawn``), end with their parent and ignore Ctrl-C.
+
+    A forked worker has its parent's signal handlers until it installs its own. When another worker dies in that
+    moment, the executor sends SIGTERM to the new one; a handler that raises then unwinds the parent's stack *in the
+    worker*, which becomes a second copy of the program, and the executor waits for it for ever.
+
+    Leaving the ``with`` block cancels what has not begun.
+
+    Args:
+        workers: number of processes.
+        initializer: called once in each worker, with ``initargs``.
+    """
+
+    def __init__(self, workers: int, initializer: Callable | None = None, initargs: tuple = ()):
+        context = multiprocessing.get_context("spawn")
+        super().__init__(workers, context, initializer=_start, initargs=(initializer, initargs))
+
+    def submit(self, function: Callable, /, *args, **kwargs) -> Future:
+        """Hand out a call, and start a worker where none is idle."""
+        # A worker inherits the mask: no signal reaches it before it has chosen its handlers.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            return super().submit(function, *args, **kwargs)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def __exit__(self, *_) -> None:
+        self.shutdown(cancel_futures=True)
+
+
+def _start(initializer: Callable | None, initargs: tuple) -> None:
+    # The parent decides what happens on Ctrl-C.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if initializer is not None:
+        initializer(*initargs)
+
+
+def _end_with_parent() -> None:
+    """End this worker when its parent was killed; it would wait for work for ever."""
+    connection.wait([parent_process().sentinel])
+    os._exit(1)
