@@ -15,7 +15,7 @@ import fairseq.dataclass.utils
 import pytest
 import torch
 
-from .bundles import bundles, checkpoints, text_data  # noqa: F401  fixtures
+from tests.support.bundles import bundles, checkpoints, text_data  # noqa: F401  fixtures
 
 pytest_plugins = ["tests.support.timeouts"]
 

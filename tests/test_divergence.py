@@ -7,8 +7,7 @@ from fairseq.trainer import Trainer
 
 from mae_lm_fairseq import divergence
 from mae_lm_fairseq.errors import UserError
-
-from .training import parse
+from tests.support.training import parse
 
 OVERFLOW = "Minimum loss scale reached (0.0001). Your loss is probably exploding. Try lowering the learning rate, ..."
 WORKERS = (

@@ -8,8 +8,7 @@ from importlib import metadata
 import pytest
 
 from mae_lm_fairseq import doctor
-
-from .conftest import ROOT
+from tests.conftest import ROOT
 
 
 def hide(monkeypatch, *names: str):

@@ -13,9 +13,8 @@ import torch
 
 from mae_lm_fairseq.evaluation import glue_report, squad_metrics
 from mae_lm_fairseq.recipes.pretrain import complete, understand
-
-from .answering import write_squad
-from .conftest import ROOT
+from tests.conftest import ROOT
+from tests.support.answering import write_squad
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```bash\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)

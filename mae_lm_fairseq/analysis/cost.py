@@ -4,12 +4,12 @@ from dataclasses import asdict, dataclass, replace
 
 import torch
 
-from ..core.autoencoder import MaskedAutoencoder
-from ..core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
-from ..errors import UserError
-from .devices import DEVICES, Device
-from .flops import TRAINING, Flops, Sample, forward_flops
-from .memory import PAD, PRECISIONS, Memory, Rehearsal, training_memory
+from mae_lm_fairseq.analysis.devices import DEVICES, Device
+from mae_lm_fairseq.analysis.flops import TRAINING, Flops, Sample, forward_flops
+from mae_lm_fairseq.analysis.memory import PAD, PRECISIONS, Memory, Rehearsal, training_memory
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
+from mae_lm_fairseq.errors import UserError
 
 ROBERTA = "mae_lm_roberta"
 ROBERTA_MASK_PROB = 0.15

@@ -1,6 +1,6 @@
 """Plans side by side, as text and as data."""
 
-from .cost import Plan
+from mae_lm_fairseq.analysis.cost import Plan
 
 ROWS = (
     ("masked, %", "mask_prob", 0.01, ".0f"),

@@ -8,7 +8,7 @@ arXiv 2001.08361, table 1; here with the attention's share written out).
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..core.config import DecoderAttention, MaskedAutoencoderConfig, StackConfig
+from mae_lm_fairseq.core.config import DecoderAttention, MaskedAutoencoderConfig, StackConfig
 
 TRAINING = 3
 """A training step in forward passes: the backward pass has two products for each of the forward's."""

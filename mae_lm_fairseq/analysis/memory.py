@@ -16,10 +16,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ..core.autoencoder import MaskedAutoencoder
-from ..core.config import MaskedAutoencoderConfig
-from ..core.packing import batch_layout
-from .flops import Sample
+from mae_lm_fairseq.analysis.flops import Sample
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
+from mae_lm_fairseq.core.packing import batch_layout
 
 PAD, TOKEN = 1, 4
 

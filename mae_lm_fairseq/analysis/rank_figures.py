@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .figures import COLOURS, LAYER, MORE_COLOURS
+from mae_lm_fairseq.analysis.figures import COLOURS, LAYER, MORE_COLOURS
 
 COLUMNS = 3
 

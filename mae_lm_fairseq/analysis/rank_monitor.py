@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import torch
 
-from ..core.encoder import Encoder
-from .effective_rank import SecondMoments, ranks
-from .rank_profile import TEXTS_AT_ONCE, RankSettings
-from .token_states import EncoderStates, mask_texts, states_by_kind
+from mae_lm_fairseq.analysis.effective_rank import SecondMoments, ranks
+from mae_lm_fairseq.analysis.rank_profile import TEXTS_AT_ONCE, RankSettings
+from mae_lm_fairseq.analysis.token_states import EncoderStates, mask_texts, states_by_kind
+from mae_lm_fairseq.core.encoder import Encoder
 
 MONITORED_TOKENS = 4096
 """How much text is looked at: enough for ranks of some hundreds, and so little that a measurement costs no more than a

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .effective_rank import (
+from mae_lm_fairseq.analysis.effective_rank import (
     MEASURES,
     SecondMoments,
     interval,
@@ -18,7 +18,7 @@ from .effective_rank import (
     share_outside,
     subspace,
 )
-from .token_states import StatesOf, mask_texts, states_by_kind
+from mae_lm_fairseq.analysis.token_states import StatesOf, mask_texts, states_by_kind
 
 CHUNKS = 20
 """Into how many stretches the texts are divided for the bootstrap."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .figures import MORE_COLOURS
+from mae_lm_fairseq.analysis.figures import MORE_COLOURS
 
 
 class Lines(NamedTuple):

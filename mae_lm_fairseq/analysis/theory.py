@@ -6,7 +6,7 @@ statements are about is there in this model, on this text, and how large it is.
 
 from typing import Any
 
-from .effective_rank import MEASURES, deviations
+from mae_lm_fairseq.analysis.effective_rank import MEASURES, deviations
 
 LEMMA = """\
 Lemma 2.1, in our words. All [MASK]s enter the encoder as one vector plus their positions, so that their states there

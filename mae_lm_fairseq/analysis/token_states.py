@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core.encoder import Encoder
-from ..core.packing import batch_layout, to_device
+from mae_lm_fairseq.core.encoder import Encoder
+from mae_lm_fairseq.core.packing import batch_layout, to_device
 
 INPUTS = {
     "clean": "no [MASK] in the text",

@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 from statistics import median
 
-from ..analysis.flops import TRAINING, Sample, forward_flops
-from ..core.config import MaskedAutoencoderConfig
+from mae_lm_fairseq.analysis.flops import TRAINING, Sample, forward_flops
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 
 ROWS = 32
 """Samples of a batch."""
@@ -27,7 +27,7 @@ def measure_pipeline(data_bin: Path, length: int, batches: int, gpu_flops: float
     """
     from omegaconf import OmegaConf
 
-    from ..tasks.masked_autoencoder_lm import MaskedAutoencoderLMConfig, MaskedAutoencoderLMTask
+    from mae_lm_fairseq.tasks.masked_autoencoder_lm import MaskedAutoencoderLMConfig, MaskedAutoencoderLMTask
 
     cfg = MaskedAutoencoderLMConfig(data=str(data_bin), tokens_per_sample=length, seed=1)
     task = MaskedAutoencoderLMTask.setup_task(OmegaConf.structured(cfg))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from .measurement import Results, Row
+from mae_lm_fairseq.benchmarks.measurement import Results, Row
 
 CURVES = {
     "mae_lm_eager": "MAE-LM (eager)",

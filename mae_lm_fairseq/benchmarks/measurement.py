@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from .batches import Batch, Case, draw_batch, write_batch
-from .processes import Process, SubjectFailed
-from .settings import Setting, Subject
+from mae_lm_fairseq.benchmarks.batches import Batch, Case, draw_batch, write_batch
+from mae_lm_fairseq.benchmarks.processes import Process, SubjectFailed
+from mae_lm_fairseq.benchmarks.settings import Setting, Subject
 
 
 @dataclass

@@ -6,9 +6,9 @@ from statistics import median
 
 import torch
 
-from .batches import Case
-from .measurement import Results, Row
-from .settings import Setting
+from mae_lm_fairseq.benchmarks.batches import Case
+from mae_lm_fairseq.benchmarks.measurement import Results, Row
+from mae_lm_fairseq.benchmarks.settings import Setting
 
 RATIOS = {
     "authors_speedup": ("mae_lm", "authors"),

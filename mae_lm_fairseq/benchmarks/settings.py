@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..analysis.flops import TRAINING, Sample, forward_flops
-from ..core.config import MaskedAutoencoderConfig, MaskJoin
-from .batches import Batch, Case
+from mae_lm_fairseq.analysis.flops import TRAINING, Sample, forward_flops
+from mae_lm_fairseq.benchmarks.batches import Batch, Case
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .attention_backends import AttentionPattern
-from .dropout import Dropout
+from mae_lm_fairseq.core.attention_backends import AttentionPattern
+from mae_lm_fairseq.core.dropout import Dropout
 
 
 class MultiheadAttention(nn.Module):

@@ -22,8 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from .packing import Layout, from_rows, to_rows
-from .relative_position import RelativePositionBias
+from mae_lm_fairseq.core.packing import Layout, from_rows, to_rows
+from mae_lm_fairseq.core.relative_position import RelativePositionBias
 
 EMPTY_KEY = -3e4
 """Added to the scores of padding: its weight is exactly zero, and half precision holds it as a finite number, so that

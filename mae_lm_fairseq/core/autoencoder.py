@@ -2,13 +2,13 @@
 
 from torch import Tensor, nn
 
-from .config import MaskedAutoencoderConfig, RelativeBiasInit
-from .decoder import build_decoder
-from .encoder import build_encoder
-from .heads import LMHead
-from .packing import BatchLayout, Layout
-from .relative_position import RelativePositionBias
-from .transformer import TransformerStack
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, RelativeBiasInit
+from mae_lm_fairseq.core.decoder import build_decoder
+from mae_lm_fairseq.core.encoder import build_encoder
+from mae_lm_fairseq.core.heads import LMHead
+from mae_lm_fairseq.core.packing import BatchLayout, Layout
+from mae_lm_fairseq.core.relative_position import RelativePositionBias
+from mae_lm_fairseq.core.transformer import TransformerStack
 
 
 class MaskedAutoencoder(nn.Module):

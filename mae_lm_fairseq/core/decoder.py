@@ -11,9 +11,9 @@ What is predicted does not depend on what else is: the positions that are attend
 
 from torch import Tensor, nn
 
-from .config import DecoderAttention, MaskedAutoencoderConfig, MaskJoin
-from .packing import BatchLayout, places
-from .transformer import PositionEmbedding, SelfCrossLayer, TransformerLayer, TransformerStack
+from mae_lm_fairseq.core.config import DecoderAttention, MaskedAutoencoderConfig, MaskJoin
+from mae_lm_fairseq.core.packing import BatchLayout, places
+from mae_lm_fairseq.core.transformer import PositionEmbedding, SelfCrossLayer, TransformerLayer, TransformerStack
 
 
 class NoDecoder(nn.Module):

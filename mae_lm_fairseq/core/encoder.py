@@ -7,9 +7,9 @@ every layer, the encoder's output last; ``layouts`` says which positions each of
 
 from torch import Tensor, nn
 
-from .config import MaskedAutoencoderConfig, MaskJoin
-from .packing import BatchLayout, Layout, pack, renumbered
-from .transformer import PositionEmbedding, TransformerStack
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
+from mae_lm_fairseq.core.packing import BatchLayout, Layout, pack, renumbered
+from mae_lm_fairseq.core.transformer import PositionEmbedding, TransformerStack
 
 
 class Encoder(TransformerStack):

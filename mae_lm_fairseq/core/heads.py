@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .cross_entropy import linear_cross_entropy
-from .dropout import Dropout
+from mae_lm_fairseq.core.cross_entropy import linear_cross_entropy
+from mae_lm_fairseq.core.dropout import Dropout
 
 
 class LMHead(nn.Module):

@@ -5,12 +5,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .attention import MultiheadAttention
-from .attention_backends import AttentionBackend, AttentionPattern, attention_pattern
-from .config import StackConfig
-from .dropout import Dropout
-from .packing import Layout
-from .relative_position import RelativePositionBias
+from mae_lm_fairseq.core.attention import MultiheadAttention
+from mae_lm_fairseq.core.attention_backends import AttentionBackend, AttentionPattern, attention_pattern
+from mae_lm_fairseq.core.config import StackConfig
+from mae_lm_fairseq.core.dropout import Dropout
+from mae_lm_fairseq.core.packing import Layout
+from mae_lm_fairseq.core.relative_position import RelativePositionBias
 
 
 class TransformerLayer(nn.Module):

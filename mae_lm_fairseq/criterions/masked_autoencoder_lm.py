@@ -6,7 +6,7 @@ from fairseq import utils
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.logging import metrics
 
-from ..core.packing import restore
+from mae_lm_fairseq.core.packing import restore
 
 
 @register_criterion("masked_autoencoder_lm")

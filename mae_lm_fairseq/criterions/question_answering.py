@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.logging import metrics
 
-from ..tasks.question_answering import HEAD
+from mae_lm_fairseq.tasks.question_answering import HEAD
 
 
 @register_criterion("question_answering")

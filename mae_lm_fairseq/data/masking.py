@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from fairseq.data import BaseWrapperDataset, Dictionary, FairseqDataset, MaskTokensDataset
 
-from ..core.packing import batch_layout
-from ..errors import UserError
-from .tokenizer import WORD_START
+from mae_lm_fairseq.core.packing import batch_layout
+from mae_lm_fairseq.data.tokenizer import WORD_START
+from mae_lm_fairseq.errors import UserError
 
 
 def masked_pair(dataset: FairseqDataset, dictionary: Dictionary, **masking) -> tuple[FairseqDataset, FairseqDataset]:

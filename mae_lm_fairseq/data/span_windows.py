@@ -13,9 +13,9 @@ import torch
 from fairseq.data import FairseqDataset, data_utils
 from torch.nn.utils.rnn import pad_sequence
 
-from .offsets import encode_with_spans
-from .squad import Paragraph, Question
-from .tokenizer import BOS, EOS, PAD, Tokenizer
+from mae_lm_fairseq.data.offsets import encode_with_spans
+from mae_lm_fairseq.data.squad import Paragraph, Question
+from mae_lm_fairseq.data.tokenizer import BOS, EOS, PAD, Tokenizer
 
 TOKENS_PER_SAMPLE, DOC_STRIDE = 384, 128
 """BERT's and RoBERTa's longest sample, and the step in which longer contexts go on."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
-from .text_files import find_files, read_chunks, split_lines
+from mae_lm_fairseq.data.text_files import find_files, read_chunks, split_lines
 
 
 def read_lines(path: str | Path) -> Iterator[str]:

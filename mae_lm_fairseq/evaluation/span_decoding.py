@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..data.span_windows import SpanWindows
+from mae_lm_fairseq.data.span_windows import SpanWindows
 
 N_BEST = 20
 MAX_ANSWER = 30

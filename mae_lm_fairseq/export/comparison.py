@@ -9,14 +9,14 @@ import transformers
 from tokenizers.models import Unigram
 from torch import Tensor
 
-from ..core.autoencoder import MaskedAutoencoder
-from ..core.packing import batch_layout, unpack
-from ..data.data_bin import TOKENIZER
-from ..data.tokenizer import EOS, MASK, SPECIALS, Tokenizer
-from ..errors import UserError
-from .modeling import MAELMForMaskedLM
-from .pretrained import Pretrained, build, build_heads
-from .stock import Counterpart
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.packing import batch_layout, unpack
+from mae_lm_fairseq.data.data_bin import TOKENIZER
+from mae_lm_fairseq.data.tokenizer import EOS, MASK, SPECIALS, Tokenizer
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.export.modeling import MAELMForMaskedLM
+from mae_lm_fairseq.export.pretrained import Pretrained, build, build_heads
+from mae_lm_fairseq.export.stock import Counterpart
 
 TOLERANCE = 1e-4
 """Largest absolute difference of states and logits in float32."""

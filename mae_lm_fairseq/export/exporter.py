@@ -4,15 +4,15 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..data.data_bin import TOKENIZER
-from ..errors import UserError
-from ..files import new_directory
-from .comparison import check_autoencoder, check_stock, comparable
-from .model_card import autoencoder_card, stock_card
-from .modeling import as_transformers_model
-from .pretrained import Pretrained
-from .stock import counterpart, write_stock
-from .tokenizer import fast_tokenizer
+from mae_lm_fairseq.data.data_bin import TOKENIZER
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.export.comparison import check_autoencoder, check_stock, comparable
+from mae_lm_fairseq.export.model_card import autoencoder_card, stock_card
+from mae_lm_fairseq.export.modeling import as_transformers_model
+from mae_lm_fairseq.export.pretrained import Pretrained
+from mae_lm_fairseq.export.stock import counterpart, write_stock
+from mae_lm_fairseq.export.tokenizer import fast_tokenizer
+from mae_lm_fairseq.files import new_directory
 
 
 def export_stock(pretrained: Pretrained, out: Path, head: str | None = None, lines: Sequence[str] = ()) -> str:

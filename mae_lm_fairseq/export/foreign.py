@@ -16,14 +16,14 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from ..checkpoint_reading import load_as_data, refuse_code
-from ..data.data_bin import DICTIONARY, TOKENIZER
-from ..data.dictionary import read_symbols
-from ..data.tokenizer import MASK, SPECIALS, Tokenizer
-from ..errors import UserError
-from ..patching import first_line
-from .fitting import PAD, is_plain
-from .stock import LAYER_NORM_EPS, MPNET_BUCKETS, MPNET_DISTANCE
+from mae_lm_fairseq.checkpoint_reading import load_as_data, refuse_code
+from mae_lm_fairseq.data.data_bin import DICTIONARY, TOKENIZER
+from mae_lm_fairseq.data.dictionary import read_symbols
+from mae_lm_fairseq.data.tokenizer import MASK, SPECIALS, Tokenizer
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.export.fitting import PAD, is_plain
+from mae_lm_fairseq.export.stock import LAYER_NORM_EPS, MPNET_BUCKETS, MPNET_DISTANCE
+from mae_lm_fairseq.patching import first_line
 
 STOCK_WEIGHTS, STOCK_PICKLE = "model.safetensors", "pytorch_model.bin"
 _KINDS = {"mpnet": "mpnet", "roberta": "roberta", "xlm-roberta": "roberta"}

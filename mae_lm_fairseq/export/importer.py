@@ -8,17 +8,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..core.autoencoder import MaskedAutoencoder
-from ..core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
-from ..data.data_bin import DICTIONARY, TOKENIZER, dictionary_fingerprint
-from ..data.dictionary import write_symbols
-from ..errors import UserError
-from ..files import new_directory
-from .fitting import PAD, check_fit, head_names, network_config, network_skeleton, tied_names
-from .foreign import Foreign, read_fairseq, read_stock
-from .names import CLASSIFICATION_HEAD, LM_HEAD, SPAN_HEAD, Part, encoder_parts, names_of, to_ours
-from .pretrained import Pretrained
-from .stock import SEGMENTS
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
+from mae_lm_fairseq.data.data_bin import DICTIONARY, TOKENIZER, dictionary_fingerprint
+from mae_lm_fairseq.data.dictionary import write_symbols
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.export.fitting import PAD, check_fit, head_names, network_config, network_skeleton, tied_names
+from mae_lm_fairseq.export.foreign import Foreign, read_fairseq, read_stock
+from mae_lm_fairseq.export.names import CLASSIFICATION_HEAD, LM_HEAD, SPAN_HEAD, Part, encoder_parts, names_of, to_ours
+from mae_lm_fairseq.export.pretrained import Pretrained
+from mae_lm_fairseq.export.stock import SEGMENTS
+from mae_lm_fairseq.files import new_directory
 
 HEAD = "sentence_classification_head"
 """What fairseq's ``sentence_prediction`` calls its head, and we an imported one."""

@@ -2,9 +2,9 @@
 
 import json
 
-from ..core.config import ARCHITECTURES, MaskJoin
-from .pretrained import Pretrained
-from .tokenizer import EXCEPTIONS
+from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin
+from mae_lm_fairseq.export.pretrained import Pretrained
+from mae_lm_fairseq.export.tokenizer import EXCEPTIONS
 
 _PRESETS = {
     "mae_lm": "MAE-LM (Meng et al., ICLR 2024, arXiv 2302.02060)",

@@ -17,12 +17,12 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 
-from ..core.autoencoder import MaskedAutoencoder
-from ..core.config import MaskedAutoencoderConfig
-from ..core.packing import batch_layout, to_device, unpack
-from ..core.relative_position import RelativePositionBias
-from .fitting import network_config, tied_names
-from .pretrained import Pretrained
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
+from mae_lm_fairseq.core.packing import batch_layout, to_device, unpack
+from mae_lm_fairseq.core.relative_position import RelativePositionBias
+from mae_lm_fairseq.export.fitting import network_config, tied_names
+from mae_lm_fairseq.export.pretrained import Pretrained
 
 _IGNORED = -100
 """transformers' label of what is not predicted."""

@@ -12,10 +12,10 @@ import transformers
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..core.config import MaskedAutoencoderConfig, MaskJoin
-from ..errors import UserError
-from .fitting import HEADS, head_names
-from .names import (
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.export.fitting import HEADS, head_names
+from mae_lm_fairseq.export.names import (
     CLASSIFICATION_HEAD,
     LM_HEAD,
     SPAN_HEAD,
@@ -24,7 +24,7 @@ from .names import (
     names_of,
     to_theirs,
 )
-from .pretrained import Pretrained
+from mae_lm_fairseq.export.pretrained import Pretrained
 
 MPNET_BUCKETS, MPNET_DISTANCE = 32, 128
 """Fixed in MPNet's code, whatever its configuration says."""

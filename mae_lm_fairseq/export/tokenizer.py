@@ -8,8 +8,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE, Model, Unigram
 from transformers import PreTrainedTokenizerFast
 
-from ..data.tokenizer import MASK, SPECIALS, WORD_START
-from ..errors import UserError
+from mae_lm_fairseq.data.tokenizer import MASK, SPECIALS, WORD_START
+from mae_lm_fairseq.errors import UserError
 
 EXCEPTIONS = (
     "`<mask>`, `<s>`, `</s>`, `<pad>` and `<unk>` written out in a text, which are the special tokens here, and "

@@ -9,9 +9,9 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models import ARCH_CONFIG_REGISTRY, register_model_architecture
 from omegaconf import OmegaConf, open_dict
 
-from ..core.attention_backends import AttentionBackend
-from ..core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
-from ..errors import UserError
+from mae_lm_fairseq.core.attention_backends import AttentionBackend
+from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
+from mae_lm_fairseq.errors import UserError
 
 
 class Autocast(str, Enum):

@@ -8,9 +8,9 @@ from fairseq.tasks import FairseqTask
 from fairseq.tasks.masked_lm import MaskedLMTask
 from torch import Tensor, nn
 
-from ..core.transformer import TransformerStack
-from ..errors import UserError
-from ..export.fitting import HEADS, PREDICTION, head_names
+from mae_lm_fairseq.core.transformer import TransformerStack
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.export.fitting import HEADS, PREDICTION, head_names
 
 logger = logging.getLogger(__name__)
 

@@ -6,14 +6,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..core.heads import ClassificationHead, SpanHead
-from ..core.packing import batch_layout, to_device, unpack
-from ..data.data_bin import dictionary_fingerprint
-from ..data.span_windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
-from ..data.squad import Paragraph, Question
-from ..data.tokenizer import BOS, EOS, MASK, WORD_START, Tokenizer
-from ..evaluation.span_decoding import Answers, answer_all
-from ..export.pretrained import Pretrained, build, build_heads
+from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead
+from mae_lm_fairseq.core.packing import batch_layout, to_device, unpack
+from mae_lm_fairseq.data.data_bin import dictionary_fingerprint
+from mae_lm_fairseq.data.span_windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
+from mae_lm_fairseq.data.squad import Paragraph, Question
+from mae_lm_fairseq.data.tokenizer import BOS, EOS, MASK, WORD_START, Tokenizer
+from mae_lm_fairseq.evaluation.span_decoding import Answers, answer_all
+from mae_lm_fairseq.export.pretrained import Pretrained, build, build_heads
 
 BATCH_TOKENS = 2048
 """Tokens in a batch, if a single text does not have more."""

@@ -9,8 +9,8 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.optim import FairseqOptimizer, register_optimizer
 from omegaconf import II
 
-from ..errors import UserError
-from ..option_checks import pair_of_betas
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.option_checks import pair_of_betas
 
 
 @dataclass

@@ -1,11 +1,11 @@
 """``python -m mae_lm_fairseq.recipes.document``: write docs/recipes.md from the table."""
 
-from .. import PACKAGE
-from ..core.config import SIZES
-from ..markdown import markdown_table
-from .pretrain import arithmetic
-from .settings import recipe, settings
-from .stated import NOT_FOUND, ROWS, SOURCES, STATED, Cell
+from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq.core.config import SIZES
+from mae_lm_fairseq.markdown import markdown_table
+from mae_lm_fairseq.recipes.pretrain import arithmetic
+from mae_lm_fairseq.recipes.settings import recipe, settings
+from mae_lm_fairseq.recipes.stated import NOT_FOUND, ROWS, SOURCES, STATED, Cell
 
 PLACE = PACKAGE.parent / "docs" / "recipes.md"
 

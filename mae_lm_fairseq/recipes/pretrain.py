@@ -11,10 +11,10 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.utils import split_paths
 from omegaconf import DictConfig
 
-from .. import PACKAGE
-from ..errors import UserError
-from .machine import meeting, precision, processes, share
-from .settings import as_arguments, recipe, settings
+from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.recipes.machine import meeting, precision, processes, share
+from mae_lm_fairseq.recipes.settings import as_arguments, recipe, settings
 
 USAGE = "usage: scripts/pretrain.sh PRESET DATA_BIN SAVE_DIR [fairseq-train flags]"
 

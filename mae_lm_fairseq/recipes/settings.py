@@ -3,9 +3,9 @@
 from copy import deepcopy
 from typing import Any
 
-from ..core.config import ARCHITECTURES
-from ..errors import UserError
-from .stated import STATED, Cell
+from mae_lm_fairseq.core.config import ARCHITECTURES
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.recipes.stated import STATED, Cell
 
 Settings = dict[str, dict[str, Any]]
 

@@ -10,11 +10,11 @@ from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING
 
-from ..data.pretrained_tokenizer import open_tokenizer
-from ..data.span_windows import DOC_STRIDE, MIN_SAMPLE, TOKENS_PER_SAMPLE, SpanWindows
-from ..data.squad import read_squad
-from ..errors import UserError
-from ..models.mae_lm import MAELMModel
+from mae_lm_fairseq.data.pretrained_tokenizer import open_tokenizer
+from mae_lm_fairseq.data.span_windows import DOC_STRIDE, MIN_SAMPLE, TOKENS_PER_SAMPLE, SpanWindows
+from mae_lm_fairseq.data.squad import read_squad
+from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.models.mae_lm import MAELMModel
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mae_lm_fairseq.analysis.flops import TRAINING, Sample, forward_flops, head_flops, layer_flops
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-
-from ..core.networks import MASK, PAD, VARIANTS, VOCABULARY, layout_for, network
+from tests.support.networks import MASK, PAD, VARIANTS, VOCABULARY, layout_for, network
 
 # Large enough for what is not counted to be small beside what is.
 WIDE = {"encoder_embed_dim": 64, "encoder_ffn_embed_dim": 256, "max_positions": 48, "attention_dropout": 0.0}

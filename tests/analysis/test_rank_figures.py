@@ -6,8 +6,7 @@ from matplotlib.figure import Figure
 from mae_lm_fairseq.analysis.rank_figures import SERIES, plot_gaps, plot_outside, plot_ranks
 from mae_lm_fairseq.analysis.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.analysis.token_states import EncoderStates
-
-from ..core.networks import BOS, MASK, PAD, network, text
+from tests.support.networks import BOS, MASK, PAD, network, text
 
 VARIANTS = {"MLM": "mae_lm_roberta", "MAE-LM": "mae_lm"}
 

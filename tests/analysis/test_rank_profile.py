@@ -7,8 +7,7 @@ from mae_lm_fairseq.analysis.rank_monitor import RankMonitor
 from mae_lm_fairseq.analysis.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.analysis.theory import FAILS, HOLDS, OPEN, check_lemma, check_theorem, report
 from mae_lm_fairseq.analysis.token_states import EncoderStates, LayerStates
-
-from ..core.networks import BOS, MASK, PAD, network, text
+from tests.support.networks import BOS, MASK, PAD, network, text
 
 DIM, WORDS = 12, 6
 TEXTS = [[BOS, *(2 + (row + place) % WORDS for place in range(20))] for row in range(40)]

@@ -11,9 +11,8 @@ from mae_lm_fairseq.analysis.token_states import (
     mask_texts,
     states_by_kind,
 )
-
-from ..core.networks import BOS, EOS, MASK, PAD, batch, network, text
-from ..huggingface import KINDS, tiny_model
+from tests.support.huggingface import KINDS, tiny_model
+from tests.support.networks import BOS, EOS, MASK, PAD, batch, network, text
 
 KEEP = (BOS, EOS)
 

@@ -8,8 +8,7 @@ from mae_lm_fairseq.core import attention_backends
 from mae_lm_fairseq.core.attention_backends import AttentionBackend, attention_pattern, fastest_backend
 from mae_lm_fairseq.core.dropout import Dropout
 from mae_lm_fairseq.core.packing import to_device
-
-from .networks import PRESETS, batch, layout_for, masked, network, text
+from tests.support.networks import PRESETS, batch, layout_for, masked, network, text
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"

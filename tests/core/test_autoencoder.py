@@ -6,8 +6,7 @@ import torch.nn.functional as F
 
 from mae_lm_fairseq.core.config import DecoderAttention, MaskJoin, RelativeBiasInit
 from mae_lm_fairseq.core.relative_position import relative_position_bucket
-
-from .networks import EOS, MASK, PAD, VARIANTS, batch, config, layout_for, masked, network, text
+from tests.support.networks import EOS, MASK, PAD, VARIANTS, batch, config, layout_for, masked, network, text
 
 PLACES = [(0, 2), (0, 3), (1, 1), (2, 5), (2, 11)]
 

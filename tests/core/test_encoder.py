@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from .networks import MASK, PAD, VARIANTS, batch, layout_for, masked, network, text
+from tests.support.networks import MASK, PAD, VARIANTS, batch, layout_for, masked, network, text
 
 ROWS = [text(11, seed=1), text(4, seed=2), text(17, seed=3), text(1, seed=4)]
 # The last row is all masks.

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import MPNetConfig, MPNetModel, RobertaConfig, RobertaModel
 
-from .networks import PAD, VOCABULARY, batch, layout_for, network, text
+from tests.support.networks import PAD, VOCABULARY, batch, layout_for, network, text
 
 SHAPE = {
     "vocab_size": VOCABULARY,

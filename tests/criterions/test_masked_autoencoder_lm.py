@@ -9,8 +9,7 @@ from fairseq.logging import metrics
 
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.criterions.masked_autoencoder_lm import MaskedAutoencoderLMCriterion
-
-from ..training import batches, parse, set_up
+from tests.support.training import batches, parse, set_up
 
 SETTINGS = [
     "mae_lm_tiny",

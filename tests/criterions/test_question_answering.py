@@ -6,8 +6,7 @@ from fairseq.logging import metrics
 
 from mae_lm_fairseq.core.heads import SpanHead
 from mae_lm_fairseq.tasks.question_answering import HEAD
-
-from ..answering import set_up_answering, write_squad, write_tokenizer
+from tests.support.answering import set_up_answering, write_squad, write_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,7 @@ from mae_lm_fairseq.data.glue_preparation import prepare, truncated
 from mae_lm_fairseq.data.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation.glue import TASKS, find_task
-
-from ..glue import ALL, make_rows, write_hub, write_official, write_tokenizer
+from tests.support.glue import ALL, make_rows, write_hub, write_official, write_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,9 @@ import time
 
 from mae_lm_fairseq.evaluation.glue import TASKS
 from mae_lm_fairseq.experiments import finetuning
-
-from ..conftest import ROOT
-from ..finetuning import run_here, save_pretrained
-from ..glue import make_rows, write_official, write_tokenizer
+from tests.conftest import ROOT
+from tests.support.finetuning import run_here, save_pretrained
+from tests.support.glue import make_rows, write_official, write_tokenizer
 
 SCRIPT = ROOT / "scripts" / "finetune_glue.py"
 

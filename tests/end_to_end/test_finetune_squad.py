@@ -12,8 +12,7 @@ import pytest
 
 from mae_lm_fairseq.evaluation import squad_metrics
 from mae_lm_fairseq.experiments.squad import Options, finetune
-
-from ..answering import write_squad, write_tokenizer
+from tests.support.answering import write_squad, write_tokenizer
 
 ROOT = Path(__file__).parent.parent.parent
 # Enough of a network to learn sixteen answers by heart in a few seconds.

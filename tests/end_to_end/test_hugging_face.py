@@ -18,10 +18,9 @@ from transformers import AutoModel, AutoTokenizer
 from mae_lm_fairseq.data.tokenizer import Tokenizer
 from mae_lm_fairseq.export.comparison import encoder_states
 from mae_lm_fairseq.export.pretrained import build, read
-
-from ..conftest import ROOT
-from ..export.networks import stock
-from ..training import RECIPE, parse
+from tests.conftest import ROOT
+from tests.export.networks import stock
+from tests.support.training import RECIPE, parse
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

@@ -14,10 +14,9 @@ import pytest
 import torch
 
 from mae_lm_fairseq.torture import lives
-
-from ..conftest import ROOT
-from ..training import RECIPE, batches, set_up
-from .test_pretrain import assert_one_line, assert_same_training_state, checkpoint
+from tests.conftest import ROOT
+from tests.end_to_end.test_pretrain import assert_one_line, assert_same_training_state, checkpoint
+from tests.support.training import RECIPE, batches, set_up
 
 SETTINGS = [*RECIPE, "--arch", "mae_lm_tiny", "--dropout", 0, "--attention-dropout", 0]
 SETTINGS += ["--user-dir", "mae_lm_fairseq", "--num-workers", 0, "--no-epoch-checkpoints", "--disable-validation"]

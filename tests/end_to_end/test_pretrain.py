@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from mae_lm_fairseq.experiments.training_log import loss_curve
-
-from ..training import RECIPE
+from tests.support.training import RECIPE
 
 ENCODER_SHARE = {
     "mae_lm_tiny": 85,

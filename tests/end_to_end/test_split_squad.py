@@ -5,9 +5,8 @@ import pytest
 
 from mae_lm_fairseq.data.squad import read_squad
 from mae_lm_fairseq.errors import UserError
-
-from ..answering import write_squad
-from ..conftest import ROOT
+from tests.conftest import ROOT
+from tests.support.answering import write_squad
 
 split = runpy.run_path(str(ROOT / "preprocess" / "squad" / "split.py"))["main"]
 

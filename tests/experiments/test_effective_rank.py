@@ -13,10 +13,9 @@ from mae_lm_fairseq.analysis.effective_rank import MEASURES
 from mae_lm_fairseq.data.tokenizer import Tokenizer, train_model
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments.effective_rank import DEFAULTS, default_label, model_ranks, open_model, write_csv
-
-from ..conftest import ROOT
-from ..finetuning import finetune, save_pretrained, write_sentences
-from ..huggingface import KINDS, save_model
+from tests.conftest import ROOT
+from tests.support.finetuning import finetune, save_pretrained, write_sentences
+from tests.support.huggingface import KINDS, save_model
 
 WORDS = ["".join(random.Random(number).sample("abcdefghij", 6)) for number in range(40)]
 FEW = DEFAULTS.__class__(bootstrap=5)

@@ -15,9 +15,8 @@ from mae_lm_fairseq.experiments import finetuning, prediction
 from mae_lm_fairseq.experiments.finetuning import Sweep
 from mae_lm_fairseq.experiments.glue import Options, finetune
 from mae_lm_fairseq.files import write_json
-
-from ..finetuning import run_here, save_pretrained
-from ..glue import make_rows, write_official, write_tokenizer
+from tests.support.finetuning import run_here, save_pretrained
+from tests.support.glue import make_rows, write_official, write_tokenizer
 
 ARCHITECTURES = ["mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_cross_tiny", "mae_lm_mask_later_tiny"]
 

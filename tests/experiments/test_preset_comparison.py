@@ -21,7 +21,7 @@ from mae_lm_fairseq.experiments.preset_comparison import (
 from mae_lm_fairseq.experiments.pretraining import check_data, training_command
 from mae_lm_fairseq.models.architectures import core_config
 from tests.conftest import ROOT
-from tests.training import parse
+from tests.support.training import parse
 
 COMMAND = "scripts/compare_presets.py data-bin --size tiny"
 

@@ -11,9 +11,8 @@ from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.evaluation import squad_metrics
 from mae_lm_fairseq.experiments import finetuning, squad
 from mae_lm_fairseq.experiments.squad import Options, finetune
-
-from ..answering import write_squad, write_tokenizer
-from ..finetuning import run_here, save_pretrained
+from tests.support.answering import write_squad, write_tokenizer
+from tests.support.finetuning import run_here, save_pretrained
 
 ARCHITECTURES = ["mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_cross_tiny"]
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from .networks import train_sentencepiece
+from tests.export.networks import train_sentencepiece
 
 ALPHABETS = ("abcdefghijklmnoprstuvwyz", "aeiouäöüßéèñçø", "αβγδεζηθικλμ", "абвгдежзиклм", "東京日本語中文字漢")
 PUNCTUATION = (".", ",", "?", "!", ";", ":", " –", "…", "'s")  # noqa: RUF001

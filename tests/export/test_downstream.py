@@ -6,8 +6,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from mae_lm_fairseq.export.exporter import export_stock
-
-from .networks import WITH_BIAS, WITHOUT_BIAS, pretrained
+from tests.export.networks import WITH_BIAS, WITHOUT_BIAS, pretrained
 
 BOTH_KINDS = pytest.mark.parametrize("changes", [WITH_BIAS, WITHOUT_BIAS], ids=["mpnet", "roberta"])
 

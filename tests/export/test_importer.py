@@ -17,8 +17,7 @@ from mae_lm_fairseq.export.comparison import encoder_states
 from mae_lm_fairseq.export.exporter import export_stock
 from mae_lm_fairseq.export.importer import import_foreign
 from mae_lm_fairseq.export.pretrained import build, build_heads
-
-from .networks import ALL_PRESETS, WITH_BIAS, WITHOUT_BIAS, pretrained, stock
+from tests.export.networks import ALL_PRESETS, WITH_BIAS, WITHOUT_BIAS, pretrained, stock
 
 BOTH_KINDS = pytest.mark.parametrize(("kind", "changes"), [("mpnet", WITH_BIAS), ("roberta", WITHOUT_BIAS)])
 CLOSE = {"rtol": 0, "atol": 1e-5}

@@ -13,8 +13,7 @@ from mae_lm_fairseq.export import exporter
 from mae_lm_fairseq.export.exporter import export_autoencoder
 from mae_lm_fairseq.export.modeling import MAELMConfig, MAELMForMaskedLM, as_transformers_model
 from mae_lm_fairseq.export.pretrained import build
-
-from .networks import ALL_PRESETS, pretrained
+from tests.export.networks import ALL_PRESETS, pretrained
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 

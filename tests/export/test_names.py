@@ -13,8 +13,7 @@ from mae_lm_fairseq.export.names import (
     to_ours,
     to_theirs,
 )
-
-from .networks import WITH_BIAS, WITHOUT_BIAS, pretrained
+from tests.export.networks import WITH_BIAS, WITHOUT_BIAS, pretrained
 
 SIZES = {
     "vocab_size": 50,

@@ -20,10 +20,9 @@ from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.export import bundle as writing
 from mae_lm_fairseq.export.bundle import write_bundle
 from mae_lm_fairseq.export.pretrained import build, read, read_bundle, read_checkpoint
-
-from ..bundles import VARIANTS, saved
-from ..conftest import ROOT
-from ..training import set_up
+from tests.conftest import ROOT
+from tests.support.bundles import VARIANTS, saved
+from tests.support.training import set_up
 
 HEADED = ["classification", "regression", "span"]
 

@@ -23,8 +23,7 @@ from mae_lm_fairseq.export import comparison, exporter, stock
 from mae_lm_fairseq.export.comparison import encoder_states
 from mae_lm_fairseq.export.exporter import export_stock
 from mae_lm_fairseq.export.pretrained import build, read
-
-from .networks import ALL_PRESETS, WITH_BIAS, WITHOUT_BIAS, pretrained
+from tests.export.networks import ALL_PRESETS, WITH_BIAS, WITHOUT_BIAS, pretrained
 
 CLASSES = {"mpnet": "MPNet", "roberta": "Roberta"}
 BOTH_KINDS = pytest.mark.parametrize(("kind", "changes"), [("mpnet", WITH_BIAS), ("roberta", WITHOUT_BIAS)])

@@ -12,8 +12,7 @@ from mae_lm_fairseq.data.tokenizer import Tokenizer
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.export.comparison import SENTENCES
 from mae_lm_fairseq.export.tokenizer import fast_tokenizer
-
-from .networks import pieces, train_sentencepiece
+from tests.export.networks import pieces, train_sentencepiece
 
 
 @pytest.fixture(scope="module")

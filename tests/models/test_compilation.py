@@ -7,10 +7,9 @@ import torch
 from torch._dynamo.utils import counters
 
 from mae_lm_fairseq.models.compilation import Compiled
-
-from ..conftest import untraced
-from ..core.networks import MASK, PAD, batch, layout_for, network, text
-from ..training import batches, set_up
+from tests.conftest import untraced
+from tests.support.networks import MASK, PAD, batch, layout_for, network, text
+from tests.support.training import batches, set_up
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,8 @@ import torch
 
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.models.finetuning import HEADS, check_origin
-
-from ..finetuning import HEAD, finetune, save_pretrained, set_up_finetuning, write_sentences
-from ..training import batches, set_up
+from tests.support.finetuning import HEAD, finetune, save_pretrained, set_up_finetuning, write_sentences
+from tests.support.training import batches, set_up
 
 ARCHITECTURES = ["mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_self_tiny", "mae_lm_3ml_cross_tiny"]
 ARCHITECTURES += ["mae_lm_mask_later_tiny"]

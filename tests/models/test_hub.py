@@ -12,10 +12,9 @@ from mae_lm_fairseq import PACKAGE, MAELMModel
 from mae_lm_fairseq.export.bundle import write_bundle
 from mae_lm_fairseq.export.pretrained import read_checkpoint
 from mae_lm_fairseq.models.hub import batches_of_similar_length
-
-from ..bundles import TEXT, VARIANTS, saved
-from ..finetuning import HEAD, set_up_finetuning
-from ..training import set_up
+from tests.support.bundles import TEXT, VARIANTS, saved
+from tests.support.finetuning import HEAD, set_up_finetuning
+from tests.support.training import set_up
 
 PRESETS = [name for name in VARIANTS if name.endswith("_tiny")]
 RAGGED = [*TEXT, "a", "", "The <mask> jumps over <mask>.", TEXT[0]]

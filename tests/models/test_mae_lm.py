@@ -16,8 +16,7 @@ from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.models.architectures import architecture_values, core_config
 from mae_lm_fairseq.models.mae_lm import MAELMModel
-
-from ..training import batches, parse, set_up
+from tests.support.training import batches, parse, set_up
 
 ARCHITECTURES = [
     "mae_lm",

@@ -7,7 +7,7 @@ import pytest
 import torch
 from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer, build_optimizer
 
-from ..training import batches, set_up
+from tests.support.training import batches, set_up
 
 LR, UPDATES = 1e-2, 3
 EPSILON = 2**-11  # the relative error of rounding to float16

@@ -14,9 +14,8 @@ from fairseq_cli import train
 from mae_lm_fairseq.analysis.rank_monitor import MONITORED_TOKENS
 from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.tasks import masked_autoencoder_lm
-
-from ..end_to_end.test_pretrain import assert_same_training_state, checkpoint
-from ..training import RECIPE, parse, set_up
+from tests.end_to_end.test_pretrain import assert_same_training_state, checkpoint
+from tests.support.training import RECIPE, parse, set_up
 
 EVERY_4 = ("--effective-rank-interval", 4)
 NAMES = {

@@ -13,8 +13,7 @@ import torch
 from fairseq.data import data_utils
 
 from mae_lm_fairseq.errors import UserError
-
-from ..training import batches, set_up
+from tests.support.training import batches, set_up
 
 
 @pytest.fixture

@@ -2,10 +2,9 @@ import pytest
 import torch
 
 from mae_lm_fairseq.errors import UserError
-
-from ..answering import set_up_answering, write_squad, write_tokenizer
-from ..finetuning import save_pretrained
-from ..training import batches, set_up
+from tests.support.answering import set_up_answering, write_squad, write_tokenizer
+from tests.support.finetuning import save_pretrained
+from tests.support.training import batches, set_up
 
 
 @pytest.fixture(scope="module")

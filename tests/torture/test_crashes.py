@@ -13,8 +13,7 @@ import torch
 from mae_lm_fairseq.torture import crashes, lives
 from mae_lm_fairseq.torture.report import PLACE, RESULTS, Row, document, read, table
 from mae_lm_fairseq.torture.workplace import Workplace
-
-from ..conftest import ROOT
+from tests.conftest import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mae_lm_fairseq.torture import parsers
-
-from ..conftest import ROOT
-from .test_inputs import BYTES, anything
+from tests.conftest import ROOT
+from tests.torture.test_inputs import BYTES, anything
 
 of_json = pytest.mark.parametrize("parser", ["glue-json", "squad", "questions", "manifest", "bundle"])
 KEYS = st.sampled_from(

@@ -12,8 +12,7 @@ from fairseq.trainer import Trainer
 from fairseq_cli import train
 
 from mae_lm_fairseq.data.data_bin import DataBinWriter
-
-from .training import RECIPE, parse, set_up
+from tests.support.training import RECIPE, parse, set_up
 
 HEAD = "sentence_classification_head"
 SHAPE = RECIPE[RECIPE.index("--encoder-layers") : RECIPE.index("--max-positions")]

@@ -11,8 +11,7 @@ from mae_lm_fairseq.data.manifest import MANIFEST, Manifest, SplitStatistics, cu
 from mae_lm_fairseq.data.tokenizer import Tokenizer, train_model
 from mae_lm_fairseq.export.bundle import write_bundle
 from mae_lm_fairseq.export.pretrained import read_checkpoint
-
-from .finetuning import finetune, save_pretrained, write_sentences
+from tests.support.finetuning import finetune, save_pretrained, write_sentences
 
 TEXT = [
     "The quick brown fox jumps over the lazy dog.",

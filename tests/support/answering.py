@@ -10,9 +10,8 @@ from fairseq import tasks
 
 from mae_lm_fairseq.data.data_bin import DICTIONARY, TOKENIZER
 from mae_lm_fairseq.data.tokenizer import Tokenizer, train_model
-
-from .finetuning import SHAPE
-from .training import parse
+from tests.support.finetuning import SHAPE
+from tests.support.training import parse
 
 NAMES = ["Anna", "Börje", "Chloé", "Dmitri", "Elif", "Fatima", "Görkem", "Hana"]
 PLACES = ["Örebro", "Paris", "New York", "Ulm", "Ankara", "São Paulo", "Köln", "Łódź"]
