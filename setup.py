@@ -16,7 +16,7 @@ setup(
         "fairseq-fixed>=0.12.3.1",
         # Below 2.6 torch.load executes pickles by default, and fairseq loads checkpoints with that default.
         "torch>=2.6",
-        # fairseq 0.12 was written for much older versions; with 2.4 it was seen to work, compat.py helps.
+        # fairseq 0.12 was written for much older versions; with 2.4 it was seen to work, fairseq_patches/ helps.
         "numpy>=1.24,<2.5",
         # 0.2.2 tells where in the text each piece comes from.
         "sentencepiece>=0.2.2",

@@ -10,12 +10,11 @@ tasks and models of a ``--user-dir`` that is in ``sys.modules``. Otherwise fairs
 import contextlib
 import importlib
 import logging
-import pkgutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError
 
 __all__ = ["PACKAGE", "MAELMModel", "register"]
 
@@ -23,6 +22,19 @@ PACKAGE = Path(__file__).resolve().parent
 """The directory for fairseq's ``--user-dir``."""
 
 _PUBLIC = {"MAELMModel": "mae_lm_fairseq.models.mae_lm"}
+_PLUGINS = {
+    "fairseq.models.MODEL_REGISTRY": {"mae_lm": "models.mae_lm"},
+    "fairseq.tasks.TASK_REGISTRY": {
+        "masked_autoencoder_lm": "tasks.masked_autoencoder_lm",
+        "question_answering": "downstream.squad.task",
+    },
+    "fairseq.criterions.CRITERION_REGISTRY": {
+        "masked_autoencoder_lm": "criterions.masked_autoencoder_lm",
+        "question_answering": "downstream.squad.criterion",
+    },
+    "fairseq.optim.OPTIMIZER_REGISTRY": {"fused_adamw": "optim.fused_adamw"},
+}
+"""fairseq's registries: the names that this package adds, and the modules that do it."""
 _registered = False
 
 
@@ -67,33 +79,24 @@ def _root_logger_unchanged() -> Iterator[None]:
 
 
 def _patch_fairseq() -> None:
-    from mae_lm_fairseq import checkpoints, compat, divergence
+    from mae_lm_fairseq.fairseq_patches import compat, divergence, resuming
 
-    for module in (compat, checkpoints, divergence):
+    for module in (compat, resuming, divergence):
         module.apply()
 
 
 def _import_plugins() -> None:
-    """Import the modules that register a class, each under its own name.
+    """Import the modules that register a class.
 
-    fairseq's ``--user-dir`` would import ``tasks/`` and ``models/`` itself, but neither ``criterions/`` nor ``optim/``.
+    fairseq's ``--user-dir`` would import ``tasks/`` and ``models/`` itself, and nothing else.
     """
-    from fairseq.criterions import CRITERION_REGISTRY
-    from fairseq.models import MODEL_REGISTRY
-    from fairseq.optim import OPTIMIZER_REGISTRY
-    from fairseq.tasks import TASK_REGISTRY
-
-    for kind, registry in (
-        ("models", MODEL_REGISTRY),
-        ("tasks", TASK_REGISTRY),
-        ("criterions", CRITERION_REGISTRY),
-        ("optim", OPTIMIZER_REGISTRY),
-    ):
-        package = importlib.import_module(f"{__name__}.{kind}")
-        for _, name, _ in pkgutil.iter_modules(package.__path__):
-            module = importlib.import_module(f"{package.__name__}.{name}")
+    for path, plugins in _PLUGINS.items():
+        package, registry_name = path.rsplit(".", 1)
+        registry = getattr(importlib.import_module(package), registry_name)
+        for name, module_name in plugins.items():
+            module = importlib.import_module(f"{__name__}.{module_name}")
             # For a name that is taken fairseq returns the other class without a warning.
-            if name in registry and registry[name].__module__ != module.__name__:
+            if registry[name].__module__ != module.__name__:
                 raise UserError(f"{registry[name].__module__} has taken the name {name}, which {module.__name__} needs")
 
 

@@ -134,7 +134,7 @@ def compiled_fairseq() -> Finding | None:
 
 def one_copy() -> Finding:
     """This package, found once."""
-    from mae_lm_fairseq.copies import importable_copies
+    from mae_lm_fairseq.fairseq_patches.copies import importable_copies
 
     places = {PACKAGE, *importable_copies()}
     if len(places) > 1:

@@ -10,13 +10,13 @@ by formula (mae_lm_fairseq/analysis/flops.py). cpu-small and cpu-base end within
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.arguments import output_file
 from mae_lm_fairseq.benchmarks import report
 from mae_lm_fairseq.benchmarks.figure import draw
 from mae_lm_fairseq.benchmarks.measurement import measure
 from mae_lm_fairseq.benchmarks.settings import SETTINGS, subjects
-from mae_lm_fairseq.files import write_json
-from mae_lm_fairseq.messages import quieten
+from mae_lm_fairseq.utils.arguments import output_file
+from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.logging import quieten
 
 
 def parser() -> argparse.ArgumentParser:

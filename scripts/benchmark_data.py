@@ -10,10 +10,10 @@ at the given share of its peak rate.
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.arguments import output_file, positive
 from mae_lm_fairseq.benchmarks.data_pipeline import measure_pipeline
-from mae_lm_fairseq.files import write_json
-from mae_lm_fairseq.messages import quieten
+from mae_lm_fairseq.utils.arguments import output_file, positive
+from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.logging import quieten
 
 
 def main():

@@ -8,11 +8,11 @@ and sorted by length. The three take turns, round by round; a speed-up is the me
 import argparse
 import statistics
 
-from mae_lm_fairseq.arguments import output_file, positive
 from mae_lm_fairseq.benchmarks.features import measure
 from mae_lm_fairseq.core.config import SIZES
-from mae_lm_fairseq.files import write_json
-from mae_lm_fairseq.messages import quieten
+from mae_lm_fairseq.utils.arguments import output_file, positive
+from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.logging import quieten
 
 
 def parser() -> argparse.ArgumentParser:

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import sentencepiece
 
-from mae_lm_fairseq.arguments import output_file, positive
-from mae_lm_fairseq.data.data_bin import check_data_bin
-from mae_lm_fairseq.data.tokenizer import Tokenizer
-from mae_lm_fairseq.files import write_json
-from mae_lm_fairseq.workers import WorkerPool
+from mae_lm_fairseq.text.data_bin import check_data_bin
+from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.utils.arguments import output_file, positive
+from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.workers import WorkerPool
 
 PREPARE = Path(__file__).parents[1] / "preprocess" / "pretrain" / "prepare.py"
 WORKERS = 2

@@ -8,11 +8,11 @@ dict.txt and sentencepiece.bpe.model.
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.data.data_bin import TOKENIZER
-from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.export.bundle import write_bundle
-from mae_lm_fairseq.export.pretrained import read_checkpoint
-from mae_lm_fairseq.messages import quieten
+from mae_lm_fairseq.pretrained.bundle import write_bundle
+from mae_lm_fairseq.pretrained.reading import read_checkpoint
+from mae_lm_fairseq.text.data_bin import TOKENIZER
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.logging import quieten
 
 
 def parser() -> argparse.ArgumentParser:

@@ -8,9 +8,9 @@ Prints for each model what was measured, with intervals and a verdict, and what 
 import argparse
 
 from mae_lm_fairseq.analysis.theory import check_lemma, check_theorem, report
-from mae_lm_fairseq.arguments import output_file
-from mae_lm_fairseq.experiments.effective_rank import add_options, measure_models
-from mae_lm_fairseq.files import write_json
+from mae_lm_fairseq.experiments.ranks import add_options, measure_models
+from mae_lm_fairseq.utils.arguments import output_file
+from mae_lm_fairseq.utils.files import write_json
 
 
 def parser() -> argparse.ArgumentParser:

@@ -9,10 +9,10 @@ import shlex
 import sys
 from pathlib import Path
 
-from mae_lm_fairseq.arguments import positive
 from mae_lm_fairseq.core.config import SIZES
 from mae_lm_fairseq.experiments.preset_comparison import ablations, compare, presets
-from mae_lm_fairseq.experiments.pretraining import check_data
+from mae_lm_fairseq.recipes.training_command import check_data
+from mae_lm_fairseq.utils.arguments import positive
 
 
 def main():

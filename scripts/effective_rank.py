@@ -11,10 +11,10 @@ from pathlib import Path
 
 from mae_lm_fairseq.analysis.figures import check_matplotlib
 from mae_lm_fairseq.analysis.rank_figures import plot_gaps, plot_outside, plot_ranks
-from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.experiments.effective_rank import add_options, measure_models, write_csv
-from mae_lm_fairseq.experiments.versions import versions
-from mae_lm_fairseq.files import write_json
+from mae_lm_fairseq.experiments.ranks import add_options, measure_models, write_csv
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.versions import versions
 
 
 def parser() -> argparse.ArgumentParser:

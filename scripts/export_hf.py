@@ -9,9 +9,9 @@ text of several scripts. With --autoencoder the whole network is exported, decod
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.export.pretrained import read
-from mae_lm_fairseq.messages import quieten
+from mae_lm_fairseq.pretrained.reading import read
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.logging import quieten
 
 
 def parser() -> argparse.ArgumentParser:
@@ -34,7 +34,7 @@ def main():
     try:
         from transformers.utils.logging import disable_progress_bar
 
-        from mae_lm_fairseq.export.exporter import export_autoencoder, export_stock
+        from mae_lm_fairseq.huggingface.exporter import export_autoencoder, export_stock
     except ImportError as error:
         raise UserError(f"{error}; install this package with its extra hf: pip install '.[hf]'") from None
     disable_progress_bar()

@@ -8,9 +8,9 @@ the test sets in the format of the GLUE server. What follows -- goes to fairseq-
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.evaluation.glue import FROM_MNLI, TASKS, find_task
-from mae_lm_fairseq.experiments.finetuning_options import add_options, parse
-from mae_lm_fairseq.experiments.glue import Options, finetune
+from mae_lm_fairseq.downstream.glue.run import Options, finetune
+from mae_lm_fairseq.downstream.glue.tasks import FROM_MNLI, TASKS, find_task
+from mae_lm_fairseq.downstream.options import add_options, parse
 
 
 def parser() -> argparse.ArgumentParser:

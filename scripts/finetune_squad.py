@@ -9,9 +9,9 @@ What follows -- goes to fairseq-train, and wins.
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.arguments import positive
-from mae_lm_fairseq.experiments.finetuning_options import add_options, parse
-from mae_lm_fairseq.experiments.squad import Options, finetune
+from mae_lm_fairseq.downstream.options import add_options, parse
+from mae_lm_fairseq.downstream.squad.run import Options, finetune
+from mae_lm_fairseq.utils.arguments import positive
 
 
 def parser() -> argparse.ArgumentParser:

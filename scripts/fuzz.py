@@ -12,14 +12,14 @@ from pathlib import Path
 try:
     import atheris
 except ImportError:
-    from mae_lm_fairseq.errors import UserError
+    from mae_lm_fairseq.utils.errors import UserError
 
     raise UserError("the fuzzer is missing: pip install '.[fuzz]'") from None
 
 # Of all of the package, so before the first module of it is imported.
 with atheris.instrument_imports(include=["mae_lm_fairseq"]):
-    from mae_lm_fairseq.arguments import positive
-    from mae_lm_fairseq.torture.parsers import PARSERS, SAMPLES, parse
+    from mae_lm_fairseq.utils.arguments import positive
+    from tests.fault_injection.parsers import PARSERS, SAMPLES, parse
 
 
 def parser() -> argparse.ArgumentParser:

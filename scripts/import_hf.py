@@ -12,8 +12,8 @@ import shlex
 from pathlib import Path
 
 from mae_lm_fairseq.core.config import PRESETS
-from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.messages import quieten
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.logging import quieten
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,7 +36,7 @@ def main():
     if not arguments.model.exists():
         raise UserError(f"{arguments.model} does not exist; a model of the Hugging Face hub must be downloaded first")
     try:
-        from mae_lm_fairseq.export.importer import import_foreign, network_options, write_import
+        from mae_lm_fairseq.huggingface.importer import import_foreign, network_options, write_import
     except ImportError as error:
         raise UserError(f"{error}; install this package with its extra hf: pip install '.[hf]'") from None
     pretrained = import_foreign(arguments.model, arguments.preset, arguments.data_bin, arguments.seed)

@@ -10,7 +10,7 @@ import argparse
 
 import fairseq_cli.train  # noqa: F401  it sets up logging, in each process, and must come before the rest of fairseq
 
-from mae_lm_fairseq.launcher import launch
+from mae_lm_fairseq.recipes.launcher import launch
 
 
 def parser() -> argparse.ArgumentParser:

@@ -19,9 +19,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from mae_lm_fairseq.arguments import output_file
-from mae_lm_fairseq.files import write_json
-from mae_lm_fairseq.torture.processes import children
+from mae_lm_fairseq.utils.arguments import output_file
+from mae_lm_fairseq.utils.files import write_json
+from tests.fault_injection.processes import children
 
 ROOT = Path(__file__).resolve().parent.parent
 EPOCHS, SHARDS, FACTOR = 10, 5, 20

@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 
 from mae_lm_fairseq.analysis.figures import check_matplotlib
-from mae_lm_fairseq.arguments import positive
-from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.evaluation.glue import TASKS
+from mae_lm_fairseq.downstream.glue.tasks import TASKS
 from mae_lm_fairseq.experiments.reproduction import SCALES, given_data, reproduce
 from mae_lm_fairseq.experiments.reproduction_report import write_report
-from mae_lm_fairseq.messages import quieten
+from mae_lm_fairseq.utils.arguments import positive
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.logging import quieten
 
 
 def parser() -> argparse.ArgumentParser:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process with threads cannot be forked
 
-from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.torture import lives
-from mae_lm_fairseq.torture.crashes import kills
-from mae_lm_fairseq.torture.workplace import Workplace
+from mae_lm_fairseq.utils.errors import UserError
+from tests.fault_injection import lives
+from tests.fault_injection.crashes import kills
+from tests.fault_injection.workplace import Workplace
 
 
 def main() -> None:

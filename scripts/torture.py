@@ -17,14 +17,14 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process with 
 
 import torch
 
-from mae_lm_fairseq.arguments import output_file
-from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.files import write_json
-from mae_lm_fairseq.torture.report import table
-from mae_lm_fairseq.torture.workplace import Workplace
+from mae_lm_fairseq.utils.arguments import output_file
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_json
+from tests.fault_injection.report import table
+from tests.fault_injection.workplace import Workplace
 
 try:
-    from mae_lm_fairseq.torture import crashes, datasets, inputs, lives, models
+    from tests.fault_injection import crashes, datasets, inputs, lives, models
 except ImportError as error:
     raise UserError(f"{error}; install this package with its extras: pip install '.[hf,parquet]'") from None
 

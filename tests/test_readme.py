@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mae_lm_fairseq.evaluation import glue_report, squad_metrics
+from mae_lm_fairseq.downstream import report as glue_report
+from mae_lm_fairseq.downstream.squad import metrics as squad_metrics
 from mae_lm_fairseq.recipes.pretrain import complete, understand
 from tests.conftest import ROOT
 from tests.support.answering import write_squad
@@ -114,7 +115,7 @@ def test_fine_tuned_bundles_load(bundles, tmp_path, monkeypatch, capsys):
 
 
 def test_ranks_are_understood():
-    """Of which models, tests/experiments/test_effective_rank.py runs."""
+    """Of which models, tests/experiments/test_ranks.py runs."""
     for line in RANKS.replace("\\\n", " ").splitlines():
         script, *arguments = shlex.split(line)
         parsed = runpy.run_path(str(ROOT / script))["parser"]().parse_args(arguments)
@@ -178,15 +179,3 @@ def test_short_blocks_run(block, run_cli, tmp_path):
     (tmp_path / "valid.txt").write_text("\n".join(lines[:9]) + "\n", encoding="utf-8")
     run_block(block.replace("16000", "300"), run_cli, tmp_path)  # for want of text
     assert {file.name for file in (tmp_path / "data-bin").iterdir()} >= {"train.bin", "train.idx", "valid.bin"}
-
-
-def test_map_names_what_exists():
-    block = re.search(r"^## Map\n\n```\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)[1]
-    for path in re.findall(r"^(?:  )?(\w+(?:/|\.py))", block, flags=re.MULTILINE):
-        assert any((ROOT / parent / path).exists() for parent in ("", "mae_lm_fairseq")), path
-    named = set(re.findall(r"(\w+\.py)", block))
-    for path in named:
-        assert list((ROOT / "mae_lm_fairseq").rglob(path)), path
-    package = ROOT / "mae_lm_fairseq"
-    assert named >= {path.name for path in (*package.glob("[a-z]*.py"), *package.glob("core/[a-z]*.py"))}
-    assert all(f"  {path.name}/ " in block for path in package.iterdir() if (path / "__init__.py").exists())

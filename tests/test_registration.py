@@ -19,11 +19,11 @@ REGISTERED = {
     "architectures": sorted(["mae_lm", *SIZES]),
     "tasks": {
         "masked_autoencoder_lm": "mae_lm_fairseq.tasks.masked_autoencoder_lm.MaskedAutoencoderLMTask",
-        "question_answering": "mae_lm_fairseq.tasks.question_answering.QuestionAnsweringTask",
+        "question_answering": "mae_lm_fairseq.downstream.squad.task.QuestionAnsweringTask",
     },
     "criterions": {
         "masked_autoencoder_lm": "mae_lm_fairseq.criterions.masked_autoencoder_lm.MaskedAutoencoderLMCriterion",
-        "question_answering": "mae_lm_fairseq.criterions.question_answering.QuestionAnsweringCriterion",
+        "question_answering": "mae_lm_fairseq.downstream.squad.criterion.QuestionAnsweringCriterion",
     },
     "optimizers": {"fused_adamw": "mae_lm_fairseq.optim.fused_adamw.FusedAdamW"},
 }

@@ -9,7 +9,7 @@ from mae_lm_fairseq.analysis.flops import TRAINING, Flops, Sample, forward_flops
 from mae_lm_fairseq.analysis.memory import PAD, PRECISIONS, Memory, Rehearsal, training_memory
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
-from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError
 
 ROBERTA = "mae_lm_roberta"
 ROBERTA_MASK_PROB = 0.15

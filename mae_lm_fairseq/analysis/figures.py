@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError
 
 LAYER, MASKED_LOSS = "layer (0: embeddings)", "loss on masked tokens (nats)"
 """Labels of axes."""

@@ -37,7 +37,7 @@ def plot_ranks(path: Path, models: Sequence[dict[str, Any]], measure: str = "thr
 
     Args:
         path: the PNG to write.
-        models: as :func:`~mae_lm_fairseq.experiments.effective_rank.model_ranks` gives them.
+        models: as :func:`~mae_lm_fairseq.experiments.ranks.model_ranks` gives them.
         measure: a name in :data:`~mae_lm_fairseq.analysis.effective_rank.MEASURES`.
     """
     from matplotlib.figure import Figure  # it comes with the extra "analysis" only

@@ -12,10 +12,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, preset_values
-from mae_lm_fairseq.export.pretrained import Pretrained
-from mae_lm_fairseq.export.stock import Counterpart, stock_config, stock_weights
-from mae_lm_fairseq.models.hub import MAELMHubInterface, hub_interface
+from mae_lm_fairseq.hub import MAELMHubInterface, hub_interface
+from mae_lm_fairseq.huggingface.stock import Counterpart, stock_config, stock_weights
 from mae_lm_fairseq.models.mae_lm import MAELMModel
+from mae_lm_fairseq.pretrained.reading import Pretrained
 
 VOCABULARY = 32_000
 MEDIAN, SPREAD, SHORTEST, LONGEST = 24, 0.6, 4, 256

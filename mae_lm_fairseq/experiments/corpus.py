@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from mae_lm_fairseq.data.text_files import read_chunks, split_lines
-from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.text.text_files import read_chunks, split_lines
+from mae_lm_fairseq.utils.errors import UserError
 
 VALID_SHARE = 0.02
 VALID_CHARACTERS = (20_000, 250_000)

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.experiments.progress import progress_bar
-from mae_lm_fairseq.workers import WorkerPool
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.progress import progress_bar
+from mae_lm_fairseq.utils.workers import WorkerPool
 
 STDLIB = "stdlib"
 PACKAGES = (STDLIB, "numpy", "scipy", "sklearn", "sympy", "networkx", "torch")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mae_lm_fairseq.analysis.effective_rank import effective_rank
 from mae_lm_fairseq.criterions.masked_autoencoder_lm import MaskedAutoencoderLMCriterion
-from mae_lm_fairseq.data.tokenizer import MASK, WORD_START
+from mae_lm_fairseq.text.tokenizer import MASK, WORD_START
 
 LONG_WORD = re.compile(WORD_START + r"[^\W\d_]{4,}")
 LONGEST = 40

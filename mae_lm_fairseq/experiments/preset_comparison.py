@@ -10,15 +10,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mae_lm_fairseq.core.config import SIZES, MaskedAutoencoderConfig, preset_values
-from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments import inspection
-from mae_lm_fairseq.experiments.pretraining import training_command
-from mae_lm_fairseq.experiments.runner import Run, claim, run_all, updates_done
-from mae_lm_fairseq.experiments.training_log import seconds_per_update
-from mae_lm_fairseq.experiments.versions import versions
-from mae_lm_fairseq.files import write_json, write_text
-from mae_lm_fairseq.markdown import markdown_table
 from mae_lm_fairseq.recipes.settings import recipe
+from mae_lm_fairseq.recipes.training_command import training_command
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_json, write_text
+from mae_lm_fairseq.utils.markdown import markdown_table
+from mae_lm_fairseq.utils.runner import Run, claim, run_all, updates_done
+from mae_lm_fairseq.utils.training_log import seconds_per_update
+from mae_lm_fairseq.utils.versions import versions
 
 COMMON_MASKING = {
     "mask_prob": 0.15,

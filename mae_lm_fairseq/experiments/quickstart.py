@@ -19,20 +19,20 @@ import sentencepiece
 
 from mae_lm_fairseq import PACKAGE, MAELMModel
 from mae_lm_fairseq.analysis.figures import plot_losses
-from mae_lm_fairseq.data.data_bin import TOKENIZER
-from mae_lm_fairseq.data.manifest import MANIFEST, Manifest
-from mae_lm_fairseq.data.tokenizer import WORD_START
-from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments import docstrings, inspection
 from mae_lm_fairseq.experiments.corpus import split_corpus
 from mae_lm_fairseq.experiments.inspection import Gap
-from mae_lm_fairseq.experiments.pretraining import CPU, training_command
 from mae_lm_fairseq.experiments.quickstart_report import write_report
-from mae_lm_fairseq.experiments.runner import Run, claim, run_all, signals_as_errors, updates_done
-from mae_lm_fairseq.experiments.training_log import loss_curve, read_records
-from mae_lm_fairseq.experiments.versions import versions
-from mae_lm_fairseq.files import write_json
-from mae_lm_fairseq.messages import quieten
+from mae_lm_fairseq.recipes.training_command import CPU, training_command
+from mae_lm_fairseq.text.data_bin import TOKENIZER
+from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
+from mae_lm_fairseq.text.tokenizer import WORD_START
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.runner import Run, claim, run_all, signals_as_errors, updates_done
+from mae_lm_fairseq.utils.training_log import loss_curve, read_records
+from mae_lm_fairseq.utils.versions import versions
 
 CHECKOUT = PACKAGE.parent
 

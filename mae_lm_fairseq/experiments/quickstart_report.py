@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from mae_lm_fairseq.data.manifest import Manifest
-from mae_lm_fairseq.files import write_text
-from mae_lm_fairseq.markdown import markdown_table
+from mae_lm_fairseq.text.manifest import Manifest
+from mae_lm_fairseq.utils.files import write_text
+from mae_lm_fairseq.utils.markdown import markdown_table
 
 
 def _losses(content: dict, labels: dict[str, str]) -> str:

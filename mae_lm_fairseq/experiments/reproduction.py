@@ -13,20 +13,21 @@ from pathlib import Path
 
 from mae_lm_fairseq.analysis.effective_rank import MEASURES
 from mae_lm_fairseq.analysis.rank_profile import RankSettings, rank_profile
-from mae_lm_fairseq.data.data_bin import TOKENIZER
-from mae_lm_fairseq.data.glue_files import read_split
-from mae_lm_fairseq.data.pretrained_tokenizer import open_tokenizer
-from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.evaluation.glue import TASKS, Task
-from mae_lm_fairseq.experiments import glue, inspection, quickstart
-from mae_lm_fairseq.experiments.effective_rank import open_model
-from mae_lm_fairseq.experiments.finetuning import LAST, Origin, best_checkpoint, origin_of, tidy
+from mae_lm_fairseq.downstream.glue import run as glue
+from mae_lm_fairseq.downstream.glue.files import read_split
+from mae_lm_fairseq.downstream.glue.tasks import TASKS, Task
+from mae_lm_fairseq.downstream.sweep import LAST, Origin, best_checkpoint, origin_of, tidy
+from mae_lm_fairseq.experiments import inspection, quickstart
 from mae_lm_fairseq.experiments.preset_comparison import COMMON_MASKING, Variant
-from mae_lm_fairseq.experiments.pretraining import check_data, training_command
-from mae_lm_fairseq.experiments.runner import Run, claim, run_all, updates_done
-from mae_lm_fairseq.experiments.training_log import seconds_per_update
-from mae_lm_fairseq.experiments.versions import machine, versions
-from mae_lm_fairseq.files import write_json
+from mae_lm_fairseq.experiments.ranks import open_model
+from mae_lm_fairseq.recipes.training_command import check_data, training_command
+from mae_lm_fairseq.text.data_bin import TOKENIZER
+from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.runner import Run, claim, run_all, updates_done
+from mae_lm_fairseq.utils.training_log import seconds_per_update
+from mae_lm_fairseq.utils.versions import machine, versions
 
 MLM, MAE_LM, THREE_ML = "RoBERTa preset", "MAE-LM", "3ML-self, 50 % masked"
 HEADLINES = (MLM, MAE_LM, THREE_ML)

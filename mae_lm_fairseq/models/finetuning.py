@@ -9,8 +9,8 @@ from fairseq.tasks.masked_lm import MaskedLMTask
 from torch import Tensor, nn
 
 from mae_lm_fairseq.core.transformer import TransformerStack
-from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.export.fitting import HEADS, PREDICTION, head_names
+from mae_lm_fairseq.pretrained.validation import HEADS, PREDICTION, head_names
+from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
 

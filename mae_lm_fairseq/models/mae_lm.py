@@ -8,18 +8,18 @@ import torch
 from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
-from mae_lm_fairseq.allocator import keep_few_primitives, keep_freed_memory
 from mae_lm_fairseq.core.attention_backends import AttentionBackend, fastest_backend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead
 from mae_lm_fairseq.core.packing import BatchLayout, batch_layout, to_device, unpack
-from mae_lm_fairseq.data.data_bin import dictionary_fingerprint
-from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.export.pretrained import read
+from mae_lm_fairseq.hub import MAELMHubInterface, hub_interface
 from mae_lm_fairseq.models.architectures import Autocast, MAELMModelConfig, core_config, register_architectures
 from mae_lm_fairseq.models.compilation import Compiled
 from mae_lm_fairseq.models.finetuning import check_origin, mark_depths, predicts_masked_tokens, take_over
-from mae_lm_fairseq.models.hub import MAELMHubInterface, hub_interface
+from mae_lm_fairseq.pretrained.reading import read
+from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
+from mae_lm_fairseq.utils.allocator import keep_few_primitives, keep_freed_memory
+from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
 

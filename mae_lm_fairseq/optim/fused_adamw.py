@@ -9,8 +9,8 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.optim import FairseqOptimizer, register_optimizer
 from omegaconf import II
 
-from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.option_checks import pair_of_betas
+from mae_lm_fairseq.fairseq_patches.option_checks import pair_of_betas
+from mae_lm_fairseq.utils.errors import UserError
 
 
 @dataclass

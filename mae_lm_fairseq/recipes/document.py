@@ -2,10 +2,10 @@
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.core.config import SIZES
-from mae_lm_fairseq.markdown import markdown_table
 from mae_lm_fairseq.recipes.pretrain import arithmetic
 from mae_lm_fairseq.recipes.settings import recipe, settings
 from mae_lm_fairseq.recipes.stated import NOT_FOUND, ROWS, SOURCES, STATED, Cell
+from mae_lm_fairseq.utils.markdown import markdown_table
 
 PLACE = PACKAGE.parent / "docs" / "recipes.md"
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq import PACKAGE
-from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.models.architectures import architecture_values
 from mae_lm_fairseq.recipes.machine import share
 from mae_lm_fairseq.recipes.pretrain import arithmetic
 from mae_lm_fairseq.recipes.settings import recipe, settings
+from mae_lm_fairseq.utils.errors import UserError
 
 ADVICE = "# For N processes divide optimization.update_freq by N; on GPUs add common.fp16=true (or common.bf16=true)."
 USAGE = "usage: python -m mae_lm_fairseq.recipes.hydra PRESET DATA_BIN SAVE_DIR > recipe.yaml"

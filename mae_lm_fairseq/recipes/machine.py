@@ -8,7 +8,7 @@ import torch
 from fairseq.distributed import utils as distributed_utils
 from omegaconf import DictConfig
 
-from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError
 
 
 def meeting(cfg: DictConfig) -> dict[str, Any]:

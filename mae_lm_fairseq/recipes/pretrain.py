@@ -12,9 +12,9 @@ from fairseq.utils import split_paths
 from omegaconf import DictConfig
 
 from mae_lm_fairseq import PACKAGE
-from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.recipes.machine import meeting, precision, processes, share
 from mae_lm_fairseq.recipes.settings import as_arguments, recipe, settings
+from mae_lm_fairseq.utils.errors import UserError
 
 USAGE = "usage: scripts/pretrain.sh PRESET DATA_BIN SAVE_DIR [fairseq-train flags]"
 

@@ -4,8 +4,8 @@ from copy import deepcopy
 from typing import Any
 
 from mae_lm_fairseq.core.config import ARCHITECTURES
-from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.recipes.stated import STATED, Cell
+from mae_lm_fairseq.utils.errors import UserError
 
 Settings = dict[str, dict[str, Any]]
 

@@ -26,11 +26,11 @@ from omegaconf import open_dict
 
 from mae_lm_fairseq.analysis.rank_monitor import MONITORED_TOKENS, RankMonitor
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
-from mae_lm_fairseq.data.data_bin import check_data_bin, check_dictionary, check_token_range, dictionary_fingerprint
-from mae_lm_fairseq.data.long_lines import MIN_SAMPLE_TOKENS, split_long_lines
-from mae_lm_fairseq.data.masking import EarlyMasksDataset, LayoutDataset, masked_pair, word_starts
-from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.models.mae_lm import MAELMModel
+from mae_lm_fairseq.text.data_bin import check_data_bin, check_dictionary, check_token_range, dictionary_fingerprint
+from mae_lm_fairseq.text.long_lines import MIN_SAMPLE_TOKENS, split_long_lines
+from mae_lm_fairseq.text.masking import EarlyMasksDataset, LayoutDataset, masked_pair, word_starts
+from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ The copy is in the official TSV layout (GLUE/CoLA/train.tsv) or that of the Hugg
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.arguments import positive
-from mae_lm_fairseq.data.glue_preparation import prepare
-from mae_lm_fairseq.data.pretrained_tokenizer import open_tokenizer
-from mae_lm_fairseq.evaluation.glue import TASKS, find_task
-from mae_lm_fairseq.messages import quieten
+from mae_lm_fairseq.downstream.glue.preparation import prepare
+from mae_lm_fairseq.downstream.glue.tasks import TASKS, find_task
+from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
+from mae_lm_fairseq.utils.arguments import positive
+from mae_lm_fairseq.utils.logging import quieten
 
 
 def parser() -> argparse.ArgumentParser:

@@ -9,9 +9,9 @@ import os
 import signal
 import sys
 
-from mae_lm_fairseq.data.manifest import Manifest
-from mae_lm_fairseq.data.preparation import SAMPLE_BYTES, Options, prepare
-from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.text.manifest import Manifest
+from mae_lm_fairseq.text.preparation import SAMPLE_BYTES, Options, prepare
+from mae_lm_fairseq.utils.errors import UserError
 
 
 def parser() -> argparse.ArgumentParser:

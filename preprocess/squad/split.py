@@ -6,9 +6,9 @@ import json
 import random
 from pathlib import Path
 
-from mae_lm_fairseq.data.squad import read_articles
-from mae_lm_fairseq.errors import UserError
-from mae_lm_fairseq.files import new_directory
+from mae_lm_fairseq.downstream.squad.files import read_articles
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import new_directory
 
 
 def parser() -> argparse.ArgumentParser:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mae_lm_fairseq.evaluation import squad_metrics
-from mae_lm_fairseq.experiments.squad import Options, finetune
+from mae_lm_fairseq.downstream.squad import metrics as squad_metrics
+from mae_lm_fairseq.downstream.squad.run import Options, finetune
 from tests.support.answering import write_squad, write_tokenizer
 
 ROOT = Path(__file__).parent.parent.parent

@@ -15,11 +15,11 @@ from fairseq.logging import metrics
 from fairseq_cli import train
 from transformers import AutoModel, AutoTokenizer
 
-from mae_lm_fairseq.data.tokenizer import Tokenizer
-from mae_lm_fairseq.export.comparison import encoder_states
-from mae_lm_fairseq.export.pretrained import build, read
+from mae_lm_fairseq.huggingface.comparison import encoder_states
+from mae_lm_fairseq.pretrained.reading import build, read
+from mae_lm_fairseq.text.tokenizer import Tokenizer
 from tests.conftest import ROOT
-from tests.export.networks import stock
+from tests.support.exports import stock
 from tests.support.training import RECIPE, parse
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

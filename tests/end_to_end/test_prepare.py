@@ -15,12 +15,12 @@ import sentencepiece
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
-from mae_lm_fairseq.data import encoding
-from mae_lm_fairseq.data.data_bin import check_data_bin, dictionary_fingerprint
-from mae_lm_fairseq.data.manifest import Manifest
-from mae_lm_fairseq.data.text_files import Chunk, read_chunks
-from mae_lm_fairseq.data.tokenizer import Tokenizer
-from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.text import encoding
+from mae_lm_fairseq.text.data_bin import check_data_bin, dictionary_fingerprint
+from mae_lm_fairseq.text.manifest import Manifest
+from mae_lm_fairseq.text.text_files import Chunk, read_chunks
+from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.utils.errors import UserError
 from tests.conftest import fork
 
 SCRIPT = Path(__file__).parents[2] / "preprocess" / "pretrain" / "prepare.py"

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments import quickstart as module
 from mae_lm_fairseq.experiments.quickstart import quickstart
+from mae_lm_fairseq.utils.errors import UserError
 
 ROOT = module.CHECKOUT
 FEW_UPDATES = dataclasses.replace(module.SMOKE, vocabulary=400, updates=4, warmup=2, validate_every=2)

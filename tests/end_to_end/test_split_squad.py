@@ -3,8 +3,8 @@ import runpy
 
 import pytest
 
-from mae_lm_fairseq.data.squad import read_squad
-from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.downstream.squad.files import read_squad
+from mae_lm_fairseq.utils.errors import UserError
 from tests.conftest import ROOT
 from tests.support.answering import write_squad
 

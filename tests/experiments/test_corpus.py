@@ -3,8 +3,8 @@ import lzma
 
 import pytest
 
-from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments.corpus import VALID_CHARACTERS, split_corpus
+from mae_lm_fairseq.utils.errors import UserError
 
 LINE = "This is line {} of document {}, and it says nothing more."
 

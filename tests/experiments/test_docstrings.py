@@ -2,9 +2,9 @@ import textwrap
 
 import pytest
 
-from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments import docstrings
 from mae_lm_fairseq.experiments.docstrings import is_validation, module_prose, paragraphs, write_corpus
+from mae_lm_fairseq.utils.errors import UserError
 
 
 def prose(doc):

@@ -8,7 +8,6 @@ import torch
 from fairseq import tasks
 
 from mae_lm_fairseq.core.config import PRESETS
-from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.experiments import inspection
 from mae_lm_fairseq.experiments.preset_comparison import (
     COMMON_MASKING,
@@ -18,8 +17,9 @@ from mae_lm_fairseq.experiments.preset_comparison import (
     presets,
     table_of,
 )
-from mae_lm_fairseq.experiments.pretraining import check_data, training_command
 from mae_lm_fairseq.models.architectures import core_config
+from mae_lm_fairseq.recipes.training_command import check_data, training_command
+from mae_lm_fairseq.utils.errors import UserError
 from tests.conftest import ROOT
 from tests.support.training import parse
 

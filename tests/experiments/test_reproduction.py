@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from mae_lm_fairseq.data.glue_files import read_split
-from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.downstream.glue.files import read_split
 from mae_lm_fairseq.experiments import reproduction
 from mae_lm_fairseq.experiments.reproduction import (
     FRACTIONS,
@@ -22,6 +21,7 @@ from mae_lm_fairseq.experiments.reproduction import (
     write_neighbours,
 )
 from mae_lm_fairseq.experiments.reproduction_report import FINETUNED, KINDS, Results, finding, verdicts, write_report
+from mae_lm_fairseq.utils.errors import UserError
 from tests.conftest import ROOT
 
 LAYERS = 2

@@ -6,8 +6,8 @@ import logging
 import pytest
 import torch
 
-from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.models.finetuning import HEADS, check_origin
+from mae_lm_fairseq.utils.errors import UserError
 from tests.support.finetuning import HEAD, finetune, save_pretrained, set_up_finetuning, write_sentences
 from tests.support.training import batches, set_up
 

@@ -13,9 +13,9 @@ from omegaconf import OmegaConf
 
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.models.architectures import architecture_values, core_config
 from mae_lm_fairseq.models.mae_lm import MAELMModel
+from mae_lm_fairseq.utils.errors import UserError
 from tests.support.training import batches, parse, set_up
 
 ARCHITECTURES = [

@@ -5,7 +5,7 @@ import torch
 from fairseq.optim import build_optimizer
 from omegaconf import OmegaConf
 
-from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError
 
 SETTINGS = {"lr": [1e-2], "adam_betas": "(0.9, 0.98)", "weight_decay": 0.1, "adam_eps": 1e-6}
 

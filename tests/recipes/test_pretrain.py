@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from mae_lm_fairseq.errors import UserError
 from mae_lm_fairseq.recipes.machine import share
 from mae_lm_fairseq.recipes.pretrain import complete, processes, understand
 from mae_lm_fairseq.recipes.settings import ARCHITECTURES, recipe
+from mae_lm_fairseq.utils.errors import UserError
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # hydra's, some for each configuration

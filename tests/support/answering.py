@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from fairseq import tasks
 
-from mae_lm_fairseq.data.data_bin import DICTIONARY, TOKENIZER
-from mae_lm_fairseq.data.tokenizer import Tokenizer, train_model
+from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
+from mae_lm_fairseq.text.tokenizer import Tokenizer, train_model
 from tests.support.finetuning import SHAPE
 from tests.support.training import parse
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from mae_lm_fairseq.core.heads import SpanHead
-from mae_lm_fairseq.data.data_bin import dictionary_fingerprint
-from mae_lm_fairseq.data.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
-from mae_lm_fairseq.data.tokenizer import Tokenizer, train_model
-from mae_lm_fairseq.export.bundle import write_bundle
-from mae_lm_fairseq.export.pretrained import read_checkpoint
+from mae_lm_fairseq.pretrained.bundle import write_bundle
+from mae_lm_fairseq.pretrained.reading import read_checkpoint
+from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
+from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
+from mae_lm_fairseq.text.tokenizer import Tokenizer, train_model
 from tests.support.finetuning import finetune, save_pretrained, write_sentences
 
 TEXT = [

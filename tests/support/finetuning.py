@@ -11,7 +11,7 @@ from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from fairseq_cli import train
 
-from mae_lm_fairseq.data.data_bin import DataBinWriter
+from mae_lm_fairseq.text.data_bin import DataBinWriter
 from tests.support.training import RECIPE, parse, set_up
 
 HEAD = "sentence_classification_head"

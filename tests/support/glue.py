@@ -4,8 +4,8 @@ import json
 import random
 from pathlib import Path
 
-from mae_lm_fairseq.data.tokenizer import Tokenizer, train_model
-from mae_lm_fairseq.evaluation.glue import TASKS, Task
+from mae_lm_fairseq.downstream.glue.tasks import TASKS, Task
+from mae_lm_fairseq.text.tokenizer import Tokenizer, train_model
 
 WORDS = [
     "the",

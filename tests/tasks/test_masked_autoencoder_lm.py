@@ -12,7 +12,7 @@ import pytest
 import torch
 from fairseq.data import data_utils
 
-from mae_lm_fairseq.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError
 from tests.support.training import batches, set_up
 
 

@@ -14,7 +14,7 @@ class _Given:
 def build(spec: dict) -> Training:
     """The model of ``spec["options"]``."""
     import mae_lm_fairseq  # noqa: F401 registers our task, model and criterion
-    from mae_lm_fairseq.data.masking import LayoutDataset
+    from mae_lm_fairseq.text.masking import LayoutDataset
 
     name = "masked_autoencoder_lm"
     cfg, task, model, loss = fairseq_parts(spec, "--task", name, "--criterion", name, "--optimizer", "adam")

@@ -1,0 +1,212 @@
+"""Local copies of GLUE: the official TSV files, and the layout of the Hugging Face hub in Parquet, JSON or JSON lines.
+
+Nothing is guessed and nothing is dropped in silence: another column layout is an error, and so are rows that do not fit
+theirs, by line number.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mae_lm_fairseq.downstream.glue.tasks import SCORE_RANGE, Task
+from mae_lm_fairseq.text.text_files import split_lines
+from mae_lm_fairseq.utils.errors import UserError
+
+SUFFIXES = (".parquet", ".jsonl", ".json")
+_INDICES = ("index", "id", "idx")
+_SHOWN = 10
+
+
+@dataclass
+class Rows:
+    """The rows of one set.
+
+    Attributes:
+        path: the file.
+        sentences: of each row, one or two.
+        labels: class numbers, or scores; empty for a test set.
+        malformed: (line, what is wrong) of the rows that are not among the others.
+    """
+
+    path: Path
+    sentences: list[tuple[str, ...]] = field(default_factory=list)
+    labels: list[int | float] = field(default_factory=list)
+    malformed: list[tuple[int, str]] = field(default_factory=list)
+
+    def describe_malformed(self) -> str:
+        """The malformed rows in one line."""
+        shown = "; ".join(f"line {line}: {problem}" for line, problem in self.malformed[:_SHOWN])
+        more = len(self.malformed) - _SHOWN
+        return shown + (f"; and {more} more" if more > 0 else "")
+
+
+def read_split(task: Task, glue_dir: Path, official: str) -> Rows:
+    """The rows of one set of a task.
+
+    Args:
+        task: the task.
+        glue_dir: with a directory for each task, or that directory.
+        official: name of the set in the official layout.
+
+    Raises:
+        UserError: there is no such set, or its columns are not the task's.
+    """
+    path = _find(task, glue_dir, official)
+    labelled = not official.startswith("test")
+    if path.suffix == ".tsv":
+        return _read_tsv(task, path, labelled)
+    columns = [*task.hub_columns, "label"] if labelled else list(task.hub_columns)
+    rows = Rows(path)
+    for line, record in _records(path):
+        if missing := [column for column in columns if column not in record]:
+            raise UserError(f"{path}: line {line} has no column {', '.join(missing)}; {task.name} has {columns}")
+        _add(rows, task, line, [record[column] for column in columns], labelled, _hub_label, record.get("idx"))
+    return rows
+
+
+def _find(task: Task, glue_dir: Path, official: str) -> Path:
+    hub = official.replace("dev", "validation")
+    names = [f"{official}.tsv", *(f"{hub}{suffix}" for suffix in SUFFIXES), f"{hub}-00000-of-00001.parquet"]
+    lower = task.name.lower()
+    folders = [glue_dir / task.name, glue_dir / lower, glue_dir / lower.replace("-", ""), glue_dir]
+    for folder in folders:
+        for name in names:
+            if (folder / name).is_file():
+                return folder / name
+    raise UserError(
+        f"{glue_dir}: {task.name} has no set {official} there, in the official layout ({task.name}/{official}.tsv) or "
+        f"the hub's ({lower.replace('-', '')}/{hub}.parquet, .jsonl, .json)"
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- TSV
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a text file, without a byte order mark."""
+    try:
+        data = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+        return split_lines(data)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{path}: line {line} is not UTF-8 ({error.reason}); convert the file") from None
+
+
+def _read_tsv(task: Task, path: Path, labelled: bool) -> Rows:
+    """GLUE's files know no quotes: every tab separates."""
+    lines = _lines(path)
+    wanted = [*task.columns, task.label_column] if labelled else list(task.columns)
+    if task.headerless and labelled:
+        header, places, first = 4, [3, 1], 1
+    else:
+        names = lines[0].split("\t") if lines else []
+        if missing := [column for column in wanted if column not in names]:
+            raise UserError(
+                f"{path}: not the columns of {task.name}: {', '.join(missing)} missing in the header "
+                f"{names!s:.500}; is this another task's file, or another layout?"
+            )
+        if twice := [column for column in wanted if names.count(column) > 1]:
+            raise UserError(f"{path}: the column {twice[0]} is there twice; take one of the two out")
+        header, places, first = len(names), [names.index(column) for column in wanted], 2
+    index_place = next((names.index(name) for name in _INDICES if name in names), None) if not labelled else None
+    rows = Rows(path)
+    for number, line in enumerate(lines[first - 1 :], start=first):
+        cells = line.split("\t")
+        if len(cells) != header:
+            rows.malformed.append((number, f"{len(cells)} columns, not {header}"))
+            continue
+        index = None if index_place is None else cells[index_place]
+        _add(rows, task, number, [cells[place] for place in places], labelled, _tsv_label, index)
+    return rows
+
+
+def _tsv_label(task: Task, label: str) -> int | None:
+    return task.labels.index(label) if label in task.labels else None
+
+
+# ---------------------------------------------------------------------------------------------------------- the hub
+
+
+def _records(path: Path) -> Iterator[tuple[int, dict]]:
+    """(line or row number from 1, record) of a file in the Hugging Face layout."""
+    rows = _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
+    for line, record in enumerate(rows, start=1):
+        if not isinstance(record, dict):
+            raise UserError(f"{path}: line {line} is not a record, but {record!r:.80}")
+        yield line, record
+
+
+def _parquet_rows(path: Path) -> list[dict]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise UserError(f"{path}: reading Parquet takes pyarrow (pip install pyarrow)") from None
+    try:
+        return parquet.read_table(path).to_pylist()
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # a date can be out of range
+        raise UserError(f"{path}: cannot be read, it is damaged or not Parquet ({error!s:.300})") from None
+
+
+def _json_rows(path: Path) -> list:
+    lines = _lines(path)
+    text = "\n".join(lines)
+    try:
+        return json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in lines if line]
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: neither a list in JSON nor JSON lines ({error})") from None
+
+
+def _hub_label(task: Task, label: int | str) -> int | None:
+    """The hub numbers the classes; exports may hold their names."""
+    if isinstance(label, int) and 0 <= label < len(task.labels):
+        return label
+    return _tsv_label(task, str(label))
+
+
+# ------------------------------------------------------------------------------------------------------------- both
+
+
+def _add(rows: Rows, task: Task, line: int, cells: list, labelled: bool, to_class: Callable, index) -> None:
+    """Add a row, or note what is wrong with it.
+
+    Raises:
+        UserError: the row of a test set has another number than its place, which the predictions would go by.
+    """
+    sentences = tuple(cells[: len(task.columns)])
+    if not all(map(_is_text, sentences)):
+        rows.malformed.append((line, "a sentence is empty, or is not text"))
+        return
+    if labelled:
+        label = _score(cells[-1]) if task.is_regression else to_class(task, cells[-1])
+        if label is None:
+            allowed = f"a score from 0 to {SCORE_RANGE:g}" if task.is_regression else f"one of {', '.join(task.labels)}"
+            rows.malformed.append((line, f"label {cells[-1]!r:.80} is not {allowed}"))
+            return
+        rows.labels.append(label)
+    elif index is not None and str(index) != str(len(rows.sentences)):
+        raise UserError(
+            f"{rows.path}: line {line} has the number {index!s:.80}, where {len(rows.sentences)} was due; "
+            "predictions would go to the wrong rows"
+        )
+    rows.sentences.append(sentences)
+
+
+def _is_text(cell) -> bool:
+    """Whether this is something to encode: JSON can hold half of a surrogate pair."""
+    try:
+        return isinstance(cell, str) and bool(cell.strip() and cell.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _score(text) -> float | None:
+    try:
+        value = float(text)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return value if math.isfinite(value) and 0 <= value <= SCORE_RANGE else None

@@ -1,0 +1,140 @@
+"""From a local copy of GLUE to the data-bin of fairseq's ``sentence_prediction``: the job behind preprocess/glue."""
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from mae_lm_fairseq.downstream.glue.files import Rows, read_split
+from mae_lm_fairseq.downstream.glue.tasks import SCORE_RANGE, Task
+from mae_lm_fairseq.text.data_bin import DICTIONARY, DataBinWriter, dictionary_fingerprint
+from mae_lm_fairseq.text.manifest import current_versions
+from mae_lm_fairseq.text.tokenizer import EOS, SPECIALS, Tokenizer
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import new_directory
+
+logger = logging.getLogger(__name__)
+
+BOOKS = "glue.json"
+SHORTEST_PAIR = 6
+"""Tokens: one of each sentence, ``<s>`` and three times ``</s>``."""
+
+
+def prepare(
+    task: Task, glue_dir: Path, tokenizer: Tokenizer, destdir: Path, max_positions: int, skip_malformed: bool = False
+) -> dict:
+    """Write ``input0``, for pairs ``input1``, and ``label``, with the books in ``glue.json``.
+
+    A sample is ``<s> A </s>`` or ``<s> A </s> </s> B </s>``: fairseq adds ``<s>`` and the ``</s>`` between
+    (``--init-token 0 --separator-token 2``).
+
+    Args:
+        task: what to prepare.
+        glue_dir: with a directory for each task, or that directory.
+        tokenizer: of the pretraining run.
+        destdir: appears whole or not at all.
+        max_positions: longest sample; of a longer one the end goes, of a pair the end of the longer sentence.
+        skip_malformed: leave malformed rows out of the training and development sets.
+
+    Returns:
+        The books.
+
+    Raises:
+        UserError: nothing was written; the message says why.
+    """
+    if max_positions < SHORTEST_PAIR:
+        raise UserError(f"--max-positions {max_positions} must be at least {SHORTEST_PAIR}")
+    with new_directory(destdir) as directory:
+        sets = {split: read_split(task, glue_dir, official) for split, official in task.splits.items()}
+        for split, rows in sets.items():
+            _check(task, split, rows, skip_malformed)
+        return _write_sets(task, sets, tokenizer, directory, max_positions)
+
+
+def _write_sets(task: Task, sets: dict[str, Rows], tokenizer: Tokenizer, directory: Path, max_positions: int) -> dict:
+    """Write all of the data, and give the books."""
+    inputs = [directory / f"input{number}" for number in range(len(task.columns))]
+    for folder in (*inputs, directory / "label"):
+        folder.mkdir(parents=True)
+    for folder in inputs:
+        tokenizer.write_dictionary(folder / DICTIONARY)
+    classes = "".join(f"{number} 1\n" for number in range(task.num_classes))
+    (directory / "label" / DICTIONARY).write_text(classes, encoding="utf-8")
+    books = {
+        "task": task.name,
+        "max_positions": max_positions,
+        "tokenizer_sha256": tokenizer.fingerprint,
+        "dictionary_sha256": dictionary_fingerprint(tokenizer.symbols),
+        "splits": {
+            split: _write(task, split, rows, tokenizer, directory, max_positions) for split, rows in sets.items()
+        },
+        "versions": current_versions(),
+    }
+    (directory / BOOKS).write_text(json.dumps(books, indent=2) + "\n", encoding="utf-8")
+    return books
+
+
+def _check(task: Task, split: str, rows: Rows, skip_malformed: bool):
+    """Refuse or tell of malformed rows; warn of an unusual number of rows."""
+    if rows.malformed:
+        message = f"{rows.path}: {len(rows.malformed)} malformed rows: {rows.describe_malformed()}"
+        if split.startswith("test"):
+            raise UserError(f"{message}; mend the file: predictions go by row")
+        if not skip_malformed:
+            raise UserError(f"{message}; mend the file, or leave them out (--skip-malformed)")
+        logger.warning("%s; left out", message)
+    if not rows.sentences:
+        raise UserError(f"{rows.path}: has no rows")
+    official = task.rows[task.splits[split]]
+    if len(rows.sentences) != official:
+        logger.warning(
+            "%s: %d rows, where the official %s has %d", rows.path, len(rows.sentences), task.splits[split], official
+        )
+
+
+def _write(task: Task, split: str, rows: Rows, tokenizer: Tokenizer, directory: Path, max_positions: int) -> dict:
+    columns = [tokenizer.encode_lines(list(column)) for column in zip(*rows.sentences, strict=True)]
+    samples = list(zip(*columns, strict=True))
+    cut = [truncated(sample, max_positions) for sample in samples]
+    for number, column in enumerate(zip(*cut, strict=True)):
+        _write_lines(directory / f"input{number}" / split, column, len(tokenizer.symbols))
+    if rows.labels and task.is_regression:
+        text = "".join(f"{label / SCORE_RANGE}\n" for label in rows.labels)
+        (directory / "label" / f"{split}.label").write_text(text, encoding="utf-8")
+    elif rows.labels:
+        first = len(SPECIALS)
+        labels = [np.array([first + label]) for label in rows.labels]
+        _write_lines(directory / "label" / split, labels, first + task.num_classes)
+    return {
+        "rows": len(samples),
+        "tokens": sum(length(sample) for sample in cut),
+        "truncated": sum(length(before) != length(after) for before, after in zip(samples, cut, strict=True)),
+        "malformed": len(rows.malformed),
+    }
+
+
+def _write_lines(prefix: Path, lines: Sequence[np.ndarray], symbols: int):
+    with DataBinWriter(prefix, symbols) as writer:
+        tokens = np.concatenate([part for line in lines for part in (line, [EOS])])
+        writer.write(tokens, np.array([len(line) + 1 for line in lines]))
+
+
+def length(sample: Sequence[np.ndarray]) -> int:
+    """Tokens of a sample with ``<s>`` and every ``</s>``."""
+    return sum(map(len, sample)) + 2 * len(sample)
+
+
+def truncated(sample: Sequence[np.ndarray], max_positions: int) -> list[np.ndarray]:
+    """One or two sentences without the tokens that make their sample longer than ``max_positions``.
+
+    They go one by one from the end of the sentence that is the longer one then, the second of two equals, as BERT has
+    it (Devlin et al. 2019).
+    """
+    sample = list(sample)
+    excess = length(sample) - max_positions
+    for _ in range(excess):
+        longest = max(range(len(sample)), key=lambda number: (len(sample[number]), number))
+        sample[longest] = sample[longest][:-1]
+    return sample

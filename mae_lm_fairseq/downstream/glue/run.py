@@ -1,0 +1,191 @@
+"""Fine-tuning on a task of GLUE: data, runs, evaluation, report and test predictions; scripts/finetune_glue.py."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from mae_lm_fairseq.downstream import prediction
+from mae_lm_fairseq.downstream import sweep as finetuning
+from mae_lm_fairseq.downstream.glue.preparation import BOOKS, prepare
+from mae_lm_fairseq.downstream.glue.tasks import (
+    FROM_MNLI,
+    SCORE_RANGE,
+    Task,
+    predictions,
+    score,
+    submission,
+    task_score,
+)
+from mae_lm_fairseq.downstream.options import FinetuningOptions
+from mae_lm_fairseq.downstream.sweep import Origin, Sweep, best_checkpoint, report, run_sweep, settings_for
+from mae_lm_fairseq.recipes.settings import Settings
+from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
+from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_json, write_text
+from mae_lm_fairseq.utils.runner import Run, claim
+
+# fairseq's criterion computes these in validation, which chooses the best checkpoint of a run.
+SELECTION = {
+    ("accuracy",): ("accuracy", {}),
+    ("matthews",): ("mcc", {"report_mcc": True}),
+    ("f1", "accuracy"): ("acc_and_f1", {"report_acc_and_f1": True}),
+    ("pearson", "spearman"): ("pearson_and_spearman", {"report_pearson_and_spearman": True}),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(FinetuningOptions):
+    """What the user asks for besides what all tasks have in common.
+
+    Attributes:
+        task: of GLUE.
+        glue_dir: the local copy.
+        from_mnli: whether the checkpoint was fine-tuned on MNLI.
+        skip_malformed: see :func:`~mae_lm_fairseq.downstream.glue.preparation.prepare`.
+    """
+
+    task: Task
+    glue_dir: Path
+    from_mnli: bool = False
+    skip_malformed: bool = False
+
+
+def finetune(options: Options) -> dict:
+    """Do, or go on with, all of it; return what ``results.json`` holds.
+
+    Raises:
+        UserError: nothing was overwritten; the message says why.
+    """
+    task, out = options.task, options.out
+    origin = find_origin(options)
+    tokenizer = open_tokenizer(options.tokenizer, options.checkpoint, origin.dictionary)
+    claim(
+        out,
+        {
+            "task": task.name,
+            "GLUE directory": str(options.glue_dir.resolve()),
+            "checkpoint": origin.described(),
+            "tokenizer": tokenizer.fingerprint,
+            "updates": options.max_updates,
+        },
+    )
+    data, books = prepared(options, tokenizer, origin.max_positions)
+    sweep = make_sweep(options, origin, data, books)
+    ran, chosen = run_sweep(sweep, options.jobs, options.threads)
+    content = {
+        "task": task.name,
+        "start": {"from": start_of(options), **origin.described()},
+        "data": books["splits"],
+        "settings": {"updates": sweep.settings["optimization"]["max_update"], "batch_size": task.batch_size},
+        **ran,
+        "test_predictions_by": chosen.name,
+    }
+    write_predictions(task, chosen, data, out)
+    write_text(out / "report.md", report_of(content))
+    write_json(out / "results.json", content)
+    return content
+
+
+def find_origin(options: Options) -> Origin:
+    """Where fine-tuning starts.
+
+    Raises:
+        UserError: options contradict each other or the checkpoint.
+    """
+    if options.checkpoint is None and options.from_mnli:
+        raise UserError("--from-mnli contradicts --checkpoint none: give the checkpoint fine-tuned on MNLI")
+    origin = finetuning.find_origin(options.checkpoint, options.arch)
+    if options.from_mnli:
+        if options.task.name not in FROM_MNLI:
+            raise UserError(f"--from-mnli is for {', '.join(FROM_MNLI)}, not for {options.task.name}")
+        if origin.heads != ("MNLI",):
+            raise UserError(f"--from-mnli: {options.checkpoint} was not fine-tuned on MNLI by scripts/finetune_glue.py")
+    elif origin.heads:
+        raise UserError(
+            f"--checkpoint {options.checkpoint} was fine-tuned already, on {', '.join(origin.heads)}; give the "
+            "pretraining checkpoint, or --from-mnli where that is meant"
+        )
+    return origin
+
+
+def start_of(options: Options) -> str:
+    """In the words of results and reports."""
+    if options.checkpoint is None:
+        return "random weights"
+    return "a model fine-tuned on MNLI" if options.from_mnli else "a pretraining checkpoint"
+
+
+def prepared(options: Options, tokenizer: Tokenizer, max_positions: int) -> tuple[Path, dict]:
+    """The task's data-bin and its books, made at the first call."""
+    data = options.out / "data-bin"
+    if (data / BOOKS).exists():
+        print(f"data: done before, reusing {data}")
+        return data, json.loads((data / BOOKS).read_text(encoding="utf-8"))
+    books = prepare(options.task, options.glue_dir, tokenizer, data, max_positions, options.skip_malformed)
+    for split, counts in books["splits"].items():
+        print(f"{split}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
+    return data, books
+
+
+def make_sweep(options: Options, origin: Origin, data: Path, books: dict) -> Sweep:
+    """Learning rates x seeds."""
+    task = options.task
+    updates = task.epochs * math.ceil(books["splits"]["train"]["rows"] / task.batch_size)
+    metric, reports = SELECTION[task.metrics]
+    chosen: Settings = settings_for(origin, min(updates, options.max_updates or updates), task.batch_size)
+    chosen["checkpoint"] |= {"best_checkpoint_metric": metric, "maximize_best_checkpoint_metric": True}
+    chosen["task"] |= {"_name": "sentence_prediction", "num_classes": task.num_classes}
+    chosen["task"] |= {"init_token": 0, "separator_token": 2}
+    chosen["criterion"] |= {"_name": "sentence_prediction", "classification_head_name": task.name, **reports}
+    if task.is_regression:
+        chosen["criterion"]["regression_target"] = True
+    return Sweep(
+        options.out.resolve(),
+        data.resolve(),
+        chosen,
+        options.learning_rates or task.learning_rates,
+        range(1, options.seeds + 1),
+        lambda checkpoint: evaluate(task, checkpoint, data),
+        "score",
+        options.extra,
+    )
+
+
+def evaluate(task: Task, checkpoint: Path, data: Path) -> dict[str, float]:
+    """The metrics on the development sets in per cent, and ``score``, their mean.
+
+    Those of MNLI are called ``accuracy`` and ``accuracy_mismatched``.
+    """
+    model, fairseq_task = prediction.load(checkpoint, data)
+    metrics = {}
+    for split, official in task.splits.items():
+        if split.startswith("valid"):
+            predicted = predictions(task, prediction.logits(model, fairseq_task, split))
+            true = prediction.targets(fairseq_task, split) * (SCORE_RANGE if task.is_regression else 1)
+            suffix = "_mismatched" if official.endswith("mismatched") else ""
+            metrics |= {name + suffix: value for name, value in score(task, predicted, true).items()}
+    return {**metrics, "score": task_score(metrics)}
+
+
+def write_predictions(task: Task, run: Run, data: Path, out: Path):
+    """Write what a run's best checkpoint predicts on the test sets, for the GLUE server."""
+    model, fairseq_task = prediction.load(best_checkpoint(run), data)
+    for split in task.splits:
+        if split.startswith("test"):
+            predicted = predictions(task, prediction.logits(model, fairseq_task, split))
+            write_text(out / task.submission_file(split), submission(task, predicted))
+
+
+def report_of(content: dict) -> str:
+    """``report.md``."""
+    settings = f"{content['settings']['updates']:,} updates of {content['settings']['batch_size']} samples"
+    sets = "; ".join(
+        f"{split} {counts['rows']:,} rows, {counts['truncated']:,} truncated, {counts['malformed']:,} left out"
+        for split, counts in content["data"].items()
+    )
+    # With one metric the score is that metric again.
+    hidden = ("score",) if len(content["metrics"]) == 2 else ()
+    ending = f"Data: {sets}. Test predictions are those of {content['test_predictions_by']}."
+    return report(content, settings, "score", hidden, ending)

@@ -1,0 +1,213 @@
+"""GLUE's tasks as rows of a table, and their metrics.
+
+Sources: columns and file names are those of the official download (gluebenchmark.com) and of ``nyu-mll/glue`` on the
+Hugging Face hub, numbers of rows those of the official files. Epochs, batch sizes and learning rates are RoBERTa's (Liu
+et al. 2019, arXiv 1907.11692, Table 10, whose grid is 1e-5, 2e-5, 3e-5 and batches of 16 and 32 for 10 epochs; of the
+two batch sizes the one in examples/roberta/README.glue.md of fairseq). Metrics are GLUE's (Wang et al. 2019, arXiv
+1804.07461).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mae_lm_fairseq.utils.errors import UserError
+
+SCORE_RANGE = 5.0
+"""STS-B's scores go from 0 to this; models are trained on scores / 5."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One row.
+
+    Attributes:
+        name: also of its directory in the official layout.
+        columns: of the sentences in the TSV files, one or two.
+        label_column: in the TSV files.
+        labels: names in the TSV files, in the order of the classes; empty for regression.
+        hub_columns: of the sentences in the Hugging Face layout.
+        metrics: what is reported, keys of :data:`METRICS`; the task's score is their mean.
+        rows: of the official training, development and test sets.
+        batch_size: sentences or pairs in an update.
+        dev, test: official names of the sets, in the order of fairseq's valid, valid1 and test, test1.
+        headerless: whether training and development sets have no header, but four columns.
+        epochs: passes over the training set.
+        learning_rates: the grid.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    label_column: str
+    labels: tuple[str, ...]
+    hub_columns: tuple[str, ...]
+    metrics: tuple[str, ...]
+    rows: Mapping[str, int]
+    batch_size: int = 32
+    dev: tuple[str, ...] = ("dev",)
+    test: tuple[str, ...] = ("test",)
+    headerless: bool = False
+    epochs: int = 10
+    learning_rates: tuple[float, ...] = (1e-5, 2e-5, 3e-5)
+
+    @property
+    def is_regression(self) -> bool:
+        return not self.labels
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.labels) or 1
+
+    @property
+    def splits(self) -> dict[str, str]:
+        """fairseq's names of the sets -> the official ones."""
+        numbered = {"train": "train"}
+        for split, official in (("valid", self.dev), ("test", self.test)):
+            numbered |= {f"{split}{number or ''}": name for number, name in enumerate(official)}
+        return numbered
+
+    def submission_file(self, split: str) -> str:
+        """What the GLUE server calls the predictions on a test set, by fairseq's name of that."""
+        return {"test": "MNLI-m.tsv", "test1": "MNLI-mm.tsv"}[split] if self.name == "MNLI" else f"{self.name}.tsv"
+
+
+def _rows(train: int, dev: int, test: int) -> dict[str, int]:
+    return {"train": train, "dev": dev, "test": test}
+
+
+_ENTAILMENT = ("entailment", "not_entailment")
+_PAIR = ("sentence1", "sentence2")
+
+TASKS = {
+    task.name: task
+    for task in (
+        Task(
+            "CoLA", ("sentence",), "label", ("0", "1"), ("sentence",), ("matthews",), _rows(8551, 1043, 1063),
+            batch_size=16, headerless=True,
+        ),
+        Task("SST-2", ("sentence",), "label", ("0", "1"), ("sentence",), ("accuracy",), _rows(67349, 872, 1821)),
+        Task(
+            "MRPC", ("#1 String", "#2 String"), "Quality", ("0", "1"), _PAIR, ("f1", "accuracy"),
+            _rows(3668, 408, 1725), batch_size=16,
+        ),
+        Task(
+            "STS-B", _PAIR, "score", (), _PAIR, ("pearson", "spearman"), _rows(5749, 1500, 1379), batch_size=16,
+        ),
+        Task(
+            "QQP", ("question1", "question2"), "is_duplicate", ("0", "1"), ("question1", "question2"),
+            ("f1", "accuracy"), _rows(363846, 40430, 390965),
+        ),
+        Task(
+            "MNLI", _PAIR, "gold_label", ("entailment", "neutral", "contradiction"), ("premise", "hypothesis"),
+            ("accuracy",),
+            _rows(392702, 9815, 9796) | {"dev_matched": 9815, "dev_mismatched": 9832}
+            | {"test_matched": 9796, "test_mismatched": 9847},
+            dev=("dev_matched", "dev_mismatched"), test=("test_matched", "test_mismatched"),
+        ),
+        Task(
+            "QNLI", ("question", "sentence"), "label", _ENTAILMENT, ("question", "sentence"), ("accuracy",),
+            _rows(104743, 5463, 5463),
+        ),
+        Task("RTE", _PAIR, "label", _ENTAILMENT, _PAIR, ("accuracy",), _rows(2490, 277, 3000), batch_size=16),
+        Task("WNLI", _PAIR, "label", ("0", "1"), _PAIR, ("accuracy",), _rows(635, 71, 146), batch_size=16),
+    )
+}  # fmt: skip
+
+FROM_MNLI = ("MRPC", "RTE", "STS-B")
+"""The tasks that RoBERTa's paper started from a model fine-tuned on MNLI."""
+
+
+def find_task(name: str) -> Task:
+    """The task of that name, in any case.
+
+    Raises:
+        UserError: there is none.
+    """
+    for task in TASKS.values():
+        if name.lower() == task.name.lower():
+            return task
+    raise UserError(f"{name}: no such task of GLUE; the tasks are {', '.join(TASKS)}")
+
+
+# ---------------------------------------------------------------------------------------------------------- metrics
+
+
+def _matthews(predicted: np.ndarray, true: np.ndarray) -> float:
+    from sklearn.metrics import matthews_corrcoef
+
+    return matthews_corrcoef(true, predicted)
+
+
+def _accuracy(predicted: np.ndarray, true: np.ndarray) -> float:
+    return np.mean(predicted == true)
+
+
+def _f1(predicted: np.ndarray, true: np.ndarray) -> float:
+    from sklearn.metrics import f1_score
+
+    return f1_score(true, predicted, zero_division=0.0)
+
+
+def _correlation(name: str):
+    def correlate(predicted: np.ndarray, true: np.ndarray) -> float:
+        from scipy import stats
+
+        if np.ptp(predicted) == 0:
+            return 0.0  # not defined; a constant says nothing of the scores
+        return getattr(stats, name)(predicted, true).statistic
+
+    return correlate
+
+
+METRICS = {
+    "matthews": _matthews,
+    "accuracy": _accuracy,
+    "f1": _f1,
+    "pearson": _correlation("pearsonr"),
+    "spearman": _correlation("spearmanr"),
+}
+"""(predictions, true values) -> value, by scikit-learn and scipy, which come with fairseq."""
+
+
+def predictions(task: Task, logits: np.ndarray) -> np.ndarray:
+    """What a model says: classes, or STS-B's scores.
+
+    Args:
+        task: the task.
+        logits: [rows, classes], or [rows, 1] for regression.
+
+    Returns:
+        [rows]: class numbers, or scores that go roughly from 0 to 5.
+    """
+    if task.is_regression:
+        return logits[:, 0].astype(np.float64) * SCORE_RANGE
+    return logits.argmax(1)
+
+
+def score(task: Task, predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
+    """The task's metrics in per cent; all of them on the same [rows] of predictions and true values."""
+    return {name: 100 * float(METRICS[name](predicted, true)) for name in task.metrics}
+
+
+def task_score(metrics: Mapping[str, float]) -> float:
+    """One number for a task: the mean of its metrics, those of both development sets for MNLI."""
+    return math.fsum(metrics.values()) / len(metrics)
+
+
+def glue_average(scores: Mapping[str, float]) -> float:
+    """The average of the tasks as the GLUE paper has it: that of one score for each task, WNLI counted where it is."""
+    return math.fsum(scores.values()) / len(scores)
+
+
+# ------------------------------------------------------------------------------------------------------- submission
+
+
+def submission(task: Task, predicted: Sequence) -> str:
+    """Predictions on a test set in the format of the GLUE server: row numbers, and labels' names or scores up to 5."""
+    if task.is_regression:
+        named = [f"{min(max(value, 0.0), SCORE_RANGE):.3f}" for value in predicted]
+    else:
+        named = [task.labels[value] for value in predicted]
+    return "index\tprediction\n" + "".join(f"{index}\t{name}\n" for index, name in enumerate(named))

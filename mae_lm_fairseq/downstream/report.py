@@ -1,0 +1,180 @@
+"""Several models on GLUE and SQuAD beside each other: the papers' table, differences with intervals, and a dot plot.
+
+``python -m mae_lm_fairseq.downstream.report MAE-LM=DIR RoBERTa=DIR scratch=DIR --out DIR``, where each DIR is the
+``--out`` of scripts/finetune_glue.py or scripts/finetune_squad.py, or holds those of several tasks; a label may be
+given more than once.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from mae_lm_fairseq.analysis.figures import plot_seeds
+from mae_lm_fairseq.downstream.glue.tasks import TASKS, glue_average
+from mae_lm_fairseq.downstream.seeds import Summary, difference
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_text
+from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.markdown import markdown_table
+
+
+class Column(NamedTuple):
+    """A task of the table."""
+
+    metrics: tuple[str, ...]
+    """Names of what is shown."""
+    score: str
+    """The metric that models are compared by."""
+
+
+_IN_PAPERS = ("MNLI", "QQP", "QNLI", "SST-2", "CoLA", "RTE", "MRPC", "STS-B")
+COLUMNS = {
+    **{name: Column(TASKS[name].metrics, "score") for name in dict.fromkeys((*_IN_PAPERS, *TASKS))},
+    "SQuAD 1.1": Column(("exact_match", "f1"), "f1"),
+    "SQuAD 2.0": Column(("exact", "f1"), "f1"),
+}
+"""In the order of RoBERTa's and MAE-LM's tables, what these leave out behind them."""
+
+Table = dict[str, dict[str, dict[str, Summary]]]
+"""Summaries by the model's label, task and metric."""
+
+
+def read_table(arguments: list[str]) -> Table:
+    """The results named as LABEL=DIR.
+
+    Raises:
+        UserError: an argument has another form, a directory no results, or a label two for one task.
+    """
+    table: Table = {}
+    for argument in arguments:
+        label, equals, directory = argument.partition("=")
+        if not (label and equals and directory):
+            raise UserError(f"{argument}: give LABEL=DIR")
+        for result in read_results(Path(directory)):
+            row = table.setdefault(label, {})
+            if result["task"] in row:
+                raise UserError(f"{directory}: {label} has results of {result['task']} already")
+            row[result["task"]] = {name: Summary(**summary) for name, summary in result["metrics"].items()}
+    return table
+
+
+def read_results(directory: Path) -> list[dict]:
+    """What fine-tuning left in a directory, or in those right below it.
+
+    Raises:
+        UserError: nothing is there, or it is damaged.
+    """
+    found = [path for path in (directory / "results.json", *sorted(directory.glob("*/results.json"))) if path.exists()]
+    results = [result for result in map(_read, found) if result.get("task") in COLUMNS]
+    if not results:
+        raise UserError(f"{directory}: no results.json of scripts/finetune_glue.py or finetune_squad.py in it")
+    return results
+
+
+def _read(path: Path) -> dict:
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise UserError(f"{path} is damaged: it is no JSON") from None
+    return result if isinstance(result, dict) else {}
+
+
+def tasks_of(table: Table) -> list[str]:
+    """The tasks that any model has results of, in the papers' order."""
+    return [task for task in COLUMNS if any(task in row for row in table.values())]
+
+
+def markdown(table: Table) -> str:
+    """The papers' table of medians, and how far each model is from the last one."""
+    tasks = tasks_of(table)
+    names = [_title(task) for task in tasks]
+    rows = []
+    for label, row in table.items():
+        cells = [_cell(task, row[task]) if task in row else "-" for task in tasks]
+        of_glue = [task for task in tasks if task in TASKS]
+        complete = of_glue and all(task in row for task in of_glue)
+        average = f"{glue_average({task: row[task]['score'].median for task in of_glue}):.1f}" if complete else "-"
+        seeds = sorted({len(score(row, task).values) for task in row})
+        rows.append([label, *cells, average, ", ".join(map(str, seeds))])
+    head = [
+        "# Development sets",
+        "",
+        "Medians over the seeds, in per cent. AVG is GLUE's: the mean over its tasks of the mean of a task's metrics.",
+        "",
+        markdown_table(["model", *names, "AVG", "seeds"], rows),
+    ]
+    return "\n".join([*head, *_differences(table, tasks), ""])
+
+
+def _title(task: str) -> str:
+    return f"{task} ({'m/mm' if task == 'MNLI' else '/'.join(COLUMNS[task].metrics)})"
+
+
+def _compared(task: str) -> str:
+    """The task, and what models are compared by on it."""
+    metrics, score = COLUMNS[task]
+    return f"{task} ({score if score in metrics else 'mean of both' if len(metrics) > 1 else metrics[0]})"
+
+
+def _cell(task: str, summaries: dict[str, Summary]) -> str:
+    # What follows the metric's name is the development set's, as for the mismatched one of MNLI.
+    shown = [summary for name, summary in summaries.items() if name.startswith(COLUMNS[task].metrics)]
+    return "/".join(f"{summary.median:.1f}" for summary in shown)
+
+
+def score(row: dict[str, dict[str, Summary]], task: str) -> Summary:
+    """What a model is compared by on a task."""
+    return row[task][COLUMNS[task].score]
+
+
+def _differences(table: Table, tasks: list[str]) -> list[str]:
+    """Each model against the last one, by the mean over the seeds of a task's score."""
+    if len(table) < 2:
+        return []
+    *others, (base, of_base) = table.items()
+    rows = []
+    for label, row in others:
+        both = [task in row and task in of_base for task in tasks]
+        cells = [
+            str(difference(score(row, task), score(of_base, task))) if known else "-"
+            for task, known in zip(tasks, both, strict=True)
+        ]
+        rows.append([label, *cells])
+    head = f"Mean score above that of {base}, with Welch's 95 % interval:"
+    return ["", head, "", markdown_table(["model", *tasks], rows)]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mae_lm_fairseq.downstream.report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("results", nargs="+", metavar="LABEL=DIR")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    return parser
+
+
+def main(argv: list[str] | None = None):
+    """Write ``glue.md`` and ``glue.png``."""
+    options = parser().parse_args(argv)
+    quieten()
+    table = read_table(options.results)
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {options.out}: cannot be made: {error.strerror}") from None
+    text = markdown(table)
+    write_text(options.out / "glue.md", text)
+    scores = {
+        _compared(task): {label: score(row, task).values for label, row in table.items() if task in row}
+        for task in tasks_of(table)
+    }
+    plot_seeds(options.out / "glue.png", "Development sets", scores)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

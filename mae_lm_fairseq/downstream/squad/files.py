@@ -1,0 +1,144 @@
+"""Questions whose answers are slices of a text: the JSON of SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018)."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mae_lm_fairseq.utils.errors import UserError
+
+
+@dataclass(frozen=True)
+class Answer:
+    """``text`` stands at ``start`` in its context, counted in characters."""
+
+    text: str
+    start: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question; without answers it cannot be answered from its context."""
+
+    id: str
+    text: str
+    answers: tuple[Answer, ...]
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A text and the questions about it."""
+
+    context: str
+    questions: tuple[Question, ...]
+
+
+def read_squad(path: str | Path, version_2: bool) -> list[Paragraph]:
+    """Read a file of SQuAD's format, and check all of it.
+
+    Args:
+        path: the file.
+        version_2: whether questions without an answer are allowed.
+
+    Raises:
+        UserError: one line that names the file and, by article, paragraph and question, what is wrong there: a missing
+            key, a value of another kind, an answer that is not where ``answer_start`` points, an id that occurred
+            before, a question without an answer, or one that has answers and is marked as impossible.
+    """
+    seen = set()
+    paragraphs = [
+        _read_paragraph(paragraph, version_2, seen)
+        for article in _Node(read_json(path), str(path)).list("data", "article")
+        for paragraph in article.list("paragraphs", "paragraph")
+    ]
+    if not seen:
+        raise UserError(f"{path}: has no questions")
+    return paragraphs
+
+
+def read_articles(path: str | Path) -> tuple[str, list[dict]]:
+    """The version and the articles of a file that :func:`read_squad` accepts, as they stand in its JSON."""
+    read_squad(path, version_2=True)
+    content = read_json(path)
+    return content.get("version", ""), content["data"]
+
+
+def read_json(path: str | Path):
+    """What a JSON file holds.
+
+    Raises:
+        UserError: it cannot be read or is not JSON.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not JSON in UTF-8 ({error})") from None
+
+
+class _Node:
+    """An object of the JSON and where it stands, so that what it lacks can be told in one line."""
+
+    def __init__(self, content, place: str):
+        self.content, self.place = content, place
+
+    def error(self, problem: str) -> UserError:
+        return UserError(f"{self.place}: {problem}")
+
+    def get(self, key: str, kind: type):
+        if not isinstance(self.content, dict):
+            raise self.error(f"must be a JSON object with the key '{key}', as in SQuAD's format")
+        if key not in self.content:
+            raise self.error(f"lacks the key '{key}' of SQuAD's format")
+        value = self.content[key]
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise self.error(f"'{key}' must be of the kind {kind.__name__}, not {type(value).__name__}")
+        return value
+
+    def text(self, key: str) -> str:
+        text = self.get(key, str)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise self.error(f"'{key}' has half of a surrogate pair, which is no character") from None
+        return text
+
+    def list(self, key: str, name: str) -> Iterator["_Node"]:
+        for number, item in enumerate(self.get(key, list), 1):
+            yield _Node(item, f"{self.place}, {name} {number}")
+
+
+def _read_paragraph(node: _Node, version_2: bool, seen: set[str]) -> Paragraph:
+    context = node.text("context")
+    questions = []
+    for question in node.list("qas", "question"):
+        questions.append(_read_question(question, context, version_2))
+        if questions[-1].id in seen:
+            raise question.error(f"the id {questions[-1].id} occurred before; ids must be unique")
+        seen.add(questions[-1].id)
+    return Paragraph(context, tuple(questions))
+
+
+def _read_question(node: _Node, context: str, version_2: bool) -> Question:
+    name = node.text("id")
+    node = _Node(node.content, f"{node.place} ({name})")
+    answers = tuple(_read_answer(answer, context) for answer in node.list("answers", "answer"))
+    if not answers and not version_2:
+        raise node.error("has no answer; questions without one are for --version-2")
+    impossible = node.get("is_impossible", bool) if "is_impossible" in node.content else not answers
+    if impossible and answers:
+        raise node.error("is marked as impossible, but has answers")
+    if not impossible and not answers:
+        raise node.error("has no answer, but is not marked as impossible")
+    return Question(name, node.text("question"), answers)
+
+
+def _read_answer(node: _Node, context: str) -> Answer:
+    answer = Answer(node.text("text"), node.get("answer_start", int))
+    if not answer.text.strip():
+        raise node.error("has no text")
+    end = answer.start + len(answer.text)
+    if answer.start < 0 or context[answer.start : end] != answer.text:
+        raise node.error(f"{answer.text!r} is not in the context where 'answer_start' {answer.start} points")
+    return answer

@@ -1,0 +1,245 @@
+"""Fine-tuning on SQuAD: runs, answers, metrics and report; scripts/finetune_squad.py."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from fairseq import utils
+from torch import Tensor
+
+from mae_lm_fairseq.core.config import ARCHITECTURES
+from mae_lm_fairseq.downstream import prediction
+from mae_lm_fairseq.downstream.options import FinetuningOptions
+from mae_lm_fairseq.downstream.squad.decoding import Answers, answer_all
+from mae_lm_fairseq.downstream.squad.files import read_squad
+from mae_lm_fairseq.downstream.squad.metrics import evaluate_1_1, evaluate_2_0, read_gold
+from mae_lm_fairseq.downstream.squad.task import HEAD, QuestionAnsweringConfig
+from mae_lm_fairseq.downstream.squad.windows import MIN_SAMPLE, SpanWindows
+from mae_lm_fairseq.downstream.sweep import Origin, Sweep, find_origin, report, run_sweep, settings_for
+from mae_lm_fairseq.recipes.settings import COLUMNS, DEVELOPMENT, Settings
+from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
+from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_json, write_text
+from mae_lm_fairseq.utils.runner import claim
+
+BATCH = 32
+PREDICTIONS, N_BEST, NA_PROB = "predictions.json", "nbest.json", "na_prob.json"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What fine-tuning on SQuAD needs besides what it shares with GLUE.
+
+    Attributes:
+        learning_rates: the grid.
+        batch_size: samples in an update.
+        weight_decay: of AdamW.
+        epochs: passes over the training set.
+    """
+
+    learning_rates: tuple[float, ...]
+    batch_size: int
+    weight_decay: float
+    epochs: int
+
+
+ROBERTA = Recipe((1.5e-5,), batch_size=48, weight_decay=0.01, epochs=2)
+"""SQuAD's column of Table 10 in Liu et al. (2019, arXiv 1907.11692), for RoBERTa large."""
+OURS = Recipe((5e-4,), batch_size=16, weight_decay=0.01, epochs=10)
+"""For tiny and small models and few questions."""
+
+
+def recipe(architecture: str) -> Recipe:
+    """The papers' for base and large, ours for tiny and small."""
+    _, size = ARCHITECTURES[architecture]
+    return OURS if COLUMNS[size] == DEVELOPMENT else ROBERTA
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(FinetuningOptions):
+    """What the user asks for besides what all tasks have in common.
+
+    Attributes:
+        train, dev: files in SQuAD's JSON.
+        version_2: whether questions may have no answer.
+        tokens_per_sample: None for BERT's 384, or as many as the model has positions where it has fewer.
+        doc_stride: see :class:`~mae_lm_fairseq.downstream.squad.windows.SpanWindows`.
+    """
+
+    train: Path
+    dev: Path
+    version_2: bool = False
+    tokens_per_sample: int | None = None
+    doc_stride: int = QuestionAnsweringConfig.doc_stride
+
+
+def finetune(options: Options) -> dict:
+    """Do, or go on with, all of it; return what ``results.json`` holds.
+
+    Raises:
+        UserError: nothing was overwritten; the message says why.
+    """
+    out = options.out
+    origin = find_origin(options.checkpoint, options.arch)
+    if origin.heads:
+        raise UserError(
+            f"--checkpoint {options.checkpoint} was fine-tuned already, on {', '.join(origin.heads)}; give the "
+            "pretraining checkpoint"
+        )
+    tokenizer = open_tokenizer(options.tokenizer, options.checkpoint, origin.dictionary)
+    length = sample_length(options, origin)
+    counts = {
+        "train": count_samples(options.train, options, tokenizer, length),
+        "dev": count_samples(options.dev, options, tokenizer, length),
+    }
+    claim(
+        out,
+        {
+            "training questions": str(options.train.resolve()),
+            "development questions": str(options.dev.resolve()),
+            "version 2": options.version_2,
+            "checkpoint": origin.described(),
+            "tokenizer": tokenizer.fingerprint,
+            "updates": options.max_updates,
+            "sample length": [length, options.doc_stride],
+        },
+    )
+    sweep = make_sweep(options, origin, length, counts["train"]["windows"])
+    ran, chosen = run_sweep(sweep, options.jobs, options.threads)
+    content = {
+        "task": "SQuAD 2.0" if options.version_2 else "SQuAD 1.1",
+        "start": {"from": "a pretraining checkpoint" if origin.checkpoint else "random weights", **origin.described()},
+        "data": counts,
+        "settings": {
+            "updates": sweep.settings["optimization"]["max_update"],
+            "batch_size": sweep.settings["dataset"]["batch_size"],
+            "tokens_per_sample": length,
+            "doc_stride": options.doc_stride,
+        },
+        **ran,
+        "predictions_by": chosen.name,
+    }
+    for name in (PREDICTIONS, N_BEST, NA_PROB):
+        write_text(out / name, (chosen.result.parent / name).read_text(encoding="utf-8"))
+    write_text(out / "report.md", report_of(content))
+    write_json(out / "results.json", content)
+    return content
+
+
+def report_of(content: dict) -> str:
+    """``report.md``."""
+    settings = "{updates:,} updates of {batch_size} samples of up to {tokens_per_sample} tokens, stride {doc_stride}"
+    data = "; ".join(f"{split}: {describe(counts)}" for split, counts in content["data"].items())
+    ending = f"Data: {data}. {PREDICTIONS} is by {content['predictions_by']}."
+    return report(content, settings.format(**content["settings"]), "F1", ("total", "thresh"), ending)
+
+
+def sample_length(options: Options, origin: Origin) -> int:
+    """Tokens per sample, within the table of positions."""
+    usual = QuestionAnsweringConfig.tokens_per_sample
+    length = options.tokens_per_sample or min(usual, origin.max_positions)
+    if not MIN_SAMPLE <= length <= origin.max_positions:
+        raise UserError(
+            f"--tokens-per-sample {length}: must be from {MIN_SAMPLE} to {origin.max_positions}, which is as many "
+            "positions as the model knows"
+        )
+    return length
+
+
+def count_samples(path: Path, options: Options, tokenizer: Tokenizer, length: int) -> dict[str, int]:
+    """What becomes of a file, see :class:`~mae_lm_fairseq.downstream.squad.windows.SpanWindows`; prints it, too."""
+    questions = read_squad(path, options.version_2)
+    counts = SpanWindows(questions, tokenizer, length, options.doc_stride, seed=1).counts
+    print(f"{path.name}: {describe(counts)}")
+    return counts
+
+
+def describe(counts: dict[str, int]) -> str:
+    """The counts in words."""
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
+
+
+def make_sweep(options: Options, origin: Origin, length: int, windows: int) -> Sweep:
+    """Learning rates x seeds, of ``windows`` samples an epoch.
+
+    There is no validation between: what counts is the last checkpoint, as in the papers.
+    """
+    usual = recipe(origin.model["_name"])
+    updates = usual.epochs * math.ceil(windows / usual.batch_size)
+    updates = min(updates, options.max_updates or updates)
+    chosen: Settings = settings_for(origin, updates, usual.batch_size)
+    chosen["task"] = {
+        "_name": "question_answering",
+        "train_file": options.train.resolve(),
+        "valid_file": options.dev.resolve(),
+        "tokens_per_sample": length,
+        "doc_stride": options.doc_stride,
+        **({"version_2": True} if options.version_2 else {}),
+    }
+    chosen["criterion"] = {"_name": "question_answering"}
+    chosen["model"]["max_positions"] = origin.max_positions
+    chosen["optimizer"]["weight_decay"] = usual.weight_decay
+    chosen["dataset"]["disable_validation"] = True
+    chosen["checkpoint"] |= {"save_interval": usual.epochs, "save_interval_updates": 500}
+    return Sweep(
+        options.out.resolve(),
+        options.tokenizer.resolve(),
+        chosen,
+        options.learning_rates or usual.learning_rates,
+        range(1, options.seeds + 1),
+        lambda checkpoint: evaluate(checkpoint, options),
+        "f1",
+        options.extra,
+    )
+
+
+def evaluate(checkpoint: Path, options: Options) -> dict[str, float]:
+    """What the official script says of a checkpoint's answers, which are left beside the checkpoints.
+
+    For 2.0 a question is left unanswered where that is more probable than the threshold that gives the best F1, as the
+    papers report it for the development set.
+    """
+    model, task = prediction.load(checkpoint, options.tokenizer)
+    task.load_dataset("valid")
+    windows = task.dataset("valid")
+    answers = answer_all(logits_of_batches(model, windows), windows)
+    predictions = {name: found.text for name, found in answers.items()}
+    na_probs = {name: found.no_answer_probability for name, found in answers.items()}
+    gold, _ = read_gold(options.dev)
+    if options.version_2:
+        searched = evaluate_2_0(gold, predictions, na_probs)
+        threshold = searched["best_f1_thresh"]
+        predictions = {name: "" if na_probs[name] > threshold else text for name, text in predictions.items()}
+        best = {name: value for name, value in searched.items() if name.startswith("best_")}
+        metrics = evaluate_2_0(gold, predictions) | best
+    else:
+        metrics = evaluate_1_1(gold, predictions)
+    folder = checkpoint.parent.parent
+    write_json(folder / PREDICTIONS, predictions)
+    write_json(folder / NA_PROB, na_probs)
+    write_json(folder / N_BEST, {name: n_best(found) for name, found in answers.items()})
+    return metrics
+
+
+@torch.no_grad()
+def logits_of_batches(model: torch.nn.Module, windows: SpanWindows) -> Iterator[tuple[dict, Tensor]]:
+    """Batches of windows of like lengths, with their logits of start and end."""
+    order = np.argsort(windows.sizes, kind="stable")
+    on_gpu = next(model.parameters()).is_cuda
+    for start in range(0, len(order), BATCH):
+        batch = windows.collater([windows[int(index)] for index in order[start : start + BATCH]])
+        batch = utils.move_to_cuda(batch) if on_gpu else batch
+        logits, _ = model(**batch["net_input"], features_only=True, classification_head_name=HEAD)
+        yield batch, logits
+
+
+def n_best(found: Answers) -> list[dict]:
+    """The candidates for an answer with their probabilities, for ``nbest.json``."""
+    return [
+        {**asdict(candidate), "probability": probability}
+        for candidate, probability in zip(found.candidates, found.probabilities(), strict=True)
+    ]

@@ -1,0 +1,187 @@
+"""Samples of question answering: ``<s> question </s> </s> context </s>``, long contexts in windows that overlap.
+
+The layout is that of sentence pairs in RoBERTa's fine-tuning (``--init-token 0 --separator-token 2`` of fairseq's
+``sentence_prediction``), which Hugging Face's RoBERTa and MPNet tokenizers make, too.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from fairseq.data import FairseqDataset, data_utils
+from torch.nn.utils.rnn import pad_sequence
+
+from mae_lm_fairseq.downstream.squad.files import Paragraph, Question
+from mae_lm_fairseq.text.offsets import encode_with_spans
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, Tokenizer
+
+TOKENS_PER_SAMPLE, DOC_STRIDE = 384, 128
+"""BERT's and RoBERTa's longest sample, and the step in which longer contexts go on."""
+MAX_QUESTION = 64
+"""Longer questions are cut, as in BERT's recipe (Devlin et al., 2019)."""
+SPECIAL_TOKENS = 4
+MIN_SAMPLE = 16
+"""With fewer tokens there would be no room for a question and a context."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """A text, its pieces, and the characters [pieces, 2] that each of them stands for."""
+
+    text: str
+    ids: np.ndarray
+    spans: np.ndarray
+
+
+@dataclass(frozen=True)
+class EncodedQuestion:
+    """A question in pieces; ``answer`` has the first and the last piece of its answer in the context."""
+
+    id: str
+    ids: np.ndarray
+    context: Context
+    answer: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class Window:
+    """The pieces of a question's context from ``begin`` up to ``end``."""
+
+    question: EncodedQuestion
+    begin: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.offset + self.end - self.begin + 1
+
+    @property
+    def offset(self) -> int:
+        """Where the context starts in the sample."""
+        return len(self.question.ids) + SPECIAL_TOKENS - 1
+
+    def tokens(self) -> np.ndarray:
+        """int64[length]."""
+        context = self.question.context.ids[self.begin : self.end]
+        return np.concatenate(([BOS], self.question.ids, [EOS, EOS], context, [EOS])).astype(np.int64)
+
+    def target(self) -> tuple[int, int]:
+        """Where in the sample the answer starts and ends; at ``<s>`` if it is not, or not all, in the window."""
+        if self.question.answer is None:
+            return 0, 0
+        first, last = self.question.answer
+        if first < self.begin or last >= self.end:
+            return 0, 0
+        return self.offset + first - self.begin, self.offset + last - self.begin
+
+    def answerable(self) -> np.ndarray:
+        """bool[length]: where an answer may start or end, which is at pieces of the context that stand for text."""
+        spans = self.question.context.spans[self.begin : self.end]
+        return np.concatenate((np.zeros(self.offset, dtype=bool), spans[:, 0] < spans[:, 1], [False]))
+
+    def slice_of_context(self, start: int, end: int) -> tuple[int, int]:
+        """The characters of the context from one place in the sample to another."""
+        spans = self.question.context.spans
+        return int(spans[self.begin + start - self.offset, 0]), int(spans[self.begin + end - self.offset, 1])
+
+
+class SpanWindows(FairseqDataset):
+    """The windows of the questions of some paragraphs, in an order of their own that ``seed`` shuffles.
+
+    Args:
+        paragraphs: with their questions.
+        tokenizer: cuts text into pieces.
+        tokens_per_sample: longest sample in tokens, the special ones included.
+        doc_stride: how many pieces after a window the next one of a context starts; a window that is shorter than
+            that starts the next one at its end.
+        seed: of the order.
+
+    Attributes:
+        windows: those of one question one after the other, in the order of the paragraphs.
+        counts: how many questions and windows there are, how many questions were cut, how many contexts had to be
+            strided, and how many windows do not have the answer, by name.
+    """
+
+    def __init__(
+        self, paragraphs: list[Paragraph], tokenizer: Tokenizer, tokens_per_sample: int, doc_stride: int, seed: int
+    ):
+        # Half of what there is may go to the question.
+        self.longest_question = min(MAX_QUESTION, (tokens_per_sample - SPECIAL_TOKENS) // 2)
+        self.tokens_per_sample = tokens_per_sample
+        self.doc_stride = doc_stride
+        self.counts = dict.fromkeys(("questions", "windows", "cut_questions", "strided_contexts", "without_answer"), 0)
+        self.windows = [window for paragraph in paragraphs for window in self._windows(paragraph, tokenizer)]
+        self.counts["windows"] = len(self.windows)
+        self.counts["without_answer"] = sum(window.target() == (0, 0) for window in self.windows)
+        self.sizes = np.array([len(window) for window in self.windows])
+        self.order = np.random.RandomState(seed).permutation(len(self.windows))
+
+    def _windows(self, paragraph: Paragraph, tokenizer: Tokenizer) -> Iterator[Window]:
+        context = Context(paragraph.context, *encode_with_spans(tokenizer, paragraph.context))
+        for question, ids in zip(
+            paragraph.questions, tokenizer.encode_lines([each.text for each in paragraph.questions]), strict=True
+        ):
+            encoded = EncodedQuestion(
+                question.id, ids[: self.longest_question], context, _pieces_of_answer(question, context.spans)
+            )
+            windows = list(self._windows_of_question(encoded))
+            self.counts["questions"] += 1
+            self.counts["cut_questions"] += len(ids) > self.longest_question
+            self.counts["strided_contexts"] += len(windows) > 1
+            yield from windows
+
+    def _windows_of_question(self, question: EncodedQuestion) -> Iterator[Window]:
+        room = self.tokens_per_sample - SPECIAL_TOKENS - len(question.ids)
+        step = min(self.doc_stride, room)
+        length = len(question.context.ids)
+        for begin in itertools.count(0, step):
+            yield Window(question, begin, min(begin + room, length))
+            if begin + room >= length:
+                return
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def __getitem__(self, index: int) -> dict:
+        window = self.windows[index]
+        return {
+            "id": index,
+            "tokens": torch.from_numpy(window.tokens()),
+            "target": torch.tensor(window.target()),
+            "answerable": torch.from_numpy(window.answerable()),
+        }
+
+    def collater(self, samples: list[dict]) -> dict:
+        """A batch: ``src_tokens`` [B, T], ``target`` [B, 2], ``answerable`` [B, T] bool; empty for no samples."""
+        if not samples:
+            return {}
+        tokens = [sample["tokens"] for sample in samples]
+        lengths = torch.tensor([len(each) for each in tokens])
+        return {
+            "id": torch.tensor([sample["id"] for sample in samples]),
+            "net_input": {"src_tokens": data_utils.collate_tokens(tokens, PAD), "src_lengths": lengths},
+            "target": torch.stack([sample["target"] for sample in samples]),
+            "answerable": pad_sequence([sample["answerable"] for sample in samples], batch_first=True),
+            "nsentences": len(samples),
+            "ntokens": int(lengths.sum()),
+        }
+
+    def num_tokens(self, index: int) -> int:
+        return int(self.sizes[index])
+
+    def size(self, index: int) -> int:
+        return int(self.sizes[index])
+
+    def ordered_indices(self) -> np.ndarray:
+        return self.order
+
+
+def _pieces_of_answer(question: Question, spans: np.ndarray) -> tuple[int, int] | None:
+    """The first and the last piece that have characters of the (first) answer; None if there are none."""
+    if not question.answers:
+        return None
+    answer = question.answers[0]
+    has_some = (spans[:, 0] < answer.start + len(answer.text)) & (spans[:, 1] > answer.start)
+    pieces = has_some.nonzero()[0]
+    return (int(pieces[0]), int(pieces[-1])) if len(pieces) else None

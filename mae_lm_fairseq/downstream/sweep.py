@@ -1,0 +1,287 @@
+"""Fine-tuning as a table of runs, for any task: where it starts, learning rates x seeds, what to keep of each."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils
+
+from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq.core.config import ARCHITECTURES
+from mae_lm_fairseq.downstream.seeds import Summary, summarise
+from mae_lm_fairseq.models.architectures import architecture_values
+from mae_lm_fairseq.pretrained.validation import head_names
+from mae_lm_fairseq.recipes.settings import Settings, as_arguments
+from mae_lm_fairseq.recipes.training_command import with_device
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.markdown import markdown_table
+from mae_lm_fairseq.utils.runner import Run, run_all, updates_done
+from mae_lm_fairseq.utils.versions import versions
+
+WARMUP_SHARE = 0.06
+BEST, LAST = "checkpoint_best.pt", "checkpoint_last.pt"
+# Options of the network that fine-tuning sets itself.
+_SET_HERE = ("max_positions", "dropout", "attention_dropout", "decoder_dropout")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where fine-tuning starts.
+
+    Attributes:
+        checkpoint: the file; None for random weights.
+        model: options of the network, ``_name`` its architecture, as :func:`as_arguments` takes them.
+        max_positions: the longest sample.
+        dictionary: fingerprint of the dictionary that it was trained with; None where it is not known.
+        heads: names of the heads that were fine-tuned before; none in a pretraining checkpoint.
+        updates: of the training before.
+        sha256: of the file.
+    """
+
+    checkpoint: Path | None
+    model: dict[str, Any]
+    max_positions: int
+    dictionary: str | None = None
+    heads: tuple[str, ...] = ()
+    updates: int = 0
+    sha256: str | None = None
+
+    def described(self) -> dict[str, Any]:
+        """For a result file, which may leave this machine: of the path only the end."""
+        checkpoint = self.checkpoint and "/".join(self.checkpoint.parts[-2:])
+        return {"checkpoint": checkpoint, "sha256": self.sha256, "updates": self.updates, **self.model}
+
+
+def from_scratch(architecture: str) -> Origin:
+    """Random weights: the control.
+
+    Raises:
+        UserError: there is no such architecture.
+    """
+    if architecture not in ARCHITECTURES:
+        raise UserError(f"--arch {architecture}: no such architecture; there are {', '.join(ARCHITECTURES)}")
+    return Origin(None, {"_name": architecture}, architecture_values(architecture)["max_positions"])
+
+
+def origin_of(path: Path) -> Origin:
+    """What a checkpoint of this package says of itself.
+
+    Raises:
+        UserError: it is missing, damaged, or another model's.
+    """
+    if not path.is_file():
+        raise UserError(f"--checkpoint {path}: no such file; nothing was trained")
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
+    saved = (state["cfg"] or {}).get("model")
+    name = saved.get("_name", "") if hasattr(saved, "keys") else ""
+    if name not in ARCHITECTURES:
+        raise UserError(f"--checkpoint {path}: not a model of this package (architecture {name or 'unknown'})")
+    usual = architecture_values(name)
+    changed = {key: saved[key] for key in usual if key not in _SET_HERE and saved.get(key, usual[key]) != usual[key]}
+    return Origin(
+        path.resolve(),
+        {"_name": name, **{key: value for key, value in changed.items() if value is not None and value is not False}},
+        saved.get("max_positions", usual["max_positions"]),
+        (state.get("task_state") or {}).get("dictionary"),
+        tuple(head_names(state["model"])),
+        state["optimizer_history"][-1]["num_updates"],
+        sha256(path.read_bytes()).hexdigest(),
+    )
+
+
+def find_origin(checkpoint: Path | None, architecture: str | None) -> Origin:
+    """Where fine-tuning starts: a checkpoint, or where there is none, random weights of an architecture.
+
+    Raises:
+        UserError: both are given, or neither, or there is no such thing.
+    """
+    if checkpoint is None:
+        if architecture is None:
+            raise UserError("--checkpoint none starts from random weights: name the architecture with --arch")
+        return from_scratch(architecture)
+    if architecture is not None:
+        raise UserError(f"--arch {architecture} goes with --checkpoint none: a checkpoint has its own architecture")
+    return origin_of(checkpoint)
+
+
+def settings_for(origin: Origin, updates: int, batch_size: int) -> Settings:
+    """fairseq's options for fine-tuning but for task, criterion, learning rate and seed.
+
+    Dropout, weight decay, Adam and the shape of the schedule are those of RoBERTa (Liu et al. 2019, arXiv 1907.11692,
+    Table 10; examples/roberta/README.glue.md of fairseq).
+
+    Args:
+        origin: where it starts.
+        updates: in all; the first 6 % warm up.
+        batch_size: samples in an update.
+    """
+    start = {"finetune_from_model": origin.checkpoint} if origin.checkpoint else {}
+    chosen = {
+        "task": {"max_positions": origin.max_positions},
+        "model": {**origin.model, "dropout": 0.1, "attention_dropout": 0.1},
+        "criterion": {},
+        "optimizer": {"_name": "fused_adamw", "adam_betas": "(0.9, 0.98)", "adam_eps": 1e-6, "weight_decay": 0.1},
+        "lr_scheduler": {
+            "_name": "polynomial_decay",
+            "warmup_updates": round(WARMUP_SHARE * updates),
+            "total_num_update": updates,
+        },
+        "optimization": {"clip_norm": 0.0, "max_update": updates},
+        "dataset": {
+            "batch_size": batch_size,
+            "batch_size_valid": 64,
+            "required_batch_size_multiple": 1,
+            "num_workers": 0,
+        },
+        "checkpoint": {
+            **start,
+            "no_epoch_checkpoints": True,
+            "save_interval_updates": 2000,
+            "keep_interval_updates": 1,
+        },
+        "common": {
+            "user_dir": PACKAGE,
+            "log_format": "json",
+            "log_interval": 10,
+        },
+    }
+    return with_device(chosen)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Learning rates x seeds.
+
+    Attributes:
+        out: where everything goes.
+        data: the data-bin.
+        settings: of :func:`settings_for`, with task and criterion.
+        learning_rates: to try.
+        seeds: of each.
+        evaluate: checkpoint -> metrics, of which higher values are better.
+        selection: the metric whose median over the seeds chooses the learning rate.
+        extra: further options of fairseq-train, which win.
+    """
+
+    out: Path
+    data: Path
+    settings: Settings
+    learning_rates: Sequence[float]
+    seeds: Sequence[int]
+    evaluate: Callable[[Path], dict[str, float]]
+    selection: str
+    extra: Sequence[str] = field(default_factory=tuple)
+
+    def runs(self) -> list[Run]:
+        """The table: one run for each learning rate and seed."""
+        return [self._run(lr, seed) for lr in self.learning_rates for seed in self.seeds]
+
+    def _run(self, lr: float, seed: int) -> Run:
+        name = f"lr{lr:g}-seed{seed}"
+        folder = self.out / "runs" / name
+        chosen = {group: dict(values) for group, values in self.settings.items()}
+        chosen["optimization"]["lr"] = [lr]
+        chosen["checkpoint"]["save_dir"] = folder / "checkpoints"
+        chosen["common"]["seed"] = seed
+        command = [sys.executable, "-m", "fairseq_cli.train", str(self.data), *as_arguments(chosen), *self.extra]
+        return Run(name, command, folder / "result.json", self._read_result, self._share_done)
+
+    def _share_done(self, run: Run) -> float:
+        return updates_done(self.settings["optimization"]["max_update"])(run)
+
+    def _read_result(self, run: Run) -> dict[str, float]:
+        return self.evaluate(best_checkpoint(run))
+
+    def summaries(self, results: Sequence[dict]) -> dict[float, dict[str, Summary]]:
+        """Statistics over the seeds by learning rate and metric, from the results in the order of :meth:`runs`."""
+        rows = iter(results)
+        by_rate = {lr: [next(rows) for _ in self.seeds] for lr in self.learning_rates}
+        return {
+            lr: {metric: summarise([result[metric] for result in of_lr]) for metric in of_lr[0]}
+            for lr, of_lr in by_rate.items()
+        }
+
+    def best_rate(self, summaries: dict[float, dict[str, Summary]]) -> float:
+        """The learning rate with the highest median of the selection metric; the lowest of equals."""
+        return max(sorted(summaries), key=lambda lr: summaries[lr][self.selection].median)
+
+    def best_run(self, results: Sequence[dict], lr: float) -> Run:
+        """The run of a learning rate whose selection metric is highest; the first of equals."""
+        candidates = zip(self.runs(), results, strict=True)
+        of_lr = [(run, result) for run, result in candidates if run.name.startswith(f"lr{lr:g}-")]
+        return max(of_lr, key=lambda pair: pair[1][self.selection])[0]
+
+
+def best_checkpoint(run: Run) -> Path:
+    """A run's best checkpoint; its last one where no validation gave a number."""
+    folder = run.result.parent / "checkpoints"
+    return folder / (BEST if (folder / BEST).exists() else LAST)
+
+
+def run_sweep(sweep: Sweep, jobs: int, threads: int) -> tuple[dict[str, Any], Run]:
+    """Run what is missing of a sweep.
+
+    Returns:
+        for a result file: the chosen learning rate, its metrics, and those of the whole grid; and its best run.
+    """
+    runs = sweep.runs()
+    results = run_all(runs, jobs=jobs, threads=threads)
+    tidy(runs)
+    summaries = sweep.summaries(results)
+    rate = sweep.best_rate(summaries)
+    grid = {f"{lr:g}": {name: asdict(summary) for name, summary in of.items()} for lr, of in summaries.items()}
+    content = {
+        "options": list(sweep.extra),
+        "learning_rate": rate,
+        "metrics": grid[f"{rate:g}"],
+        "grid": grid,
+        "versions": versions(),
+    }
+    return content, sweep.best_run(results, rate)
+
+
+def report(content: dict[str, Any], settings: str, selection: str, hidden: Sequence[str], ending: str) -> str:
+    """``report.md``.
+
+    Args:
+        content: of the result file.
+        settings: number and kind of the updates.
+        selection: the metric that chose the learning rate, in words.
+        hidden: the ends of the names of metrics that are left out.
+        ending: what stands below the table.
+    """
+    start = content["start"]
+    lines = [
+        f"# {content['task']}",
+        "",
+        f"`{start['_name']}`, from {start['from']}"
+        + (f": `{start['checkpoint']}` after {start['updates']:,} updates" if start["checkpoint"] else ""),
+        "",
+        f"{settings}; development set, per cent: median (mean ± standard deviation), and every seed. The learning rate "
+        f"is the one with the highest median {selection}: {content['learning_rate']:g}.",
+        "",
+    ]
+    rows = [
+        [lr, name, str(Summary(**summary)), ", ".join(f"{value:.1f}" for value in summary["values"])]
+        for lr, of_lr in content["grid"].items()
+        for name, summary in of_lr.items()
+        if not name.endswith(tuple(hidden))
+    ]
+    table = markdown_table(["learning rate", "metric", "median (mean ± std)", "seeds"], rows)
+    return "\n".join([*lines, table, "", ending, ""])
+
+
+def tidy(runs: Sequence[Run]):
+    """Keep of each finished run its best checkpoint, without the optimizer's state."""
+    for run in runs:
+        kept = best_checkpoint(run)
+        state = torch.load(kept, weights_only=True)
+        if state.pop("last_optimizer_state", None) is not None:
+            checkpoint_utils.torch_persistent_save(state, str(kept))
+        for other in kept.parent.glob("*.pt"):
+            if other != kept:
+                other.unlink()

@@ -1,1 +1,0 @@
-"""What a fine-tuned model is worth: tasks, metrics, statistics over seeds."""

@@ -1,0 +1,229 @@
+"""The effective ranks of trained models on a text: of our checkpoints and bundles, and of Hugging Face encoders."""
+
+import argparse
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mae_lm_fairseq.analysis.effective_rank import MEASURES
+from mae_lm_fairseq.analysis.rank_profile import RankSettings, rank_profile
+from mae_lm_fairseq.analysis.token_states import EncoderStates, HuggingFaceStates, StatesOf
+from mae_lm_fairseq.pretrained.reading import build, read
+from mae_lm_fairseq.text.data_bin import TOKENIZER
+from mae_lm_fairseq.text.text_samples import read_lines, text_samples
+from mae_lm_fairseq.text.tokenizer import EOS, SPECIALS, Tokenizer
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_text
+from mae_lm_fairseq.utils.progress import progress_bar
+
+STOCK = ("bert", "roberta", "mpnet")
+"""The kinds of Hugging Face models that are read."""
+
+DEFAULTS = RankSettings()
+
+
+@dataclass(frozen=True)
+class Reader:
+    """An encoder, and how text becomes its ids.
+
+    Attributes:
+        states: the encoder.
+        encode: gives the ids of a line.
+        opening, closing: ids at both ends of every text.
+        special: ids that are never masked.
+    """
+
+    states: StatesOf
+    encode: Callable[[str], list[int]]
+    opening: list[int]
+    closing: list[int]
+    special: list[int]
+
+    def texts(self, path: str | Path, length: int, limit: int) -> list[list[int]]:
+        """Texts of a file for the encoder, see :func:`~mae_lm_fairseq.text.text_samples.text_samples`."""
+        return text_samples(read_lines(path), self.encode, length, self.opening, self.closing, limit)
+
+
+def model_ranks(
+    path: str | Path,
+    text: str | Path,
+    data_bin: str | Path | None = None,
+    tokens: int = 50_000,
+    tokens_per_sample: int = 128,
+    settings: RankSettings = DEFAULTS,
+    label: str | None = None,
+    show_progress: bool = False,
+) -> dict[str, Any]:
+    """The effective ranks of one model, layer by layer, as plain data that JSON takes.
+
+    Args:
+        path: a checkpoint of ``fairseq-train``, pretrained or fine-tuned, a bundle, or the directory of a ``bert``,
+            ``roberta`` or ``mpnet`` of Hugging Face with its tokenizer.
+        text: UTF-8, plain, ``.gz`` or ``.xz``, documents separated by blank lines.
+        data_bin: with the dictionary and the tokenizer of a checkpoint.
+        tokens: how much of the text is read.
+        tokens_per_sample: the most tokens of a text that goes through the model.
+        settings: how to measure.
+        label: the model's name; made from its path where it is None.
+        show_progress: with an estimate of what is left.
+
+    Returns:
+        ``label``, ``model`` (the path), ``text``, ``tokens_per_sample``, and what
+        :func:`~mae_lm_fairseq.analysis.rank_profile.rank_profile` gives.
+
+    Raises:
+        UserError: a file is missing, or does not belong to the others; the text is too short.
+    """
+    reader = open_model(Path(path), data_bin)
+    least, most = len(reader.opening) + len(reader.closing) + 1, reader.states.max_tokens
+    if not least <= tokens_per_sample <= most:
+        raise UserError(f"--tokens-per-sample {tokens_per_sample} is not for {path}: it takes {least} to {most}")
+    texts = reader.texts(text, tokens_per_sample, tokens)
+    if len(texts) < 2:
+        raise UserError(f"{text} is too short: it takes two texts of up to {tokens_per_sample} tokens, or more")
+    label = label or default_label(path)
+
+    def progress(steps: Sequence, name: str) -> Iterable:
+        return progress_bar(steps, desc=f"{label}, {name}", disable=not show_progress)
+
+    profile = rank_profile(reader.states, texts, reader.special, settings, progress)
+    described = {"label": label, "model": str(path), "text": str(text), "tokens_per_sample": tokens_per_sample}
+    return described | profile
+
+
+def default_label(path: str | Path) -> str:
+    """The name of a directory, and for a checkpoint also its own."""
+    path = Path(path)
+    return path.name if path.is_dir() else f"{path.absolute().parent.name}/{path.stem}"
+
+
+def open_model(path: Path, data_bin: str | Path | None) -> Reader:
+    """Load a model for evaluation, on the GPU where there is one.
+
+    Raises:
+        UserError: see :func:`model_ranks`.
+    """
+    if not path.exists():
+        raise UserError(f"{path}: no such file or directory")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if path.is_dir() and (kind := _hugging_face_kind(path)):
+        if kind not in STOCK:
+            raise UserError(f"{path}: a model of type {kind} cannot be read; {', '.join(STOCK)} can")
+        return _open_hugging_face(path, device)
+    if not path.is_dir() and data_bin is None:
+        raise UserError(f"{path} is a checkpoint: name the data-bin with its tokenizer (--tokenizer)")
+    pretrained = read(path, None if path.is_dir() else data_bin)
+    encoder = build(pretrained).encoder.float().to(device)
+    folder = path if path.is_dir() else Path(data_bin)
+    if pretrained.sentencepiece is None:
+        raise UserError(f"{folder} has no {TOKENIZER}, which the text is read with")
+    tokenizer = Tokenizer(folder / TOKENIZER)
+    return Reader(
+        EncoderStates(encoder, pretrained.pad, pretrained.mask, pretrained.mask_in_encoder),
+        encode=lambda line: [*tokenizer.encode_lines([line])[0].tolist(), EOS],
+        opening=[SPECIALS.index("<s>")],
+        closing=[],
+        special=[SPECIALS.index(token) for token in ("<s>", "<pad>", "</s>")],
+    )
+
+
+def _hugging_face_kind(directory: Path) -> str | None:
+    """The type of a Hugging Face model, such as "bert"; None where the directory holds none."""
+    try:
+        kind = json.loads((directory / "config.json").read_bytes()).get("model_type")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+    return kind if isinstance(kind, str) else None
+
+
+def _open_hugging_face(directory: Path, device: str) -> Reader:
+    try:
+        from transformers import AutoModel, AutoTokenizer
+
+        from mae_lm_fairseq.huggingface.foreign import explained
+    except ImportError:
+        raise UserError(f"{directory} is a Hugging Face model: pip install transformers") from None
+    with explained(directory):
+        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        model = AutoModel.from_pretrained(directory, local_files_only=True, add_pooling_layer=False)
+    model = model.float().eval().to(device)
+    opening, closing, pad, mask = (getattr(tokenizer, f"{x}_token_id") for x in ("cls", "sep", "pad", "mask"))
+    if None in (opening, closing, pad, mask):
+        raise UserError(f"{directory}: its tokenizer lacks a token for the start, the end, padding or the mask")
+    if max(len(tokenizer), mask + 1) > model.config.vocab_size:
+        raise UserError(
+            f"{directory}: its tokenizer has {len(tokenizer)} tokens, its model only {model.config.vocab_size}"
+        )
+    return Reader(
+        HuggingFaceStates(model, pad, mask),
+        encode=lambda line: tokenizer(line, add_special_tokens=False, verbose=False)["input_ids"],
+        opening=[opening],
+        closing=[closing],
+        special=[token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id],
+    )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Give a command the options that :func:`measure_models` reads."""
+    parser.add_argument(
+        "models",
+        nargs="+",
+        metavar="CHECKPOINT_OR_HF_DIR",
+        help="checkpoints, pretrained or fine-tuned, bundles, or Hugging Face directories of type " + ", ".join(STOCK),
+    )
+    parser.add_argument("--text", required=True, metavar="FILE", help="UTF-8, plain, .gz or .xz, new to the models")
+    parser.add_argument("--tokenizer", metavar="DATA_BIN", help="the checkpoints' data-bin; others bring a tokenizer")
+    parser.add_argument("--labels", nargs="+", metavar="NAME", help="what to call the models, in their order")
+    options = {
+        "tokens": (50_000, "N", "how much of the text is read"),
+        "tokens_per_sample": (128, "N", "longest sample"),
+        "mask_prob": (RankSettings.mask_prob, "P", "share of the tokens that is masked"),
+        "threshold": (RankSettings.threshold, "T", "share of the sum of squares that the threshold rank holds"),
+        "bootstrap": (RankSettings.bootstrap, "N", "resamples behind the intervals"),
+        "seed": (RankSettings.seed, "N", "of masks and resamples"),
+    }
+    for name, (default, metavar, text) in options.items():
+        option, text = f"--{name.replace('_', '-')}", f"{text} (default: %(default)s)"
+        parser.add_argument(option, type=type(default), default=default, metavar=metavar, help=text)
+    parser.add_argument("--centred", action="store_true", help="ranks around the mean; the paper's are around zero")
+
+
+def measure_models(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """What :func:`model_ranks` gives for each model that a command was given, with progress on the way.
+
+    Raises:
+        UserError: also where the names do not suit the models, or an option is out of range.
+    """
+    paths, text = arguments.models, arguments.text
+    labels = arguments.labels or [default_label(path) for path in paths]
+    if len(labels) != len(paths) or len(set(labels)) < len(labels):
+        raise UserError(f"--labels: {len(paths)} models need as many different names, not {' '.join(labels)}")
+    try:
+        settings = RankSettings(**{field.name: getattr(arguments, field.name) for field in fields(RankSettings)})
+    except ValueError as problem:
+        raise UserError(str(problem)) from None
+    for path in paths:
+        open_model(Path(path), arguments.tokenizer)  # what cannot be read is told before anything is measured
+    shape = arguments.tokens, arguments.tokens_per_sample
+    return [
+        model_ranks(path, text, arguments.tokenizer, *shape, settings, label, show_progress=True)
+        for path, label in zip(paths, labels, strict=True)
+    ]
+
+
+def write_csv(path: Path, models: Sequence[dict[str, Any]]) -> None:
+    """Write the ranks as a table, a line for each model, layer, input and kind of tokens, complete or not at all."""
+    measured = [name + end for name in MEASURES for end in ("", "_low", "_high")]
+    names = ["label", "layer", "input", "tokens", "count", "width", *measured]
+    rows = [{"label": model["label"], "width": model["width"], **row} for model in models for row in model["ranks"]]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names)
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())

@@ -1,0 +1,52 @@
+"""A run whose numbers are no longer finite ends with one line that says what to change.
+
+fairseq looks at the norm of the gradients alone, and ends with a traceback and advice of other trainings. Its search
+for the layer at fault and its ``crash.pt``, the weights before the update, stay.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from fairseq.trainer import Trainer
+
+from mae_lm_fairseq.fairseq_patches.patching import wrap
+from mae_lm_fairseq.utils.errors import UserError, first_line
+
+
+def apply() -> None:
+    """Lets fairseq's trainer stop at a loss that is not finite, and explain itself. A second call changes nothing."""
+    wrap(Trainer, "train_step", _train_step)
+
+
+def _train_step(step: Callable, trainer: Trainer, samples: list, *args, **kwargs) -> Any:
+    try:
+        logged = step(trainer, samples, *args, **kwargs)
+    except FloatingPointError as error:
+        raise UserError(_explanation(trainer, len(samples), error)) from error
+    loss = (logged or {}).get("loss", 0.0)
+    if not math.isfinite(loss):
+        raise UserError(_explanation(trainer, len(samples), FloatingPointError(f"the loss is {loss}")))
+    return logged
+
+
+def _explanation(trainer: Trainer, batches: int, error: FloatingPointError) -> str:
+    """One line: what happened and where, what the checkpoints are, and what to change."""
+    reason = first_line(error).rstrip(".")
+    if reason.startswith("Minimum loss scale"):
+        happened = "float16 overflowed again and again"
+        remedy = "use --bf16 where the GPU has it; otherwise"
+    elif reason.startswith("Fatal error: gradients are inconsistent") and not re.search(r"= *(nan|inf)", str(error)):
+        return f"update {trainer.get_num_updates() + 1}: {reason.removeprefix('Fatal error: ')}"
+    else:
+        happened, remedy = "the loss or a gradient is not finite", "the usual cures are:"
+    dataset, optimization = trainer.cfg.dataset, trainer.cfg.optimization
+    a_batch = f"{dataset.batch_size} sequences" if dataset.batch_size else f"{dataset.max_tokens} tokens"
+    processes = trainer.data_parallel_world_size
+    return (
+        f"update {trainer.get_num_updates() + 1}: {happened} ({reason}); the checkpoints in "
+        f"{trainer.cfg.checkpoint.save_dir} are from before and good. The run had lr {trainer.get_lr():.3g}, "
+        f"{processes} x {batches} x {a_batch} an update and --clip-norm {optimization.clip_norm}: {remedy} "
+        "a lower --lr or a longer --warmup-updates, a larger --update-freq, a smaller --clip-norm, another --seed"
+    )

@@ -1,0 +1,129 @@
+"""Options of fairseq that cannot work here, refused in one line before anything starts.
+
+fairseq would ignore them, or die of them much later. :mod:`compat` makes its commands and its trainer ask.
+"""
+
+import ast
+import math
+import os
+import sys
+from argparse import Namespace
+from typing import Any
+
+import torch
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.file_io import PathManager
+from omegaconf import OmegaConf
+
+from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
+from mae_lm_fairseq.utils.errors import UserError
+
+DEFAULT_RESTORE_FILE = "checkpoint_last.pt"
+
+
+def check_settings(cfg: Any) -> None:
+    """Refuses settings that cannot work.
+
+    Raises:
+        UserError: names the option and what to do.
+    """
+    if isinstance(cfg, Namespace):
+        cfg = convert_namespace_to_omegaconf(cfg)
+    check_one_copy(cfg.common.user_dir)
+    _check_numbers(cfg)
+    _check_betas(cfg.optimizer)
+    _check_processes(cfg)
+    _check_precision(cfg)
+    _check_checkpoints_exist(cfg)
+
+
+_LEAST = {
+    "common": {"seed": 0, "log_interval": 1},
+    "dataset": {"batch_size": 1, "max_tokens": 1, "num_workers": 0},
+    "optimization": {"lr": 0, "clip_norm": 0, "update_freq": 1, "max_update": 0},
+    "optimizer": {"adam_eps": 0, "weight_decay": 0},
+}
+_MOST = {"seed": 2**32 - 1}  # NumPy's generators take no larger one
+
+
+def _check_numbers(cfg: Any) -> None:
+    """Numbers out of range, which end in tracebacks of NumPy, torch and fairseq, or in training without an effect."""
+    for section, least_values in _LEAST.items():
+        for name, least in least_values.items():
+            value = getattr(cfg[section], name, None)
+            for number in value if OmegaConf.is_list(value) else [value]:
+                most = _MOST.get(name, sys.float_info.max)
+                if number is not None and not least <= number <= most:
+                    limits = f"from {least} to {most}" if name in _MOST else f"from {least} on"
+                    raise UserError(f"--{name.replace('_', '-')} {number} must be a number {limits}")
+
+
+def _check_betas(optimizer: Any) -> None:
+    """fairseq's ``adam`` takes them as they are, and fails in the first update."""
+    if getattr(optimizer, "adam_betas", None) is not None:
+        pair_of_betas(optimizer.adam_betas)
+
+
+def pair_of_betas(given: Any) -> tuple[float, float]:
+    """Adam's two averages, from a string as on the command line, or from a list as in YAML.
+
+    Raises:
+        UserError: they are something else.
+    """
+    try:
+        first, second = map(float, ast.literal_eval(given) if isinstance(given, str) else given)
+    except (ValueError, TypeError, SyntaxError):
+        first = second = math.nan
+    if not (0 <= first < 1 and 0 <= second < 1):
+        raise UserError(f"--adam-betas {given}: give two numbers from 0 to below 1, such as '(0.9, 0.98)'")
+    return first, second
+
+
+def _check_processes(cfg: Any) -> None:
+    """Without a GPU, ``torchrun`` starts jobs that know nothing of each other and save to the same files.
+
+    fairseq heeds the environment that torchrun makes only where it counts more than one GPU or is told a number of
+    processes, and without a GPU it then divides by their number, zero.
+    """
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    distributed = cfg.distributed_training
+    if started == 1 or distributed.distributed_init_method is not None:
+        return
+    if distributed.distributed_world_size == 1 or not torch.cuda.is_available():
+        raise UserError(
+            f"torchrun started {started} processes, and each would train alone and overwrite the others' checkpoints: "
+            f"on a CPU start scripts/launch_cpu.py {started} -- with these arguments instead; on machines with one GPU "
+            f"each add --distributed-world-size {started}"
+        )
+
+
+def _check_precision(cfg: Any) -> None:
+    """fairseq's half precisions need a GPU: without one they crash, crawl, or are left out in silence."""
+    common = cfg.common
+    has_gpu = common.tpu or (torch.cuda.is_available() and not common.cpu)
+    autocast = getattr(cfg.model, "autocast", None) == "bf16"
+    for name in ("memory_efficient_fp16", "memory_efficient_bf16", "fp16", "bf16", "amp"):
+        option = f"--{name.replace('_', '-')}"
+        if common[name] and not has_gpu:
+            raise UserError(f"{option} needs a GPU: on a CPU use --autocast bf16 instead")
+        if common[name] and autocast:
+            raise UserError(f"{option} and --autocast bf16 are two ways to the same end: choose one")
+
+
+def _check_checkpoints_exist(cfg: Any) -> None:
+    """A checkpoint that was asked for must be there; fairseq would train from random weights instead."""
+    if cfg.distributed_training.ddp_backend == "fully_sharded":
+        return  # each process completes the file names in its own way
+    checkpoint, suffix = cfg.checkpoint, cfg.checkpoint.checkpoint_suffix or ""
+    if checkpoint.restore_file != DEFAULT_RESTORE_FILE:
+        wanted = {"--restore-file": checkpoint.restore_file.replace(".pt", f"{suffix}.pt")}
+    elif PathManager.isfile(os.path.join(checkpoint.save_dir, f"checkpoint_last{suffix}.pt")):
+        wanted = {}  # a run that goes on needs none of the files that it began from
+    else:
+        wanted = {
+            "--finetune-from-model": checkpoint.finetune_from_model,
+            "--continue-once": checkpoint.get("continue_once"),
+        }
+    for option, path in wanted.items():
+        if path is not None and not PathManager.isfile(path):
+            raise UserError(f"{option} {path}: no such file ({os.path.abspath(path)}); nothing was trained")

@@ -1,0 +1,188 @@
+"""Whether what was exported computes the same as the original: token ids, states, and what the head makes of them."""
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+import transformers
+from tokenizers.models import Unigram
+from torch import Tensor
+
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.packing import batch_layout, unpack
+from mae_lm_fairseq.huggingface.modeling import MAELMForMaskedLM
+from mae_lm_fairseq.huggingface.stock import Counterpart
+from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads
+from mae_lm_fairseq.text.data_bin import TOKENIZER
+from mae_lm_fairseq.text.tokenizer import EOS, MASK, SPECIALS, Tokenizer
+from mae_lm_fairseq.utils.errors import UserError
+
+TOLERANCE = 1e-4
+"""Largest absolute difference of states and logits in float32."""
+NOTHING_WRITTEN = "the export was not written"
+BOS = SPECIALS.index("<s>")
+_BATCH = 16
+
+SENTENCES = (
+    "The quick brown fox jumps over the lazy dog.",
+    "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness.",
+    "On 14 July 1789, at 5:30 p.m., about 1,000 people (mostly from the suburbs) stood before the gate.",
+    "Wait - what? \"No!\" she said; 'never again'... & then 50% of them left for $3.99 @ home_page #7.",
+    "Die Straße führt über Köln nach Łódź; l'été, à Besançon, était très chaud — ¿y mañana?",
+    "Η γλώσσα είναι ελληνική. Быстрая лиса прыгает. שלום עולם. مرحبا بالعالم.",  # noqa: RUF001
+    "東京は日本の首都です。 我们今天去北京。 안녕하세요 세계.",
+    "A cup of coffee ☕, a smile 😀 and ½ a cake ① for ﬁve people.",
+    "  Spaces   in front,  between    and behind   ",
+    "One.",
+    "",
+)
+"""What is compared in any case: several scripts and lengths."""
+
+
+def comparable(lines: Sequence[str]) -> list[str]:
+    """:data:`SENTENCES` and those of some lines in which no special token is written out, which is read differently."""
+    specials = (*SPECIALS, MASK)
+    return [*SENTENCES, *(line for line in lines if not any(special in line for special in specials))]
+
+
+def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines: Sequence[str]) -> int:
+    """Compare an exported directory, as users load it, with the original.
+
+    Args:
+        directory: to check.
+        pretrained: what was exported.
+        to: what it was exported as.
+        lines: text to compare on. Without a tokenizer, random ids take its place.
+
+    Returns:
+        How many lines the tokenizer splits into the same pieces in another order (see :func:`compare_ids`).
+
+    Raises:
+        UserError: weights are missing or too many, or ids, states or logits differ.
+    """
+    ids, reordered = texts(directory, pretrained, lines)
+    model = load(getattr(transformers, to.architecture), directory, to.task == "Model")
+    network = build(pretrained).float()
+    for tokens in batches(ids, pretrained.pad):
+        is_token = tokens.ne(pretrained.pad)
+        with torch.inference_mode():
+            theirs = model(tokens, attention_mask=is_token.long(), output_hidden_states=True)
+            states = encoder_states(network, tokens, pretrained.pad)
+            heads = predictions(network, pretrained, to, states[-1])
+        for layer, (ours, their) in enumerate(zip(states, theirs.hidden_states, strict=True)):
+            require_same(f"states of layer {layer}", ours[is_token], their[is_token])
+        for name, ours in heads.items():
+            per_token = ours.shape[:2] == tokens.shape
+            require_same(name, *((x[is_token] if per_token else x) for x in (ours, getattr(theirs, name))))
+    return reordered
+
+
+def check_autoencoder(directory: Path, pretrained: Pretrained, lines: Sequence[str]) -> int:
+    """The same for the whole autoencoder: its predictions with every seventh token masked."""
+    ids, reordered = texts(directory, pretrained, lines)
+    model = load(MAELMForMaskedLM, directory)
+    network = build(pretrained).float()
+    for tokens in batches(ids, pretrained.pad):
+        is_masked = torch.zeros_like(tokens, dtype=torch.bool)
+        is_masked[:, 1::7] = True
+        is_masked &= tokens.gt(EOS)
+        tokens = tokens.masked_fill(is_masked, pretrained.mask)
+        with torch.inference_mode():
+            ours = network(tokens, batch_layout(tokens, is_masked, pretrained.pad, pretrained.mask))
+            theirs = model(tokens, attention_mask=tokens.ne(pretrained.pad).long()).logits
+        require_same("logits", ours, theirs[is_masked])
+    return reordered
+
+
+def load(model_class: type, directory: Path, without_pooler: bool = False) -> transformers.PreTrainedModel:
+    """The model in a directory, if its weights are just those of its class.
+
+    Raises:
+        UserError: they are not.
+    """
+    options = {"add_pooling_layer": False} if without_pooler else {}
+    model, loaded = model_class.from_pretrained(directory, output_loading_info=True, **options)
+    if problems := {kind: sorted(map(str, names)) for kind, names in loaded.items() if names}:
+        raise UserError(f"{NOTHING_WRITTEN}: its weights are not those of {model_class.__name__}: {problems}")
+    return model.eval()
+
+
+def texts(directory: Path, pretrained: Pretrained, lines: Sequence[str]) -> tuple[list[list[int]], int]:
+    """The ids to compare on, and what :func:`compare_ids` says of them."""
+    return compare_ids(directory, pretrained, lines) if pretrained.sentencepiece else (random_ids(pretrained), 0)
+
+
+def compare_ids(directory: Path, pretrained: Pretrained, lines: Sequence[str]) -> tuple[list[list[int]], int]:
+    """Compare the tokenizer in a directory with sentencepiece.
+
+    Where two splits into the same pieces are equally probable to a unigram model, such as 0 00 and 00 0, rounding
+    decides. That is no fault of the export, and counted.
+
+    Returns:
+        sentencepiece's ids of each line, ``<s>`` and ``</s>`` around them, cut to what the model can take; and the
+        number of lines with the same pieces in another order.
+
+    Raises:
+        UserError: the ids differ otherwise.
+    """
+    limit = pretrained.config.max_positions
+    fast = transformers.AutoTokenizer.from_pretrained(directory)
+    tokenizer = Tokenizer(directory / TOKENIZER)
+    ours, reordered = tokenizer.encode_lines(list(lines)), 0
+    theirs = fast(list(lines), add_special_tokens=False, verbose=False)["input_ids"]
+    for line, expected, found in zip(lines, ours, theirs, strict=True):
+        if expected.tolist() == found:
+            continue
+        if not (isinstance(fast.backend_tokenizer.model, Unigram) and sorted(expected.tolist()) == sorted(found)):
+            split = [" ".join(pretrained.symbols[index] for index in ids)[:200] for ids in (found, expected)]
+            raise UserError(
+                f"{NOTHING_WRITTEN}: its tokenizer differs from sentencepiece on {line[:200]!r}: {split[0]} instead of "
+                f"{split[1]}"
+            )
+        reordered += 1
+    return [[BOS, *ids[: limit - 2].tolist(), EOS] for ids in ours], reordered
+
+
+def random_ids(pretrained: Pretrained) -> list[list[int]]:
+    """Texts of random ids and of several lengths, for a model without tokenizer; the same every time."""
+    generator, longest = random.Random(0), min(pretrained.config.max_positions, 64)
+    vocabulary = range(EOS + 2, pretrained.mask)
+    return [
+        [BOS, *generator.choices(vocabulary, k=length - 2), EOS] for length in (longest, longest // 2, longest // 4, 3)
+    ]
+
+
+def batches(ids: Sequence[Sequence[int]], pad: int) -> Iterator[Tensor]:
+    """[texts, longest] int64, padded."""
+    for start in range(0, len(ids), _BATCH):
+        rows = [torch.tensor(row) for row in ids[start : start + _BATCH]]
+        yield torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
+
+
+def encoder_states(network: MaskedAutoencoder, tokens: Tensor, pad: int) -> list[Tensor]:
+    """The states [B, T, dim] of the embeddings and of every layer, from [B, T] ids of clean text."""
+    layout = batch_layout(tokens, torch.ones_like(tokens, dtype=torch.bool), pad, network.mask)
+    layers = zip(network.encode(tokens, layout), network.encoder_layouts(layout), strict=True)
+    return [unpack(*layer, tokens.shape[1]) for layer in layers]
+
+
+def predictions(network: MaskedAutoencoder, pretrained: Pretrained, to: Counterpart, states: Tensor) -> dict:
+    """What our heads make of the encoder's states [B, T, dim], under the names of the counterpart's outputs."""
+    if to.task == "ForMaskedLM":
+        return {"logits": network.lm_head(states)}
+    if to.head:
+        logits = build_heads(pretrained)[to.head].float()(states)
+        if to.task == "ForSequenceClassification":
+            return {"logits": logits}
+        return dict(zip(("start_logits", "end_logits"), logits.unbind(-1), strict=True))
+    return {}
+
+
+def require_same(what: str, ours: Tensor, theirs: Tensor):
+    """Raises UserError where two tensors differ by more than :data:`TOLERANCE`, or are not finite."""
+    difference = (ours - theirs).abs().max().item()
+    if not difference <= TOLERANCE:
+        raise UserError(
+            f"{NOTHING_WRITTEN}: its {what} differ from the original's by {difference:.2g}, more than {TOLERANCE:g}"
+        )

@@ -1,0 +1,220 @@
+"""Other people's encoders as we find them: directories of ``transformers``, checkpoints of fairseq's RoBERTa.
+
+Nothing that is read here can run code.
+"""
+
+import contextlib
+import json
+import re
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from mae_lm_fairseq.huggingface.stock import LAYER_NORM_EPS, MPNET_BUCKETS, MPNET_DISTANCE
+from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data, refuse_code
+from mae_lm_fairseq.pretrained.validation import PAD, is_plain
+from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
+from mae_lm_fairseq.text.dictionary import read_symbols
+from mae_lm_fairseq.text.tokenizer import MASK, SPECIALS, Tokenizer
+from mae_lm_fairseq.utils.errors import UserError, first_line
+
+STOCK_WEIGHTS, STOCK_PICKLE = "model.safetensors", "pytorch_model.bin"
+_KINDS = {"mpnet": "mpnet", "roberta": "roberta", "xlm-roberta": "roberta"}
+"""transformers' ``model_type``, and the family whose names and computation it has."""
+_ADDS_NOTHING = re.compile(
+    r"((roberta|mpnet)\.)?(pooler\..*|embeddings\.(position_ids|token_type_ids))|encoder\.sentence_encoder\.version"
+)
+_OUTPUT_WEIGHTS = ("lm_head.decoder.weight", "lm_head.weight", "encoder.lm_head.weight")
+_OUTPUT_BIAS = "lm_head.decoder.bias"
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """What was found.
+
+    Attributes:
+        kind: ``mpnet``, ``roberta`` or ``fairseq``.
+        values: of the encoder's knobs.
+        weights: under their names, in float32; the output weights, where they are the token embeddings, left out.
+        symbols: the dictionary in the order of ids.
+        sentencepiece: the tokenizer's model file, where ids are its own as fairseq numbers them.
+    """
+
+    kind: str
+    values: dict[str, Any]
+    weights: dict[str, Tensor]
+    symbols: tuple[str, ...]
+    sentencepiece: bytes | None
+
+
+def read_stock(directory: Path) -> Foreign:
+    """A directory of ``transformers``."""
+    path = directory / "config.json"
+    try:
+        config = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+    kind = _KINDS.get(str(config.get("model_type"))) if isinstance(config, dict) else None
+    if kind is None:
+        raise UserError(f"{path}: only models of the types {', '.join(_KINDS)} can be imported")
+    _refuse_other_computation(config, path)
+    relative = {"relative_buckets": MPNET_BUCKETS, "relative_max_distance": MPNET_DISTANCE}
+    renamed = {
+        "encoder_layers": "num_hidden_layers",
+        "encoder_embed_dim": "hidden_size",
+        "encoder_ffn_embed_dim": "intermediate_size",
+        "encoder_attention_heads": "num_attention_heads",
+        "dropout": "hidden_dropout_prob",
+        "attention_dropout": "attention_probs_dropout_prob",
+    }
+    # What is missing has transformers' default, which for all of these is ours, too.
+    values = {ours: config[theirs] for ours, theirs in renamed.items() if theirs in config}
+    if isinstance(positions := config.get("max_position_embeddings"), int):
+        values["max_positions"] = positions - PAD - 1
+    values |= relative if kind == "mpnet" else {"relative_buckets": 0}
+    weights = {name: weight for name, weight in _read_weights(directory).items() if not _ADDS_NOTHING.fullmatch(name)}
+    if not any(name.startswith(f"{kind}.") for name in weights):
+        weights = {f"{kind}.{name}": weight for name, weight in weights.items()}
+    weights = _without_tied(weights, f"{kind}.embeddings.word_embeddings.weight", directory)
+    symbols = _stock_symbols(directory)
+    return Foreign(kind, values, weights, symbols, _sentencepiece(directory, symbols))
+
+
+def _refuse_other_computation(config: Mapping[str, Any], path: Path):
+    """What our encoder has no knob for must have the value that is fixed in it."""
+    fixed = {
+        "hidden_act": ("gelu", "gelu"),
+        "layer_norm_eps": (LAYER_NORM_EPS, 1e-12),
+        "pad_token_id": (PAD, PAD),
+        "position_embedding_type": ("absolute", "absolute"),
+        "is_decoder": (False, False),
+        "relative_attention_num_buckets": (MPNET_BUCKETS, MPNET_BUCKETS),
+    }
+    for name, (ours, default) in fixed.items():
+        if (theirs := config.get(name, default)) != ours:
+            raise UserError(f"{path}: {name} is {theirs!r}, and in this package it is always {ours!r}")
+
+
+def _read_weights(directory: Path) -> dict[str, Tensor]:
+    path = directory / STOCK_WEIGHTS
+    try:
+        if path.exists():
+            return _floats(safetensors.torch.load_file(path), path)
+        path = directory / STOCK_PICKLE
+        if not path.exists():
+            raise UserError(f"{directory} has neither {STOCK_WEIGHTS} nor {STOCK_PICKLE}")
+        return _floats(torch.load(path, map_location="cpu", weights_only=True), path)
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # damage can bring about any of them
+        refuse_code(path, error)
+        raise UserError(f"{path}: cannot be read, it is damaged or something else") from None
+
+
+def _floats(weights: Any, path: Path) -> dict[str, Tensor]:
+    if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
+        raise UserError(f"{path} is not a dictionary of weights")
+    if other := [name for name, weight in weights.items() if not is_plain(weight)]:
+        raise UserError(f"{path}: {other[0]} is not a weight")
+    return {name: weight.float() for name, weight in weights.items()}
+
+
+@contextlib.contextmanager
+def explained(directory: Path) -> Iterator[None]:
+    """Makes one line of whatever ``transformers`` raises in the ``with`` block that loads from a directory.
+
+    Raises:
+        UserError: it has raised something.
+    """
+    try:
+        yield
+    except BaseException as error:  # of many kinds, and none of them is the user's
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of tokenizers, in Rust
+            raise
+        raise UserError(f"{directory}: transformers cannot load it: {first_line(error)}") from None
+
+
+def _stock_symbols(directory: Path) -> tuple[str, ...]:
+    from transformers import AutoTokenizer
+
+    with explained(directory):
+        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        vocabulary = tokenizer.get_vocab()
+    symbols = tuple(sorted(vocabulary, key=vocabulary.get))
+    if sorted(vocabulary.values()) != list(range(len(symbols))):
+        raise UserError(f"{directory}: the ids of its tokenizer are not 0, 1, 2, ...")
+    if (*symbols[: len(SPECIALS)], *symbols[-1:]) != (*SPECIALS, MASK):
+        raise UserError(
+            f"{directory}: its tokens do not begin with {' '.join(SPECIALS)} and end with {MASK}, as fairseq's "
+            "dictionary does"
+        )
+    return symbols
+
+
+def _sentencepiece(directory: Path, symbols: tuple[str, ...]) -> bytes | None:
+    """The model file in a directory, if its pieces are the symbols in their order."""
+    path = directory / TOKENIZER
+    same = path.exists() and (*Tokenizer(path).symbols, MASK) == symbols
+    return path.read_bytes() if same else None
+
+
+def read_fairseq(path: Path, data_bin: Path) -> Foreign:
+    """A checkpoint of fairseq's RoBERTa, with the dictionary in a directory."""
+    state = load_as_data(path)
+    options = _options(state)
+    if options.get("activation_fn", "gelu") != "gelu":
+        raise UserError(f"{path}: its activation function is {options['activation_fn']}, and here it is always gelu")
+    names = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
+    values = {name: options.get(name) for name in (*names, "dropout", "attention_dropout")}
+    weights = _current_names(_floats(state["model"], path), path)
+    positions = weights.get("encoder.sentence_encoder.embed_positions.weight")
+    if None in [values[name] for name in names] or positions is None or not positions.dim():
+        raise UserError(f"{path} is not a checkpoint of fairseq's RoBERTa")
+    values |= {"max_positions": len(positions) - PAD - 1, "relative_buckets": 0}
+    weights = _without_tied(weights, "encoder.sentence_encoder.embed_tokens.weight", path)
+    symbols = read_symbols(data_bin / DICTIONARY)
+    return Foreign("fairseq", values, weights, symbols, _sentencepiece(data_bin, symbols))
+
+
+def _options(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The model's options, wherever the versions of fairseq keep them."""
+    args, cfg = state.get("args"), state.get("cfg")
+    for found in (args, cfg.get("model") if isinstance(cfg, Mapping) else None):
+        found = vars(found) if isinstance(found, Namespace) else found
+        if isinstance(found, Mapping) and found:
+            return found
+    return {}
+
+
+def _current_names(weights: Mapping[str, Tensor], source: Path) -> dict[str, Tensor]:
+    """The weights as the newest version of fairseq calls them."""
+    renamed = {}
+    for name, weight in weights.items():
+        name = re.sub(r"^decoder\.", "encoder.", name).replace(".emb_layer_norm.", ".layernorm_embedding.")
+        if joined := re.fullmatch(r"(.*\.self_attn\.)in_proj_(weight|bias)", name):
+            if not weight.dim() or len(weight) % 3:
+                raise UserError(f"{source}: {name} is of shape {list(weight.shape)}, which has not three equal parts")
+            for part, separate in zip("qkv", weight.chunk(3), strict=True):
+                renamed[f"{joined[1]}{part}_proj.{joined[2]}"] = separate
+        elif not _ADDS_NOTHING.fullmatch(name):
+            renamed[name] = weight
+    return renamed
+
+
+def _without_tied(weights: Mapping[str, Tensor], embeddings: str, source: Path) -> dict[str, Tensor]:
+    """The weights without the copies of the token embeddings and of the bias in the language model head."""
+    left = {}
+    for name, weight in weights.items():
+        short = name.removeprefix("roberta.").removeprefix("mpnet.")
+        first = embeddings if short in _OUTPUT_WEIGHTS else name.replace("decoder.bias", "bias")
+        if short not in (*_OUTPUT_WEIGHTS, _OUTPUT_BIAS):
+            left[name] = weight
+        elif first not in weights or not torch.equal(weights[first], weight):
+            raise UserError(f"{source}: {name} is not {first}, but in this package the two are one weight")
+    return left

@@ -1,0 +1,158 @@
+"""The whole autoencoder as a model of ``transformers``: what predicts masked tokens in MAE-LM and 3ML.
+
+Importing this module makes ``AutoConfig`` and ``AutoModelForMaskedLM`` know it::
+
+    import mae_lm_fairseq.huggingface.modeling
+    from transformers import pipeline
+
+    fill_mask = pipeline("fill-mask", directory)
+    fill_mask("Paris is the <mask> of France.")
+"""
+
+from dataclasses import asdict, fields
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import MaskedLMOutput
+
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
+from mae_lm_fairseq.core.packing import batch_layout, to_device, unpack
+from mae_lm_fairseq.core.relative_position import RelativePositionBias
+from mae_lm_fairseq.pretrained.reading import Pretrained
+from mae_lm_fairseq.pretrained.validation import network_config, tied_names
+
+_IGNORED = -100
+"""transformers' label of what is not predicted."""
+
+
+class MAELMConfig(PreTrainedConfig):
+    """The configuration of :class:`MAELMForMaskedLM`.
+
+    Args:
+        network: the values of :class:`~mae_lm_fairseq.core.config.MaskedAutoencoderConfig` that are not its defaults.
+        vocab_size: number of tokens, special ones included.
+        mask_token_id: id of ``<mask>``; the last one where it is None.
+        others: see ``PreTrainedConfig``.
+    """
+
+    model_type = "mae_lm"
+
+    def __init__(
+        self, network: dict | None = None, vocab_size: int = 32000, mask_token_id: int | None = None, **others
+    ):
+        defaults = {knob.name: knob.default for knob in fields(MaskedAutoencoderConfig)}
+        self.network = {name: getattr(value, "value", value) for name, value in {**defaults, **(network or {})}.items()}
+        self.vocab_size = vocab_size
+        self.mask_token_id = vocab_size - 1 if mask_token_id is None else mask_token_id
+        ids = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
+        super().__init__(**{**ids, "tie_word_embeddings": True, **others})
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the encoder."""
+        return self.network["encoder_embed_dim"]
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Layers of the encoder."""
+        return self.network["encoder_layers"]
+
+    @property
+    def num_attention_heads(self) -> int:
+        """Attention heads of the encoder."""
+        return self.network["encoder_attention_heads"]
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """Longest text in tokens."""
+        return self.network["max_positions"]
+
+    def core(self) -> MaskedAutoencoderConfig:
+        """The shape of the network.
+
+        Raises:
+            UserError: a value is out of range, or two contradict each other.
+        """
+        return network_config(self.network, "config.json")
+
+
+class MAELMForMaskedLM(PreTrainedModel):
+    """Encoder, decoder and language model head (:class:`~mae_lm_fairseq.core.autoencoder.MaskedAutoencoder`).
+
+    The weights have the names that they have in our checkpoints.
+    """
+
+    config_class = MAELMConfig
+    base_model_prefix = "autoencoder"
+    main_input_name = "input_ids"
+
+    def __init__(self, config: MAELMConfig):
+        super().__init__(config)
+        core = config.core()
+        self.autoencoder = MaskedAutoencoder(core, config.vocab_size, config.pad_token_id, config.mask_token_id)
+        self._tied_weights_keys = tied_names(core, self.state_dict())
+        self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module):
+        """The network initialises itself; but loading leaves behind what is not among the weights."""
+        if isinstance(module, RelativePositionBias):
+            buckets, heads = module.weight.shape
+            computed = RelativePositionBias(
+                buckets, self.config.network["relative_max_distance"], heads, module.reach + 1
+            )
+            module.bucket.copy_(computed.bucket)
+
+    def get_input_embeddings(self) -> torch.nn.Embedding:
+        """The token embeddings, which are also the output weights."""
+        return self.autoencoder.encoder.embed_tokens
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool = False,
+        **unused,
+    ) -> MaskedLMOutput:
+        """Predict every position; where ``<mask>`` stands, from what the decoder made of it.
+
+        Args:
+            input_ids: [B, T] int64.
+            attention_mask: [B, T], 0 at padding; what is not ``<pad>`` where it is None.
+            labels: [B, T] int64, -100 where there is nothing to predict.
+            output_hidden_states: also give the encoder's states [B, T, dim] of all layers, zero at padding and where a
+                layer does not see ``<mask>``.
+
+        Returns:
+            logits [B, T, vocabulary], zero at padding, and with labels the mean cross-entropy.
+        """
+        pad, length = self.config.pad_token_id, input_ids.shape[1]
+        tokens = input_ids if attention_mask is None else input_ids.masked_fill(attention_mask == 0, pad)
+        everywhere = torch.ones_like(tokens, dtype=torch.bool)
+        layout = to_device(batch_layout(tokens.cpu(), everywhere.cpu(), pad, self.config.mask_token_id), tokens.device)
+        states = self.autoencoder.encode(tokens, layout)
+        logits = unpack(self.autoencoder.predict(states[-1], layout), layout.predicted, length)
+        loss = None
+        if labels is not None:
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=_IGNORED)
+        hidden_states = None
+        if output_hidden_states:
+            layouts = self.autoencoder.encoder_layouts(layout)
+            hidden_states = tuple(unpack(*layer, length) for layer in zip(states, layouts, strict=True))
+        return MaskedLMOutput(loss=loss, logits=logits, hidden_states=hidden_states)
+
+
+def as_transformers_model(pretrained: Pretrained) -> MAELMForMaskedLM:
+    """The network as a model of ``transformers``, in float32."""
+    config = MAELMConfig(asdict(pretrained.config), len(pretrained.symbols), pretrained.mask)
+    model = MAELMForMaskedLM(config)
+    model.load_state_dict({name: weight.float() for name, weight in pretrained.weights.items()})
+    return model.eval()
+
+
+AutoConfig.register(MAELMConfig.model_type, MAELMConfig, exist_ok=True)
+AutoModelForMaskedLM.register(MAELMConfig, MAELMForMaskedLM, exist_ok=True)

@@ -1,0 +1,159 @@
+"""A pretrained or fine-tuned encoder as a model of ``transformers`` that needs no code of ours.
+
+With T5's relative position bias it is an MPNet (Song et al., 2020) weight for weight, without one a RoBERTa.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from torch import Tensor
+
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
+from mae_lm_fairseq.huggingface.names import (
+    CLASSIFICATION_HEAD,
+    LM_HEAD,
+    SPAN_HEAD,
+    Part,
+    encoder_parts,
+    names_of,
+    to_theirs,
+)
+from mae_lm_fairseq.pretrained.reading import Pretrained
+from mae_lm_fairseq.pretrained.validation import HEADS, head_names
+from mae_lm_fairseq.utils.errors import UserError
+
+MPNET_BUCKETS, MPNET_DISTANCE = 32, 128
+"""Fixed in MPNet's code, whatever its configuration says."""
+LAYER_NORM_EPS = 1e-5
+"""Torch's default, which our layer norms have."""
+SEGMENTS = "roberta.embeddings.token_type_embeddings.weight"
+"""RoBERTa's one kind of segment; it adds nothing where it is zero."""
+
+
+@dataclass(frozen=True)
+class Counterpart:
+    """What a network is in ``transformers``.
+
+    Attributes:
+        kind: ``mpnet`` or ``roberta``.
+        task: ``Model``, ``ForMaskedLM``, ``ForSequenceClassification`` or ``ForQuestionAnswering``.
+        head: our name of the head for that task.
+    """
+
+    kind: str
+    task: str
+    head: str = ""
+
+    @property
+    def architecture(self) -> str:
+        """Name of the class."""
+        return {"mpnet": "MPNet", "roberta": "Roberta"}[self.kind] + self.task
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts that the two have in common."""
+        heads = {
+            "ForMaskedLM": LM_HEAD,
+            "ForSequenceClassification": CLASSIFICATION_HEAD,
+            "ForQuestionAnswering": SPAN_HEAD,
+        }
+        return encoder_parts(self.kind == "mpnet") + ((heads[self.task],) if self.task in heads else ())
+
+
+def counterpart(pretrained: Pretrained, head: str | None = None) -> Counterpart:
+    """The class of ``transformers`` that computes the same.
+
+    Args:
+        pretrained: the network.
+        head: the head to export; needed where there are several.
+
+    Raises:
+        UserError: there is no such class; the message says why.
+    """
+    config, weights = pretrained.config, pretrained.weights
+    kind, heads = _kind(config), head_names(weights)
+    if head is not None and head not in heads:
+        raise UserError(f"--head {head}: there is no such head, but {', '.join(heads) or 'none at all'}")
+    if head is None and len(heads) > 1:
+        raise UserError(f"there are several heads; choose one with --head: {', '.join(heads)}")
+    if heads:
+        head = head or heads[0]
+        if f"{HEADS}{head}.qa_outputs.weight" in weights:
+            return Counterpart(kind, "ForQuestionAnswering", head)
+        inner_dim = len(weights[f"{HEADS}{head}.dense.weight"])
+        if inner_dim != config.encoder_embed_dim:
+            raise UserError(
+                f"the head {head} is {inner_dim} wide inside; those of transformers are as wide as the encoder "
+                f"({config.encoder_embed_dim})"
+            )
+        return Counterpart(kind, "ForSequenceClassification", head)
+    if config.mask_join is MaskJoin.embeddings and "autoencoder.lm_head.dense.weight" in weights:
+        return Counterpart(kind, "ForMaskedLM")
+    return Counterpart(kind, "Model")
+
+
+def _kind(config: MaskedAutoencoderConfig) -> str:
+    if not config.relative_buckets:
+        return "roberta"
+    if (config.relative_buckets, config.relative_max_distance) == (MPNET_BUCKETS, MPNET_DISTANCE):
+        return "mpnet"
+    raise UserError(
+        f"a relative position bias of --relative-buckets {config.relative_buckets} and --relative-max-distance "
+        f"{config.relative_max_distance} has no counterpart in transformers: MPNet has {MPNET_BUCKETS} and "
+        f"{MPNET_DISTANCE}, RoBERTa has none. --autoencoder exports the model with a class of this package"
+    )
+
+
+def stock_config(pretrained: Pretrained, to: Counterpart) -> transformers.PreTrainedConfig:
+    """The configuration of the counterpart."""
+    config = pretrained.config
+    values = {
+        "architectures": [to.architecture],
+        "vocab_size": len(pretrained.symbols),
+        "hidden_size": config.encoder_embed_dim,
+        "num_hidden_layers": config.encoder_layers,
+        "num_attention_heads": config.encoder_attention_heads,
+        "intermediate_size": config.encoder_ffn_embed_dim,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.attention_dropout,
+        # Positions count from the id of <pad> + 1.
+        "max_position_embeddings": config.max_positions + pretrained.pad + 1,
+        "layer_norm_eps": LAYER_NORM_EPS,
+        "initializer_range": config.init_std,
+        "pad_token_id": pretrained.pad,
+        "bos_token_id": pretrained.symbols.index("<s>"),
+        "eos_token_id": pretrained.symbols.index("</s>"),
+        "dtype": torch.float32,
+    }
+    if to.task == "ForSequenceClassification":
+        values["num_labels"] = len(pretrained.weights[f"{HEADS}{to.head}.out_proj.bias"])
+    if to.kind == "mpnet":
+        return transformers.MPNetConfig(**values, relative_attention_num_buckets=config.relative_buckets)
+    return transformers.RobertaConfig(**values, type_vocab_size=1)
+
+
+def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
+    """The weights of the counterpart in float32, as its ``state_dict()`` has them but for those that are tied."""
+    names = names_of(to.parts, to.kind, pretrained.config.encoder_layers, to.head)
+    weights = dict(_in_float32(to_theirs(pretrained.weights, names)))
+    if to.kind == "roberta":
+        weights[SEGMENTS] = torch.zeros(1, pretrained.config.encoder_embed_dim)
+    if to.task == "Model":
+        return {name.removeprefix(f"{to.kind}."): weight for name, weight in weights.items()}
+    return weights
+
+
+def _in_float32(weights: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    for name, weight in weights.items():
+        yield name, weight.detach().float().contiguous()
+
+
+def write_stock(pretrained: Pretrained, to: Counterpart, directory: Path):
+    """Write ``config.json`` and ``model.safetensors``."""
+    stock_config(pretrained, to).save_pretrained(directory)
+    save_file(stock_weights(pretrained, to), directory / "model.safetensors", metadata={"format": "pt"})

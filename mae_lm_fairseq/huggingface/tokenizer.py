@@ -1,0 +1,145 @@
+"""A fast Hugging Face tokenizer made of a sentencepiece model, with fairseq's ids.
+
+What is promised: the same ids on text, in any script, known to the model or not. Where they can differ,
+:data:`EXCEPTIONS` says.
+"""
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers.models import BPE, Model, Unigram
+from transformers import PreTrainedTokenizerFast
+
+from mae_lm_fairseq.text.tokenizer import MASK, SPECIALS, WORD_START
+from mae_lm_fairseq.utils.errors import UserError
+
+EXCEPTIONS = (
+    "`<mask>`, `<s>`, `</s>`, `<pad>` and `<unk>` written out in a text, which are the special tokens here, and "
+    "ordinary characters to sentencepiece (the space before a `<mask>` belongs to it; what follows it without a space "
+    "goes on as the same word)",
+    "U+2581, sentencepiece's own sign for a space, at the start of a text",
+    "decomposed text beyond a letter with one mark: several combining marks on a letter, a mark or a joiner behind a "
+    "character that Unicode normalisation (NFKC) changes, Hangul in separate jamo; `tokenizers` normalises grapheme "
+    "clusters, sentencepiece the longest match",
+    "for a unigram model, splits into the same pieces that are equally probable, such as 0 00 and 00 0, where rounding "
+    "decides",
+)
+"""Where the fast tokenizer may give other ids than sentencepiece."""
+
+_UNIGRAM, _BPE = 1, 2
+_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
+
+
+def fast_tokenizer(model: bytes, symbols: tuple[str, ...], max_length: int) -> PreTrainedTokenizerFast:
+    """The tokenizer of a sentencepiece model.
+
+    Args:
+        model: the content of the model file.
+        symbols: fairseq's dictionary by id, ``<mask>`` included.
+        max_length: longest text in tokens, ``<s>`` and ``</s>`` included.
+
+    Raises:
+        UserError: `tokenizers` has nothing that does what this model does, or pieces are missing in the dictionary.
+    """
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    _check(proto, symbols)
+    tokenizer = Tokenizer((_bpe if proto.trainer_spec.model_type == _BPE else _unigram)(proto, symbols))
+    tokenizer.normalizer = _normalizer(proto.normalizer_spec)
+    # A text starts with a word, but what follows a <mask> without a space continues one.
+    scheme = "first" if proto.normalizer_spec.add_dummy_prefix else "never"
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, prepend_scheme=scheme, split=False)
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace(MASK, f" {MASK}"),
+            decoders.Replace(WORD_START, " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    bos, eos = (("<s>", symbols.index("<s>")), ("</s>", symbols.index("</s>")))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[bos, eos]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<s>",
+        cls_token="<s>",
+        eos_token="</s>",
+        sep_token="</s>",
+        unk_token="<unk>",
+        pad_token="<pad>",
+        mask_token=AddedToken(MASK, lstrip=True, normalized=False, special=True),
+        model_max_length=max_length,
+        model_input_names=["input_ids", "attention_mask"],
+        padding_side="right",
+    )
+
+
+def _check(proto, symbols: tuple[str, ...]):
+    """Refuse what would not be the same."""
+    known = set(symbols)
+    missing = [piece for piece in _pieces(proto) if piece not in known]
+    if proto.trainer_spec.model_type not in (_UNIGRAM, _BPE):
+        raise UserError("the sentencepiece model is neither BPE nor unigram; there is no fast tokenizer for it")
+    if missing:
+        raise UserError(
+            f"the dictionary lacks pieces of the sentencepiece model ({len(missing)}, the first {missing[0]!r}): "
+            "are they from the same data-bin?"
+        )
+    other = [p.piece for p in proto.pieces if p.type not in (_NORMAL, _UNKNOWN, _CONTROL, _BYTE)]
+    if other:
+        raise UserError(
+            f"the sentencepiece model has user-defined or unused pieces ({other[0]!r}), which a fast tokenizer treats "
+            "differently"
+        )
+    if tuple(symbols[: len(SPECIALS)]) != SPECIALS or MASK not in known:
+        raise UserError(f"the dictionary does not begin with {' '.join(SPECIALS)}, or has no {MASK}")
+    spaces = proto.normalizer_spec
+    if proto.trainer_spec.treat_whitespace_as_suffix or not (
+        spaces.escape_whitespaces and spaces.remove_extra_whitespaces
+    ):
+        raise UserError(
+            "there is no fast tokenizer for a sentencepiece model that keeps repeated spaces or marks ends of words"
+        )
+
+
+def _pieces(proto) -> dict[str, float]:
+    """The pieces that come out of text, with their scores."""
+    return {piece.piece: piece.score for piece in proto.pieces if piece.type in (_NORMAL, _BYTE)}
+
+
+def _bpe(proto, symbols: tuple[str, ...]) -> Model:
+    """The merges that sentencepiece keeps to itself: every split of a piece into two pieces, the best piece first."""
+    scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == _NORMAL}
+    merges = []
+    for piece in sorted(scores, key=scores.get, reverse=True):
+        splits = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
+        merges += [(left, right) for left, right in splits if left in scores and right in scores]
+    return BPE(
+        vocab={symbol: index for index, symbol in enumerate(symbols)},
+        merges=merges,
+        unk_token="<unk>",
+        fuse_unk=True,
+        byte_fallback=proto.trainer_spec.byte_fallback,
+    )
+
+
+def _unigram(proto, symbols: tuple[str, ...]) -> Model:
+    scores = _pieces(proto)
+    return Unigram(
+        vocab=[(symbol, scores.get(symbol, 0.0)) for symbol in symbols],
+        unk_id=symbols.index("<unk>"),
+        byte_fallback=proto.trainer_spec.byte_fallback,
+    )
+
+
+def _normalizer(spec) -> normalizers.Normalizer:
+    """What sentencepiece does to a text before it looks for pieces, but for the space in front.
+
+    White space is U+0020 alone, as there. `Strip` of `tokenizers` would take more.
+    """
+    steps = [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(" $"), "")]
+    if spec.precompiled_charsmap:
+        steps.insert(0, normalizers.Precompiled(spec.precompiled_charsmap))
+    return normalizers.Sequence(steps)

@@ -1,0 +1,49 @@
+"""A bundle: one directory with all that a pretrained network needs, of files that cannot run code."""
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+from safetensors.torch import save_file
+
+from mae_lm_fairseq.pretrained.reading import ALIGNMENT, CONFIG, FORMAT, WEIGHTS, Pretrained
+from mae_lm_fairseq.pretrained.validation import tied_names
+from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
+from mae_lm_fairseq.text.dictionary import write_symbols
+from mae_lm_fairseq.utils.files import new_directory
+
+
+def write_bundle(pretrained: Pretrained, directory: str | Path):
+    """Write a bundle, for :func:`~mae_lm_fairseq.pretrained.reading.read_bundle`. It appears complete or not at all.
+
+    The weights are written in the precision that they have, tied ones once.
+
+    Raises:
+        UserError: the directory exists already, or cannot be written.
+    """
+    with new_directory(Path(directory)) as temporary:
+        _write_files(pretrained, temporary)
+
+
+def _write_files(pretrained: Pretrained, directory: Path):
+    tied = tied_names(pretrained.config, pretrained.weights)
+    weights = {name: weight.contiguous() for name, weight in pretrained.weights.items() if name not in tied}
+    save_file(weights, directory / WEIGHTS, metadata={"format": "pt"})
+    _align(directory / WEIGHTS)
+    description = {"format": FORMAT, "network": asdict(pretrained.config), "about": pretrained.about}
+    (directory / CONFIG).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    write_symbols(pretrained.symbols, directory / DICTIONARY)
+    if pretrained.sentencepiece is not None:
+        (directory / TOKENIZER).write_bytes(pretrained.sentencepiece)
+
+
+def _align(path: Path):
+    """Lengthen the header of a safetensors file by spaces, so that what follows can be used where it is mapped."""
+    unaligned = path.rename(path.with_name("unaligned"))
+    with open(unaligned, "rb") as source, open(path, "wb") as file:
+        header = source.read(int.from_bytes(source.read(8), "little"))
+        header += b" " * (-(8 + len(header)) % ALIGNMENT)
+        file.write(len(header).to_bytes(8, "little") + header)
+        shutil.copyfileobj(source, file, 1 << 20)
+    unaligned.unlink()

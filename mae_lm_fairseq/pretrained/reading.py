@@ -1,0 +1,226 @@
+"""A pretrained network at rest, wherever it comes from: a checkpoint of fairseq with its data-bin, or a bundle.
+
+Nothing that is read here can run code, and all of it is checked before a network is made of it.
+"""
+
+import json
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from torch import Tensor, nn
+
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig
+from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data
+from mae_lm_fairseq.pretrained.validation import (
+    HEADS,
+    NETWORK,
+    PAD,
+    check_fit,
+    heads_skeleton,
+    network_config,
+    network_skeleton,
+    tied_names,
+)
+from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER, check_dictionary, dictionary_fingerprint
+from mae_lm_fairseq.text.dictionary import read_symbols
+from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, current_versions
+from mae_lm_fairseq.text.tokenizer import MASK, Tokenizer
+from mae_lm_fairseq.utils.errors import UserError, first_line
+
+ALIGNMENT = 64
+"""Bytes; torch puts tensors at multiples of it. In a bundle most weights are at such places, too."""
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+"""Files of a bundle; dictionary and tokenizer are called as in a data-bin."""
+FORMAT = 1
+"""Of a bundle; goes up when what is written today could no longer be read."""
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """Everything that is needed to use a pretrained or fine-tuned network.
+
+    Attributes:
+        config: the shape of the network. It speaks of the decoder even where fine-tuning has thrown it away.
+        weights: by the names of ``MAELMModel.state_dict()``: ``autoencoder.encoder...``, ``autoencoder.decoder...``,
+            ``autoencoder.lm_head...``, and those of heads, such as ``classification_heads.NAME...``. A tied weight is
+            there under all of its names. All are of one precision, the one that they were saved in. Without decoder
+            and language model head after fine-tuning.
+        symbols: the dictionary in the order of ids, from ``<s> <pad> </s> <unk>`` to ``<mask>``.
+        sentencepiece: the tokenizer's model file; None where there is none.
+        about: plain JSON, where known: ``architecture``, ``task`` and ``updates`` of the training, ``versions`` of
+            packages, ``dictionary_sha256``, ``trained_on`` (the splits in the data-bin's manifest),
+            ``mask_in_encoder``.
+    """
+
+    config: MaskedAutoencoderConfig
+    weights: dict[str, Tensor]
+    symbols: tuple[str, ...]
+    sentencepiece: bytes | None
+    about: dict[str, Any]
+
+    @property
+    def pad(self) -> int:
+        """Id of ``<pad>``."""
+        return PAD
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer, where there is one."""
+        return None if self.sentencepiece is None else Tokenizer(TOKENIZER, self.sentencepiece)
+
+    @property
+    def mask(self) -> int:
+        """Id of ``<mask>``."""
+        return len(self.symbols) - 1
+
+    @property
+    def mask_in_encoder(self) -> float:
+        """The option's value in pretraining; 0 where it is not known, as after fine-tuning."""
+        share = self.about.get("mask_in_encoder")
+        return share if isinstance(share, float) and 0 <= share <= 1 else 0.0
+
+
+def read(path: str | Path, data_bin: str | Path | None = None) -> Pretrained:
+    """Read a bundle, or a checkpoint with its data-bin. Raises as the two below."""
+    if Path(path).is_dir():
+        if data_bin is not None:
+            raise UserError(f"{path} is a bundle and has its dictionary inside: leave the data-bin out")
+        return read_bundle(path)
+    return read_checkpoint(path, data_bin)
+
+
+def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pretrained:
+    """Read a checkpoint of fairseq-train, and dictionary and tokenizer from the data-bin.
+
+    Raises:
+        UserError: one of the files is missing, damaged, could run code, or does not belong to the others.
+    """
+    if data_bin is None:
+        raise UserError(f"{path} is no bundle: name the data-bin with its dict.txt and {TOKENIZER}, too")
+    state = load_as_data(path)
+    options = _at(state, "cfg", "model")
+    if not isinstance(options, dict) or options.get("_name") not in ARCHITECTURES:
+        raise UserError(f"{path} is a checkpoint of another model than mae_lm_fairseq's")
+    # A checkpoint from before a knob came to be was trained with what is its default.
+    values = {knob.name: options.get(knob.name, knob.default) for knob in fields(MaskedAutoencoderConfig)}
+    symbols = read_symbols(Path(data_bin, DICTIONARY))
+    check_dictionary(data_bin, symbols[:-1])
+    fingerprint = dictionary_fingerprint(symbols)
+    if _at(state, "task_state", "dictionary") not in (None, fingerprint):
+        raise UserError(f"{path} was trained with another dictionary than the {DICTIONARY} of {data_bin}")
+    about = {
+        "architecture": options["_name"],
+        "task": _plain(_at(state, "cfg", "task", "_name")),
+        "updates": _plain(_at(state, "optimizer_history", -1, "num_updates")),
+        "versions": {**current_versions(), "torch": str(torch.__version__)},
+        "dictionary_sha256": fingerprint,
+        "trained_on": _splits(data_bin),
+        "mask_in_encoder": _plain(_at(state, "cfg", "task", "mask_in_encoder")),
+    }
+    sentencepiece = _sentencepiece(Path(data_bin))
+    config, weights = network_config(values, path), state["model"]
+    check_fit(config, weights, len(symbols), path)
+    return _with_its_tokenizer(Pretrained(config, weights, symbols, sentencepiece, about), data_bin)
+
+
+def read_bundle(directory: str | Path) -> Pretrained:
+    """Read a bundle, the directory that ``scripts/bundle.py`` writes.
+
+    Raises:
+        UserError: one of the files is missing, damaged, or does not belong to the others.
+    """
+    directory = Path(directory)
+    path = directory / CONFIG
+    try:
+        described = json.loads(path.read_bytes())
+        form, network, about = (described[name] for name in ("format", "network", "about"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; is {directory} a bundle of scripts/bundle.py?") from None
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise UserError(f"{path} does not describe a bundle; make the bundle again") from None
+    if form != FORMAT:
+        raise UserError(f"{path}: this is format {form!r} of bundles, and {FORMAT} is known here; use a newer version")
+    if not isinstance(network, dict) or not isinstance(about, dict):
+        raise UserError(f"{path} does not describe a bundle; make the bundle again")
+    config = network_config(network, path)
+    symbols = read_symbols(directory / DICTIONARY)
+    weights = _weights(directory / WEIGHTS)
+    for name, first in tied_names(config, weights).items():
+        if first in weights:
+            weights.setdefault(name, weights[first])
+    check_fit(config, weights, len(symbols), directory / WEIGHTS)
+    return _with_its_tokenizer(Pretrained(config, weights, symbols, _sentencepiece(directory), about), directory)
+
+
+def build(pretrained: Pretrained) -> MaskedAutoencoder:
+    """The network, for evaluation, on the very tensors of ``pretrained``, none of them drawn at random before.
+
+    Without decoder and language model head (both None) where ``pretrained`` has none.
+    """
+    network = network_skeleton(pretrained.config, pretrained.weights, len(pretrained.symbols))
+    network.load_state_dict(_part(pretrained.weights, NETWORK), assign=True)
+    if network.lm_head is not None:
+        network.lm_head.weight = network.encoder.embed_tokens.weight
+    return network.eval()
+
+
+def build_heads(pretrained: Pretrained) -> nn.ModuleDict:
+    """The heads by name, for evaluation; none where the model was not fine-tuned."""
+    heads = heads_skeleton(pretrained.config, pretrained.weights)
+    heads.load_state_dict(_part(pretrained.weights, HEADS), assign=True)
+    return heads.eval()
+
+
+def _part(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
+
+
+def _at(value: Any, *keys: str | int) -> Any:
+    """What lies at the end of a path through a checkpoint's dictionaries and lists, None where it leads nowhere."""
+    try:
+        for key in keys:
+            value = value[key]
+    except (LookupError, TypeError):
+        return None
+    return value
+
+
+def _plain(value: Any) -> str | int | float | None:
+    return value if isinstance(value, str | int | float) else None
+
+
+def _splits(data_bin: str | Path) -> dict[str, dict] | None:
+    path = Path(data_bin, MANIFEST)
+    return {name: vars(split) for name, split in Manifest.read(path).splits.items()} if path.exists() else None
+
+
+def _sentencepiece(directory: Path) -> bytes | None:
+    path = directory / TOKENIZER
+    return path.read_bytes() if path.exists() else None
+
+
+def _with_its_tokenizer(pretrained: Pretrained, directory: str | Path) -> Pretrained:
+    """The same, once its tokenizer, if it has one, is known to make the symbols of its dictionary."""
+    if pretrained.tokenizer and (*pretrained.tokenizer.symbols, MASK) != pretrained.symbols:
+        raise UserError(
+            f"{Path(directory, TOKENIZER)}: its pieces are not, in order, the symbols of the {DICTIONARY} beside it"
+        )
+    return pretrained
+
+
+def _aligned(weight: Tensor) -> Tensor:
+    return weight if weight.data_ptr() % ALIGNMENT == 0 else weight.clone()
+
+
+def _weights(path: Path) -> dict[str, Tensor]:
+    try:
+        # Mapped into memory, but for those at addresses where torch would not put them and would round differently.
+        with safetensors.safe_open(path, framework="pt") as file:
+            return {name: _aligned(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118  no other way
+    except (OSError, safetensors.SafetensorError) as error:
+        raise UserError(f"{path} cannot be read, it is damaged or missing: {first_line(error)}") from None

@@ -1,0 +1,155 @@
+"""Whether weights, configuration and dictionary belong together, found out before any of the weights is used."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import Field, fields
+from enum import Enum
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
+from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead
+from mae_lm_fairseq.text.tokenizer import PAD
+from mae_lm_fairseq.utils.errors import UserError
+
+NETWORK, HEADS = "autoencoder.", "classification_heads."
+"""What the names of the weights begin with: those of the network, and those of heads, whose names follow."""
+PREDICTION = (f"{NETWORK}decoder.", f"{NETWORK}lm_head.")
+"""The parts of the network that fine-tuning throws away."""
+PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def head_names(weights: Iterable[str]) -> list[str]:
+    """The names of the heads that names of weights speak of, sorted."""
+    return sorted({name.split(".")[1] for name in weights if name.startswith(HEADS)})
+
+
+def network_config(values: Mapping[str, Any], source: str | Path) -> MaskedAutoencoderConfig:
+    """The configuration from all of its values, each of the very type that its knob has.
+
+    Raises:
+        UserError: a value is missing, unknown, of another type, out of range, or contradicts another.
+    """
+    knobs = {knob.name: knob for knob in fields(MaskedAutoencoderConfig)}
+    if different := sorted(knobs.keys() ^ values.keys()):
+        raise UserError(f"{source}: {different[0]} is {'missing' if different[0] in knobs else 'unknown'}")
+    try:
+        return MaskedAutoencoderConfig(**{name: _typed(knob, values[name]) for name, knob in knobs.items()})
+    except (ValueError, OverflowError) as problem:
+        raise UserError(f"{source}: {problem}") from None
+
+
+def network_skeleton(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor], symbols: int) -> MaskedAutoencoder:
+    """The network on the meta device, where weights take no memory; without the parts that ``weights`` lack."""
+    with torch.device("meta"):
+        network = MaskedAutoencoder(config, symbols, PAD, mask=symbols - 1)
+    if not any(name.startswith(PREDICTION) for name in weights):
+        network.drop_prediction()
+    return network
+
+
+def heads_skeleton(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) -> nn.ModuleDict:
+    """The heads that ``weights`` speak of, by name, on the meta device: for classes, or for answers in a text."""
+
+    def rows(name: str) -> int:
+        return len(weights[name]) if name in weights and weights[name].dim() else 1
+
+    def make(head: str) -> nn.Module:
+        if any(name.startswith(f"{HEADS}{head}.qa_outputs.") for name in weights):
+            return SpanHead(config.encoder_embed_dim, config.init_std)
+        classes, inner_dim = (rows(f"{HEADS}{head}.{layer}.weight") for layer in ("out_proj", "dense"))
+        return ClassificationHead(config.encoder_embed_dim, classes, inner_dim, 0.0, config.init_std)
+
+    with torch.device("meta"):
+        return nn.ModuleDict({name: make(name) for name in head_names(weights)})
+
+
+def tied_names(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) -> dict[str, str]:
+    """Names under which a weight is there once more, with the name that it is stored under.
+
+    Only those of parts that ``weights`` have.
+    """
+    if not any(name.startswith(PREDICTION) for name in weights):
+        return {}
+    tied = {f"{NETWORK}lm_head.weight": f"{NETWORK}encoder.embed_tokens.weight"}
+    if config.decoder_share_positions:
+        tied[f"{NETWORK}decoder.embed_positions.weight"] = f"{NETWORK}encoder.embed_positions.weight"
+    return tied
+
+
+def check_fit(config: MaskedAutoencoderConfig, weights: Mapping[str, Any], symbols: int, source: str | Path):
+    """Make sure that the weights are those of the network, and of heads, down to the last name and shape.
+
+    Args:
+        config: the shape of the network.
+        weights: by name, a tied one under all of its names.
+        symbols: in the dictionary.
+        source: to name in the message.
+
+    Raises:
+        UserError: they are not.
+    """
+    _check_tensors(weights, source)
+    _check_extent(config, weights, symbols, source)
+    network = network_skeleton(config, weights, symbols)
+    try:
+        heads = heads_skeleton(config, weights)
+    except KeyError as error:  # PyTorch takes no name that is empty or a method's
+        raise UserError(f"{source}: a head has a name that no part of a network can have: {error.args[0]}") from None
+    expected = {NETWORK + name: weight.shape for name, weight in network.state_dict().items()}
+    expected |= {HEADS + name: weight.shape for name, weight in heads.state_dict().items()}
+    if different := sorted(expected.keys() ^ weights.keys()):
+        fault = "is missing" if different[0] in expected else "has no place in the network"
+        more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
+        raise UserError(f"{source}: the weight {different[0]} {fault}{more}")
+    for name, shape in expected.items():
+        if weights[name].shape != shape:
+            raise UserError(
+                f"{source}: {name} is of shape {list(weights[name].shape)}, but the network needs {list(shape)}"
+            )
+    for name, first in tied_names(config, weights).items():
+        if weights[name] is not weights[first] and not torch.equal(weights[name], weights[first]):
+            raise UserError(f"{source}: {name} and {first} differ, but the network has one weight for both")
+
+
+def _typed(knob: Field, value: Any) -> Any:
+    kinds = get_args(knob.type) or (knob.type,)
+    if value is None and NoneType in kinds:
+        return None
+    if issubclass(kinds[0], Enum) and isinstance(value, str):
+        return kinds[0](value)
+    if (type(value) is kinds[0] or (kinds[0] is float and type(value) is int)) and math.isfinite(value):
+        return value
+    raise ValueError(f"{knob.name} is {value!r}, which is not of type {kinds[0].__name__}")
+
+
+def is_plain(weight: Any) -> bool:
+    """Whether this is a tensor that holds a real number for each of its places."""
+    is_dense = isinstance(weight, Tensor) and weight.layout is torch.strided and weight.device.type == "cpu"
+    return is_dense and not weight.is_complex()
+
+
+def _check_tensors(weights: Any, source: str | Path):
+    if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
+        raise UserError(f"{source}: its weights have no names")
+    kinds = {weight.dtype if is_plain(weight) else type(weight) for weight in weights.values()}
+    if len(kinds) != 1 or not kinds <= set(PRECISIONS):
+        raise UserError(f"{source}: its weights are {sorted(map(str, kinds))}, not tensors of one precision")
+
+
+def _check_extent(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor], symbols: int, source: str | Path):
+    """Refuse sizes that the weights do not bear out, before a network of that size is made."""
+    for table, rows in (("embed_tokens", symbols), ("embed_positions", config.max_positions + PAD + 1)):
+        weight, shape = weights.get(f"{NETWORK}encoder.{table}.weight"), (rows, config.encoder_embed_dim)
+        if weight is None or weight.shape != shape:
+            found = "missing" if weight is None else f"of shape {list(weight.shape)}"
+            raise UserError(
+                f"{source}: the encoder's {table} are {found}, dictionary and configuration ask for {list(shape)}"
+            )
+    if config.encoder_layers + config.decoder_layers > 2 * len(weights):
+        raise UserError(f"{source}: {len(weights)} weights are too few for the layers that the configuration asks for")

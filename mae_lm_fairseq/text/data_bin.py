@@ -1,0 +1,210 @@
+"""fairseq's memory-mapped data-bin: written as a stream, and checked before it is trusted.
+
+``PREFIX.bin`` holds the tokens of all lines one after the other. ``PREFIX.idx`` holds a header, the size of each line
+as int32 and the byte offset of each line in the ``.bin`` as int64, little-endian.
+"""
+
+import hashlib
+import os
+import shutil
+import struct
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
+from mae_lm_fairseq.utils.errors import UserError
+
+DICTIONARY, TOKENIZER = "dict.txt", "sentencepiece.bpe.model"
+"""Files of a data-bin; the tokenizer is there where ``preprocess/pretrain/prepare.py`` made it."""
+
+_MAGIC = b"MMIDIDX\x00\x00"
+_OTHER_MAGICS = (b"TNTIDX\x00\x00", b"HUFFIDX\x00\x00")
+_HEADER = struct.Struct(f"<{len(_MAGIC)}sQBQ")  # magic, version, code of the token type, number of lines
+_VERSION = 1
+_TOKEN_TYPES = {
+    1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16, 9: np.uint32, 10: np.uint64,
+}  # fmt: skip
+_BLOCK = 1 << 20
+_REMEDY = "prepare the data again"
+
+
+def token_type(vocabulary_size: int) -> np.dtype:
+    """What fairseq-preprocess stores tokens as, for a dictionary of ``vocabulary_size`` symbols without ``<mask>``."""
+    return np.dtype(np.uint16 if vocabulary_size < 65500 else np.uint32)
+
+
+def dictionary_fingerprint(symbols: Iterable[str]) -> str:
+    """SHA-256, in hexadecimal, of the symbols in order (``<s> <pad> </s> <unk>`` included, no counts).
+
+    The same with and without ``<mask>``, which is not in ``dict.txt``: the task adds it.
+    """
+    digest = hashlib.sha256()
+    for symbol in symbols:
+        if symbol != "<mask>":
+            digest.update(f"{symbol}\n".encode())
+    return digest.hexdigest()
+
+
+class DataBinWriter:
+    """Writes a data-bin line after line, in memory that does not grow with it. A context manager.
+
+    The ``.idx`` appears in one step when the block is left without an exception, so that a data-bin whose ``.idx``
+    exists is whole. An exception in the block leaves neither file, one while the index is written no ``.idx``.
+
+    Args:
+        prefix: the two files' path without ``.bin`` and ``.idx``. Files that stand there are replaced.
+        vocabulary_size: symbols in fairseq's dictionary, ``<mask>`` not counted.
+    """
+
+    def __init__(self, prefix: str | Path, vocabulary_size: int):
+        self._bin_path, self._idx_path = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
+        self._type = token_type(vocabulary_size)
+
+    def __enter__(self):
+        self._idx_path.unlink(missing_ok=True)
+        self._bin = open(self._bin_path, "wb")
+        self._sizes = tempfile.TemporaryFile(dir=self._bin_path.parent)
+        return self
+
+    def write(self, tokens: np.ndarray, sizes: np.ndarray):
+        """Append lines.
+
+        Args:
+            tokens: int[sum of sizes], the lines' ids one after the other.
+            sizes: int[lines].
+
+        Raises:
+            ValueError: the sizes do not add up to the tokens.
+        """
+        if sizes.sum() != len(tokens):
+            raise ValueError(f"sizes add up to {sizes.sum()}, but there are {len(tokens)} tokens")
+        self._bin.write(tokens.astype(self._type).tobytes())
+        self._sizes.write(sizes.astype("<i4").tobytes())
+
+    def __exit__(self, kind, *_):
+        with self._bin, self._sizes:
+            if kind is None:
+                self._bin.flush()
+                self._write_index()
+        if kind is not None:
+            self._bin_path.unlink()
+
+    def _write_index(self):
+        code = next(code for code, kind in _TOKEN_TYPES.items() if self._type == kind)
+        partial = self._idx_path.with_name(self._idx_path.name + ".partial")
+        with open(partial, "wb") as index:
+            index.write(_HEADER.pack(_MAGIC, _VERSION, code, self._sizes.tell() // 4))
+            self._sizes.seek(0)
+            shutil.copyfileobj(self._sizes, index)
+            self._sizes.seek(0)
+            end = 0
+            while block := self._sizes.read(_BLOCK):
+                ends = end + np.cumsum(np.frombuffer(block, "<i4"), dtype="<i8") * self._type.itemsize
+                index.write(np.concatenate(([end], ends[:-1])).astype("<i8").tobytes())
+                end = int(ends[-1])
+        os.replace(partial, self._idx_path)
+
+
+def check_data_bin(prefix: str | Path) -> tuple[int, int] | None:
+    """Make sure that ``PREFIX.bin`` and ``PREFIX.idx`` are whole, at the cost of reading the index.
+
+    Returns:
+        Lines and tokens; None for an index of fairseq's other implementations (lazy, cached, huffman), which passes
+        unread.
+
+    Raises:
+        UserError: a file is missing, is not what it should be, or has been cut short. Names the file and the remedy.
+    """
+    header = _read_header(prefix)
+    return header and (header[0], _check_lengths(prefix, *header))
+
+
+def check_dictionary(directory: str | Path, symbols: Iterable[str]):
+    """Make sure that a dictionary is the one that the data-bin in ``directory`` was prepared with.
+
+    Args:
+        directory: of the data-bin; without a ``manifest.json`` there is nothing to compare with, and all passes.
+        symbols: of the dictionary, as ``dictionary_fingerprint`` takes them.
+
+    Raises:
+        UserError: the manifest names another dictionary, or cannot be read.
+    """
+    path = Path(directory, MANIFEST)
+    if path.exists() and Manifest.read(path).dictionary_sha256 != dictionary_fingerprint(symbols):
+        raise UserError(
+            f"{directory}: dict.txt is not the one that the data-bin was prepared with (see {MANIFEST}); "
+            f"put that one back, or {_REMEDY}"
+        )
+
+
+def check_token_range(prefix: str | Path, symbols: int):
+    """Make sure that a dictionary knows the tokens of a data-bin, as far as its first 2**28 tokens tell.
+
+    For data-bins whose manifest does not vouch for the dictionary.
+
+    Args:
+        prefix: of a data-bin that :func:`check_data_bin` has passed.
+        symbols: in the dictionary, ``<mask>`` not counted.
+
+    Raises:
+        UserError: a token is not in the dictionary.
+    """
+    header = _read_header(prefix)
+    if header is None or os.path.getsize(f"{prefix}.bin") == 0:
+        return
+    tokens = np.memmap(f"{prefix}.bin", dtype=header[1], mode="r")
+    highest = int(tokens[: 1 << 28].max())
+    if highest >= symbols:
+        raise UserError(
+            f"{prefix}.bin holds the token {highest}, but the last one of dict.txt is {symbols - 1}; "
+            f"put the dictionary back that it was prepared with, or {_REMEDY}"
+        )
+
+
+def _read_header(prefix: str | Path) -> tuple[int, np.dtype] | None:
+    """Number of lines and type of the tokens; None for another implementation's index."""
+    path = f"{prefix}.idx"
+    for file in (path, f"{prefix}.bin"):
+        if not os.path.isfile(file):
+            raise UserError(f"{file}: no such file; check the path to the data-bin, or {_REMEDY}")
+    with open(path, "rb") as file:
+        header = file.read(_HEADER.size)
+    if header.startswith(_OTHER_MAGICS):
+        return None
+    if not header.startswith(_MAGIC):
+        raise UserError(f"{path}: not an index of a fairseq data-bin; {_REMEDY}")
+    if len(header) < _HEADER.size:
+        raise UserError(f"{path}: cut short; {_REMEDY}")
+    _, version, code, lines = _HEADER.unpack(header)
+    if version != _VERSION or code not in _TOKEN_TYPES:
+        raise UserError(f"{path}: index version {version} with token type {code} is unknown; {_REMEDY}")
+    if lines == 0:
+        raise UserError(f"{path}: the data-bin holds no lines; {_REMEDY} from text that is not empty")
+    return lines, np.dtype(_TOKEN_TYPES[code])
+
+
+def _check_lengths(prefix: str | Path, lines: int, kind: np.dtype) -> int:
+    """The number of tokens, once both files have the length that the index promises."""
+    expected = _HEADER.size + lines * (4 + 8)
+    _check_length(f"{prefix}.idx", expected)
+    sizes = np.memmap(f"{prefix}.idx", dtype="<i4", mode="r", offset=_HEADER.size, shape=(lines,))
+    offsets = np.memmap(f"{prefix}.idx", dtype="<i8", mode="r", offset=_HEADER.size + 4 * lines, shape=(lines,))
+    end = 0
+    for start in range(0, lines, _BLOCK):
+        block = sizes[start : start + _BLOCK]
+        ends = end + np.cumsum(block, dtype=np.int64) * kind.itemsize
+        if block.min() < 0 or not np.array_equal(offsets[start : start + _BLOCK], np.append(end, ends[:-1])):
+            raise UserError(f"{prefix}.idx: sizes and places of the lines contradict each other; {_REMEDY}")
+        end = int(ends[-1])
+    _check_length(f"{prefix}.bin", end)
+    return end // kind.itemsize
+
+
+def _check_length(path: str, expected: int):
+    length = os.path.getsize(path)
+    if length != expected:
+        fault = "cut short" if length < expected else "longer than it should be"
+        raise UserError(f"{path}: {fault}, {length} bytes where the index says {expected}; {_REMEDY}")

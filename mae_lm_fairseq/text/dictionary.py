@@ -1,0 +1,47 @@
+"""fairseq's ``dict.txt``, read and written without fairseq: ids are places in a tuple of symbols."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mae_lm_fairseq.text.tokenizer import MASK, SPECIALS
+from mae_lm_fairseq.utils.errors import UserError
+
+
+def read_symbols(path: str | Path) -> tuple[str, ...]:
+    """The whole dictionary in the order of ids: ``<s> <pad> </s> <unk>``, the lines of the file, ``<mask>``.
+
+    Raises:
+        UserError: the file cannot be read, a line is not "symbol count", or a symbol comes twice.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not a dictionary of fairseq: it is not UTF-8") from None
+    symbols = list(SPECIALS)
+    for number, line in enumerate(lines, 1):
+        symbol, _, count = line.rpartition(" ")
+        if not symbol or not count.isdecimal():
+            raise UserError(f"{path} is not a dictionary of fairseq: line {number} is not a symbol and its count")
+        symbols.append(symbol)
+    symbols.append(MASK)
+    if len(set(symbols)) < len(symbols):
+        twice = next(symbol for place, symbol in enumerate(symbols) if symbol in symbols[:place])
+        raise UserError(f"{path}: {twice} comes twice ({' '.join(SPECIALS)} and {MASK} are there without a line)")
+    return tuple(symbols)
+
+
+def write_symbols(symbols: Sequence[str], path: str | Path):
+    """Write a dictionary such as :func:`read_symbols` returns, with 1 for every count, which it does not know.
+
+    Raises:
+        UserError: the special symbols are not where fairseq has them, or ``dict.txt`` cannot hold a symbol.
+    """
+    if (*symbols[: len(SPECIALS)], symbols[-1]) != (*SPECIALS, MASK):
+        raise UserError(f"{path}: a dictionary of fairseq begins with {' '.join(SPECIALS)} and ends with {MASK}")
+    inside = symbols[len(SPECIALS) : -1]
+    for symbol in inside:
+        if not symbol or any(character in symbol for character in " \r\n"):
+            raise UserError(f"{path}: dict.txt cannot hold the symbol {symbol!r}")
+    Path(path).write_text("".join(f"{symbol} 1\n" for symbol in inside), encoding="utf-8", newline="\n")

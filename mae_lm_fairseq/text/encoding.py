@@ -1,0 +1,176 @@
+"""Text files through a tokenizer into a data-bin, with several processes and bounded memory.
+
+The caller's process reads and writes, workers encode. Chunks are written in the order in which they were read, so
+the number of workers does not show in the result.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from mae_lm_fairseq.text.data_bin import DataBinWriter
+from mae_lm_fairseq.text.text_files import Chunk, read_chunks, split_lines
+from mae_lm_fairseq.text.tokenizer import EOS, UNK, Tokenizer
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.workers import WorkerPool
+
+# Chunks handed out per worker: enough that none waits, few enough that memory stays small.
+_AHEAD = 3
+
+
+@dataclass(frozen=True)
+class EncodedBlock:
+    """What a worker made of a chunk.
+
+    Attributes:
+        tokens: int32[sum of sizes].
+        sizes: int32[lines], each with its ``</s>``.
+        unknown: the characters that became ``<unk>``.
+    """
+
+    tokens: np.ndarray
+    sizes: np.ndarray
+    unknown: Counter[str]
+
+
+# A blank line: what separates documents.
+_SEPARATOR = EncodedBlock(np.array([EOS], dtype=np.int32), np.ones(1, dtype=np.int32), Counter())
+
+
+@dataclass
+class Tally:
+    """The books of one split while it is written.
+
+    Attributes:
+        counts: int64[symbols], how often each symbol of fairseq's dictionary occurs.
+        lines: read from the files, and put between them.
+        tokens: that came out of the tokenizer, ``</s>`` included.
+        documents: runs of lines with text that have begun.
+        in_document: whether the last line had text.
+        unknown: the characters that became ``<unk>``.
+    """
+
+    counts: np.ndarray
+    lines: int = 0
+    tokens: int = 0
+    documents: int = 0
+    in_document: bool = False
+    unknown: Counter[str] = field(default_factory=Counter)
+
+    def add(self, block: EncodedBlock, lines: int):
+        """Count a block that was made from so many lines."""
+        has_text = block.sizes > 1
+        self.documents += int((has_text & ~np.concatenate(([self.in_document], has_text[:-1]))).sum())
+        self.in_document = bool(has_text[-1])
+        self.lines += lines
+        self.tokens += int(block.sizes.sum())
+        self.counts += np.bincount(block.tokens, minlength=len(self.counts))
+        self.unknown.update(block.unknown)
+
+
+class EncodingPool:
+    """Processes that have loaded a tokenizer. A context manager.
+
+    Args:
+        model: the sentencepiece model, which the caller has found to be in order.
+        workers: how many processes.
+    """
+
+    def __init__(self, model: Path, workers: int):
+        self._ahead = _AHEAD * workers
+        self._pool = WorkerPool(workers, _load_tokenizer, (model,))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._pool.__exit__(*error)
+
+    def encode(self, chunks: Iterable[Chunk]) -> Iterator[tuple[Chunk, EncodedBlock]]:
+        """The chunks, each with its encoding, in order; a bounded number of them is in memory.
+
+        Raises:
+            UserError: a line is not UTF-8, or a worker died.
+        """
+        pending = deque()
+        for chunk in chunks:
+            pending.append((chunk, self._submit(chunk)))
+            if len(pending) > self._ahead:
+                yield _wait(*pending.popleft())
+        while pending:
+            yield _wait(*pending.popleft())
+
+    def _submit(self, chunk: Chunk) -> Future:
+        try:
+            return self._pool.submit(_encode, chunk.data)
+        except BrokenProcessPool:
+            raise _worker_died() from None
+
+
+def _worker_died() -> UserError:
+    return UserError("a worker process died, perhaps for want of memory; try fewer --workers")
+
+
+def _wait(chunk: Chunk, future: Future) -> tuple[Chunk, EncodedBlock]:
+    try:
+        return chunk, future.result()
+    except UnicodeDecodeError as error:
+        raise chunk.not_utf8(error) from None
+    except BrokenProcessPool:
+        raise _worker_died() from None
+
+
+def encode_files(
+    files: list[Path],
+    symbols: int,
+    pool: EncodingPool,
+    writer: DataBinWriter,
+    progress: Callable[[int], object],
+) -> Tally:
+    """Write all lines of the files; a blank line becomes a lone ``</s>``, and one stands between any two files.
+
+    Args:
+        files: text files.
+        symbols: in fairseq's dictionary, ``<mask>`` not counted.
+        pool: encodes the lines.
+        writer: takes them, in order.
+        progress: told, again and again, how many more bytes of the files on disk are done.
+
+    Raises:
+        UserError: a file cannot be read or is not UTF-8, or a worker died.
+    """
+    tally = Tally(np.zeros(symbols, dtype=np.int64))
+    done = 0
+    for chunk, block in pool.encode(chunk for path in files for chunk in read_chunks(path)):
+        if chunk.first_line == 1:
+            done = 0
+            if tally.in_document:
+                writer.write(_SEPARATOR.tokens, _SEPARATOR.sizes)
+                tally.add(_SEPARATOR, 1)
+        if len(block.sizes):
+            writer.write(block.tokens, block.sizes)
+            tally.add(block, chunk.line_count())
+        progress(chunk.position - done)
+        done = chunk.position
+    return tally
+
+
+_tokenizer: Tokenizer
+
+
+def _load_tokenizer(model: Path):
+    global _tokenizer
+    _tokenizer = Tokenizer(model)
+
+
+def _encode(data: bytes) -> EncodedBlock:
+    lines = split_lines(data)
+    tokens, sizes = _tokenizer.encode_block(lines)
+    line_of_token = np.repeat(np.arange(len(sizes)), sizes)
+    with_unknown = np.unique(line_of_token[tokens == UNK])
+    return EncodedBlock(tokens, sizes, _tokenizer.unknown_characters([lines[line] for line in with_unknown]))

@@ -1,0 +1,109 @@
+"""Masked samples and their layout.
+
+Which tokens are masked is drawn by fairseq's ``MaskTokensDataset``, as for RoBERTa, from seed, epoch and sample; there,
+``<s>`` and ``</s>`` are tokens like any other.
+"""
+
+import numpy as np
+import torch
+from fairseq.data import BaseWrapperDataset, Dictionary, FairseqDataset, MaskTokensDataset
+
+from mae_lm_fairseq.core.packing import batch_layout
+from mae_lm_fairseq.text.tokenizer import WORD_START
+from mae_lm_fairseq.utils.errors import UserError
+
+
+def masked_pair(dataset: FairseqDataset, dictionary: Dictionary, **masking) -> tuple[FairseqDataset, FairseqDataset]:
+    """The corrupted inputs and their targets (``<pad>`` where nothing is predicted).
+
+    ``MaskTokensDataset.apply_mask`` is not used: the cache that it puts around both does not know the epoch, so
+    that small data sets keep the masks of the epoch before.
+
+    Args:
+        dataset: of 1-D token tensors.
+        masking: further arguments of fairseq's ``MaskTokensDataset``.
+    """
+    source, target = (
+        MaskTokensDataset(dataset, dictionary, pad_idx=dictionary.pad(), return_masked_tokens=wanted, **masking)
+        for wanted in (False, True)
+    )
+    return source, target
+
+
+def word_starts(dictionary: Dictionary) -> torch.ByteTensor:
+    """[vocabulary] 1 where a piece starts a word, read from sentencepiece's U+2581; special tokens do too.
+
+    Raises:
+        UserError: no piece is marked, so the dictionary is not sentencepiece's.
+    """
+    pieces = dictionary.symbols
+    if not any(piece.startswith(WORD_START) for piece in pieces):
+        raise UserError(
+            "--mask-whole-words: no piece of dict.txt starts with U+2581, so words cannot be told; "
+            "use a sentencepiece dictionary, or leave the option out"
+        )
+    special = {dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.unk(), dictionary.index("<mask>")}
+    starts = [piece.startswith(WORD_START) or place in special for place, piece in enumerate(pieces)]
+    return torch.tensor(starts, dtype=torch.uint8)
+
+
+class EarlyMasksDataset(BaseWrapperDataset):
+    """Marks a share of the ``<mask>``s of every batch in its ``net_input.early_masks``, [B, T] bool.
+
+    Those are for the encoder to see, an ablation of MAE-LM's paper (figure 4). They are drawn from seed, epoch and
+    sample, so that they do not depend on the batch, nor on the number of data workers.
+
+    Args:
+        dataset: gives batches with ``id`` [B] and ``net_input.src_tokens`` [B, T].
+        mask: id of ``<mask>``.
+        share: of a sample's ``<mask>``s, in (0, 1]; what is left of a token is rounded at random.
+        seed: of the draw.
+    """
+
+    def __init__(self, dataset: FairseqDataset, mask: int, share: float, seed: int):
+        super().__init__(dataset)
+        self.mask = mask
+        self.share = share
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int):
+        super().set_epoch(epoch)
+        self.epoch = epoch
+
+    def collater(self, samples: list) -> dict:
+        batch = self.dataset.collater(samples)
+        if batch:
+            is_mask = batch["net_input"]["src_tokens"].eq(self.mask)
+            batch["net_input"]["early_masks"] = early = torch.zeros_like(is_mask)
+            for row, sample in enumerate(batch["id"].tolist()):
+                early[row, self._draw(sample, is_mask[row].nonzero().squeeze(1))] = True
+        return batch
+
+    def _draw(self, sample: int, places: torch.Tensor) -> torch.Tensor:
+        # The 1 keeps this apart from what fairseq draws from the same three numbers.
+        generator = np.random.default_rng((1, self.seed, self.epoch, sample))
+        count = int(self.share * len(places) + generator.random())
+        return places[torch.from_numpy(generator.choice(len(places), count, replace=False))]
+
+
+class LayoutDataset(BaseWrapperDataset):
+    """Adds to every batch its ``layout`` (core/packing.py), computed once, on the CPU, in the data workers.
+
+    Args:
+        dataset: gives batches with ``net_input.src_tokens`` and ``target``, both [B, T] padded with ``pad``, and
+            perhaps ``net_input.early_masks``.
+        pad, mask: ids of ``<pad>`` and ``<mask>``.
+    """
+
+    def __init__(self, dataset: FairseqDataset, pad: int, mask: int):
+        super().__init__(dataset)
+        self.pad = pad
+        self.mask = mask
+
+    def collater(self, samples: list) -> dict:
+        batch = self.dataset.collater(samples)
+        if batch:
+            tokens, early = batch["net_input"]["src_tokens"], batch["net_input"].get("early_masks")
+            batch["layout"] = batch_layout(tokens, batch["target"].ne(self.pad), self.pad, self.mask, early)
+        return batch

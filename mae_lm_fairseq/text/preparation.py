@@ -1,0 +1,162 @@
+"""From raw text to a data-bin with its tokenizer, dictionary and manifest: the job behind prepare.py."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER, DataBinWriter, check_data_bin, dictionary_fingerprint
+from mae_lm_fairseq.text.encoding import EncodingPool, Tally, encode_files
+from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
+from mae_lm_fairseq.text.text_files import find_files, sample_lines
+from mae_lm_fairseq.text.tokenizer import UNK, Tokenizer, train_model
+from mae_lm_fairseq.utils.errors import UserError
+
+SAMPLE_BYTES = 50_000_000
+_UNFINISHED = "unfinished"
+# In the order in which they move to their place: what is last makes the data-bin whole.
+_PRODUCTS = (TOKENIZER, DICTIONARY, "train.bin", "valid.bin", "train.idx", "valid.idx", MANIFEST)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asks for.
+
+    Attributes:
+        train, valid: files and directories of text.
+        destdir: where the data-bin goes.
+        vocab_size: pieces of the model to train; may be left out where one is given.
+        sentencepiece_model: the model to use instead of training one.
+        character_coverage: see ``train_model``.
+        max_unk_rate: highest share of ``<unk>`` among the pieces of a split.
+        workers: processes that encode.
+    """
+
+    train: list[str]
+    valid: list[str]
+    destdir: str
+    vocab_size: int | None
+    sentencepiece_model: str | None
+    character_coverage: float
+    max_unk_rate: float
+    workers: int
+
+
+def prepare(options: Options) -> Manifest:
+    """Do it all, or leave nothing behind but the destination directory.
+
+    Raises:
+        UserError: the message says what is wrong.
+    """
+    _check(options)
+    # The short split goes first: a tokenizer that does not suit the text is found out within seconds.
+    files = {"valid": find_files(options.valid), "train": find_files(options.train)}
+    if common := {path.resolve() for path in files["train"]} & {path.resolve() for path in files["valid"]}:
+        raise UserError(f"{min(common)}: in --train and in --valid; a file can only be in one of them")
+    with _unfinished(Path(options.destdir)) as directory:
+        model = directory / TOKENIZER
+        model.write_bytes(_model(files["train"], options))
+        tokenizer = Tokenizer(model)
+        if options.vocab_size not in (None, tokenizer.model_size):
+            raise UserError(
+                f"{options.sentencepiece_model}: has {tokenizer.model_size} pieces, not --vocab-size "
+                f"{options.vocab_size}; leave --vocab-size out"
+            )
+        splits = _encode_splits(files, tokenizer, directory, options)
+        manifest = Manifest(
+            versions=current_versions(),
+            options=asdict(options),
+            tokenizer_sha256=tokenizer.fingerprint,
+            dictionary_sha256=dictionary_fingerprint(tokenizer.symbols),
+            splits=splits,
+        )
+        manifest.write(directory / MANIFEST)
+        for name in _PRODUCTS:
+            os.replace(directory / name, Path(options.destdir, name))
+    return manifest
+
+
+def _check(options: Options):
+    if options.vocab_size is None and options.sentencepiece_model is None:
+        raise UserError("--vocab-size is missing; without it only a given --sentencepiece-model can be used")
+    if options.workers < 1:
+        raise UserError(f"--workers {options.workers}: at least one process has to do the work")
+    if not 0 < options.character_coverage <= 1:
+        raise UserError(f"--character-coverage {options.character_coverage}: must be above 0 and at most 1")
+    if not 0 <= options.max_unk_rate <= 1:
+        raise UserError(f"--max-unk-rate {options.max_unk_rate}: is a share between 0 and 1")
+    given = options.sentencepiece_model
+    for path in (Path(options.destdir, name) for name in _PRODUCTS):
+        if path.exists() and not (given and Path(given).exists() and path.samefile(given)):
+            raise UserError(f"{path}: exists already; choose another --destdir, or remove what is there")
+
+
+@contextmanager
+def _unfinished(destdir: Path) -> Iterator[Path]:
+    """A directory for what is not yet whole; it and all that is still in it goes, however the block is left."""
+    destdir.mkdir(parents=True, exist_ok=True)
+    directory = destdir / _UNFINISHED
+    try:
+        directory.mkdir()
+    except FileExistsError:
+        raise UserError(
+            f"{directory}: exists; another run is at work there, or one was killed and the directory can be removed"
+        ) from None
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory)
+
+
+def _model(files: list[Path], options: Options) -> bytes:
+    """The content of the sentencepiece model: the given one's, or a new one's."""
+    if options.sentencepiece_model:
+        return Tokenizer(options.sentencepiece_model).path.read_bytes()
+    lines = sample_lines(files, SAMPLE_BYTES)
+    lines = tqdm(lines, desc="sample for sentencepiece, then training", unit=" lines", unit_scale=True, mininterval=1)
+    return train_model(lines, options.vocab_size, options.character_coverage)
+
+
+def _encode_splits(
+    files: dict[str, list[Path]], tokenizer: Tokenizer, directory: Path, options: Options
+) -> dict[str, SplitStatistics]:
+    """Write each split, and the dictionary with the counts of the training split."""
+    statistics, counts = {}, {}
+    with EncodingPool(tokenizer.path, options.workers) as pool:
+        for split, paths in files.items():
+            size = sum(path.stat().st_size for path in paths)
+            bar = tqdm(desc=split, total=size, unit="B", unit_scale=True, mininterval=1)
+            with bar, DataBinWriter(directory / split, len(tokenizer.symbols)) as writer:
+                tally = encode_files(paths, len(tokenizer.symbols), pool, writer, bar.update)
+            statistics[split] = _statistics(split, tally, directory)
+            _check_unknown(split, statistics[split], tally, options)
+            counts[split] = tally.counts
+    tokenizer.write_dictionary(directory / DICTIONARY, counts["train"])
+    return statistics
+
+
+def _statistics(split: str, tally: Tally, directory: Path) -> SplitStatistics:
+    """The books of a finished split, which have to agree with what stands on disk."""
+    if tally.documents == 0:
+        raise UserError(f"--{split}: there is no text in the files")
+    lines, tokens = check_data_bin(directory / split)
+    if (lines, tokens) != (tally.lines, tally.tokens):
+        raise UserError(
+            f"{split}: {tally.lines} lines and {tally.tokens} tokens went in, {lines} and {tokens} came out; "
+            "this is a fault of the program: please report it"
+        )
+    unk = int(tally.counts[UNK])
+    return SplitStatistics(tally.documents, lines, tally.tokens, tokens, unk, unk / (tokens - lines))
+
+
+def _check_unknown(split: str, statistics: SplitStatistics, tally: Tally, options: Options):
+    if statistics.unk_rate > options.max_unk_rate:
+        worst = ", ".join(f"{c!r} ({count})" for c, count in tally.unknown.most_common(10))
+        raise UserError(
+            f"--{split}: {statistics.unk_rate:.3%} of the tokens are <unk>, more than --max-unk-rate "
+            f"{options.max_unk_rate:.3%}; most frequent characters: {worst}"
+        )

@@ -1,0 +1,44 @@
+"""The tokenizer of a pretraining run, from its data-bin, for the data of other tasks."""
+
+from pathlib import Path
+
+from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER, dictionary_fingerprint
+from mae_lm_fairseq.text.dictionary import read_symbols
+from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
+from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.utils.errors import UserError
+
+
+def open_tokenizer(data_bin: Path, checkpoint: str | Path | None = None, dictionary: str | None = None) -> Tokenizer:
+    """The tokenizer that a data-bin of ``preprocess/pretrain/prepare.py`` was made with.
+
+    Args:
+        data_bin: with sentencepiece.bpe.model, dict.txt and, unless it was made by hand, manifest.json.
+        checkpoint: what is to be fine-tuned, for the message.
+        dictionary: fingerprint of the dictionary that the checkpoint was trained with; None where it is not known.
+
+    Raises:
+        UserError: a file is missing, they do not belong together, or they are not the checkpoint's.
+    """
+    for name in (TOKENIZER, DICTIONARY):
+        if not (data_bin / name).is_file():
+            raise UserError(
+                f"--tokenizer {data_bin}: has no {name}; name the data-bin that the checkpoint was pretrained on"
+            )
+    tokenizer = Tokenizer(data_bin / TOKENIZER)
+    if list(read_symbols(data_bin / DICTIONARY)[:-1]) != tokenizer.symbols:
+        raise UserError(f"--tokenizer {data_bin}: {DICTIONARY} does not belong to {TOKENIZER}; put the right one back")
+    fingerprint = dictionary_fingerprint(tokenizer.symbols)
+    if (data_bin / MANIFEST).exists():
+        manifest = Manifest.read(data_bin / MANIFEST)
+        if (manifest.tokenizer_sha256, manifest.dictionary_sha256) != (tokenizer.fingerprint, fingerprint):
+            raise UserError(
+                f"--tokenizer {data_bin}: {TOKENIZER} is not the one that the data-bin was prepared with (see "
+                f"{MANIFEST}); put that one back"
+            )
+    if dictionary not in (None, fingerprint):
+        raise UserError(
+            f"--tokenizer {data_bin}: not the tokenizer of {checkpoint}, which was trained with another dictionary; "
+            "name the data-bin that it was pretrained on"
+        )
+    return tokenizer

@@ -1,0 +1,56 @@
+"""Files and directories that appear whole or not at all."""
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mae_lm_fairseq.utils.errors import UserError
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file of UTF-8; a reader sees the old one or all of the new one."""
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        # Lines end as the text has them, as in the CSV of Python's own writer.
+        temporary.write_text(text, encoding="utf-8", newline="")
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # it may not be there, and what went wrong is what is of interest
+            temporary.unlink()
+        raise
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write data as JSON."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+@contextlib.contextmanager
+def new_directory(out: Path) -> Iterator[Path]:
+    """A directory that gets its name ``out`` when the ``with`` block ends, and vanishes if it fails.
+
+    Raises:
+        UserError: there is something at ``out`` already, or the directory or what is in it cannot be written.
+    """
+    if out.exists():
+        raise UserError(f"{out} exists already; choose another directory, or take it away first")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    except OSError as error:
+        raise UserError(f"{out} cannot be made: {error.filename}: {error.strerror}") from None
+    try:
+        yield temporary
+        # mkdtemp lets nobody else in, and safetensors nobody else read.
+        for path in (temporary, *temporary.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        os.rename(temporary, out)
+    except OSError as error:
+        raise UserError(f"{out}: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,253 @@
+"""One runner for every experiment: a table of commands, each of which ends in one result file.
+
+A run whose result file is there is not run again; one that was interrupted starts again and resumes from whatever its
+command keeps (``fairseq-train``: ``checkpoint_last.pt``). Results are written by the runner, at once and whole.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.progress import progress_bar
+from mae_lm_fairseq.utils.training_log import last_update
+
+POLL_SECONDS = 0.5
+PATIENCE_SECONDS = 10
+"""How long a process may take to end after SIGTERM, before it is killed."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One command and what it leaves.
+
+    Args:
+        name: what the progress display and messages call it.
+        command: the program and its arguments.
+        result: the JSON file that says the run is done; its log lies beside it, with the suffix ``.log``.
+        read_result: reads what the finished run left into a dictionary for the result file.
+        share_done: how much of the run is done, in [0, 1], while it is going on.
+    """
+
+    name: str
+    command: Sequence[str]
+    result: Path
+    read_result: Callable[["Run"], dict]
+    share_done: Callable[["Run"], float] = lambda run: 0.0
+
+    @property
+    def log(self) -> Path:
+        return self.result.with_suffix(".log")
+
+
+def updates_done(max_update: int) -> Callable[[Run], float]:
+    """``Run.share_done`` of ``fairseq-train --log-format json --max-update MAX_UPDATE``."""
+    return lambda run: min(1.0, last_update(run.log) / max_update)
+
+
+def run_all(runs: Sequence[Run], jobs: int = 1, threads: int = 1) -> list[dict]:
+    """Run everything that has no result yet, and return all results in the order of ``runs``.
+
+    Args:
+        runs: what to run.
+        jobs: how many runs at the same time.
+        threads: threads for each run, and for reading its result while others go on.
+
+    Raises:
+        UserError: a run failed, the program was interrupted, or a result file comes from another command. What is
+            still going on is ended first.
+    """
+    waiting = [run for run in runs if not _is_done(run)]
+    if not waiting:
+        return [read_result(run) for run in runs]
+    processes: list[_Process] = []
+    with signals_as_errors(), _ending(processes), _Display(runs) as display:
+        while waiting or processes:
+            while waiting and len(processes) < jobs:
+                processes.append(_Process(waiting.pop(0), threads))
+            time.sleep(POLL_SECONDS)
+            display.show([process.run for process in processes])
+            for process in [process for process in processes if process.handle.poll() is not None]:
+                processes.remove(process)
+                process.finish()
+    return [read_result(run) for run in runs]
+
+
+def read_result(run: Run) -> dict | None:
+    """What the run's result file holds, or ``None`` while there is no whole one."""
+    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+        return json.loads(run.result.read_text(encoding="utf-8"))["result"]
+    return None
+
+
+def claim(out: Path, options: dict[str, Any]):
+    """Reserve a directory for these options, or refuse one that other options have used.
+
+    Raises:
+        UserError: which of them differ, or the directory cannot be written.
+    """
+    path = out / "options.json"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else options
+        if not isinstance(before, dict):
+            raise ValueError
+        differing = sorted(key for key in options.keys() | before.keys() if options.get(key) != before.get(key))
+        if differing:
+            raise UserError(f"{out} holds results of another {', '.join(differing)} ({path}); choose another --out")
+        write_json(path, options)
+    except ValueError:
+        raise UserError(f"{path} is damaged; remove it if {out} holds results of these options") from None
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot write there: {error.strerror}") from None
+
+
+def _is_done(run: Run) -> bool:
+    if read_result(run) is None:
+        return False
+    if json.loads(run.result.read_text(encoding="utf-8"))["command"] != list(run.command):
+        raise UserError(
+            f"{run.result} is the result of another command; remove {run.result.parent}, with its checkpoints, or "
+            "choose another directory"
+        )
+    print(f"{run.name}: done before, reusing {run.result}")
+    return True
+
+
+@dataclass
+class _Process:
+    """A run that is going on."""
+
+    run: Run
+    threads: int
+    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self):
+        self.run.result.parent.mkdir(parents=True, exist_ok=True)
+        self.run.result.unlink(missing_ok=True)
+        limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(self.threads))
+        with open(self.run.log, "ab") as log:
+            _wait_for_orphan(self.run, log)
+            # A session of its own: Ctrl-C reaches the runner only, which then ends the run and all that it started.
+            self.handle = subprocess.Popen(
+                self.run.command, stdout=log, stderr=log, env=os.environ | limits, start_new_session=True
+            )
+
+    def finish(self) -> None:
+        """Write the result file of a process that ended well; tell of one that did not."""
+        run = self.run
+        if self.handle.returncode != 0:
+            raise UserError(f"{run.name} failed (exit code {self.handle.returncode}), {run.log} ends: {_end(run.log)}")
+        content = {"name": run.name, "command": list(run.command), "seconds": round(time.monotonic() - self.started, 1)}
+        with _limited(self.threads):
+            result = run.read_result(run)
+        write_json(run.result, content | {"result": result})
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.handle.pid, number)
+
+
+@contextlib.contextmanager
+def _limited(threads: int) -> Iterator[None]:
+    """Let torch use so many threads: where there is a run for every core, more of them wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _ending(processes: list[_Process]) -> Iterator[None]:
+    """End, with all that they started, the processes that are still in the list when the block is left."""
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.signal(signal.SIGTERM)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        for process in processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.handle.wait(max(0.0, deadline - time.monotonic()))
+            process.signal(signal.SIGKILL)
+            process.handle.wait()
+
+
+@contextlib.contextmanager
+def signals_as_errors() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM leave the block by an exception, once: the cleaning up after it is not disturbed."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def interrupt(number, frame):
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise UserError(f"interrupted by {signal.Signals(number).name}; the same command goes on from here")
+
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Display:
+    """One bar over all runs, with the share that each running one has done and an estimate of the time left."""
+
+    def __init__(self, runs: Sequence[Run]):
+        self.runs = runs
+        self.done = self._done()
+        form = "{percentage:3.0f}%|{bar:25}| {elapsed}, {remaining} left{postfix}"
+        # No smoothing: runs of one table differ in speed, and the average is the better guess.
+        self.bar = progress_bar(total=len(runs), initial=self.done, bar_format=form, smoothing=0)
+
+    def __enter__(self) -> "_Display":
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.show([])
+        self.bar.close()
+
+    def show(self, running: list[Run]) -> None:
+        shares = [f"{run.name} {run.share_done(run):.0%}" for run in running]
+        self.bar.set_postfix_str(", ".join(shares), refresh=False)
+        done = self._done()
+        self.bar.update(done - self.done)
+        self.done = done
+
+    def _done(self) -> float:
+        return sum(1.0 if run.result.exists() else run.share_done(run) for run in self.runs)
+
+
+def _wait_for_orphan(run: Run, log: BinaryIO) -> None:
+    """Wait for a process of this run that outlived its killed runner: two would write to the same checkpoints.
+
+    Every process of a run holds a lock on the run's log, which ends with the last of them. Not every file system has
+    locks.
+    """
+    try:
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"{run.name}: still going on, started by a runner that was killed; waiting for its end", flush=True)
+        fcntl.flock(log, fcntl.LOCK_EX)
+    except OSError:
+        pass
+
+
+def _end(log: Path) -> str:
+    """The last line of a log that says anything."""
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "(nothing)")

@@ -1,0 +1,79 @@
+import pytest
+import torch
+
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.answering import set_up_answering, write_squad, write_tokenizer
+from tests.support.finetuning import save_pretrained
+from tests.support.training import batches, set_up
+
+
+@pytest.fixture(scope="module")
+def data_bin(tmp_path_factory):
+    return write_tokenizer(tmp_path_factory.mktemp("answering") / "data-bin")
+
+
+@pytest.fixture(scope="module")
+def squad(tmp_path_factory):
+    return write_squad(tmp_path_factory.mktemp("answering") / "squad.json", version_2=True)
+
+
+@pytest.mark.parametrize("arch", ["mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_cross_tiny"])
+def test_a_pretrained_encoder_is_taken_over_and_learns(data_bin, squad, tmp_path, arch):
+    saved = torch.load(save_pretrained(tmp_path / "pretrained.pt", data_bin, arch), weights_only=True)
+    _, task, model, criterion = set_up_answering(data_bin, squad, "--version-2", arch=arch)
+    model.check_checkpoint("pretrained.pt", saved)
+    model.load_state_dict(saved["model"])
+    own = model.state_dict()
+    heads = {name for name in own if name.startswith("classification_heads.span.")}
+    assert heads == {"classification_heads.span.qa_outputs.weight", "classification_heads.span.qa_outputs.bias"}
+    assert all(torch.equal(own[name], saved["model"][name]) for name in own.keys() - heads)
+    task.load_dataset("train")
+    criterion(model, batches(task)[0])[0].backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_ids_are_those_of_pretraining(data_bin, squad):
+    """Two ways to the dictionary: from the tokenizer here, from dict.txt there."""
+    _, pretraining, _, _ = set_up(data_bin)
+    _, task, _, _ = set_up_answering(data_bin, squad, "--version-2")
+    assert task.source_dictionary.symbols == pretraining.source_dictionary.symbols
+
+
+def test_an_epoch_has_every_window_once_whatever_the_number_of_workers(data_bin, squad):
+    epochs = []
+    for workers in (0, 1):
+        _, task, _, _ = set_up_answering(data_bin, squad, "--version-2", "--tokens-per-sample", 40)
+        task.load_dataset("train")
+        epochs.append(batches(task, workers=workers))
+    alone, helped = epochs
+    assert sorted(torch.cat([batch["id"] for batch in alone]).tolist()) == list(range(len(task.dataset("train"))))
+    for one, other in zip(alone, helped, strict=True):
+        assert torch.equal(one["net_input"]["src_tokens"], other["net_input"]["src_tokens"])
+        assert torch.equal(one["target"], other["target"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tokens-per-sample", 65], "--tokens-per-sample 65 is more than the model's --max-positions 64"),
+        (["--tokens-per-sample", 15], "--tokens-per-sample 15 must be at least 16"),
+        (["--doc-stride", 0], "--doc-stride 0 must be at least 1"),
+        (["--arch", "roberta_base"], "--task question_answering is for the architectures mae_lm_"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(data_bin, squad, arguments, message):
+    with pytest.raises(UserError, match=message):
+        set_up_answering(data_bin, squad, *arguments)
+
+
+def test_questions_without_an_answer_need_version_2(data_bin, squad):
+    _, task, _, _ = set_up_answering(data_bin, squad)
+    with pytest.raises(UserError, match="questions without one are for --version-2"):
+        task.load_dataset("train")
+    with pytest.raises(UserError, match="no split test, only train and valid"):
+        task.load_dataset("test")
+
+
+def test_a_missing_tokenizer_is_named(squad, tmp_path):
+    with pytest.raises(UserError, match=r"has no sentencepiece\.bpe\.model"):
+        set_up_answering(tmp_path, squad)

@@ -1,0 +1,72 @@
+"""What a user reads when the numbers are no longer finite; that checkpoints stay: tests/fault_injection."""
+
+from types import SimpleNamespace
+
+import pytest
+from fairseq.trainer import Trainer
+
+from mae_lm_fairseq.fairseq_patches import divergence
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.training import parse
+
+OVERFLOW = "Minimum loss scale reached (0.0001). Your loss is probably exploding. Try lowering the learning rate, ..."
+WORKERS = (
+    "Fatal error: gradients are inconsistent between workers. Try --ddp-backend=legacy_ddp. Or are you mixing up "
+    "different generation of GPUs in training?\n{line}\ngrad_norm across the workers:\nrank   0 = 0.5\n"
+    "rank   1 = {norm}\n"
+)
+
+
+@pytest.fixture
+def told():
+    """``told(end)`` is the line for an update that ends so: an exception, or a dictionary of what is logged."""
+    cfg = parse("data-bin", "--task", "masked_lm", "--arch", "roberta", "--lr", "5e-4", "--batch-size", "16")
+    trainer = SimpleNamespace(
+        cfg=cfg, data_parallel_world_size=4, get_num_updates=lambda: 120, get_lr=lambda: 5e-4, spec=Trainer
+    )
+
+    def step(trainer, samples):
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+    def told(ending):
+        nonlocal end
+        end = ending
+        with pytest.raises(UserError) as caught:
+            divergence._train_step(step, trainer, [None, None])
+        message = str(caught.value)
+        assert len(message.splitlines()) == 1
+        assert message.startswith("update 121: ")
+        return message
+
+    end = None
+    told.passes = lambda logged: divergence._train_step(lambda *_: logged, trainer, [None])
+    return told
+
+
+@pytest.mark.parametrize("end", [FloatingPointError("gradients are Nan/Inf"), {"loss": float("nan")}])
+def test_it_says_what_ran_and_what_to_change(told, end):
+    message = told(end)
+    assert "the loss or a gradient is not finite" in message
+    assert "lr 0.0005, 4 x 2 x 16 sequences" in message
+    for option in ("--lr", "--warmup-updates", "--update-freq", "--clip-norm"):
+        assert option in message
+
+
+def test_float16(told):
+    assert "use --bf16" in told(FloatingPointError(OVERFLOW))
+
+
+def test_several_processes(told):
+    """fairseq takes numbers that are not finite for processes that contradict each other."""
+    line = "-" * 80
+    assert "is not finite" in told(FloatingPointError(WORKERS.format(norm="nan", line=line)))
+    assert told(FloatingPointError(WORKERS.format(norm="0.7", line=line))).startswith(
+        "update 121: gradients are inconsistent between workers"
+    )
+
+
+@pytest.mark.parametrize("logged", [{"loss": 4.5}, {}, None])
+def test_finite_numbers_pass(told, logged):
+    assert told.passes(logged) is logged

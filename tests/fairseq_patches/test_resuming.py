@@ -1,0 +1,171 @@
+"""Which checkpoint a run goes on from."""
+
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+
+from mae_lm_fairseq.fairseq_patches.resuming import _load_with_position, convert_position, restore_last, saved_updates
+from mae_lm_fairseq.utils.errors import RefusedFile, UserError
+
+
+def save(path: Path, updates: int, time: int):
+    """A checkpoint of so many updates that was written at that time."""
+    history = [{"num_updates": updates, "lr_scheduler_state": {}, "optimizer_name": "Adam"}]
+    state = {"model": {"weight": torch.full((5000,), float(updates))}, "args": None, "cfg": None}
+    torch.save({**state, "optimizer_history": history, "extra_state": {"train_iterator": {}}}, path)
+    os.utime(path, ns=(time, time))
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A directory as fairseq leaves it after update 30."""
+    for name, updates, time in (("1_10", 10, 1), ("2_20", 20, 2), ("2", 25, 3), ("2_30", 30, 4), ("last", 30, 5)):
+        save(tmp_path / f"checkpoint{'_' if name != '2' else ''}{name}.pt", updates, time)
+    save(tmp_path / "crash.pt", 99, 9)
+    save(tmp_path / "checkpoint_mine.pt", 98, 9)
+    return tmp_path
+
+
+def cut(path: Path):
+    time = path.stat().st_mtime_ns
+    path.write_bytes(path.read_bytes()[:-100])
+    os.utime(path, ns=(time, time))
+
+
+def flip(path: Path):
+    """One bit of a weight, which torch reads as another weight."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_whole_and_newest_stays(run, caplog):
+    before = (run / "checkpoint_last.pt").read_bytes()
+    restore_last(run)
+    assert (run / "checkpoint_last.pt").read_bytes() == before
+    assert not caplog.records
+
+
+def test_nothing_to_go_on_from(tmp_path):
+    restore_last(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("damage", [cut, flip])
+def test_the_newest_whole_one_takes_the_place_of_a_damaged_one(run, caplog, damage):
+    damage(run / "checkpoint_last.pt")
+    damage(run / "checkpoint_2_30.pt")
+    restore_last(run)
+    assert saved_updates(run / "checkpoint_last.pt") == 25
+    assert len(caplog.records) == 1
+    message = caplog.records[0].getMessage()
+    assert "checkpoint_last.pt is damaged" in message
+    assert "going on from checkpoint2.pt, update 25" in message
+    assert {path.name for path in run.glob("checkpoint_?.*")} == set()  # nothing half-made
+
+
+def test_a_kill_before_the_copy(run, caplog):
+    save(run / "checkpoint_3_40.pt", 40, 6)
+    restore_last(run)
+    assert saved_updates(run / "checkpoint_last.pt") == 40
+    assert "is not the newest" in caplog.text
+
+
+def test_a_kill_before_the_first_copy(run):
+    (run / "checkpoint_last.pt").unlink()
+    restore_last(run)
+    assert saved_updates(run / "checkpoint_last.pt") == 30
+
+
+def test_going_back_on_purpose_is_respected(run, caplog):
+    """An older checkpoint, copied to checkpoint_last.pt after the others were written."""
+    shutil.copyfile(run / "checkpoint_1_10.pt", run / "checkpoint_last.pt")
+    restore_last(run)
+    assert saved_updates(run / "checkpoint_last.pt") == 10
+    assert not caplog.records
+
+
+def test_later_copies_of_earlier_checkpoints_are_not_newer(run):
+    save(run / "checkpoint_best.pt", 20, 7)
+    restore_last(run)
+    assert saved_updates(run / "checkpoint_last.pt") == 30
+
+
+def test_names_with_a_suffix_are_another_run(run):
+    save(run / "checkpoint_last_b.pt", 3, 5)
+    save(run / "checkpoint_1_5_b.pt", 5, 6)
+    cut(run / "checkpoint_last_b.pt")
+    restore_last(run, "_b")
+    assert [saved_updates(run / f"checkpoint_last{suffix}.pt") for suffix in ("", "_b")] == [30, 5]
+
+
+def test_none_is_whole(run):
+    for path in run.glob("checkpoint*.pt"):
+        if path.name != "checkpoint_mine.pt":
+            cut(path)
+    with pytest.raises(UserError, match="no other checkpoint there is whole; name one with --restore-file") as caught:
+        restore_last(run)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_malicious_one_is_refused_and_not_replaced(run):
+    class Malicious:
+        def __reduce__(self):
+            return os.mkdir, (str(run / "it-ran"),)
+
+    torch.save({"model": {}, "cfg": Malicious(), "args": None}, run / "checkpoint_last.pt")
+    with pytest.raises(RefusedFile):
+        restore_last(run)
+    assert not (run / "it-ran").exists()
+
+
+def test_changed_bytes_are_noticed_wherever_a_checkpoint_is_read(run):
+    path = run / "checkpoint_2_30.pt"
+    flip(path)
+    with pytest.raises(UserError, match="is not what was written"):
+        checkpoint_utils.load_checkpoint_to_cpu(str(path))
+    assert torch.load(path)["model"]["weight"].unique().numel() == 2  # torch itself takes it
+
+
+def test_a_file_in_the_older_format(run):
+    state = torch.load(run / "checkpoint_last.pt")
+    torch.save(state, run / "checkpoint_last.pt", _use_new_zipfile_serialization=False)
+    before = (run / "checkpoint_last.pt").read_bytes()
+    restore_last(run)
+    assert (run / "checkpoint_last.pt").read_bytes() == before
+    cut(run / "checkpoint_last.pt")
+    restore_last(run)
+    assert saved_updates(run / "checkpoint_last.pt") == 30
+
+
+@pytest.mark.parametrize(
+    ("before", "iterations", "now", "expected"),
+    [(1, 30, 2, 15), (2, 15, 1, 30), (3, 5, 2, 7), (2, 7, 2, 7), (4, 0, 2, 0)],
+)
+def test_the_position_in_the_epoch_fits_another_number_of_processes(before, iterations, now, expected):
+    state = {
+        "cfg": {"distributed_training": {"distributed_world_size": before}},
+        "extra_state": {"train_iterator": {"epoch": 2, "iterations_in_epoch": iterations}},
+    }
+    convert_position(state, now)
+    assert state["extra_state"]["train_iterator"] == {"epoch": 2, "iterations_in_epoch": expected}
+
+
+@pytest.mark.parametrize(
+    ("settings", "converts"),
+    [({}, True), ({"finetune_from_model": "a.pt"}, False), ({"reset_dataloader": True}, False)],
+)
+def test_where_an_epoch_begins_there_is_no_position_to_fit(settings, converts):
+    cfg = SimpleNamespace(
+        checkpoint=SimpleNamespace(**{"finetune_from_model": None, "reset_dataloader": False} | settings)
+    )
+    read = checkpoint_utils.load_checkpoint_to_cpu
+    replaced = _load_with_position(
+        lambda *_: checkpoint_utils.load_checkpoint_to_cpu is not read, SimpleNamespace(cfg=cfg), "a.pt"
+    )
+    assert replaced is converts

@@ -1,0 +1,70 @@
+"""``python -m tests.fault_injection.report``: write docs/robustness.md from what ``scripts/torture.py`` measured."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq.utils.markdown import markdown_table
+
+RESULTS = PACKAGE.parent / "scripts" / "results" / "torture.json"
+PLACE = PACKAGE.parent / "docs" / "robustness.md"
+
+HEAD = """\
+# What runs survive
+
+`scripts/torture.py {options}` tried this on {machine}. This file is written by
+`python -m tests.fault_injection.report` from `scripts/results/torture.json`, which that run left. Kills and damage
+strike at moments and places drawn from a seed; what is compared at the end are parameters, optimizer state, number of
+updates and position in the data. Not compared is the best validation loss that the learning rate scheduler has heard
+of: fairseq saves the checkpoint of an epoch's end before it tells the scheduler that epoch's loss, so that a run which
+goes on from there never hears it. Of fairseq's schedulers only `reduce_lr_on_plateau` reads it.
+"""
+
+
+@dataclass
+class Row:
+    """What became of one kind of fault.
+
+    Attributes:
+        fault: what was done.
+        survived_when: what has to be true afterwards.
+        tried: how often.
+        losses: for each time that something was lost, what.
+    """
+
+    fault: str
+    survived_when: str
+    tried: int = 0
+    losses: list[str] = field(default_factory=list)
+
+    def record(self, loss: str | None) -> None:
+        """One more try, and what was lost by it, if anything."""
+        self.tried += 1
+        if loss is not None:
+            self.losses.append(loss)
+
+
+def table(rows: Iterable[Row]) -> str:
+    """In Markdown."""
+    head = ["fault", "survived when", "tried", "survived", "lost"]
+    body = [[row.fault, row.survived_when, row.tried, row.tried - len(row.losses), len(row.losses)] for row in rows]
+    return markdown_table(head, [list(map(str, row)) for row in body]) + "\n"
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a file that ``scripts/torture.py`` has written."""
+    return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
+
+
+def document() -> str:
+    """The whole file."""
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    machine = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    options = " ".join([*(["--quick"] if results["quick"] else []), "--json FILE"])
+    return f"{HEAD.format(options=options, machine=machine)}\n{table(read(RESULTS))}"
+
+
+if __name__ == "__main__":
+    PLACE.write_text(document(), encoding="utf-8")

@@ -1,0 +1,139 @@
+"""Each fault of the table, a few times: what is proved at length by scripts/torture.py."""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import ROOT
+from tests.fault_injection import crashes, lives
+from tests.fault_injection.report import PLACE, RESULTS, Row, document, read, table
+from tests.fault_injection.workplace import Workplace
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    lives.prepare_to_fork()
+    return lives.make_data(tmp_path_factory.mktemp("torture") / "data")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, data):
+    return Workplace(tmp_path_factory.mktemp("torture") / "place", data)
+
+
+TRIED = [
+    (crashes.kills, 4),
+    (crashes.full_disk, 1),
+    (crashes.unwritable_directory, 2),
+    (crashes.damaged_checkpoints, 2),
+    (crashes.malicious_checkpoints, 2),
+    (crashes.divergence, 2),
+    pytest.param(crashes.killed_process, 2, marks=pytest.mark.slow),
+]
+"""Each fault, and how often."""
+
+
+def test_no_fault_is_left_out():
+    tried = {getattr(each, "values", each)[0] for each in TRIED}
+    assert tried == {fault for fault, *_ in crashes.FAULTS}
+
+
+@pytest.mark.parametrize(("fault", "times"), TRIED, ids=lambda value: getattr(value, "__name__", None))
+def test_nothing_is_lost(place, fault, times):
+    rows = list(fault(place, times))
+    assert [row.losses for row in rows] == [[]] * len(rows)
+    assert sum(row.tried for row in rows) >= times
+
+
+@pytest.mark.slow
+def test_the_whole_program(tmp_path):
+    done = subprocess.run([sys.executable, ROOT / "scripts/torture.py", "--quick", "--json", tmp_path / "table.json"])
+    assert done.returncode == 0
+    assert all(row.tried and not row.losses for row in read(tmp_path / "table.json"))
+
+
+def test_a_run_that_is_done_takes_no_more_updates(place):
+    """As when it was killed between its last checkpoint and its end."""
+    training = place.training()
+    assert training.finish(10) is None
+    last = training.directory / "checkpoint_last.pt"
+    before = last.read_bytes()
+    assert training.finish(10) is None
+    assert last.read_bytes() == before
+    assert training.finish(11) is None
+    assert training.saved_updates() == 11
+
+
+class TestTheTableCanFail:
+    """What would be lost is noticed."""
+
+    def test_another_end(self, place, monkeypatch):
+        """As if a run that goes on had other masks and dropout."""
+        other = place.training("--seed", "2")
+        assert other.finish(30) is None
+        usual = Workplace.undisturbed
+        monkeypatch.setattr(Workplace, "undisturbed", lambda place, end: other if end == 30 else usual(place, end))
+        (row,) = crashes.divergence(place, 1)
+        assert row.losses[0].startswith("model ")
+
+    def test_a_run_that_starts_anew(self, place, monkeypatch):
+        monkeypatch.setattr("mae_lm_fairseq.fairseq_patches.resuming.restore_last", lambda *_: None)
+        (row,) = crashes.damaged_checkpoints(place, 1)
+        assert "damaged" in row.losses[0]
+
+    def test_differences(self, tmp_path):
+        state = {
+            "model": {"weight": torch.zeros(3)},
+            "last_optimizer_state": {"state": {0: {"step": 1, "exp_avg": torch.zeros(3)}}, "param_groups": [{"lr": 1}]},
+            "optimizer_history": [{"num_updates": 4}],
+            "extra_state": {"train_iterator": {"epoch": 2}},
+        }
+        torch.save(state, tmp_path / "a.pt")
+        assert lives.difference(tmp_path / "a.pt", tmp_path / "a.pt") is None
+        for change in (
+            {"model": {"weight": torch.tensor([0, 0, 1e-38])}},
+            {"last_optimizer_state": {"state": {0: {"step": 1, "exp_avg": torch.ones(3)}}, "param_groups": []}},
+            {"optimizer_history": [{"num_updates": 5}]},
+            {"extra_state": {"train_iterator": {"epoch": 3}}},
+        ):
+            torch.save(state | change, tmp_path / "b.pt")
+            assert lives.difference(tmp_path / "a.pt", tmp_path / "b.pt"), change
+
+
+def test_the_table_is_made_from_the_file(tmp_path):
+    rows = [Row("kill", "it goes on", 3, ["the end differs"]), Row("flood", "dry", 2)]
+    text = json.dumps({"rows": [vars(row) for row in rows]})
+    (tmp_path / "table.json").write_text(text)
+    lines = table(read(tmp_path / "table.json")).splitlines()
+    assert lines[2:] == ["| kill | it goes on | 3 | 2 | 1 |", "| flood | dry | 2 | 2 | 0 |"]
+
+
+def test_the_published_table_is_up_to_date_and_without_losses():
+    assert PLACE.read_text(encoding="utf-8") == document()
+    assert all(row.tried and not row.losses for row in read(RESULTS))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="capabilities are Linux's")
+def test_permissions_hold_for_the_superuser(tmp_path):
+    directory = tmp_path / "closed"
+    directory.mkdir(mode=0o555)
+    process = multiprocessing.get_context("fork").Process(target=_write_into, args=[directory])
+    process.start()
+    process.join()
+    assert process.exitcode == 7
+
+
+def _write_into(directory: Path):
+    from tests.fault_injection.processes import obey_permissions
+
+    obey_permissions()
+    try:
+        (directory / "file").touch()
+    except PermissionError:
+        os._exit(7)

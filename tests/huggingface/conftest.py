@@ -1,0 +1,43 @@
+"""sentencepiece models that the tests of this directory share."""
+
+import random
+
+import pytest
+
+from tests.support.exports import train_sentencepiece
+
+ALPHABETS = ("abcdefghijklmnoprstuvwyz", "aeiouäöüßéèñçø", "αβγδεζηθικλμ", "абвгдежзиклм", "東京日本語中文字漢")
+PUNCTUATION = (".", ",", "?", "!", ";", ":", " –", "…", "'s")  # noqa: RUF001
+
+
+@pytest.fixture(scope="session")
+def lines() -> list[str]:
+    """Sentences of made-up words in several scripts, some with numbers, capitals, marks and signs."""
+    generator = random.Random(0)
+    words = [
+        "".join(generator.choices(alphabet, k=generator.randint(1, 8))) for alphabet in ALPHABETS for _ in range(60)
+    ]
+    return [_sentence(generator, words) for _ in range(600)]
+
+
+def _sentence(generator: random.Random, words: list[str]) -> str:
+    chosen = generator.choices(words, k=generator.randint(3, 25))
+    for _ in range(2):
+        place = generator.randrange(len(chosen))
+        chosen[place] = generator.choice(
+            [str(generator.randrange(3000)), chosen[place].capitalize(), f"({chosen[place]})", "“cafe\u0301”", "½"]
+        )
+    return " ".join(chosen) + generator.choice(PUNCTUATION)
+
+
+@pytest.fixture(scope="session", params=[("bpe", False), ("bpe", True), ("unigram", False), ("unigram", True)], ids=str)
+def any_model(request, lines) -> bytes:
+    """A model of each of the four kinds."""
+    kind, byte_fallback = request.param
+    return train_sentencepiece(lines[:300], kind, byte_fallback)
+
+
+@pytest.fixture(scope="session")
+def model(lines) -> bytes:
+    """A BPE model, as prepare.py trains it."""
+    return train_sentencepiece(lines[:300])

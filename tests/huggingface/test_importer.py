@@ -1,0 +1,309 @@
+"""Import of stock directories and of fairseq's RoBERTa."""
+
+import contextlib
+import json
+import pickle
+from argparse import Namespace
+
+import pytest
+import torch
+from fairseq.data import Dictionary
+from fairseq.models.roberta import RobertaModel, base_architecture
+from safetensors.torch import load_file, save_file
+
+from mae_lm_fairseq.core.config import MaskJoin
+from mae_lm_fairseq.huggingface.comparison import encoder_states
+from mae_lm_fairseq.huggingface.exporter import export_stock
+from mae_lm_fairseq.huggingface.importer import import_foreign
+from mae_lm_fairseq.pretrained.reading import build, build_heads
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.exports import ALL_PRESETS, WITH_BIAS, WITHOUT_BIAS, pretrained, stock
+
+BOTH_KINDS = pytest.mark.parametrize(("kind", "changes"), [("mpnet", WITH_BIAS), ("roberta", WITHOUT_BIAS)])
+CLOSE = {"rtol": 0, "atol": 1e-5}
+TOKENS = torch.tensor([[0, 5, 6, 7, 8, 2], [0, 9, 6, 2, 1, 1]])
+
+
+@BOTH_KINDS
+@ALL_PRESETS
+def test_out_and_in_again_is_bit_equal(preset, kind, changes, model, tmp_path):
+    original = pretrained(preset, changes, model)
+    export_stock(original, tmp_path / "out")
+    again = import_foreign(tmp_path / "out", preset)
+    assert again.symbols == original.symbols
+    assert again.sentencepiece == model
+    assert again.config.encoder == original.config.encoder
+    assert again.config.mask_join is original.config.mask_join
+    encoder = {name for name in original.weights if name.startswith("autoencoder.encoder.")}
+    kept = encoder | {name for name in original.weights if "lm_head" in name and preset == "mae_lm_roberta"}
+    assert {name for name in again.weights if name.startswith("autoencoder.encoder.")} == encoder
+    assert all(torch.equal(again.weights[name], original.weights[name]) for name in kept)
+
+
+@BOTH_KINDS
+def test_a_head_comes_back_bit_equal(kind, changes, model, tmp_path):
+    original = pretrained("mae_lm", changes, model, heads=["sentence_classification_head"])
+    export_stock(original, tmp_path / "out")
+    again = import_foreign(tmp_path / "out", "mae_lm")
+    assert again.weights.keys() == original.weights.keys()
+    assert all(torch.equal(again.weights[name], original.weights[name]) for name in original.weights)
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+@pytest.mark.parametrize("kind", ["mpnet", "roberta", "xlm-roberta"])
+def test_stock_models_compute_the_same_here(kind, pickled, tmp_path):
+    model = stock(tmp_path / "stock", kind, pickled=pickled)
+    with torch.no_grad():
+        if kind != "mpnet":  # a model trained by transformers has learned something there
+            model.roberta.embeddings.token_type_embeddings.weight[0] += 1
+            if not pickled:
+                model.save_pretrained(tmp_path / "stock")
+            else:
+                torch.save(model.state_dict(), tmp_path / "stock" / "pytorch_model.bin")
+    imported = import_foreign(tmp_path / "stock", "mae_lm_roberta")
+    network = build(imported)
+    tokens = TOKENS.clamp(max=11)
+    theirs = model(tokens, attention_mask=tokens.ne(1).long(), output_hidden_states=True)
+    ours = encoder_states(network, tokens, 1)
+    for their, our in zip(theirs.hidden_states, ours, strict=True):
+        torch.testing.assert_close(our[tokens.ne(1)], their[tokens.ne(1)], **CLOSE)
+    torch.testing.assert_close(network.lm_head(ours[-1])[tokens.ne(1)], theirs.logits[tokens.ne(1)], rtol=0, atol=1e-4)
+    assert imported.symbols[4:8] == ("a", "b", "Ġa", "Ġb")
+    assert imported.sentencepiece is None
+
+
+@pytest.mark.parametrize("kind", ["mpnet", "roberta"])
+def test_bare_models_and_poolers(kind, tmp_path):
+    model = stock(tmp_path / "stock", kind, "Model")
+    assert any("pooler" in name for name in load_file(tmp_path / "stock" / "model.safetensors"))
+    imported = import_foreign(tmp_path / "stock", "mae_lm")
+    states = encoder_states(build(imported), TOKENS, 1)[-1]
+    theirs = model(TOKENS, attention_mask=TOKENS.ne(1).long()).last_hidden_state
+    torch.testing.assert_close(states[TOKENS.ne(1)], theirs[TOKENS.ne(1)], **CLOSE)
+    assert imported.config.mask_join is MaskJoin.decoder
+    assert imported.config.decoder_layers == 4
+    again = import_foreign(tmp_path / "stock", "mae_lm")  # the same random decoder
+    assert all(torch.equal(again.weights[name], weight) for name, weight in imported.weights.items())
+    other = import_foreign(tmp_path / "stock", "mae_lm", seed=2)
+    assert not torch.equal(
+        other.weights["autoencoder.decoder.layers.0.fc1.weight"],
+        imported.weights["autoencoder.decoder.layers.0.fc1.weight"],
+    )
+
+
+def test_a_stock_classifier_computes_the_same_here(tmp_path):
+    model = stock(tmp_path / "stock", "roberta", "ForSequenceClassification")
+    imported = import_foreign(tmp_path / "stock", "mae_lm")
+    assert not any("decoder" in name or "lm_head" in name for name in imported.weights)
+    states = encoder_states(build(imported), TOKENS, 1)[-1]
+    ours = build_heads(imported)["sentence_classification_head"](states)
+    torch.testing.assert_close(ours, model(TOKENS, attention_mask=TOKENS.ne(1).long()).logits, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
+        ({"layer_norm_eps": 1e-12}, "layer_norm_eps is 1e-12"),
+        ({"is_decoder": True}, "is_decoder is True"),
+        ({"model_type": "bert"}, "only models of the types mpnet, roberta, xlm-roberta"),
+        ({"num_hidden_layers": 9_000}, "fewer weights"),
+        ({"num_hidden_layers": 10**9}, "--encoder-layers 1000000000 must be at most"),
+        ({"num_hidden_layers": 3}, r"roberta.encoder.layer.2.attention.output.LayerNorm.bias is missing \(16 such"),
+        ({"intermediate_size": 10**7}, "is of shape"),
+        ({"intermediate_size": 10**40}, "--encoder-ffn-embed-dim 1(0{40}) must be at most"),
+        ({"hidden_size": "16"}, "'hidden_size'"),
+        ({"hidden_size": 12}, "is of shape"),
+        ({"max_position_embeddings": 10**7}, "is of shape"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes, reason, tmp_path):
+    stock(tmp_path / "stock", "roberta")
+    path = tmp_path / "stock" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(UserError, match=reason):
+        import_foreign(tmp_path / "stock", "mae_lm")
+
+
+def test_weights_without_a_place_are_refused(tmp_path):
+    stock(tmp_path / "stock", "roberta")
+    path = tmp_path / "stock" / "model.safetensors"
+    save_file({**load_file(path), "roberta.adapter.weight": torch.zeros(2)}, path)
+    with pytest.raises(UserError, match=r"roberta.adapter.weight has no place in this package"):
+        import_foreign(tmp_path / "stock", "mae_lm")
+
+
+@pytest.mark.parametrize(
+    ("name", "weight"),
+    [
+        ("roberta.embeddings.token_type_embeddings.weight", torch.ones(1, 7)),
+        ("roberta.embeddings.token_type_embeddings.weight", torch.ones(0, 16)),
+        ("roberta.encoder.layer.0.attention.self.key.weight", torch.ones(16, 8)),
+        ("roberta.encoder.layer.0.attention.self.query.bias", torch.ones(())),
+    ],
+    ids=["segments of another width", "no segments", "keys of another width", "a number for queries"],
+)
+def test_weights_that_cannot_be_put_together_are_refused(name, weight, tmp_path):
+    stock(tmp_path / "stock", "roberta")
+    path = tmp_path / "stock" / "model.safetensors"
+    save_file({**load_file(path), name: weight}, path)
+    with pytest.raises(UserError, match="stock: its weights are of shapes that do not go together"):
+        import_foreign(tmp_path / "stock", "mae_lm")
+
+
+@pytest.mark.parametrize("weight", [torch.ones(2, 2).to_sparse(), torch.ones(2, device="meta"), torch.ones(2) * 1j, 5])
+def test_what_is_no_plain_weight_is_refused(weight, tmp_path):
+    stock(tmp_path / "stock", "roberta", pickled=True)
+    path = tmp_path / "stock" / "pytorch_model.bin"
+    torch.save({**torch.load(path), "other": weight}, path)
+    with pytest.raises(UserError, match=r"pytorch_model\.bin: other is not a weight"):
+        import_foreign(tmp_path / "stock", "mae_lm")
+
+
+def test_a_tokenizer_that_makes_transformers_panic_is_refused(model, tmp_path):
+    """What its part in Rust raises then is no ``Exception``."""
+    export_stock(pretrained("mae_lm", WITH_BIAS, model), tmp_path / "out")
+    path = tmp_path / "out" / "tokenizer.json"
+    content = json.loads(path.read_bytes())
+    normalizers = content["normalizer"]["normalizers"]
+    (precompiled,) = [step for step in normalizers if step["type"] == "Precompiled"]
+    precompiled["precompiled_charsmap"] = "^"
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="transformers cannot load it: "):
+        import_foreign(tmp_path / "out", "mae_lm")
+
+
+def test_files_outside_of_the_directory_are_not_read(tmp_path):
+    stock(tmp_path / "stock", "roberta")
+    stock(tmp_path / "other", "roberta")
+    for name in ("vocab.json", "tokenizer.json"):
+        for path in tmp_path.glob(f"other/{name}"):
+            path.write_text(path.read_text().replace('"a"', '"secret"'))
+    path = tmp_path / "stock" / "tokenizer_config.json"
+    files = {"vocab_file": "../other/vocab.json", "tokenizer_file": str(tmp_path / "other" / "tokenizer.json")}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **files}))
+    assert "secret" not in import_foreign(tmp_path / "stock", "mae_lm").symbols
+
+
+def test_output_weights_of_their_own_are_refused(tmp_path):
+    stock(tmp_path / "stock", "roberta")
+    path = tmp_path / "stock" / "model.safetensors"
+    save_file({**load_file(path), "lm_head.decoder.weight": torch.zeros(12, 16)}, path)
+    with pytest.raises(UserError, match=r"lm_head.decoder.weight is not"):
+        import_foreign(tmp_path / "stock", "mae_lm")
+
+
+class Malicious:
+    """Runs when it is unpickled."""
+
+    def __reduce__(self):
+        return exec, ("raise SystemExit('the code in the file ran')",)
+
+
+def test_a_pickle_that_would_run_code_is_refused(tmp_path):
+    stock(tmp_path / "stock", "roberta", pickled=True)
+    torch.save({"weight": torch.zeros(1), "evil": Malicious()}, tmp_path / "stock" / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"refused .*pytorch_model.bin: loading it could run code, it asks for .*exec"):
+        import_foreign(tmp_path / "stock", "mae_lm")
+    (tmp_path / "stock" / "pytorch_model.bin").write_bytes(pickle.dumps(Malicious()))
+    with pytest.raises(UserError, match=r"pytorch_model.bin"):
+        import_foreign(tmp_path / "stock", "mae_lm")
+    torch.save({"model": {}, "args": Malicious()}, tmp_path / "model.pt")
+    with pytest.raises(UserError, match=r"refused .*model.pt: loading it could run code"):
+        import_foreign(tmp_path / "model.pt", "mae_lm")
+
+
+def test_code_in_a_directory_is_not_run(tmp_path):
+    """transformers would ask on the terminal whether to run it."""
+    stock(tmp_path / "stock", "roberta")
+    evil = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": [None, "evil.Evil"]}}
+    for name, additions in (
+        ("tokenizer_config.json", evil),
+        ("config.json", {"auto_map": {"AutoConfig": "evil.Evil"}}),
+    ):
+        path = tmp_path / "stock" / name
+        path.write_text(json.dumps({**json.loads(path.read_text()), **additions}))
+    (tmp_path / "stock" / "evil.py").write_text(f"open({str(tmp_path / 'it ran')!r}, 'w')\nclass Evil: pass\n")
+    with contextlib.suppress(UserError):  # or the stock class in its place
+        import_foreign(tmp_path / "stock", "mae_lm")
+    assert not (tmp_path / "it ran").exists()
+
+
+def fairseq_roberta(directory, classes=0):
+    """A checkpoint of fairseq's RoBERTa of random weights, and the model."""
+    directory.mkdir()
+    dictionary = Dictionary()
+    for word in "abcdefg":
+        dictionary.add_symbol(word)
+    dictionary.save(str(directory / "dict.txt"))
+    dictionary.add_symbol("<mask>")
+    args = Namespace(
+        arch="roberta",
+        encoder_layers=2,
+        encoder_embed_dim=16,
+        encoder_ffn_embed_dim=32,
+        encoder_attention_heads=4,
+        max_positions=40,
+        tokens_per_sample=40,
+    )
+    base_architecture(args)
+    task = Namespace(source_dictionary=dictionary, dictionary=dictionary)
+    torch.manual_seed(0)
+    model = RobertaModel.build_model(args, task).eval()
+    if classes:
+        model.register_classification_head("mnli", num_classes=classes)
+        model.eval()
+    torch.save({"args": args, "cfg": None, "model": model.state_dict()}, directory / "model.pt")
+    return model
+
+
+def test_fairseq_roberta_computes_the_same_here(tmp_path):
+    model = fairseq_roberta(tmp_path / "roberta")
+    imported = import_foreign(tmp_path / "roberta" / "model.pt", "mae_lm_roberta")
+    network = build(imported)
+    ours = encoder_states(network, TOKENS, 1)
+    logits, extra = model(TOKENS, return_all_hiddens=True)
+    for their, our in zip(extra["inner_states"], ours, strict=True):
+        torch.testing.assert_close(our[TOKENS.ne(1)], their.transpose(0, 1)[TOKENS.ne(1)], **CLOSE)
+    torch.testing.assert_close(network.lm_head(ours[-1])[TOKENS.ne(1)], logits[TOKENS.ne(1)], **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"args": None, "cfg": 5}, "is not a checkpoint of fairseq's RoBERTa"),
+        ({"args": torch.ones(3)}, "is not a checkpoint of fairseq's RoBERTa"),
+        ({"model": {5: torch.ones(3)}}, "is not a dictionary of weights"),
+        ({"model": {"encoder.sentence_encoder.embed_positions.weight": torch.ones(())}}, "is not a checkpoint of"),
+        (
+            {"model": {"encoder.sentence_encoder.layers.0.self_attn.in_proj_bias": torch.ones(16)}},
+            r"in_proj_bias is of shape \[16\], which has not three equal parts",
+        ),
+    ],
+)
+def test_a_checkpoint_that_holds_something_else_is_refused(changes, message, tmp_path):
+    fairseq_roberta(tmp_path / "roberta")
+    path = tmp_path / "roberta" / "model.pt"
+    torch.save({**torch.load(path, weights_only=False), **changes}, path)  # our own
+    with pytest.raises(UserError, match=message):
+        import_foreign(path, "mae_lm")
+
+
+def test_fairseq_roberta_of_an_older_version_and_with_a_head(tmp_path):
+    model = fairseq_roberta(tmp_path / "roberta", classes=3)
+    path = tmp_path / "roberta" / "model.pt"
+    state = torch.load(path, weights_only=False)  # our own
+    older = {}
+    for name, weight in state["model"].items():
+        if name.endswith(("q_proj.weight", "q_proj.bias")):
+            parts = [state["model"][name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
+            older[name.replace("q_proj.", "in_proj_").replace("encoder.s", "decoder.s", 1)] = torch.cat(parts)
+        elif "k_proj" not in name and "v_proj" not in name:
+            name = name.replace("layernorm_embedding", "emb_layer_norm")
+            older["decoder." + name.removeprefix("encoder.") if name.startswith("encoder.") else name] = weight
+    torch.save({**state, "model": older}, path)
+    imported = import_foreign(path, "mae_lm")
+    assert not any("lm_head" in name for name in imported.weights)
+    states = encoder_states(build(imported), TOKENS, 1)[-1]
+    theirs, _ = model(TOKENS, features_only=True, classification_head_name="mnli")
+    torch.testing.assert_close(build_heads(imported)["mnli"](states), theirs, **CLOSE)

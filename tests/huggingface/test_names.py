@@ -1,0 +1,54 @@
+"""The table of names, against the classes that it speaks of."""
+
+import pytest
+import torch
+import transformers
+
+from mae_lm_fairseq.huggingface.names import (
+    CLASSIFICATION_HEAD,
+    LM_HEAD,
+    SPAN_HEAD,
+    encoder_parts,
+    names_of,
+    to_ours,
+    to_theirs,
+)
+from tests.support.exports import WITH_BIAS, WITHOUT_BIAS, pretrained
+
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 32,
+    "max_position_embeddings": 42,
+    "type_vocab_size": 1,
+    "num_labels": 3,
+}
+TIED = {"lm_head.decoder.weight", "lm_head.decoder.bias"}
+SEGMENTS = "roberta.embeddings.token_type_embeddings.weight"
+
+
+@pytest.mark.parametrize(
+    ("task", "part"),
+    [("ForMaskedLM", LM_HEAD), ("ForSequenceClassification", CLASSIFICATION_HEAD), ("ForQuestionAnswering", SPAN_HEAD)],
+)
+@pytest.mark.parametrize("kind", ["mpnet", "roberta"])
+def test_names_are_exactly_those_of_transformers(kind, task, part):
+    config = {"mpnet": transformers.MPNetConfig, "roberta": transformers.RobertaConfig}[kind](**SIZES)
+    name = {"mpnet": "MPNet", "roberta": "Roberta"}[kind] + task
+    expected = set(getattr(transformers, name)(config).state_dict()) - TIED - {SEGMENTS}
+    names = names_of([*encoder_parts(kind == "mpnet"), part], kind, 2, "any")
+    assert set(names.values()) == expected
+    assert len(names) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"), [("mpnet", WITH_BIAS), ("roberta", WITHOUT_BIAS), ("fairseq", WITHOUT_BIAS)]
+)
+def test_a_round_trip_is_bit_equal(kind, changes):
+    weights = pretrained("mae_lm_roberta", changes).weights
+    names = names_of([*encoder_parts(kind == "mpnet"), LM_HEAD], kind, 2)
+    back = to_ours(to_theirs(weights, names), names)
+    assert back.keys() == weights.keys() - {"autoencoder.lm_head.weight"}
+    assert all(torch.equal(back[name], weights[name]) for name in back)

@@ -1,0 +1,228 @@
+"""Export to stock classes of transformers: what users load computes the same."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    pipeline,
+)
+
+from mae_lm_fairseq.core.packing import batch_layout
+from mae_lm_fairseq.huggingface import comparison, exporter, stock
+from mae_lm_fairseq.huggingface.comparison import encoder_states
+from mae_lm_fairseq.huggingface.exporter import export_stock
+from mae_lm_fairseq.pretrained.reading import build, read
+from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.exports import ALL_PRESETS, WITH_BIAS, WITHOUT_BIAS, pretrained
+
+CLASSES = {"mpnet": "MPNet", "roberta": "Roberta"}
+BOTH_KINDS = pytest.mark.parametrize(("kind", "changes"), [("mpnet", WITH_BIAS), ("roberta", WITHOUT_BIAS)])
+# Single precision; the states are of the order of 1.
+CLOSE = {"rtol": 0, "atol": 1e-5}
+
+
+def texts_and_ids(out, model, lines):
+    """Padded ids [B, T] from the exported tokenizer, checked against sentencepiece."""
+    batch = AutoTokenizer.from_pretrained(out)(lines, padding=True, truncation=True, return_tensors="pt")
+    tokenizer = Tokenizer(out / "sentencepiece.bpe.model")
+    for row, ids in zip(batch["input_ids"].tolist(), tokenizer.encode_lines(lines), strict=True):
+        assert [index for index in row if index != 1] == [0, *ids.tolist()[:38], 2]
+    return batch
+
+
+@BOTH_KINDS
+@ALL_PRESETS
+def test_tokens_and_states_are_the_original(preset, kind, changes, model, lines, tmp_path):
+    original = pretrained(preset, changes, model)
+    out = tmp_path / "exported"
+    written = export_stock(original, out)
+    assert written == CLASSES[kind] + ("ForMaskedLM" if preset == "mae_lm_roberta" else "Model")
+    batch = texts_and_ids(out, model, ["", "Hello, wörld!", *lines[:6]])
+    theirs = AutoModel.from_pretrained(out).eval()(**batch, output_hidden_states=True)
+    assert type(AutoModel.from_pretrained(out)).__name__ == f"{CLASSES[kind]}Model"
+    is_token = batch["attention_mask"].bool()
+    assert not is_token.all()
+    ours = encoder_states(build(original), batch["input_ids"], original.pad)
+    torch.testing.assert_close(theirs.last_hidden_state[is_token], ours[-1][is_token], **CLOSE)
+    for their, our in zip(theirs.hidden_states, ours, strict=True):
+        torch.testing.assert_close(their[is_token], our[is_token], **CLOSE)
+    for row in range(2):  # nothing changes without padding
+        alone = batch["input_ids"][row : row + 1, : int(is_token[row].sum())]
+        state = AutoModel.from_pretrained(out)(alone).last_hidden_state
+        torch.testing.assert_close(state[0], ours[-1][row, : alone.shape[1]], **CLOSE)
+
+
+@BOTH_KINDS
+def test_the_vanilla_model_fills_in_masks(kind, changes, model, tmp_path):
+    original = pretrained("mae_lm_roberta", changes, model)
+    assert export_stock(original, tmp_path / "out") == f"{CLASSES[kind]}ForMaskedLM"
+    masked = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
+    tokens = torch.tensor([[0, 5, original.mask, 7, 2], [0, original.mask, 2, 1, 1]])
+    is_mask = tokens.eq(original.mask)
+    ours = build(original)(tokens, batch_layout(tokens, is_mask, original.pad, original.mask))
+    theirs = masked(tokens, attention_mask=tokens.ne(1).long()).logits[is_mask]
+    torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-4)  # sums of 16 products of the order of 1
+    found = pipeline("fill-mask", model=masked, tokenizer=AutoTokenizer.from_pretrained(tmp_path / "out"))("a <mask>.")
+    assert len(found) == 5
+
+
+@BOTH_KINDS
+def test_a_classification_head_goes_along(kind, changes, model, tmp_path):
+    original = pretrained("mae_lm", changes, model, heads=["sentence_classification_head"])
+    assert export_stock(original, tmp_path / "out") == f"{CLASSES[kind]}ForSequenceClassification"
+    classifier = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    tokens = torch.tensor([[0, 5, 6, 7, 2], [0, 9, 2, 1, 1]])
+    theirs = classifier(tokens, attention_mask=tokens.ne(1).long()).logits
+    state = encoder_states(build(original), tokens, 1)[-1][:, 0]
+    head = {
+        name.removeprefix("classification_heads.sentence_classification_head."): weight
+        for name, weight in original.weights.items()
+        if name.startswith("classification_heads.")
+    }
+    inner = torch.tanh(state @ head["dense.weight"].T + head["dense.bias"])
+    torch.testing.assert_close(theirs, inner @ head["out_proj.weight"].T + head["out_proj.bias"], **CLOSE)
+
+
+def test_one_of_several_heads_is_chosen(model, tmp_path):
+    original = pretrained("mae_lm", {}, model, heads=["mnli", "sst"])
+    with pytest.raises(UserError, match=r"several heads; choose one with --head: mnli, sst"):
+        export_stock(original, tmp_path / "out")
+    with pytest.raises(UserError, match=r"--head cola: there is no such head, but mnli, sst"):
+        export_stock(original, tmp_path / "out", head="cola")
+    export_stock(original, tmp_path / "out", head="sst")
+    exported = load_file(tmp_path / "out" / "model.safetensors")["classifier.out_proj.bias"]
+    assert torch.equal(exported, original.weights["classification_heads.sst.out_proj.bias"])
+
+
+@BOTH_KINDS
+def test_a_head_for_answers_goes_along(kind, changes, model, tmp_path):
+    original = pretrained("mae_lm", changes, model, heads=["unused"])
+    weights = {name: weight for name, weight in original.weights.items() if not name.startswith("classification")}
+    weights |= {
+        f"classification_heads.answer.qa_outputs.{part}": torch.randn(2, *rest)
+        for part, *rest in (("weight", 16), ("bias",))
+    }
+    original = replace(original, weights=weights)
+    assert export_stock(original, tmp_path / "out") == f"{CLASSES[kind]}ForQuestionAnswering"
+    exported = load_file(tmp_path / "out" / "model.safetensors")
+    assert torch.equal(exported["qa_outputs.weight"], weights["classification_heads.answer.qa_outputs.weight"])
+
+
+CLASS_OF = {
+    "mae_lm_roberta_tiny": "MPNetForMaskedLM",
+    "without_bias": "RobertaModel",
+    "classification": "MPNetForSequenceClassification",
+    "regression": "MPNetForSequenceClassification",
+    "span": "MPNetForQuestionAnswering",
+}
+
+
+def test_every_bundle_becomes_something(bundles, tmp_path):
+    """What came through fairseq's trainer, with the heads that fine-tuning leaves behind; the exporter compares."""
+    for name, bundle in bundles.items():
+        assert export_stock(read(bundle), tmp_path / name) == CLASS_OF.get(name, "MPNetModel"), name
+    labels = {name: AutoConfig.from_pretrained(tmp_path / name).num_labels for name in ("classification", "regression")}
+    assert labels == {"classification": 2, "regression": 1}
+
+
+def test_half_precision_becomes_float32(model, tmp_path):
+    original = pretrained("mae_lm", {}, model)
+    original = replace(original, weights={name: weight.half() for name, weight in original.weights.items()})
+    export_stock(original, tmp_path / "out")
+    with safe_open(tmp_path / "out" / "model.safetensors", "pt") as file:
+        assert {file.get_tensor(name).dtype for name in file.keys()} == {torch.float32}  # noqa: SIM118
+        assert file.metadata() == {"format": "pt"}
+
+
+def test_without_tokenizer_states_are_compared_on_random_ids(tmp_path):
+    export_stock(pretrained(), tmp_path / "out")
+    assert not (tmp_path / "out" / "tokenizer.json").exists()
+    assert "There is none in this directory" in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"relative_buckets": 16}, "--relative-buckets 16 and --relative-max-distance 128 has no counterpart"),
+        ({"relative_max_distance": 64}, "--relative-max-distance 64 has no counterpart"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused(changes, reason, tmp_path):
+    with pytest.raises(UserError, match=reason):
+        export_stock(pretrained("mae_lm", changes), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_head_of_another_width_is_refused(tmp_path):
+    original = pretrained(heads=["narrow"])
+    original.weights["classification_heads.narrow.dense.weight"] = torch.zeros(8, 16)
+    with pytest.raises(UserError, match="the head narrow is 8 wide inside"):
+        export_stock(original, tmp_path / "out")
+
+
+def test_decoder_knobs_are_no_obstacle(tmp_path):
+    export_stock(
+        pretrained("mae_lm_3ml_cross", {"decoder_relative_buckets": 16, "decoder_embed_dim": 8}), tmp_path / "o"
+    )
+
+
+@pytest.mark.parametrize("fault", ["weights", "missing", "nan", "tokenizer"])
+def test_nothing_is_written_when_the_export_differs(fault, model, tmp_path, monkeypatch):
+    def spoilt(original, to, directory):
+        stock.write_stock(original, to, directory)
+        weights = load_file(directory / "model.safetensors")
+        if fault == "missing":
+            del weights["encoder.layer.1.output.dense.bias"]
+        else:
+            weights["encoder.layer.1.output.dense.bias"][0] += 1e-2 if fault == "weights" else float("nan")
+        save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+
+    def other_tokenizer(original, directory):
+        write_tokenizer(original, directory)
+        content = json.loads((directory / "tokenizer.json").read_text())
+        content["normalizer"] = {"type": "Lowercase"}
+        (directory / "tokenizer.json").write_text(json.dumps(content))
+
+    write_tokenizer = exporter.write_tokenizer
+    if fault == "tokenizer":
+        monkeypatch.setattr(exporter, "write_tokenizer", other_tokenizer)
+    else:
+        monkeypatch.setattr(exporter, "write_stock", spoilt)
+    with pytest.raises(UserError, match=r"the export was not written: its (weights|states|tokenizer)"):
+        export_stock(pretrained("mae_lm", {}, model), tmp_path / "out", lines=["Aa Bb"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_lines_with_special_tokens_are_not_compared(model, tmp_path):
+    """They are written out in this very repository's texts, and are ordinary characters to sentencepiece."""
+    export_stock(pretrained("mae_lm", {}, model), tmp_path / "out", lines=["abc <mask> de", "abc de", "</s>"])
+    assert f"on {len(comparison.SENTENCES) + 1} lines of text" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_an_existing_directory_is_left_alone(tmp_path):
+    (tmp_path / "mine").write_text("x")
+    with pytest.raises(UserError, match="exists already"):
+        export_stock(pretrained(), tmp_path)
+    assert (tmp_path / "mine").read_text() == "x"
+
+
+@ALL_PRESETS
+def test_the_card_says_what_must_be_known(preset, model, tmp_path):
+    export_stock(pretrained(preset, {}, model), tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert f"`{preset}_tiny`" in card
+    assert "updates | 7" in card
+    assert ("**This encoder never saw `<mask>`.**" in card) is (preset not in ("mae_lm_roberta", "mae_lm_mask_later"))
+    assert ("**The lower layers of this encoder never saw `<mask>`.**" in card) is (preset == "mae_lm_mask_later")
+    assert "pooler" in card
+    assert "U+2581" in card

@@ -1,0 +1,56 @@
+"""What the launcher refuses, tells and divides; tests/end_to_end/test_launch_cpu.py has it at work."""
+
+import multiprocessing
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from mae_lm_fairseq.recipes import launcher
+from mae_lm_fairseq.utils.errors import UserError
+
+
+@pytest.mark.parametrize("processes", [-1, 0, 10**6])
+def test_numbers_of_processes_that_make_no_sense(processes):
+    with pytest.raises(UserError, match=f"^{processes} processes: give a number from 1 to"):
+        launcher.launch(processes, ["data-bin"])
+
+
+@pytest.mark.parametrize("argument", ["--distributed-world-size", "--ddp-backend=pytorch_ddp"])
+def test_options_that_are_the_launchers(argument):
+    with pytest.raises(UserError, match=f"leave out {argument}"):
+        launcher.launch(2, ["data-bin", argument])
+
+
+@pytest.mark.parametrize(("given", "threads"), [(None, "2"), ("3", "3")])
+def test_the_machine_is_shared(monkeypatch, given, threads):
+    environment = {} if given is None else {"OMP_NUM_THREADS": given}
+    monkeypatch.setattr(os, "environ", environment)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 9)
+    launcher._share_the_machine(4)
+    assert environment["OMP_NUM_THREADS"] == threads
+    assert environment["CUDA_VISIBLE_DEVICES"] == ""
+
+
+@pytest.mark.parametrize(
+    ("codes", "complaint", "told", "details"),
+    [
+        ([1, -9], ("process 0 failed", "connection closed"), "error: process 1 was killed (SIGKILL)", ""),
+        ([None, 1], ("no such file", ""), "error: no such file", ""),
+        ([1, None], ("process 0 failed", "Traceback\n"), "error: process 0 failed", "Traceback\n"),
+        ([None, 3], None, "error: process 1 ended with exit code 3", ""),
+    ],
+)
+def test_the_first_failure_is_told(capsys, codes, complaint, told, details):
+    complaints = multiprocessing.SimpleQueue()
+    if complaint is not None:
+        complaints.put(complaint)
+    with pytest.raises(UserError) as caught:
+        launcher._raise_failure([SimpleNamespace(exitcode=code) for code in codes], complaints)
+    assert caught.value.code.startswith(told)
+    assert capsys.readouterr().err == details
+
+
+def test_no_failure_yet():
+    launcher._raise_failure([SimpleNamespace(exitcode=code) for code in (None, 0)], multiprocessing.SimpleQueue())

@@ -1,0 +1,99 @@
+"""Tiny networks of random weights to export."""
+
+import io
+
+import pytest
+import sentencepiece
+import torch
+import transformers
+
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.config import PRESETS, MaskedAutoencoderConfig, preset_values
+from mae_lm_fairseq.core.heads import ClassificationHead
+from mae_lm_fairseq.pretrained.reading import Pretrained
+from mae_lm_fairseq.text.tokenizer import MASK, SPECIALS
+
+TINY = {
+    "encoder_layers": 2,
+    "encoder_embed_dim": 16,
+    "encoder_ffn_embed_dim": 32,
+    "encoder_attention_heads": 4,
+    "max_positions": 40,
+    # Large enough that a wrong weight shows in the states.
+    "init_std": 0.3,
+}
+WITH_BIAS, WITHOUT_BIAS = {}, {"relative_buckets": 0}
+ALL_PRESETS = pytest.mark.parametrize("preset", PRESETS)
+
+
+def pretrained(preset="mae_lm", changes=None, model: bytes | None = None, symbols=None, heads=()) -> Pretrained:
+    """A network of random weights; classification heads of 3 classes with the names in ``heads``."""
+    config = MaskedAutoencoderConfig(**{**preset_values(preset, "tiny"), **TINY, **(changes or {})})
+    symbols = symbols or (tuple(pieces(model)) if model else (*SPECIALS, *(f"w{i}" for i in range(45)), MASK))
+    torch.manual_seed(3)
+    network = MaskedAutoencoder(config, len(symbols), 1, len(symbols) - 1)
+    for name, weight in network.named_parameters():  # biases and layer norms, too
+        torch.nn.init.normal_(weight, mean=float("norm.weight" in name), std=config.init_std)
+    state = network.state_dict()
+    if heads:
+        state = {name: weight for name, weight in state.items() if name.startswith("encoder.")}
+    weights = {f"autoencoder.{name}": weight for name, weight in state.items()}
+    for head in heads:
+        modules = ClassificationHead(config.encoder_embed_dim, 3, config.encoder_embed_dim, 0.0, 0.3).state_dict()
+        weights |= {f"classification_heads.{head}.{name}": weight for name, weight in modules.items()}
+    about = {"architecture": f"{preset}_tiny", "task": "masked_autoencoder_lm", "updates": 7}
+    return Pretrained(config, weights, symbols, model, about)
+
+
+def pieces(model: bytes) -> list[str]:
+    """fairseq's dictionary for a sentencepiece model."""
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    ids = range(processor.get_piece_size())
+    return [
+        *SPECIALS,
+        *(processor.id_to_piece(i) for i in ids if not (processor.is_unknown(i) or processor.is_control(i))),
+        MASK,
+    ]
+
+
+def train_sentencepiece(lines, model_type="bpe", byte_fallback=False, vocab_size=450, **options) -> bytes:
+    """The content of a sentencepiece model."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        model_type=model_type,
+        byte_fallback=byte_fallback,
+        vocab_size=vocab_size,
+        num_threads=1,
+        minloglevel=2,
+        **options,
+    )
+    return model.getvalue()
+
+
+STOCK_SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 32,
+    "max_position_embeddings": 42,
+    "layer_norm_eps": 1e-5,
+}
+
+
+def stock(directory, kind, task="ForMaskedLM", pickled=False, **changes):
+    """A stock model of random weights in transformers' own format, with a tokenizer of another kind than ours."""
+    name = {"mpnet": "MPNet", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}[kind]
+    values = {**STOCK_SIZES, "vocab_size": 12, "num_labels": 3, "initializer_range": 0.3, **changes}
+    torch.manual_seed(0)
+    model = getattr(transformers, name + task)(getattr(transformers, f"{name}Config")(**values)).eval()
+    model.save_pretrained(directory)
+    if pickled:
+        torch.save(model.state_dict(), directory / "pytorch_model.bin")
+        (directory / "model.safetensors").unlink()
+    words = ["<s>", "<pad>", "</s>", "<unk>", "a", "b", "Ġa", "Ġb", "Ġ", "c", "Ġc", "<mask>"]
+    vocabulary = {word: index for index, word in enumerate(words)}
+    merges = [("Ġ", "a"), ("Ġ", "b"), ("Ġ", "c")]
+    transformers.RobertaTokenizer(vocab=vocabulary, merges=merges).save_pretrained(directory)
+    return model

@@ -1,0 +1,219 @@
+"""The hub interface: what a user gets from one line, compared with what fairseq's model computes."""
+
+import shutil
+import unicodedata
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mae_lm_fairseq import PACKAGE, MAELMModel
+from mae_lm_fairseq.hub import batches_of_similar_length
+from mae_lm_fairseq.pretrained.bundle import write_bundle
+from mae_lm_fairseq.pretrained.reading import read_checkpoint
+from tests.support.bundles import TEXT, VARIANTS, saved
+from tests.support.finetuning import HEAD, set_up_finetuning
+from tests.support.training import set_up
+
+PRESETS = [name for name in VARIANTS if name.endswith("_tiny")]
+RAGGED = [*TEXT, "a", "", "The <mask> jumps over <mask>.", TEXT[0]]
+
+
+@pytest.fixture(scope="module")
+def hubs(bundles):
+    return {name: MAELMModel.from_pretrained(bundle) for name, bundle in bundles.items()}
+
+
+class TestText:
+    @pytest.mark.parametrize("text", TEXT)
+    def test_text_comes_back(self, hubs, text):
+        hub = hubs["mae_lm_tiny"]
+        ids = hub.encode(text)
+        assert ids.dtype == torch.int64
+        assert (ids[0], ids[-1]) == (0, 2)
+        assert hub.decode(ids) == unicodedata.normalize("NFKC", text)
+
+    def test_pairs_are_those_of_sentence_prediction(self, hubs):
+        hub = hubs["mae_lm_tiny"]
+        first, second = hub.encode("The dog"), hub.encode("the fox")
+        pair = hub.encode("The dog", "the fox")
+        assert pair.tolist() == [*first.tolist(), 2, *second.tolist()[1:]]
+        assert hub.decode(pair) == ["The dog", "the fox"]
+
+    def test_specials_in_a_text_are_text(self, hubs):
+        assert not {0, 1, 2} & set(hubs["mae_lm_tiny"].encode("<s> </s> <pad>")[1:-1].tolist())
+
+    @settings(max_examples=50, deadline=None)
+    @given(st.lists(st.sampled_from([*["The", "dog,", "über", "фox", "東京", "(1)"], "<mask>"]), max_size=8))
+    def test_masks_stand_for_words(self, hubs, words):
+        hub = hubs["mae_lm_tiny"]
+        ids = hub.encode(" ".join(words))
+        assert ids.eq(hub.model.mask).sum() == words.count("<mask>")
+        assert hub.decode(ids) == " ".join(words)
+
+    def test_what_follows_a_mask_goes_on(self, hubs):
+        """The full stop after a mask is the one after a word."""
+        hub = hubs["mae_lm_tiny"]
+        assert hub.encode("in <mask>.").tolist()[-3:] == [hub.model.mask, *hub.encode("in dog.").tolist()[-2:]]
+        assert hub.decode(hub.encode("<mask><mask>s")) == "<mask> <mask>s"
+
+
+class TestFeatures:
+    @pytest.mark.parametrize("name", PRESETS)
+    def test_lists_are_as_one_by_one(self, hubs, name):
+        hub = hubs[name]
+        together = hub.extract_features(RAGGED)
+        layers = hub.extract_features(RAGGED, return_all_hiddens=True)
+        assert len(layers) == 3
+        for index, text in enumerate(RAGGED):
+            alone = hub.extract_features(text)
+            # Sums of another order, in float32.
+            torch.testing.assert_close(together[index], alone[0], atol=1e-5, rtol=0)
+            torch.testing.assert_close(layers[-1][index], alone[0], atol=1e-5, rtol=0)
+            first, *_ = hub.extract_features(text, return_all_hiddens=True)
+            torch.testing.assert_close(layers[0][index], first[0], atol=1e-5, rtol=0)
+
+    @pytest.mark.parametrize("name", PRESETS)
+    def test_padded_ids_are_as_for_fairseq(self, hubs, checkpoints, text_data, name):
+        arch, *arguments = VARIANTS[name]
+        _, _, model, _ = set_up(text_data, *arguments, arch=arch)
+        model.load_state_dict(saved(checkpoints[name])["model"])
+        ids = torch.tensor([[0, 5, model.mask, 2, 1, 1], [0, 7, 8, 9, 2, 1]])
+        expected, extra = model.eval().extract_features(ids, return_all_hiddens=True)
+        features = hubs[name].extract_features(ids)
+        assert features.shape == expected.shape
+        assert not features.requires_grad
+        torch.testing.assert_close(features, expected, atol=1e-5, rtol=0)
+        for layer, states in zip(hubs[name].extract_features(ids, True), extra["inner_states"], strict=True):
+            torch.testing.assert_close(layer, states, atol=1e-5, rtol=0)
+
+    def test_the_encoder_of_mae_lm_sees_no_mask(self, hubs):
+        ids = hubs["mae_lm_tiny"].encode("The <mask> jumps")
+        is_mask = ids.eq(hubs["mae_lm_tiny"].model.mask)
+        assert not hubs["mae_lm_tiny"].extract_features(ids)[0, is_mask].any()
+        assert hubs["mae_lm_roberta_tiny"].extract_features(ids)[0, is_mask].any()
+
+    def test_too_long(self, hubs):
+        with pytest.raises(ValueError, match="a text of 70 tokens is longer"):
+            hubs["mae_lm_tiny"].extract_features([[0, *[5] * 68, 2], "short"])
+
+    @given(st.lists(st.integers(1, 60), max_size=40), st.integers(1, 200))
+    def test_batches_are_full_and_complete(self, lengths, tokens):
+        batches = list(batches_of_similar_length(lengths, tokens))
+        assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+        for batch in batches:
+            assert len(batch) == 1 or len(batch) * max(lengths[index] for index in batch) <= tokens
+
+
+class TestFillMask:
+    @pytest.mark.parametrize("name", PRESETS)
+    def test_probabilities_are_those_of_the_model(self, hubs, name):
+        hub = hubs[name]
+        ids = hub.encode("The <mask> jumps over the <mask>.")[None]
+        with torch.no_grad():
+            logits, _ = hub.model(ids, masked_tokens=ids.eq(hub.model.mask))
+        fillings = hub.fill_mask("The <mask> jumps over the <mask>.", topk=3)
+        expected = logits.softmax(-1).topk(3).values
+        assert torch.tensor([[filling.probability for filling in mask] for mask in fillings]).equal(expected)
+        best = hub.symbols[logits[0].argmax()].replace("▁", " ")
+        assert fillings[0][0].token == best
+        assert fillings[0][0].text == f"The{best} jumps over the <mask>."
+
+    def test_one_mask_gives_one_list(self, hubs):
+        fillings = hubs["mae_lm_tiny"].fill_mask("<mask> fox", topk=2)
+        assert [type(filling.text) for filling in fillings] == [str, str]
+        assert not fillings[0].text.startswith(" ")
+
+    def test_without_a_mask(self, hubs):
+        with pytest.raises(ValueError, match="there is no <mask> in the text 'The fox'"):
+            hubs["mae_lm_tiny"].fill_mask("The fox")
+
+    def test_fine_tuned(self, hubs):
+        with pytest.raises(ValueError, match="this model was fine-tuned"):
+            hubs["classification"].fill_mask("The <mask>")
+
+
+class TestPredict:
+    def fairseq_logits(self, checkpoint, ids, classes):
+        _, _, model = set_up_finetuning(checkpoint.parent.parent / f"{checkpoint.parent.name}-data", classes=classes)
+        model.load_state_dict(saved(checkpoint)["model"])
+        with torch.no_grad():
+            return model.eval()(ids[None], classification_head_name=HEAD)[0]
+
+    def test_log_probabilities_are_fairseqs(self, hubs, checkpoints):
+        hub = hubs["classification"]
+        pair = hub.encode("The dog", "the fox")
+        expected = self.fairseq_logits(checkpoints["classification"], pair, 2)
+        torch.testing.assert_close(hub.predict(HEAD, pair), expected.log_softmax(-1), atol=1e-6, rtol=0)
+        torch.testing.assert_close(hub.predict(HEAD, pair, return_logits=True), expected, atol=1e-6, rtol=0)
+
+    def test_regression_gives_values(self, hubs, checkpoints):
+        hub = hubs["regression"]
+        ids = hub.encode("The dog")
+        expected = self.fairseq_logits(checkpoints["regression"], ids, 1)
+        assert expected.abs() > 1e-4
+        torch.testing.assert_close(hub.predict(HEAD, ids), expected, atol=1e-6, rtol=0)
+
+    def test_lists_keep_their_order(self, hubs):
+        hub = hubs["classification"]
+        alone = torch.cat([hub.predict(HEAD, text) for text in RAGGED])
+        torch.testing.assert_close(hub.predict(HEAD, RAGGED), alone, atol=1e-5, rtol=0)
+
+    def test_unknown_head(self, hubs):
+        with pytest.raises(ValueError, match=f"no ClassificationHead 'x'; the model has {HEAD}"):
+            hubs["classification"].predict("x", "The dog")
+        with pytest.raises(ValueError, match="the model has none"):
+            hubs["mae_lm_tiny"].predict("x", "The dog")
+
+
+class TestAnswer:
+    def test_it_is_the_best_slice_of_the_context(self, hubs):
+        """Start and end where the sum of the head's logits is highest, end not before start, in the context."""
+        hub = hubs["span"]
+        context = "The quick brown fox jumps over the lazy dog."
+        found = hub.answer("The dog?", context)
+        ids = hub.encode("The dog?", context)
+        with torch.no_grad():
+            start, end = hub.model(ids[None], classification_head_name="span")[0][0].unbind(-1)
+        first = ids.tolist().index(2) + 2
+        places = [(a, b) for a in range(first, len(ids) - 1) for b in range(a, min(a + 30, len(ids) - 1))]
+        best = max((start[a] + end[b]).item() for a, b in places)
+        assert found.candidates[0].score == pytest.approx(best, abs=1e-5)
+        assert found.text == context[found.candidates[0].begin : found.candidates[0].end] != ""
+        assert found.null_score == pytest.approx((start[0] + end[0]).item(), abs=1e-5)
+
+    def test_long_contexts_are_read_to_the_end(self, hubs):
+        found = hubs["span"].answer("The dog?", " ".join(f"東京{number}" for number in range(60)))
+        assert max(candidate.end for candidate in found.candidates) > 100
+
+    def test_other_heads_do_not_answer(self, hubs):
+        with pytest.raises(ValueError, match=f"no SpanHead '{HEAD}'; the model has none"):
+            hubs["classification"].answer("The dog?", "The fox.", head=HEAD)
+
+
+def test_dropout_is_off_until_asked_for(hubs, bundles):
+    hub = MAELMModel.from_pretrained(bundles["mae_lm_tiny"])
+    once, again = (hub.extract_features("The dog") for _ in range(2))
+    assert torch.equal(once, again)
+    hub.train()
+    assert not torch.equal(hub.extract_features("The dog"), once)
+
+
+def test_anywhere(checkpoints, text_data, run_cli, tmp_path):
+    """Another process, another directory, with checkpoint and data gone."""
+    made, elsewhere = tmp_path / "made", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copytree(text_data, made / "data")
+    shutil.copy(checkpoints["mae_lm_tiny"], made / "model.pt")
+    here = MAELMModel.from_pretrained(made / "model.pt", made / "data")
+    write_bundle(read_checkpoint(made / "model.pt", made / "data"), elsewhere / "bundle")
+    shutil.rmtree(made)
+    program = (
+        "from mae_lm_fairseq import MAELMModel; hub = MAELMModel.from_pretrained('bundle')\n"
+        "print(hub.extract_features('The dog').sum().item(), hub.fill_mask('The <mask>.')[0].probability)"
+    )
+    done = run_cli(["python", "-c", program], cwd=elsewhere, env={"PYTHONPATH": str(PACKAGE.parent)})
+    assert done.returncode == 0, done.stderr
+    expected = here.extract_features("The dog").sum().item(), here.fill_mask("The <mask>.")[0].probability
+    assert tuple(map(float, done.stdout.split())) == expected

@@ -1,0 +1,178 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from fairseq.data.indexed_dataset import MMapIndexedDataset, best_fitting_int_dtype, make_builder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mae_lm_fairseq.text import data_bin as module
+from mae_lm_fairseq.text.data_bin import (
+    DataBinWriter,
+    check_data_bin,
+    check_dictionary,
+    check_token_range,
+    dictionary_fingerprint,
+    token_type,
+)
+from mae_lm_fairseq.text.manifest import Manifest, SplitStatistics, current_versions
+from mae_lm_fairseq.utils.errors import UserError
+
+LINES = [[4, 5, 6, 2], [2], [7, 2]]
+MANIFEST = Manifest(
+    versions=current_versions(),
+    options={"train": ["a.txt"], "vocab_size": None},
+    tokenizer_sha256="0" * 64,
+    dictionary_sha256=dictionary_fingerprint(["<s>", "<pad>", "</s>", "<unk>", "▁a"]),
+    splits={"train": SplitStatistics(1, 2, 30, 30, 1, 0.1)},
+)
+
+
+def write(prefix, lines=LINES, vocabulary=100, lines_per_write=2):
+    with DataBinWriter(prefix, vocabulary) as writer:
+        for start in range(0, len(lines), lines_per_write):
+            part = lines[start : start + lines_per_write]
+            writer.write(np.concatenate(part), np.array([len(line) for line in part]))
+
+
+def write_as_fairseq(prefix, lines=LINES, vocabulary=100, implementation="mmap"):
+    builder = make_builder(f"{prefix}.bin", implementation, vocabulary)
+    for line in lines:
+        builder.add_item(torch.IntTensor(line))
+    builder.finalize(f"{prefix}.idx")
+
+
+def content(prefix):
+    return [prefix.with_suffix(suffix).read_bytes() for suffix in (".bin", ".idx")]
+
+
+@pytest.mark.parametrize("vocabulary", [5, 65499, 65500, 200_000])
+def test_tokens_are_stored_as_fairseq_does(vocabulary):
+    assert token_type(vocabulary) == best_fitting_int_dtype(vocabulary)
+
+
+@pytest.mark.parametrize("vocabulary", [100, 70_000])
+@given(
+    lines=st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=9), min_size=1, max_size=20),
+    lines_per_write=st.integers(1, 20),
+)
+def test_the_files_are_those_of_fairseq(tmp_path_factory, vocabulary, lines, lines_per_write):
+    directory = tmp_path_factory.mktemp("bin")
+    write(directory / "ours", lines, vocabulary, lines_per_write)
+    write_as_fairseq(directory / "theirs", lines, vocabulary)
+    assert content(directory / "ours") == content(directory / "theirs")
+    assert check_data_bin(directory / "ours") == (len(lines), sum(map(len, lines)))
+    dataset = MMapIndexedDataset(str(directory / "ours"))
+    assert [dataset[i].tolist() for i in range(len(lines))] == lines
+
+
+def test_the_index_is_written_in_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_BLOCK", 8)
+    lines = [[i + 4] * (i % 5 + 1) for i in range(25)]
+    write(tmp_path / "ours", lines)
+    write_as_fairseq(tmp_path / "theirs", lines)
+    assert content(tmp_path / "ours") == content(tmp_path / "theirs")
+
+
+def test_an_exception_leaves_nothing(tmp_path):
+    write(tmp_path / "train")
+
+    def interrupted():
+        with DataBinWriter(tmp_path / "train", 100) as writer:
+            writer.write(np.array([4, 2]), np.array([2]))
+            assert not (tmp_path / "train.idx").exists()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sizes_must_add_up(tmp_path):
+    with (
+        pytest.raises(ValueError, match="sizes add up to 3, but there are 2"),
+        DataBinWriter(tmp_path / "x", 9) as writer,
+    ):
+        writer.write(np.array([4, 2]), np.array([2, 1]))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "damage", "message"),
+    [
+        (".bin", lambda data: None, "train.bin: no such file"),
+        (".idx", lambda data: None, "train.idx: no such file"),
+        (".bin", lambda data: data[:-1], "train.bin: cut short, 13 bytes where the index says 14"),
+        (".bin", lambda data: data + b"x", "train.bin: longer than it should be"),
+        (".bin", lambda data: b"", "train.bin: cut short"),
+        (".idx", lambda data: data[:-1], "train.idx: cut short"),
+        (".idx", lambda data: data[:20], "train.idx: cut short"),
+        (".idx", lambda data: data[:26], "train.idx: cut short"),
+        (".idx", lambda data: b"", "train.idx: not an index"),
+        (".idx", lambda data: b"x" + data[1:], "train.idx: not an index"),
+        (".idx", lambda data: data[:9] + b"\x02" + data[10:], "train.idx: index version 2"),
+        (".idx", lambda data: data[:17] + b"\x63" + data[18:], "train.idx: .* token type 99"),
+        (".idx", lambda data: data[:18] + bytes(8), "train.idx: the data-bin holds no lines"),
+        (".idx", lambda data: data[:26] + b"\x05" + data[27:], "train.idx: sizes and places of the lines contradict"),
+    ],
+)
+def test_damage_is_found_and_named(tmp_path, suffix, damage, message):
+    write(tmp_path / "train")
+    assert check_data_bin(tmp_path / "train") == (3, 7)
+    path = tmp_path / f"train{suffix}"
+    damaged = damage(path.read_bytes())
+    path.unlink() if damaged is None else path.write_bytes(damaged)
+    with pytest.raises(UserError, match=message) as caught:
+        check_data_bin(str(tmp_path / "train"))
+    assert "prepare the data again" in str(caught.value)
+
+
+def test_other_implementations_of_fairseq_pass_unread(tmp_path):
+    write_as_fairseq(tmp_path / "train", implementation="lazy")
+    assert check_data_bin(tmp_path / "train") is None
+
+
+def test_the_fingerprint_depends_on_symbols_and_order_only():
+    assert dictionary_fingerprint(["a", "b"]) == dictionary_fingerprint(iter(["a", "b", "<mask>"]))
+    others = [["b", "a"], ["ab"], ["a"], ["a", "b", ""], ["a", "B"]]
+    assert len({dictionary_fingerprint(symbols) for symbols in [["a", "b"], *others]}) == 6
+
+
+def test_another_dictionary_is_refused(tmp_path):
+    symbols = ["<s>", "<pad>", "</s>", "<unk>", "▁a"]
+    check_dictionary(tmp_path, ["whatever"])
+    MANIFEST.write(tmp_path / "manifest.json")
+    check_dictionary(tmp_path, symbols)
+    with pytest.raises(UserError, match=r"dict.txt is not the one"):
+        check_dictionary(str(tmp_path), [*symbols, "▁b"])
+
+
+def test_a_manifest_comes_back_as_it_was_written(tmp_path):
+    MANIFEST.write(tmp_path / "manifest.json")
+    assert Manifest.read(tmp_path / "manifest.json") == MANIFEST
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"splits": {}}', '{"splits": {"train": {"lines": 1}}}', "\udcff", None]
+)
+def test_what_is_no_manifest_is_refused(tmp_path, text):
+    path = tmp_path / "manifest.json"
+    if text is not None:
+        path.write_text(text, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(UserError, match=r"manifest.json: (not a manifest|No such file)"):
+        Manifest.read(path)
+
+
+def test_a_manifest_is_readable_json(tmp_path):
+    MANIFEST.write(tmp_path / "manifest.json")
+    fields = json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8"))
+    assert fields["splits"]["train"]["unk_rate"] == 0.1
+    assert set(fields["versions"]) == {"python", "mae_lm_fairseq", "sentencepiece", "numpy"}
+
+
+def test_tokens_beyond_the_dictionary_are_refused(tmp_path):
+    write(tmp_path / "train")
+    highest = max(token for line in LINES for token in line)
+    check_token_range(tmp_path / "train", highest + 1)
+    with pytest.raises(UserError, match=rf"token {highest}, but the last one of dict.txt is {highest - 1}"):
+        check_token_range(tmp_path / "train", highest)

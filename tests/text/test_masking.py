@@ -1,0 +1,99 @@
+"""Masks: their rate, their words, and the epochs they change with."""
+
+import numpy as np
+import pytest
+import torch
+from fairseq.data import BaseWrapperDataset, Dictionary
+
+from mae_lm_fairseq.text.masking import masked_pair, word_starts
+from mae_lm_fairseq.utils.errors import UserError
+
+
+@pytest.fixture
+def dictionary():
+    dictionary = Dictionary()
+    for piece in ("▁the", "▁cat", "s", "▁un", "believ", "able", "."):
+        dictionary.add_symbol(piece)
+    dictionary.add_symbol("<mask>")
+    return dictionary
+
+
+class Sentences(BaseWrapperDataset):
+    def __init__(self, dictionary, n=200):
+        super().__init__([])
+        words = [["▁the"], ["▁cat", "s"], ["▁un", "believ", "able"], ["▁cat", "."]]
+        rng = np.random.default_rng(0)
+        self.items = []
+        for _ in range(n):
+            pieces = [piece for i in rng.integers(len(words), size=12) for piece in words[i]]
+            self.items.append(torch.tensor([0, *(dictionary.index(piece) for piece in pieces), 2]))
+
+    def __getitem__(self, index):
+        return self.items[index]
+
+    def __len__(self):
+        return len(self.items)
+
+
+def pair(dictionary, **changes):
+    masking = {"mask_prob": 0.15, "leave_unmasked_prob": 0.0, "random_token_prob": 0.0, "seed": 1, **changes}
+    return masked_pair(Sentences(dictionary), dictionary, mask_idx=dictionary.index("<mask>"), **masking)
+
+
+def test_all_predicted_tokens_are_masks_at_the_given_rate(dictionary):
+    source, target = pair(dictionary, mask_prob=0.3)
+    predicted, tokens = 0, 0
+    for i in range(len(source)):
+        is_predicted = target[i].ne(dictionary.pad())
+        assert torch.equal(source[i].eq(dictionary.index("<mask>")), is_predicted)
+        original = torch.where(is_predicted, target[i], source[i])
+        assert torch.equal(original, source.dataset[i])
+        predicted, tokens = predicted + int(is_predicted.sum()), tokens + len(original)
+    # The number per sentence is rounded at random, so the share is close: half a token in each of 200 sentences.
+    assert predicted / tokens == pytest.approx(0.3, abs=0.5 / 22 / 200**0.5 * 5)
+
+
+def test_eighty_ten_ten(dictionary):
+    source, target = pair(dictionary, mask_prob=0.5, leave_unmasked_prob=0.1, random_token_prob=0.1)
+    kept = masks = total = 0
+    for i in range(len(source)):
+        is_predicted = target[i].ne(dictionary.pad())
+        total += int(is_predicted.sum())
+        masks += int(source[i][is_predicted].eq(dictionary.index("<mask>")).sum())
+        kept += int(source[i][is_predicted].eq(target[i][is_predicted]).sum())
+    # Five standard deviations; a random token is the same as the original in one of eight cases.
+    tolerance = 5 * (0.8 * 0.2 / total) ** 0.5
+    assert masks / total == pytest.approx(0.8, abs=tolerance)
+    assert kept / total == pytest.approx(0.1 + 0.1 / 8, abs=tolerance)
+
+
+def test_masks_change_with_the_epoch_at_once_and_come_back(dictionary):
+    source, target = pair(dictionary)
+    seen = []
+    for epoch in (1, 2, 1):
+        source.set_epoch(epoch)
+        target.set_epoch(epoch)
+        seen.append((source[0].tolist(), target[0].tolist()))
+    assert seen[0] != seen[1]
+    assert seen[0] == seen[2]
+
+
+def test_whole_words_are_masked_together(dictionary):
+    starts = word_starts(dictionary)
+    assert [dictionary[i] for i in range(len(dictionary)) if not starts[i]] == ["s", "believ", "able", "."]
+    source, target = pair(dictionary, mask_whole_words=starts, mask_prob=0.3)
+    split_words = 0
+    for i in range(len(source)):
+        original, is_predicted = source.dataset[i], target[i].ne(dictionary.pad())
+        for place in range(1, len(original)):
+            if not starts[original[place]]:
+                assert is_predicted[place] == is_predicted[place - 1]
+                split_words += 1
+    assert split_words > 1000
+
+
+def test_a_dictionary_without_word_starts_is_refused():
+    dictionary = Dictionary()
+    dictionary.add_symbol("262")
+    with pytest.raises(UserError, match="--mask-whole-words"):
+        word_starts(dictionary)

@@ -1,0 +1,72 @@
+import itertools
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mae_lm_fairseq.text.offsets import encode_with_spans
+from mae_lm_fairseq.text.tokenizer import WORD_START, Tokenizer
+from tests.text.test_tokenizer import TEXT, train
+
+LETTERS_DIGITS_SIGNS = st.characters(categories=["L", "N", "P", "S"], exclude_characters=WORD_START)
+NICE_TEXTS = st.lists(st.text(LETTERS_DIGITS_SIGNS, min_size=1, max_size=6), max_size=8).flatmap(
+    lambda words: st.sampled_from([" ", "\n", "\u3000", "  "]).map(lambda space: space.join(words))
+)
+# What normalisation changes most: ligatures, fractions, half widths, accents apart, zero widths, controls, emoji.
+ODD_TEXTS = st.text(
+    st.sampled_from("ab ﬁ½ﷺｶﾞe\u0301\u200b\ufeff\x00\r\n\t▁日👩\u200d👧가각\u1100\u1161'.ǅΩ"), max_size=20
+)
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram", "bytes"])
+def tokenizer(request, tmp_path_factory):
+    options = {
+        "bpe": {},
+        "unigram": {"model_type": "unigram", "vocab_size": 45},
+        "bytes": {"byte_fallback": True, "vocab_size": 320},
+    }[request.param]
+    return Tokenizer(train(tmp_path_factory.mktemp("offsets") / "a.model", [*TEXT, "ﬁne ½ ½"], **options))
+
+
+def slices(tokenizer, text):
+    return [text[begin:end] for begin, end in encode_with_spans(tokenizer, text)[1]]
+
+
+@settings(deadline=None)
+@given(text=st.one_of(st.text(max_size=30), ODD_TEXTS))
+def test_spans_ascend_and_no_answer_begins_or_ends_with_white_space(tokenizer, text):
+    ids, spans = encode_with_spans(tokenizer, text)
+    assert ids.tolist() == tokenizer.encode_lines([text])[0].tolist()
+    assert spans.shape == (len(ids), 2)
+    assert (np.diff(spans, axis=0) >= 0).all()
+    for (begin, _), (_, end) in itertools.combinations_with_replacement(spans.tolist(), 2):
+        assert 0 <= begin <= end <= len(text)
+        assert text[begin:end] == text[begin:end].strip()
+
+
+@settings(deadline=None)
+@given(text=NICE_TEXTS)
+def test_every_visible_character_belongs_to_a_piece(tokenizer, text):
+    _, spans = encode_with_spans(tokenizer, text)
+    covered = {place for begin, end in spans.tolist() for place in range(begin, end)}
+    assert covered >= {place for place, character in enumerate(text) if not character.isspace()}
+    assert all(begin < end for begin, end in spans.tolist())
+
+
+@settings(deadline=None)
+@given(text=NICE_TEXTS)
+def test_words_are_found_again(tokenizer, text):
+    """From each word to the pieces that touch it and back: nothing is lost, nothing of a neighbour comes along."""
+    _, spans = encode_with_spans(tokenizer, text)
+    for word in re.finditer(r"\S+", text):
+        touching = spans[(spans[:, 0] < word.end()) & (spans[:, 1] > word.start())]
+        assert text[touching[0, 0] : touching[-1, 1]] == word.group()
+
+
+def test_all_pieces_of_a_character_have_it(tmp_path):
+    tokenizer = Tokenizer(train(tmp_path / "a.model", byte_fallback=True, vocab_size=320))
+    assert set(slices(tokenizer, " 日 ")) == {"日"}
+    assert len(slices(tokenizer, " 日 ")) == 4  # a word start and three bytes
+    assert set(slices(tokenizer, "½")) == {"½"}

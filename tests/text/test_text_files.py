@@ -1,0 +1,194 @@
+import gzip
+import io
+import lzma
+import os
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mae_lm_fairseq.text import text_files
+from mae_lm_fairseq.text.text_files import find_files, read_chunks, sample_lines, split_lines
+from mae_lm_fairseq.utils.errors import UserError
+
+PACKERS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
+
+
+def numbered(count):
+    return "".join(f"line {i} {'x' * (i % 7)}\n" for i in range(count)).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"", []),
+        (b"a", ["a"]),
+        (b"a\nb\n", ["a", "b"]),
+        (b"a\r\n\r\nb\r\n", ["a", "", "b"]),
+        (b"\n\n", ["", ""]),
+        ("a\rb\x0bc\x0cd\x1ce\x85f\u2028g\u2029h\n".encode(), ["a\rb\x0bc\x0cd\x1ce\x85f\u2028g\u2029h"]),
+    ],
+)
+def test_lines_end_with_newlines_only(data, lines):
+    assert split_lines(data) == lines
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\r")))
+def test_splitting_loses_nothing(text):
+    ended = text if text.endswith("\n") or not text else text + "\n"
+    assert "".join(line + "\n" for line in split_lines(text.encode())) == ended
+
+
+def test_directories_are_searched_in_order_without_hidden_files(tmp_path):
+    for name in ("b.txt", "a/z.txt", "a/b/c.gz", ".git/config", "a/.DS_Store"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/linked.txt").write_text("x")
+    (tmp_path / "a/link").symlink_to(tmp_path / "other")
+    (tmp_path / "a/loop").symlink_to(tmp_path)
+    found = find_files([tmp_path / "b.txt", tmp_path / "a"])
+    names = [str(path.relative_to(tmp_path)) for path in found]
+    assert names[0] == "b.txt"
+    assert names[1:4] == ["a/b/c.gz", "a/link/linked.txt", "a/loop/b.txt"]
+    assert names.count("a/z.txt") == 1
+    assert not any("/." in name or name.startswith(".") for name in names)
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    (tmp_path / "empty").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/link").symlink_to(tmp_path / "nowhere")
+    for name, message in [
+        ("missing", "missing: no such file"),
+        ("empty", "empty: there are no files"),
+        ("pipe", "pipe: not a regular file"),
+        ("broken", "broken/link: no such file"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            find_files([tmp_path / name])
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+@given(lines=st.lists(st.text("ab\r é", max_size=5), max_size=30), size=st.integers(1, 40), ended=st.booleans())
+def test_chunks_are_whole_lines_and_together_the_file(tmp_path_factory, suffix, lines, size, ended):
+    path = tmp_path_factory.mktemp("chunks") / f"text{suffix}"
+    data = "\n".join(lines).encode() + b"\n" * ended
+    path.write_bytes(PACKERS[suffix](data))
+    chunks = list(read_chunks(path, size))
+    assert b"".join(chunk.data for chunk in chunks) == data
+    assert all(chunk.data.endswith(b"\n") for chunk in chunks[:-1])
+    assert [chunk.line_count() for chunk in chunks] == [len(split_lines(chunk.data)) for chunk in chunks]
+    starts = [1 + sum(chunk.line_count() for chunk in chunks[:i]) for i in range(len(chunks))]
+    assert [chunk.first_line for chunk in chunks] == starts
+    assert not chunks or chunks[-1].position == path.stat().st_size
+
+
+def test_a_chunk_is_cut_at_the_next_line_end(tmp_path):
+    (tmp_path / "text").write_bytes(b"one\ntwo\nthree\n")
+    assert [chunk.data for chunk in read_chunks(tmp_path / "text", 5)] == [b"one\ntwo\n", b"three\n"]
+
+
+def test_a_byte_order_mark_is_dropped_at_the_start_only(tmp_path):
+    (tmp_path / "text").write_bytes("\ufeffa\n\ufeffb\n".encode())
+    assert [chunk.data.decode() for chunk in read_chunks(tmp_path / "text", 1)] == ["a\n", "\ufeffb\n"]
+    assert list(sample_lines([tmp_path / "text"], 100)) == ["a", "\ufeffb"]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz"])
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-5], lambda data: b"plain text", lambda data: data[:50] + data[60:]]
+)
+def test_damaged_compressed_files_are_named(tmp_path, suffix, damage):
+    path = tmp_path / f"text{suffix}"
+    path.write_bytes(damage(PACKERS[suffix](random.Random(1).randbytes(1000).hex().encode())))
+    with pytest.raises(UserError, match=rf"text\{suffix}: damaged or incomplete"):
+        list(read_chunks(path))
+
+
+def test_unreadable_files_are_named(tmp_path):
+    with pytest.raises(UserError, match="missing: No such file"):
+        list(read_chunks(tmp_path / "missing"))
+
+
+def test_the_line_that_is_not_utf8_is_named(tmp_path):
+    (tmp_path / "text").write_bytes(b"one\ntwo\nthr\xe9e\n")
+    last = list(read_chunks(tmp_path / "text", 4))[-1]
+    with pytest.raises(UnicodeDecodeError) as caught:
+        split_lines(last.data)
+    assert "text: line 3 is not UTF-8" in str(last.not_utf8(caught.value))
+    with pytest.raises(UserError, match="text: not UTF-8 at byte 11"):
+        list(sample_lines([tmp_path / "text"], 100))
+
+
+def test_a_file_without_line_ends_does_not_fill_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 100)
+    (tmp_path / "good").write_bytes(b"x" * 99 + b"\n")
+    (tmp_path / "bad").write_bytes(b"x" * 1000)
+    assert len(list(read_chunks(tmp_path / "good", 1))) == 1
+    for read in (lambda path: read_chunks(path, 1), lambda path: sample_lines([path], 10)):
+        with pytest.raises(UserError, match="bad: a line is longer"):
+            list(read(tmp_path / "bad"))
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_a_small_corpus_is_its_own_sample(tmp_path, suffix):
+    path = tmp_path / f"text{suffix}"
+    path.write_bytes(PACKERS[suffix](numbered(50)))
+    assert list(sample_lines([path, path], 100_000)) == 2 * split_lines(numbered(50))
+
+
+@given(counts=st.lists(st.integers(0, 300), min_size=1, max_size=4), block=st.integers(20, 400))
+def test_the_sample_is_bounded_and_repeats_nothing(tmp_path_factory, counts, block):
+    directory = tmp_path_factory.mktemp("sample")
+    paths = [directory / str(i) for i in range(len(counts))]
+    for path, count in zip(paths, counts, strict=True):
+        path.write_bytes(numbered(count))
+    lines = [list(sample_lines([path], 10**9)) for path in paths]
+    sample = list(sample_lines(paths, 1000, block))
+    # Every block may end with one line that reaches beyond it.
+    assert sum(len(line) + 1 for line in sample) <= max(1000, block) + (1000 // block + 1) * 20
+    remaining = iter(line for file in lines for line in file)
+    assert all(line in remaining for line in sample)  # in order, each line of the corpus at most once
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_the_sample_is_spread_over_all_of_the_text(tmp_path, suffix):
+    generator = random.Random(0)
+    paths = [tmp_path / f"{name}{suffix}" for name in "ab"]
+    for path in paths:
+        lines = [f"line {i} {generator.randbytes(10).hex()}\n" for i in range(3000)]
+        path.write_bytes(PACKERS[suffix]("".join(lines).encode()))
+    positions = [int(line.split()[1]) for line in sample_lines(paths, 30_000, block=300)]
+    second = next(i for i in range(1, len(positions)) if positions[i] < positions[i - 1])
+    for part in (positions[:second], positions[second:]):
+        assert {position // 300 for position in part} == set(range(10))
+        assert len(part) < 600
+
+
+def test_compressed_text_is_read_forwards_only(tmp_path, monkeypatch):
+    """Lines longer than the gaps between the blocks must not make the stream start over."""
+    skipped = []
+
+    class Forwards(io.BytesIO):
+        def __init__(self, raw):
+            super().__init__(raw.read())
+
+        def seek(self, to, *_):
+            skipped.append(to - self.tell())
+            return super().seek(to)
+
+    monkeypatch.setitem(text_files._DECOMPRESSORS, ".gz", Forwards)
+    (tmp_path / "a.gz").write_bytes(numbered(100))
+    sample = list(sample_lines([tmp_path / "a.gz"], 5 * len(numbered(100)) - 100, block=12))
+    assert sample == split_lines(numbered(100))
+    assert skipped
+    assert min(skipped) >= 0
+
+
+def test_a_sample_of_compressed_text_is_bounded_too(tmp_path):
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"always the same\n" * 100_000))
+    sample = list(sample_lines([tmp_path / "a.gz"], 50_000))
+    assert 0 < 16 * len(sample) <= 50_000

@@ -1,0 +1,184 @@
+import hashlib
+
+import numpy as np
+import pytest
+import sentencepiece
+from fairseq.data import Dictionary
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mae_lm_fairseq.text.tokenizer import EOS, SPECIALS, UNK, Tokenizer, train_model
+from mae_lm_fairseq.utils.errors import UserError
+
+SENTENCE = "a tokenizer “cuts” the text into pieces — it\u2019s what fairseq reads, line by line"
+TEXT = [SENTENCE[i % 5 :: 1 + i % 3] for i in range(60)]
+
+
+def train(path, lines=TEXT, **options):
+    """A model with options that ours does not take."""
+    options = {"vocab_size": 60, "model_type": "bpe", "character_coverage": 1.0, "minloglevel": 2} | options
+    with open(path, "wb") as file:
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=file, **options)
+    return path
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    path = tmp_path_factory.mktemp("own") / "own.model"
+    path.write_bytes(train_model(TEXT, 60, 1.0))
+    return Tokenizer(path)
+
+
+@pytest.fixture(scope="module", params=["own", "t5", "no <s>", "bytes", "control", "unigram"])
+def tokenizer(request, own, tmp_path_factory):
+    if request.param == "own":
+        return own
+    options = {
+        "t5": {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
+        "no <s>": {"bos_id": -1, "eos_id": -1, "unk_id": 0},
+        "bytes": {"byte_fallback": True, "vocab_size": 320},
+        "control": {"control_symbols": ["<sep>", "<mask>"], "user_defined_symbols": ["<url>"]},
+        "unigram": {"model_type": "unigram", "vocab_size": 45},
+    }[request.param]
+    return Tokenizer(train(tmp_path_factory.mktemp("given") / "given.model", **options))
+
+
+@pytest.fixture(scope="module")
+def dictionary(tokenizer, tmp_path_factory):
+    path = tmp_path_factory.mktemp("dict") / "dict.txt"
+    tokenizer.write_dictionary(path)
+    return Dictionary.load(str(path))
+
+
+def test_ids_of_our_own_models_are_sentencepiece_ids_plus_one(own):
+    model = sentencepiece.SentencePieceProcessor(model_file=str(own.path))
+    assert model.get_piece_size() == own.model_size == 60
+    assert own.pieces == [model.id_to_piece(i) for i in range(3, 60)]
+    ids = model.encode(TEXT[0])
+    assert own.encode_lines([TEXT[0]])[0].tolist() == [i + 1 for i in ids]
+
+
+def test_symbols_are_those_of_fairseqs_dictionary(tokenizer, dictionary):
+    assert tokenizer.symbols == dictionary.symbols
+    assert tuple(dictionary.symbols[:4]) == SPECIALS
+    assert (dictionary.eos(), dictionary.unk()) == (EOS, UNK)
+
+
+# Letters of the text, letters that are not in it, and what normalisation or line reading might trip over.
+# U+0085 is left out: see the test after this one.
+AWKWARD = "acehit“—\u2019▁<>s/ \t\r\x00\x07\x0b\x1c\xa0\xad\u200b\u2028\u3000\ufeffﬁ漢字é\u0301🙂"
+
+ANYTHING = st.characters(codec="utf-8", exclude_characters="\n\x85")
+
+
+@given(line=st.one_of(st.text(AWKWARD, max_size=20), st.text(ANYTHING)))
+def test_encoding_is_what_pieces_and_fairseqs_dictionary_give(tokenizer, dictionary, line):
+    model = sentencepiece.SentencePieceProcessor(model_file=str(tokenizer.path))
+    pieces = " ".join(model.encode(line, out_type=str))
+    expected = dictionary.encode_line(pieces, add_if_not_exist=False).tolist()
+    assert tokenizer.encode_lines([line])[0].tolist() == expected[:-1]
+    tokens, sizes = tokenizer.encode_block([line])
+    assert tokens.tolist() == expected
+    assert sizes.tolist() == [len(expected)]
+
+
+def test_white_space_that_survives_normalisation_is_unknown_not_lost(tmp_path):
+    (tmp_path / "x.model").write_bytes(train_model(["one\x85two"] * 50, 12, 1.0))
+    tokenizer = Tokenizer(tmp_path / "x.model")
+    assert (tokenizer.encode_block(["one\x85two"])[0] == UNK).sum() == 1
+    assert tokenizer.unknown_characters(["one\x85two"]) == {"\x85": 1}
+
+
+def test_a_block_holds_its_lines_one_after_the_other(own):
+    lines = [TEXT[0], "", TEXT[1], "   ", ""]
+    tokens, sizes = own.encode_block(lines)
+    ends = np.cumsum(sizes)
+    assert [part.tolist() for part in np.split(tokens, ends[:-1])] == [
+        [*ids.tolist(), EOS] for ids in own.encode_lines(lines)
+    ]
+    assert sizes.tolist()[1] == sizes.tolist()[3] == sizes.tolist()[4] == 1
+
+
+def test_an_empty_block_is_empty(own):
+    tokens, sizes = own.encode_block([])
+    assert len(tokens) == len(sizes) == 0
+    assert own.encode_lines([]) == []
+
+
+def test_the_dictionary_holds_the_counts(own, tmp_path):
+    counts = np.arange(len(own.symbols))
+    counts[7] = 0
+    own.write_dictionary(tmp_path / "dict.txt", counts)
+    dictionary = Dictionary.load(str(tmp_path / "dict.txt"))
+    assert dictionary.symbols == own.symbols
+    assert dictionary.count[4:] == counts[4:].tolist()
+
+
+def test_unknown_characters_are_counted(own):
+    assert own.unknown_characters(["text 漢字 漢", "text"]) == {"漢": 2, "字": 1}
+
+
+def test_the_fingerprint_is_that_of_the_file(own):
+    assert own.fingerprint == hashlib.sha256(own.path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("piece", ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+def test_models_with_pieces_that_fairseq_keeps_for_itself_are_refused(tmp_path, piece):
+    specials = {"bos_piece": "<b>", "pad_piece": "<p>", "eos_piece": "<e>", "unk_piece": "<u>"}
+    path = train(tmp_path / "bad.model", user_defined_symbols=[piece], **specials)
+    with pytest.raises(UserError, match=rf"bad.model: has an ordinary piece {piece}"):
+        Tokenizer(path)
+
+
+def test_models_with_white_space_in_a_piece_are_refused(tmp_path):
+    path = train(tmp_path / "bad.model", ["a\u3000b"] * 9, vocab_size=8, normalization_rule_name="identity")
+    with pytest.raises(UserError, match=r"bad.model: has a piece with white space, .*3000"):
+        Tokenizer(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model", None])
+def test_what_is_no_model_is_refused(tmp_path, content):
+    if content is not None:
+        (tmp_path / "x.model").write_bytes(content)
+    with pytest.raises(UserError, match=r"x.model: (not a sentencepiece model|No such file)"):
+        Tokenizer(tmp_path / "x.model")
+
+
+def test_training_twice_gives_the_same_model(own):
+    assert train_model(iter(TEXT), 60, 1.0) == own.path.read_bytes()
+
+
+def test_ordinary_typography_is_known_at_the_default_coverage(tmp_path):
+    lines = [f"“Quote {i},” she said — it\u2019s the word number {i * 7919 % 1000}…" for i in range(5000)]
+    (tmp_path / "x.model").write_bytes(train_model(lines, 200, 0.99999))
+    tokens, _ = Tokenizer(tmp_path / "x.model").encode_block(lines)
+    assert UNK not in tokens
+
+
+def test_character_coverage_decides_which_characters_are_known(tmp_path):
+    lines = ["abcdefgh " * 20] * 100 + ["Ω"]
+    for coverage, unknown in [(1.0, 0), (0.999, 1)]:
+        (tmp_path / "x.model").write_bytes(train_model(lines, 16, coverage))
+        assert (Tokenizer(tmp_path / "x.model").encode_block(["Ω"])[0] == UNK).sum() == unknown
+
+
+@pytest.mark.parametrize("gap", [" ", ""])
+def test_long_lines_are_not_left_out_of_training(tmp_path, gap):
+    lines = ["short", gap.join(["Ωμέγα"] * 3000)]
+    (tmp_path / "x.model").write_bytes(train_model(lines, 20, 1.0))
+    assert "Ωμέγα" in "".join(Tokenizer(tmp_path / "x.model").pieces)
+
+
+@pytest.mark.parametrize(
+    ("lines", "size", "message"),
+    [
+        (TEXT, 10_000, r"--vocab-size 10000 is too large for this little text: at most \d+$"),
+        (TEXT, 5, "--vocab-size 5 is too small for the characters"),
+        ([], 50, "--train: there is no text"),
+        (["", " "], 50, "--train: there is no text"),
+    ],
+)
+def test_what_training_cannot_do_is_told_in_one_line(lines, size, message):
+    with pytest.raises(UserError, match=message) as caught:
+        train_model(lines, size, 1.0)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,25 @@
+import argparse
+import os
+
+import pytest
+
+from mae_lm_fairseq.utils.arguments import output_file, positive
+
+
+def refused(kind, text) -> str:
+    with pytest.raises(argparse.ArgumentTypeError) as error:
+        kind(str(text))
+    return str(error.value)
+
+
+def test_positive():
+    assert positive("3") == 3
+    assert refused(positive, "0") == "0 is not above zero"
+
+
+def test_output_file(tmp_path, monkeypatch):
+    assert output_file(str(tmp_path / "new.json")) == tmp_path / "new.json"
+    assert "is a directory" in refused(output_file, tmp_path)
+    assert "no directory that can be written to" in refused(output_file, tmp_path / "nowhere" / "new.json")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # the superuser may write everywhere
+    assert "no directory that can be written to" in refused(output_file, tmp_path / "new.json")

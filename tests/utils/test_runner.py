@@ -1,0 +1,200 @@
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.runner import Run, claim, read_result, run_all, updates_done
+from tests.conftest import fork
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Makes a run of a Python program, which works in the directory of its result."""
+
+    def make(name, program, **options):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        command = [sys.executable, "-c", textwrap.dedent(program), str(folder)]
+        options = {"read_result": lambda run: {"text": (folder / "left").read_text()}} | options
+        return Run(name, command, folder / "result.json", **options)
+
+    return make
+
+
+LEAVE = "import pathlib, sys; pathlib.Path(sys.argv[1], 'left').write_text({!r}); print('said', {!r})"
+
+
+def leave(text):
+    return LEAVE.format(text, text)
+
+
+def is_alive(pid):
+    """Whether a process exists and is not a zombie."""
+    status = Path(f"/proc/{pid}/status")
+    return status.exists() and "State:\tZ" not in status.read_text()
+
+
+def wait_for(path):
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.05)
+
+
+def test_results_come_in_the_order_of_the_table_and_each_run_has_its_log(run):
+    runs = [run("slow", "import time; time.sleep(1);" + leave("one")), run("fast", leave("two"))]
+    assert run_all(runs, jobs=2) == [{"text": "one"}, {"text": "two"}]
+    assert [each.log.read_text() for each in runs] == ["said one\n", "said two\n"]
+    written = json.loads(runs[0].result.read_text())
+    assert written["name"] == "slow"
+    assert written["command"] == list(runs[0].command)
+    assert 1 <= written["seconds"] < 20
+    assert {path.name for path in runs[0].result.parent.iterdir()} == {"left", "result.json", "result.log"}
+
+
+def test_a_finished_run_is_not_run_again_and_this_is_said(run, capsys):
+    done, fresh = run("done", leave("first")), run("fresh", leave("fresh"))
+    run_all([done])
+    done.log.unlink()
+    capsys.readouterr()
+    assert run_all([done, fresh]) == [{"text": "first"}, {"text": "fresh"}]
+    assert not done.log.exists()
+    assert f"done: done before, reusing {done.result}" in capsys.readouterr().out
+
+
+def test_a_result_of_another_command_is_refused(run):
+    run_all([run("it", leave("old"))])
+    with pytest.raises(UserError, match=r"result\.json is the result of another command; remove \S+/it, "):
+        run_all([run("it", leave("new"))])
+
+
+def test_a_directory_is_for_the_options_that_claimed_it(tmp_path):
+    claim(tmp_path, {"size": "tiny"})
+    claim(tmp_path, {"size": "tiny"})
+    with pytest.raises(UserError, match="holds results of another size"):
+        claim(tmp_path, {"size": "base"})
+    for torn in ('{"size": "ti', "[]"):
+        (tmp_path / "options.json").write_text(torn)
+        with pytest.raises(UserError, match=r"options\.json is damaged"):
+            claim(tmp_path, {"size": "tiny"})
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot write there"):
+        claim(tmp_path / "file", {})
+
+
+def test_a_torn_result_counts_as_none(run):
+    torn = run("torn", leave("whole"))
+    torn.result.write_text('{"name": "torn", "resu')
+    assert read_result(torn) is None
+    assert run_all([torn]) == [{"text": "whole"}]
+
+
+def test_jobs_limits_how_many_run_at_once(run, tmp_path):
+    program = """
+        import os, sys, time
+        here = sys.argv[1]
+        open(here + "/left", "w").write(str(time.time()))
+        time.sleep(0.7)
+        open(here + "/end", "w").write(str(time.time()))
+        """
+    runs = [run(f"run{number}", program) for number in range(3)]
+    run_all(runs, jobs=1)
+    starts = [float((each.result.parent / "left").read_text()) for each in runs]
+    ends = [float((each.result.parent / "end").read_text()) for each in runs]
+    assert ends[0] < starts[1]
+    assert ends[1] < starts[2]
+
+
+def test_threads_are_handed_to_the_run(run):
+    program = """
+        import os, sys
+        open(sys.argv[1] + "/left", "w").write(os.environ["OMP_NUM_THREADS"] + os.environ["MKL_NUM_THREADS"])
+        """
+    assert run_all([run("threads", program)], threads=3) == [{"text": "33"}]
+
+
+def test_a_failing_run_ends_the_others_and_its_log_is_quoted(run):
+    waits = run(
+        "waits", "import os, sys, time; open(sys.argv[1] + '/pid', 'w').write(str(os.getpid())); time.sleep(60)"
+    )
+    pid = waits.result.parent / "pid"
+    fails = run(
+        "fails",
+        f"""
+        import os, sys, time
+        while not os.path.exists({str(pid)!r}): time.sleep(0.05)
+        print("some output")
+        sys.exit("error: the reason\\n")
+        """,
+    )
+    with pytest.raises(UserError) as error:
+        run_all([waits, fails], jobs=2)
+    assert str(error.value) == f"fails failed (exit code 1), {fails.log} ends: error: the reason"
+    time.sleep(0.1)
+    assert not is_alive(pid.read_text())
+    assert not waits.result.exists()
+    assert not fails.result.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_runs_with_what_they_started_and_the_next_start_goes_on(run, capfd, number):
+    interrupted = run(
+        "interrupted",
+        """
+        import pathlib, subprocess, sys, time
+        here = pathlib.Path(sys.argv[1])
+        if (here / "child").exists():
+            (here / "left").write_text("went on")
+            sys.exit()
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        (here / "pid").write_text(str(child.pid))
+        (here / "pid").rename(here / "child")
+        time.sleep(60)
+        """,
+    )
+    child = interrupted.result.parent / "child"
+    program = fork(run_all, [interrupted])
+    wait_for(child)
+    os.kill(program.pid, number)
+    program.join(20)
+    assert program.exitcode == 1
+    assert f"error: interrupted by {number.name}; the same command goes on from here" in capfd.readouterr().err
+    assert not is_alive(child.read_text())
+    assert not interrupted.result.exists()
+    assert run_all([interrupted]) == [{"text": "went on"}]
+
+
+def test_progress_inside_a_run_is_shown(run, capsys, monkeypatch):
+    monkeypatch.setattr("mae_lm_fairseq.utils.progress.SECONDS_BETWEEN_LINES", 0.1)
+    program = """
+        import sys, time
+        print('x | INFO | train_inner | {"num_updates": "30", "lr": "1"}', flush=True)
+        open(sys.argv[1] + "/left", "w").write("")
+        time.sleep(2)
+        """
+    training = run("training", program, share_done=updates_done(max_update=40))
+    run_all([training])
+    assert re.search(r"75%\|.*left, training 75%", capsys.readouterr().out)
+    assert updates_done(max_update=20)(training) == 1.0
+
+
+def test_what_outlived_a_killed_runner_is_waited_for(run, capsys):
+    """Two processes would write to the same checkpoints."""
+    again = run("again", "import sys, pathlib; print(pathlib.Path(sys.argv[1], 'done').exists());" + leave("here"))
+    with open(again.log, "ab") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        finish = f"import pathlib, time; time.sleep(1.5); pathlib.Path({str(again.log.with_name('done'))!r}).touch()"
+        orphan = subprocess.Popen([sys.executable, "-c", finish], stdout=log, stderr=log)
+    run_all([again])
+    assert orphan.wait() == 0
+    assert again.log.read_text() == "True\nsaid here\n"
+    assert "again: still going on" in capsys.readouterr().out

@@ -1,0 +1,64 @@
+import math
+
+import numpy as np
+import pytest
+
+from mae_lm_fairseq.utils.training_log import last_update, loss_curve, read_records, seconds_per_update
+
+LOG = """\
+2026-01-01 00:00:00 | INFO | fairseq_cli.train | {'_name': None, 'common': {'log_interval': 10}}
+2026-01-01 00:00:01 | INFO | train_inner | {"epoch": 1, "loss": "10", "num_updates": "10", "wall": "1"}
+2026-01-01 00:00:02 | INFO | train_inner | {"epoch": 1, "loss": "9", "num_updates": "20", "wall": "2"}
+2026-01-01 00:00:02 | INFO | valid | {"epoch": 1, "valid_loss": "8.5", "valid_num_updates": "20"}
+2026-01-01 00:00:03 | INFO | train_inner | {"epoch": 1, "loss": "8", "num_updates": "30", "wall": "3"}
+2026-01-01 00:00:03 | INFO | train_inner | {"epoch": 1, "lo
+2026-01-01 00:00:09 | INFO | train_inner | {"epoch": 1, "loss": "7", "num_updates": "30", "wall": "4"}
+2026-01-01 00:00:09 | INFO | train | {"epoch": 1, "train_loss": "8", "train_num_updates": "30"}
+2026-01-01 00:00:09 | INFO | valid | {"epoch": 1, "valid_loss": "6", "valid_num_updates": "30"}
+2026-01-01 00:00:09 | INFO | fairseq_cli.train | done training in 9 seconds
+"""
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "log"
+    path.write_text(LOG)
+    return path
+
+
+def test_curves_are_in_nats_and_a_resumed_run_overwrites_what_it_repeats(log):
+    updates, losses = loss_curve(log, "train_inner")
+    np.testing.assert_array_equal(updates, [10, 20, 30])
+    np.testing.assert_allclose(losses, np.array([10, 9, 7]) * math.log(2))
+    updates, losses = loss_curve(log, "valid")
+    np.testing.assert_array_equal(updates, [20, 30])
+    np.testing.assert_allclose(losses, np.array([8.5, 6]) * math.log(2))
+
+
+def test_records_have_names_without_the_stage(log):
+    assert read_records(log, "train") == {30: {"epoch": 1, "loss": "8", "num_updates": "30"}}
+    assert list(read_records(log, "train_inner").values())[-1]["wall"] == "4"
+
+
+def test_the_pace_of_a_run_is_not_that_of_a_pause(log):
+    """Two intervals of two updates a second, one during which the machine did something else."""
+    log.write_text(
+        "".join(
+            f'x | INFO | train_inner | {{"wpb": "400", "wps": "{speed}", "num_updates": "{updates}"}}\n'
+            for updates, speed in ((10, 800), (20, 1.5), (30, 800))
+        )
+    )
+    assert seconds_per_update(log) == 0.5
+
+
+def test_last_update_reads_the_end_of_the_file(log, tmp_path):
+    assert last_update(log) == 30
+    log.write_text(LOG + "x" * 100_000)
+    assert last_update(log) == 0
+    log.write_text("x" * 100_000 + LOG)
+    assert last_update(log) == 30
+    log.write_text(LOG[: LOG.index('"30"') + 2])  # a line that is being written
+    assert last_update(log) == 20
+    assert last_update(tmp_path / "absent") == 0
+    log.write_text("")
+    assert last_update(log) == 0
