@@ -9,6 +9,8 @@ import argparse
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # tests/ is not installed
+
 try:
     import atheris
 except ImportError:

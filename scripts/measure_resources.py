@@ -21,9 +21,12 @@ from pathlib import Path
 
 from mae_lm_fairseq.utils.arguments import output_file
 from mae_lm_fairseq.utils.files import write_json
-from tests.fault_injection.processes import children
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # tests/ is not installed
+
+from tests.fault_injection.processes import children  # noqa: E402
+
 EPOCHS, SHARDS, FACTOR = 10, 5, 20
 SETTINGS = shlex.split(
     "--task masked_autoencoder_lm --criterion masked_autoencoder_lm --arch mae_lm_tiny --encoder-layers 1 "

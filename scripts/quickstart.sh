@@ -10,7 +10,7 @@
 #   --smoke         every step in less than 2 minutes after the install; nothing much is learned
 #   --corpus FILE   text in UTF-8 (also .gz, .xz), documents separated by blank lines;
 #                   default: the docstrings of the installed Python packages
-#   --out DIR       default: quickstart/NAME in the checkout, a NAME for each choice of the options above
+#   --out DIR       default: quickstart/NAME, a NAME for each choice of the options above
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 

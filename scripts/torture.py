@@ -15,6 +15,8 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process with threads cannot be forked
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # tests/ is not installed
+
 import torch
 
 from mae_lm_fairseq.utils.arguments import output_file

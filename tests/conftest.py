@@ -15,11 +15,10 @@ import fairseq.dataclass.utils
 import pytest
 import torch
 
+from tests.support import ROOT
 from tests.support.bundles import bundles, checkpoints, text_data  # noqa: F401  fixtures
 
 pytest_plugins = ["tests.support.timeouts"]
-
-ROOT = Path(__file__).parent.parent
 
 torch.set_num_threads(1)
 

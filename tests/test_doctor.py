@@ -8,7 +8,7 @@ from importlib import metadata
 import pytest
 
 from mae_lm_fairseq import doctor
-from tests.conftest import ROOT
+from tests.support import ROOT
 
 
 def hide(monkeypatch, *names: str):

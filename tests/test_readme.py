@@ -14,7 +14,7 @@ import torch
 from mae_lm_fairseq.downstream import report as glue_report
 from mae_lm_fairseq.downstream.squad import metrics as squad_metrics
 from mae_lm_fairseq.recipes.pretrain import complete, understand
-from tests.conftest import ROOT
+from tests.support import ROOT
 from tests.support.answering import write_squad
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import sentencepiece
 
-from mae_lm_fairseq import PACKAGE, MAELMModel
+from mae_lm_fairseq import MAELMModel
 from mae_lm_fairseq.analysis.figures import plot_losses
 from mae_lm_fairseq.experiments import docstrings, inspection
 from mae_lm_fairseq.experiments.corpus import split_corpus
@@ -33,8 +33,6 @@ from mae_lm_fairseq.utils.logging import quieten
 from mae_lm_fairseq.utils.runner import Run, claim, run_all, signals_as_errors, updates_done
 from mae_lm_fairseq.utils.training_log import loss_curve, read_records
 from mae_lm_fairseq.utils.versions import versions
-
-CHECKOUT = PACKAGE.parent
 
 ARCHITECTURES = {"mae_lm_tiny": "MAE-LM", "mae_lm_roberta_tiny": "RoBERTa preset"}
 FIGURE = "losses.png"
@@ -108,7 +106,7 @@ def prepare(out: Path, recipe: Recipe) -> Path:
         print(f"done before, reusing {data}")
         return data
     text = out / "text"
-    command = [sys.executable, CHECKOUT / "preprocess" / "pretrain" / "prepare.py", "--destdir", data]
+    command = [sys.executable, "-m", "mae_lm_fairseq.text.prepare", "--destdir", data]
     command += ["--train", text / "train.txt", "--valid", text / "valid.txt"]
     command += ["--vocab-size", recipe.vocabulary, "--workers", 2]
     code = subprocess.run([str(part) for part in command]).returncode
@@ -216,12 +214,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="scripts/quickstart.sh", description=__doc__.partition("``scripts")[0])
     parser.add_argument("--smoke", action="store_true", help="every step in less than 2 minutes; nothing is learned")
     parser.add_argument("--corpus", type=Path, help="a text file (also .gz, .xz) instead of the docstrings")
-    parser.add_argument("--out", type=Path, help="where everything goes (default: quickstart/NAME in the checkout)")
+    parser.add_argument("--out", type=Path, help="where everything goes (default: quickstart/NAME)")
     options = parser.parse_args(arguments)
     if options.corpus:
         options.corpus = options.corpus.resolve()
     name = options.corpus.name.partition(".")[0] if options.corpus else "docstrings"
-    out = options.out or CHECKOUT / "quickstart" / (f"{name}-smoke" if options.smoke else name)
+    out = options.out or Path("quickstart") / (f"{name}-smoke" if options.smoke else name)
     quieten()
     with signals_as_errors():
         quickstart(out.resolve(), options.smoke, options.corpus)

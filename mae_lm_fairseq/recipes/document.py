@@ -1,19 +1,16 @@
-"""``python -m mae_lm_fairseq.recipes.document``: write docs/recipes.md from the table."""
+"""The text of docs/recipes.md, made from the table of what papers state; scripts/write_docs.py writes it."""
 
-from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.core.config import SIZES
 from mae_lm_fairseq.recipes.pretrain import arithmetic
 from mae_lm_fairseq.recipes.settings import recipe, settings
 from mae_lm_fairseq.recipes.stated import NOT_FOUND, ROWS, SOURCES, STATED, Cell
 from mae_lm_fairseq.utils.markdown import markdown_table
 
-PLACE = PACKAGE.parent / "docs" / "recipes.md"
-
 HEAD = """\
 # Recipes
 
 What the papers and their public code state of the settings that they pretrained with, and what `scripts/pretrain.sh`
-takes from it. This file is written by `python -m mae_lm_fairseq.recipes.document` from
+takes from it. This file is written by `scripts/write_docs.py` from
 `mae_lm_fairseq/recipes/stated.py`, the only place to change. A value without a source is no recipe: "not found" means
 that none was found in a public source.
 """
@@ -66,7 +63,3 @@ def _used() -> str:
 def document() -> str:
     """The whole file."""
     return f"{HEAD}\n## What is stated\n\n{_stated()}\n{USE}\n{_used()}"
-
-
-if __name__ == "__main__":
-    PLACE.write_text(document(), encoding="utf-8")

@@ -13,7 +13,7 @@ from mae_lm_fairseq.analysis.flops import TRAINING, Flops, Sample, forward_flops
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.utils.errors import UserError
-from tests.conftest import ROOT
+from tests.support import ROOT
 
 TINY = Run("mae_lm_tiny", vocab_size=300, tokens_per_sample=40, batch_size=2, tokens=10**9)
 ABSTRACT = {"base": 0.78, "large": 0.68}

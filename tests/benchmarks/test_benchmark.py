@@ -13,7 +13,7 @@ from mae_lm_fairseq.benchmarks.data_pipeline import measure_pipeline
 from mae_lm_fairseq.benchmarks.figure import draw
 from mae_lm_fairseq.benchmarks.measurement import Results, Row, measure
 from mae_lm_fairseq.benchmarks.settings import SETTINGS, Setting, Subject, subjects
-from tests.conftest import ROOT
+from tests.support import ROOT
 
 TINY = Setting(2, 2, 32, 2, 100, 16, 4, "cpu", ("fp32",), steps=2, together=40, matrix=64, extras=False, compiled=())
 

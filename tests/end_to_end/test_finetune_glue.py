@@ -9,7 +9,7 @@ import time
 
 from mae_lm_fairseq.downstream import sweep as finetuning
 from mae_lm_fairseq.downstream.glue.tasks import TASKS
-from tests.conftest import ROOT
+from tests.support import ROOT
 from tests.support.finetuning import run_here, save_pretrained
 from tests.support.glue import make_rows, write_official, write_tokenizer
 

@@ -18,7 +18,7 @@ from transformers import AutoModel, AutoTokenizer
 from mae_lm_fairseq.huggingface.comparison import encoder_states
 from mae_lm_fairseq.pretrained.reading import build, read
 from mae_lm_fairseq.text.tokenizer import Tokenizer
-from tests.conftest import ROOT
+from tests.support import ROOT
 from tests.support.exports import stock
 from tests.support.training import RECIPE, parse
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import ROOT
 from tests.end_to_end.test_pretrain import assert_one_line, assert_same_training_state, checkpoint
 from tests.fault_injection import lives
+from tests.support import ROOT
 from tests.support.training import RECIPE, batches, set_up
 
 SETTINGS = [*RECIPE, "--arch", "mae_lm_tiny", "--dropout", 0, "--attention-dropout", 0]

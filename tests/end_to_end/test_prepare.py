@@ -1,5 +1,4 @@
 import gzip
-import importlib.util
 import lzma
 import os
 import random
@@ -18,6 +17,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 from mae_lm_fairseq.text import encoding
 from mae_lm_fairseq.text.data_bin import check_data_bin, dictionary_fingerprint
 from mae_lm_fairseq.text.manifest import Manifest
+from mae_lm_fairseq.text.prepare import main
 from mae_lm_fairseq.text.text_files import Chunk, read_chunks
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
@@ -30,18 +30,11 @@ PRODUCTS = {"dict.txt", "manifest.json", "sentencepiece.bpe.model"} | {
 VOCABULARY = 120
 
 
-def load_script():
-    spec = importlib.util.spec_from_file_location("prepare_script", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def prepare(*arguments, **options):
     """The command, in this process; options as ``vocab_size=9``."""
     options = {"workers": 1} | options
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
-    load_script().main([str(argument) for argument in (*arguments, *flags)])
+    main([str(argument) for argument in (*arguments, *flags)])
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # a caller's processes must not inherit another
 
 

@@ -10,8 +10,8 @@ import pytest
 from mae_lm_fairseq.experiments import quickstart as module
 from mae_lm_fairseq.experiments.quickstart import quickstart
 from mae_lm_fairseq.utils.errors import UserError
+from tests.support import ROOT
 
-ROOT = module.CHECKOUT
 FEW_UPDATES = dataclasses.replace(module.SMOKE, vocabulary=400, updates=4, warmup=2, validate_every=2)
 
 

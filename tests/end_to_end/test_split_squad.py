@@ -5,7 +5,7 @@ import pytest
 
 from mae_lm_fairseq.downstream.squad.files import read_squad
 from mae_lm_fairseq.utils.errors import UserError
-from tests.conftest import ROOT
+from tests.support import ROOT
 from tests.support.answering import write_squad
 
 split = runpy.run_path(str(ROOT / "preprocess" / "squad" / "split.py"))["main"]

@@ -20,7 +20,7 @@ from mae_lm_fairseq.experiments.preset_comparison import (
 from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.recipes.training_command import check_data, training_command
 from mae_lm_fairseq.utils.errors import UserError
-from tests.conftest import ROOT
+from tests.support import ROOT
 from tests.support.training import parse
 
 COMMAND = "scripts/compare_presets.py data-bin --size tiny"

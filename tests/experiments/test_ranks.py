@@ -13,7 +13,7 @@ from mae_lm_fairseq.analysis.effective_rank import MEASURES
 from mae_lm_fairseq.experiments.ranks import DEFAULTS, default_label, model_ranks, open_model, write_csv
 from mae_lm_fairseq.text.tokenizer import Tokenizer, train_model
 from mae_lm_fairseq.utils.errors import UserError
-from tests.conftest import ROOT
+from tests.support import ROOT
 from tests.support.finetuning import finetune, save_pretrained, write_sentences
 from tests.support.huggingface import KINDS, save_model
 

@@ -22,7 +22,7 @@ from mae_lm_fairseq.experiments.reproduction import (
 )
 from mae_lm_fairseq.experiments.reproduction_report import FINETUNED, KINDS, Results, finding, verdicts, write_report
 from mae_lm_fairseq.utils.errors import UserError
-from tests.conftest import ROOT
+from tests.support import ROOT
 
 LAYERS = 2
 PRETRAINED = [kind for kind in KINDS if kind != FINETUNED]

@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.downstream.glue import preparation as glue_preparation
 from mae_lm_fairseq.downstream.glue.tasks import TASKS, Task
 from mae_lm_fairseq.downstream.squad import metrics as squad_metrics
@@ -27,6 +26,7 @@ from tests.fault_injection.damage import TEXTS, cuts, damaged, damaged_json
 from tests.fault_injection.outcomes import CLEAR, WHOLE, outcome, product_outcome, quietly
 from tests.fault_injection.report import Row
 from tests.fault_injection.workplace import Workplace
+from tests.support import ROOT
 
 SENTENCES = ("the cat sat on a mat", "a dog, a bird", "it rains", "no cat sat there", "birds fly", "the end")
 
@@ -195,7 +195,7 @@ def damaged_squad(place: Workplace, times: int) -> Iterator[Row]:
     cut = Row("a file of SQuAD that is cut, at every length or many", WHOLE)
     absurd = Row("a file of SQuAD with other types, keys missing or twice, other bytes; read and split", WHOLE)
     tokenizer = make_tokenizer(place.directory)
-    split = runpy.run_path(str(PACKAGE.parent / "preprocess" / "squad" / "split.py"))["main"]
+    split = runpy.run_path(str(ROOT / "preprocess" / "squad" / "split.py"))["main"]
     path, whole = place.directory / "squad.json", json.dumps(squad()).encode()
 
     def read() -> None:

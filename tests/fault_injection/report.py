@@ -1,21 +1,19 @@
-"""``python -m tests.fault_injection.report``: write docs/robustness.md from what ``scripts/torture.py`` measured."""
+"""The text of docs/robustness.md, made from what ``scripts/torture.py`` measured; scripts/write_docs.py writes it."""
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.utils.markdown import markdown_table
 
-RESULTS = PACKAGE.parent / "scripts" / "results" / "torture.json"
-PLACE = PACKAGE.parent / "docs" / "robustness.md"
+RESULTS = Path(__file__).parents[2] / "scripts" / "results" / "torture.json"
 
 HEAD = """\
 # What runs survive
 
 `scripts/torture.py {options}` tried this on {machine}. This file is written by
-`python -m tests.fault_injection.report` from `scripts/results/torture.json`, which that run left. Kills and damage
+`scripts/write_docs.py` from `scripts/results/torture.json`, which that run left. Kills and damage
 strike at moments and places drawn from a seed; what is compared at the end are parameters, optimizer state, number of
 updates and position in the data. Not compared is the best validation loss that the learning rate scheduler has heard
 of: fairseq saves the checkpoint of an epoch's end before it tells the scheduler that epoch's loss, so that a run which
@@ -64,7 +62,3 @@ def document() -> str:
     machine = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     options = " ".join([*(["--quick"] if results["quick"] else []), "--json FILE"])
     return f"{HEAD.format(options=options, machine=machine)}\n{table(read(RESULTS))}"
-
-
-if __name__ == "__main__":
-    PLACE.write_text(document(), encoding="utf-8")

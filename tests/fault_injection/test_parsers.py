@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import ROOT
 from tests.fault_injection import parsers
 from tests.fault_injection.test_inputs import BYTES, anything
+from tests.support import ROOT
 
 of_json = pytest.mark.parametrize("parser", ["glue-json", "squad", "questions", "manifest", "bundle"])
 KEYS = st.sampled_from(

@@ -20,7 +20,7 @@ from mae_lm_fairseq.pretrained import bundle as writing
 from mae_lm_fairseq.pretrained.bundle import write_bundle
 from mae_lm_fairseq.pretrained.reading import build, read, read_bundle, read_checkpoint
 from mae_lm_fairseq.utils.errors import UserError
-from tests.conftest import ROOT
+from tests.support import ROOT
 from tests.support.bundles import VARIANTS, saved
 from tests.support.training import set_up
 

@@ -11,7 +11,7 @@ from mae_lm_fairseq.recipes.machine import share
 from mae_lm_fairseq.recipes.pretrain import complete, processes, understand
 from mae_lm_fairseq.recipes.settings import ARCHITECTURES, recipe
 from mae_lm_fairseq.utils.errors import UserError
-from tests.conftest import ROOT
+from tests.support import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # hydra's, some for each configuration
 

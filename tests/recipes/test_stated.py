@@ -3,9 +3,10 @@
 import pytest
 
 from mae_lm_fairseq.models.architectures import architecture_values
-from mae_lm_fairseq.recipes.document import PLACE, document
+from mae_lm_fairseq.recipes.document import document
 from mae_lm_fairseq.recipes.settings import ARCHITECTURES, recipe
 from mae_lm_fairseq.recipes.stated import NOT_FOUND, ROWS, SOURCES, STATED
+from tests.support import ROOT
 
 
 def test_every_value_has_a_source_and_every_source_a_value():
@@ -34,4 +35,5 @@ def test_the_networks_are_those_of_the_table(size):
 
 
 def test_the_document_is_up_to_date():
-    assert PLACE.read_text(encoding="utf-8") == document(), "run python -m mae_lm_fairseq.recipes.document"
+    page = ROOT / "docs" / "recipes.md"
+    assert page.read_text(encoding="utf-8") == document(), "run scripts/write_docs.py"

@@ -2,7 +2,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.conftest import ROOT
+from tests.support import ROOT
 
 HANGING = """
 import subprocess, time

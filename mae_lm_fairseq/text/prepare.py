@@ -1,0 +1,83 @@
+"""The command of preprocess/pretrain/prepare.py: raw text to a sentencepiece model, dict.txt and a data-bin.
+
+Text is UTF-8, plain, .gz or .xz; documents are separated by blank lines, and a new file begins a new document.
+"""
+
+import argparse
+import os
+import signal
+import sys
+
+from mae_lm_fairseq.text.manifest import Manifest
+from mae_lm_fairseq.text.preparation import SAMPLE_BYTES, Options, prepare
+from mae_lm_fairseq.utils.errors import UserError
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line; its names are those of ``Options``."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    text = "text files, and directories, whose files are all taken (hidden ones are not)"
+    add("--train", nargs="+", required=True, metavar="PATH", help=text)
+    add("--valid", nargs="+", required=True, metavar="PATH", help=text)
+    add("--destdir", required=True, metavar="DIR", help="where the data-bin goes; nothing there is overwritten")
+    add(
+        "--vocab-size",
+        type=int,
+        metavar="N",
+        help="train a sentencepiece model (BPE) of N pieces, <unk>, <s> and </s> among them, on a sample of at most "
+        f"{SAMPLE_BYTES // 10**6} MB of the training text; fairseq's dictionary has <pad> and <mask> besides, so the "
+        "model's embedding table has N + 2 rows",
+    )
+    add("--sentencepiece-model", metavar="FILE", help="use this sentencepiece model instead of training one")
+    add(
+        "--character-coverage",
+        type=float,
+        default=0.99999,
+        metavar="SHARE",
+        help="share of the text's characters that the trained model knows; lower it for text with thousands of rare "
+        "characters, which then become <unk> (default: %(default)s)",
+    )
+    add(
+        "--max-unk-rate",
+        type=float,
+        default=0.001,
+        metavar="SHARE",
+        help="stop when more than this share of a split's pieces is <unk> (default: %(default)s)",
+    )
+    workers = os.cpu_count() or 1
+    add("--workers", type=int, default=workers, metavar="N", help="processes that encode (default: %(default)s)")
+    return parser
+
+
+def report(manifest: Manifest) -> str:
+    """The books of the splits as a table."""
+    head = f"{'':6}{'documents':>12}{'lines':>14}{'tokens in':>16}{'tokens out':>16}{'<unk>':>12}{'rate':>10}"
+    rows = [
+        f"{name:6}{s.documents:12,}{s.lines:14,}{s.tokens_in:16,}{s.tokens_out:16,}{s.unk:12,}{s.unk_rate:10.4%}"
+        for name, s in manifest.splits.items()
+    ]
+    return "\n".join([head, *rows])
+
+
+def main(argv: list[str] | None = None):
+    """Run the command.
+
+    Raises:
+        UserError: in every case that the user can mend.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        options = Options(**vars(parser().parse_args(argv)))
+        print(report(prepare(options)))
+        print(f"ready for fairseq-train: {options.destdir}")
+    except OSError as error:
+        raise UserError(f"{error.filename or options.destdir}: {error.strerror or error}") from None
+    except KeyboardInterrupt:
+        sys.exit("interrupted; nothing was left behind")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+if __name__ == "__main__":
+    main()
