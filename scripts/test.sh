@@ -13,7 +13,7 @@ install_environment .venv test,analysis,hf,onnx
 
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
-.venv/bin/lint-imports --no-cache
+.venv/bin/lint-imports --no-logo --no-cache
 if [ $# -eq 0 ]; then set -- -m "not slow" --numprocesses 2 --dist worksteal; fi
 # A test that hangs is ended by its time limit, with all processes of the run (tests/support/timeouts.py): "timeout" makes
 # a process group of them, and ends a run that hangs outside of any test.
