@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from .fixtures.make_before_layout import BEFORE, VALUES
+from tests.fixtures.make_before_layout import BEFORE, VALUES
 
 EXPECTED = json.loads((BEFORE / "expected.json").read_bytes())
 # Processors and versions of torch round differently. In training, Adam magnifies such differences.

@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from .conftest import ROOT
+from tests.support import ROOT
 
 SCRIPT = ROOT / "scripts" / "golden.py"
 
