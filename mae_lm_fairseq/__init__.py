@@ -14,7 +14,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from mae_lm_fairseq.utils.errors import UserError
+if __name__ != "mae_lm_fairseq":  # the imports below would find another copy, or none
+    raise SystemExit(f"error: --user-dir must end in mae_lm_fairseq: this package cannot be loaded as {__name__}")
+
+from mae_lm_fairseq import fairseq_patches
+from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 
 __all__ = ["PACKAGE", "MAELMModel", "register"]
 
@@ -60,7 +64,7 @@ def register() -> None:
     _registered = True
     try:
         with _root_logger_unchanged():
-            _patch_fairseq()
+            fairseq_patches.apply()
             _import_plugins()
     except BaseException:
         _registered = False
@@ -78,13 +82,6 @@ def _root_logger_unchanged() -> Iterator[None]:
         logging.root.handlers[:] = handlers
 
 
-def _patch_fairseq() -> None:
-    from mae_lm_fairseq.fairseq_patches import compat, divergence, resuming
-
-    for module in (compat, resuming, divergence):
-        module.apply()
-
-
 def _import_plugins() -> None:
     """Import the modules that register a class.
 
@@ -96,11 +93,18 @@ def _import_plugins() -> None:
         for name, module_name in plugins.items():
             module = importlib.import_module(f"{__name__}.{module_name}")
             # For a name that is taken fairseq returns the other class without a warning.
-            if registry[name].__module__ != module.__name__:
+            if name in registry and registry[name].__module__ != module.__name__:
                 raise UserError(f"{registry[name].__module__} has taken the name {name}, which {module.__name__} needs")
 
 
-if __name__ != "mae_lm_fairseq":
-    raise UserError(f"--user-dir must end in mae_lm_fairseq: this package cannot be loaded as {__name__}")
-if "fairseq" in sys.modules:
-    register()
+def _is_loaded_by_user_dir() -> bool:
+    """Whether one of fairseq's programs is importing this package for ``--user-dir``."""
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "import_user_module":
+        frame = frame.f_back
+    return frame is not None
+
+
+with errors_end_the_program() if _is_loaded_by_user_dir() else contextlib.nullcontext():
+    if "fairseq" in sys.modules:
+        register()

@@ -99,8 +99,12 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _problem_of_import(name: str) -> str | None:
+    return _problem_of(lambda: importlib.import_module(name))
+
+
+def _problem_of(action: Callable[[], object]) -> str | None:
     try:
-        importlib.import_module(name)
+        action()
     except (Exception, SystemExit) as error:  # a broken package can raise anything
         return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return None
@@ -140,8 +144,7 @@ def one_copy() -> Finding:
     if len(places) > 1:
         remedy = "uninstall or rename one of them: --user-dir and Python have to find the same"
         return Finding(PACKAGE.name, "broken", " and ".join(sorted(map(str, places))), remedy)
-    parts = ("compat", "models.mae_lm", "tasks.masked_autoencoder_lm", "criterions.masked_autoencoder_lm")
-    problem = next(filter(None, (_problem_of_import(f"{PACKAGE.name}.{part}") for part in parts)), None)
+    problem = _problem_of(lambda: importlib.import_module(PACKAGE.name).register())
     if problem is not None:
         return Finding(
             PACKAGE.name, "broken", f"cannot work with fairseq: {problem}", "mend what is broken above first"

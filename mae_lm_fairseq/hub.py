@@ -221,7 +221,7 @@ class MAELMHubInterface(nn.Module):
         tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
         layout = batch_layout(tokens, torch.zeros_like(tokens, dtype=torch.bool), pad, self.model.mask)
         layout = to_device(layout, self.device)
-        self.model.settle(self.device)
+        self.model.resolve_backend(self.device)
         layers = zip(network.encode(tokens.to(self.device), layout), network.encoder_layouts(layout), strict=True)
         return [unpack(*layer, tokens.shape[1]) for layer in (layers if all_layers else [list(layers)[-1]])]
 

@@ -10,11 +10,9 @@ by formula (mae_lm_fairseq/analysis/flops.py). cpu-small and cpu-base end within
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.benchmarks import report
-from mae_lm_fairseq.benchmarks.figure import draw
-from mae_lm_fairseq.benchmarks.measurement import measure
 from mae_lm_fairseq.benchmarks.settings import SETTINGS, subjects
 from mae_lm_fairseq.utils.arguments import output_file
+from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.logging import quieten
 
@@ -35,6 +33,10 @@ def parser() -> argparse.ArgumentParser:
 def main():
     """Measure, print the table, and write the files."""
     arguments = parser().parse_args()
+    from mae_lm_fairseq.benchmarks import report
+    from mae_lm_fairseq.benchmarks.figure import draw
+    from mae_lm_fairseq.benchmarks.measurement import measure
+
     quieten()
     setting = SETTINGS[arguments.setting]
     groups = subjects(setting, arguments.authors_repo)
@@ -46,4 +48,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    with errors_end_the_program():
+        main()

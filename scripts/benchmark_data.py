@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.benchmarks.data_pipeline import measure_pipeline
 from mae_lm_fairseq.utils.arguments import output_file, positive
+from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.logging import quieten
 
@@ -40,4 +41,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    with errors_end_the_program():
+        main()

@@ -8,9 +8,9 @@ and sorted by length. The three take turns, round by round; a speed-up is the me
 import argparse
 import statistics
 
-from mae_lm_fairseq.benchmarks.features import measure
 from mae_lm_fairseq.core.config import SIZES
 from mae_lm_fairseq.utils.arguments import output_file, positive
+from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.logging import quieten
 
@@ -29,6 +29,8 @@ def parser() -> argparse.ArgumentParser:
 def main():
     """Measure and print."""
     arguments = parser().parse_args()
+    from mae_lm_fairseq.benchmarks.features import measure
+
     quieten()
     found = measure(arguments.size, not arguments.no_bias, arguments.sentences, arguments.rounds)
     print(f"{found.tokens:,} tokens, {found.padded:,} with padding; largest difference {found.difference:.1e}")
@@ -39,4 +41,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    with errors_end_the_program():
+        main()

@@ -21,6 +21,7 @@ import sentencepiece
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.arguments import output_file, positive
+from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.workers import WorkerPool
 
@@ -114,4 +115,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    with errors_end_the_program():
+        main()

@@ -8,10 +8,8 @@ dict.txt and sentencepiece.bpe.model.
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.pretrained.bundle import write_bundle
-from mae_lm_fairseq.pretrained.reading import read_checkpoint
 from mae_lm_fairseq.text.data_bin import TOKENIZER
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.logging import quieten
 
 
@@ -27,6 +25,9 @@ def parser() -> argparse.ArgumentParser:
 def main():
     """Read and write."""
     arguments = parser().parse_args()
+    from mae_lm_fairseq.pretrained.bundle import write_bundle
+    from mae_lm_fairseq.pretrained.reading import read_checkpoint
+
     quieten()
     pretrained = read_checkpoint(arguments.checkpoint, arguments.data_bin)
     if pretrained.sentencepiece is None:
@@ -36,4 +37,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    with errors_end_the_program():
+        main()

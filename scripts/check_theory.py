@@ -7,9 +7,9 @@ Prints for each model what was measured, with intervals and a verdict, and what 
 
 import argparse
 
-from mae_lm_fairseq.analysis.theory import check_lemma, check_theorem, report
-from mae_lm_fairseq.experiments.ranks import add_options, measure_models
+from mae_lm_fairseq.experiments.rank_options import add_options
 from mae_lm_fairseq.utils.arguments import output_file
+from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
 
 
@@ -24,6 +24,9 @@ def parser() -> argparse.ArgumentParser:
 def main():
     """Measure and print."""
     arguments = parser().parse_args()
+    from mae_lm_fairseq.analysis.theory import check_lemma, check_theorem, report
+    from mae_lm_fairseq.experiments.ranks import measure_models
+
     profiles = measure_models(arguments)
     for profile in profiles:
         print(f"\n{report(profile)}")
@@ -35,4 +38,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    with errors_end_the_program():
+        main()

@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 
 from mae_lm_fairseq.core.config import SIZES
-from mae_lm_fairseq.experiments.preset_comparison import ablations, compare, presets
-from mae_lm_fairseq.recipes.training_command import check_data
 from mae_lm_fairseq.utils.arguments import positive
+from mae_lm_fairseq.utils.errors import errors_end_the_program
 
 
 def main():
@@ -26,6 +25,9 @@ def main():
     parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="runs at a time (default: %(default)s)")
     parser.add_argument("--threads", type=positive, default=1, metavar="N", help="of each run (default: %(default)s)")
     options = parser.parse_args()
+    from mae_lm_fairseq.experiments.preset_comparison import ablations, compare, presets
+    from mae_lm_fairseq.recipes.training_command import check_data
+
     check_data(options.data)
     variants = (ablations if options.ablations else presets)(options.size)
     title = f"{'Ablations' if options.ablations else 'Presets'} of size {options.size}"
@@ -38,4 +40,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    with errors_end_the_program():
+        main()

@@ -9,12 +9,9 @@ ranks.png, gaps.png and outside.png.
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.analysis.figures import check_matplotlib
-from mae_lm_fairseq.analysis.rank_figures import plot_gaps, plot_outside, plot_ranks
-from mae_lm_fairseq.experiments.ranks import add_options, measure_models, write_csv
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.experiments.rank_options import add_options
+from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.versions import versions
 
 
 def parser() -> argparse.ArgumentParser:
@@ -28,6 +25,11 @@ def parser() -> argparse.ArgumentParser:
 def main():
     """Measure, write and draw."""
     arguments = parser().parse_args()
+    from mae_lm_fairseq.analysis.figures import check_matplotlib
+    from mae_lm_fairseq.analysis.rank_figures import plot_gaps, plot_outside, plot_ranks
+    from mae_lm_fairseq.experiments.ranks import measure_models, write_csv
+    from mae_lm_fairseq.utils.versions import versions
+
     check_matplotlib()
     out = Path(arguments.out)
     try:
@@ -44,4 +46,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    with errors_end_the_program():
+        main()

@@ -9,8 +9,7 @@ text of several scripts. With --autoencoder the whole network is exported, decod
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.pretrained.reading import read
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.logging import quieten
 
 
@@ -30,6 +29,8 @@ def parser() -> argparse.ArgumentParser:
 def main():
     """Export and say what was written."""
     arguments = parser().parse_args()
+    from mae_lm_fairseq.pretrained.reading import read
+
     quieten()
     try:
         from transformers.utils.logging import disable_progress_bar
@@ -56,4 +57,5 @@ def read_lines(path: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    with errors_end_the_program():
+        main()

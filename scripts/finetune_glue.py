@@ -8,9 +8,9 @@ the test sets in the format of the GLUE server. What follows -- goes to fairseq-
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.downstream.glue.run import Options, finetune
 from mae_lm_fairseq.downstream.glue.tasks import FROM_MNLI, TASKS, find_task
 from mae_lm_fairseq.downstream.options import add_options, parse
+from mae_lm_fairseq.utils.errors import errors_end_the_program
 
 
 def parser() -> argparse.ArgumentParser:
@@ -32,6 +32,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None):
     """Run the command."""
     options = parse(parser(), argv)
+    from mae_lm_fairseq.downstream.glue.run import Options, finetune
+
     options["task"] = find_task(options["task"])
     content = finetune(Options(**options))
     for name, metric in content["metrics"].items():
@@ -40,4 +42,5 @@ def main(argv: list[str] | None = None):
 
 
 if __name__ == "__main__":
-    main()
+    with errors_end_the_program():
+        main()

@@ -10,8 +10,8 @@ import argparse
 from pathlib import Path
 
 from mae_lm_fairseq.downstream.options import add_options, parse
-from mae_lm_fairseq.downstream.squad.run import Options, finetune
 from mae_lm_fairseq.utils.arguments import positive
+from mae_lm_fairseq.utils.errors import errors_end_the_program
 
 
 def parser() -> argparse.ArgumentParser:
@@ -31,9 +31,9 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--doc-stride",
         type=positive,
-        default=Options.doc_stride,
+        default=argparse.SUPPRESS,
         metavar="N",
-        help="a longer context goes on this many pieces later in its next sample (default: %(default)s)",
+        help="a longer context goes on this many pieces later in its next sample (default: 128)",
     )
     return parser
 
@@ -41,6 +41,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None):
     """Run the command."""
     options = parse(parser(), argv)
+    from mae_lm_fairseq.downstream.squad.run import Options, finetune
+
     content = finetune(Options(**options))
     for name in ("exact", "exact_match", "f1"):
         if metric := content["metrics"].get(name):
@@ -50,4 +52,5 @@ def main(argv: list[str] | None = None):
 
 
 if __name__ == "__main__":
-    main()
+    with errors_end_the_program():
+        main()

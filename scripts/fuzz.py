@@ -14,13 +14,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # tests/ is not
 try:
     import atheris
 except ImportError:
-    from mae_lm_fairseq.utils.errors import UserError
-
-    raise UserError("the fuzzer is missing: pip install '.[fuzz]'") from None
+    raise SystemExit("error: the fuzzer is missing: pip install '.[fuzz]'") from None
 
 # Of all of the package, so before the first module of it is imported.
 with atheris.instrument_imports(include=["mae_lm_fairseq"]):
     from mae_lm_fairseq.utils.arguments import positive
+    from mae_lm_fairseq.utils.errors import errors_end_the_program
     from tests.fault_injection.parsers import PARSERS, SAMPLES, parse
 
 
@@ -44,4 +43,5 @@ def main(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main(parser().parse_args())
+    with errors_end_the_program():
+        main(parser().parse_args())

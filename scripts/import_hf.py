@@ -12,7 +12,7 @@ import shlex
 from pathlib import Path
 
 from mae_lm_fairseq.core.config import PRESETS
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.logging import quieten
 
 
@@ -46,4 +46,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    with errors_end_the_program():
+        main()

@@ -8,9 +8,7 @@ is the number of threads of each. When one process fails, all of them end.
 
 import argparse
 
-import fairseq_cli.train  # noqa: F401  it sets up logging, in each process, and must come before the rest of fairseq
-
-from mae_lm_fairseq.recipes.launcher import launch
+from mae_lm_fairseq.utils.errors import errors_end_the_program
 
 
 def parser() -> argparse.ArgumentParser:
@@ -25,5 +23,14 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
+def main():
+    """Launch."""
+    arguments = parser().parse_args()
+    from mae_lm_fairseq.recipes.launcher import launch
+
+    launch(**vars(arguments))
+
+
 if __name__ == "__main__":
-    launch(**vars(parser().parse_args()))
+    with errors_end_the_program():
+        main()

@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 from mae_lm_fairseq.utils.arguments import output_file
+from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -138,4 +139,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with errors_end_the_program():
+        main()

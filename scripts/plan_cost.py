@@ -14,12 +14,11 @@ import contextlib
 import json
 from dataclasses import fields
 
-from mae_lm_fairseq.analysis.cost import Run, plan
-from mae_lm_fairseq.analysis.cost_report import as_json, table
 from mae_lm_fairseq.analysis.devices import DEVICES
-from mae_lm_fairseq.analysis.memory import PRECISIONS
+from mae_lm_fairseq.analysis.planned_run import PRECISIONS, Run
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.recipes.settings import recipe
+from mae_lm_fairseq.utils.errors import errors_end_the_program
 
 HELP = {
     "mask_prob": ("P", "share of the tokens that are masked and predicted (default: the recipe's)"),
@@ -70,6 +69,9 @@ def parser() -> argparse.ArgumentParser:
 def main():
     """Plan and print."""
     arguments = vars(parser().parse_args())
+    from mae_lm_fairseq.analysis.cost import plan
+    from mae_lm_fairseq.analysis.cost_report import as_json, table
+
     as_data = arguments.pop("json")
     run = Run(**{"mask_prob": recipe(arguments["preset"])["mask_prob"].value, **arguments})
     plans = plan(run), plan(run.roberta())
@@ -77,4 +79,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    with errors_end_the_program():
+        main()

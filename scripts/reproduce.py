@@ -11,12 +11,10 @@ import shlex
 import sys
 from pathlib import Path
 
-from mae_lm_fairseq.analysis.figures import check_matplotlib
 from mae_lm_fairseq.downstream.glue.tasks import TASKS
-from mae_lm_fairseq.experiments.reproduction import SCALES, given_data, reproduce
-from mae_lm_fairseq.experiments.reproduction_report import write_report
+from mae_lm_fairseq.experiments.scales import SCALES
 from mae_lm_fairseq.utils.arguments import positive
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.logging import quieten
 
 
@@ -36,6 +34,10 @@ def parser() -> argparse.ArgumentParser:
 def main():
     """Run the command."""
     options = parser().parse_args()
+    from mae_lm_fairseq.analysis.figures import check_matplotlib
+    from mae_lm_fairseq.experiments.reproduction import given_data, reproduce
+    from mae_lm_fairseq.experiments.reproduction_report import write_report
+
     quieten()
     check_matplotlib()
     if (options.data_bin is None) != (options.glue_dir is None):
@@ -51,4 +53,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    with errors_end_the_program():
+        main()

@@ -6,20 +6,22 @@ Needs nothing but the package and its core dependencies; scripts/test_environmen
 
 import argparse
 import os
+import sys
 import tempfile
 from pathlib import Path
 
-os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process with threads cannot be forked
-
-from mae_lm_fairseq.utils.errors import UserError
-from tests.fault_injection import lives
-from tests.fault_injection.crashes import kills
-from tests.fault_injection.workplace import Workplace
+from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 
 
 def main() -> None:
     """Two kills in one run."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process with threads cannot be forked
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # tests/ is not installed
+    from tests.fault_injection import lives
+    from tests.fault_injection.crashes import kills
+    from tests.fault_injection.workplace import Workplace
+
     lives.prepare_to_fork()
     with tempfile.TemporaryDirectory() as directory:
         data = lives.make_data(Path(directory, "data"))
@@ -30,4 +32,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with errors_end_the_program():
+        main()

@@ -13,22 +13,9 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process with threads cannot be forked
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # tests/ is not installed
-
-import torch
-
 from mae_lm_fairseq.utils.arguments import output_file
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
-from tests.fault_injection.report import table
-from tests.fault_injection.workplace import Workplace
-
-try:
-    from tests.fault_injection import crashes, datasets, inputs, lives, models
-except ImportError as error:
-    raise UserError(f"{error}; install this package with its extras: pip install '.[hf,parquet]'") from None
 
 
 def parser() -> argparse.ArgumentParser:
@@ -42,6 +29,16 @@ def parser() -> argparse.ArgumentParser:
 
 def main(options: argparse.Namespace) -> None:
     """All faults, one after the other."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process with threads cannot be forked
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # tests/ is not installed
+    try:
+        import torch
+
+        from tests.fault_injection import crashes, datasets, inputs, lives, models
+        from tests.fault_injection.report import table
+        from tests.fault_injection.workplace import Workplace
+    except ImportError as error:
+        raise UserError(f"{error}; install this package with its extras: pip install '.[hf,parquet]'") from None
     lives.prepare_to_fork()
     rows = []
     with tempfile.TemporaryDirectory(prefix="torture-") as directory:
@@ -65,4 +62,5 @@ def main(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(parser().parse_args()))
+    with errors_end_the_program():
+        main(parser().parse_args())

@@ -4,23 +4,26 @@
 scripts/write_docs.py
 """
 
+import argparse
 import sys
 from pathlib import Path
 
+from mae_lm_fairseq.utils.errors import errors_end_the_program
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # tests/ is not installed
-
-from mae_lm_fairseq.recipes import document as recipes  # noqa: E402
-from tests.fault_injection import report as robustness  # noqa: E402
-
-PAGES = {"recipes.md": recipes.document, "robustness.md": robustness.document}
 
 
 def main() -> None:
     """Write all of them."""
-    for name, text in PAGES.items():
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    sys.path.insert(0, str(ROOT))  # tests/ is not installed
+    from mae_lm_fairseq.recipes import document as recipes
+    from tests.fault_injection import report as robustness
+
+    for name, text in {"recipes.md": recipes.document, "robustness.md": robustness.document}.items():
         (ROOT / "docs" / name).write_text(text(), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    with errors_end_the_program():
+        main()

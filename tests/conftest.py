@@ -15,6 +15,7 @@ import fairseq.dataclass.utils
 import pytest
 import torch
 
+from mae_lm_fairseq.utils.errors import errors_end_the_program
 from tests.support import ROOT
 from tests.support.bundles import bundles, checkpoints, text_data  # noqa: F401  fixtures
 
@@ -50,7 +51,8 @@ def fork(function: Callable, *args, **options) -> multiprocessing.Process:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         gc.callbacks.clear()  # hypothesis has one, and an interrupt that arrives there is lost
-        function(*args, **options)
+        with errors_end_the_program():
+            function(*args, **options)
 
     process = multiprocessing.get_context("fork").Process(target=call)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -7,6 +7,7 @@ from importlib import metadata
 
 import pytest
 
+import mae_lm_fairseq
 from mae_lm_fairseq import doctor
 from tests.support import ROOT
 
@@ -101,9 +102,10 @@ def test_two_copies(tmp_path, monkeypatch):
     assert str(tmp_path) in finding.details
 
 
-@pytest.mark.parametrize("part", ["compat", "models.mae_lm", "criterions.masked_autoencoder_lm"])
+@pytest.mark.parametrize("part", ["fairseq_patches.loading", "models.mae_lm", "criterions.masked_autoencoder_lm"])
 def test_a_part_that_does_not_import(monkeypatch, part):
     """As with a version of torch that lacks something."""
+    monkeypatch.setattr(mae_lm_fairseq, "_registered", False)
     monkeypatch.setitem(sys.modules, f"mae_lm_fairseq.{part}", None)
     finding = doctor.one_copy()
     assert finding.state == "broken"

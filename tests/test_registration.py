@@ -48,10 +48,11 @@ found = {kind: ours(registry) for kind, registry in registries.items()}
 print(json.dumps({**found, "architectures": sorted(ours(ARCH_MODEL_REGISTRY))}))
 """
 USER_DIR = """
-from argparse import Namespace
-from fairseq import utils
+import sys
+from fairseq import options
 for user_dir in {}:
-    utils.import_user_module(Namespace(user_dir=user_dir))
+    sys.argv = ["fairseq-train", "--user-dir", user_dir]
+    options.get_training_parser()
 """
 IMPORT = "import mae_lm_fairseq; assert mae_lm_fairseq.MAELMModel.__name__ == 'MAELMModel'\n"
 

@@ -1,95 +1,14 @@
 """What a pretraining run costs before it starts: parameters, FLOPs, memory, exchanged bytes and hours."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import torch
 
-from mae_lm_fairseq.analysis.devices import DEVICES, Device
-from mae_lm_fairseq.analysis.flops import TRAINING, Flops, Sample, forward_flops
+from mae_lm_fairseq.analysis.flops import TRAINING, Flops, forward_flops
 from mae_lm_fairseq.analysis.memory import PAD, PRECISIONS, Memory, Rehearsal, training_memory
+from mae_lm_fairseq.analysis.planned_run import Run
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
-from mae_lm_fairseq.utils.errors import UserError
-
-ROBERTA = "mae_lm_roberta"
-ROBERTA_MASK_PROB = 0.15
-
-
-@dataclass(frozen=True)
-class Run:
-    """A pretraining run. The fields are the options of ``scripts/plan_cost.py``.
-
-    Raises:
-        UserError: a value cannot be; the message names the option.
-    """
-
-    preset: str
-    mask_prob: float = 0.15
-    vocab_size: int = 32_000
-    tokens_per_sample: int = 512
-    batch_size: int = 32
-    update_freq: int = 8
-    tokens: int = 125_000 * 2048 * 512
-    devices: int = 8
-    device_kind: str = "a100-80"
-    precision: str = "fp16"
-    mfu: float = 0.25
-    checkpoint_activations: bool = False
-
-    def __post_init__(self):
-        self._require_choice("preset", ARCHITECTURES)
-        self._require_choice("device_kind", DEVICES)
-        self._require_choice("precision", PRECISIONS)
-        for name in ("batch_size", "update_freq", "tokens", "devices"):
-            self._require(getattr(self, name) > 0, name, "must be at least 1")
-        self._require(self.vocab_size > 5, "vocab_size", "must be above 5, the number of special tokens")
-        self._require(self.tokens_per_sample > 1, "tokens_per_sample", "must be at least 2")
-        self._require(0 < self.mfu <= 1, "mfu", "must be above 0 and at most 1")
-        self._require(0 < self.mask_prob < 1, "mask_prob", "must be between 0 and 1")
-        leaves = 0 < self.sample.predicted < self.tokens_per_sample
-        self._require(leaves, "mask_prob", f"masks none, or all, of --tokens-per-sample {self.tokens_per_sample}")
-        if self.precision in ("bf16", "autocast"):
-            self._require(
-                self.device.has_bf16, "precision", f"needs bfloat16, which {self.device_kind} has not: take fp16"
-            )
-
-    def roberta(self) -> "Run":
-        """The run of the RoBERTa preset of the same size that this one is compared with."""
-        return replace(self, preset=f"{ROBERTA}_{ARCHITECTURES[self.preset][1]}", mask_prob=ROBERTA_MASK_PROB)
-
-    @property
-    def config(self) -> MaskedAutoencoderConfig:
-        """The network, with enough positions for the samples."""
-        config = MaskedAutoencoderConfig(**preset_values(*ARCHITECTURES[self.preset]))
-        return replace(config, max_positions=max(config.max_positions, self.tokens_per_sample))
-
-    @property
-    def sample(self) -> Sample:
-        """Every sample: as long as can be, with ``<mask>`` at all positions that are predicted."""
-        predicted = round(self.mask_prob * self.tokens_per_sample)
-        return Sample(self.tokens_per_sample, self.tokens_per_sample - predicted, predicted)
-
-    @property
-    def device(self) -> Device:
-        return DEVICES[self.device_kind]
-
-    @property
-    def peak(self) -> float:
-        """FLOP/s of one device in this precision, at most."""
-        return self.device.fp32 if self.precision == "fp32" else self.device.half
-
-    @property
-    def updates(self) -> int:
-        update = self.devices * self.batch_size * self.update_freq * self.tokens_per_sample
-        return -(-self.tokens // update)
-
-    def _require_choice(self, name: str, choices: dict):
-        self._require(getattr(self, name) in choices, name, f"is none of {', '.join(choices)}")
-
-    def _require(self, holds: bool, name: str, rule: str):
-        if not holds:
-            option = "PRESET" if name == "preset" else f"--{name.replace('_', '-')}"
-            raise UserError(f"{option} {getattr(self, name)} {rule}")
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ PRECISIONS = {
     "bf16": Precision(torch.bfloat16, 16),
     "fp16": Precision(torch.float16, 16),
 }
-"""By the options of ``fairseq-train``: none, ``--autocast bf16``, ``--bf16``, ``--fp16``."""
+"""By the names in :data:`~mae_lm_fairseq.analysis.planned_run.PRECISIONS`."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The effective ranks of an encoder, layer by layer, as plain data."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +18,7 @@ from mae_lm_fairseq.analysis.effective_rank import (
     share_outside,
     subspace,
 )
+from mae_lm_fairseq.analysis.rank_settings import DEFAULTS, RankSettings
 from mae_lm_fairseq.analysis.token_states import StatesOf, mask_texts, states_by_kind
 
 CHUNKS = 20
@@ -27,41 +28,11 @@ MEMORY = 1 << 32
 TEXTS_AT_ONCE = 16
 
 
-@dataclass(frozen=True)
-class RankSettings:
-    """How ranks are measured.
-
-    Raises:
-        ValueError: a value is out of range; the message names the option.
-    """
-
-    mask_prob: float = 0.15
-    """Share of the tokens that is masked."""
-    threshold: float = 0.9
-    """Share of the sum of squares that the threshold rank holds."""
-    centred: bool = False
-    """Around the mean instead of zero."""
-    bootstrap: int = 100
-    """Resamples behind the intervals."""
-    seed: int = 1
-    """Of masks and resamples."""
-
-    def __post_init__(self):
-        if not 0 < self.mask_prob < 1:
-            raise ValueError(f"--mask-prob {self.mask_prob} must be above 0 and below 1")
-        if not 0 < self.threshold <= 1:
-            raise ValueError(f"--threshold {self.threshold} must be above 0 and at most 1")
-        if self.bootstrap < 2:
-            raise ValueError(f"--bootstrap {self.bootstrap} must be at least 2")
-        if self.seed < 0:
-            raise ValueError(f"--seed {self.seed} must not be negative")
-
-
 def rank_profile(
     encoder: StatesOf,
     texts: Sequence[list[int]],
     keep: Sequence[int],
-    settings: RankSettings = RankSettings(),
+    settings: RankSettings = DEFAULTS,
     progress: Callable[[Sequence, str], Iterable] = lambda steps, name: steps,
     memory: int = MEMORY,
 ) -> dict[str, Any]:

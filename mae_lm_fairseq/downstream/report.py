@@ -13,7 +13,7 @@ from typing import NamedTuple
 from mae_lm_fairseq.analysis.figures import plot_seeds
 from mae_lm_fairseq.downstream.glue.tasks import TASKS, glue_average
 from mae_lm_fairseq.downstream.seeds import Summary, difference
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.logging import quieten
 from mae_lm_fairseq.utils.markdown import markdown_table
@@ -177,4 +177,5 @@ def main(argv: list[str] | None = None):
 
 
 if __name__ == "__main__":
-    main()
+    with errors_end_the_program():
+        main()

@@ -12,7 +12,6 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import sentencepiece
@@ -23,11 +22,12 @@ from mae_lm_fairseq.experiments import docstrings, inspection
 from mae_lm_fairseq.experiments.corpus import split_corpus
 from mae_lm_fairseq.experiments.inspection import Gap
 from mae_lm_fairseq.experiments.quickstart_report import write_report
+from mae_lm_fairseq.experiments.scales import FULL, SMOKE, Recipe
 from mae_lm_fairseq.recipes.training_command import CPU, training_command
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.tokenizer import WORD_START
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.logging import quieten
 from mae_lm_fairseq.utils.runner import Run, claim, run_all, signals_as_errors, updates_done
@@ -37,31 +37,6 @@ from mae_lm_fairseq.utils.versions import versions
 ARCHITECTURES = {"mae_lm_tiny": "MAE-LM", "mae_lm_roberta_tiny": "RoBERTa preset"}
 FIGURE = "losses.png"
 DOCSTRING_GAP = Gap("Returns the <mask> of the array.")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What the full and the smoke run do differently.
-
-    Args:
-        packages: whose docstrings are read.
-        most_bytes: how much of a user's corpus is read.
-        vocabulary: size of the sentencepiece model.
-        updates: of both models.
-        warmup: updates until the learning rate is reached.
-        validate_every: updates between two validations, and two checkpoints.
-    """
-
-    packages: tuple[str, ...]
-    most_bytes: int
-    vocabulary: int
-    updates: int
-    warmup: int
-    validate_every: int
-
-
-FULL = Recipe(docstrings.PACKAGES, 40_000_000, 3000, updates=2000, warmup=500, validate_every=200)
-SMOKE = Recipe(("stdlib", "numpy"), 4_000_000, 1500, updates=60, warmup=20, validate_every=20)
 
 
 @contextlib.contextmanager
@@ -226,4 +201,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with errors_end_the_program():
+        main()

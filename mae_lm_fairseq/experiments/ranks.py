@@ -12,8 +12,10 @@ from typing import Any
 import torch
 
 from mae_lm_fairseq.analysis.effective_rank import MEASURES
-from mae_lm_fairseq.analysis.rank_profile import RankSettings, rank_profile
+from mae_lm_fairseq.analysis.rank_profile import rank_profile
+from mae_lm_fairseq.analysis.rank_settings import DEFAULTS, RankSettings
 from mae_lm_fairseq.analysis.token_states import EncoderStates, HuggingFaceStates, StatesOf
+from mae_lm_fairseq.experiments.rank_options import STOCK
 from mae_lm_fairseq.pretrained.reading import build, read
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.text_samples import read_lines, text_samples
@@ -21,11 +23,6 @@ from mae_lm_fairseq.text.tokenizer import EOS, SPECIALS, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.progress import progress_bar
-
-STOCK = ("bert", "roberta", "mpnet")
-"""The kinds of Hugging Face models that are read."""
-
-DEFAULTS = RankSettings()
 
 
 @dataclass(frozen=True)
@@ -167,31 +164,6 @@ def _open_hugging_face(directory: Path, device: str) -> Reader:
         closing=[closing],
         special=[token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id],
     )
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Give a command the options that :func:`measure_models` reads."""
-    parser.add_argument(
-        "models",
-        nargs="+",
-        metavar="CHECKPOINT_OR_HF_DIR",
-        help="checkpoints, pretrained or fine-tuned, bundles, or Hugging Face directories of type " + ", ".join(STOCK),
-    )
-    parser.add_argument("--text", required=True, metavar="FILE", help="UTF-8, plain, .gz or .xz, new to the models")
-    parser.add_argument("--tokenizer", metavar="DATA_BIN", help="the checkpoints' data-bin; others bring a tokenizer")
-    parser.add_argument("--labels", nargs="+", metavar="NAME", help="what to call the models, in their order")
-    options = {
-        "tokens": (50_000, "N", "how much of the text is read"),
-        "tokens_per_sample": (128, "N", "longest sample"),
-        "mask_prob": (RankSettings.mask_prob, "P", "share of the tokens that is masked"),
-        "threshold": (RankSettings.threshold, "T", "share of the sum of squares that the threshold rank holds"),
-        "bootstrap": (RankSettings.bootstrap, "N", "resamples behind the intervals"),
-        "seed": (RankSettings.seed, "N", "of masks and resamples"),
-    }
-    for name, (default, metavar, text) in options.items():
-        option, text = f"--{name.replace('_', '-')}", f"{text} (default: %(default)s)"
-        parser.add_argument(option, type=type(default), default=default, metavar=metavar, help=text)
-    parser.add_argument("--centred", action="store_true", help="ranks around the mean; the paper's are around zero")
 
 
 def measure_models(arguments: argparse.Namespace) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from mae_lm_fairseq.downstream.sweep import LAST, Origin, best_checkpoint, origi
 from mae_lm_fairseq.experiments import inspection, quickstart
 from mae_lm_fairseq.experiments.preset_comparison import COMMON_MASKING, Variant
 from mae_lm_fairseq.experiments.ranks import open_model
+from mae_lm_fairseq.experiments.scales import SCALES, Scale
 from mae_lm_fairseq.recipes.training_command import check_data, training_command
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
@@ -35,41 +36,6 @@ HEADLINES = (MLM, MAE_LM, THREE_ML)
 FRACTIONS = {0.5: "MAE-LM, half of the [MASK]s in the encoder", 1.0: "MAE-LM, all [MASK]s in the encoder"}
 """Figure 4: the fraction of ``[MASK]`` that the encoder sees. Of none it is MAE-LM."""
 
-
-@dataclass(frozen=True)
-class Scale:
-    """How much is trained and measured.
-
-    Args:
-        size: of the architectures.
-        updates: of pretraining.
-        warmup: until the learning rate of pretraining is reached.
-        checkpoints: how many of each run of pretraining are fine-tuned, at equal distances.
-        rank_seeds: of the MLM and of MAE-LM, before and after fine-tuning: the papers' point is their ranks.
-        seeds: of everything else.
-        rank_tokens: of validation text whose states are ranked.
-        finetuning_updates: at most.
-        learning_rate: of fine-tuning.
-        text: what the text is made of where none is given.
-    """
-
-    size: str
-    updates: int
-    warmup: int
-    checkpoints: int
-    rank_seeds: int
-    seeds: int
-    rank_tokens: int
-    finetuning_updates: int
-    learning_rate: float
-    text: quickstart.Recipe
-
-
-SCALES = {
-    "smoke": Scale("tiny", 20, 8, 2, 2, 2, 1_500, 10, 3e-4, quickstart.SMOKE),
-    "tiny": Scale("tiny", 2_000, 500, 4, 5, 3, 30_000, 1_000, 3e-4, quickstart.FULL),
-    "small": Scale("small", 20_000, 2_000, 4, 5, 3, 50_000, 4_000, 5e-5, quickstart.FULL),
-}
 
 NEIGHBOURS = Task(
     "neighbours",

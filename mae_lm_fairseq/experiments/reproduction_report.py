@@ -10,8 +10,9 @@ import numpy as np
 
 from mae_lm_fairseq.analysis.figures import LAYER, MASKED_LOSS
 from mae_lm_fairseq.downstream.seeds import Summary, difference, summarise
-from mae_lm_fairseq.experiments.reproduction import FRACTIONS, HEADLINES, MAE_LM, MLM, SCALES, THREE_ML
+from mae_lm_fairseq.experiments.reproduction import FRACTIONS, HEADLINES, MAE_LM, MLM, THREE_ML
 from mae_lm_fairseq.experiments.reproduction_figures import Lines, Panel, plot_panels
+from mae_lm_fairseq.experiments.scales import SCALES
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.markdown import markdown_table
 

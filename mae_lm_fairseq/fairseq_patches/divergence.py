@@ -15,8 +15,8 @@ from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.utils.errors import UserError, first_line
 
 
-def apply() -> None:
-    """Lets fairseq's trainer stop at a loss that is not finite, and explain itself. A second call changes nothing."""
+def stop_at_loss_that_is_not_finite() -> None:
+    """fairseq trains on after a loss that is not finite, as long as the norm of the gradients is."""
     wrap(Trainer, "train_step", _train_step)
 
 

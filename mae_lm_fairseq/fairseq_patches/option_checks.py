@@ -1,6 +1,7 @@
 """Options of fairseq that cannot work here, refused in one line before anything starts.
 
-fairseq would ignore them, or die of them much later. :mod:`compat` makes its commands and its trainer ask.
+fairseq would ignore them, or die of them much later. :mod:`processes` makes its commands ask, :mod:`options` its
+trainer.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""How the package changes functions of fairseq from outside: :mod:`compat` and its neighbours are made with these."""
+"""Replace functions of another package, for good or inside of a ``with`` block."""
 
 import contextlib
 import functools

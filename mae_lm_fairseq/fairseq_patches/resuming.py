@@ -22,20 +22,21 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
-from fairseq.trainer import Trainer
 
 from mae_lm_fairseq.fairseq_patches.option_checks import DEFAULT_RESTORE_FILE
-from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
+from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.pretrained.checkpoint_file import read_whole
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
 
 logger = logging.getLogger(__name__)
 
 
-def apply() -> None:
-    """Lets fairseq's trainer go on from the newest whole checkpoint. A second call changes nothing."""
+def resume_from_newest_checkpoint() -> None:
+    """fairseq resumes from ``checkpoint_last.pt`` alone, which a kill can leave damaged, older than others, or missing.
+
+    It also takes one more update where none is left to do, and explains a checkpoint of more data with a traceback.
+    """
     wrap(checkpoint_utils, "load_checkpoint", _load_newest_checkpoint)
-    wrap(Trainer, "load_checkpoint", _load_with_position)
 
 
 def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Any, **kwargs) -> Any:
@@ -64,21 +65,6 @@ def _stop_if_done(trainer: Any) -> None:
     if most and trainer.get_num_updates() >= most:
         logger.info("nothing is left to do: the checkpoint has %d updates of %d", trainer.get_num_updates(), most)
         trainer.cfg.optimization.stop_min_lr = math.inf  # at which fairseq stops before it begins
-
-
-def _load_with_position(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
-    cfg = trainer.cfg.checkpoint
-    if cfg.reset_dataloader or filename == cfg.finetune_from_model:  # the first epoch begins
-        return load(trainer, filename, *args, **kwargs)
-    read = checkpoint_utils.load_checkpoint_to_cpu
-
-    def read_and_convert(*args, **kwargs) -> dict[str, Any]:
-        state = read(*args, **kwargs)
-        convert_position(state, trainer.cfg.distributed_training.distributed_world_size)
-        return state
-
-    with replaced(checkpoint_utils, "load_checkpoint_to_cpu", read_and_convert):
-        return load(trainer, filename, *args, **kwargs)
 
 
 def convert_position(state: dict[str, Any], processes: int) -> None:

@@ -57,7 +57,7 @@ class MAELMModel(BaseFairseqModel):
         self.mask = mask
         self.autocast = autocast
         self.attention_backend = attention_backend
-        self.settled_on = None
+        self.resolved_for = None
         self.compiled = Compiled(autoencoder.masked_states) if compile else None
         self.classifier_dropout = classifier_dropout
         self.dictionary = dictionary
@@ -171,46 +171,85 @@ class MAELMModel(BaseFairseqModel):
         classification_head_name: str | None = None,
         **unused,
     ) -> tuple[Tensor, dict]:
-        """Predict masked tokens. What is to be predicted comes with ``layout``, or as for fairseq's RoBERTa.
+        """Return what the arguments ask for, as fairseq's criterions call a model.
 
-        Args:
-            src_tokens: [B, T] int64.
-            masked_tokens: [B, T] bool, the positions to predict; all of them where it is None. Not read with a layout.
-            early_masks: [B, T] bool, those ``<mask>`` that the encoder sees though it would not (--mask-in-encoder);
-                none where it is None. Not read with a layout.
-            layout: of the batch, as those of masked_autoencoder_lm bring it; made here where it is missing, at the
-                price of one synchronisation on a GPU.
-            targets: [number predicted] int64: give their loss, without ever holding all logits, instead of logits.
-            features_only: give the encoder's states and no predictions.
-            return_all_hiddens: also give the states of all of the encoder's layers.
-            classification_head_name: give the logits of that head: [B, number of classes] for one that classifies,
-                [B, T, 2] for start and end of an answer.
-
-        Returns:
-            logits [number predicted, vocabulary], or [B, T, vocabulary] with neither layout nor ``masked_tokens``; or
-            the summed cross-entropy of ``targets``; or the features of :meth:`extract_features`. And a dictionary with
-            ``encoder_tokens``, how many tokens the encoder saw (the mean of its layers), with targets ``correct``, how
-            many were predicted right, and without them, on request, ``inner_states``.
+        ``classification_head_name`` asks for :meth:`classify`, ``features_only`` for :meth:`extract_features`,
+        ``targets`` for :meth:`masked_loss`, ``layout`` alone for :meth:`predicted_logits`, and none of them for
+        :meth:`token_logits`, which is the call of fairseq's RoBERTa.
         """
         if classification_head_name is not None:
-            return self._classify(src_tokens, classification_head_name, return_all_hiddens)
+            return self.classify(src_tokens, classification_head_name, return_all_hiddens)
         if features_only:
             return self.extract_features(src_tokens, return_all_hiddens)
         if self.autoencoder.lm_head is None:
             raise UserError(
                 "a model built for fine-tuning predicts no masked tokens; choose --task masked_autoencoder_lm"
             )
-        given = layout is not None
-        layout = layout if given else self._layout(src_tokens, masked_tokens, early_masks)
-        self.settle(src_tokens.device)
         if targets is not None:
-            return self._loss(src_tokens, layout, targets)
+            if layout is None:
+                layout = self._layout(src_tokens, masked_tokens, early_masks)
+            return self.masked_loss(src_tokens, layout, targets)
+        if layout is not None:
+            return self.predicted_logits(src_tokens, layout, return_all_hiddens)
+        return self.token_logits(src_tokens, masked_tokens, early_masks, return_all_hiddens)
+
+    def masked_loss(self, src_tokens: Tensor, layout: BatchLayout, targets: Tensor) -> tuple[Tensor, dict]:
+        """The summed cross-entropy at the predicted positions, without ever holding all logits.
+
+        Args:
+            src_tokens: [B, T] int64.
+            layout: of the batch, as those of masked_autoencoder_lm bring it.
+            targets: [number predicted] int64.
+
+        Returns:
+            The loss in nats, and a dictionary with ``encoder_tokens``, how many tokens the encoder saw (the mean of its
+            layers), and ``correct``, how many targets were predicted right.
+        """
+        self.resolve_backend(src_tokens.device)
+        # The loss stays out of what is compiled: the number of its chunks would be part of the compiled code.
+        compiled = self.compiled if self.training else None
+        with self._precision(src_tokens):
+            masked_states = (compiled or self.autoencoder.masked_states)(src_tokens, layout)
+            loss, correct = self.autoencoder.lm_head.loss(masked_states, targets)
+        return loss, {"encoder_tokens": self._encoder_tokens(layout), "correct": correct}
+
+    def predicted_logits(
+        self, src_tokens: Tensor, layout: BatchLayout, return_all_hiddens: bool = False
+    ) -> tuple[Tensor, dict]:
+        """The logits [number predicted, vocabulary] at the predicted positions of a batch with a layout.
+
+        The dictionary has ``encoder_tokens``, as in :meth:`masked_loss`, and on request ``inner_states``, as in
+        :meth:`extract_features`.
+        """
+        self.resolve_backend(src_tokens.device)
         with self._precision(src_tokens):
             states = self.autoencoder.encode(src_tokens, layout)
             logits = self.autoencoder.predict(states[-1], layout)
-        if not given:
-            logits = self._in_place(logits, layout, masked_tokens, src_tokens.shape[1])
         return logits, self._extra(states, layout, src_tokens, return_all_hiddens)
+
+    def token_logits(
+        self,
+        src_tokens: Tensor,
+        masked_tokens: Tensor | None = None,
+        early_masks: Tensor | None = None,
+        return_all_hiddens: bool = False,
+    ) -> tuple[Tensor, dict]:
+        """The logits of a batch without a layout, which is made here, at the price of one synchronisation on a GPU.
+
+        Args:
+            src_tokens: [B, T] int64.
+            masked_tokens: [B, T] bool, the positions to predict; all of them where it is None.
+            early_masks: [B, T] bool, those ``<mask>`` that the encoder sees though it would not (--mask-in-encoder);
+                none where it is None.
+            return_all_hiddens: also give the states of all of the encoder's layers.
+
+        Returns:
+            [number of masked_tokens, vocabulary], or [B, T, vocabulary] without them; zero at padding. And the
+            dictionary of :meth:`predicted_logits`.
+        """
+        layout = self._layout(src_tokens, masked_tokens, early_masks)
+        logits, extra = self.predicted_logits(src_tokens, layout, return_all_hiddens)
+        return self._in_place(logits, layout, masked_tokens, src_tokens.shape[1]), extra
 
     def extract_features(self, src_tokens: Tensor, return_all_hiddens: bool = False, **unused) -> tuple[Tensor, dict]:
         """The encoder's output [B, T, dim], zero at padding and, in MAE-LM, at ``<mask>``, which it never sees.
@@ -219,13 +258,17 @@ class MAELMModel(BaseFairseqModel):
         where ``<mask>`` joins inside the encoder, they are zero there up to the layer below.
         """
         layout = self._layout(src_tokens)
-        self.settle(src_tokens.device)
+        self.resolve_backend(src_tokens.device)
         with self._precision(src_tokens):
             states = self.autoencoder.encode(src_tokens, layout)
         features = unpack(states[-1], self.autoencoder.encoder_layouts(layout)[-1], src_tokens.shape[1])
         return features, self._extra(states, layout, src_tokens, return_all_hiddens)
 
-    def _classify(self, src_tokens: Tensor, head: str, return_all_hiddens: bool) -> tuple[Tensor, dict]:
+    def classify(self, src_tokens: Tensor, head: str, return_all_hiddens: bool = False) -> tuple[Tensor, dict]:
+        """The logits of a head: [B, number of classes], or [B, T, 2] for start and end of an answer.
+
+        The dictionary is that of :meth:`extract_features`.
+        """
         features, extra = self.extract_features(src_tokens, return_all_hiddens)
         with self._precision(src_tokens):
             return self.classification_heads[head](features), extra
@@ -239,31 +282,30 @@ class MAELMModel(BaseFairseqModel):
         """Longest sample in tokens."""
         return self.autoencoder.config.max_positions
 
-    def settle(self, device: torch.device):
-        """Make the choices that depend on the device, with the first batch there."""
-        backend = self.attention_backend
-        if self.training and device.type == "cpu":
-            if backend is AttentionBackend.flex:
-                raise UserError("--attention-backend flex does not train on a CPU; use eager or sdpa")
+    def begin_training(self, device: torch.device):
+        """Called by fairseq's trainer before the first update. Settings of the process that training on a CPU needs."""
+        if device.type == "cpu":
             keep_freed_memory()
             if self.autocast is Autocast.none:
                 keep_few_primitives()
-        if self.settled_on == device.type:
+
+    def resolve_backend(self, device: torch.device):
+        """Choose the attention backend for the device of a batch.
+
+        Raises:
+            UserError: the chosen one does not train on that device.
+        """
+        backend = self.attention_backend
+        if backend is AttentionBackend.flex and self.training and device.type == "cpu":
+            raise UserError("--attention-backend flex does not train on a CPU; use eager or sdpa")
+        if self.resolved_for == device.type:
             return
-        self.settled_on = device.type
+        self.resolved_for = device.type
         if backend is AttentionBackend.auto:
             backend = fastest_backend(device.type)
             logger.info("attention backend on %s: %s", device.type, backend.value)
         for stack in self.autoencoder.stacks():
             stack.attention_backend = backend
-
-    def _loss(self, src_tokens: Tensor, layout: BatchLayout, targets: Tensor) -> tuple[Tensor, dict]:
-        # The loss stays out of what is compiled: the number of its chunks would be part of the compiled code.
-        compiled = self.compiled if self.training else None
-        with self._precision(src_tokens):
-            masked_states = (compiled or self.autoencoder.masked_states)(src_tokens, layout)
-            loss, correct = self.autoencoder.lm_head.loss(masked_states, targets)
-        return loss, {"encoder_tokens": self._encoder_tokens(layout), "correct": correct}
 
     def _layout(
         self, src_tokens: Tensor, masked_tokens: Tensor | None = None, early_masks: Tensor | None = None

@@ -10,7 +10,7 @@ from mae_lm_fairseq.models.architectures import architecture_values
 from mae_lm_fairseq.recipes.machine import share
 from mae_lm_fairseq.recipes.pretrain import arithmetic
 from mae_lm_fairseq.recipes.settings import recipe, settings
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 
 ADVICE = "# For N processes divide optimization.update_freq by N; on GPUs add common.fp16=true (or common.bf16=true)."
 USAGE = "usage: python -m mae_lm_fairseq.recipes.hydra PRESET DATA_BIN SAVE_DIR > recipe.yaml"
@@ -44,4 +44,5 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with errors_end_the_program():
+        main(sys.argv[1:])

@@ -4,6 +4,8 @@ fairseq starts a process for each GPU, and so none where there is no GPU. This s
 of them does is fairseq's own ``distributed_main``.
 """
 
+import fairseq_cli.train  # noqa: F401, I001  sets up logging, in each process: must come before the rest of fairseq
+
 import contextlib
 import multiprocessing
 import os
@@ -19,11 +21,12 @@ from multiprocessing.queues import SimpleQueue
 import torch
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.distributed import utils as distributed_utils
 from fairseq_cli.train import main as train
 from omegaconf import DictConfig
 
+from mae_lm_fairseq import register
 from mae_lm_fairseq.fairseq_patches import option_checks
+from mae_lm_fairseq.fairseq_patches.processes import fairseq_distributed_main
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.runner import signals_as_errors
 
@@ -69,6 +72,7 @@ def configuration(processes: int, arguments: list[str], rendezvous: str) -> Dict
         "--distributed-world-size": str(processes),
         "--distributed-init-method": f"file://{rendezvous}",
     }
+    register()
     # fairseq looks for --user-dir in the command line of the program, whatever it is asked to parse.
     sys.argv = ["fairseq-train", *arguments, "--cpu", *(word for setting in settings.items() for word in setting)]
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser()))
@@ -143,7 +147,7 @@ def _train(rank: int, cfg: DictConfig, complaints: SimpleQueue) -> None:
     # spawned too, and import everything again in every epoch.
     multiprocessing.set_start_method(None, force=True)
     try:
-        distributed_utils.distributed_main(rank, train, cfg, {})
+        fairseq_distributed_main(rank, train, cfg, {})
     except UserError as error:
         complaints.put((str(error), ""))
         sys.exit(1)

@@ -6,21 +6,22 @@ import shlex
 import sys
 import warnings
 
-from fairseq import options
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.utils import split_paths
-from omegaconf import DictConfig
-
-from mae_lm_fairseq import PACKAGE
-from mae_lm_fairseq.recipes.machine import meeting, precision, processes, share
+from mae_lm_fairseq import PACKAGE, register
 from mae_lm_fairseq.recipes.settings import as_arguments, recipe, settings
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 
 USAGE = "usage: scripts/pretrain.sh PRESET DATA_BIN SAVE_DIR [fairseq-train flags]"
 
 
-def understand(words: list[str]) -> DictConfig:
-    """What fairseq-train makes of its arguments."""
+# fairseq and torch are imported inside of the functions: importing them takes seconds, and Ctrl-C may come meanwhile.
+
+
+def understand(words: list[str]):
+    """What fairseq-train makes of its arguments, as a DictConfig."""
+    register()
+    from fairseq import options
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
     return convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), words))
 
 
@@ -30,6 +31,8 @@ def complete(architecture: str, data: str, save_dir: str, extra: list[str]) -> l
     Raises:
         UserError: there is no such architecture, or the sequences of an update cannot be shared by the processes.
     """
+    from mae_lm_fairseq.recipes.machine import meeting, precision, processes, share
+
     chosen = settings(architecture)
     begin = [data, "--user-dir", str(PACKAGE), "--save-dir", save_dir]
     # 0 stands for what the user did not give.
@@ -65,9 +68,11 @@ def main(arguments: list[str]) -> None:
         raise UserError(USAGE)
     architecture, data, save_dir, *extra = arguments
     recipe(architecture)
-    for path in split_paths(data):
+    for path in [data] if "://" in data else data.split(os.pathsep):  # as fairseq splits them
         if not os.path.isdir(path):
             raise UserError(f"{path}: no such directory; preprocess/pretrain/prepare.py makes a data-bin")
+    from mae_lm_fairseq.recipes.machine import processes
+
     words = complete(architecture, data, save_dir, extra)
     cfg = understand(words)
     number, rank = processes(cfg)
@@ -76,8 +81,9 @@ def main(arguments: list[str]) -> None:
         taken = (cfg.dataset.batch_size, accumulated, number, cfg.task.tokens_per_sample, cfg.optimization.max_update)
         print(f"{architecture}: {arithmetic(*taken)}\n{shlex.join(['fairseq-train', *words])}", flush=True)
     # In this process logging is not set up as fairseq-train expects it: some import of fairseq's was quicker.
-    os.execv(sys.executable, [sys.executable, "-m", "fairseq_cli.train", *words])
+    os.execv(sys.executable, [sys.executable, "-m", "mae_lm_fairseq.recipes.train", *words])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with errors_end_the_program():
+        main(sys.argv[1:])

@@ -10,7 +10,7 @@ import sys
 
 from mae_lm_fairseq.text.manifest import Manifest
 from mae_lm_fairseq.text.preparation import SAMPLE_BYTES, Options, prepare
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 
 
 def parser() -> argparse.ArgumentParser:
@@ -80,4 +80,5 @@ def main(argv: list[str] | None = None):
 
 
 if __name__ == "__main__":
-    main()
+    with errors_end_the_program():
+        main()

@@ -1,25 +1,42 @@
-"""What a user did wrong, told in one line."""
+"""Errors that the user can fix, and how a command reports them."""
+
+import contextlib
+from collections.abc import Iterator
 
 
-class UserError(SystemExit):
-    """An error that the user can mend: the command ends with one line on stderr and exit code 1.
-
-    It derives from ``SystemExit`` so that ``fairseq-train`` and ``fairseq-hydra-train``, whose error handling is
-    not ours, print the message without a traceback.
+class UserError(Exception):
+    """An error that the user can fix.
 
     Args:
-        message: names the file, option or value at fault, and what to do about it. What a terminal does not print, such
-            as a line break in a name that a file holds, is escaped.
+        message: names the file, option or value at fault, and what to do about it. Characters that a terminal does not
+            print, such as a line break in a name that a file holds, are escaped.
     """
 
     def __init__(self, message: str):
-        message = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in message)
-        super().__init__(message)
-        self.code = f"error: {message}"
+        super().__init__("".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in message))
 
 
 class RefusedFile(UserError):
     """A file asks to run code when it is loaded."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal has asked the program to end. Like Ctrl-C it passes ``except Exception``."""
+
+
+@contextlib.contextmanager
+def errors_end_the_program() -> Iterator[None]:
+    """End the program with an error message and exit code 1 on a :class:`UserError`, and on Ctrl-C.
+
+    Raises:
+        SystemExit: the block has raised one of them.
+    """
+    try:
+        yield
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from error
+    except KeyboardInterrupt as error:
+        raise SystemExit(f"error: {error or 'interrupted'}") from error
 
 
 def first_line(error: BaseException) -> str:

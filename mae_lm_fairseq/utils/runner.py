@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import Interrupted, UserError
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.progress import progress_bar
 from mae_lm_fairseq.utils.training_log import last_update
@@ -194,7 +194,7 @@ def signals_as_errors() -> Iterator[None]:
     def interrupt(number, frame):
         for each in numbers:
             signal.signal(each, signal.SIG_IGN)
-        raise UserError(f"interrupted by {signal.Signals(number).name}; the same command goes on from here")
+        raise Interrupted(f"interrupted by {signal.Signals(number).name}; the same command goes on from here")
 
     before = {number: signal.signal(number, interrupt) for number in numbers}
     try:

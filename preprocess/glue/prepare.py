@@ -12,6 +12,7 @@ from mae_lm_fairseq.downstream.glue.preparation import prepare
 from mae_lm_fairseq.downstream.glue.tasks import TASKS, find_task
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.utils.arguments import positive
+from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.logging import quieten
 
 
@@ -46,4 +47,5 @@ def main(argv: list[str] | None = None):
 
 
 if __name__ == "__main__":
-    main()
+    with errors_end_the_program():
+        main()

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 from mae_lm_fairseq.downstream.squad.files import read_articles
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import new_directory
 
 
@@ -47,4 +47,5 @@ def _questions(articles: list[dict]) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    with errors_end_the_program():
+        main()

@@ -9,7 +9,8 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
-from mae_lm_fairseq.fairseq_patches.resuming import _load_with_position, convert_position, restore_last, saved_updates
+from mae_lm_fairseq.fairseq_patches.loading import _read_and_check
+from mae_lm_fairseq.fairseq_patches.resuming import convert_position, restore_last, saved_updates
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
 
 
@@ -162,10 +163,13 @@ def test_the_position_in_the_epoch_fits_another_number_of_processes(before, iter
 )
 def test_where_an_epoch_begins_there_is_no_position_to_fit(settings, converts):
     cfg = SimpleNamespace(
-        checkpoint=SimpleNamespace(**{"finetune_from_model": None, "reset_dataloader": False} | settings)
+        checkpoint=SimpleNamespace(**{"finetune_from_model": None, "reset_dataloader": False} | settings),
+        distributed_training=SimpleNamespace(distributed_world_size=2),
     )
-    read = checkpoint_utils.load_checkpoint_to_cpu
-    replaced = _load_with_position(
-        lambda *_: checkpoint_utils.load_checkpoint_to_cpu is not read, SimpleNamespace(cfg=cfg), "a.pt"
-    )
-    assert replaced is converts
+    state = {
+        "cfg": {"distributed_training": {"distributed_world_size": 1}},
+        "extra_state": {"train_iterator": {"iterations_in_epoch": 30}},
+    }
+    trainer = SimpleNamespace(cfg=cfg, task=None, get_model=lambda: None)
+    _read_and_check(lambda path: state, trainer, "a.pt", "a.pt")
+    assert (state["extra_state"]["train_iterator"]["iterations_in_epoch"] == 15) is converts

@@ -26,7 +26,7 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq_cli.train import main as train
 from omegaconf import DictConfig
 
-from mae_lm_fairseq.fairseq_patches import compat
+from mae_lm_fairseq.fairseq_patches import processes
 from mae_lm_fairseq.fairseq_patches import resuming as checkpoints
 from mae_lm_fairseq.text.data_bin import DataBinWriter
 
@@ -152,7 +152,7 @@ def _live(cfg: DictConfig, log: Path, fault: Callable[[], None] | None) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        compat.stop_loading_threads()
+        processes.stop_loading_threads()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

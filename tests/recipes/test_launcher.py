@@ -48,7 +48,7 @@ def test_the_first_failure_is_told(capsys, codes, complaint, told, details):
         complaints.put(complaint)
     with pytest.raises(UserError) as caught:
         launcher._raise_failure([SimpleNamespace(exitcode=code) for code in codes], complaints)
-    assert caught.value.code.startswith(told)
+    assert str(caught.value).startswith(told.removeprefix("error: "))
     assert capsys.readouterr().err == details
 
 

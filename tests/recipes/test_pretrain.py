@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mae_lm_fairseq.recipes.machine import share
-from mae_lm_fairseq.recipes.pretrain import complete, processes, understand
+from mae_lm_fairseq.recipes.machine import processes, share
+from mae_lm_fairseq.recipes.pretrain import complete, understand
 from mae_lm_fairseq.recipes.settings import ARCHITECTURES, recipe
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT

@@ -1,8 +1,8 @@
-"""Errors of one line, whatever is in them."""
+"""How errors that the user can fix end a program."""
 
 import pytest
 
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import Interrupted, UserError, errors_end_the_program
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,28 @@ from mae_lm_fairseq.utils.errors import UserError
     ],
 )
 def test_a_message_is_one_line_without_control_characters(message, line):
-    error = UserError(message)
-    assert str(error) == line
-    assert error.code == f"error: {line}"
+    assert str(UserError(message)) == line
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (UserError("a.txt: no such file"), "error: a.txt: no such file"),
+        (KeyboardInterrupt(), "error: interrupted"),
+        (Interrupted("interrupted by SIGTERM"), "error: interrupted by SIGTERM"),
+    ],
+)
+def test_a_program_ends_with_an_error_message(error, message):
+    with pytest.raises(SystemExit) as end, errors_end_the_program():
+        raise error
+    assert end.value.code == message
+
+
+def test_other_errors_pass():
+    with pytest.raises(ZeroDivisionError), errors_end_the_program():
+        1 / 0  # noqa: B018
+
+
+def test_only_interruptions_pass_a_library_users_handler():
+    assert issubclass(UserError, Exception)
+    assert not issubclass(Interrupted, Exception)

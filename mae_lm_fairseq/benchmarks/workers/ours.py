@@ -13,9 +13,10 @@ class _Given:
 
 def build(spec: dict) -> Training:
     """The model of ``spec["options"]``."""
-    import mae_lm_fairseq  # noqa: F401 registers our task, model and criterion
+    import mae_lm_fairseq
     from mae_lm_fairseq.text.masking import LayoutDataset
 
+    mae_lm_fairseq.register()
     name = "masked_autoencoder_lm"
     cfg, task, model, loss = fairseq_parts(spec, "--task", name, "--criterion", name, "--optimizer", "adam")
     pad, mask = task.dictionary.pad(), task.mask_idx
@@ -30,4 +31,6 @@ def build(spec: dict) -> Training:
         return optim.build_optimizer(cfg.optimizer, parameters)
 
     optimizer = fairseq_adam if spec["optimizer"] == "fairseq" else None
-    return Training(spec, model, collate, loss, optimizer, autocast=False)
+    training = Training(spec, model, collate, loss, optimizer, autocast=False)
+    model.begin_training(training.device)
+    return training

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq.downstream.squad.files import read_json
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 
 GoldAnswers = list[tuple[str, list[str]]]
 """The id of each question and its answers, in the order of the dataset; an unanswerable question has no answers."""
@@ -243,4 +243,5 @@ def main(arguments: list[str]):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with errors_end_the_program():
+        main(sys.argv[1:])

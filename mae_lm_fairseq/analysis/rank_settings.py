@@ -1,0 +1,36 @@
+"""How effective ranks are measured."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RankSettings:
+    """How ranks are measured.
+
+    Raises:
+        ValueError: a value is out of range; the message names the option.
+    """
+
+    mask_prob: float = 0.15
+    """Share of the tokens that is masked."""
+    threshold: float = 0.9
+    """Share of the sum of squares that the threshold rank holds."""
+    centred: bool = False
+    """Around the mean instead of zero."""
+    bootstrap: int = 100
+    """Resamples behind the intervals."""
+    seed: int = 1
+    """Of masks and resamples."""
+
+    def __post_init__(self):
+        if not 0 < self.mask_prob < 1:
+            raise ValueError(f"--mask-prob {self.mask_prob} must be above 0 and below 1")
+        if not 0 < self.threshold <= 1:
+            raise ValueError(f"--threshold {self.threshold} must be above 0 and at most 1")
+        if self.bootstrap < 2:
+            raise ValueError(f"--bootstrap {self.bootstrap} must be at least 2")
+        if self.seed < 0:
+            raise ValueError(f"--seed {self.seed} must not be negative")
+
+
+DEFAULTS = RankSettings()

@@ -1,0 +1,69 @@
+"""Patches of how fairseq reads its options."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fairseq import options, utils
+from fairseq.trainer import Trainer
+
+from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
+from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
+from mae_lm_fairseq.fairseq_patches.patching import wrap
+from mae_lm_fairseq.utils.errors import errors_end_the_program
+
+
+def read_options() -> None:
+    """A ``--user-dir`` that cannot be loaded ended ``fairseq-train`` with a traceback.
+
+    And on the command line fairseq takes ``--bf16`` for ``--tpu`` and dies for want of torch_xla, on a GPU too; under
+    Hydra ``common.bf16=true`` means what it says.
+    """
+    wrap(options, "get_parser", _get_parser)
+    wrap(options, "parse_args_and_arch", _parse_args_and_arch)
+
+
+def _get_parser(get: Callable, *args, **kwargs) -> Any:
+    with errors_end_the_program():
+        return get(*args, **kwargs)
+
+
+def _parse_args_and_arch(parse: Callable, parser: Any, input_args: Any = None, *args, **kwargs) -> Any:
+    with errors_end_the_program():
+        parsed = parse(parser, input_args, *args, **kwargs)
+    arguments = parsed[0] if isinstance(parsed, tuple) else parsed
+    if getattr(arguments, "bf16", False):
+        arguments.tpu = parser.parse_known_args(input_args)[0].tpu
+    return parsed
+
+
+def check_options_of_the_trainer() -> None:
+    """``fairseq-hydra-train`` loads this package after it has started training, so the trainer checks options again.
+
+    A model with a method ``begin_training(device)`` is told that training starts.
+    """
+    wrap(Trainer, "__init__", _init_trainer)
+
+
+def _init_trainer(init: Callable, trainer: Trainer, cfg: Any, *args, **kwargs) -> None:
+    check_settings(cfg)
+    init(trainer, cfg, *args, **kwargs)
+    model = trainer.get_model()
+    if hasattr(model, "begin_training"):
+        model.begin_training(trainer.device)
+
+
+def refuse_second_copy() -> None:
+    """With two copies of this package fairseq mixes them, or stops with "not globally unique" and a traceback.
+
+    It also takes another spelling of a path, such as a symbolic link, for another copy.
+    """
+    wrap(utils, "import_user_module", _import_user_module)
+
+
+def _import_user_module(import_: Callable, args: Any) -> None:
+    user_dir = getattr(args, "user_dir", None)
+    check_one_copy(user_dir)
+    if user_dir is None or Path(user_dir).resolve() != PACKAGE.resolve():
+        import_(args)

@@ -1,0 +1,100 @@
+"""Patches of how fairseq saves checkpoints."""
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.file_io import PathManager
+
+from mae_lm_fairseq.fairseq_patches.patching import wrap
+from mae_lm_fairseq.utils.errors import UserError
+
+
+def save_atomically() -> None:
+    """A kill while fairseq saves could leave a torn checkpoint under a name that the next start reads.
+
+    ``checkpoint_last.pt`` and ``checkpoint_best.pt`` are plain copies of the first file, written in place; nothing is
+    flushed to the disk before the rename; the three attempts to save append to one file. Here each name appears
+    complete or not at all. They stay copies: hard links would be cheaper, but whoever later writes into one of the
+    files would change them all.
+    """
+    wrap(checkpoint_utils, "torch_persistent_save", _save_atomically)
+    wrap(PathManager, "copy", _copy_atomically)
+
+
+def _save_atomically(save: Callable, obj: Any, filename: str, async_write: bool = False) -> None:
+    if async_write or PathManager.path_requires_pathmanager(filename):
+        save(obj, filename, async_write=async_write)
+        return
+    for seconds_to_next_attempt in (2.5, 2.5, None):
+        try:
+            with _appearing_complete(filename) as file:
+                torch.save(obj, file)
+            return
+        except Exception as error:
+            if seconds_to_next_attempt is None:
+                raise _cannot_save(filename, error) from error
+            time.sleep(seconds_to_next_attempt)
+
+
+def _copy_atomically(copy: Callable, src_path: str, dst_path: str, overwrite: bool = False) -> Any:
+    if not overwrite or any(map(PathManager.path_requires_pathmanager, (src_path, dst_path))):
+        return copy(src_path, dst_path, overwrite=overwrite)
+    try:
+        with open(src_path, "rb") as source, _appearing_complete(dst_path) as file:
+            shutil.copyfileobj(source, file, 1 << 20)
+    except OSError as error:
+        raise _cannot_save(dst_path, error) from error
+    return dst_path
+
+
+def _cannot_save(filename: str, error: BaseException) -> BaseException:
+    """What to tell of a full disk, or of a directory that may not be written to; other errors as they are."""
+    cause = error
+    while cause is not None and not (isinstance(cause, OSError) and cause.strerror):
+        cause = cause.__cause__ or cause.__context__  # torch's own error comes on top
+    if cause is None:
+        return error
+    return UserError(
+        f"cannot save {filename}: {cause.strerror}; the checkpoints that were there are as they were: "
+        "mend that, and the same command goes on from the last one"
+    )
+
+
+@contextlib.contextmanager
+def _appearing_complete(filename: str) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of ``filename`` when the ``with`` block ends, and vanishes if it fails."""
+    # One name for all attempts: what a kill leaves behind is overwritten by the next save.
+    temporary = f"{filename}.tmp"
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, filename)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(temporary)
+        raise
+    directory = os.open(os.path.dirname(filename) or ".", os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def explain_unwritable_directories() -> None:
+    """A ``--save-dir`` that may not be written to ended training with a traceback, after the data had been read."""
+    wrap(checkpoint_utils, "verify_checkpoint_directory", _verify_checkpoint_directory)
+
+
+def _verify_checkpoint_directory(verify: Callable, save_dir: str) -> None:
+    try:
+        verify(save_dir)
+    except OSError as error:
+        raise UserError(f"--save-dir {save_dir}: cannot be written to: {error.strerror}") from None

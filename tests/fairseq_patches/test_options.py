@@ -1,0 +1,159 @@
+"""Options that cannot work are refused before anything starts; each test fails without its patch."""
+
+import numpy as np
+import pytest
+import torch
+from fairseq import checkpoint_utils, options, utils
+from fairseq.data import TokenBlockDataset
+from fairseq.distributed import utils as distributed_utils
+from fairseq.file_io import PathManager
+from fairseq.trainer import Trainer
+from omegaconf import OmegaConf
+
+import mae_lm_fairseq
+from mae_lm_fairseq import fairseq_patches
+from mae_lm_fairseq.fairseq_patches import option_checks
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.fairseq_commands import SETTINGS, config, refusal, settings
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # hydra's, some for each configuration
+
+mae_lm_fairseq.register()
+
+
+def test_apply_again_changes_nothing():
+    def patched():
+        return [
+            *(checkpoint_utils.load_checkpoint_to_cpu, checkpoint_utils.torch_persistent_save, PathManager.copy),
+            *(Trainer.__init__, Trainer.load_checkpoint, utils.import_user_module, options.parse_args_and_arch),
+            *(distributed_utils.call_main, distributed_utils.broadcast_object, checkpoint_utils.load_checkpoint),
+            *(options.get_parser, Trainer.train_step, checkpoint_utils.verify_checkpoint_directory),
+        ]
+
+    before = patched()
+    fairseq_patches.apply()
+    assert all(now is then for now, then in zip(patched(), before, strict=True))
+    assert all(len(function.wrappers) == 1 for function in before)
+
+
+class TestNumpy:
+    def test_sample_break_mode_eos(self, monkeypatch):
+        def blocks():
+            tokens = [torch.tensor([5, 6, 2]), torch.tensor([7, 2])]
+            dataset = TokenBlockDataset(tokens, [3, 2], block_size=None, pad=1, eos=2, break_mode="eos")
+            return [block.tolist() for block in dataset]
+
+        assert blocks() == [[5, 6, 2], [7, 2]]
+        monkeypatch.delattr(np, "compat")
+        with pytest.raises(AttributeError, match="compat"):
+            blocks()
+
+
+class TestSettings:
+    @pytest.mark.parametrize("flag", ["--bf16", "--memory-efficient-bf16"])
+    def test_bf16_is_no_tpu(self, flag):
+        arguments = settings(flag)
+        assert arguments.bf16
+        assert not arguments.tpu
+        assert settings(flag, "--tpu").tpu
+        parser = options.get_training_parser()
+        assert options.parse_args_and_arch.__wrapped__(parser, ["data-bin", *SETTINGS, flag]).tpu
+
+    def test_bf16_with_unknown_arguments(self):
+        parser = options.get_training_parser()
+        arguments, unknown = options.parse_args_and_arch(
+            parser, ["data-bin", *SETTINGS, "--bf16", "--new"], parse_known=True
+        )
+        assert (arguments.tpu, unknown) == (False, ["--new"])
+
+    @pytest.mark.parametrize(
+        "flag", ["--fp16", "--bf16", "--memory-efficient-fp16", "--memory-efficient-bf16", "--amp"]
+    )
+    def test_half_precision_without_gpu(self, flag):
+        started = []
+        message = refusal(distributed_utils.call_main, config(flag, "--cpu"), started.append)
+        assert message == f"{flag} needs a GPU: on a CPU use --autocast bf16 instead"
+        assert not started
+
+    def test_half_precision_twice(self, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        cfg = config("--bf16")
+        cfg = OmegaConf.create({"common": cfg.common, "model": {"autocast": "bf16"}})
+        assert "--bf16 and --autocast bf16" in refusal(option_checks._check_precision, cfg)
+
+    @pytest.mark.parametrize(
+        ("option", "value"),
+        [
+            *(
+                ("--seed", "-1"),
+                ("--seed", str(1 << 32)),
+                ("--batch-size", "0"),
+                ("--num-workers", "-1"),
+                ("--lr", "-1"),
+            ),
+            *(("--clip-norm", "nan"), ("--clip-norm", "inf"), ("--clip-norm", "-0.5")),
+            *(("--update-freq", "0"), ("--log-interval", "0"), ("--max-update", "-1")),
+            *(("--adam-betas", "0.9"), ("--adam-betas", "(2, 3)"), ("--adam-eps", "nan"), ("--weight-decay", "-1")),
+        ],
+    )
+    def test_numbers_out_of_range(self, option, value):
+        started = []
+        message = refusal(distributed_utils.call_main, config(option, value), started.append)
+        assert message.startswith(f"{option} {value}")
+        assert not started
+
+    def test_a_check_leaves_nothing_behind(self, tmp_path, monkeypatch):
+        """fairseq-validate has a --save-dir, too, where it saves nothing."""
+        cfg = config()
+        monkeypatch.chdir(tmp_path)
+        option_checks.check_settings(cfg)
+        assert not list(tmp_path.iterdir())
+
+    def test_half_precision_with_gpu(self, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        option_checks.check_settings(config("--bf16"))
+        with pytest.raises(UserError):
+            option_checks.check_settings(config("--bf16", "--cpu"))
+
+    @pytest.mark.parametrize("options", [[], ["--distributed-world-size", "2"]])
+    def test_torchrun_without_a_gpu(self, monkeypatch, tmp_path, options):
+        """fairseq would train twice, or divide by the number of GPUs."""
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        cfg = config(*options, "--cpu", "--save-dir", tmp_path / "run")
+        option_checks.check_settings(cfg)
+        for name, value in {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}.items():
+            monkeypatch.setenv(name, value)
+        started = []
+        message = refusal(distributed_utils.call_main, cfg, started.append)
+        assert message.startswith("torchrun started 2 processes")
+        assert not started
+        cfg.distributed_training.distributed_init_method = "env://"
+        option_checks.check_settings(cfg)
+
+    def test_torchrun_with_one_gpu_on_each_machine(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        options = ["--save-dir", tmp_path / "run"]
+        assert "add --distributed-world-size 2" in refusal(
+            option_checks.check_settings, config(*options, "--distributed-world-size", "1")
+        )
+        option_checks.check_settings(config(*options, "--distributed-world-size", "2"))
+
+    @pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model", "--continue-once"])
+    def test_checkpoint_that_does_not_exist(self, tmp_path, option):
+        started, missing, save_dir = [], tmp_path / "missing.pt", ["--save-dir", tmp_path / "run"]
+        message = refusal(distributed_utils.call_main, config(option, missing, *save_dir), started.append)
+        assert message.startswith(f"{option} {missing}: no such file")
+        assert not started
+        missing.touch()
+        option_checks.check_settings(config(option, missing, *save_dir))
+
+    def test_run_that_goes_on_needs_no_start(self, tmp_path):
+        (tmp_path / "checkpoint_last.pt").touch()
+        option_checks.check_settings(config("--finetune-from-model", tmp_path / "missing.pt", "--save-dir", tmp_path))
+
+    def test_names_with_a_suffix(self, tmp_path):
+        arguments = ["--restore-file", tmp_path / "pretrained.pt", "--checkpoint-suffix", "_half"]
+        assert "pretrained_half.pt" in refusal(option_checks.check_settings, config(*arguments))
+        (tmp_path / "pretrained_half.pt").touch()
+        option_checks.check_settings(config(*arguments))

@@ -1,0 +1,143 @@
+"""How fairseq's own commands and processes end; each test fails without its patch."""
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.distributed import utils as distributed_utils
+
+import mae_lm_fairseq
+from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq.fairseq_patches import processes
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.fairseq_commands import SETTINGS, complaint
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # hydra's, some for each configuration
+
+mae_lm_fairseq.register()
+
+
+@pytest.mark.parametrize(("code", "expected"), [(1, SystemExit), (3, torch.multiprocessing.ProcessExitedException)])
+def test_error_in_a_started_process(capfd, monkeypatch, code, expected):
+    """As fairseq starts one for each GPU."""
+    monkeypatch.setattr(processes, "check_settings", lambda cfg: None)
+    monkeypatch.setattr(processes, "fairseq_distributed_main", _fail)
+
+    def call_main(cfg):
+        arguments = {"args": (code,), "nprocs": 2, "start_method": "fork"}
+        torch.multiprocessing.start_processes(distributed_utils.distributed_main, **arguments)
+
+    with pytest.raises(expected) as caught:
+        processes._call_main(call_main, None)
+    assert expected is not SystemExit or caught.value.code == 1
+    assert capfd.readouterr().err == ("error: no such file\n" if code == 1 else "")
+
+
+def _fail(rank: int, code: int) -> None:
+    if rank == 1:
+        raise UserError("no such file") if code == 1 else SystemExit(code)
+    time.sleep(60)
+
+
+@pytest.fixture(scope="module")
+def train(data_bin, run_cli):
+    def train(save_dir: Path, *arguments) -> subprocess.CompletedProcess:
+        saving = ["--save-dir", save_dir, "--no-epoch-checkpoints", "--cpu"]
+        return run_cli(["fairseq-train", data_bin, *SETTINGS, *saving, *arguments])
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def trained(train, tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("trained")
+    done = train(directory, "--max-update", "2")
+    assert done.returncode == 0, done.stderr
+    return directory / "checkpoint_last.pt"
+
+
+class TestTraining:
+    """Through fairseq's own commands."""
+
+    def test_resume(self, train, trained, tmp_path):
+        done = train(tmp_path, "--max-update", "4", "--restore-file", trained)
+        assert done.returncode == 0, done.stderr
+        assert "(epoch 1 @ 2 updates)" in done.stdout
+        last = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "checkpoint_last.pt"))
+        assert last["optimizer_history"][-1]["num_updates"] == 4
+
+    def test_checkpoint_of_another_size(self, train, trained):
+        done = train(trained.parent, "--max-update", "4", "--encoder-embed-dim", "32", "--dropout", "0.3")
+        assert complaint(done) == (
+            f"error: the checkpoint {trained} does not fit this model: "
+            "dropout is 0.1 there and 0.3 here; encoder_embed_dim is 16 there and 32 here"
+        )
+
+    def test_checkpoint_that_does_not_exist(self, train, tmp_path):
+        done = train(tmp_path / "run", "--restore-file", tmp_path / "missing.pt")
+        assert str(tmp_path / "missing.pt") in complaint(done)
+        assert not (tmp_path / "run").exists()
+
+    def test_hydra(self, data_bin, run_cli, tmp_path):
+        arguments = {
+            "task": "masked_lm",
+            "task.data": data_bin,
+            "criterion": "masked_lm",
+            "+model._name": "roberta_base",
+            "+model.encoder_layers": 1,
+            "dataset.batch_size": 8,
+            "optimizer": "adam",
+            "lr_scheduler": "fixed",
+            "common.user_dir": PACKAGE,
+            "common.cpu": "true",
+            "common.bf16": "true",
+        }
+        command = ["fairseq-hydra-train", *(f"{key}={value}" for key, value in arguments.items())]
+        assert "--bf16 needs a GPU" in complaint(run_cli(command, cwd=tmp_path))
+
+    def test_task_checks_checkpoint(self, data_bin, trained, run_cli, tmp_path):
+        script = tmp_path / "train.py"
+        script.write_text(
+            "from fairseq.tasks.masked_lm import MaskedLMTask\n"
+            "from fairseq_cli.train import cli_main\n"
+            "from mae_lm_fairseq.utils.errors import UserError\n"
+            "def check_checkpoint(task, filename, state):\n"
+            '    raise UserError(f\'{filename} has {len(state["model"])} weights, {state["task_state"]}\')\n'
+            "MaskedLMTask.check_checkpoint = check_checkpoint\n"
+            "cli_main()\n"
+        )
+        saving = ["--save-dir", trained.parent, "--max-update", "2", "--cpu"]
+        done = run_cli(["python", script, data_bin, *SETTINGS, *saving], env={"PYTHONPATH": str(PACKAGE.parent)})
+        weights = len(torch.load(trained)["model"])
+        assert complaint(done) == f"error: {trained} has {weights} weights, {{}}"
+
+
+LOADING_AHEAD = """
+import torch
+import mae_lm_fairseq
+
+mae_lm_fairseq.register()
+
+from fairseq.data.iterators import BufferedIterator
+
+class Batches:
+    def __len__(self):
+        return 10**6
+
+    def __iter__(self):
+        states = torch.randn(400, 400)
+        while True:
+            yield states @ states
+
+next(iter(BufferedIterator(10, Batches())))
+"""
+
+
+def test_a_run_that_stops_while_batches_are_loaded_ends_well(run_cli, tmp_path):
+    script = tmp_path / "stop.py"
+    script.write_text(LOADING_AHEAD)
+    done = run_cli(["python", script], env={"PYTHONPATH": str(PACKAGE.parent)})
+    assert done.returncode == 0, done.stderr  # without the cure it is -6

@@ -1,0 +1,52 @@
+"""fairseq's options, and the ends of its commands, for the tests of its patches."""
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+from mae_lm_fairseq.utils.errors import UserError
+
+SETTINGS = shlex.split(
+    "--task masked_lm --criterion masked_lm --arch roberta_base --encoder-layers 1 --encoder-embed-dim 16 "
+    "--encoder-ffn-embed-dim 16 --encoder-attention-heads 2 --tokens-per-sample 32 --batch-size 8 --optimizer adam "
+    "--lr 1e-3 --lr-scheduler fixed --num-workers 0 --user-dir mae_lm_fairseq"
+)
+STATE = {
+    "model": {"weight": torch.arange(50_000.0)},
+    "cfg": None,
+    "args": None,
+    "optimizer_history": [{"optimizer_name": "Adam", "lr_scheduler_state": {}, "num_updates": 2}],
+    "extra_state": {"train_iterator": {}},
+}
+"""What a checkpoint holds."""
+
+
+def settings(*arguments: str, data: Path | str = "data-bin"):
+    """What fairseq-train makes of its command line."""
+    return options.parse_args_and_arch(options.get_training_parser(), [str(data), *SETTINGS, *map(str, arguments)])
+
+
+def config(*arguments: str):
+    """The configuration of a command line."""
+    return convert_namespace_to_omegaconf(settings(*arguments))
+
+
+def refusal(function, *arguments) -> str:
+    """The message of the UserError that a function raises, or with which it ends the program."""
+    with pytest.raises((UserError, SystemExit)) as caught:
+        function(*arguments)
+    message = str(caught.value).removeprefix("error: ")
+    assert len(message.splitlines()) == 1
+    return message
+
+
+def complaint(done: subprocess.CompletedProcess) -> str:
+    """The error message with which a command ended."""
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    return done.stderr.splitlines()[-1]
