@@ -12,6 +12,7 @@ from mae_lm_fairseq import PACKAGE, MAELMModel
 from mae_lm_fairseq.hub import batches_of_similar_length
 from mae_lm_fairseq.pretrained.bundle import write_bundle
 from mae_lm_fairseq.pretrained.reading import read_checkpoint
+from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import TEXT, VARIANTS, saved
 from tests.support.finetuning import HEAD, set_up_finetuning
 from tests.support.training import set_up
@@ -217,3 +218,14 @@ def test_anywhere(checkpoints, text_data, run_cli, tmp_path):
     assert done.returncode == 0, done.stderr
     expected = here.extract_features("The dog").sum().item(), here.fill_mask("The <mask>.")[0].probability
     assert tuple(map(float, done.stdout.split())) == expected
+
+
+def test_a_library_user_catches_errors(tmp_path):
+    (tmp_path / "model.pt").write_bytes(b"damaged")
+    for wrong in (tmp_path / "missing", tmp_path, tmp_path / "model.pt"):
+        caught = None
+        try:
+            MAELMModel.from_pretrained(wrong)
+        except Exception as error:
+            caught = error
+        assert isinstance(caught, UserError)

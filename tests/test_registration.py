@@ -121,6 +121,40 @@ def test_public_names():
         mae_lm_fairseq.Absent  # noqa: B018
 
 
+MANNERS = """
+import logging, os, sys
+import torch  # it changes the environment itself
+
+before = logging.root.level, logging.root.handlers.copy(), dict(os.environ)
+import mae_lm_fairseq.core
+assert "fairseq" not in sys.modules
+mae_lm_fairseq.MAELMModel
+assert "fairseq" in sys.modules
+for name in ("CRC32C_SW_MODE",):  # google's checksums, which fairseq imports
+    os.environ.pop(name, None)
+assert before == (logging.root.level, logging.root.handlers, dict(os.environ)), (before, dict(os.environ))
+"""
+
+
+def test_an_import_changes_neither_logging_nor_the_environment(run_python):
+    done = run_python(MANNERS, ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_core_first_needs_register(run_python):
+    """fairseq does not look at a --user-dir that has been imported."""
+    first = "import mae_lm_fairseq.core, fairseq\n"
+    unknown = USER_DIR.format([str(PACKAGE)]) + "from fairseq.tasks import TASK_REGISTRY\n"
+    done = run_python(first + unknown + "assert 'masked_autoencoder_lm' not in TASK_REGISTRY", ROOT)
+    assert done.returncode == 0, done.stderr
+    assert registered(run_python(first + "mae_lm_fairseq.register()\n" + DESCRIBE, ROOT)) == REGISTERED
+
+
+def test_fairseq_first(run_python):
+    program = "import fairseq, mae_lm_fairseq\n" + DESCRIBE
+    assert registered(run_python(program, ROOT)) == REGISTERED
+
+
 def test_without_fairseq(run_python):
     hide = "import sys, importlib.util; importlib.util.find_spec = lambda name: None\n"
     program = hide + "import mae_lm_fairseq.core; assert not any(name.startswith('fairseq') for name in sys.modules)"

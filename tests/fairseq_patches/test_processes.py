@@ -1,6 +1,8 @@
 """How fairseq's own commands and processes end; each test fails without its patch."""
 
+import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -113,6 +115,39 @@ class TestTraining:
         done = run_cli(["python", script, data_bin, *SETTINGS, *saving], env={"PYTHONPATH": str(PACKAGE.parent)})
         weights = len(torch.load(trained)["model"])
         assert complaint(done) == f"error: {trained} has {weights} weights, {{}}"
+
+
+SPAWNING = """
+import sys
+import fairseq_cli.train
+import torch
+
+if __name__ == "__main__":
+    torch.cuda.device_count = lambda: 2  # fairseq starts a process for each GPU
+    fairseq_cli.train.cli_main()
+"""
+
+
+def test_error_in_the_processes_that_fairseq_spawns(run_cli, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SPAWNING)
+    (tmp_path / "empty").mkdir()
+    together = ["--distributed-init-method", f"file://{tmp_path}/meet", "--distributed-world-size", "2"]
+    backends = ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp", "--cpu"]
+    options = ["--task", "masked_autoencoder_lm", "--criterion", "masked_autoencoder_lm", "--arch", "mae_lm_tiny"]
+    rest = ["--optimizer", "adam", "--lr", "1e-3", "--batch-size", "4", "--user-dir", PACKAGE]
+    done = run_cli(["python", script, tmp_path / "empty", *together, *backends, *options, *rest])
+    assert complaint(done).startswith(f"error: {tmp_path}/empty/dict.txt does not exist")
+
+
+def test_error_under_torchrun(run_cli, data_bin, tmp_path):
+    command = ["torchrun", "--nproc-per-node", "2", "--no-python", "fairseq-train", data_bin, *SETTINGS, "--cpu"]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = run_cli([*command, "--save-dir", tmp_path], env={"PATH": path})
+    assert done.returncode == 1
+    of_ranks = done.stderr.partition("ChildFailedError")[0]
+    assert "error: torchrun started 2 processes" in of_ranks
+    assert "fairseq_cli/train.py" not in of_ranks  # no traceback of a rank; torchrun prints its own
 
 
 LOADING_AHEAD = """

@@ -1,7 +1,10 @@
 """``scripts/pretrain.sh``: what it makes of a preset, flags and a machine; a short training."""
 
 import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -163,6 +166,23 @@ def test_mistakes_end_in_one_line(run_script, arguments, named):
     assert last.startswith("error: ")
     assert named in last
     assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_it_without_a_traceback(data_bin, tmp_path):
+    """A terminal sends the signal to all processes of the command, data workers too."""
+    command = ["/bin/bash", ROOT / "scripts" / "pretrain.sh", "mae_lm_tiny", data_bin, tmp_path / "saved", "--cpu"]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
+    log = tmp_path / "log"
+    with open(log, "w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
+    deadline = time.monotonic() + 240
+    while "begin training epoch" not in log.read_text() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=60) == 1
+    assert "Traceback" not in log.read_text()
+    assert log.read_text().splitlines()[-1] == "error: interrupted"
 
 
 def test_help(run_script):
