@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -50,7 +51,28 @@ def new_directory(out: Path) -> Iterator[Path]:
         for path in (temporary, *temporary.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
         os.rename(temporary, out)
-    except OSError as error:
-        raise UserError(f"{out}: {error.strerror or error}") from None
+    except UserError:
+        raise
+    except Exception as error:
+        reason = _system_error(error)
+        if reason is None:
+            raise
+        raise UserError(f"cannot write {out}: {reason}; nothing of it was kept") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _system_error(error: BaseException) -> str | None:
+    """Return the operating system's message for an error of a library that writes files, None for any other error.
+
+    torch raises an error of its own on top of the ``OSError``; safetensors and tokenizers, which are written in Rust,
+    quote its number.
+    """
+    cause = error
+    while cause is not None:
+        if isinstance(cause, OSError):
+            return cause.strerror or str(cause)
+        if quoted := re.search(r"\(os error (\d+)\)", str(cause)):
+            return os.strerror(int(quoted[1]))
+        cause = cause.__cause__ or cause.__context__
+    return None

@@ -22,6 +22,7 @@ from mae_lm_fairseq.pretrained.reading import build, read, read_bundle, read_che
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
 from tests.support.bundles import VARIANTS, saved
+from tests.support.disks import room_for
 from tests.support.training import set_up
 
 HEADED = ["classification", "regression", "span"]
@@ -122,6 +123,11 @@ class TestWriting:
         (tmp_path / "here").mkdir()
         with pytest.raises(UserError, match="here exists already"):
             write_bundle(read(bundles["mae_lm_tiny"]), tmp_path / "here")
+
+    def test_a_full_disk_is_named(self, bundles, tmp_path):
+        with pytest.raises(UserError, match=r"cannot write .*/out: File too large"), room_for(20_000):
+            write_bundle(read(bundles["mae_lm_tiny"]), tmp_path / "out")
+        assert not list(tmp_path.iterdir())
 
     def test_nothing_is_left_half_written(self, bundles, tmp_path, monkeypatch):
         def fail(*_):

@@ -1,9 +1,12 @@
 """Files and directories that appear whole or not at all."""
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import new_directory, write_text
+from tests.support.disks import room_for
 
 
 def test_text_is_as_it_was_written(tmp_path):
@@ -34,3 +37,43 @@ def test_a_directory_whose_making_fails_is_not_there(tmp_path, error):
     with pytest.raises(error):
         make()
     assert not list(tmp_path.iterdir())
+
+
+def save_for_torch(path):
+    with open(path, "wb") as file:
+        torch.save(torch.zeros(100_000), file)
+
+
+def save_tokenizer(path):
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = {f"token{number}": number for number in range(5000)}
+    tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="token0")).save(str(path))
+
+
+@pytest.mark.parametrize(
+    "save",
+    [
+        lambda path: path.write_text("x" * 100_000),
+        lambda path: save_file({"weight": torch.zeros(100_000)}, path),
+        save_for_torch,
+        save_tokenizer,
+    ],
+    ids=["text", "safetensors", "torch", "tokenizers"],
+)
+def test_a_full_disk_is_named_whichever_library_writes(tmp_path, save):
+    def make():
+        with new_directory(tmp_path / "out") as directory:
+            save(directory / "file")
+
+    with pytest.raises(UserError, match=r"cannot write .*/out: File too large"), room_for(30_000):
+        make()
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_errors_stay_what_they_are(tmp_path):
+    def make():
+        with new_directory(tmp_path / "out"):
+            raise KeyError("a fault of the program")
+
+    with pytest.raises(KeyError):
+        make()
