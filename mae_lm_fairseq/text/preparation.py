@@ -15,6 +15,7 @@ from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, cu
 from mae_lm_fairseq.text.text_files import find_files, sample_lines
 from mae_lm_fairseq.text.tokenizer import UNK, Tokenizer, train_model
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import directory_while_used
 
 SAMPLE_BYTES = 50_000_000
 _UNFINISHED = "unfinished"
@@ -47,7 +48,7 @@ class Options:
 
 
 def prepare(options: Options) -> Manifest:
-    """Do it all, or leave nothing behind but the destination directory.
+    """Do it all, or leave nothing behind.
 
     Raises:
         UserError: the message says what is wrong.
@@ -57,7 +58,8 @@ def prepare(options: Options) -> Manifest:
     files = {"valid": find_files(options.valid), "train": find_files(options.train)}
     if common := {path.resolve() for path in files["train"]} & {path.resolve() for path in files["valid"]}:
         raise UserError(f"{min(common)}: in --train and in --valid; a file can only be in one of them")
-    with _unfinished(Path(options.destdir)) as directory:
+    destdir = Path(options.destdir)
+    with directory_while_used(destdir), _unfinished(destdir) as directory:
         model = directory / TOKENIZER
         model.write_bytes(_model(files["train"], options))
         tokenizer = Tokenizer(model)
@@ -76,7 +78,7 @@ def prepare(options: Options) -> Manifest:
         )
         manifest.write(directory / MANIFEST)
         for name in _PRODUCTS:
-            os.replace(directory / name, Path(options.destdir, name))
+            os.replace(directory / name, destdir / name)
     return manifest
 
 
@@ -98,7 +100,6 @@ def _check(options: Options):
 @contextmanager
 def _unfinished(destdir: Path) -> Iterator[Path]:
     """A directory for what is not yet whole; it and all that is still in it goes, however the block is left."""
-    destdir.mkdir(parents=True, exist_ok=True)
     directory = destdir / _UNFINISHED
     try:
         directory.mkdir()

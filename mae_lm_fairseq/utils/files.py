@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,25 +31,39 @@ def write_json(path: Path, content: Any) -> None:
 
 
 @contextlib.contextmanager
+def directory_while_used(directory: Path) -> Iterator[None]:
+    """Make a directory and its parents; those that are still empty when the block ends are removed again."""
+    made = [path for path in (directory, *directory.parents) if not os.path.exists(path)]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        yield
+    finally:
+        for path in made:
+            with contextlib.suppress(OSError):  # something is in it, or it was not made
+                path.rmdir()
+
+
+@contextlib.contextmanager
 def new_directory(out: Path) -> Iterator[Path]:
     """A directory that gets its name ``out`` when the ``with`` block ends, and vanishes if it fails.
 
     Raises:
         UserError: there is something at ``out`` already, or the directory or what is in it cannot be written.
     """
-    if out.exists():
+    if os.path.exists(out):  # Path.exists raises where a name is too long
         raise UserError(f"{out} exists already; choose another directory, or take it away first")
+    parent, prefix = out.parent, f".{out.name}."
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    except OSError as error:
-        raise UserError(f"{out} cannot be made: {error.filename}: {error.strerror}") from None
-    try:
-        yield temporary
-        # mkdtemp lets nobody else in, and safetensors nobody else read.
-        for path in (temporary, *temporary.rglob("*")):
-            path.chmod(0o755 if path.is_dir() else 0o644)
-        os.rename(temporary, out)
+        with (
+            directory_while_used(parent),
+            tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as name,
+        ):
+            temporary = Path(name)
+            yield temporary
+            # It lets nobody else in, and safetensors nobody else read.
+            for path in (temporary, *temporary.rglob("*")):
+                path.chmod(0o755 if path.is_dir() else 0o644)
+            os.rename(temporary, out)
     except UserError:
         raise
     except Exception as error:
@@ -58,8 +71,6 @@ def new_directory(out: Path) -> Iterator[Path]:
         if reason is None:
             raise
         raise UserError(f"cannot write {out}: {reason}; nothing of it was kept") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _system_error(error: BaseException) -> str | None:
@@ -71,7 +82,7 @@ def _system_error(error: BaseException) -> str | None:
     cause = error
     while cause is not None:
         if isinstance(cause, OSError):
-            return cause.strerror or str(cause)
+            return f"{cause.filename}: {cause.strerror}" if cause.filename else cause.strerror or str(cause)
         if quoted := re.search(r"\(os error (\d+)\)", str(cause)):
             return os.strerror(int(quoted[1]))
         cause = cause.__cause__ or cause.__context__

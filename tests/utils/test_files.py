@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import new_directory, write_text
+from mae_lm_fairseq.utils.files import directory_while_used, new_directory, write_text
 from tests.support.disks import room_for
 
 
@@ -30,7 +30,7 @@ def test_text_that_cannot_be_written_changes_nothing(tmp_path, name, text, error
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, UserError])
 def test_a_directory_whose_making_fails_is_not_there(tmp_path, error):
     def make():
-        with new_directory(tmp_path / "out") as directory:
+        with new_directory(tmp_path / "new" / "out") as directory:
             (directory / "file").touch()
             raise error("x")
 
@@ -68,6 +68,24 @@ def test_a_full_disk_is_named_whichever_library_writes(tmp_path, save):
     with pytest.raises(UserError, match=r"cannot write .*/out: File too large"), room_for(30_000):
         make()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("name", "reason"), [("file/out", "file: File exists"), ("x" * 300, "File name too long")])
+def test_a_directory_that_cannot_be_made_is_named(tmp_path, name, reason):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=f"cannot write .*{name}: .*{reason}"), new_directory(tmp_path / name):
+        pass
+
+
+def test_directories_that_existed_or_are_in_use_stay(tmp_path):
+    with directory_while_used(tmp_path / "a" / "b"):
+        assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "a").mkdir()
+    with directory_while_used(tmp_path / "a"):
+        pass
+    with directory_while_used(tmp_path / "c" / "d"):
+        (tmp_path / "c" / "file").touch()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "c", "file"]
 
 
 def test_other_errors_stay_what_they_are(tmp_path):
