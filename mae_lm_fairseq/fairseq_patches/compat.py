@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from fairseq import checkpoint_utils, options, utils
 from fairseq.data import iterators
+from fairseq.dataclass import utils as dataclass_utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
@@ -34,7 +35,7 @@ from omegaconf import OmegaConf
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
-from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
+from mae_lm_fairseq.fairseq_patches.option_checks import check_command_line, check_settings, read_list
 from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
 from mae_lm_fairseq.pretrained.checkpoint_file import allow_plain_values, read_whole
 from mae_lm_fairseq.utils.errors import UserError, first_line
@@ -269,6 +270,7 @@ def _parse_args_and_arch(parse: Callable, parser: Any, input_args: Any = None, *
     arguments = parsed[0] if isinstance(parsed, tuple) else parsed
     if getattr(arguments, "bf16", False):
         arguments.tpu = parser.parse_known_args(input_args)[0].tpu
+    check_command_line(arguments)
     return parsed
 
 
@@ -278,6 +280,7 @@ def check_settings_before_training() -> None:
     ``fairseq-train`` asks before it starts any process. ``fairseq-hydra-train`` loads this package later than that,
     so the trainer asks again.
     """
+    wrap(dataclass_utils, "eval_str_list", read_list)
     wrap(distributed_utils, "call_main", _call_main)
     wrap(Trainer, "__init__", _init_trainer)
 

@@ -35,6 +35,7 @@ SETTINGS = shlex.split(
     "--encoder-ffn-embed-dim 16 --encoder-attention-heads 2 --tokens-per-sample 32 --batch-size 8 --optimizer adam "
     "--lr 1e-3 --lr-scheduler fixed --num-workers 0 --user-dir mae_lm_fairseq"
 )
+DECAY = ("--lr-scheduler", "polynomial_decay")
 STATE = {
     "model": {"weight": torch.arange(50_000.0)},
     "cfg": None,
@@ -324,6 +325,8 @@ class TestSettings:
                 ("--num-workers", "-1"),
                 ("--lr", "-1"),
             ),
+            *(("--lr", "nan"), ("--lr", "inf"), ("--batch-size-valid", "0"), ("--max-tokens-valid", "-1")),
+            *(("--required-batch-size-multiple", "0"), ("--validate-interval", "0"), ("--save-interval", "0")),
             *(("--clip-norm", "nan"), ("--clip-norm", "inf"), ("--clip-norm", "-0.5")),
             *(("--update-freq", "0"), ("--log-interval", "0"), ("--max-update", "-1")),
             *(("--adam-betas", "0.9"), ("--adam-betas", "(2, 3)"), ("--adam-eps", "nan"), ("--weight-decay", "-1")),
@@ -334,6 +337,33 @@ class TestSettings:
         message = refusal(distributed_utils.call_main, config(option, value), started.append)
         assert message.startswith(f"error: {option} {value}")
         assert not started
+
+    @pytest.mark.parametrize(
+        ("option", "value"),
+        [("--warmup-updates", "-1"), ("--power", "nan"), ("--power", "-0.5"), ("--end-learning-rate", "nan")],
+    )
+    def test_numbers_of_the_schedule_out_of_range(self, option, value):
+        cfg = config(*DECAY, "--total-num-update", "20", option, value)
+        assert refusal(option_checks.check_settings, cfg).startswith(f"error: {option} {value} must be a number")
+
+    def test_one_learning_rate_of_several_out_of_range(self):
+        message = refusal(option_checks.check_settings, config("--lr", "1e-3,nan"))
+        assert message == "error: --lr nan must be a number from 0 on"
+        assert "--lr is empty" in refusal(option_checks.check_settings, config("--lr", ""))
+
+    @pytest.mark.parametrize("value", ["abc", "1e-3 1e-4", "1e-3,abc"])
+    def test_lists_that_are_none(self, value, capsys):
+        with pytest.raises(SystemExit):
+            settings("--lr", value)
+        assert f"error: argument --lr: {value!r} is not a number, nor a list" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("option", ["--total-num-update", "--batch-size-valid", "--max-tokens-valid"])
+    @pytest.mark.parametrize("value", ["nan", "inf", "abc", ""])
+    def test_text_in_place_of_a_number(self, option, value):
+        assert (
+            refusal(settings, *DECAY, "--total-num-update", "20", option, value)
+            == f"error: {option} {value} must be a number"
+        )
 
     def test_a_check_leaves_nothing_behind(self, tmp_path, monkeypatch):
         """fairseq-validate has a --save-dir, too, where it saves nothing."""
