@@ -4,11 +4,13 @@ fairseq would ignore them, or die of them much later. :mod:`compat` makes its co
 """
 
 import ast
+import logging
 import math
 import os
 import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,6 +20,8 @@ from omegaconf import OmegaConf
 
 from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
 from mae_lm_fairseq.utils.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_RESTORE_FILE = "checkpoint_last.pt"
 
@@ -47,6 +51,8 @@ def check_command_line(arguments: Namespace) -> None:
     Raises:
         UserError: names the option.
     """
+    if getattr(arguments, "lr_scheduler", None) == "polynomial_decay" and arguments.total_num_update is None:
+        raise UserError("--lr-scheduler polynomial_decay needs --total-num-update: usually what --max-update is")
     for name in _LATE_NUMBERS:
         value = getattr(arguments, name, None)
         if isinstance(value, str) and not value.startswith("${"):
@@ -68,6 +74,7 @@ def check_settings(cfg: Any) -> None:
         cfg = convert_namespace_to_omegaconf(cfg)
     check_one_copy(cfg.common.user_dir)
     _check_numbers(cfg)
+    _check_decay(cfg)
     _check_betas(cfg.optimizer)
     _check_processes(cfg)
     _check_precision(cfg)
@@ -106,6 +113,26 @@ def _check_numbers(cfg: Any) -> None:
                 if number is not None and not least <= number <= most:
                     limits = f"from {least} to {most}" if name in _MOST else f"from {least} on"
                     raise UserError(f"--{name.replace('_', '-')} {number} must be a number {limits}")
+
+
+def _check_decay(cfg: Any) -> None:
+    """A decay that ends before the warm-up does: the learning rate stays near 0, and drops to its end afterwards."""
+    schedule = cfg.lr_scheduler
+    if getattr(schedule, "_name", None) != "polynomial_decay":
+        return
+    warmup, end, last = schedule.warmup_updates, schedule.total_num_update, cfg.optimization.max_update
+    if not max(warmup, 0) < end < math.inf:
+        raise UserError(
+            f"--total-num-update {end:g} must be more than --warmup-updates {warmup}: the learning rate rises until "
+            "the latter and decays until the former"
+        )
+    if end < last and schedule.end_learning_rate == 0:
+        _warn_once(f"--max-update {last} is more than --total-num-update {end:g}: the updates after it change nothing")
+
+
+@cache
+def _warn_once(message: str) -> None:
+    logger.warning(message)
 
 
 def _check_betas(optimizer: Any) -> None:

@@ -365,6 +365,35 @@ class TestSettings:
             == f"error: {option} {value} must be a number"
         )
 
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("--warmup-updates", "20", "--total-num-update", "20"),
+            ("--total-num-update", "0"),
+            ("--total-num-update", "-3"),
+        ],
+    )
+    def test_decay_that_ends_before_the_warm_up(self, arguments):
+        message = refusal(option_checks.check_settings, config(*DECAY, *arguments))
+        assert message.startswith("error: --total-num-update")
+        assert "must be more than --warmup-updates" in message
+
+    def test_decay_without_an_end(self):
+        assert "needs --total-num-update" in refusal(settings, *DECAY)
+
+    def test_updates_after_the_decay(self, caplog):
+        def check(*arguments: str) -> None:
+            option_checks.check_settings(
+                config(*DECAY, "--warmup-updates", "5", "--total-num-update", "20", *arguments)
+            )
+
+        for arguments in (("--max-update", "20"), ("--max-update", "30", "--end-learning-rate", "1e-5"), ()):
+            check(*arguments)
+        for _ in range(2):
+            check("--max-update", "30")
+        warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert warnings == ["--max-update 30 is more than --total-num-update 20: the updates after it change nothing"]
+
     def test_a_check_leaves_nothing_behind(self, tmp_path, monkeypatch):
         """fairseq-validate has a --save-dir, too, where it saves nothing."""
         cfg = config()
