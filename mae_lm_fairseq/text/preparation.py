@@ -13,7 +13,14 @@ from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER, DataBinWriter, c
 from mae_lm_fairseq.text.encoding import EncodingPool, Tally, encode_files
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
 from mae_lm_fairseq.text.text_files import find_files, sample_lines
-from mae_lm_fairseq.text.tokenizer import UNK, Tokenizer, train_model
+from mae_lm_fairseq.text.tokenizer import (
+    LARGEST_VOCABULARY,
+    LOWEST_COVERAGE,
+    SMALLEST_VOCABULARY,
+    UNK,
+    Tokenizer,
+    train_model,
+)
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_while_used
 
@@ -85,10 +92,15 @@ def prepare(options: Options) -> Manifest:
 def _check(options: Options):
     if options.vocab_size is None and options.sentencepiece_model is None:
         raise UserError("--vocab-size is missing; without it only a given --sentencepiece-model can be used")
+    if options.vocab_size is not None and not SMALLEST_VOCABULARY <= options.vocab_size <= LARGEST_VOCABULARY:
+        raise UserError(
+            f"--vocab-size {options.vocab_size}: must be from {SMALLEST_VOCABULARY} to {LARGEST_VOCABULARY}; <unk>, "
+            "<s> and </s> count"
+        )
     if options.workers < 1:
         raise UserError(f"--workers {options.workers}: at least one process has to do the work")
-    if not 0 < options.character_coverage <= 1:
-        raise UserError(f"--character-coverage {options.character_coverage}: must be above 0 and at most 1")
+    if not LOWEST_COVERAGE <= options.character_coverage <= 1:
+        raise UserError(f"--character-coverage {options.character_coverage}: must be from {LOWEST_COVERAGE} to 1")
     if not 0 <= options.max_unk_rate <= 1:
         raise UserError(f"--max-unk-rate {options.max_unk_rate}: is a share between 0 and 1")
     given = options.sentencepiece_model

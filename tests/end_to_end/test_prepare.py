@@ -194,7 +194,12 @@ def test_character_coverage_reaches_the_training(tmp_path):
         ({"sentencepiece_model": None, "vocab_size": 100_000}, "--vocab-size 100000 is too large"),
         ({"sentencepiece_model": "missing.model"}, "missing.model: No such file"),
         ({"workers": 0}, "--workers 0"),
-        ({"character_coverage": 0}, "--character-coverage"),
+        *(
+            ({"sentencepiece_model": None, "vocab_size": size}, f"--vocab-size {size}: must be from 4 to")
+            for size in (-5, 0, 1, 3, 2**31)
+        ),
+        ({"character_coverage": 0.97}, "--character-coverage 0.97: must be from 0.98 to 1"),
+        ({"character_coverage": "nan"}, "--character-coverage nan"),
         ({"max_unk_rate": 2}, "--max-unk-rate"),
         ({"train": "missing"}, "missing: no such file"),
         ({"train": "blank"}, "--train: there is no text"),

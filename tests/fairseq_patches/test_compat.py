@@ -35,6 +35,7 @@ SETTINGS = shlex.split(
     "--encoder-ffn-embed-dim 16 --encoder-attention-heads 2 --tokens-per-sample 32 --batch-size 8 --optimizer adam "
     "--lr 1e-3 --lr-scheduler fixed --num-workers 0 --user-dir mae_lm_fairseq"
 )
+DAMAGED = "it is damaged, or not a checkpoint"
 DECAY = ("--lr-scheduler", "polynomial_decay")
 STATE = {
     "model": {"weight": torch.arange(50_000.0)},
@@ -169,7 +170,12 @@ class TestReading:
         noise = [generator.randbytes(length) for length in (1, 10, 100, 1000) for _ in range(20)]
         for damaged in (*cuts, *noise, b"\x80\x02" + noise[-1], b"version https://git-lfs.github.com/spec/v1\n"):
             path.write_bytes(damaged)
-            assert str(path) in refusal(checkpoint_utils.load_checkpoint_to_cpu, str(path)), damaged[:20]
+            message = refusal(checkpoint_utils.load_checkpoint_to_cpu, str(path))
+            assert message == f"error: cannot read the checkpoint {path}: {DAMAGED}", damaged[:20]
+
+    def test_path_that_is_no_file(self, tmp_path):
+        message = refusal(checkpoint_utils.load_checkpoint_to_cpu, str(tmp_path))
+        assert message == f"error: cannot read the checkpoint {tmp_path}: Is a directory"
 
     @pytest.mark.parametrize("content", [{"encoder.weight": torch.zeros(2)}, [1, 2], torch.zeros(2)])
     def test_file_of_something_else(self, tmp_path, content):
