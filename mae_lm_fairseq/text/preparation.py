@@ -127,7 +127,7 @@ def _unfinished(destdir: Path) -> Iterator[Path]:
 
 def _model(files: list[Path], options: Options) -> bytes:
     """The content of the sentencepiece model: the given one's, or a new one's."""
-    if options.sentencepiece_model:
+    if options.sentencepiece_model is not None:
         return Tokenizer(options.sentencepiece_model).path.read_bytes()
     lines = sample_lines(files, SAMPLE_BYTES)
     lines = tqdm(lines, desc="sample for sentencepiece, then training", unit=" lines", unit_scale=True, mininterval=1)

@@ -63,7 +63,7 @@ class Tokenizer:
             ids = list(range(self._model.get_piece_size()))
             pieces = self._model.id_to_piece(ids)
         except OSError as error:
-            raise UserError(f"{path}: {error.strerror}") from None
+            raise UserError(f"{self.path}: {error.strerror}") from None
         except (RuntimeError, UnicodeDecodeError) as error:
             raise UserError(
                 f"{path}: not a sentencepiece model, or damaged; restore it, or name another one"

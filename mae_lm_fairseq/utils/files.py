@@ -13,16 +13,21 @@ from mae_lm_fairseq.utils.errors import UserError
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file of UTF-8; a reader sees the old one or all of the new one."""
+    """Write a file of UTF-8; a reader sees the old one or all of the new one.
+
+    Raises:
+        UserError: the file cannot be written, for example because the disk is full.
+    """
     temporary = path.with_name(f".{path.name}.partial")
     try:
         # Lines end as the text has them, as in the CSV of Python's own writer.
         temporary.write_text(text, encoding="utf-8", newline="")
         temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):  # it may not be there, and what went wrong is what is of interest
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        with contextlib.suppress(OSError):  # it has its name, or was not made
             temporary.unlink()
-        raise
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -193,6 +193,7 @@ def test_character_coverage_reaches_the_training(tmp_path):
         ({"vocab_size": 7}, "has 120 pieces, not --vocab-size 7"),
         ({"sentencepiece_model": None, "vocab_size": 100_000}, "--vocab-size 100000 is too large"),
         ({"sentencepiece_model": "missing.model"}, "missing.model: No such file"),
+        ({"sentencepiece_model": ""}, "^\\.: Is a directory"),
         ({"workers": 0}, "--workers 0"),
         *(
             ({"sentencepiece_model": None, "vocab_size": size}, f"--vocab-size {size}: must be from 4 to")

@@ -272,6 +272,16 @@ def test_pickles_cannot_run_code(kind, tmp_path, text_data, bundles, monkeypatch
 
 
 class TestCheckpoints:
+    def test_tokenizer_that_is_a_directory(self, checkpoints, text_data, tmp_path):
+        (tmp_path / "dict.txt").symlink_to(text_data / "dict.txt")
+        (tmp_path / "sentencepiece.bpe.model").mkdir()
+        with pytest.raises(UserError, match=r"sentencepiece\.bpe\.model: Is a directory"):
+            read(checkpoints["mae_lm_tiny"], tmp_path)
+
+    def test_path_that_is_too_long(self):
+        with pytest.raises(UserError, match="File name too long"):
+            read("x" * 300, "data-bin")
+
     def test_data_bin_is_asked_for(self, checkpoints):
         with pytest.raises(UserError, match="name the data-bin"):
             read(checkpoints["mae_lm_tiny"])

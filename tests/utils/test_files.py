@@ -17,12 +17,20 @@ def test_text_is_as_it_was_written(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "text", "error"),
-    [("nowhere/file", "text", FileNotFoundError), ("old", "\ud800", UnicodeEncodeError)],
+    [("nowhere/file", "text", UserError), ("old", "\ud800", UnicodeEncodeError)],
 )
 def test_text_that_cannot_be_written_changes_nothing(tmp_path, name, text, error):
     (tmp_path / "old").write_text("old")
     with pytest.raises(error):
         write_text(tmp_path / name, text)
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+    assert (tmp_path / "old").read_text() == "old"
+
+
+def test_text_for_which_the_disk_is_too_full_changes_nothing(tmp_path):
+    (tmp_path / "old").write_text("old")
+    with pytest.raises(UserError, match=r"cannot write .*/old: File too large"), room_for(1000):
+        write_text(tmp_path / "old", "x" * 10_000)
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
     assert (tmp_path / "old").read_text() == "old"
 

@@ -134,6 +134,8 @@ def test_wrong_inputs_are_refused_and_leave_nothing(options, checkpoints, tokeni
     (tmp_path / "damaged.pt").write_bytes(checkpoints["mae_lm_tiny"].read_bytes()[:5000])
     wrong = {
         "no such file": {"checkpoint": tmp_path / "missing.pt"},
+        "x: no such file": {"checkpoint": tmp_path / ("x" * 300)},
+        "x: has no sentencepiece": {"tokenizer": tmp_path / ("x" * 300)},
         "cannot read the checkpoint": {"checkpoint": tmp_path / "damaged.pt"},
         "not the tokenizer of": {"tokenizer": other},
         "has no sentencepiece": {"tokenizer": tmp_path},
