@@ -31,7 +31,7 @@ from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER, check_dictionary
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, current_versions
 from mae_lm_fairseq.text.tokenizer import MASK, Tokenizer
-from mae_lm_fairseq.utils.errors import UserError, first_line
+from mae_lm_fairseq.utils.errors import UserError
 
 ALIGNMENT = 64
 """Bytes; torch puts tensors at multiples of it. In a bundle most weights are at such places, too."""
@@ -229,4 +229,4 @@ def _weights(path: Path) -> dict[str, Tensor]:
         with safetensors.safe_open(path, framework="pt") as file:
             return {name: _aligned(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118  no other way
     except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f"{path} cannot be read, it is damaged or missing: {first_line(error)}") from None
+        raise UserError(f"{path} cannot be read, it is damaged or missing; make the bundle again") from error

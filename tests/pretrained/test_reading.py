@@ -272,6 +272,12 @@ def test_pickles_cannot_run_code(kind, tmp_path, text_data, bundles, monkeypatch
 
 
 class TestCheckpoints:
+    def test_damaged_weights_in_our_words(self, bundles, tmp_path):
+        shutil.copytree(bundles["mae_lm_tiny"], tmp_path / "bundle")
+        (tmp_path / "bundle" / "model.safetensors").write_bytes(b"damaged")
+        with pytest.raises(UserError, match=r"it is damaged or missing; make the bundle again$"):
+            read(tmp_path / "bundle")
+
     def test_tokenizer_that_is_a_directory(self, checkpoints, text_data, tmp_path):
         (tmp_path / "dict.txt").symlink_to(text_data / "dict.txt")
         (tmp_path / "sentencepiece.bpe.model").mkdir()
