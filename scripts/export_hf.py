@@ -52,8 +52,10 @@ def read_lines(path: Path) -> list[str]:
     """The lines of a text file."""
     try:
         return path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--text {path}: {error}") from None
+    except OSError as error:
+        raise UserError(f"--text {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"--text {path}: not UTF-8; convert the file") from None
 
 
 if __name__ == "__main__":

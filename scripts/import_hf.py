@@ -8,6 +8,7 @@ decoder starts from random weights. Nothing that is read can run code.
 """
 
 import argparse
+import os
 import shlex
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def main():
     """Import and say how to go on."""
     arguments = parser().parse_args()
     quieten()
-    if not arguments.model.exists():
+    if not os.path.exists(arguments.model):
         raise UserError(f"{arguments.model} does not exist; a model of the Hugging Face hub must be downloaded first")
     try:
         from mae_lm_fairseq.huggingface.importer import import_foreign, network_options, write_import

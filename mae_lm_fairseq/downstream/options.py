@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mae_lm_fairseq.utils.arguments import positive
+from mae_lm_fairseq.utils.arguments import positive, positive_number
 from mae_lm_fairseq.utils.logging import quieten
 
 
@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser, usual_rates: str):
     add("--out", type=Path, required=True, metavar="DIR", help="where everything goes")
     add("--arch", metavar="ARCH", help="with --checkpoint none: the architecture")
     add("--seeds", type=positive, default=5, metavar="N", help="seeds 1 to N (default: %(default)s)")
-    add("--learning-rates", type=float, nargs="+", metavar="LR", help=f"(default: {usual_rates})")
+    add("--learning-rates", type=positive_number, nargs="+", metavar="LR", help=f"(default: {usual_rates})")
     add("--max-updates", type=positive, metavar="N", help="end earlier than after the usual epochs")
     add("--jobs", type=positive, default=1, metavar="N", help="runs at the same time (default: %(default)s)")
     add("--threads", type=positive, default=1, metavar="N", help="threads of each run (default: %(default)s)")

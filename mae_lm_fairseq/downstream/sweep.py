@@ -1,5 +1,6 @@
 """Fine-tuning as a table of runs, for any task: where it starts, learning rates x seeds, what to keep of each."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -73,7 +74,7 @@ def origin_of(path: Path) -> Origin:
     Raises:
         UserError: it is missing, damaged, or another model's.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):  # Path.is_file raises where a directory on the way may not be searched
         raise UserError(f"--checkpoint {path}: no such file; nothing was trained")
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
     saved = (state["cfg"] or {}).get("model")

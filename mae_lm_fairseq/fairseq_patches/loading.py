@@ -32,6 +32,8 @@ def _load_checkpoint_as_data(load: Callable, path: str, *args, **kwargs) -> dict
     with replaced(torch, "load", functools.partial(_load_weights_only, torch.load, path)):
         try:
             return load(path, *args, **kwargs)
+        except OSError as error:
+            raise UserError(f"cannot read the checkpoint {path}: {error.strerror or error}") from error
         except (KeyError, IndexError, TypeError, AttributeError) as error:  # what fairseq expects of older ones
             lack = f"it has no {error}" if isinstance(error, KeyError) else "its parts are not what they should be"
             raise UserError(f"{path} is not a checkpoint of fairseq: {lack}") from error

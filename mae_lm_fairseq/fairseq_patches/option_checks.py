@@ -5,10 +5,13 @@ trainer.
 """
 
 import ast
+import logging
 import math
 import os
 import sys
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,7 +22,47 @@ from omegaconf import OmegaConf
 from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
 from mae_lm_fairseq.utils.errors import UserError
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_RESTORE_FILE = "checkpoint_last.pt"
+
+
+def read_list(evaluate: Callable, text: Any, kind: type = float) -> list:
+    """Return the numbers of an option such as ``--lr 1e-3,nan``, with ``evaluate`` or, where it fails, part by part.
+
+    Raises:
+        ArgumentTypeError: a part is not a number.
+    """
+    try:
+        return evaluate(text, kind)
+    except (ValueError, TypeError, SyntaxError):
+        try:
+            return [kind(part) for part in text.split(",")]
+        except ValueError:
+            raise ArgumentTypeError(f"{text!r} is not a number, nor a list of numbers such as 1,2") from None
+
+
+# fairseq leaves these as text, and evaluates that text later, because their defaults are other options' values.
+_LATE_NUMBERS = ("total_num_update", "batch_size_valid", "max_tokens_valid")
+
+
+def check_command_line(arguments: Namespace) -> None:
+    """Refuse what fairseq takes on the command line and cannot make a configuration of.
+
+    Raises:
+        UserError: names the option.
+    """
+    if getattr(arguments, "lr_scheduler", None) == "polynomial_decay" and arguments.total_num_update is None:
+        raise UserError("--lr-scheduler polynomial_decay needs --total-num-update: usually what --max-update is")
+    for name in _LATE_NUMBERS:
+        value = getattr(arguments, name, None)
+        if isinstance(value, str) and not value.startswith("${"):
+            try:
+                is_number = math.isfinite(float(value))
+            except ValueError:
+                is_number = False
+            if not is_number:
+                raise UserError(f"--{name.replace('_', '-')} {value} must be a number")
 
 
 def check_settings(cfg: Any) -> None:
@@ -32,6 +75,7 @@ def check_settings(cfg: Any) -> None:
         cfg = convert_namespace_to_omegaconf(cfg)
     check_one_copy(cfg.common.user_dir)
     _check_numbers(cfg)
+    _check_decay(cfg)
     _check_betas(cfg.optimizer)
     _check_processes(cfg)
     _check_precision(cfg)
@@ -40,9 +84,19 @@ def check_settings(cfg: Any) -> None:
 
 _LEAST = {
     "common": {"seed": 0, "log_interval": 1},
-    "dataset": {"batch_size": 1, "max_tokens": 1, "num_workers": 0},
+    "dataset": {
+        "batch_size": 1,
+        "max_tokens": 1,
+        "batch_size_valid": 1,
+        "max_tokens_valid": 1,
+        "required_batch_size_multiple": 1,
+        "validate_interval": 1,
+        "num_workers": 0,
+    },
+    "checkpoint": {"save_interval": 1},
     "optimization": {"lr": 0, "clip_norm": 0, "update_freq": 1, "max_update": 0},
     "optimizer": {"adam_eps": 0, "weight_decay": 0},
+    "lr_scheduler": {"warmup_updates": 0, "end_learning_rate": 0, "power": 0},
 }
 _MOST = {"seed": 2**32 - 1}  # NumPy's generators take no larger one
 
@@ -52,11 +106,34 @@ def _check_numbers(cfg: Any) -> None:
     for section, least_values in _LEAST.items():
         for name, least in least_values.items():
             value = getattr(cfg[section], name, None)
-            for number in value if OmegaConf.is_list(value) else [value]:
+            numbers = value if OmegaConf.is_list(value) else [value]
+            if not numbers:
+                raise UserError(f"--{name.replace('_', '-')} is empty; give at least one number")
+            for number in numbers:
                 most = _MOST.get(name, sys.float_info.max)
                 if number is not None and not least <= number <= most:
                     limits = f"from {least} to {most}" if name in _MOST else f"from {least} on"
                     raise UserError(f"--{name.replace('_', '-')} {number} must be a number {limits}")
+
+
+def _check_decay(cfg: Any) -> None:
+    """A decay that ends before the warm-up does: the learning rate stays near 0, and drops to its end afterwards."""
+    schedule = cfg.lr_scheduler
+    if getattr(schedule, "_name", None) != "polynomial_decay":
+        return
+    warmup, end, last = schedule.warmup_updates, schedule.total_num_update, cfg.optimization.max_update
+    if not max(warmup, 0) < end < math.inf:
+        raise UserError(
+            f"--total-num-update {end:g} must be more than --warmup-updates {warmup}: the learning rate rises until "
+            "the latter and decays until the former"
+        )
+    if end < last and schedule.end_learning_rate == 0:
+        _warn_once(f"--max-update {last} is more than --total-num-update {end:g}: the updates after it change nothing")
+
+
+@cache
+def _warn_once(message: str) -> None:
+    logger.warning(message)
 
 
 def _check_betas(optimizer: Any) -> None:

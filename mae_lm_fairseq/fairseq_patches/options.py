@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from fairseq import options, utils
+from fairseq.dataclass import utils as dataclass_utils
 from fairseq.trainer import Trainer
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
-from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
+from mae_lm_fairseq.fairseq_patches.option_checks import check_command_line, check_settings, read_list
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 
@@ -17,11 +18,12 @@ from mae_lm_fairseq.utils.errors import errors_end_the_program
 def read_options() -> None:
     """A ``--user-dir`` that cannot be loaded ended ``fairseq-train`` with a traceback.
 
-    And on the command line fairseq takes ``--bf16`` for ``--tpu`` and dies for want of torch_xla, on a GPU too; under
+    So did a list of numbers that holds something else. And on the command line fairseq takes ``--bf16`` for ``--tpu`` and dies for want of torch_xla, on a GPU too; under
     Hydra ``common.bf16=true`` means what it says.
     """
     wrap(options, "get_parser", _get_parser)
     wrap(options, "parse_args_and_arch", _parse_args_and_arch)
+    wrap(dataclass_utils, "eval_str_list", read_list)
 
 
 def _get_parser(get: Callable, *args, **kwargs) -> Any:
@@ -32,7 +34,8 @@ def _get_parser(get: Callable, *args, **kwargs) -> Any:
 def _parse_args_and_arch(parse: Callable, parser: Any, input_args: Any = None, *args, **kwargs) -> Any:
     with errors_end_the_program():
         parsed = parse(parser, input_args, *args, **kwargs)
-    arguments = parsed[0] if isinstance(parsed, tuple) else parsed
+        arguments = parsed[0] if isinstance(parsed, tuple) else parsed
+        check_command_line(arguments)
     if getattr(arguments, "bf16", False):
         arguments.tpu = parser.parse_known_args(input_args)[0].tpu
     return parsed

@@ -58,8 +58,10 @@ def read_stock(directory: Path) -> Foreign:
     path = directory / "config.json"
     try:
         config = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; name a directory of transformers, or a checkpoint") from None
+    except (ValueError, RecursionError):
+        raise UserError(f"{path}: damaged, or not JSON; restore it") from None
     kind = _KINDS.get(str(config.get("model_type"))) if isinstance(config, dict) else None
     if kind is None:
         raise UserError(f"{path}: only models of the types {', '.join(_KINDS)} can be imported")

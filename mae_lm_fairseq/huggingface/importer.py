@@ -168,7 +168,8 @@ def write_checkpoint(pretrained: Pretrained, path: Path):
         "extra_state": {"train_iterator": {"epoch": 1}},
         "last_optimizer_state": None,
     }
-    torch.save(state, path)
+    with open(path, "wb") as file:  # given a path, torch's error does not name the cause, such as a full disk
+        torch.save(state, file)
 
 
 def write_import(pretrained: Pretrained, source: Path, out: Path):

@@ -1,8 +1,8 @@
 """The content of a checkpoint's file, read as data: nothing in it runs, and damage is told in one line."""
 
+import errno
 import os
 import re
-import textwrap
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mae_lm_fairseq.utils.errors import RefusedFile, UserError, first_line
+from mae_lm_fairseq.utils.errors import RefusedFile, UserError
 
 
 def allow_plain_values() -> None:
@@ -45,14 +45,24 @@ def read_whole(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
     try:
         _check_sums(path)
         state = load(*args, **kwargs)
+    except UserError:
+        raise
     except Exception as error:  # damage can bring about any of them
         refuse_code(path, error)
-        known = isinstance(error, (RuntimeError, OSError))  # others tell of the unpickler, as "101" does
-        reason = textwrap.shorten(first_line(error), 200) if known else "not a file that torch.save wrote"
-        raise UserError(f"cannot read the checkpoint {path}, it is damaged or something else: {reason}") from error
+        raise UserError(f"cannot read the checkpoint {path}: {_reason(error)}") from error
     if not isinstance(state, dict) or "model" not in state or not {"cfg", "args"} & state.keys():
         raise UserError(f"{path} is not a checkpoint of fairseq: it has no model or no configuration")
     return state
+
+
+def _reason(error: Exception) -> str:
+    """Return why a checkpoint cannot be read, without the texts of torch's readers and of the unpickler."""
+    # A damaged file can make torch seek to a place before its beginning: "Invalid argument".
+    if isinstance(error, OSError) and error.strerror and error.errno != errno.EINVAL:
+        return error.strerror
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        return "it is damaged, or too large for this machine's memory"
+    return "it is damaged, or not a checkpoint"
 
 
 def refuse_code(path: str | Path, error: Exception) -> None:
@@ -83,4 +93,4 @@ def _check_sums(path: str) -> None:
         with zipfile.ZipFile(path) as file:
             changed = file.testzip()
         if changed is not None:
-            raise OSError(f"{changed} in it is not what was written")
+            raise ValueError(f"{changed} in it is not what was written")

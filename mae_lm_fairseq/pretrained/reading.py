@@ -4,6 +4,7 @@ Nothing that is read here can run code, and all of it is checked before a networ
 """
 
 import json
+import os
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +31,7 @@ from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER, check_dictionary
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, current_versions
 from mae_lm_fairseq.text.tokenizer import MASK, Tokenizer
-from mae_lm_fairseq.utils.errors import UserError, first_line
+from mae_lm_fairseq.utils.errors import UserError
 
 ALIGNMENT = 64
 """Bytes; torch puts tensors at multiples of it. In a bundle most weights are at such places, too."""
@@ -87,7 +88,7 @@ class Pretrained:
 
 def read(path: str | Path, data_bin: str | Path | None = None) -> Pretrained:
     """Read a bundle, or a checkpoint with its data-bin. Raises as the two below."""
-    if Path(path).is_dir():
+    if os.path.isdir(path):
         if data_bin is not None:
             raise UserError(f"{path} is a bundle and has its dictionary inside: leave the data-bin out")
         return read_bundle(path)
@@ -201,7 +202,12 @@ def _splits(data_bin: str | Path) -> dict[str, dict] | None:
 
 def _sentencepiece(directory: Path) -> bytes | None:
     path = directory / TOKENIZER
-    return path.read_bytes() if path.exists() else None
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
 
 
 def _with_its_tokenizer(pretrained: Pretrained, directory: str | Path) -> Pretrained:
@@ -223,4 +229,4 @@ def _weights(path: Path) -> dict[str, Tensor]:
         with safetensors.safe_open(path, framework="pt") as file:
             return {name: _aligned(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118  no other way
     except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f"{path} cannot be read, it is damaged or missing: {first_line(error)}") from None
+        raise UserError(f"{path} cannot be read, it is damaged or missing; make the bundle again") from error

@@ -250,6 +250,8 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
 
 def _check_options(cfg: MaskedAutoencoderLMConfig):
     """Refuse what the data sets would refuse later, with a traceback, or take without effect."""
+    if cfg.tokens_per_sample < MIN_SAMPLE_TOKENS:
+        raise UserError(f"--tokens-per-sample {cfg.tokens_per_sample} must be at least {MIN_SAMPLE_TOKENS}")
     if not 0 < cfg.mask_prob < 1:
         raise UserError(f"--mask-prob {cfg.mask_prob} must be above 0 and below 1")
     for name in ("leave_unmasked_prob", "random_token_prob", "mask_in_encoder"):
@@ -273,8 +275,6 @@ def _check_options(cfg: MaskedAutoencoderLMConfig):
         )
     if cfg.effective_rank_interval < 0:
         raise UserError(f"--effective-rank-interval {cfg.effective_rank_interval} must not be negative")
-    if cfg.tokens_per_sample < MIN_SAMPLE_TOKENS:
-        raise UserError(f"--tokens-per-sample {cfg.tokens_per_sample} must be at least {MIN_SAMPLE_TOKENS}")
     for name in ("include_target_tokens", "skip_masking", "d2v2_multi"):
         if getattr(cfg, name):
             raise UserError(f"--{name.replace('_', '-')} is for data2vec; masked_autoencoder_lm does not have it")

@@ -13,8 +13,16 @@ from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER, DataBinWriter, c
 from mae_lm_fairseq.text.encoding import EncodingPool, Tally, encode_files
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
 from mae_lm_fairseq.text.text_files import find_files, sample_lines
-from mae_lm_fairseq.text.tokenizer import UNK, Tokenizer, train_model
+from mae_lm_fairseq.text.tokenizer import (
+    LARGEST_VOCABULARY,
+    LOWEST_COVERAGE,
+    SMALLEST_VOCABULARY,
+    UNK,
+    Tokenizer,
+    train_model,
+)
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import directory_while_used
 
 SAMPLE_BYTES = 50_000_000
 _UNFINISHED = "unfinished"
@@ -47,7 +55,7 @@ class Options:
 
 
 def prepare(options: Options) -> Manifest:
-    """Do it all, or leave nothing behind but the destination directory.
+    """Do it all, or leave nothing behind.
 
     Raises:
         UserError: the message says what is wrong.
@@ -57,7 +65,8 @@ def prepare(options: Options) -> Manifest:
     files = {"valid": find_files(options.valid), "train": find_files(options.train)}
     if common := {path.resolve() for path in files["train"]} & {path.resolve() for path in files["valid"]}:
         raise UserError(f"{min(common)}: in --train and in --valid; a file can only be in one of them")
-    with _unfinished(Path(options.destdir)) as directory:
+    destdir = Path(options.destdir)
+    with directory_while_used(destdir), _unfinished(destdir) as directory:
         model = directory / TOKENIZER
         model.write_bytes(_model(files["train"], options))
         tokenizer = Tokenizer(model)
@@ -76,17 +85,22 @@ def prepare(options: Options) -> Manifest:
         )
         manifest.write(directory / MANIFEST)
         for name in _PRODUCTS:
-            os.replace(directory / name, Path(options.destdir, name))
+            os.replace(directory / name, destdir / name)
     return manifest
 
 
 def _check(options: Options):
     if options.vocab_size is None and options.sentencepiece_model is None:
         raise UserError("--vocab-size is missing; without it only a given --sentencepiece-model can be used")
+    if options.vocab_size is not None and not SMALLEST_VOCABULARY <= options.vocab_size <= LARGEST_VOCABULARY:
+        raise UserError(
+            f"--vocab-size {options.vocab_size}: must be from {SMALLEST_VOCABULARY} to {LARGEST_VOCABULARY}; <unk>, "
+            "<s> and </s> count"
+        )
     if options.workers < 1:
         raise UserError(f"--workers {options.workers}: at least one process has to do the work")
-    if not 0 < options.character_coverage <= 1:
-        raise UserError(f"--character-coverage {options.character_coverage}: must be above 0 and at most 1")
+    if not LOWEST_COVERAGE <= options.character_coverage <= 1:
+        raise UserError(f"--character-coverage {options.character_coverage}: must be from {LOWEST_COVERAGE} to 1")
     if not 0 <= options.max_unk_rate <= 1:
         raise UserError(f"--max-unk-rate {options.max_unk_rate}: is a share between 0 and 1")
     given = options.sentencepiece_model
@@ -98,7 +112,6 @@ def _check(options: Options):
 @contextmanager
 def _unfinished(destdir: Path) -> Iterator[Path]:
     """A directory for what is not yet whole; it and all that is still in it goes, however the block is left."""
-    destdir.mkdir(parents=True, exist_ok=True)
     directory = destdir / _UNFINISHED
     try:
         directory.mkdir()
@@ -114,7 +127,7 @@ def _unfinished(destdir: Path) -> Iterator[Path]:
 
 def _model(files: list[Path], options: Options) -> bytes:
     """The content of the sentencepiece model: the given one's, or a new one's."""
-    if options.sentencepiece_model:
+    if options.sentencepiece_model is not None:
         return Tokenizer(options.sentencepiece_model).path.read_bytes()
     lines = sample_lines(files, SAMPLE_BYTES)
     lines = tqdm(lines, desc="sample for sentencepiece, then training", unit=" lines", unit_scale=True, mininterval=1)

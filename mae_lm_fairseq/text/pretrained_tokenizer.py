@@ -1,5 +1,6 @@
 """The tokenizer of a pretraining run, from its data-bin, for the data of other tasks."""
 
+import os
 from pathlib import Path
 
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER, dictionary_fingerprint
@@ -21,7 +22,7 @@ def open_tokenizer(data_bin: Path, checkpoint: str | Path | None = None, diction
         UserError: a file is missing, they do not belong together, or they are not the checkpoint's.
     """
     for name in (TOKENIZER, DICTIONARY):
-        if not (data_bin / name).is_file():
+        if not os.path.isfile(data_bin / name):
             raise UserError(
                 f"--tokenizer {data_bin}: has no {name}; name the data-bin that the checkpoint was pretrained on"
             )

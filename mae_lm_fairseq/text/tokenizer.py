@@ -7,6 +7,7 @@ so a piece's id in fairseq is its id in sentencepiece plus one; any other layout
 
 import hashlib
 import io
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -25,6 +26,11 @@ BOS, PAD, EOS, UNK = range(len(SPECIALS))
 
 # Serialised messages that follow each other are merged: normalizer_spec (field 3) { add_dummy_prefix (3): false }.
 _NO_DUMMY_PREFIX = b"\x1a\x02\x18\x00"
+
+SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 4, 2**31 - 1
+"""Of a model to train: ``<unk> <s> </s>`` and one character; what sentencepiece can count."""
+LOWEST_COVERAGE = 0.98
+"""The lowest share of the text's characters to know that sentencepiece accepts."""
 
 # sentencepiece's trainer leaves longer sentences out, with nothing but a line in its log.
 LONGEST_SENTENCE = 4192
@@ -57,9 +63,11 @@ class Tokenizer:
             ids = list(range(self._model.get_piece_size()))
             pieces = self._model.id_to_piece(ids)
         except OSError as error:
-            raise UserError(f"{path}: {error.strerror}") from None
+            raise UserError(f"{self.path}: {error.strerror}") from None
         except (RuntimeError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: not a sentencepiece model ({error})") from None
+            raise UserError(
+                f"{path}: not a sentencepiece model, or damaged; restore it, or name another one"
+            ) from error
         self._model_bytes = model
         self.fingerprint = hashlib.sha256(model).hexdigest()
         special = np.array(self._model.is_unknown(ids), bool) | np.array(self._model.is_control(ids), bool)
@@ -199,7 +207,7 @@ def train_model(lines: Iterable[str], vocab_size: int, character_coverage: float
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise _explain(error, vocab_size) from None
+        raise _explain(error, vocab_size) from error
     return model.getvalue()
 
 
@@ -219,11 +227,16 @@ def _sentences(lines: Iterable[str]) -> Iterator[str]:
 
 def _explain(error: RuntimeError, vocab_size: int) -> UserError:
     reason = str(error)
-    if "sentences_.empty()" in reason:
+    if "sentences_.empty()" in reason or "all_chars_count" in reason:
         return UserError("--train: there is no text in the files")
     if "Vocabulary size too high" in reason:
         limit = reason.rsplit("<=", 1)[-1].strip(" .")
         return UserError(f"--vocab-size {vocab_size} is too large for this little text: at most {limit}")
-    if "smaller than required_chars" in reason:
-        return UserError(f"--vocab-size {vocab_size} is too small for the characters in the text ({reason})")
-    return UserError(f"sentencepiece could not be trained: {reason}")
+    if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", reason):
+        return UserError(
+            f"--vocab-size {vocab_size} is too small for the characters in the text: at least {least[1]}; or lower "
+            "--character-coverage"
+        )
+    return UserError(
+        f"--vocab-size {vocab_size}: sentencepiece cannot train such a model on this text; try another size"
+    )

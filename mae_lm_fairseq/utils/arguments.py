@@ -1,6 +1,7 @@
 """What several command lines ask for; mistakes are told before the work begins, not after it."""
 
 import argparse
+import math
 import os
 from pathlib import Path
 
@@ -10,6 +11,14 @@ def positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not above zero")
+    return number
+
+
+def positive_number(text: str) -> float:
+    """A number above zero."""
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above zero")
     return number
 
 

@@ -92,7 +92,9 @@ def read_result(run: Run) -> dict | None:
 
 
 def claim(out: Path, options: dict[str, Any]):
-    """Reserve a directory for these options, or refuse one that other options have used.
+    """Reserve a directory for these options, or refuse one that holds files made with other options.
+
+    A claim alone protects nothing: where a start failed before it made anything, the next claim replaces its own.
 
     Raises:
         UserError: which of them differ, or the directory cannot be written.
@@ -100,7 +102,8 @@ def claim(out: Path, options: dict[str, Any]):
     path = out / "options.json"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else options
+        is_used = path.exists() and any(file != path and not file.is_dir() for file in out.rglob("*"))
+        before = json.loads(path.read_text(encoding="utf-8")) if is_used else options
         if not isinstance(before, dict):
             raise ValueError
         differing = sorted(key for key in options.keys() | before.keys() if options.get(key) != before.get(key))

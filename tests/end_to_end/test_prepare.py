@@ -164,7 +164,7 @@ def test_unknown_characters_stop_it_unless_told_otherwise(again, tmp_path):
     (tmp_path / "train").write_text("abc def\n" * 100 + "漢字 漢\n")
     with pytest.raises(UserError, match=r"--train: .*% of the tokens are <unk>, .*'漢' \(2\), '字' \(1\)"):
         again(tmp_path / "train")
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
     books = Manifest.read(again(tmp_path / "train", max_unk_rate=0.5) / "manifest.json").splits["train"]
     assert books.unk == 2
     assert books.unk_rate == 2 / (books.tokens_out - books.lines)
@@ -193,8 +193,14 @@ def test_character_coverage_reaches_the_training(tmp_path):
         ({"vocab_size": 7}, "has 120 pieces, not --vocab-size 7"),
         ({"sentencepiece_model": None, "vocab_size": 100_000}, "--vocab-size 100000 is too large"),
         ({"sentencepiece_model": "missing.model"}, "missing.model: No such file"),
+        ({"sentencepiece_model": ""}, "^\\.: Is a directory"),
         ({"workers": 0}, "--workers 0"),
-        ({"character_coverage": 0}, "--character-coverage"),
+        *(
+            ({"sentencepiece_model": None, "vocab_size": size}, f"--vocab-size {size}: must be from 4 to")
+            for size in (-5, 0, 1, 3, 2**31)
+        ),
+        ({"character_coverage": 0.97}, "--character-coverage 0.97: must be from 0.98 to 1"),
+        ({"character_coverage": "nan"}, "--character-coverage nan"),
         ({"max_unk_rate": 2}, "--max-unk-rate"),
         ({"train": "missing"}, "missing: no such file"),
         ({"train": "blank"}, "--train: there is no text"),
@@ -216,7 +222,7 @@ def test_what_the_user_can_mend_is_told_in_one_line(again, tmp_path, monkeypatch
     with pytest.raises(UserError, match=message) as caught:
         again(**options)
     assert "\n" not in str(caught.value)
-    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", ["train.idx", "dict.txt", "sentencepiece.bpe.model", "unfinished"])
@@ -243,6 +249,14 @@ def test_tokens_that_get_lost_are_noticed(again, tmp_path, monkeypatch):
     )
     with pytest.raises(UserError, match=r"tokens went in, 1 and 1 came out"):
         again()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_directory_that_existed_stays(again, tmp_path):
+    (tmp_path / "train").write_text("漢字\n")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(UserError, match="are <unk>"):
+        again(tmp_path / "train")
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -290,21 +304,21 @@ def wait_for(condition, seconds=60):
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_run_leaves_neither_data_nor_processes(again, tmp_path, capfd, sent):
     (tmp_path / "train.txt").write_text(story(300) * 2000)
-    run = fork(again, tmp_path / "train.txt", workers=2)
-    wait_for((tmp_path / "out/unfinished/train.bin").exists)
+    run = fork(again, tmp_path / "train.txt", workers=2, destdir=tmp_path / "new/out")
+    wait_for((tmp_path / "new/out/unfinished/train.bin").exists)
     wait_for(lambda: len(workers_of(run.pid)) == 2)
     workers = workers_of(run.pid)
     os.kill(run.pid, sent)
     run.join(60)
     errors = capfd.readouterr().err
     if sent == signal.SIGKILL:
-        assert {path.name for path in (tmp_path / "out").iterdir()} == {"unfinished"}
-        assert not (tmp_path / "out/unfinished/train.idx").exists()
+        assert {path.name for path in (tmp_path / "new/out").iterdir()} == {"unfinished"}
+        assert not (tmp_path / "new/out/unfinished/train.idx").exists()
     else:
         assert run.exitcode == 1
         assert "interrupted; nothing was left behind" in errors
         assert "Traceback" not in errors
-        assert list((tmp_path / "out").iterdir()) == []
+        assert not (tmp_path / "new").exists()
     wait_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), seconds=10)
 
 
@@ -342,5 +356,5 @@ def test_a_worker_that_dies_ends_the_program_and_no_other_worker_runs_it(corpus,
     messages = [line for line in errors if line and "B/s" not in line]
     assert run.returncode == 1
     assert messages == ["error: a worker process died, perhaps for want of memory; try fewer --workers"]
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
     assert not Path(f"/proc/{second}").exists()

@@ -19,6 +19,8 @@ from tests.support.fairseq_commands import STATE, refusal
 
 mae_lm_fairseq.register()
 
+DAMAGED = "it is damaged, or not a checkpoint"
+
 
 class TestReading:
     @pytest.mark.parametrize(
@@ -93,7 +95,12 @@ class TestReading:
         noise = [generator.randbytes(length) for length in (1, 10, 100, 1000) for _ in range(20)]
         for damaged in (*cuts, *noise, b"\x80\x02" + noise[-1], b"version https://git-lfs.github.com/spec/v1\n"):
             path.write_bytes(damaged)
-            assert str(path) in refusal(checkpoint_utils.load_checkpoint_to_cpu, str(path)), damaged[:20]
+            message = refusal(checkpoint_utils.load_checkpoint_to_cpu, str(path))
+            assert message == f"cannot read the checkpoint {path}: {DAMAGED}", damaged[:20]
+
+    def test_path_that_is_no_file(self, tmp_path):
+        message = refusal(checkpoint_utils.load_checkpoint_to_cpu, str(tmp_path))
+        assert message == f"cannot read the checkpoint {tmp_path}: Is a directory"
 
     @pytest.mark.parametrize("content", [{"encoder.weight": torch.zeros(2)}, [1, 2], torch.zeros(2)])
     def test_file_of_something_else(self, tmp_path, content):

@@ -16,6 +16,7 @@ from mae_lm_fairseq.fairseq_patches import option_checks
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.fairseq_commands import SETTINGS, config, refusal, settings
 
+DECAY = ("--lr-scheduler", "polynomial_decay")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # hydra's, some for each configuration
 
 mae_lm_fairseq.register()
@@ -91,6 +92,8 @@ class TestSettings:
                 ("--num-workers", "-1"),
                 ("--lr", "-1"),
             ),
+            *(("--lr", "nan"), ("--lr", "inf"), ("--batch-size-valid", "0"), ("--max-tokens-valid", "-1")),
+            *(("--required-batch-size-multiple", "0"), ("--validate-interval", "0"), ("--save-interval", "0")),
             *(("--clip-norm", "nan"), ("--clip-norm", "inf"), ("--clip-norm", "-0.5")),
             *(("--update-freq", "0"), ("--log-interval", "0"), ("--max-update", "-1")),
             *(("--adam-betas", "0.9"), ("--adam-betas", "(2, 3)"), ("--adam-eps", "nan"), ("--weight-decay", "-1")),
@@ -101,6 +104,61 @@ class TestSettings:
         message = refusal(distributed_utils.call_main, config(option, value), started.append)
         assert message.startswith(f"{option} {value}")
         assert not started
+
+    @pytest.mark.parametrize(
+        ("option", "value"),
+        [("--warmup-updates", "-1"), ("--power", "nan"), ("--power", "-0.5"), ("--end-learning-rate", "nan")],
+    )
+    def test_numbers_of_the_schedule_out_of_range(self, option, value):
+        cfg = config(*DECAY, "--total-num-update", "20", option, value)
+        assert refusal(option_checks.check_settings, cfg).startswith(f"{option} {value} must be a number")
+
+    def test_one_learning_rate_of_several_out_of_range(self):
+        message = refusal(option_checks.check_settings, config("--lr", "1e-3,nan"))
+        assert message == "--lr nan must be a number from 0 on"
+        assert "--lr is empty" in refusal(option_checks.check_settings, config("--lr", ""))
+
+    @pytest.mark.parametrize("value", ["abc", "1e-3 1e-4", "1e-3,abc"])
+    def test_lists_that_are_none(self, value, capsys):
+        with pytest.raises(SystemExit):
+            settings("--lr", value)
+        assert f"error: argument --lr: {value!r} is not a number, nor a list" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("option", ["--total-num-update", "--batch-size-valid", "--max-tokens-valid"])
+    @pytest.mark.parametrize("value", ["nan", "inf", "abc", ""])
+    def test_text_in_place_of_a_number(self, option, value):
+        assert (
+            refusal(settings, *DECAY, "--total-num-update", "20", option, value) == f"{option} {value} must be a number"
+        )
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("--warmup-updates", "20", "--total-num-update", "20"),
+            ("--total-num-update", "0"),
+            ("--total-num-update", "-3"),
+        ],
+    )
+    def test_decay_that_ends_before_the_warm_up(self, arguments):
+        message = refusal(option_checks.check_settings, config(*DECAY, *arguments))
+        assert message.startswith("--total-num-update")
+        assert "must be more than --warmup-updates" in message
+
+    def test_decay_without_an_end(self):
+        assert "needs --total-num-update" in refusal(settings, *DECAY)
+
+    def test_updates_after_the_decay(self, caplog):
+        def check(*arguments: str) -> None:
+            option_checks.check_settings(
+                config(*DECAY, "--warmup-updates", "5", "--total-num-update", "20", *arguments)
+            )
+
+        for arguments in (("--max-update", "20"), ("--max-update", "30", "--end-learning-rate", "1e-5"), ()):
+            check(*arguments)
+        for _ in range(2):
+            check("--max-update", "30")
+        warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert warnings == ["--max-update 30 is more than --total-num-update 20: the updates after it change nothing"]
 
     def test_a_check_leaves_nothing_behind(self, tmp_path, monkeypatch):
         """fairseq-validate has a --save-dir, too, where it saves nothing."""

@@ -14,9 +14,10 @@ from safetensors.torch import load_file, save_file
 from mae_lm_fairseq.core.config import MaskJoin
 from mae_lm_fairseq.huggingface.comparison import encoder_states
 from mae_lm_fairseq.huggingface.exporter import export_stock
-from mae_lm_fairseq.huggingface.importer import import_foreign
+from mae_lm_fairseq.huggingface.importer import import_foreign, write_import
 from mae_lm_fairseq.pretrained.reading import build, build_heads
 from mae_lm_fairseq.utils.errors import UserError
+from tests.support.disks import room_for
 from tests.support.exports import ALL_PRESETS, WITH_BIAS, WITHOUT_BIAS, pretrained, stock
 
 BOTH_KINDS = pytest.mark.parametrize(("kind", "changes"), [("mpnet", WITH_BIAS), ("roberta", WITHOUT_BIAS)])
@@ -307,3 +308,9 @@ def test_fairseq_roberta_of_an_older_version_and_with_a_head(tmp_path):
     states = encoder_states(build(imported), TOKENS, 1)[-1]
     theirs, _ = model(TOKENS, features_only=True, classification_head_name="mnli")
     torch.testing.assert_close(build_heads(imported)["mnli"](states), theirs, **CLOSE)
+
+
+def test_a_full_disk_is_named_and_nothing_is_left(tmp_path):
+    with pytest.raises(UserError, match=r"cannot write .*/out: File too large"), room_for(20_000):
+        write_import(pretrained(), tmp_path / "source", tmp_path / "out")
+    assert not list(tmp_path.iterdir())

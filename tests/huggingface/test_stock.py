@@ -23,6 +23,7 @@ from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.pretrained.reading import build, read
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
+from tests.support.disks import room_for
 from tests.support.exports import ALL_PRESETS, WITH_BIAS, WITHOUT_BIAS, pretrained
 
 CLASSES = {"mpnet": "MPNet", "roberta": "Roberta"}
@@ -226,3 +227,10 @@ def test_the_card_says_what_must_be_known(preset, model, tmp_path):
     assert ("**The lower layers of this encoder never saw `<mask>`.**" in card) is (preset == "mae_lm_mask_later")
     assert "pooler" in card
     assert "U+2581" in card
+
+
+def test_a_full_disk_is_named_and_nothing_is_left(model, tmp_path):
+    for size in (100, 20_000):  # the configuration, the weights
+        with pytest.raises(UserError, match=r"cannot write .*/out: File too large"), room_for(size):
+            export_stock(pretrained("mae_lm", {}, model), tmp_path / "out")
+        assert not list(tmp_path.iterdir())

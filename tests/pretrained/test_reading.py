@@ -22,6 +22,7 @@ from mae_lm_fairseq.pretrained.reading import build, read, read_bundle, read_che
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
 from tests.support.bundles import VARIANTS, saved
+from tests.support.disks import room_for
 from tests.support.training import set_up
 
 HEADED = ["classification", "regression", "span"]
@@ -122,6 +123,11 @@ class TestWriting:
         (tmp_path / "here").mkdir()
         with pytest.raises(UserError, match="here exists already"):
             write_bundle(read(bundles["mae_lm_tiny"]), tmp_path / "here")
+
+    def test_a_full_disk_is_named(self, bundles, tmp_path):
+        with pytest.raises(UserError, match=r"cannot write .*/out: File too large"), room_for(20_000):
+            write_bundle(read(bundles["mae_lm_tiny"]), tmp_path / "out")
+        assert not list(tmp_path.iterdir())
 
     def test_nothing_is_left_half_written(self, bundles, tmp_path, monkeypatch):
         def fail(*_):
@@ -266,6 +272,22 @@ def test_pickles_cannot_run_code(kind, tmp_path, text_data, bundles, monkeypatch
 
 
 class TestCheckpoints:
+    def test_damaged_weights_in_our_words(self, bundles, tmp_path):
+        shutil.copytree(bundles["mae_lm_tiny"], tmp_path / "bundle")
+        (tmp_path / "bundle" / "model.safetensors").write_bytes(b"damaged")
+        with pytest.raises(UserError, match=r"it is damaged or missing; make the bundle again$"):
+            read(tmp_path / "bundle")
+
+    def test_tokenizer_that_is_a_directory(self, checkpoints, text_data, tmp_path):
+        (tmp_path / "dict.txt").symlink_to(text_data / "dict.txt")
+        (tmp_path / "sentencepiece.bpe.model").mkdir()
+        with pytest.raises(UserError, match=r"sentencepiece\.bpe\.model: Is a directory"):
+            read(checkpoints["mae_lm_tiny"], tmp_path)
+
+    def test_path_that_is_too_long(self):
+        with pytest.raises(UserError, match="File name too long"):
+            read("x" * 300, "data-bin")
+
     def test_data_bin_is_asked_for(self, checkpoints):
         with pytest.raises(UserError, match="name the data-bin"):
             read(checkpoints["mae_lm_tiny"])

@@ -140,8 +140,19 @@ def test_models_with_white_space_in_a_piece_are_refused(tmp_path):
 def test_what_is_no_model_is_refused(tmp_path, content):
     if content is not None:
         (tmp_path / "x.model").write_bytes(content)
-    with pytest.raises(UserError, match=r"x.model: (not a sentencepiece model|No such file)"):
+    with pytest.raises(UserError, match=r"x.model: (not a sentencepiece model|No such file)") as caught:
         Tokenizer(tmp_path / "x.model")
+    assert ".cc" not in str(caught.value)
+
+
+def test_a_damaged_model_is_refused_in_our_words(tmp_path, own):
+    model = own.path.read_bytes()
+    for number, cut in enumerate((20, len(model) // 2, len(model) - 1)):
+        path = tmp_path / f"{number}.model"
+        path.write_bytes(model[:cut])
+        with pytest.raises(UserError) as caught:
+            Tokenizer(path)
+        assert str(caught.value) == f"{path}: not a sentencepiece model, or damaged; restore it, or name another one"
 
 
 def test_training_twice_gives_the_same_model(own):
@@ -173,12 +184,15 @@ def test_long_lines_are_not_left_out_of_training(tmp_path, gap):
     ("lines", "size", "message"),
     [
         (TEXT, 10_000, r"--vocab-size 10000 is too large for this little text: at most \d+$"),
-        (TEXT, 5, "--vocab-size 5 is too small for the characters"),
+        (TEXT, 5, r"--vocab-size 5 is too small for the characters in the text: at least \d+; or lower --char"),
+        (TEXT, 1, "--vocab-size 1: sentencepiece cannot train"),
         ([], 50, "--train: there is no text"),
         (["", " "], 50, "--train: there is no text"),
+        (["▁ ▁"], 50, "--train: there is no text"),
     ],
 )
 def test_what_training_cannot_do_is_told_in_one_line(lines, size, message):
     with pytest.raises(UserError, match=message) as caught:
         train_model(lines, size, 1.0)
     assert "\n" not in str(caught.value)
+    assert ".cc" not in str(caught.value)

@@ -1,9 +1,12 @@
 """Files and directories that appear whole or not at all."""
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import new_directory, write_text
+from mae_lm_fairseq.utils.files import directory_while_used, new_directory, write_text
+from tests.support.disks import room_for
 
 
 def test_text_is_as_it_was_written(tmp_path):
@@ -14,7 +17,7 @@ def test_text_is_as_it_was_written(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "text", "error"),
-    [("nowhere/file", "text", FileNotFoundError), ("old", "\ud800", UnicodeEncodeError)],
+    [("nowhere/file", "text", UserError), ("old", "\ud800", UnicodeEncodeError)],
 )
 def test_text_that_cannot_be_written_changes_nothing(tmp_path, name, text, error):
     (tmp_path / "old").write_text("old")
@@ -24,13 +27,79 @@ def test_text_that_cannot_be_written_changes_nothing(tmp_path, name, text, error
     assert (tmp_path / "old").read_text() == "old"
 
 
+def test_text_for_which_the_disk_is_too_full_changes_nothing(tmp_path):
+    (tmp_path / "old").write_text("old")
+    with pytest.raises(UserError, match=r"cannot write .*/old: File too large"), room_for(1000):
+        write_text(tmp_path / "old", "x" * 10_000)
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+    assert (tmp_path / "old").read_text() == "old"
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, UserError])
 def test_a_directory_whose_making_fails_is_not_there(tmp_path, error):
     def make():
-        with new_directory(tmp_path / "out") as directory:
+        with new_directory(tmp_path / "new" / "out") as directory:
             (directory / "file").touch()
             raise error("x")
 
     with pytest.raises(error):
         make()
     assert not list(tmp_path.iterdir())
+
+
+def save_for_torch(path):
+    with open(path, "wb") as file:
+        torch.save(torch.zeros(100_000), file)
+
+
+def save_tokenizer(path):
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = {f"token{number}": number for number in range(5000)}
+    tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="token0")).save(str(path))
+
+
+@pytest.mark.parametrize(
+    "save",
+    [
+        lambda path: path.write_text("x" * 100_000),
+        lambda path: save_file({"weight": torch.zeros(100_000)}, path),
+        save_for_torch,
+        save_tokenizer,
+    ],
+    ids=["text", "safetensors", "torch", "tokenizers"],
+)
+def test_a_full_disk_is_named_whichever_library_writes(tmp_path, save):
+    def make():
+        with new_directory(tmp_path / "out") as directory:
+            save(directory / "file")
+
+    with pytest.raises(UserError, match=r"cannot write .*/out: File too large"), room_for(30_000):
+        make()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("name", "reason"), [("file/out", "file: File exists"), ("x" * 300, "File name too long")])
+def test_a_directory_that_cannot_be_made_is_named(tmp_path, name, reason):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=f"cannot write .*{name}: .*{reason}"), new_directory(tmp_path / name):
+        pass
+
+
+def test_directories_that_existed_or_are_in_use_stay(tmp_path):
+    with directory_while_used(tmp_path / "a" / "b"):
+        assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "a").mkdir()
+    with directory_while_used(tmp_path / "a"):
+        pass
+    with directory_while_used(tmp_path / "c" / "d"):
+        (tmp_path / "c" / "file").touch()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "c", "file"]
+
+
+def test_other_errors_stay_what_they_are(tmp_path):
+    def make():
+        with new_directory(tmp_path / "out"):
+            raise KeyError("a fault of the program")
+
+    with pytest.raises(KeyError):
+        make()

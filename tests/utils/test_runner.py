@@ -79,6 +79,8 @@ def test_a_result_of_another_command_is_refused(run):
 
 def test_a_directory_is_for_the_options_that_claimed_it(tmp_path):
     claim(tmp_path, {"size": "tiny"})
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "result.json").touch()
     claim(tmp_path, {"size": "tiny"})
     with pytest.raises(UserError, match="holds results of another size"):
         claim(tmp_path, {"size": "base"})
@@ -89,6 +91,16 @@ def test_a_directory_is_for_the_options_that_claimed_it(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot write there"):
         claim(tmp_path / "file", {})
+
+
+def test_a_claim_without_results_is_replaced(tmp_path):
+    (tmp_path / "runs").mkdir()
+    claim(tmp_path, {"size": "tiny"})
+    claim(tmp_path, {"size": "base"})
+    assert json.loads((tmp_path / "options.json").read_text()) == {"size": "base"}
+    (tmp_path / "options.json").write_text("torn")
+    claim(tmp_path, {"size": "tiny"})
+    assert json.loads((tmp_path / "options.json").read_text()) == {"size": "tiny"}
 
 
 def test_a_torn_result_counts_as_none(run):

@@ -140,8 +140,9 @@ def report_of(content: dict) -> str:
 
 def sample_length(options: Options, origin: Origin) -> int:
     """Tokens per sample, within the table of positions."""
-    usual = QuestionAnsweringConfig.tokens_per_sample
-    length = options.tokens_per_sample or min(usual, origin.max_positions)
+    length = options.tokens_per_sample
+    if length is None:
+        length = min(QuestionAnsweringConfig.tokens_per_sample, origin.max_positions)
     if not MIN_SAMPLE <= length <= origin.max_positions:
         raise UserError(
             f"--tokens-per-sample {length}: must be from {MIN_SAMPLE} to {origin.max_positions}, which is as many "

@@ -134,6 +134,8 @@ def test_wrong_inputs_are_refused_and_leave_nothing(options, checkpoints, tokeni
     (tmp_path / "damaged.pt").write_bytes(checkpoints["mae_lm_tiny"].read_bytes()[:5000])
     wrong = {
         "no such file": {"checkpoint": tmp_path / "missing.pt"},
+        "x: no such file": {"checkpoint": tmp_path / ("x" * 300)},
+        "x: has no sentencepiece": {"tokenizer": tmp_path / ("x" * 300)},
         "cannot read the checkpoint": {"checkpoint": tmp_path / "damaged.pt"},
         "not the tokenizer of": {"tokenizer": other},
         "has no sentencepiece": {"tokenizer": tmp_path},
@@ -148,11 +150,12 @@ def test_wrong_inputs_are_refused_and_leave_nothing(options, checkpoints, tokeni
         assert not options.out.exists()
 
 
-def test_a_missing_set_leaves_no_data_behind(options, tmp_path):
+def test_a_missing_set_leaves_no_data_behind_and_the_right_directory_is_accepted(options, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="RTE has no set train"):
         finetune(replace(options, glue_dir=tmp_path / "empty"))
     assert [path.name for path in options.out.iterdir()] == ["options.json"]
+    assert finetune(options)["task"] == "RTE"
 
 
 def test_results_of_something_else_are_not_overwritten(options):

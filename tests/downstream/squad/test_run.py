@@ -130,7 +130,10 @@ def test_wrong_inputs_are_refused_and_leave_nothing(options, checkpoints, tmp_pa
         "missing.json: No such file": {"train": tmp_path / "missing.json"},
         "damaged.json: not JSON": {"dev": tmp_path / "damaged.json"},
         "questions without one are for --version-2": {"dev": unanswerable},
-        "--tokens-per-sample 65: must be from 16 to 64": {"tokens_per_sample": 65},
+        **{
+            f"--tokens-per-sample {length}: must be from 16 to 64": {"tokens_per_sample": length}
+            for length in (65, 0, -5)
+        },
     }
     for message, changes in wrong.items():
         with pytest.raises(UserError, match=message):

@@ -57,6 +57,7 @@ def test_an_epoch_has_every_window_once_whatever_the_number_of_workers(data_bin,
     [
         (["--tokens-per-sample", 65], "--tokens-per-sample 65 is more than the model's --max-positions 64"),
         (["--tokens-per-sample", 15], "--tokens-per-sample 15 must be at least 16"),
+        *((["--tokens-per-sample", length], f"--tokens-per-sample {length} must be at least 16") for length in (0, -5)),
         (["--doc-stride", 0], "--doc-stride 0 must be at least 1"),
         (["--arch", "roberta_base"], "--task question_answering is for the architectures mae_lm_"),
     ],

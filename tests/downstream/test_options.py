@@ -1,0 +1,27 @@
+"""The command line that all fine-tuning commands have in common."""
+
+import argparse
+
+import pytest
+
+from mae_lm_fairseq.downstream.options import add_options, parse
+
+NEEDED = ["--checkpoint", "none", "--tokenizer", "data-bin", "--out", "out"]
+
+
+def options(*words):
+    parser = argparse.ArgumentParser()
+    add_options(parser, "none")
+    return parse(parser, [*NEEDED, *words])
+
+
+def test_what_follows_two_dashes_is_for_fairseq():
+    parsed = options("--learning-rates", "1e-4", "3", "--", "--lr", "-1")
+    assert (parsed["learning_rates"], parsed["extra"]) == ([1e-4, 3.0], ["--lr", "-1"])
+
+
+@pytest.mark.parametrize("rate", ["nan", "inf", "0", "-1"])
+def test_learning_rates_that_cannot_work_are_named(rate, capsys):
+    with pytest.raises(SystemExit):
+        options("--learning-rates", "1e-4", rate)
+    assert f"argument --learning-rates: {rate} is not a number above zero" in capsys.readouterr().err
