@@ -16,9 +16,9 @@ from mae_lm_fairseq.utils.errors import errors_end_the_program
 
 
 def read_options() -> None:
-    """A ``--user-dir`` that cannot be loaded ended ``fairseq-train`` with a traceback.
+    """A ``--user-dir`` that cannot be loaded, or a list of numbers that holds something else, ended with a traceback.
 
-    So did a list of numbers that holds something else. And on the command line fairseq takes ``--bf16`` for ``--tpu`` and dies for want of torch_xla, on a GPU too; under
+    And on the command line fairseq takes ``--bf16`` for ``--tpu`` and dies for want of torch_xla, on a GPU too; under
     Hydra ``common.bf16=true`` means what it says.
     """
     wrap(options, "get_parser", _get_parser)

@@ -36,7 +36,7 @@ def errors_end_the_program() -> Iterator[None]:
     except UserError as error:
         raise SystemExit(f"error: {error}") from error
     except KeyboardInterrupt as error:
-        raise SystemExit(f"error: {error or 'interrupted'}") from error
+        raise SystemExit(f"error: {str(error) or 'interrupted'}") from error
 
 
 def first_line(error: BaseException) -> str:
