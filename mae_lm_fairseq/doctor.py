@@ -59,9 +59,9 @@ class Finding:
 def python() -> Finding:
     """The interpreter."""
     version = platform.python_version()
-    if (3, 10) <= sys.version_info[:2] <= (3, 12):
+    if (3, 11) <= sys.version_info[:2] <= (3, 13):
         return Finding("python", "works", version)
-    return Finding("python", "broken", version, "make an environment with Python 3.10, 3.11 or 3.12")
+    return Finding("python", "broken", version, "make an environment with Python 3.11, 3.12 or 3.13")
 
 
 def required(name: str) -> Finding:

@@ -40,9 +40,9 @@ fail() {
 create_venv() {
     python=${PYTHON:-python3}
     if [ -x "$venv/bin/python" ]; then python=$venv/bin/python; fi
-    command -v "$python" >/dev/null || fail "no $python here: install Python 3.10, 3.11 or 3.12, or name one in PYTHON"
-    "$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' ||
-        fail "Python 3.10, 3.11 or 3.12 is needed, $python is $("$python" -V): name another in PYTHON"
+    command -v "$python" >/dev/null || fail "no $python here: install Python 3.11, 3.12 or 3.13, or name one in PYTHON"
+    "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' ||
+        fail "Python 3.11, 3.12 or 3.13 is needed, $python is $("$python" -V): name another in PYTHON"
     if [ -x "$venv/bin/python" ]; then return 0; fi
     echo "Creating $venv with $("$python" -V)."
     "$python" -m venv "$venv" || {

@@ -14,7 +14,7 @@ directory=${1:-build/environments}
 mkdir -p "$directory"
 
 # oldest torch and numpy for each Python that the limits of setup.py leave
-declare -A oldest=([3.10]="torch==2.6.0 numpy==1.24.4" [3.11]="torch==2.6.0 numpy==1.24.4" [3.12]="torch==2.6.0 numpy==1.26.4")
+declare -A oldest=([3.11]="torch==2.6.0 numpy==1.24.4" [3.12]="torch==2.6.0 numpy==1.26.4" [3.13]="torch==2.6.0 numpy==2.1.3")
 
 # versions PYTHON CHOICE: the constraints of an environment.
 versions() {
@@ -47,7 +47,7 @@ try() (
 )
 
 failed=0
-for python in 3.10 3.11 3.12; do
+for python in 3.11 3.12 3.13; do
     if ! "python$python" -c '' 2>/dev/null; then
         echo "python $python: not on this machine"
         continue
