@@ -14,6 +14,7 @@ from fairseq.distributed import utils as distributed_utils
 from hydra.core.utils import JobReturn
 from omegaconf import OmegaConf
 
+from mae_lm_fairseq import register
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
@@ -51,6 +52,7 @@ def distributed_main(*arguments) -> None:
     A spawned process finds its function by name. That of fairseq it would find without its patches.
     """
     with errors_end_the_program():
+        register()
         fairseq_distributed_main(*arguments)
 
 
