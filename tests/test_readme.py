@@ -32,7 +32,7 @@ ELSEWHERE = ["scripts/quickstart.sh\n", "scripts/test.sh\n"]
 [BUNDLE] = [block for block in BLOCKS if "scripts/bundle.py" in block]
 PYTHON = re.findall(r"^```python\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
 [LOAD, LOAD_FINE_TUNED] = [block for block in PYTHON if "MAELMModel.from_pretrained" in block]
-GLUE = [block for block in BLOCKS if "glue" in block]
+GLUE = [block for block in BLOCKS if "finetune_glue" in block or glue_report.__name__ in block]
 SQUAD = [block for block in BLOCKS if "squad" in block]
 # tests/end_to_end/test_hugging_face.py runs them.
 HUGGING_FACE = [block for block in BLOCKS if "_hf.py" in block or "imported/tokenizer" in block]
