@@ -13,6 +13,7 @@ from fairseq.file_io import PathManager
 
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import system_error
 
 
 def save_atomically() -> None:
@@ -54,15 +55,13 @@ def _copy_atomically(copy: Callable, src_path: str, dst_path: str, overwrite: bo
 
 
 def _cannot_save(filename: str, error: BaseException) -> BaseException:
-    """What to tell of a full disk, or of a directory that may not be written to; other errors as they are."""
-    cause = error
-    while cause is not None and not (isinstance(cause, OSError) and cause.strerror):
-        cause = cause.__cause__ or cause.__context__  # torch's own error comes on top
-    if cause is None:
+    """The error message for a full disk or a directory that may not be written to; other errors as they are."""
+    reason = system_error(error)
+    if reason is None:
         return error
     return UserError(
-        f"cannot save {filename}: {cause.strerror}; the checkpoints that were there are as they were: "
-        "mend that, and the same command goes on from the last one"
+        f"cannot save {filename}: {reason}; the checkpoints that were there are as they were: "
+        "fix that, and the same command resumes from the last one"
     )
 
 

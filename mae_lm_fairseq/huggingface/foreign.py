@@ -136,6 +136,8 @@ def explained(directory: Path) -> Iterator[None]:
     """
     try:
         yield
+    except UserError:
+        raise
     except BaseException as error:  # of many kinds, and none of them is the user's
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of tokenizers, in Rust
             raise

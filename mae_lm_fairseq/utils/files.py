@@ -72,13 +72,13 @@ def new_directory(out: Path) -> Iterator[Path]:
     except UserError:
         raise
     except Exception as error:
-        reason = _system_error(error)
+        reason = system_error(error)
         if reason is None:
             raise
         raise UserError(f"cannot write {out}: {reason}; nothing of it was kept") from error
 
 
-def _system_error(error: BaseException) -> str | None:
+def system_error(error: BaseException) -> str | None:
     """Return the operating system's message for an error of a library that writes files, None for any other error.
 
     torch raises an error of its own on top of the ``OSError``; safetensors and tokenizers, which are written in Rust,
