@@ -11,6 +11,7 @@ from mae_lm_fairseq.experiments.rank_options import add_options
 from mae_lm_fairseq.utils.arguments import output_file
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.logging import quieten
 
 
 def parser() -> argparse.ArgumentParser:
@@ -24,6 +25,7 @@ def parser() -> argparse.ArgumentParser:
 def main():
     """Measure and print."""
     arguments = parser().parse_args()
+    quieten()
     from mae_lm_fairseq.analysis.theory import check_lemma, check_theorem, report
     from mae_lm_fairseq.experiments.ranks import measure_models
 

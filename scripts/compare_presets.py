@@ -12,6 +12,7 @@ from pathlib import Path
 from mae_lm_fairseq.core.config import SIZES
 from mae_lm_fairseq.utils.arguments import positive
 from mae_lm_fairseq.utils.errors import errors_end_the_program
+from mae_lm_fairseq.utils.logging import quieten
 
 
 def main():
@@ -25,6 +26,7 @@ def main():
     parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="runs at a time (default: %(default)s)")
     parser.add_argument("--threads", type=positive, default=1, metavar="N", help="of each run (default: %(default)s)")
     options = parser.parse_args()
+    quieten()
     from mae_lm_fairseq.experiments.preset_comparison import ablations, compare, presets
     from mae_lm_fairseq.recipes.training_command import check_data
 

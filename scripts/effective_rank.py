@@ -12,6 +12,7 @@ from pathlib import Path
 from mae_lm_fairseq.experiments.rank_options import add_options
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.logging import quieten
 
 
 def parser() -> argparse.ArgumentParser:
@@ -25,6 +26,7 @@ def parser() -> argparse.ArgumentParser:
 def main():
     """Measure, write and draw."""
     arguments = parser().parse_args()
+    quieten()
     from mae_lm_fairseq.analysis.figures import check_matplotlib
     from mae_lm_fairseq.analysis.rank_figures import plot_gaps, plot_outside, plot_ranks
     from mae_lm_fairseq.experiments.ranks import measure_models, write_csv
