@@ -147,6 +147,7 @@ def _train(rank: int, cfg: DictConfig, complaints: SimpleQueue) -> None:
     # spawned too, and import everything again in every epoch.
     multiprocessing.set_start_method(None, force=True)
     try:
+        register()
         fairseq_distributed_main(rank, train, cfg, {})
     except UserError as error:
         complaints.put((str(error), ""))
