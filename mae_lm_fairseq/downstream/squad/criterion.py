@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.logging import metrics
 
-from mae_lm_fairseq.downstream.squad.task import HEAD
+from mae_lm_fairseq.downstream.squad.windows import HEAD
 
 
 @register_criterion("question_answering")

@@ -16,8 +16,8 @@ from mae_lm_fairseq.downstream.options import FinetuningOptions
 from mae_lm_fairseq.downstream.squad.decoding import Answers, answer_all
 from mae_lm_fairseq.downstream.squad.files import read_squad
 from mae_lm_fairseq.downstream.squad.metrics import evaluate_1_1, evaluate_2_0, read_gold
-from mae_lm_fairseq.downstream.squad.task import HEAD, QuestionAnsweringConfig
-from mae_lm_fairseq.downstream.squad.windows import MIN_SAMPLE, SpanWindows
+from mae_lm_fairseq.downstream.squad.task import QuestionAnsweringConfig
+from mae_lm_fairseq.downstream.squad.windows import HEAD, MIN_SAMPLE, SpanWindows
 from mae_lm_fairseq.downstream.sweep import Origin, Sweep, find_origin, report, run_sweep, settings_for
 from mae_lm_fairseq.recipes.settings import COLUMNS, DEVELOPMENT, Settings
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer

@@ -11,14 +11,12 @@ from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING
 
 from mae_lm_fairseq.downstream.squad.files import read_squad
-from mae_lm_fairseq.downstream.squad.windows import DOC_STRIDE, MIN_SAMPLE, TOKENS_PER_SAMPLE, SpanWindows
+from mae_lm_fairseq.downstream.squad.windows import DOC_STRIDE, HEAD, MIN_SAMPLE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
-
-HEAD = "span"
 
 
 @dataclass

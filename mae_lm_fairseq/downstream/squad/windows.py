@@ -17,6 +17,8 @@ from mae_lm_fairseq.downstream.squad.files import Paragraph, Question
 from mae_lm_fairseq.text.offsets import encode_with_spans
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, Tokenizer
 
+HEAD = "span"
+"""The name of the head that predicts start and end."""
 TOKENS_PER_SAMPLE, DOC_STRIDE = 384, 128
 """BERT's and RoBERTa's longest sample, and the step in which longer contexts go on."""
 MAX_QUESTION = 64
