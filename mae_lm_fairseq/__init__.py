@@ -102,9 +102,15 @@ def _is_loaded_by_user_dir() -> bool:
     frame = sys._getframe()
     while frame is not None and frame.f_code.co_name != "import_user_module":
         frame = frame.f_back
-    return frame is not None
+    caller = "" if frame is None else frame.f_back.f_globals["__name__"]
+    return caller.startswith(("fairseq.options", "fairseq_cli.")) or caller == "__main__"
 
 
-with errors_end_the_program() if _is_loaded_by_user_dir() else contextlib.nullcontext():
-    if "fairseq" in sys.modules:
+if _is_loaded_by_user_dir():
+    with errors_end_the_program():
+        from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
+
+        check_one_copy(str(PACKAGE))
         register()
+elif "fairseq" in sys.modules:
+    register()

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from fairseq import checkpoint_utils, utils
 
+from mae_lm_fairseq import register
 from mae_lm_fairseq.utils.errors import UserError
 
 BATCH = 64
@@ -13,6 +14,7 @@ BATCH = 64
 
 def load(checkpoint: Path, data: Path) -> tuple[torch.nn.Module, object]:
     """A fine-tuned model, ready for evaluation, and its task."""
+    register()
     models, _, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(checkpoint)], arg_overrides={"data": str(data)}
     )

@@ -1,4 +1,4 @@
-"""Every patch of fairseq and torch, one module for each subsystem.
+"""Every patch of fairseq, and of torch, NumPy and Hydra under it, one module for each subsystem.
 
 A patch is one function, whose docstring says what goes wrong without it; :func:`apply` is their list. Each replaces
 what fairseq reaches through a module or a class when it calls it, so that it does not matter who imported what first,

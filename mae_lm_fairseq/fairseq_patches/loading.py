@@ -66,7 +66,10 @@ def _load_checkpoint(load: Callable, trainer: Trainer, filename: str, *args, **k
     except UserError:
         raise
     except Exception as error:
-        raise _explained(error, trainer, filename) from error
+        explained = _explained(error, trainer, filename)
+        if explained is None:
+            raise
+        raise explained from error
 
 
 def _read_and_check(read: Callable, trainer: Trainer, filename: str, path: str, *args, **kwargs) -> dict[str, Any]:
@@ -80,15 +83,15 @@ def _read_and_check(read: Callable, trainer: Trainer, filename: str, path: str, 
     return state
 
 
-def _explained(error: Exception, trainer: Trainer, filename: str) -> Exception:
-    """The error that says why a checkpoint does not fit, or the given one where that is not the reason."""
+def _explained(error: Exception, trainer: Trainer, filename: str) -> UserError | None:
+    """The error that says why a checkpoint does not fit, or None where that is not the reason."""
     if isinstance(error, AssertionError) and "does not match; please reset the optimizer" in str(error):
         return UserError(f"the checkpoint {filename} does not fit: {first_line(error)}")
     cause = error.__context__  # the trainer replaces whatever loading the weights raises
     if isinstance(cause, UserError):
         return cause
     if not str(cause).startswith("Error(s) in loading state_dict"):
-        return error
+        return None
     saved = checkpoint_utils.load_checkpoint_to_cpu(filename).get("cfg")
     reason = "; ".join(_model_differences(saved, trainer.cfg)) or textwrap.shorten(str(cause).splitlines()[1], 300)
     return UserError(f"the checkpoint {filename} does not fit this model: {reason}")

@@ -5,7 +5,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 import torch
 from fairseq import checkpoint_utils
@@ -39,7 +39,7 @@ def _save_atomically(save: Callable, obj: Any, filename: str, async_write: bool 
             return
         except Exception as error:
             if seconds_to_next_attempt is None:
-                raise _cannot_save(filename, error) from error
+                _raise_cannot_save(filename, error)
             time.sleep(seconds_to_next_attempt)
 
 
@@ -50,19 +50,19 @@ def _copy_atomically(copy: Callable, src_path: str, dst_path: str, overwrite: bo
         with open(src_path, "rb") as source, _appearing_complete(dst_path) as file:
             shutil.copyfileobj(source, file, 1 << 20)
     except OSError as error:
-        raise _cannot_save(dst_path, error) from error
+        _raise_cannot_save(dst_path, error)
     return dst_path
 
 
-def _cannot_save(filename: str, error: BaseException) -> BaseException:
-    """The error message for a full disk or a directory that may not be written to; other errors as they are."""
+def _raise_cannot_save(filename: str, error: Exception) -> NoReturn:
+    """Report a full disk or a directory that may not be written to; other errors stay as they are."""
     reason = system_error(error)
     if reason is None:
-        return error
-    return UserError(
+        raise error
+    raise UserError(
         f"cannot save {filename}: {reason}; the checkpoints that were there are as they were: "
         "fix that, and the same command resumes from the last one"
-    )
+    ) from error
 
 
 @contextlib.contextmanager

@@ -283,7 +283,12 @@ class MAELMModel(BaseFairseqModel):
         return self.autoencoder.config.max_positions
 
     def begin_training(self, device: torch.device):
-        """Called by fairseq's trainer before the first update. Settings of the process that training on a CPU needs."""
+        """Called by fairseq's trainer when it starts. Settings of the process that training on a CPU needs.
+
+        Raises:
+            UserError: the attention backend does not train on that device. Later the trainer would leave a ``crash.pt``.
+        """
+        self.resolve_backend(device)
         if device.type == "cpu":
             keep_freed_memory()
             if self.autocast is Autocast.none:

@@ -45,8 +45,8 @@ def launch(processes: int, arguments: list[str]) -> None:
     Each update takes a batch from each process, as ``--update-freq`` takes several from one.
 
     Raises:
-        UserError: a setting is wrong, a process failed or was killed, or this one was interrupted or terminated.
-            None of the processes is left then.
+        UserError: a setting is wrong, or a process failed or was killed. None of the processes is left then.
+        Interrupted: this process got SIGINT or SIGTERM. None of the processes is left then either.
     """
     _check(processes, arguments)
     with signals_as_errors(), tempfile.TemporaryDirectory() as directory:
@@ -102,6 +102,7 @@ def _run(number: int, cfg: DictConfig) -> None:
         while any(process.exitcode is None for process in processes):
             time.sleep(POLL_SECONDS)
             _raise_failure(processes, complaints)
+        _raise_failure(processes, complaints)  # of what ended after the last look
     finally:
         for process in processes:
             _end(process)

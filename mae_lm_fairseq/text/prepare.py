@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None):
     except OSError as error:
         raise UserError(f"{error.filename or options.destdir}: {error.strerror or error}") from None
     except KeyboardInterrupt:
-        sys.exit("interrupted; nothing was left behind")
+        sys.exit("error: interrupted; nothing was left behind")
     finally:
         signal.signal(signal.SIGTERM, before)
 

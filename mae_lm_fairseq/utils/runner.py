@@ -65,8 +65,8 @@ def run_all(runs: Sequence[Run], jobs: int = 1, threads: int = 1) -> list[dict]:
         threads: threads for each run, and for reading its result while others go on.
 
     Raises:
-        UserError: a run failed, the program was interrupted, or a result file comes from another command. What is
-            still going on is ended first.
+        UserError: a run failed, or a result file comes from another command. What is still going on is ended first.
+        Interrupted: the program got SIGINT or SIGTERM. What is still going on is ended first.
     """
     waiting = [run for run in runs if not _is_done(run)]
     if not waiting:

@@ -25,7 +25,7 @@ def main(connection: Connection) -> None:
             connection.send(("done", getattr(subject, word)(*arguments)))
     except EOFError:
         pass
-    except (Exception, SystemExit) as problem:  # fairseq's and our own errors exit
+    except (Exception, SystemExit) as problem:  # fairseq's programs exit
         lines = str(problem).strip().splitlines() or ["no reason given"]
         connection.send(("failed", f"{type(problem).__name__}: {lines[0]}"))
 
