@@ -286,7 +286,8 @@ class MAELMModel(BaseFairseqModel):
         """Called by fairseq's trainer when it starts. Settings of the process that training on a CPU needs.
 
         Raises:
-            UserError: the attention backend does not train on that device. Later the trainer would leave a ``crash.pt``.
+            UserError: the attention backend does not train on that device. Raised in the first update instead, it would
+                let the trainer leave a ``crash.pt``.
         """
         self.resolve_backend(device)
         if device.type == "cpu":
