@@ -21,7 +21,7 @@ except ImportError:
 # Of all of the package, so before the first module of it is imported.
 with atheris.instrument_imports(include=["mae_lm_fairseq"]):
     from mae_lm_fairseq.utils.arguments import positive
-    from tests.fault_injection.parsers import PARSERS, SAMPLES, parse
+    from tests.fault_injection.parsers import PARSERS, parse
 
 
 def parser() -> argparse.ArgumentParser:
@@ -37,7 +37,7 @@ def main(options: argparse.Namespace) -> None:
     corpus, work = (Path("build", "fuzz", options.target, name) for name in ("corpus", "work"))
     for directory in (corpus, work):
         directory.mkdir(parents=True, exist_ok=True)
-    (corpus / "sample").write_bytes(SAMPLES[options.target])
+    (corpus / "sample").write_bytes(PARSERS[options.target].sample)
     arguments = [sys.argv[0], str(corpus), f"-max_total_time={options.seconds}", "-max_len=4096", "-timeout=10"]
     atheris.Setup(arguments, lambda content: parse(options.target, content, work) and None)
     atheris.Fuzz()

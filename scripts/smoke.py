@@ -12,17 +12,16 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process with threads cannot be forked
 
 from mae_lm_fairseq.utils.errors import UserError
-from tests.fault_injection import lives
 from tests.fault_injection.crashes import kills
-from tests.fault_injection.workplace import Workplace
+from tests.fault_injection.training import Workplace, make_data, prepare_to_fork
 
 
 def main() -> None:
     """Two kills in one run."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    lives.prepare_to_fork()
+    prepare_to_fork()
     with tempfile.TemporaryDirectory() as directory:
-        data = lives.make_data(Path(directory, "data"))
+        data = make_data(Path(directory, "data"))
         for row in kills(Workplace(Path(directory, "runs"), data), 2):
             print(f"{row.fault}: tried {row.tried}, lost {len(row.losses)}", *row.losses, sep="\n  ")
             if row.losses:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.end_to_end.test_pretrain import assert_one_line, assert_same_training_state, checkpoint
-from tests.fault_injection import lives
+from tests.fault_injection.training import make_data
 from tests.support import ROOT
 from tests.support.training import RECIPE, batches, set_up
 
@@ -66,7 +66,7 @@ def test_two_processes_train_as_one_that_accumulates(train, data_bin, in_two, tm
 
 def test_two_processes_train_as_one_on_shards_of_different_sizes(train, tmp_path):
     """A shard an epoch; in the last update of each the second process has no batch."""
-    shards = lives.make_data(tmp_path / "shards")
+    shards = make_data(tmp_path / "shards")
     _, task, _, _ = set_up(shards)
     numbers = []
     for epoch in (1, 2):
