@@ -20,7 +20,7 @@ except ImportError:
 with atheris.instrument_imports(include=["mae_lm_fairseq"]):
     from mae_lm_fairseq.utils.arguments import positive
     from mae_lm_fairseq.utils.errors import errors_end_the_program
-    from tests.fault_injection.parsers import PARSERS, SAMPLES, parse
+    from tests.fault_injection.parsers import PARSERS, parse
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,7 +36,7 @@ def main(options: argparse.Namespace) -> None:
     corpus, work = (Path("build", "fuzz", options.target, name) for name in ("corpus", "work"))
     for directory in (corpus, work):
         directory.mkdir(parents=True, exist_ok=True)
-    (corpus / "sample").write_bytes(SAMPLES[options.target])
+    (corpus / "sample").write_bytes(PARSERS[options.target].sample)
     arguments = [sys.argv[0], str(corpus), f"-max_total_time={options.seconds}", "-max_len=4096", "-timeout=10"]
     atheris.Setup(arguments, lambda content: parse(options.target, content, work) and None)
     atheris.Fuzz()

@@ -18,13 +18,12 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process with threads cannot be forked
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # tests/ is not installed
-    from tests.fault_injection import lives
     from tests.fault_injection.crashes import kills
-    from tests.fault_injection.workplace import Workplace
+    from tests.fault_injection.training import Workplace, make_data, prepare_to_fork
 
-    lives.prepare_to_fork()
+    prepare_to_fork()
     with tempfile.TemporaryDirectory() as directory:
-        data = lives.make_data(Path(directory, "data"))
+        data = make_data(Path(directory, "data"))
         for row in kills(Workplace(Path(directory, "runs"), data), 2):
             print(f"{row.fault}: tried {row.tried}, lost {len(row.losses)}", *row.losses, sep="\n  ")
             if row.losses:

@@ -1,26 +1,43 @@
 #!/usr/bin/env bash
 # Lints and tests the project, from any working directory.
 #
-#   scripts/test.sh [PYTEST ARGUMENTS]
+#   scripts/test.sh [--quick] [PYTEST ARGUMENTS]
 #
-# Without arguments: all but the slow tests, on two cores. Paths are relative to the project's root. With COVERAGE=1 in the
-# environment the lines that tests run are counted, not those of commands that they start, and less than 90 % of them is a
-# failure.
+# Without arguments: the gate, which is all but the slow tests, on two cores; at most 20 minutes of processor time. --quick:
+# the unit tests alone, at most 3 minutes. Further arguments go to pytest ("-m slow": everything longer). Paths are relative
+# to the project's root. The processor time is printed at the end. With COVERAGE=1 in the environment the lines that tests
+# run are counted, not those of commands that they start, and less than 90 % of them is a failure.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
 install_environment .venv test,analysis,hf,onnx
 
+selection=(-m "not slow" --numprocesses 2 --dist worksteal)
+if [ "${1-}" = --quick ]; then
+    shift
+    selection=(-m "not slow and not integration")
+elif [ $# -gt 0 ]; then
+    selection=()
+fi
+
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/lint-imports --no-logo --no-cache
-if [ $# -eq 0 ]; then set -- -m "not slow" --numprocesses 2 --dist worksteal; fi
 # A test that hangs is ended by its time limit, with all processes of the run (tests/support/timeouts.py): "timeout" makes
 # a process group of them, and ends a run that hangs outside of any test.
 limit=(timeout --kill-after 60 2h)
 if [ -t 0 ]; then limit+=(--foreground); fi
-if [ -z "${COVERAGE:-}" ]; then exec "${limit[@]}" .venv/bin/pytest "$@"; fi
-.venv/bin/coverage erase
-"${limit[@]}" .venv/bin/coverage run -m pytest "$@"
-.venv/bin/coverage combine --quiet
-.venv/bin/coverage report --skip-covered --fail-under 90
+run=(.venv/bin/pytest)
+if [ -n "${COVERAGE:-}" ]; then
+    .venv/bin/coverage erase
+    run=(.venv/bin/coverage run -m pytest)
+fi
+status=0
+"${limit[@]}" "${run[@]}" ${selection[@]+"${selection[@]}"} "$@" || status=$?
+# The last line of "times": user and system time of all processes that have ended.
+times | awk 'END { split($0, t, /[ms ]+/); printf "%.1f minutes of processor time\n", t[1] + t[3] + (t[2] + t[4]) / 60 }'
+if [ "$status" -ne 0 ]; then exit "$status"; fi
+if [ -n "${COVERAGE:-}" ]; then
+    .venv/bin/coverage combine --quiet
+    .venv/bin/coverage report --skip-covered --fail-under 90
+fi

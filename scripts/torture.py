@@ -34,18 +34,18 @@ def main(options: argparse.Namespace) -> None:
     try:
         import torch
 
-        from tests.fault_injection import crashes, datasets, inputs, lives, models
+        from tests.fault_injection import crashes, datasets, inputs, models
         from tests.fault_injection.report import table
-        from tests.fault_injection.workplace import Workplace
+        from tests.fault_injection.training import Workplace, make_data, prepare_to_fork
     except ImportError as error:
-        raise UserError(f"{error}; install this package with its extras: pip install '.[hf,parquet]'") from None
-    lives.prepare_to_fork()
+        raise UserError(f"{error}; install this package with its extras: pip install '.[test,hf]'") from None
+    prepare_to_fork()
     rows = []
     with tempfile.TemporaryDirectory(prefix="torture-") as directory:
-        data = lives.make_data(Path(directory, "data"))
-        for fault, quick, full in (*crashes.FAULTS, *inputs.FAULTS, *datasets.FAULTS, *models.FAULTS):
-            place = Workplace(Path(directory, fault.__name__), data, options.seed)
-            for row in fault(place, quick if options.quick else full):
+        data = make_data(Path(directory, "data"))
+        for fault in (*crashes.FAULTS, *inputs.FAULTS, *datasets.FAULTS, *models.FAULTS):
+            place = Workplace(Path(directory, fault.rows.__name__), data, options.seed)
+            for row in fault.rows(place, fault.quick if options.quick else fault.full):
                 rows.append(row)
                 print(f"{row.fault}: tried {row.tried}, lost {len(row.losses)}", *row.losses, sep="\n  ", flush=True)
     versions = {"python": platform.python_version(), "torch": torch.__version__}

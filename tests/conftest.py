@@ -1,22 +1,19 @@
 """Fixtures that the tests share."""
 
-import contextlib
-import gc
-import multiprocessing
+import argparse
 import os
 import random
-import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import fairseq.dataclass.utils
 import pytest
 import torch
+from fairseq import options
+from fairseq_cli import preprocess
 
-from mae_lm_fairseq.utils.errors import errors_end_the_program
-from tests.support import ROOT
+from tests.support import ROOT, processes
 from tests.support.bundles import bundles, checkpoints, text_data  # noqa: F401  fixtures
 
 pytest_plugins = ["tests.support.timeouts"]
@@ -24,64 +21,52 @@ pytest_plugins = ["tests.support.timeouts"]
 torch.set_num_threads(1)
 
 
-@contextlib.contextmanager
-def untraced() -> Iterator[None]:
-    """Without coverage, for what is not ours and takes two to five times as long with it; a decorator, too."""
-    trace = sys.gettrace()
-    sys.settrace(None)
-    try:
-        yield
-    finally:
-        sys.settrace(trace)
-
-
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Coverage counts the lines that tests run themselves. In the commands they start it would take CI past its limit.
     os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
 
 if sys.gettrace() is not None:
-    fairseq.dataclass.utils.compose = untraced()(fairseq.dataclass.utils.compose)
+    fairseq.dataclass.utils.compose = processes.untraced()(fairseq.dataclass.utils.compose)
 
 
-def fork(function: Callable, *args, **options) -> multiprocessing.Process:
-    """A started process that calls a function, to be interrupted."""
+INTEGRATION = {"end_to_end", "fault_injection"}
+"""Directories whose tests are integration tests, as is every test that uses one of the fixtures that start commands."""
 
-    def call():
-        # It is ignored in what a shell without job control has started in its background.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        gc.callbacks.clear()  # hypothesis has one, and an interrupt that arrives there is lost
-        with errors_end_the_program():
-            function(*args, **options)
 
-    process = multiprocessing.get_context("fork").Process(target=call)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    process.start()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    return process
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the integration tests, which ``scripts/test.sh --quick`` leaves out."""
+    for item in items:
+        starts_commands = {"run_cli", "fairseq_train", "launch_cpu"} & set(getattr(item, "fixturenames", ()))
+        if starts_commands or INTEGRATION & set(item.path.relative_to(ROOT).parts):
+            item.add_marker(pytest.mark.integration)
+
+
+def pytest_sessionfinish() -> None:
+    """End the server of the commands."""
+    processes.stop_server()
 
 
 @pytest.fixture(scope="session")
-def run_cli() -> Callable[..., subprocess.CompletedProcess]:
+def run_cli() -> Callable:
     """``run_cli(["fairseq-train", ...], cwd=..., env=..., timeout=...)`` runs a command of this environment."""
-
-    def run(command: list, *, cwd: Path = ROOT, env: dict[str, str] | None = None, timeout: float = 300):
-        program, *arguments = map(str, command)
-        return subprocess.run(
-            [Path(sys.executable).parent / program, *arguments],
-            cwd=cwd,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
-            timeout=timeout,
-            capture_output=True,
-            text=True,
-        )
-
-    return run
+    return processes.run_command
 
 
 @pytest.fixture(scope="session")
-def data_bin(tmp_path_factory, run_cli) -> Path:
-    """Binarised text to train on: 150 pieces that start a word, 50 that do not, documents with blank lines between."""
+def fairseq_train() -> Callable:
+    """``fairseq_train("data-bin", ...)`` runs that command without importing torch and fairseq again."""
+    return processes.fairseq_train
+
+
+@pytest.fixture(scope="session")
+def launch_cpu() -> Callable:
+    """``launch_cpu(2, "--", ...)`` runs scripts/launch_cpu.py without importing torch and fairseq again."""
+    return processes.launch_cpu
+
+
+@pytest.fixture(scope="session")
+def data_bin(tmp_path_factory) -> Path:
+    """Binarised text to train on: 150 subwords that start a word, 50 that do not; blank lines between documents."""
     directory = tmp_path_factory.mktemp("data")
     generator = random.Random(0)
     for split, documents in (("train", 200), ("valid", 20)):
@@ -89,8 +74,10 @@ def data_bin(tmp_path_factory, run_cli) -> Path:
         (directory / split).write_text(text + "\n", encoding="utf-8")
     splits = ["--trainpref", directory / "train", "--validpref", directory / "valid"]
     destination = ["--destdir", directory / "data-bin", "--workers", "1"]
-    done = run_cli(["fairseq-preprocess", "--only-source", *splits, *destination])
-    assert done.returncode == 0, done.stderr
+    arguments = map(str, ["--only-source", *splits, *destination])
+    parsed: argparse.Namespace = options.get_preprocessing_parser().parse_args(list(arguments))
+    preprocess.main(parsed)
+    preprocess.logger.handlers.clear()  # it writes to a file beside the data
     return directory / "data-bin"
 
 

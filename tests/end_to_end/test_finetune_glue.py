@@ -5,13 +5,13 @@ import runpy
 import signal
 import subprocess
 import sys
-import time
 
 from mae_lm_fairseq.downstream import sweep as finetuning
 from mae_lm_fairseq.downstream.glue.tasks import TASKS
 from tests.support import ROOT
 from tests.support.finetuning import run_here, save_pretrained
 from tests.support.glue import make_rows, write_official, write_tokenizer
+from tests.support.processes import wait_for
 
 SCRIPT = ROOT / "scripts" / "finetune_glue.py"
 
@@ -31,10 +31,7 @@ def test_a_killed_sweep_goes_on_and_gives_the_same_table(tmp_path, monkeypatch):
     command = [sys.executable, SCRIPT, "SST-2", *options, broken, *further]
     first = broken / "runs" / "lr0.001-seed1"
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not (first / "checkpoints" / "checkpoint_last.pt").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for((first / "checkpoints" / "checkpoint_last.pt").exists)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (first / "result.json").exists()

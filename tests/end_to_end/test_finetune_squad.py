@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from mae_lm_fairseq.downstream.squad import metrics as squad_metrics
 from mae_lm_fairseq.downstream.squad.run import Options, finetune
 from tests.support.answering import write_squad, write_tokenizer
+from tests.support.processes import wait_for
 
 ROOT = Path(__file__).parent.parent.parent
 # Enough of a network to learn sixteen answers by heart in a few seconds.
@@ -68,11 +68,8 @@ def test_answers_are_learned_by_heart_and_sigkill_changes_nothing(given, tmp_pat
     out = tmp_path / "killed"
     killed = start_command(given, out)
     saved = out / "runs" / "lr0.001-seed1" / "checkpoints" / "checkpoint_last.pt"
-    deadline = time.monotonic() + 60
-    while not saved.exists():
-        assert killed.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: saved.exists() or killed.poll() is not None)
+    assert killed.poll() is None
     kill_with_children(killed)
     assert not (out / "results.json").exists()
     again = finetune(Options(checkpoint=None, extra=LEARN_BY_HEART, **options(given, out)))

@@ -6,32 +6,30 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.end_to_end.test_pretrain import assert_one_line, assert_same_training_state, checkpoint
-from tests.fault_injection import lives
+from tests.fault_injection.training import make_data
 from tests.support import ROOT
+from tests.support.processes import wait_for
 from tests.support.training import RECIPE, batches, set_up
 
 SETTINGS = [*RECIPE, "--arch", "mae_lm_tiny", "--dropout", 0, "--attention-dropout", 0]
 SETTINGS += ["--user-dir", "mae_lm_fairseq", "--num-workers", 0, "--no-epoch-checkpoints", "--disable-validation"]
 RAGGED = ["--batch-size", 32]
 SPARSE = ["--batch-size", 1, "--mask-prob", 0.02]
-LAUNCH = ["python", ROOT / "scripts" / "launch_cpu.py"]
 
 
 @pytest.fixture(scope="module")
-def train(run_cli, data_bin):
+def train(fairseq_train, launch_cpu, data_bin):
     """``train(processes, save_dir, *options)`` trains and checks the exit code."""
 
     def run(processes, save_dir, *options, data=data_bin):
-        start = ["fairseq-train"] if processes == 1 else [*LAUNCH, processes, "--"]
-        done = run_cli([*start, data, *SETTINGS, "--save-dir", save_dir, *options])
+        arguments = [data, *SETTINGS, "--save-dir", save_dir, *options]
+        done = fairseq_train(*arguments) if processes == 1 else launch_cpu(processes, "--", *arguments)
         assert done.returncode == 0, done.stderr
         return done
 
@@ -66,7 +64,7 @@ def test_two_processes_train_as_one_that_accumulates(train, data_bin, in_two, tm
 
 def test_two_processes_train_as_one_on_shards_of_different_sizes(train, tmp_path):
     """A shard an epoch; in the last update of each the second process has no batch."""
-    shards = lives.make_data(tmp_path / "shards")
+    shards = make_data(tmp_path / "shards")
     _, task, _, _ = set_up(shards)
     numbers = []
     for epoch in (1, 2):
@@ -128,7 +126,17 @@ def test_one_process_goes_on_where_two_were(train, in_two, tmp_path):
 )
 def test_the_end_of_one_ends_all(data_bin, tmp_path, victim, number, told):
     """Even a process that notices nothing, and the data workers of all."""
-    command = [sys.executable, *LAUNCH[1:], 2, "--", data_bin, *SETTINGS, "--no-save", "--save-dir", tmp_path]
+    command = [
+        sys.executable,
+        ROOT / "scripts" / "launch_cpu.py",
+        2,
+        "--",
+        data_bin,
+        *SETTINGS,
+        "--no-save",
+        "--save-dir",
+        tmp_path,
+    ]
     command += ["--num-workers", 1, "--batch-size", 1, "--max-update", 10**6, "--total-num-update", 10**6]
     with open(tmp_path / "log", "w") as log:
         launcher = subprocess.Popen(
@@ -140,7 +148,7 @@ def test_the_end_of_one_ends_all(data_bin, tmp_path, victim, number, told):
         first, second = with_workers(launcher.pid)
         os.kill(first, signal.SIGSTOP)
         os.kill(second if victim == "process 1" else launcher.pid, number)
-        _, stderr = launcher.communicate(timeout=60)
+        _, stderr = launcher.communicate(timeout=120)
         assert launcher.returncode == 1
         assert stderr.splitlines()[-1].startswith(told), stderr
         wait_for(lambda: not living(launcher.pid))
@@ -166,16 +174,9 @@ def with_workers(session: int) -> list[int]:
     return sorted({group for pid, group in processes.items() if pid != group} & processes.keys() - {session})
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def test_mistakes_are_told_once(run_cli, data_bin, tmp_path):
+def test_mistakes_are_told_once(launch_cpu, tmp_path):
     """Both processes find that the data are not there."""
-    done = run_cli([*LAUNCH, 2, "--", tmp_path / "nowhere", *SETTINGS, "--save-dir", tmp_path])
+    done = launch_cpu(2, "--", tmp_path / "nowhere", *SETTINGS, "--save-dir", tmp_path)
     assert done.returncode == 1
     assert_one_line(done, "nowhere")
     assert done.stderr.count("error: ") == 1

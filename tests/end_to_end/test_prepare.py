@@ -5,7 +5,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from mae_lm_fairseq.text.prepare import main
 from mae_lm_fairseq.text.text_files import Chunk, read_chunks
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
-from tests.conftest import fork
+from tests.support.processes import fork, wait_for
 
 SCRIPT = Path(__file__).parents[2] / "preprocess" / "pretrain" / "prepare.py"
 PRODUCTS = {"dict.txt", "manifest.json", "sentencepiece.bpe.model"} | {
@@ -293,13 +292,6 @@ def workers_of(pid):
     return [child for child, command in commands.items() if b"resource_tracker" not in command.read_bytes()]
 
 
-def wait_for(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_run_leaves_neither_data_nor_processes(again, tmp_path, capfd, sent):
@@ -309,7 +301,7 @@ def test_an_interrupted_run_leaves_neither_data_nor_processes(again, tmp_path, c
     wait_for(lambda: len(workers_of(run.pid)) == 2)
     workers = workers_of(run.pid)
     os.kill(run.pid, sent)
-    run.join(60)
+    run.join(120)
     errors = capfd.readouterr().err
     if sent == signal.SIGKILL:
         assert {path.name for path in (tmp_path / "new/out").iterdir()} == {"unfinished"}
@@ -319,7 +311,7 @@ def test_an_interrupted_run_leaves_neither_data_nor_processes(again, tmp_path, c
         assert "interrupted; nothing was left behind" in errors
         assert "Traceback" not in errors
         assert not (tmp_path / "new").exists()
-    wait_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), seconds=10)
+    wait_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
 
 
 SLOW_FORK = """
@@ -352,7 +344,7 @@ def test_a_worker_that_dies_ends_the_program_and_no_other_worker_runs_it(corpus,
     wait_for(lambda: len(workers_of(run.pid)) == 2 or run.poll() is not None)
     first, second = workers_of(run.pid)
     os.kill(first, signal.SIGKILL)
-    errors = run.communicate(timeout=60)[1].splitlines()
+    errors = run.communicate(timeout=120)[1].splitlines()
     messages = [line for line in errors if line and "B/s" not in line]
     assert run.returncode == 1
     assert messages == ["error: a worker process died, perhaps for want of memory; try fewer --workers"]

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import random
-import time
 
 import pytest
 
@@ -69,9 +68,7 @@ def test_the_two_runs_differ_in_nothing_but_the_architecture(finished):
 def test_a_second_start_reuses_everything_and_says_so(finished, corpus, capsys):
     before = json.loads((finished / "results.json").read_text())
     (finished / "results.json").unlink()
-    started = time.monotonic()
     quickstart(finished, smoke=True, corpus=corpus)
-    assert time.monotonic() - started < 15
     output = capsys.readouterr().out
     for part in ("text", "data-bin", "runs/mae_lm_tiny/result.json", "runs/mae_lm_roberta_tiny/result.json"):
         assert f"done before, reusing {finished / part}" in output

@@ -1,4 +1,4 @@
-"""What is wrong with the way in which a case ends, and with what it leaves behind."""
+"""Check how a case ends, and what it leaves on the disk."""
 
 import contextlib
 import io
@@ -14,25 +14,25 @@ CLEAR = "success, or one line that says what is wrong"
 WHOLE = f"{CLEAR}; what is left behind is whole, or nothing"
 
 LONGEST_CASE_SECONDS = 120.0
-"""The slowest, which train a tokenizer, take some seconds."""
+"""The slowest cases train a tokenizer, which takes some seconds."""
 
 
 class Hang(BaseException):
-    """A case that does not end. No Exception, which the code under test might catch."""
+    """A case does not end. Not an Exception, which the code under test might catch."""
 
 
 def outcome(action: Callable[[], object]) -> str | None:
-    """What is wrong with the way in which ``action`` ends; None where it is success or one clear line."""
+    """Run ``action``; return None if it succeeds or ends with an error message, and otherwise what is wrong."""
     try:
         with _time_limit(LONGEST_CASE_SECONDS):
             quietly(action)
     except UserError as error:
-        return None if len(str(error.code).splitlines()) == 1 else f"more than a line: {error.code}"
+        return None if len(str(error).splitlines()) == 1 else f"more than a line: {error}"
     except SystemExit as error:
-        return None if error.code == 2 else f"exit code {error.code}"  # argparse says what is wrong
+        return None if error.code == 2 else f"exit code {error.code}"  # of argparse, after its message
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # any other is what we look for; a panic in Rust is no Exception
+    except BaseException as error:  # a panic in Rust is not an Exception
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -52,10 +52,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
 
 
 def quietly(action: Callable[[], object]) -> None:
-    """Calls ``action`` without progress bars, results and warnings.
-
-    What has to succeed, as nothing is damaged, goes this way.
-    """
+    """Call ``action`` without progress bars, results and warnings; errors are passed on."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -66,12 +63,12 @@ def quietly(action: Callable[[], object]) -> None:
 
 
 def product_outcome(action: Callable[[Path], object], check: Callable[[Path], object], directory: Path) -> str | None:
-    """:func:`outcome` of what makes a file or directory, and what is wrong with what is there afterwards.
+    """Return the :func:`outcome` of writing a file or directory, or what is wrong with what is left there.
 
     Args:
-        action: is given a path that does not exist, and may make it.
-        check: raises an exception where what is at that path is not whole.
-        directory: does not exist, before and afterwards; what is made lies in it.
+        action: takes a path that does not exist, and may create it.
+        check: raises an exception if the file or directory at that path is not valid.
+        directory: does not exist, before and afterwards; the path lies in it.
     """
     directory.mkdir()
     try:

@@ -1,4 +1,4 @@
-"""What Linux knows of processes: their children, and which permissions hold for them."""
+"""Processes on Linux: their children and their permissions."""
 
 import ctypes
 import os
@@ -10,15 +10,13 @@ _DAC_OVERRIDE, _DAC_READ_SEARCH = 1, 2
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started, in the order of their numbers."""
+    """Return the children of a process, sorted by their ids."""
     lists = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))
     return sorted(int(child) for each in lists for child in each.split())
 
 
 def obey_permissions() -> None:
-    """Gives up the right of this process to read and write whatever the permissions of files say.
-
-    The superuser has it, and so has whoever works in a container; without it a directory can be made unwritable.
+    """Drop the superuser's right to ignore the permissions of files, so that a directory can be made unwritable.
 
     Raises:
         OSError: the system refuses.

@@ -1,9 +1,10 @@
-"""The text of docs/robustness.md, made from what ``scripts/torture.py`` measured; scripts/write_docs.py writes it."""
+"""Faults, the rows of their results, and docs/robustness.md, which scripts/write_docs.py writes from the results."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from mae_lm_fairseq.utils.markdown import markdown_table
 
@@ -23,13 +24,13 @@ goes on from there never hears it. Of fairseq's schedulers only `reduce_lr_on_pl
 
 @dataclass
 class Row:
-    """What became of one kind of fault.
+    """Result of one kind of fault.
 
     Attributes:
         fault: what was done.
         survived_when: what has to be true afterwards.
-        tried: how often.
-        losses: for each time that something was lost, what.
+        tried: number of tries.
+        losses: what was lost, for each try that lost something.
     """
 
     fault: str
@@ -38,26 +39,42 @@ class Row:
     losses: list[str] = field(default_factory=list)
 
     def record(self, loss: str | None) -> None:
-        """One more try, and what was lost by it, if anything."""
+        """Count a try, with what it lost or None."""
         self.tried += 1
         if loss is not None:
             self.losses.append(loss)
 
 
+class Fault(NamedTuple):
+    """A fault, and how often it is tried.
+
+    Attributes:
+        rows: tries it in a :class:`~tests.fault_injection.training.Workplace` so many times, and yields rows.
+        few: times in the tests.
+        quick: times in ``scripts/torture.py --quick``.
+        full: times in ``scripts/torture.py``.
+    """
+
+    rows: Callable[..., Iterator[Row]]
+    few: int
+    quick: int
+    full: int
+
+
 def table(rows: Iterable[Row]) -> str:
-    """In Markdown."""
+    """Format rows as a Markdown table."""
     head = ["fault", "survived when", "tried", "survived", "lost"]
     body = [[row.fault, row.survived_when, row.tried, row.tried - len(row.losses), len(row.losses)] for row in rows]
     return markdown_table(head, [list(map(str, row)) for row in body]) + "\n"
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a file that ``scripts/torture.py`` has written."""
+    """Read the rows of a file that ``scripts/torture.py`` has written."""
     return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
 
 
 def document() -> str:
-    """The whole file."""
+    """Return the text of docs/robustness.md."""
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     machine = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     options = " ".join([*(["--quick"] if results["quick"] else []), "--json FILE"])

@@ -1,4 +1,4 @@
-"""Each fault of the table, a few times: what is proved at length by scripts/torture.py."""
+"""Each fault of a training, a few times; scripts/torture.py tries them more often."""
 
 import json
 import multiprocessing
@@ -10,45 +10,28 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.fault_injection import crashes, lives
+from tests.fault_injection import crashes
 from tests.fault_injection.report import RESULTS, Row, document, read, table
-from tests.fault_injection.workplace import Workplace
+from tests.fault_injection.training import Workplace, difference, make_data, prepare_to_fork
 from tests.support import ROOT
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    lives.prepare_to_fork()
-    return lives.make_data(tmp_path_factory.mktemp("torture") / "data")
+    prepare_to_fork()
+    return make_data(tmp_path_factory.mktemp("faults") / "data")
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, data):
-    return Workplace(tmp_path_factory.mktemp("torture") / "place", data)
+    return Workplace(tmp_path_factory.mktemp("faults") / "place", data)
 
 
-TRIED = [
-    (crashes.kills, 4),
-    (crashes.full_disk, 1),
-    (crashes.unwritable_directory, 2),
-    (crashes.damaged_checkpoints, 2),
-    (crashes.malicious_checkpoints, 2),
-    (crashes.divergence, 2),
-    pytest.param(crashes.killed_process, 2, marks=pytest.mark.slow),
-]
-"""Each fault, and how often."""
-
-
-def test_no_fault_is_left_out():
-    tried = {getattr(each, "values", each)[0] for each in TRIED}
-    assert tried == {fault for fault, *_ in crashes.FAULTS}
-
-
-@pytest.mark.parametrize(("fault", "times"), TRIED, ids=lambda value: getattr(value, "__name__", None))
-def test_nothing_is_lost(place, fault, times):
-    rows = list(fault(place, times))
+@pytest.mark.parametrize("fault", crashes.FAULTS, ids=lambda fault: fault.rows.__name__)
+def test_nothing_is_lost(place, fault):
+    rows = list(fault.rows(place, fault.few))
     assert [row.losses for row in rows] == [[]] * len(rows)
-    assert sum(row.tried for row in rows) >= times
+    assert sum(row.tried for row in rows) >= fault.few
 
 
 @pytest.mark.slow
@@ -59,7 +42,7 @@ def test_the_whole_program(tmp_path):
 
 
 def test_a_run_that_is_done_takes_no_more_updates(place):
-    """As when it was killed between its last checkpoint and its end."""
+    """A run can be killed between its last checkpoint and its end."""
     training = place.training()
     assert training.finish(10) is None
     last = training.directory / "checkpoint_last.pt"
@@ -71,10 +54,10 @@ def test_a_run_that_is_done_takes_no_more_updates(place):
 
 
 class TestTheTableCanFail:
-    """What would be lost is noticed."""
+    """The table reports what is lost."""
 
     def test_another_end(self, place, monkeypatch):
-        """As if a run that goes on had other masks and dropout."""
+        """As if the resumed run had other masks and dropout."""
         other = place.training("--seed", "2")
         assert other.finish(30) is None
         usual = Workplace.undisturbed
@@ -95,7 +78,7 @@ class TestTheTableCanFail:
             "extra_state": {"train_iterator": {"epoch": 2}},
         }
         torch.save(state, tmp_path / "a.pt")
-        assert lives.difference(tmp_path / "a.pt", tmp_path / "a.pt") is None
+        assert difference(tmp_path / "a.pt", tmp_path / "a.pt") is None
         for change in (
             {"model": {"weight": torch.tensor([0, 0, 1e-38])}},
             {"last_optimizer_state": {"state": {0: {"step": 1, "exp_avg": torch.ones(3)}}, "param_groups": []}},
@@ -103,7 +86,7 @@ class TestTheTableCanFail:
             {"extra_state": {"train_iterator": {"epoch": 3}}},
         ):
             torch.save(state | change, tmp_path / "b.pt")
-            assert lives.difference(tmp_path / "a.pt", tmp_path / "b.pt"), change
+            assert difference(tmp_path / "a.pt", tmp_path / "b.pt"), change
 
 
 def test_the_table_is_made_from_the_file(tmp_path):

@@ -7,8 +7,8 @@ import torch
 from torch._dynamo.utils import counters
 
 from mae_lm_fairseq.models.compilation import Compiled
-from tests.conftest import untraced
 from tests.support.networks import MASK, PAD, batch, layout_for, network, text
+from tests.support.processes import untraced
 from tests.support.training import batches, set_up
 
 

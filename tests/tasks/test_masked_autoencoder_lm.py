@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import re
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 from fairseq.data import data_utils
 
 from mae_lm_fairseq.utils.errors import UserError
+from tests.support.processes import wait_for
 from tests.support.training import batches, set_up
 
 
@@ -162,12 +162,11 @@ def test_masks_depend_on_the_seed(task_for):
     assert masks_by_sample(task_for("--seed", 1), 1, 0) != masks_by_sample(task_for("--seed", 2), 1, 0)
 
 
-def test_data_workers_end_with_their_epoch(task_for):
+def test_data_workers_end_with_their_epoch(task_for, monkeypatch):
+    """Left to the garbage collector they would end after torch's interval, which is five seconds by default."""
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 200.0)
     batches(task_for(), workers=2)
-    deadline = time.monotonic() + 4  # left to the garbage collector they would take five seconds each
-    while multiprocessing.active_children() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not multiprocessing.active_children()
+    wait_for(lambda: not multiprocessing.active_children(), seconds=100)
 
 
 def test_truncated_lines_leave_no_remainders(task_for):

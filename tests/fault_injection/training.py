@@ -1,15 +1,18 @@
-"""A small pretraining that can be started, killed and started again within a second.
+"""A small pretraining that can be started, killed and resumed within a second.
 
-This process imports torch and fairseq and reads the options once; each life is a child forked from it that does what
-``fairseq-train`` does then. So it must not compute with several threads itself: :func:`prepare_to_fork` comes first.
+This process imports torch and fairseq and parses the options once; each training process is a child forked from it that
+does what ``fairseq-train`` does then. So it must not compute with several threads itself: call :func:`prepare_to_fork`
+first.
 """
 
 import contextlib
 import copy
 import logging
 import os
+import random
 import re
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -19,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch._dynamo  # every optimizer imports it, which takes longer than all the rest of a life
+import torch._dynamo  # every optimizer imports it, which takes longer than the rest of a training process
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
@@ -29,6 +32,7 @@ from omegaconf import DictConfig
 from mae_lm_fairseq.fairseq_patches import processes
 from mae_lm_fairseq.fairseq_patches import resuming as checkpoints
 from mae_lm_fairseq.text.data_bin import DataBinWriter
+from mae_lm_fairseq.utils.errors import UserError
 
 WORDS = 60
 SETTINGS = shlex.split(
@@ -39,16 +43,16 @@ SETTINGS = shlex.split(
     "--save-interval-updates 5 --keep-interval-updates 2 --keep-last-epochs 2 --log-format simple --log-interval 5 "
     "--num-workers 1"
 )
-_GONE_ON = re.compile(r"Loaded checkpoint .* @ (\d+) updates\)")
+_RESUMED = re.compile(r"Loaded checkpoint .* @ (\d+) updates\)")
 
 
 def prepare_to_fork() -> None:
-    """Keeps torch from starting threads, which a forked child would wait for in vain."""
+    """Keep torch from starting threads, which a forked child would wait for forever."""
     torch.set_num_threads(1)
 
 
 def make_data(directory: Path) -> str:
-    """Two shards of different size and a validation split of made-up text: what ``fairseq-train`` takes as data."""
+    """Write two shards of different sizes with a validation set, and return the data argument of ``fairseq-train``."""
     generator = np.random.default_rng(0)
     for shard, documents in (("a", 90), ("b", 60)):
         (directory / shard).mkdir(parents=True)
@@ -67,70 +71,70 @@ def _write_document(writer: DataBinWriter, generator: np.random.Generator) -> No
     writer.write(np.concatenate([*tokens, [2]]), np.array([*(sizes + 1), 1]))  # a blank line at the end
 
 
-class Life:
-    """One start of a training, in a process group of its own.
+class TrainingProcess:
+    """One training process, which leads a process group of its own.
 
     Args:
-        cfg: what ``fairseq-train`` makes of its arguments.
-        log: where its output goes.
-        fault: is called in the child before the training.
+        cfg: the parsed arguments of ``fairseq-train``.
+        log: file for its output.
+        fault: called in the child before the training.
     """
 
     def __init__(self, cfg: DictConfig, log: Path, fault: Callable[[], None] | None = None):
         self.log, self.code = log, None
         sys.stdout.flush()
         sys.stderr.flush()
-        # A signal that reached the child before it has handlers of its own would unwind this process's stack there.
+        # A signal that reached the child before it has its own handlers would unwind the parent's stack there.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         self.pid = os.fork()
         if self.pid == 0:
-            _live(cfg, log, fault)
+            _train(cfg, log, fault)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         with contextlib.suppress(OSError):  # the child does the same, and may be faster
             os.setpgid(self.pid, self.pid)
 
-    def is_over(self) -> bool:
-        """Whether it has ended; then ``code`` is its exit code, negative after a signal."""
+    def has_ended(self) -> bool:
+        """Return whether it has ended; ``code`` is then its exit code, negative after a signal."""
         if self.code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 self.code = os.waitstatus_to_exitcode(status)
         return self.code is not None
 
-    def wait(self, seconds: float = 120) -> int:
-        """The exit code, once it has ended by itself; killed when it takes longer."""
+    def wait(self, seconds: float = 240) -> int:
+        """Wait for its end and return the exit code; after so many seconds, kill it."""
         deadline = time.monotonic() + seconds
-        while not self.is_over():
+        while not self.has_ended():
             if time.monotonic() > deadline:
                 self.kill()
             time.sleep(0.01)
         return self.code
 
     def kill(self) -> None:
-        """SIGKILL, to its data workers too."""
-        if not self.is_over():
+        """Send SIGKILL to it and to its data workers."""
+        if not self.has_ended():
             os.killpg(self.pid, signal.SIGKILL)
-            while not self.is_over():
+            while not self.has_ended():
                 time.sleep(0.002)
 
     def output(self) -> str:
-        """All that it has written."""
+        """Return everything that it has printed."""
         return self.log.read_text(errors="replace")
 
-    def went_on_from(self) -> int | None:
-        """The update that it went on from; None where it did not tell before it was killed."""
-        found = _GONE_ON.search(self.output())
+    def resumed_from(self) -> int | None:
+        """Return the update that it resumed from; None if it was killed before it logged that."""
+        found = _RESUMED.search(self.output())
         return found and int(found[1])
 
-    def last_words(self) -> str:
-        """The one line that tells why it ended, or what it was instead."""
+    def final_error(self) -> str:
+        """Return the error message that its output ends with, or the last line with a complaint."""
         output = self.output()
-        line = output.strip().splitlines()[-1] if output.strip() else "no word"
-        return line if line.startswith("error: ") and "Traceback" not in output else f"no clear line: {line}"
+        line = output.strip().splitlines()[-1] if output.strip() else "no output"
+        return line if line.startswith("error: ") and "Traceback" not in output else f"no error message: {line}"
 
 
-def _live(cfg: DictConfig, log: Path, fault: Callable[[], None] | None) -> None:
-    """What the child does; it never returns."""
+def _train(cfg: DictConfig, log: Path, fault: Callable[[], None] | None) -> None:
+    """Train in the child; never returns."""
     code = 1
     try:
         os.setpgid(0, 0)
@@ -145,6 +149,8 @@ def _live(cfg: DictConfig, log: Path, fault: Callable[[], None] | None) -> None:
             fault()
         distributed_utils.call_main(cfg, train)
         code = 0
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
         if not isinstance(end.code, int):
@@ -159,11 +165,11 @@ def _live(cfg: DictConfig, log: Path, fault: Callable[[], None] | None) -> None:
 
 
 class Training:
-    """A training with its directory, over all its lives.
+    """A training and its directory, across all its processes.
 
     Args:
-        data: what :func:`make_data` has made.
-        directory: where its checkpoints and logs go.
+        data: data argument of ``fairseq-train``.
+        directory: for its checkpoints; the logs go beside it.
         further: arguments of ``fairseq-train``.
     """
 
@@ -174,38 +180,75 @@ class Training:
         arguments = [data, *SETTINGS, "--save-dir", str(directory), *further]
         parsed = options.parse_args_and_arch(options.get_training_parser(), arguments)
         self._cfg = convert_namespace_to_omegaconf(parsed)
-        self._lives = 0
+        self._processes = 0
 
     @property
     def last(self) -> Path:
-        """Where the next life goes on from."""
+        """The checkpoint that the next process resumes from."""
         return self.directory / "checkpoint_last.pt"
 
-    def start(self, updates: int, fault: Callable[[], None] | None = None) -> Life:
-        """A life that would go on until ``updates``."""
-        self._lives += 1
+    def start(self, updates: int, fault: Callable[[], None] | None = None) -> TrainingProcess:
+        """Start a process that trains up to ``updates``."""
+        self._processes += 1
         cfg = copy.deepcopy(self._cfg)
         cfg.optimization.max_update = updates
-        return Life(cfg, self._logs / f"{self._lives}.log", fault)
+        return TrainingProcess(cfg, self._logs / f"{self._processes}.log", fault)
 
     def finish(self, updates: int) -> str | None:
-        """Trains to the end; what went wrong, or None."""
-        life = self.start(updates)
-        return None if life.wait() == 0 else f"could not go on: {life.last_words()}"
+        """Train up to ``updates``; return what went wrong, or None."""
+        process = self.start(updates)
+        return None if process.wait() == 0 else f"could not resume: {process.final_error()}"
 
     def is_saving(self, since: float) -> bool:
-        """Whether a checkpoint is being written, or was when it was killed, that was begun after ``since``."""
-        with contextlib.suppress(FileNotFoundError):  # it got its name meanwhile
+        """Return whether a checkpoint is being written, or was at a kill, that was begun after ``since``."""
+        with contextlib.suppress(FileNotFoundError):  # it was renamed meanwhile
             return any(path.stat().st_mtime > since for path in self.directory.glob("*.pt.tmp"))
         return False
 
     def saved_updates(self) -> int:
-        """After how many updates the newest whole checkpoint was saved; 0 where there is none."""
+        """Return the number of updates of the newest valid checkpoint; 0 without one."""
         return max([0, *map(checkpoints.saved_updates, self.directory.glob("checkpoint*.pt"))])
 
 
+class Workplace:
+    """A directory for the trainings and files of a fault.
+
+    Args:
+        directory: an empty directory.
+        data: data argument of ``fairseq-train``.
+        seed: of all random choices.
+    """
+
+    def __init__(self, directory: Path, data: str, seed: int = 0):
+        self.data, self.seed, self.random = data, seed, random.Random(seed)
+        self.directory, self._number = directory, 0
+        self._undisturbed: dict[int, Training] = {}
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def training(self, *options: str) -> Training:
+        """Return a new training."""
+        self._number += 1
+        return Training(self.data, self.directory / f"run-{self._number}", *options)
+
+    def copy(self, training: Training) -> Training:
+        """Return a training with the same checkpoints."""
+        twin = self.training()
+        shutil.copytree(training.directory, twin.directory, dirs_exist_ok=True)  # keeps the modification times
+        return twin
+
+    def undisturbed(self, updates: int) -> Training:
+        """Return the training of so many updates in one process; it must not be changed."""
+        if updates not in self._undisturbed:
+            training = self.training()
+            problem = training.finish(updates)
+            if problem is not None:
+                raise RuntimeError(f"the undisturbed run {problem}")
+            self._undisturbed[updates] = training
+        return self._undisturbed[updates]
+
+
 def difference(one: Path, other: Path) -> str | None:
-    """The first thing in which two checkpoints differ as states of training, bit by bit; None where there is none."""
+    """Return the first difference between the training states of two checkpoints, bit by bit, or None."""
     states = [torch.load(path, map_location="cpu", weights_only=True) for path in (one, other)]
     parts = [
         {

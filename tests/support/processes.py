@@ -1,0 +1,155 @@
+"""Processes that tests start.
+
+Importing torch and fairseq takes several seconds of processor time. So :func:`fairseq_train` and :func:`launch_cpu` run
+their commands in children of a server that has imported both (multiprocessing's fork server). They have their own
+streams, exit code and process, as a command has. :func:`run_command` runs a real command.
+"""
+
+import contextlib
+import gc
+import io
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from mae_lm_fairseq.utils.errors import errors_end_the_program
+from tests.support import ROOT
+
+ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
+LONGEST_COMMAND_SECONDS = 280.0
+"""Less than the time limit of a test, so that a command that hangs is reported with its output."""
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["fairseq_cli.train", "torch._dynamo", __name__])
+
+
+def fork(function: Callable, *args, **options) -> multiprocessing.Process:
+    """Start a forked process that calls a function, to be interrupted."""
+
+    def call():
+        # It is ignored in what a shell without job control has started in its background.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        gc.callbacks.clear()  # hypothesis has one, and an interrupt that arrives there is lost
+        with errors_end_the_program():
+            function(*args, **options)
+
+    process = multiprocessing.get_context("fork").Process(target=call)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    process.start()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    return process
+
+
+@contextlib.contextmanager
+def untraced() -> Iterator[None]:
+    """Run without coverage, which makes code that is not ours two to five times slower; also a decorator."""
+    trace = sys.gettrace()
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(trace)
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
+    """Wait until a condition holds; the limit is for what never happens, and generous for a loaded machine."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} seconds"
+        time.sleep(0.02)
+
+
+def run_command(
+    command: list, *, cwd: Path = ROOT, env: dict[str, str] | None = None, timeout: float = LONGEST_COMMAND_SECONDS
+) -> subprocess.CompletedProcess:
+    """Run a command of this environment."""
+    program, *arguments = map(str, command)
+    return subprocess.run(
+        [Path(sys.executable).parent / program, *arguments],
+        cwd=cwd,
+        env={**os.environ, **ENVIRONMENT, **(env or {})},
+        timeout=timeout,
+        capture_output=True,
+        text=True,
+    )
+
+
+def fairseq_train(*arguments: object) -> subprocess.CompletedProcess:
+    """Run ``fairseq-train`` in the checkout, in a child of the server."""
+    return _run_in_child(_train, ["fairseq-train", *arguments])
+
+
+def launch_cpu(*arguments: object) -> subprocess.CompletedProcess:
+    """Run ``scripts/launch_cpu.py`` in the checkout; it and the processes that it starts are children of the server."""
+    return _run_in_child(_launch, [ROOT / "scripts" / "launch_cpu.py", *arguments])
+
+
+def stop_server() -> None:
+    """Stop the server and wait for it, so that the time of its children counts as time of this process's children."""
+    multiprocessing.forkserver._forkserver._stop()
+
+
+def _train() -> None:
+    from fairseq_cli.train import cli_main
+
+    cli_main()
+
+
+def _launch() -> None:
+    get_context = multiprocessing.get_context
+    multiprocessing.get_context = lambda method=None: get_context("forkserver" if method == "spawn" else method)
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def _run_in_child(main: Callable[[], None], command: list) -> subprocess.CompletedProcess:
+    words = list(map(str, command))
+    with tempfile.TemporaryDirectory() as directory:
+        outputs = [Path(directory, name) for name in ("stdout", "stderr")]
+        process = _SERVER.Process(target=_child, args=(main, words, *outputs))
+        with _environment():
+            process.start()
+        process.join(LONGEST_COMMAND_SECONDS)
+        stdout, stderr = (path.read_text(errors="replace") if path.exists() else "" for path in outputs)
+    if process.exitcode is None:
+        process.kill()
+        raise subprocess.TimeoutExpired(words, LONGEST_COMMAND_SECONDS, stdout, stderr)
+    return subprocess.CompletedProcess(words, process.exitcode, stdout, stderr)
+
+
+@contextlib.contextmanager
+def _environment() -> Iterator[None]:
+    """The first child starts the server, with the environment of this moment."""
+    before = {name: os.environ.get(name) for name in ENVIRONMENT}
+    os.environ.update(ENVIRONMENT)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _child(main: Callable[[], None], words: list[str], stdout: Path, stderr: Path) -> None:
+    sys.settrace(None)  # as in a command, coverage does not count here
+    multiprocessing.set_start_method(None, force=True)  # data workers are forked, as those of a command
+    for stream, path in ((sys.stdout, stdout), (sys.stderr, stderr)):
+        assert isinstance(stream, io.TextIOWrapper)
+        with open(path, "w") as file:
+            os.dup2(file.fileno(), stream.fileno())
+    os.chdir(ROOT)
+    sys.argv = words
+    try:
+        main()
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        sys.exit(1)
