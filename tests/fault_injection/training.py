@@ -32,7 +32,6 @@ from omegaconf import DictConfig
 from mae_lm_fairseq.fairseq_patches import processes
 from mae_lm_fairseq.fairseq_patches import resuming as checkpoints
 from mae_lm_fairseq.text.data_bin import DataBinWriter
-from mae_lm_fairseq.utils.errors import UserError
 
 WORDS = 60
 SETTINGS = shlex.split(
@@ -149,8 +148,6 @@ def _train(cfg: DictConfig, log: Path, fault: Callable[[], None] | None) -> None
             fault()
         distributed_utils.call_main(cfg, train)
         code = 0
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
         if not isinstance(end.code, int):
