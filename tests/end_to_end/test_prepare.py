@@ -286,10 +286,16 @@ def test_the_script_works_from_anywhere(tmp_path):
 
 
 def workers_of(pid):
-    """Of multiprocessing's children those that work."""
+    """The worker processes of a process; not multiprocessing's resource tracker, nor what has not been executed yet."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    commands = {int(child): Path(f"/proc/{child}/cmdline") for child in children}
-    return [child for child, command in commands.items() if b"resource_tracker" not in command.read_bytes()]
+    return [int(child) for child in children if "multiprocessing.spawn" in command_line(child)]
+
+
+def command_line(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except FileNotFoundError:  # it has ended
+        return ""
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
