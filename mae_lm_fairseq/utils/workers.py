@@ -39,6 +39,11 @@ class WorkerPool(ProcessPoolExecutor):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def __exit__(self, *_) -> None:
+        if self._broken:
+            # A worker that was being started when another one died is unknown to the thread that ends the workers of a
+            # broken pool, and then waits for all of them (CPython 3.11; from 3.14 on, kill_workers() does this).
+            for process in list(self._processes.values()):
+                process.kill()
         self.shutdown(cancel_futures=True)
 
 

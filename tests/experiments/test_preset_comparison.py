@@ -138,7 +138,7 @@ def test_losses_are_of_the_same_masked_positions(table, data_bin):
 def test_mistakes_are_named_before_anything_is_written(data_bin, tmp_path, monkeypatch, arguments, message):
     arguments = [str(data_bin) if word == "DATA" else word for word in arguments]
     monkeypatch.setattr(sys, "argv", ["compare_presets.py", *arguments, "--out", str(tmp_path / "out")])
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(SystemExit, match=f"error: {message}"):
         runpy.run_path(str(ROOT / "scripts" / "compare_presets.py"), run_name="__main__")
     assert not (tmp_path / "out").exists()
 

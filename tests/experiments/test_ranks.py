@@ -192,13 +192,13 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path):
 )
 def test_wrong_options_are_refused(folder, tmp_path, monkeypatch, arguments, message):
     options = ["--text", folder / "text", "--out", tmp_path, *arguments]
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(SystemExit, match=message):
         run("effective_rank.py", monkeypatch, folder / "mae_lm_tiny" / "checkpoint.pt", *options)
 
 
 def test_nothing_is_measured_where_it_could_not_be_drawn(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("mae_lm_fairseq.analysis.figures.find_spec", lambda name: None)
-    with pytest.raises(UserError, match="the figures need matplotlib"):
+    with pytest.raises(SystemExit, match="the figures need matplotlib"):
         run("effective_rank.py", monkeypatch, folder / "missing.pt", "--text", "missing", "--out", tmp_path)
 
 
