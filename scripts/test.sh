@@ -34,8 +34,10 @@ if [ -n "${COVERAGE:-}" ]; then
 fi
 status=0
 "${limit[@]}" "${run[@]}" ${selection[@]+"${selection[@]}"} "$@" || status=$?
-# The last line of "times": user and system time of all processes that have ended.
-times | awk 'END { split($0, t, /[ms ]+/); printf "%.1f minutes of processor time\n", t[1] + t[3] + (t[2] + t[4]) / 60 }'
+used=$(mktemp)
+times >"$used" # not in a pipe: a subshell has no children. Its last line: user and system time of all that have ended.
+awk 'END { split($0, t, /[ms ]+/); printf "%.1f minutes of processor time\n", t[1] + t[3] + (t[2] + t[4]) / 60 }' "$used"
+rm "$used"
 if [ "$status" -ne 0 ]; then exit "$status"; fi
 if [ -n "${COVERAGE:-}" ]; then
     .venv/bin/coverage combine --quiet

@@ -1,6 +1,7 @@
 """Fixtures that the tests share."""
 
 import argparse
+import copy
 import os
 import random
 import sys
@@ -12,6 +13,7 @@ import pytest
 import torch
 from fairseq import options
 from fairseq_cli import preprocess
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from tests.support import ROOT, processes
 from tests.support.bundles import bundles, checkpoints, text_data  # noqa: F401  fixtures
@@ -30,11 +32,11 @@ if sys.gettrace() is not None:
 
 
 INTEGRATION = {"end_to_end", "fault_injection"}
-"""Directories whose tests are integration tests, as is every test that uses one of the fixtures that start commands."""
+"""Directories of integration tests."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the integration tests, which ``scripts/test.sh --quick`` leaves out."""
+    """Mark the tests of these directories, and those that start commands with a fixture; others mark themselves."""
     for item in items:
         starts_commands = {"run_cli", "fairseq_train", "launch_cpu"} & set(getattr(item, "fixturenames", ()))
         if starts_commands or INTEGRATION & set(item.path.relative_to(ROOT).parts):
@@ -44,6 +46,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_sessionfinish() -> None:
     """End the server of the commands."""
     processes.stop_server()
+
+
+def _parse_once(parse_rule: Callable) -> Callable:
+    """Cache how hydra parses an override: fairseq passes some 280 for each configuration, nearly always the same."""
+    parsed = {}
+
+    def parse(parser: OverridesParser, override: str, rule: str):
+        if (override, rule) not in parsed:
+            parsed[override, rule] = parse_rule(parser, override, rule)
+        return copy.copy(parsed[override, rule])
+
+    return parse
+
+
+OverridesParser.parse_rule = _parse_once(OverridesParser.parse_rule)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,8 @@ from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import PRESETS, SIZES, MaskedAutoencoderConfig, preset_values
 from mae_lm_fairseq.core.packing import batch_layout
 
+pytestmark = pytest.mark.integration  # measures steps of all presets
+
 VOCABULARY = 8_000
 
 

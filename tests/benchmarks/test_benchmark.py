@@ -25,6 +25,7 @@ def run_script(monkeypatch, *arguments):
     runpy.run_path(str(ROOT / "scripts" / "benchmark.py"), run_name="__main__")
 
 
+@pytest.mark.integration  # starts a process for each peer
 def test_copy_that_does_not_import(monkeypatch, tmp_path, capsys):
     (tmp_path / "copy" / "fairseq").mkdir(parents=True)
     (tmp_path / "copy" / "fairseq" / "__init__.py").write_text("x = 1 / 0")
@@ -52,12 +53,14 @@ def test_copy_that_does_not_import(monkeypatch, tmp_path, capsys):
     assert figures["flop_bounds"].keys() == figures["ratios"].keys()
 
 
+@pytest.mark.integration  # starts a process for each peer
 def test_directory_without_fairseq(tmp_path):
     authors = subjects(TINY, tmp_path)[0][:1]
     results = measure(TINY, [authors], steps=1, report=lambda line: None)
     assert results.failed == {"authors": f"FileNotFoundError: {tmp_path} has no package fairseq"}
 
 
+@pytest.mark.integration  # starts a process for each peer
 def test_peers_train_on_the_same_batches():
     groups = subjects(replace(TINY, extras=True), None)
     names = ("hf", "fairseq", "roberta_plain", "mae_lm_fairseq_adam")
@@ -72,6 +75,7 @@ def test_peers_train_on_the_same_batches():
         assert all(row.losses[0] == pytest.approx(4.6, abs=0.3) for row in rows)
 
 
+@pytest.mark.integration  # starts a process for each peer
 def test_hung_process_is_reported(monkeypatch):
     monkeypatch.setattr("mae_lm_fairseq.benchmarks.processes.PATIENCE", 0.01)
     subject = subjects(TINY, None)[0][0]
@@ -80,6 +84,7 @@ def test_hung_process_is_reported(monkeypatch):
     assert results.failed[subject.name] == "no answer within 0.01 seconds"
 
 
+@pytest.mark.integration  # starts a process for each peer
 def test_no_subject_starts_after_the_deadline():
     groups = subjects(TINY, None)
     results = measure(replace(TINY, minutes=0), groups, steps=1, report=lambda line: None)

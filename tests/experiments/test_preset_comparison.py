@@ -23,6 +23,8 @@ from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
 from tests.support.training import parse
 
+pytestmark = pytest.mark.integration  # trains
+
 COMMAND = "scripts/compare_presets.py data-bin --size tiny"
 
 

@@ -11,6 +11,8 @@ from tests.support.networks import MASK, PAD, batch, layout_for, network, text
 from tests.support.processes import untraced
 from tests.support.training import batches, set_up
 
+pytestmark = pytest.mark.integration  # compiles
+
 
 @pytest.fixture(autouse=True)
 def nothing_compiled_before():
@@ -67,8 +69,9 @@ def test_same_numbers_dropout_too_and_a_graph_for_each_kind_of_batch(preset, che
 
 
 def test_the_option_compiles_training_and_nothing_else(data_bin):
-    _, task, model, criterion = set_up(data_bin, "--compile")
-    _, _, plain, _ = set_up(data_bin)
+    layers = ["--encoder-layers", 1, "--decoder-layers", 1]
+    _, task, model, criterion = set_up(data_bin, *layers, "--compile")
+    _, _, plain, _ = set_up(data_bin, *layers)
     plain.load_state_dict(model.state_dict())
     task.load_dataset("train")
     sample = batches(task)[0]

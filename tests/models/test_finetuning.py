@@ -11,6 +11,8 @@ from mae_lm_fairseq.utils.errors import UserError
 from tests.support.finetuning import HEAD, finetune, save_pretrained, set_up_finetuning, write_sentences
 from tests.support.training import batches, set_up
 
+pytestmark = pytest.mark.integration  # trains
+
 ARCHITECTURES = ["mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_self_tiny", "mae_lm_3ml_cross_tiny"]
 ARCHITECTURES += ["mae_lm_mask_later_tiny"]
 

@@ -13,7 +13,8 @@ from mae_lm_fairseq.recipes.hydra import as_yaml
 from mae_lm_fairseq.recipes.pretrain import complete, understand
 from mae_lm_fairseq.recipes.settings import ARCHITECTURES
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # hydra's, some for each configuration
+# A second of processor time for most tests. Hydra warns some times for each configuration.
+pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::UserWarning")]
 
 
 def from_yaml(architecture, directory):

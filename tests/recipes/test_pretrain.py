@@ -13,7 +13,8 @@ from mae_lm_fairseq.recipes.settings import ARCHITECTURES, recipe
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # hydra's, some for each configuration
+# A second of processor time for most tests. Hydra warns some times for each configuration.
+pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::UserWarning")]
 
 ELSEWHERE = ["--distributed-init-method", "tcp://localhost:1", "--distributed-rank", "0", "--distributed-world-size"]
 

@@ -17,6 +17,8 @@ from mae_lm_fairseq.utils.errors import UserError
 from tests.end_to_end.test_pretrain import assert_same_training_state, checkpoint
 from tests.support.training import RECIPE, parse, set_up
 
+pytestmark = pytest.mark.integration  # trains
+
 EVERY_4 = ("--effective-rank-interval", 4)
 NAMES = {
     "mae_lm_tiny": ["real_clean", "real_as_trained", "real_forced", "mask_forced"],

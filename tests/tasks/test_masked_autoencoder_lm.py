@@ -90,6 +90,7 @@ def masks_by_sample(task, epoch, workers):
     return found
 
 
+@pytest.mark.integration  # starts data workers
 def test_masks_change_every_epoch_alike_with_any_number_of_workers(task_for):
     by_workers = {}
     for workers in (0, 2):
@@ -111,6 +112,7 @@ def early_masks_by_sample(task, epoch, workers, batch_size=8):
     return found
 
 
+@pytest.mark.integration  # starts data workers
 def test_early_masks_change_every_epoch_and_depend_on_the_sample_alone(task_for):
     options = ("--mask-in-encoder", 0.5, "--mask-prob", 0.5)
     wanted = [early_masks_by_sample(task_for(*options), epoch, workers=0) for epoch in (1, 2)]
@@ -152,6 +154,7 @@ def test_without_early_masks_batches_are_as_they_were(task_for):
         assert batch["layout"].early_in_visible.numel() == 0
 
 
+@pytest.mark.integration  # starts data workers
 def test_a_run_that_starts_in_a_later_epoch_draws_that_epochs_masks(task_for):
     from_the_start = task_for()
     wanted = [masks_by_sample(from_the_start, epoch, workers=1) for epoch in (1, 2, 3)][2]
@@ -162,6 +165,7 @@ def test_masks_depend_on_the_seed(task_for):
     assert masks_by_sample(task_for("--seed", 1), 1, 0) != masks_by_sample(task_for("--seed", 2), 1, 0)
 
 
+@pytest.mark.integration  # starts data workers
 def test_data_workers_end_with_their_epoch(task_for, monkeypatch):
     """Left to the garbage collector they would end after torch's interval, which is five seconds by default."""
     monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 200.0)

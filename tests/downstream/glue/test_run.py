@@ -19,6 +19,8 @@ from mae_lm_fairseq.utils.files import write_json
 from tests.support.finetuning import run_here, save_pretrained
 from tests.support.glue import make_rows, write_official, write_tokenizer
 
+pytestmark = pytest.mark.integration  # trains
+
 ARCHITECTURES = ["mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_cross_tiny", "mae_lm_mask_later_tiny"]
 
 

@@ -15,6 +15,8 @@ from mae_lm_fairseq.utils.errors import UserError
 from tests.support.answering import write_squad, write_tokenizer
 from tests.support.finetuning import run_here, save_pretrained
 
+pytestmark = pytest.mark.integration  # trains
+
 ARCHITECTURES = ["mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_cross_tiny"]
 
 
