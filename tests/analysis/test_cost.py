@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from mae_lm_fairseq.analysis.cost import ROBERTA, Run, count_parameters, flops_per_token, plan
+from mae_lm_fairseq.analysis.cost import count_parameters, flops_per_token, plan
 from mae_lm_fairseq.analysis.flops import TRAINING, Flops, Sample, forward_flops
+from mae_lm_fairseq.analysis.planned_run import ROBERTA, Run
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.utils.errors import UserError

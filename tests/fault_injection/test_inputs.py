@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mae_lm_fairseq.text.data_bin import check_data_bin
+from mae_lm_fairseq.text.manifest import Manifest
 from mae_lm_fairseq.text.text_files import LONGEST_LINE, read_chunks, sample_lines, split_lines
 from mae_lm_fairseq.utils.errors import UserError
 from tests.fault_injection import datasets, inputs, models, outcomes, parsers
@@ -109,6 +110,25 @@ def test_any_bytes_for_an_index(tmp_path, content):
     (tmp_path / "train.idx").write_bytes(b"MMIDIDX\x00\x00" + content)
     with pytest.raises(UserError):
         check_data_bin(tmp_path / "train")
+
+
+@pytest.mark.parametrize("suffix", [".idx", ".bin"])
+def test_a_data_bin_that_is_cut_is_refused_at_every_length(tmp_path, suffix):
+    inputs.write_data_bin(tmp_path / "train")
+    path = (tmp_path / "train").with_suffix(suffix)
+    content = path.read_bytes()
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
+        with pytest.raises(UserError):
+            check_data_bin(tmp_path / "train")
+
+
+@anything
+@given(content=BYTES)
+def test_any_bytes_for_a_manifest(tmp_path, content):
+    (tmp_path / "manifest.json").write_bytes(content)
+    with pytest.raises(UserError):
+        Manifest.read(tmp_path / "manifest.json")
 
 
 @anything
