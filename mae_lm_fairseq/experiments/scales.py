@@ -7,7 +7,7 @@ from mae_lm_fairseq.experiments import docstrings
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the full and the smoke run do differently.
+    """How a full run and a smoke run differ.
 
     Args:
         packages: whose docstrings are read.

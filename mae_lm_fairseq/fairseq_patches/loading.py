@@ -22,7 +22,7 @@ def read_checkpoints_as_data() -> None:
 
     fairseq-fixed calls ``torch.load`` without ``weights_only``, other builds of fairseq with ``weights_only=False``;
     and each sort of damage ends in another traceback. Here nothing in a checkpoint runs, and a file that cannot be
-    read is named in one line.
+    read is named in an error message.
     """
     allow_plain_values()
     wrap(checkpoint_utils, "load_checkpoint_to_cpu", _load_checkpoint_as_data)

@@ -102,7 +102,7 @@ def stop_loading_batches_at_exit() -> None:
 
 
 def stop_loading_threads() -> None:
-    """What :func:`stop_loading_batches_at_exit` does then; for processes that leave without Python's exit functions."""
+    """Stop the threads that load batches ahead; for processes that leave without Python's exit functions."""
     deadline = time.monotonic() + 10
     for thread in threading.enumerate():
         if isinstance(thread, iterators.BackgroundConsumer):

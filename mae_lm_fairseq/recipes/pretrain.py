@@ -17,7 +17,7 @@ USAGE = "usage: scripts/pretrain.sh PRESET DATA_BIN SAVE_DIR [fairseq-train flag
 
 
 def understand(words: list[str]):
-    """What fairseq-train makes of its arguments, as a DictConfig."""
+    """Return the configuration (a DictConfig) that fairseq-train makes of its arguments."""
     register()
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf

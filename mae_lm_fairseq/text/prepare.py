@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None):
     """Run the command.
 
     Raises:
-        UserError: in every case that the user can mend.
+        UserError: in every case that the user can fix.
     """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -40,5 +40,5 @@ def errors_end_the_program() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Of the error's message, or the name of its class where there is none."""
+    """Return the first line of an error's message, or the name of its class if the message is empty."""
     return next(iter(str(error).splitlines()), type(error).__name__)

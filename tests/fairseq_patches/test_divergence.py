@@ -1,4 +1,4 @@
-"""What a user reads when the numbers are no longer finite; that checkpoints stay: tests/fault_injection."""
+"""The error message for numbers that are not finite; that checkpoints stay: tests/fault_injection."""
 
 from types import SimpleNamespace
 

@@ -178,4 +178,4 @@ def test_a_run_that_stops_while_batches_are_loaded_ends_well(run_cli, tmp_path):
     script = tmp_path / "stop.py"
     script.write_text(LOADING_AHEAD)
     done = run_cli(["python", script], env={"PYTHONPATH": str(PACKAGE.parent)})
-    assert done.returncode == 0, done.stderr  # without the cure it is -6
+    assert done.returncode == 0, done.stderr  # without the patch it is -6

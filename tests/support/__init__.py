@@ -1,4 +1,4 @@
-"""What tests share."""
+"""Helpers that several tests share."""
 
 from pathlib import Path
 

@@ -23,11 +23,11 @@ STATE = {
     "optimizer_history": [{"optimizer_name": "Adam", "lr_scheduler_state": {}, "num_updates": 2}],
     "extra_state": {"train_iterator": {}},
 }
-"""What a checkpoint holds."""
+"""The content of a checkpoint."""
 
 
 def settings(*arguments: str, data: Path | str = "data-bin"):
-    """What fairseq-train makes of its command line."""
+    """Return the arguments that fairseq-train parses from its command line."""
     return options.parse_args_and_arch(options.get_training_parser(), [str(data), *SETTINGS, *map(str, arguments)])
 
 
