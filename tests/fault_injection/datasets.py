@@ -43,7 +43,7 @@ _COLUMNS = (
 
 
 def damaged_tsv(content: bytes) -> SearchStrategy[bytes]:
-    """Another cell in one line, or damaged as bytes."""
+    """Change one cell of a row, or damage the bytes."""
     lines = [line.split("\t") for line in content.decode().split("\n")]
 
     def change(row: int, column: int, cell: str) -> bytes:

@@ -152,7 +152,7 @@ def sample_length(options: Options, origin: Origin) -> int:
 
 
 def count_samples(path: Path, options: Options, tokenizer: Tokenizer, length: int) -> dict[str, int]:
-    """What becomes of a file, see :class:`~mae_lm_fairseq.downstream.squad.windows.SpanWindows`; prints it, too."""
+    """Count and print the samples of a file, see :class:`~mae_lm_fairseq.downstream.squad.windows.SpanWindows`."""
     questions = read_squad(path, options.version_2)
     counts = SpanWindows(questions, tokenizer, length, options.doc_stride, seed=1).counts
     print(f"{path.name}: {describe(counts)}")
