@@ -1,5 +1,7 @@
 """How fast features of ragged sentences come, beside stock ``transformers`` with the same weights and padding."""
 
+import mae_lm_fairseq.huggingface  # noqa: F401, I001  hides a broken torchaudio: must come before transformers
+
 import statistics
 import time
 from collections.abc import Callable, Iterator
