@@ -89,7 +89,7 @@ that is thrown away before fine-tuning.
 
 - `runs/ARCHITECTURE/result.json` holds the whole training command, `result.log` beside it what it printed, and
   `checkpoints/` the model. The command with a higher `--max-update` and `--total-num-update` trains on.
-- `scripts/quickstart.sh --corpus FILE` does the same with a text of yours.
+- `mae-lm quickstart --corpus FILE` does the same with your own text.
 """
 
 

@@ -141,7 +141,7 @@ def read_bundle(directory: str | Path) -> Pretrained:
         described = json.loads(path.read_bytes())
         form, network, about = (described[name] for name in ("format", "network", "about"))
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; is {directory} a bundle of scripts/bundle.py?") from None
+        raise UserError(f"{path}: {error.strerror}; is {directory} a bundle of mae-lm bundle?") from None
     except (ValueError, LookupError, TypeError, RecursionError):
         raise UserError(f"{path} does not describe a bundle; make the bundle again") from None
     if form != FORMAT:

@@ -101,7 +101,7 @@ def find_origin(options: Options) -> Origin:
         if options.task.name not in FROM_MNLI:
             raise UserError(f"--from-mnli is for {', '.join(FROM_MNLI)}, not for {options.task.name}")
         if origin.heads != ("MNLI",):
-            raise UserError(f"--from-mnli: {options.checkpoint} was not fine-tuned on MNLI by scripts/finetune_glue.py")
+            raise UserError(f"--from-mnli: {options.checkpoint} was not fine-tuned on MNLI by mae-lm finetune glue")
     elif origin.heads:
         raise UserError(
             f"--checkpoint {options.checkpoint} was fine-tuned already, on {', '.join(origin.heads)}; give the "
