@@ -23,6 +23,7 @@ setup(
         "safetensors",
         "tqdm",
     ],
+    entry_points={"console_scripts": ["mae-lm = mae_lm_fairseq.cli:main"]},
     extras_require={
         "analysis": ["matplotlib", "scipy", "tensorboardX"],
         "parquet": ["pyarrow"],

@@ -1,5 +1,6 @@
 """What the README tells people to type works."""
 
+import importlib
 import json
 import os
 import re
@@ -69,7 +70,7 @@ def test_hydra_trains(run_cli, data_bin, tmp_path):
 
 def test_speed_is_from_the_committed_results():
     """The settings are known, their files are here, and the table and the text say what the files say."""
-    parser = runpy.run_path(str(ROOT / "scripts" / "benchmark.py"))["parser"]()
+    parser = parser_of("scripts/benchmark.py")
     for line in SPEED.splitlines():
         arguments = parser.parse_args(shlex.split(line)[1:])
         figures = json.loads((ROOT / "scripts" / "results" / arguments.json).read_text())
@@ -118,14 +119,14 @@ def test_ranks_are_understood():
     """Of which models, tests/experiments/test_ranks.py runs."""
     for line in RANKS.replace("\\\n", " ").splitlines():
         script, *arguments = shlex.split(line)
-        parsed = runpy.run_path(str(ROOT / script))["parser"]().parse_args(arguments)
+        parsed = parser_of(script).parse_args(arguments)
         assert (parsed.text, parsed.tokenizer) == ("valid.txt", "data-bin")
         assert all(path.startswith("checkpoints/") for path in parsed.models)
 
 
 def test_finetuning_and_its_report_are_understood():
     finetune, report = (shlex.split(block.replace("\\\n", " ")) for block in GLUE)
-    options = runpy.run_path(str(ROOT / finetune[0]))["parser"]().parse_args(finetune[1:])
+    options = parser_of(finetune[0]).parse_args(finetune[1:])
     assert (options.task, options.seeds) == ("RTE", 5)
     assert (options.glue_dir, options.tokenizer) == (Path("GLUE"), Path("data-bin"))
     assert report[:3] == ["python", "-m", glue_report.__name__]
@@ -135,7 +136,7 @@ def test_finetuning_and_its_report_are_understood():
 def test_squad_is_understood_and_its_tools_run(tmp_path, monkeypatch, capsys):
     finetune, tools = SQUAD
     program, *words = shlex.split(finetune.replace("\\\n", " "))
-    options = runpy.run_path(str(ROOT / program))["parser"]().parse_args(words)
+    options = parser_of(program).parse_args(words)
     assert (options.train, options.seeds) == (Path("train-v1.1.json"), 5)
 
     metrics, split = map(shlex.split, tools.splitlines())
@@ -152,6 +153,11 @@ def test_squad_is_understood_and_its_tools_run(tmp_path, monkeypatch, capsys):
     split[split.index("--dev-articles") + 1] = "3"
     runpy.run_path(str(ROOT / split[1]))["main"](split[2:])
     assert sorted(path.name for path in Path(split[-1]).iterdir()) == ["dev.json", "train.json"]
+
+
+def parser_of(script):
+    """The parser of the command that a program of scripts/ calls."""
+    return importlib.import_module(runpy.run_path(str(ROOT / script))["main"].__module__).parser()
 
 
 def run_block(block, run_cli, directory):

@@ -1,17 +1,7 @@
 """``scripts/pretrain.sh``: train an architecture with its recipe, on whatever machine this is."""
 
-import logging
-import os
-import shlex
-import sys
-import warnings
-
 from mae_lm_fairseq import PACKAGE, register
 from mae_lm_fairseq.recipes.settings import as_arguments, recipe, settings
-from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
-
-USAGE = "usage: scripts/pretrain.sh PRESET DATA_BIN SAVE_DIR [fairseq-train flags]"
-
 
 # fairseq and torch are imported inside of the functions: importing them takes seconds, and Ctrl-C may come meanwhile.
 
@@ -58,32 +48,3 @@ def arithmetic(batch_size: int, accumulated: int, number_of_processes: int, toke
         f"x {tokens} tokens = {sequences * tokens:,} tokens an update at most; "
         f"{updates:,} updates = {sequences * tokens * updates:,} tokens"
     )
-
-
-def main(arguments: list[str]) -> None:
-    """Say what will be trained, and become fairseq-train."""
-    logging.getLogger().setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", category=UserWarning)  # hydra's; fairseq-train repeats them
-    if len(arguments) < 3 or any(word.startswith("-") for word in arguments[:3]):
-        raise UserError(USAGE)
-    architecture, data, save_dir, *extra = arguments
-    recipe(architecture)
-    for path in [data] if "://" in data else data.split(os.pathsep):  # as fairseq splits them
-        if not os.path.isdir(path):
-            raise UserError(f"{path}: no such directory; preprocess/pretrain/prepare.py makes a data-bin")
-    from mae_lm_fairseq.recipes.machine import processes
-
-    words = complete(architecture, data, save_dir, extra)
-    cfg = understand(words)
-    number, rank = processes(cfg)
-    if rank == 0:
-        accumulated = cfg.optimization.update_freq[0]
-        taken = (cfg.dataset.batch_size, accumulated, number, cfg.task.tokens_per_sample, cfg.optimization.max_update)
-        print(f"{architecture}: {arithmetic(*taken)}\n{shlex.join(['fairseq-train', *words])}", flush=True)
-    # In this process logging is not set up as fairseq-train expects it: some import of fairseq's was quicker.
-    os.execv(sys.executable, [sys.executable, "-m", "mae_lm_fairseq.recipes.train", *words])
-
-
-if __name__ == "__main__":
-    with errors_end_the_program():
-        main(sys.argv[1:])
