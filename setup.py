@@ -41,6 +41,8 @@ setup(
             "pyarrow",
             "ruff",
             "sentence-transformers",
+            # The first that builds wheels without the package wheel.
+            "setuptools>=70.1",
             "torchmetrics",
         ],
     },
