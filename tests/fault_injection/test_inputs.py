@@ -1,4 +1,4 @@
-"""Each kind of damaged input a few times; scripts/torture.py tries them more often, and scripts/fuzz.py the parsers."""
+"""Damaged input, a few cases of each kind; scripts/torture.py tries more, and scripts/fuzz.py fuzzes the parsers."""
 
 import contextlib
 import subprocess
@@ -57,7 +57,7 @@ def test_what_is_no_good_end_is_noticed(end, expected):
 
 @pytest.mark.parametrize("times", [1, 100])
 def test_the_smallest_failure_is_reported(tmp_path, times):
-    """Of those that hypothesis finds; another value that is tried first is kept, too."""
+    """hypothesis shrinks only the values that it generates; a failing value of ``first`` is kept as well."""
     row = Row("a number", "below 10")
     case = lambda number: "too large" if number >= 10 else None  # noqa: E731
     attempt(Workplace(tmp_path, ""), row, case, st.integers(0, 1000), times, first=[500, 1])
@@ -73,7 +73,10 @@ def test_a_case_that_raises_is_a_loss(tmp_path):
 
 @pytest.mark.parametrize("parser", parsers.PARSERS)
 def test_a_parser_accepts_its_sample(tmp_path, parser):
-    """So a fuzzer begins behind the first check; the other files of a bundle are missing."""
+    """A valid sample takes the fuzzer past the first check.
+
+    The sample of a bundle is refused, because the other files of the bundle are missing.
+    """
     assert parsers.parse(parser, parsers.PARSERS[parser].sample, tmp_path) is (parser != "bundle")
 
 
@@ -134,7 +137,7 @@ def test_any_bytes_for_a_manifest(tmp_path, content):
 @anything
 @given(content=BYTES, chunk_bytes=st.integers(1, 50))
 def test_any_bytes_for_text(tmp_path, content, chunk_bytes):
-    """Chunks hold every line once, whatever the bytes; a sample of all is all, or says what is not UTF-8."""
+    """Chunks contain every line exactly once; sampling returns all lines, or reports invalid UTF-8."""
     path = Path(tmp_path, "text")
     path.write_bytes(content)
     chunks = list(read_chunks(path, chunk_bytes))
