@@ -1,4 +1,4 @@
-"""What a plan says: by hand where that is possible, and the documented figures."""
+"""Cost plans, against hand calculations and the documented figures."""
 
 import json
 import re
@@ -131,14 +131,14 @@ def relative(size: str, preset: str = "mae_lm_3ml_self", **changes) -> float:
 
 
 def changed(size: str, sample: Sample | None = None, **changes) -> float:
-    """3ML-self with another sample, or another network."""
+    """Return the relative cost of 3ML-self for another sample or another network."""
     run = Run(f"mae_lm_3ml_self_{size}", mask_prob=0.5, vocab_size=GPT2_VOCABULARY)
     flops = forward_flops(replace(run.config, **changes), GPT2_VOCABULARY, [sample or run.sample])
     return TRAINING * flops.total / 512 / flops_per_token(run.roberta()).total
 
 
 def measured(size: str) -> float:
-    """What scripts/benchmark.py found."""
+    """Return the ratio measured by scripts/benchmark.py."""
     return json.loads((ROOT / "scripts" / "results" / f"cpu-{size}.json").read_text())["ratios"]["three_ml_step_cost"]
 
 

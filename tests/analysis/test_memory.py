@@ -1,4 +1,4 @@
-"""The rehearsed training step computes what the formula says, and uses the memory that a real one uses."""
+"""FLOPs and memory of the rehearsed training step against a real one."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def measured(
     autocast: bool = False,
     checkpoint_activations: bool = False,
 ) -> int:
-    """The most bytes that tensors take in a real step, with torch's fused AdamW."""
+    """Return the peak number of bytes in tensors during a real step with torch's fused AdamW."""
     mask = VOCABULARY - 1
     tokens = torch.full((rows, sample.sequence), TOKEN)
     tokens[:, -sample.predicted :] = mask

@@ -1,4 +1,4 @@
-"""What the figures of ranks show."""
+"""Contents of the rank figures."""
 
 import pytest
 from matplotlib.figure import Figure
@@ -23,7 +23,7 @@ def models():
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The figures that were saved."""
+    """Collect the figures that are saved."""
     figures, save = [], Figure.savefig
     monkeypatch.setattr(
         Figure, "savefig", lambda self, *args, **kwargs: (figures.append(self), save(self, *args, **kwargs))

@@ -1,4 +1,4 @@
-"""Profiles of encoders whose ranks are known."""
+"""Rank profiles of encoders with known ranks."""
 
 import pytest
 import torch
@@ -15,8 +15,11 @@ SETTINGS = RankSettings(bootstrap=20, threshold=0.99)
 
 
 class KnownStates:
-    """Real tokens span six directions, three of them only where there is ``[MASK]`` in the text; ``[MASK]`` spans as
-    many more as the number of the layer, of ``DIM`` in all."""
+    """Encoder with hidden states of known rank.
+
+    Real tokens span six directions if the text contains ``[MASK]``, otherwise three of them. ``[MASK]`` spans
+    ``layer + 1`` further directions, out of ``DIM`` in all.
+    """
 
     inputs = ("clean", "as_trained")
     layers, dim, max_tokens, pad, mask = 4, DIM, 64, PAD, MASK
@@ -121,7 +124,7 @@ def test_one_text_is_too_little():
 
 
 def test_the_monitor_measures_what_the_profile_does():
-    """The last layer of the same texts with the same masks."""
+    """Compare the last layer on the same texts with the same masks."""
     texts = [text(20, seed).tolist() for seed in range(40)]
     for variant, count in (("mae_lm", 4), ("mae_lm_roberta", 3)):
         encoder = network(variant).train().encoder
@@ -162,7 +165,8 @@ def test_the_statements_do_not_hold_where_nothing_of_them_is_there(known):
     assert check_lemma(changed)["threshold"]["verdict"] == FAILS
     theorem = check_theorem(changed)
     assert theorem["verdict"] == OPEN
-    # Four layers together: 1.25 % on both sides together for each; 20 chunks: 2.75859 standard deviations, not 2.09302.
+    # Simultaneous over four layers: 1.25 % for both tails of each layer; 20 chunks: 2.75859 standard deviations instead
+    # of 2.09302.
     assert theorem["layers"][0]["low"] == pytest.approx(-0.1 * 2.75859 / 2.09302, abs=1e-5)
     below = [{**row, "excess": -0.3, "excess_low": -0.4, "excess_high": -0.2} for row in known["outside"]]
     assert check_theorem(known | {"outside": below})["verdict"] == FAILS

@@ -1,4 +1,4 @@
-"""Whose states are taken from which layer, of our encoders and of Hugging Face's."""
+"""Token hidden states by layer, from our encoders and Hugging Face models."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ def test_forcing_is_for_encoders_that_leave_masks_out(variant, inputs, masked_te
 
 @pytest.mark.parametrize("variant", ["mae_lm", "mae_lm_roberta"])
 def test_rows_are_those_of_the_network(variant, masked_text):
-    """Position by position; a network of 16 float32 numbers a state, computed in another order at most."""
+    """Compare position by position; only the order of the float32 operations differs."""
     model = network(variant).eval()
     corrupted = masked_text.tokens.masked_fill(masked_text.is_masked, MASK)
     for kind, tokens, layer, rows in states_by_kind(EncoderStates(model.encoder, PAD, MASK), masked_text):
@@ -76,7 +76,7 @@ def test_rows_are_those_of_the_network(variant, masked_text):
 
 
 def reference(encoder, tokens, places):
-    """The encoder's layers on the tokens at some places of one text, as if there were no other texts."""
+    """Run the encoder's layers on the selected positions of one text, alone in its batch."""
     from mae_lm_fairseq.core.packing import layout_of
 
     positions = torch.arange(len(tokens))[None]
@@ -141,7 +141,7 @@ def test_masks_belong_to_the_text_and_the_seed():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_hugging_face_states_are_those_of_each_text_alone(kind):
-    """Padding changes the order of sums at most: 1e-5 in float32."""
+    """Padding only changes the order of sums: 1e-5 in float32."""
     model = tiny_model(kind, vocabulary=30, pad=PAD)
     states = HuggingFaceStates(model, PAD, MASK)
     assert (states.layers, states.dim, states.max_tokens) == (2, 16, 64)
