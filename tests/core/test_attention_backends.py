@@ -1,4 +1,4 @@
-"""Every backend computes the attention of the eager one, and the same gradients."""
+"""Outputs and gradients of every attention backend against the eager one."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from tests.support.networks import PRESETS, batch, layout_for, masked, network, 
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
-# torch has no backward pass of FlexAttention on CPUs.
+# torch has no backward pass for FlexAttention on CPUs.
 TRAINED = (AttentionBackend.sdpa, AttentionBackend.flex) if HAS_GPU else (AttentionBackend.sdpa,)
 RAGGED = masked(batch(text(20), text(7, 1), text(13, 2)), [(0, 2), (0, 3), (1, 5), (2, 1), (2, 12)])
 FULL = masked(batch(text(9), text(9, 1)), [(0, 2), (1, 2)])
@@ -39,7 +39,7 @@ def test_flex_gives_the_states_of_eager(preset, tokens, targets):
         expected = net.masked_states(tokens, layout)
         for stack in net.stacks():
             stack.attention_backend = AttentionBackend.flex
-        # float32 sums in another order.
+        # float32 sums in another order
         torch.testing.assert_close(net.masked_states(tokens, layout), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -50,7 +50,7 @@ def test_outputs_and_all_gradients_are_those_of_eager(preset, backend, tokens, t
     net = network(preset, dropout=0, attention_dropout=0)
     expected, expected_gradients = gradients(net, AttentionBackend.eager, tokens, targets)
     states, found = gradients(net, backend, tokens, targets)
-    # float32 sums in another order.
+    # float32 sums in another order
     torch.testing.assert_close(states, expected, rtol=1e-5, atol=1e-5)
     assert found.keys() == expected_gradients.keys()
     assert any("relative_bias" in name and gradient.any() for name, gradient in found.items())
@@ -108,7 +108,7 @@ def test_flex_computes_just_the_blocks_that_share_a_row(monkeypatch, lengths):
 
 
 def _full_blocks(mask):
-    """to_dense() of the blocks in which every pair counts, which create_block_mask keeps apart."""
+    """Return ``to_dense()`` of the full blocks, which ``create_block_mask`` stores separately."""
     dense = torch.zeros_like(mask.to_dense())
     for row, number in enumerate(mask.full_kv_num_blocks[0, 0]):
         dense[0, 0, row, mask.full_kv_indices[0, 0, row, :number].long()] = 1

@@ -1,4 +1,4 @@
-"""The whole network against plain implementations of its own, and at the edges."""
+"""The whole network against a plain reimplementation, and edge cases."""
 
 import pytest
 import torch
@@ -37,7 +37,10 @@ def plain_bias(weights, stack, query_positions, key_positions, cfg):
 
 
 def plain_attention(queries, keys, weights, prefix, bias, heads):
-    """What each query of a row [Q, d] gathers from the keys [K, d], head by head; nothing from no keys."""
+    """Return the attention output of the queries [Q, d] of one row over the keys [K, d], computed head by head.
+
+    Without keys the output is the bias of the output projection.
+    """
     d = queries.shape[1]
     q = plain_linear(queries, weights, f"{prefix}.qkv_proj")[:, :d]
     k, v = plain_linear(keys, weights, f"{prefix}.qkv_proj")[:, d:].split(d, 1)
@@ -50,7 +53,7 @@ def plain_attention(queries, keys, weights, prefix, bias, heads):
 
 
 def plain_layer(queries, keys, weights, prefix, bias, heads, memory=None, memory_bias=None):
-    """One post-layer-norm layer over the positions of one row; with a memory, one of the Transformer's decoder."""
+    """Apply one post-layer-norm layer to the positions of one row; with a memory, a Transformer decoder layer."""
     x = queries + plain_attention(queries, keys, weights, f"{prefix}.attention", bias, heads)
     x = plain_norm(x, weights, f"{prefix}.attention_layer_norm")
     if memory is not None:
@@ -61,7 +64,7 @@ def plain_layer(queries, keys, weights, prefix, bias, heads, memory=None, memory
 
 
 def plain_encoder(row, seen, weights, cfg):
-    """States of what the encoder has seen in the end."""
+    """Return the encoder's output: the hidden states of all tokens that have entered it by the last layer."""
     positions = torch.arange(len(row))
     numbers = torch.arange(int(seen.sum())) if cfg.renumber_visible else positions[seen]
     embedded = weights["encoder.embed_tokens.weight"][row]
@@ -77,7 +80,7 @@ def plain_encoder(row, seen, weights, cfg):
 
 
 def plain_decoder(states, row, seen, predicted, weights, cfg):
-    """States of the predicted positions, from those of the seen ones."""
+    """Return the hidden states of the predicted positions, given those of the positions seen by the encoder."""
     mask_embedding = weights["encoder.embed_tokens.weight"][MASK]
     if "decoder.project_in.weight" in weights:
         states = plain_linear(states, weights, "decoder.project_in")
@@ -104,7 +107,7 @@ def plain_decoder(states, row, seen, predicted, weights, cfg):
 
 
 def plain_logits(model, tokens, targets, early=None):
-    """The methods as the papers tell them: one row after the other, every layer at every position, loops."""
+    """Compute the logits as the papers describe the methods: row by row, every layer at every position, with loops."""
     weights, cfg = dict(model.named_parameters()), model.config
     logits = []
     for number, (row, target) in enumerate(zip(tokens, targets, strict=True)):
@@ -147,7 +150,7 @@ def test_equals_a_plain_implementation(variant, changes):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_kept_or_random_token_is_seen_and_predicted(variant):
-    """In a row of its own too, where no mask is left."""
+    """Also in a row without any ``[MASK]``."""
     model = network(variant).eval()
     tokens, targets = masked(batch(text(9, 1), text(12, 2), text(7, 3)), [(0, 2), (1, 3)])
     tokens[0, 2], tokens[1, 5], targets[1, 5] = targets[0, 2], 7, 11
@@ -162,7 +165,7 @@ def test_early_masks_go_through_the_encoder(variant):
     model = network(variant).eval()
     tokens, targets = masked(batch(text(9, 1), text(3, 2), text(14, 3)), PLACES)
     early = torch.zeros_like(tokens, dtype=torch.bool)
-    early[0, 3] = early[2, 5] = early[2, 6] = True  # the last one is no mask
+    early[0, 3] = early[2, 5] = early[2, 6] = True  # the last one is not a mask
     logits = model(tokens, layout_for(tokens, targets, early))
     torch.testing.assert_close(logits, plain_logits(model, tokens, targets, early), rtol=0, atol=1e-5)
     without = model(tokens, layout_for(tokens, targets))
@@ -206,7 +209,7 @@ def test_masks_join_before_the_layer_that_is_named():
         states = model.encode(tokens, layout)
         assert [len(state) for state in states] == [18] * (join_layer + 1) + [21] * (3 - join_layer)
         assert [part.index.numel() for part in model.encoder_layouts(layout)] == [len(state) for state in states]
-        # Below the join it is MAE-LM's encoder.
+        # Below that layer it is MAE-LM's encoder.
         mae_lm = network("mae_lm").eval()
         mae_lm.encoder.load_state_dict(model.encoder.state_dict())
         below = mae_lm.encode(tokens, layout)[: join_layer + 1]
@@ -215,7 +218,7 @@ def test_masks_join_before_the_layer_that_is_named():
 
 @pytest.mark.parametrize("variant", [variant for variant in VARIANTS if variant != "mae_lm_roberta"])
 def test_masks_do_not_influence_what_the_encoder_makes_of_visible_tokens(variant):
-    """Neither their number nor what stands under them, below the layer at which they join."""
+    """Neither their number nor their original tokens, below the layer at which they join."""
     model = network(variant).eval()
     original = text(12, 1)
     tokens, targets = masked(batch(original), [(0, 4), (0, 11), (0, 10)])
@@ -315,7 +318,7 @@ def test_dropout_settings_act_where_they_say():
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_checkpointed_activations_change_memory_and_nothing_else(variant):
-    """Dropout is on: the layers that are computed again must draw the same masks."""
+    """Dropout is on: recomputed layers must draw the same dropout masks."""
     tokens, targets = masked(batch(text(20, 1), text(17, 2)), [(0, 4), (1, 2)])
     layout = layout_for(tokens, targets)
     outcomes = []

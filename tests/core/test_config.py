@@ -1,4 +1,4 @@
-"""The size table, and the contradictions that the configuration refuses by name."""
+"""Model sizes, and contradictions that the configuration refuses by option name."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The chunked loss against the plain one: value, count and all gradients."""
+"""The chunked loss against a plain one: value, number of correct predictions, all gradients."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The cheap mask of Dropout drops the right share and keeps the expectation."""
+"""Drop rate, expectation and gradient of the inexpensive Dropout mask."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ def test_share_and_expectation(p):
     torch.manual_seed(0)
     n = 1_000_003
     dropped = Dropout(p)(torch.ones(n))
-    # Five standard deviations of a binomial share.
+    # Five standard deviations of a binomial proportion.
     assert abs((dropped == 0).float().mean().item() - p) < 5 * (p * (1 - p) / n) ** 0.5
     assert dropped.unique().tolist() == [0.0, pytest.approx(1 / (1 - p), rel=2e-4)]
 

@@ -1,4 +1,4 @@
-"""A token's state does not depend on what else is in the batch; nor do the gradients."""
+"""Independence of hidden states and gradients from the rest of the batch."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from tests.support.networks import MASK, PAD, VARIANTS, batch, layout_for, masked, network, text
 
 ROWS = [text(11, seed=1), text(4, seed=2), text(17, seed=3), text(1, seed=4)]
-# The last row is all masks.
+# The last row consists of masks only.
 PLACES = [(0, 2), (0, 3), (0, 9), (1, 0), (2, 5), (2, 16), (3, 0)]
 
 
@@ -21,7 +21,7 @@ def encode(model, tokens, targets):
 
 
 def logits_and_gradients(model, batches):
-    """Logits of all batches together, and the gradients of their summed cross-entropy."""
+    """Return the concatenated logits of all batches, and the gradients of their summed cross-entropy."""
     model.zero_grad()
     collected = []
     for tokens, targets in batches:

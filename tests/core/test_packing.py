@@ -1,4 +1,4 @@
-"""A batch of hand-sized rows on its way between padded, packed and rows."""
+"""Conversions between padded batches, packed batches and rows, on a small hand-written batch."""
 
 import pytest
 import torch

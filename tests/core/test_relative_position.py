@@ -1,4 +1,4 @@
-"""The T5 bias: buckets as in the published codes, values by hand, gradients to the table."""
+"""T5 relative position bias: buckets as in the published implementations, values by hand, gradients of the table."""
 
 import pytest
 import torch
