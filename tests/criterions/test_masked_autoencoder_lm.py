@@ -1,4 +1,4 @@
-"""The loss: that of fairseq's masked_lm, with sensible figures beside it."""
+"""The loss, against fairseq's ``masked_lm``, and the values logged beside it."""
 
 import math
 
