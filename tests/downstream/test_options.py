@@ -1,4 +1,4 @@
-"""The command line that all fine-tuning commands have in common."""
+"""Command-line options shared by all fine-tuning commands."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Statistics over seeds against numpy and scipy."""
+"""Statistics over seeds, against numpy and scipy."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Every task of GLUE, from a copy in either layout to what fairseq's sentence_prediction reads."""
+"""Preparation of every GLUE task, from both layouts to the data that fairseq's ``sentence_prediction`` reads."""
 
 import argparse
 import logging
@@ -20,7 +20,7 @@ def tokenizer(tmp_path_factory):
 
 
 def load(task, data):
-    """The task as fairseq sets it up."""
+    """Set up the task as fairseq does."""
     cfg = argparse.Namespace(
         data=str(data), num_classes=task.num_classes, init_token=0, separator_token=2, no_shuffle=False,
         shorten_method="none", shorten_data_split_list="", add_prev_output_tokens=False, max_positions=64,
@@ -111,7 +111,7 @@ def test_positions_that_leave_no_text_are_refused(tokenizer, tmp_path):
 
 def test_the_longer_sentence_of_a_pair_is_cut():
     first, second = truncated([np.arange(10, 17), np.arange(20, 23)], 11)
-    # 11 positions, 4 of them <s> and three </s>: 7 are left.
+    # 11 positions minus <s> and three </s> leave 7 for the sentences.
     assert (first.tolist(), second.tolist()) == ([10, 11, 12, 13], [20, 21, 22])
     first, second = truncated([np.arange(10, 17), np.arange(20, 23)], 9)
     assert (first.tolist(), second.tolist()) == ([10, 11, 12], [20, 21])

@@ -1,4 +1,4 @@
-"""Fine-tuning on GLUE in this process: every start, every kind of task, and what is refused."""
+"""In-process fine-tuning on GLUE: initial weights, kinds of tasks, and refused inputs."""
 
 import json
 from dataclasses import replace
@@ -45,7 +45,7 @@ def glue_dir(tmp_path_factory):
 
 @pytest.fixture
 def options(tokenizer, checkpoints, glue_dir, tmp_path, monkeypatch):
-    """Three updates from MAE-LM on RTE, in this process."""
+    """Return options for three updates on RTE from MAE-LM, in this process."""
     monkeypatch.setattr(finetuning, "run_all", run_here)
     return Options(
         task=TASKS["RTE"],
@@ -72,7 +72,7 @@ def test_every_pretraining_checkpoint_is_a_start(options, checkpoints, arch):
     [kept] = options.out.glob("runs/*/checkpoints/*.pt")
     saved = torch.load(kept, weights_only=True)
     assert "last_optimizer_state" not in saved
-    # The shape is the checkpoint's, not the architecture's.
+    # The shape comes from the checkpoint, not from the architecture.
     assert saved["model"]["autoencoder.encoder.embed_tokens.weight"].shape[1] == 16
 
 
@@ -91,7 +91,7 @@ KINDS = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_of_task(options, name):
-    """The numbers are those of predictions made one by one."""
+    """Batched predictions equal those made one by one."""
     task = TASKS[name]
     content = finetune(replace(options, task=task, max_updates=8, seeds=2))
     assert list(content["metrics"]) == [*KINDS[name], "score"]

@@ -1,4 +1,4 @@
-"""The metrics are scikit-learn's and scipy's; predictions have the server's format."""
+"""GLUE metrics against scikit-learn and scipy, and the format of submissions."""
 
 import numpy as np
 import pytest

@@ -39,7 +39,7 @@ def windows(tmp_path_factory):
 
 
 def batches(windows, order, size):
-    """Batches whose logits belong to the place in the context, so that all windows agree about it."""
+    """Yield batches whose logits depend only on the position in the context, so that overlapping windows agree."""
     generator = torch.Generator().manual_seed(2)
     of_pieces = 5 * torch.randn(len(windows.windows[0].question.context.ids), 2, generator=generator)
     null = torch.randn(len(windows), generator=generator)
@@ -60,7 +60,7 @@ def test_answers_of_all_windows_are_put_together(windows):
     found = answer_all(batches(windows, order, 3), windows)
     assert list(found) == ["first", "second"]
     assert all(len(window.question.context.ids) > window.end - window.begin for window in windows.windows)
-    # Both questions have the same context, and so the same slices.
+    # Both questions have the same context, and therefore the same candidates.
     assert found["first"].candidates == found["second"].candidates
     slices = [(each.begin, each.end) for each in found["first"].candidates]
     assert len(set(slices)) == len(slices) == 20

@@ -57,7 +57,7 @@ def test_questions_come_with_their_answers(write):
 
 
 def change(*path, to=None):
-    """The dataset with one value replaced, or taken out."""
+    """Return the dataset with one value replaced or removed."""
     changed = node = copy.deepcopy(DATASET)
     for key in path[:-1]:
         node = node[key]

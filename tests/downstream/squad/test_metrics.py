@@ -34,7 +34,8 @@ PREDICTIONS = {
 }
 NA_PROBS = dict(zip(PREDICTIONS, (0.1, 0.2, 0.3, 0.6, 0.05, 0.9, 0.8, 0.7, 0.4, 0.75), strict=True))
 
-# Printed by the evaluation scripts of SQuAD 1.1 (for the first seven questions) and 2.0 for the files of `files`.
+# Output of the official SQuAD evaluation scripts, 1.1 (first seven questions) and 2.0, for the files written by
+# `files`.
 OFFICIAL_1_1 = {"exact_match": 42.857142857142854, "f1": 56.97278911564626}
 OFFICIAL_2_0 = {
     "exact": 50.0,
@@ -69,7 +70,7 @@ answers = st.lists(words, max_size=4).map(" ".join)
 
 @pytest.fixture
 def files(tmp_path):
-    """Writes dataset, predictions and probabilities as JSON, and returns their paths."""
+    """Return a function that writes dataset, predictions and probabilities as JSON and returns their paths."""
 
     def write(gold, version_2):
         questions = [
@@ -102,7 +103,7 @@ def test_the_command_prints_what_the_script_for_2_0_prints(files, capsys):
 
 def test_normalisation():
     assert normalise(" The  cat's\tA-team, an\u00a0été — “½”! ") == "cats ateam été — “½”"
-    assert normalise("Theatre a.n. other") == "theatre other"  # "a.n." is an article once its dots are gone
+    assert normalise("Theatre a.n. other") == "theatre other"  # without its dots, "a.n." is the article "an"
 
 
 def test_two_empty_answers_agree_in_2_0_alone():
@@ -112,7 +113,7 @@ def test_two_empty_answers_agree_in_2_0_alone():
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(answers, st.lists(answers, min_size=1, max_size=3)), min_size=1, max_size=6))
 def test_random_answers_score_as_in_torchmetrics(pairs):
-    """torchmetrics scores answers without words as SQuAD 2.0 does, and everything in float32."""
+    """torchmetrics scores answers without words as SQuAD 2.0 does, and computes in float32."""
     theirs = squad(
         [{"id": str(index), "prediction_text": prediction} for index, (prediction, _) in enumerate(pairs)],
         [

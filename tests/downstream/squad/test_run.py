@@ -1,4 +1,4 @@
-"""Fine-tuning on questions in this process: every start, both versions of SQuAD, and what is refused."""
+"""In-process fine-tuning on questions: initial weights, both versions of SQuAD, and refused inputs."""
 
 import json
 from dataclasses import replace
@@ -27,14 +27,14 @@ def tokenizer(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory, tokenizer):
-    """Of encoders that know 64 positions."""
+    """Create a checkpoint of each architecture, with 64 positions."""
     directory = tmp_path_factory.mktemp("pretrained")
     return {arch: save_pretrained(directory / f"{arch}.pt", tokenizer, arch) for arch in ARCHITECTURES}
 
 
 @pytest.fixture
 def options(tokenizer, checkpoints, tmp_path, monkeypatch):
-    """Three updates from MAE-LM, in this process."""
+    """Return options for three updates from MAE-LM, in this process."""
 
     monkeypatch.setattr(finetuning, "run_all", run_here)
     train, dev = write_squad(tmp_path / "train.json"), write_squad(tmp_path / "dev.json", people=3)

@@ -33,7 +33,7 @@ def test_a_pretrained_encoder_is_taken_over_and_learns(data_bin, squad, tmp_path
 
 
 def test_ids_are_those_of_pretraining(data_bin, squad):
-    """Two ways to the dictionary: from the tokenizer here, from dict.txt there."""
+    """The dictionary comes from the tokenizer here, and from dict.txt in pretraining."""
     _, pretraining, _, _ = set_up(data_bin)
     _, task, _, _ = set_up_answering(data_bin, squad, "--version-2")
     assert task.source_dictionary.symbols == pretraining.source_dictionary.symbols

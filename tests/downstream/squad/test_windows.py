@@ -79,7 +79,7 @@ def test_long_questions_are_cut_and_counted(tokenizer):
         "strided_contexts": 0,
         "without_answer": 0,
     }
-    assert len(dataset.windows[1].question.ids) == 22  # half of 48 tokens less four
+    assert len(dataset.windows[1].question.ids) == 22  # half of 48 tokens minus four special tokens
 
 
 def test_a_context_without_text_has_one_sample_without_a_place_for_an_answer(tokenizer):
