@@ -1,4 +1,4 @@
-"""From a file of questions to the number in the table, through the command."""
+"""scripts/finetune_squad.py, from a question file to the reported metrics."""
 
 import json
 import os
@@ -15,14 +15,14 @@ from tests.support.answering import write_squad, write_tokenizer
 from tests.support.processes import wait_for
 
 ROOT = Path(__file__).parent.parent.parent
-# Enough of a network to learn sixteen answers by heart in a few seconds.
+# Large enough to memorise sixteen answers in a few seconds.
 LEARN_BY_HEART = ["--encoder-layers", "2", "--dropout", "0", "--attention-dropout", "0"]
 LEARN_BY_HEART += ["--max-update", "100", "--total-num-update", "300", "--save-interval-updates", "50"]
 
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory):
-    """Tokenizer and questions."""
+    """Write the tokenizer and the questions."""
     directory = tmp_path_factory.mktemp("squad")
     return {"tokenizer": write_tokenizer(directory / "data-bin"), "train": write_squad(directory / "squad.json")}
 

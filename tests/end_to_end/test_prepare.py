@@ -30,11 +30,11 @@ VOCABULARY = 120
 
 
 def prepare(*arguments, **options):
-    """The command, in this process; options as ``vocab_size=9``."""
+    """Run the command in this process, with options given as ``vocab_size=9``."""
     options = {"workers": 1} | options
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
     main([str(argument) for argument in (*arguments, *flags)])
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # a caller's processes must not inherit another
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # a caller's processes must not inherit another handler
 
 
 def story(documents, seed=0):
@@ -49,7 +49,7 @@ def story(documents, seed=0):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """A directory with train.txt, valid.txt and a data-bin made of them."""
+    """Create a directory with train.txt, valid.txt and the data-bin prepared from them."""
     directory = tmp_path_factory.mktemp("corpus")
     (directory / "train.txt").write_text(story(300))
     (directory / "valid.txt").write_text(story(10, seed=1))
@@ -60,7 +60,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture
 def again(corpus, tmp_path):
-    """``again(train, valid, **options)`` prepares into ``tmp_path / "out"``, by default the corpus."""
+    """Return ``again(train, valid, **options)``: prepare (by default) the corpus into ``tmp_path / "out"``."""
 
     def run(train=None, valid=None, **options):
         splits = ["--train", train or corpus / "train.txt", "--valid", valid or corpus / "valid.txt"]
@@ -103,7 +103,7 @@ def test_the_products_are_what_the_command_promises(corpus):
 
 
 def test_it_is_what_doing_it_by_hand_gives(corpus, tmp_path, run_cli):
-    """Pieces line by line, then the real fairseq-preprocess: the same bytes, sizes and all."""
+    """Tokenizing line by line and running the real fairseq-preprocess gives the same bytes."""
     model = sentencepiece.SentencePieceProcessor(model_file=str(corpus / "data-bin/sentencepiece.bpe.model"))
     for split in ("train", "valid"):
         text = (corpus / f"{split}.txt").read_text().split("\n")[:-1]
@@ -153,7 +153,7 @@ def test_a_new_file_begins_a_new_document(again, tmp_path):
         (tmp_path / f"text/{number}").write_bytes(text.encode())
     directory = again(tmp_path / "text", max_unk_rate=1)
     lines = "".join("." if len(line) == 1 else "x" for line in lines_of(directory))
-    # Added were the dots behind b, d and e, whose files end without a blank line.
+    # Blank lines are added after b, d and e, whose files do not end with one.
     assert lines == "".join(["xx.", "x.", "x.", ".x.", "x..", "."])
     books = Manifest.read(directory / "manifest.json").splits["train"]
     assert (books.documents, books.lines) == (5, len(lines))
@@ -286,7 +286,7 @@ def test_the_script_works_from_anywhere(tmp_path):
 
 
 def workers_of(pid):
-    """The worker processes of a process; not multiprocessing's resource tracker, nor what has not been executed yet."""
+    """Return the ids of the workers, without the resource tracker and children that have not called exec yet."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [int(child) for child in children if "multiprocessing.spawn" in command_line(child)]
 
@@ -294,7 +294,7 @@ def workers_of(pid):
 def command_line(pid):
     try:
         return Path(f"/proc/{pid}/cmdline").read_text()
-    except FileNotFoundError:  # it has ended
+    except FileNotFoundError:  # the process has ended
         return ""
 
 
@@ -341,7 +341,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
 def test_a_worker_that_dies_ends_the_program_and_no_other_worker_runs_it(corpus, tmp_path):
-    """The other one is told to end while it is being started, which a slow fork would make last a second."""
+    """The surviving worker is terminated while it starts; the slow fork stretches that moment to a second."""
     (tmp_path / "train.txt").write_text(story(300) * 2000)
     command = [sys.executable, "-c", SLOW_FORK, SCRIPT, "--destdir", tmp_path / "out", "--workers", "2"]
     command += ["--train", tmp_path / "train.txt", "--valid", corpus / "valid.txt"]

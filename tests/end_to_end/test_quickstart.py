@@ -1,4 +1,4 @@
-"""What the quickstart's smoke run, a job of its own in CI, does not see."""
+"""Quickstart behaviour that its smoke run, a separate CI job, does not cover."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ FEW_UPDATES = dataclasses.replace(module.SMOKE, vocabulary=400, updates=4, warmu
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """A text file of 400 documents in a language of 300 words."""
+    """Write a text file of 400 documents with a vocabulary of 300 words."""
     generator = random.Random(0)
     words = ["".join(generator.choices("abcdefghijklmnop", k=generator.randint(2, 7))) for _ in range(300)]
     documents = [
@@ -30,7 +30,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, corpus):
-    """The directory of a quickstart of a few updates."""
+    """Return the directory of a quickstart of a few updates."""
     out = tmp_path_factory.mktemp("quickstart")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "SMOKE", FEW_UPDATES)
