@@ -11,13 +11,13 @@ LINE = "This is line {} of document {}, and it says nothing more."
 
 @pytest.fixture
 def text():
-    """1,000 documents of ten lines, about 600,000 characters."""
+    """Return 1,000 documents of ten lines, about 600,000 characters."""
     return "\n\n".join("\n".join(LINE.format(i, d) for i in range(10)) for d in range(1000)) + "\n"
 
 
 @pytest.fixture
 def split(tmp_path):
-    """Splits a text and gives the counts, the training and the validation text."""
+    """Return a function that splits a text and returns the counts, the training text and the validation text."""
 
     def split(content, name="corpus.txt", most_bytes=10**7):
         path = tmp_path / name

@@ -92,7 +92,7 @@ def test_contents_of_a_note_stays():
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """An installed package whose import would fail."""
+    """Create an installed package that would fail to import."""
     root = tmp_path / "site" / "documented"
     (root / "tests").mkdir(parents=True)
     (root / "__init__.py").write_text('"""A module that must be parsed and never be imported."""\nraise SystemExit\n')

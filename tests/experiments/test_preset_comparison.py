@@ -29,7 +29,7 @@ COMMAND = "scripts/compare_presets.py data-bin --size tiny"
 
 
 def configuration(variant, data):
-    """What ``fairseq-train`` makes of a row's command."""
+    """Return the configuration that ``fairseq-train`` parses from a variant's command."""
     command = training_command(variant.architecture, data, Path("out"), 4, 2, 2, *variant.options)
     return parse(*command[command.index(str(data)) :])
 
@@ -52,7 +52,7 @@ def test_every_row_is_another_network_and_gives_a_loss(data_bin, table):
         task.load_dataset("valid")
         torch.manual_seed(1)
         model = task.build_model(cfg.model).eval()
-        # An untrained model knows nothing of 200 words: ln 200 = 5.3, and more as it is wrong with conviction at times.
+        # An untrained model of about 200 tokens: ln 200 = 5.3, and more where it is confidently wrong.
         assert 5 < inspection.masked_loss(model, task) < 7, variant.title
 
 
@@ -85,9 +85,9 @@ def test_decoder_widths_of_base_are_the_papers():
 
 @pytest.fixture(scope="module")
 def table(data_bin, tmp_path_factory):
-    """A comparison of two tiny networks after two updates, and its directory."""
+    """Compare two tiny networks after two updates; return the rows, the variants and the directory."""
     out = tmp_path_factory.mktemp("comparison")
-    # Another seed too: the validation text is to be masked alike.
+    # The seeds differ, to check that the validation text is masked alike anyway.
     smaller = ("--encoder-layers", "2", "--encoder-embed-dim", "16", "--encoder-ffn-embed-dim", "32")
     variants = [
         Variant("as trained", "mae_lm_tiny", smaller),
@@ -152,7 +152,7 @@ def test_a_data_bin_without_a_validation_split_is_refused_before_training(data_b
 
 
 def test_the_published_table_is_that_of_the_results():
-    """As ``compare`` writes it, and with every preset."""
+    """The table is formatted as by ``compare``, and has every preset."""
     content = json.loads((ROOT / "scripts" / "results" / "presets-tiny.json").read_text(encoding="utf-8"))
     document = (ROOT / "docs" / "presets.md").read_text(encoding="utf-8")
     assert table_of(content["rows"]) in document

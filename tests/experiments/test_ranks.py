@@ -1,4 +1,4 @@
-"""Ranks of checkpoints, bundles and Hugging Face directories, through the commands."""
+"""Effective ranks of checkpoints, bundles and Hugging Face directories, through the commands."""
 
 import csv
 import json
@@ -23,7 +23,7 @@ FEW = DEFAULTS.__class__(bootstrap=5)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A text, a data-bin with dictionary and tokenizer, and checkpoints of random weights."""
+    """Create a text, a data-bin with dictionary and tokenizer, and randomly initialised checkpoints."""
     folder = tmp_path_factory.mktemp("ranks")
     lines = [" ".join(WORDS[(7 * row + place * place) % 40] for place in range(12)) for row in range(120)]
     lines[30] = lines[70] = ""
@@ -86,7 +86,7 @@ def test_theory_is_told_of_each_model(folder, tmp_path, monkeypatch, capsys):
 
 
 def test_fine_tuning_before_and_after(folder, tmp_path):
-    """Fine-tuned models have a classification head and no decoder; the encoder's weights have moved."""
+    """Fine-tuned models have a classification head and no decoder; the encoder's weights have changed."""
     pretrained = folder / "mae_lm_tiny" / "checkpoint.pt"
     restore = ["--restore-file", pretrained, "--reset-optimizer", "--reset-dataloader", "--reset-meters"]
     sentences = write_sentences(tmp_path / "sentences", folder / "data" / "dict.txt")
@@ -113,7 +113,7 @@ def test_stock_hugging_face_models(folder, tmp_path, kind):
     counts = {row["tokens"]: row["count"] for row in found["ranks"]}
     texts = open_model(tmp_path / kind, None).texts(folder / "text", 32, 1500)
     assert found["tokens"] == sum(map(len, texts)) >= 1500
-    assert counts["mask"] == sum(round(0.15 * (len(text) - 2)) for text in texts)  # not the special tokens
+    assert counts["mask"] == sum(round(0.15 * (len(text) - 2)) for text in texts)  # special tokens are never masked
     assert counts["real"] == found["tokens"] - counts["mask"]
 
 

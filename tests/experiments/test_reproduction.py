@@ -33,7 +33,10 @@ SEEN = {
 
 
 def ranks(variant, seed, gap):
-    """Of real tokens 20 in clean text and ``gap`` more in other text; of [MASK] 2, 7 and 12 through the layers."""
+    """Return synthetic ranks.
+
+    Real tokens have 20 in clean text and ``gap`` more otherwise; [MASK] tokens have 2, 7 and 12 through the layers.
+    """
 
     def value(kind, layer):
         if kind[1] == "mask":
@@ -50,7 +53,7 @@ def ranks(variant, seed, gap):
 
 @pytest.fixture
 def content():
-    """Results in which everything is as the papers have it, but that 3ML makes no difference."""
+    """Return results that agree with the papers, except that 3ML makes no difference."""
     pretraining, finetuning = [], []
     slowness = {MLM: 1.0, MAE_LM: 2.0, THREE_ML: 0.5}
     quality = {MLM: 70.0, MAE_LM: 80.0, THREE_ML: 70.0, FRACTIONS[0.5]: 75.0, FRACTIONS[1.0]: 70.0}
@@ -82,7 +85,7 @@ def content():
 def test_verdicts_say_what_the_numbers_say(content):
     found = verdicts(Results(content))
     shown = ["shown" in verdict for verdict in found]
-    # The fourth compares ranks of clean text, which are equal, the last but one 3ML.
+    # The fourth finding compares ranks on clean text, which are equal; the last but one is about 3ML.
     assert shown == [True, True, True, False, True, True, False, True]
     assert "from 7.0 in the first layer to 12.2 in the last" in found[0]
     assert "0.00 ± 0.00 with `[MASK]` forced into its encoder, 0.00 ± 0.00 with masked tokens left out" in found[2]
@@ -117,7 +120,7 @@ def test_every_line_of_a_figure_has_its_own_colour(content, tmp_path, monkeypatc
 
 def test_equal_time_is_read_off_the_same_runs(content):
     results = Results(content)
-    # 3ML ends after 10 seconds. There the MLM is at its first checkpoint, and MAE-LM, half as fast, before its own.
+    # 3ML ends after 10 seconds. By then the MLM has reached its first checkpoint; MAE-LM, half as fast, has not.
     assert results.at_equal_time(results.loss, THREE_ML) == [4.0] * 3
     assert results.at_equal_time(results.loss, MLM) == [5.0] * 3
     assert results.at_equal_time(results.score, MLM) == pytest.approx([35.1, 35.2, 35.3])
