@@ -1,4 +1,4 @@
-"""Checkpoints are read as data, and each sort of damage is reported; each test fails without its patch."""
+"""Loading checkpoints without running code, and reporting damage; each test fails without its patch."""
 
 import argparse
 import multiprocessing
@@ -38,7 +38,7 @@ class TestReading:
     @pytest.mark.parametrize("module", [b"numpy.core.multiarray", b"numpy._core.multiarray"])
     def test_scalars_of_either_numpy(self, tmp_path, module):
         path = tmp_path / "checkpoint.pt"
-        # The older of torch's two file formats is one plain pickle, in which a name can be exchanged.
+        # The older of torch's two file formats is one plain pickle, in which a module name can be replaced.
         torch.save({**STATE, "best": np.float64(0.1)}, path, _use_new_zipfile_serialization=False)
         written = np.float64().__reduce__()[0].__module__.encode()
         assert written in path.read_bytes()

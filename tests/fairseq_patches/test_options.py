@@ -1,4 +1,4 @@
-"""Options that cannot work are refused before anything starts; each test fails without its patch."""
+"""Option checks that run before training starts; each test fails without its patch."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from mae_lm_fairseq.utils.errors import UserError
 from tests.support.fairseq_commands import SETTINGS, config, refusal, settings
 
 DECAY = ("--lr-scheduler", "polynomial_decay")
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # hydra's, some for each configuration
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # hydra warns several times per configuration
 
 mae_lm_fairseq.register()
 
@@ -161,7 +161,7 @@ class TestSettings:
         assert warnings == ["--max-update 30 is more than --total-num-update 20: the updates after it change nothing"]
 
     def test_a_check_leaves_nothing_behind(self, tmp_path, monkeypatch):
-        """fairseq-validate has a --save-dir, too, where it saves nothing."""
+        """fairseq-validate also has a --save-dir, but saves nothing there."""
         cfg = config()
         monkeypatch.chdir(tmp_path)
         option_checks.check_settings(cfg)
@@ -175,7 +175,7 @@ class TestSettings:
 
     @pytest.mark.parametrize("options", [[], ["--distributed-world-size", "2"]])
     def test_torchrun_without_a_gpu(self, monkeypatch, tmp_path, options):
-        """fairseq would train twice, or divide by the number of GPUs."""
+        """fairseq would train the same thing twice, or divide by the number of GPUs."""
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         cfg = config(*options, "--cpu", "--save-dir", tmp_path / "run")
         option_checks.check_settings(cfg)

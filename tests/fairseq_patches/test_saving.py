@@ -1,4 +1,4 @@
-"""A checkpoint appears complete or not at all; each test fails without its patch."""
+"""Atomic saving of checkpoints; each test fails without its patch."""
 
 import multiprocessing
 import os
@@ -20,11 +20,11 @@ mae_lm_fairseq.register()
 
 
 class TestSaving:
-    """The same for both ways in which fairseq gives a checkpoint its names."""
+    """Both ways in which fairseq gives a checkpoint its names."""
 
     @pytest.fixture(params=["torch_persistent_save", "PathManager.copy"])
     def saving(self, request, tmp_path):
-        """``saving(state)`` makes a function ``save(path)``; with ``original`` it does what fairseq did."""
+        """Return ``saving(state)``, which returns ``save(path)``; ``save`` runs fairseq's own code if ``original``."""
         source = tmp_path / "source.pt"
 
         def saving(state: dict):
@@ -42,7 +42,7 @@ class TestSaving:
 
     @pytest.mark.parametrize("original", [False, True])
     def test_failure_leaves_what_was_there(self, tmp_path, saving, monkeypatch, original):
-        """With a real limit on the size of files, which strikes in the middle of writing as a full disk does."""
+        """A real limit on the size of files makes the write fail midway, as a full disk does."""
         monkeypatch.setattr(time, "sleep", lambda seconds: None)
         path = tmp_path / "saved" / "checkpoint.pt"
         path.parent.mkdir()
