@@ -1,4 +1,4 @@
-"""Import of stock directories and of fairseq's RoBERTa."""
+"""Import of stock Hugging Face directories and of fairseq's RoBERTa."""
 
 import contextlib
 import json
@@ -55,7 +55,7 @@ def test_a_head_comes_back_bit_equal(kind, changes, model, tmp_path):
 def test_stock_models_compute_the_same_here(kind, pickled, tmp_path):
     model = stock(tmp_path / "stock", kind, pickled=pickled)
     with torch.no_grad():
-        if kind != "mpnet":  # a model trained by transformers has learned something there
+        if kind != "mpnet":  # a model trained in transformers has learned token type embeddings
             model.roberta.embeddings.token_type_embeddings.weight[0] += 1
             if not pickled:
                 model.save_pretrained(tmp_path / "stock")
@@ -162,7 +162,7 @@ def test_what_is_no_plain_weight_is_refused(weight, tmp_path):
 
 
 def test_a_tokenizer_that_makes_transformers_panic_is_refused(model, tmp_path):
-    """What its part in Rust raises then is no ``Exception``."""
+    """The tokenizers library, written in Rust, raises a panic that is not an ``Exception``."""
     export_stock(pretrained("mae_lm", WITH_BIAS, model), tmp_path / "out")
     path = tmp_path / "out" / "tokenizer.json"
     content = json.loads(path.read_bytes())
@@ -195,7 +195,7 @@ def test_output_weights_of_their_own_are_refused(tmp_path):
 
 
 class Malicious:
-    """Runs when it is unpickled."""
+    """Object that executes code when it is unpickled."""
 
     def __reduce__(self):
         return exec, ("raise SystemExit('the code in the file ran')",)
@@ -225,13 +225,13 @@ def test_code_in_a_directory_is_not_run(tmp_path):
         path = tmp_path / "stock" / name
         path.write_text(json.dumps({**json.loads(path.read_text()), **additions}))
     (tmp_path / "stock" / "evil.py").write_text(f"open({str(tmp_path / 'it ran')!r}, 'w')\nclass Evil: pass\n")
-    with contextlib.suppress(UserError):  # or the stock class in its place
+    with contextlib.suppress(UserError):  # or the stock class is used instead
         import_foreign(tmp_path / "stock", "mae_lm")
     assert not (tmp_path / "it ran").exists()
 
 
 def fairseq_roberta(directory, classes=0):
-    """A checkpoint of fairseq's RoBERTa of random weights, and the model."""
+    """Save a randomly initialised checkpoint of fairseq's RoBERTa and return the model."""
     directory.mkdir()
     dictionary = Dictionary()
     for word in "abcdefg":
@@ -285,7 +285,7 @@ def test_fairseq_roberta_computes_the_same_here(tmp_path):
 def test_a_checkpoint_that_holds_something_else_is_refused(changes, message, tmp_path):
     fairseq_roberta(tmp_path / "roberta")
     path = tmp_path / "roberta" / "model.pt"
-    torch.save({**torch.load(path, weights_only=False), **changes}, path)  # our own
+    torch.save({**torch.load(path, weights_only=False), **changes}, path)  # written by this test
     with pytest.raises(UserError, match=message):
         import_foreign(path, "mae_lm")
 
@@ -293,7 +293,7 @@ def test_a_checkpoint_that_holds_something_else_is_refused(changes, message, tmp
 def test_fairseq_roberta_of_an_older_version_and_with_a_head(tmp_path):
     model = fairseq_roberta(tmp_path / "roberta", classes=3)
     path = tmp_path / "roberta" / "model.pt"
-    state = torch.load(path, weights_only=False)  # our own
+    state = torch.load(path, weights_only=False)  # written by this test
     older = {}
     for name, weight in state["model"].items():
         if name.endswith(("q_proj.weight", "q_proj.bias")):

@@ -1,4 +1,4 @@
-"""The whole autoencoder as a model of transformers."""
+"""The whole autoencoder as a transformers model."""
 
 from dataclasses import asdict
 
@@ -19,7 +19,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
 def masked(original):
-    """Two texts of which some tokens are masked."""
+    """Return two texts with some tokens masked."""
     mask = original.mask
     return torch.tensor([[0, 5, mask, 7, 8, mask, 2], [0, mask, 9, 2, 1, 1, 1]])
 
@@ -82,7 +82,7 @@ def test_loss_hidden_states_and_gradients():
     wanted = torch.nn.functional.cross_entropy(output.logits[labels.ne(-100)], labels[labels.ne(-100)])
     torch.testing.assert_close(output.loss, wanted)
     assert len(output.hidden_states) == 3
-    assert not output.hidden_states[-1][tokens.eq(original.mask)].any()  # the encoder never sees them
+    assert not output.hidden_states[-1][tokens.eq(original.mask)].any()  # MAE-LM's encoder never sees [MASK]
     output.loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 

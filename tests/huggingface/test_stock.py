@@ -1,4 +1,4 @@
-"""Export to stock classes of transformers: what users load computes the same."""
+"""Export to stock transformers classes, which must compute the same."""
 
 import json
 from dataclasses import replace
@@ -28,12 +28,12 @@ from tests.support.exports import ALL_PRESETS, WITH_BIAS, WITHOUT_BIAS, pretrain
 
 CLASSES = {"mpnet": "MPNet", "roberta": "Roberta"}
 BOTH_KINDS = pytest.mark.parametrize(("kind", "changes"), [("mpnet", WITH_BIAS), ("roberta", WITHOUT_BIAS)])
-# Single precision; the states are of the order of 1.
+# Single precision; hidden states are of the order of 1.
 CLOSE = {"rtol": 0, "atol": 1e-5}
 
 
 def texts_and_ids(out, model, lines):
-    """Padded ids [B, T] from the exported tokenizer, checked against sentencepiece."""
+    """Return padded ids [B, T] from the exported tokenizer, checked against sentencepiece."""
     batch = AutoTokenizer.from_pretrained(out)(lines, padding=True, truncation=True, return_tensors="pt")
     tokenizer = Tokenizer(out / "sentencepiece.bpe.model")
     for row, ids in zip(batch["input_ids"].tolist(), tokenizer.encode_lines(lines), strict=True):
@@ -57,7 +57,7 @@ def test_tokens_and_states_are_the_original(preset, kind, changes, model, lines,
     torch.testing.assert_close(theirs.last_hidden_state[is_token], ours[-1][is_token], **CLOSE)
     for their, our in zip(theirs.hidden_states, ours, strict=True):
         torch.testing.assert_close(their[is_token], our[is_token], **CLOSE)
-    for row in range(2):  # nothing changes without padding
+    for row in range(2):  # the result is the same without padding
         alone = batch["input_ids"][row : row + 1, : int(is_token[row].sum())]
         state = AutoModel.from_pretrained(out)(alone).last_hidden_state
         torch.testing.assert_close(state[0], ours[-1][row, : alone.shape[1]], **CLOSE)
@@ -129,7 +129,7 @@ CLASS_OF = {
 
 
 def test_every_bundle_becomes_something(bundles, tmp_path):
-    """What came through fairseq's trainer, with the heads that fine-tuning leaves behind; the exporter compares."""
+    """Checkpoints of fairseq's trainer, also with fine-tuned heads; the exporter itself compares the outputs."""
     for name, bundle in bundles.items():
         assert export_stock(read(bundle), tmp_path / name) == CLASS_OF.get(name, "MPNetModel"), name
     labels = {name: AutoConfig.from_pretrained(tmp_path / name).num_labels for name in ("classification", "regression")}
@@ -205,7 +205,7 @@ def test_nothing_is_written_when_the_export_differs(fault, model, tmp_path, monk
 
 
 def test_lines_with_special_tokens_are_not_compared(model, tmp_path):
-    """They are written out in this very repository's texts, and are ordinary characters to sentencepiece."""
+    """Special tokens spelled out in text, as in this repository's files, are ordinary characters to sentencepiece."""
     export_stock(pretrained("mae_lm", {}, model), tmp_path / "out", lines=["abc <mask> de", "abc de", "</s>"])
     assert f"on {len(comparison.SENTENCES) + 1} lines of text" in (tmp_path / "out" / "README.md").read_text()
 
