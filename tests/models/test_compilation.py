@@ -1,4 +1,4 @@
-"""--compile: the same numbers, no recompiling once warm, and eager where compiling fails."""
+"""``--compile``: equal results, no recompilation once warm, and eager execution if compiling fails."""
 
 import logging
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration  # compiles
 
 @pytest.fixture(autouse=True)
 def nothing_compiled_before(tmp_path, monkeypatch):
-    """In this process or by another run of the tests at the same time."""
+    """Start without compiled code of this process or of a concurrent test run."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     torch._dynamo.reset()
     counters.clear()
@@ -66,7 +66,7 @@ def test_same_numbers_dropout_too_and_a_graph_for_each_kind_of_batch(preset, che
         for name, gradient in found.items():
             torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-4, atol=1e-4, msg=name)
     assert compiled.compiled is not None
-    # Rows are full or ragged, in the encoder and in the decoder; nothing else of a batch is compiled in.
+    # Graphs differ only in whether rows are full or ragged, in the encoder and in the decoder.
     assert counters["stats"]["unique_graphs"] == len(kinds) == 2
 
 

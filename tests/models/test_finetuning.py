@@ -1,4 +1,4 @@
-"""Fine-tuning: what a model takes from a pretraining checkpoint, and what it refuses."""
+"""Weights that fine-tuning takes from a pretraining checkpoint, and checkpoints that it refuses."""
 
 import contextlib
 import logging
@@ -24,7 +24,7 @@ def sentences(tmp_path_factory, data_bin):
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory, data_bin):
-    """Checkpoints of random weights, as pretraining writes them, by architecture."""
+    """Save a randomly initialised pretraining checkpoint of each architecture."""
     directory = tmp_path_factory.mktemp("pretrained")
     return {arch: save_pretrained(directory / f"{arch}.pt", data_bin, arch) for arch in ARCHITECTURES}
 
@@ -194,7 +194,7 @@ def test_a_decoder_of_other_heads_is_refused(own, fits):
 
 
 def test_layer_lr_decay_shrinks_the_updates_layer_by_layer(sentences, tmp_path):
-    """Adam's first update is the learning rate in every element, whatever the gradient, if that is not tiny."""
+    """Adam's first update changes every element by the learning rate, unless its gradient is tiny."""
     _, _, model = set_up_finetuning(sentences)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     begin = ["--lr", 1e-2, "--layer-lr-decay", 0.5, "--adam-eps", 1e-20, "--max-update", 1]

@@ -1,4 +1,4 @@
-"""The model in fairseq's registries: its architectures, its options, its outputs."""
+"""The model in fairseq's registries: architectures, options, outputs."""
 
 import logging
 import os
@@ -34,7 +34,7 @@ def command_line(arch, *arguments):
 
 
 def hydra(arch, **values):
-    """The model's configuration as fairseq-hydra-train completes a YAML file that names the architecture."""
+    """Return the model's configuration that fairseq-hydra-train derives from a YAML file with this architecture."""
     cfg = OmegaConf.create({"model": {"_name": arch, **values}})
     add_defaults(cfg)
     return cfg.model
@@ -60,7 +60,7 @@ def test_checkpoints_keep_every_value(arch):
 
 
 NO_DECODER = ["--decoder-layers", 0, "--decoder-relative-buckets", 0]
-# Values, and what they are compared with, if that is not mae_lm_tiny.
+# Values, and the options of the network to compare with if it is not mae_lm_tiny.
 OPTIONS = {
     "mask-join": ("embeddings", NO_DECODER),
     "mask-join-layer": (1, ["--arch", "mae_lm_mask_later_tiny", "--encoder-layers", 3, "--mask-join-layer", 2]),
@@ -96,7 +96,7 @@ def test_the_list_above_is_complete():
 def test_each_option_changes_what_is_computed_and_is_kept(data_bin, option):
     value, others = OPTIONS[option]
     name, given = option.replace("-", "_"), [f"--{option}"] if OPTIONS[option][0] is True else [f"--{option}", value]
-    # MAE-LM has a decoder, what differs from it in where the masks join has none.
+    # A network with another --mask-join has no decoder, so it is compared with MAE-LM itself.
     _, task, model, _ = set_up(data_bin, *([] if option == "mask-join" else others))
     cfg, _, changed, _ = set_up(data_bin, *others, *given)
     assert getattr(changed.autoencoder.config, name) == value
@@ -108,7 +108,7 @@ def test_each_option_changes_what_is_computed_and_is_kept(data_bin, option):
 
 
 def outputs(model, mask):
-    """The predictions for two masked positions, far apart, so that --relative-max-distance matters too."""
+    """Return the predictions for two masked positions, far enough apart for --relative-max-distance to matter."""
     tokens = torch.randint(4, 100, (2, 64), generator=torch.Generator().manual_seed(0))
     masked = torch.zeros_like(tokens, dtype=torch.bool)
     masked[:, 1] = masked[:, 40] = True
@@ -120,7 +120,7 @@ def outputs(model, mask):
 
 @pytest.mark.parametrize("option", ["decoder_attention", "mask_join"])
 def test_members_are_named_like_their_values(option):
-    """Hydra goes by the name, the command line by the value."""
+    """Hydra identifies a member by its name, the command line by its value."""
     knob = next(knob for knob in fields(MaskedAutoencoderConfig) if knob.name == option)
     assert [member.name for member in knob.type] == [member.value for member in knob.type]
     for member in knob.type:
@@ -137,7 +137,7 @@ def test_hydra_takes_flags_and_unset_numbers():
     assert (config.decoder_embed_dim, config.decoder_ffn_embed_dim) == (None, 64)
 
 
-# What stood in checkpoints when there were only these two presets.
+# Parameter names in checkpoints from when only these two presets existed.
 LAYER = [
     *(f"{block}.{part}" for block in ("attention.qkv_proj", "attention.out_proj") for part in ("weight", "bias")),
     *(
@@ -195,7 +195,7 @@ def test_shapes_with_and_without_masked_tokens(trained_on):
 
 
 def test_positions_asked_for_may_be_padding(trained_on):
-    """fairseq's masked_lm asks for every position when a batch has no masked token, on a GPU."""
+    """On a GPU, fairseq's masked_lm asks for every position if a batch has no masked token."""
     task, model, _, batch = trained_on
     tokens = batch["net_input"]["src_tokens"]
     everywhere = model(tokens, masked_tokens=torch.ones_like(tokens, dtype=torch.bool))[0]
@@ -286,7 +286,7 @@ def test_checkpoint_activations_reaches_the_network(data_bin):
 
 @pytest.mark.parametrize("options", PRECISIONS)
 def test_half_precision_weights(data_bin, options):
-    """What --bf16 makes of the model: everything in bfloat16 but the bias, the softmax and the loss."""
+    """--bf16 converts the whole model to bfloat16; only position bias, softmax and loss are computed in float32."""
     arch, *options = options.split()
     _, task, model, criterion = set_up(data_bin, *options, arch=arch)
     task.load_dataset("train")
