@@ -1,4 +1,4 @@
-"""A checkpoint becomes a bundle and is read back bit for bit; what does not belong together is refused in one line."""
+"""Reading and writing of checkpoints and bundles: bit-equal round trips, and error messages for inconsistent files."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def test_bundle_holds_what_the_checkpoint_holds(name, checkpoints, bundles, text
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_network_is_the_trained_one(name, text_data, checkpoints, bundles):
-    """Same logits, bit for bit, as from the model that fairseq builds and loads."""
+    """The logits are bit-equal to those of the model that fairseq builds and loads."""
     arch, *arguments = VARIANTS[name]
     _, _, model, _ = set_up(text_data, *arguments, arch=arch)
     model.load_state_dict(saved(checkpoints[name])["model"])
@@ -57,7 +57,7 @@ def test_network_is_the_trained_one(name, text_data, checkpoints, bundles):
 
 
 def test_network_trains_on(bundles):
-    """What is read is a network like any other: its parameters get gradients, tied ones once."""
+    """Parameters of a loaded network get gradients, and tied ones stay tied."""
     pretrained = read(bundles["shared_positions"])
     network = build(pretrained)
     tokens = torch.tensor([[0, 5, pretrained.mask, 2]])
@@ -67,7 +67,7 @@ def test_network_trains_on(bundles):
 
 
 def test_training_leaves_the_bundle_alone(bundles):
-    """Weights may be the mapped file: what is written to them stays in memory."""
+    """Weights may be memory-mapped from the file; writing to them must stay in memory."""
     file = bundles["mae_lm_tiny"] / "model.safetensors"
     before = file.read_bytes()
     network = build(read(bundles["mae_lm_tiny"]))
@@ -78,7 +78,10 @@ def test_training_leaves_the_bundle_alone(bundles):
 
 
 def test_weights_are_where_torch_puts_them(bundles):
-    """Matrix products round differently elsewhere; in the file, too, for the large ones, so that nothing is copied."""
+    """Matrix products round differently if weights are not aligned as torch aligns them.
+
+    The data in the file is aligned, too, so that large weights need no copy.
+    """
     pretrained = read(bundles["mae_lm_tiny"])
     assert {weight.data_ptr() % 64 for weight in pretrained.weights.values()} == {0}
     content = (bundles["mae_lm_tiny"] / "model.safetensors").read_bytes()
@@ -212,14 +215,14 @@ def test_damaged_bundle_is_refused(message, bundles, tmp_path):
 
 @pytest.fixture(scope="module")
 def victim(bundles, tmp_path_factory):
-    """A bundle to damage."""
+    """Copy a bundle to be damaged."""
     return shutil.copytree(bundles["mae_lm_3ml_cross_tiny"], tmp_path_factory.mktemp("victim") / "bundle")
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_damage_is_refused_or_harmless(victim, data):
-    """Bytes overwritten or cut off, in any file: one line, or weights like any others; never another exception."""
+    """Overwriting or truncating any file ends in an error message or in valid weights, never in another exception."""
     path = data.draw(st.sampled_from(sorted(victim.iterdir())))
     content = path.read_bytes()
     place = data.draw(st.integers(0, min(len(content), 4000) - 1))
@@ -234,7 +237,7 @@ def test_any_damage_is_refused_or_harmless(victim, data):
 
 
 class Evil:
-    """Runs a command when it is unpickled."""
+    """Object that runs a command when it is unpickled."""
 
     def __init__(self, command):
         self.command = command
@@ -268,7 +271,7 @@ def test_pickles_cannot_run_code(kind, tmp_path, text_data, bundles, monkeypatch
         MAELMModel.from_pretrained(bundle)
     assert not trace.exists()
     torch.load(evil, weights_only=False) if kind != "pickle" else pickle.loads(evil.read_bytes())
-    assert trace.exists()  # so the file was a trap indeed
+    assert trace.exists()  # so the file would have run code
 
 
 class TestCheckpoints:
