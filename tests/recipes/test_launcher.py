@@ -1,4 +1,4 @@
-"""What the launcher refuses, tells and divides; tests/end_to_end/test_launch_cpu.py has it at work."""
+"""Option checks, error messages and resource division of the launcher; tests/end_to_end/test_launch_cpu.py runs it."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""The table: every value has a source, and its rendering is up to date."""
+"""The table of recipes: every value has a source, and the generated page is up to date."""
 
 import pytest
 
