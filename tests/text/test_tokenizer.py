@@ -15,7 +15,7 @@ TEXT = [SENTENCE[i % 5 :: 1 + i % 3] for i in range(60)]
 
 
 def train(path, lines=TEXT, **options):
-    """A model with options that ours does not take."""
+    """Train a model with options that our training does not offer."""
     options = {"vocab_size": 60, "model_type": "bpe", "character_coverage": 1.0, "minloglevel": 2} | options
     with open(path, "wb") as file:
         sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=file, **options)
@@ -64,8 +64,8 @@ def test_symbols_are_those_of_fairseqs_dictionary(tokenizer, dictionary):
     assert (dictionary.eos(), dictionary.unk()) == (EOS, UNK)
 
 
-# Letters of the text, letters that are not in it, and what normalisation or line reading might trip over.
-# U+0085 is left out: see the test after this one.
+# Letters of the text, letters outside it, and characters that normalisation or line splitting might mishandle. U+0085
+# has a test of its own below.
 AWKWARD = "acehit“—\u2019▁<>s/ \t\r\x00\x07\x0b\x1c\xa0\xad\u200b\u2028\u3000\ufeffﬁ漢字é\u0301🙂"
 
 ANYTHING = st.characters(codec="utf-8", exclude_characters="\n\x85")
