@@ -1,4 +1,4 @@
-"""How errors that the user can fix end a program."""
+"""Exit of a program on errors that the user can fix."""
 
 import pytest
 

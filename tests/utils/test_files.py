@@ -1,4 +1,4 @@
-"""Files and directories that appear whole or not at all."""
+"""Atomic writing of files and directories."""
 
 import pytest
 import torch

@@ -17,7 +17,7 @@ from tests.support.processes import fork, wait_for
 
 @pytest.fixture
 def run(tmp_path):
-    """Makes a run of a Python program, which works in the directory of its result."""
+    """Return a function that makes a run of a Python program, which gets the directory of its result as argument."""
 
     def make(name, program, **options):
         folder = tmp_path / name
@@ -37,7 +37,7 @@ def leave(text):
 
 
 def is_alive(pid):
-    """Whether a process exists and is not a zombie."""
+    """Return whether a process exists and is not a zombie."""
     status = Path(f"/proc/{pid}/status")
     return status.exists() and "State:\tZ" not in status.read_text()
 
@@ -191,7 +191,7 @@ def test_progress_inside_a_run_is_shown(run, capsys, monkeypatch):
 
 
 def test_what_outlived_a_killed_runner_is_waited_for(run, capsys):
-    """Two processes would write to the same checkpoints."""
+    """Otherwise two processes would write to the same checkpoints."""
     again = run("again", "import sys, pathlib; print(pathlib.Path(sys.argv[1], 'done').exists());" + leave("here"))
     with open(again.log, "ab") as log:
         fcntl.flock(log, fcntl.LOCK_EX)
