@@ -1,4 +1,4 @@
-"""The hub interface: what a user gets from one line, compared with what fairseq's model computes."""
+"""The hub interface, against the outputs of the fairseq model."""
 
 import shutil
 import unicodedata
@@ -54,7 +54,7 @@ class TestText:
         assert hub.decode(ids) == " ".join(words)
 
     def test_what_follows_a_mask_goes_on(self, hubs):
-        """The full stop after a mask is the one after a word."""
+        """A full stop after a mask is encoded as after a word."""
         hub = hubs["mae_lm_tiny"]
         assert hub.encode("in <mask>.").tolist()[-3:] == [hub.model.mask, *hub.encode("in dog.").tolist()[-2:]]
         assert hub.decode(hub.encode("<mask><mask>s")) == "<mask> <mask>s"
@@ -69,7 +69,7 @@ class TestFeatures:
         assert len(layers) == 3
         for index, text in enumerate(RAGGED):
             alone = hub.extract_features(text)
-            # Sums of another order, in float32.
+            # sums in another order, in float32
             torch.testing.assert_close(together[index], alone[0], atol=1e-5, rtol=0)
             torch.testing.assert_close(layers[-1][index], alone[0], atol=1e-5, rtol=0)
             first, *_ = hub.extract_features(text, return_all_hiddens=True)
@@ -170,7 +170,7 @@ class TestPredict:
 
 class TestAnswer:
     def test_it_is_the_best_slice_of_the_context(self, hubs):
-        """Start and end where the sum of the head's logits is highest, end not before start, in the context."""
+        """Start and end maximise the sum of the head's logits, with start <= end inside the context."""
         hub = hubs["span"]
         context = "The quick brown fox jumps over the lazy dog."
         found = hub.answer("The dog?", context)
@@ -202,7 +202,7 @@ def test_dropout_is_off_until_asked_for(hubs, bundles):
 
 
 def test_anywhere(checkpoints, text_data, run_cli, tmp_path):
-    """Another process, another directory, with checkpoint and data gone."""
+    """In another process and directory, after checkpoint and data are deleted."""
     made, elsewhere = tmp_path / "made", tmp_path / "elsewhere"
     elsewhere.mkdir()
     shutil.copytree(text_data, made / "data")
