@@ -136,7 +136,7 @@ def test_a_driver_without_a_gpu(monkeypatch):
     assert doctor.gpu().state == "absent"
 
 
-def test_an_examination_that_fails_is_a_finding(monkeypatch, capsys):
+def test_a_failing_examination_is_a_finding(monkeypatch, capsys):
     def gpu():
         raise ImportError("No module named 'torch'")
 
@@ -147,7 +147,7 @@ def test_an_examination_that_fails_is_a_finding(monkeypatch, capsys):
     assert "-> mend what is broken above first" in printed
 
 
-def test_it_speaks_where_fairseq_is_broken(run_cli, tmp_path):
+def test_doctor_runs_with_a_broken_fairseq(run_cli, tmp_path):
     """Runs as a command in this environment, except for fairseq; stdout holds nothing but JSON."""
     (tmp_path / "fairseq").mkdir()
     (tmp_path / "fairseq/__init__.py").write_text("raise ValueError('mutable default')")

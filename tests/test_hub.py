@@ -28,7 +28,7 @@ def hubs(bundles):
 
 class TestText:
     @pytest.mark.parametrize("text", TEXT)
-    def test_text_comes_back(self, hubs, text):
+    def test_decoding_restores_text(self, hubs, text):
         hub = hubs["mae_lm_tiny"]
         ids = hub.encode(text)
         assert ids.dtype == torch.int64
@@ -53,7 +53,7 @@ class TestText:
         assert ids.eq(hub.model.mask).sum() == words.count("<mask>")
         assert hub.decode(ids) == " ".join(words)
 
-    def test_what_follows_a_mask_goes_on(self, hubs):
+    def test_text_after_a_mask_continues_the_word(self, hubs):
         """A full stop after a mask is encoded as after a word."""
         hub = hubs["mae_lm_tiny"]
         assert hub.encode("in <mask>.").tolist()[-3:] == [hub.model.mask, *hub.encode("in dog.").tolist()[-2:]]
@@ -62,7 +62,7 @@ class TestText:
 
 class TestFeatures:
     @pytest.mark.parametrize("name", PRESETS)
-    def test_lists_are_as_one_by_one(self, hubs, name):
+    def test_batched_features_equal_single_ones(self, hubs, name):
         hub = hubs[name]
         together = hub.extract_features(RAGGED)
         layers = hub.extract_features(RAGGED, return_all_hiddens=True)
@@ -76,7 +76,7 @@ class TestFeatures:
             torch.testing.assert_close(layers[0][index], first[0], atol=1e-5, rtol=0)
 
     @pytest.mark.parametrize("name", PRESETS)
-    def test_padded_ids_are_as_for_fairseq(self, hubs, checkpoints, text_data, name):
+    def test_features_of_padded_ids_equal_fairseq(self, hubs, checkpoints, text_data, name):
         arch, *arguments = VARIANTS[name]
         _, _, model, _ = set_up(text_data, *arguments, arch=arch)
         model.load_state_dict(saved(checkpoints[name])["model"])
@@ -169,7 +169,7 @@ class TestPredict:
 
 
 class TestAnswer:
-    def test_it_is_the_best_slice_of_the_context(self, hubs):
+    def test_answer_is_the_best_slice_of_the_context(self, hubs):
         """Start and end maximise the sum of the head's logits, with start <= end inside the context."""
         hub = hubs["span"]
         context = "The quick brown fox jumps over the lazy dog."
@@ -201,7 +201,7 @@ def test_dropout_is_off_until_asked_for(hubs, bundles):
     assert not torch.equal(hub.extract_features("The dog"), once)
 
 
-def test_anywhere(checkpoints, text_data, run_cli, tmp_path):
+def test_a_bundle_works_in_another_process_and_directory(checkpoints, text_data, run_cli, tmp_path):
     """In another process and directory, after checkpoint and data are deleted."""
     made, elsewhere = tmp_path / "made", tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -89,7 +89,7 @@ def test_memory_does_not_grow_with_the_text():
     assert [tensor.numel() for tensor in (moments.counts, moments.sums, moments.products)] == sizes == [2, 16, 128]
 
 
-def test_centring_a_constant_leaves_nothing():
+def test_centred_constant_has_rank_zero():
     moments = SecondMoments(6, chunks=2)
     for chunk in (0, 1):
         moments.add(torch.full((999, 6), 0.1234567), chunk)
@@ -112,7 +112,7 @@ def test_a_resample_is_the_text_with_chunks_repeated():
             torch.testing.assert_close(row.sort(descending=True).values, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_resamples_start_with_the_whole_and_come_from_the_seed():
+def test_resamples_start_with_the_original_and_depend_on_the_seed():
     drawn = resamples(20, 300, seed=3)
     assert drawn.shape == (301, 20)
     assert torch.equal(drawn[0], torch.ones(20).double())
@@ -121,7 +121,7 @@ def test_resamples_start_with_the_whole_and_come_from_the_seed():
     assert not torch.equal(drawn, resamples(20, 300, seed=4))
 
 
-def test_intervals_cover_the_truth_as_often_as_they_say():
+def test_confidence_intervals_have_their_nominal_coverage():
     """95 % intervals of a mean of 0 cover it in 95 % of 300 trials (within three standard deviations), for few and many
     chunks.
     """

@@ -51,7 +51,7 @@ def rows(profile, name, **place):
     return [row for row in profile[name] if place.items() <= row.items()]
 
 
-def test_ranks_and_gaps_are_what_they_are_known_to_be(known):
+def test_ranks_and_gaps_of_known_states(known):
     for layer in range(5):
         for kind, tokens, rank in (("clean", "real", 3), ("as_trained", "real", 6), ("as_trained", "mask", layer + 1)):
             [row] = rows(known, "ranks", layer=layer, input=kind, tokens=tokens)
@@ -75,7 +75,7 @@ def test_the_same_tokens_are_compared(known):
     assert described.items() <= known.items()
 
 
-def test_all_of_mask_is_outside(known):
+def test_mask_states_are_outside_the_span_of_real_tokens(known):
     for row in known["outside"]:
         assert row["share"] == row["low"] == pytest.approx(1, abs=1e-12)
         assert row["excess"] == pytest.approx(1, abs=0.01)
@@ -85,7 +85,7 @@ def test_all_of_mask_is_outside(known):
         assert row["angles"] == pytest.approx([90] * min(row["layer"] + 1, 6))
 
 
-def test_little_memory_means_reading_again_and_changes_nothing(known):
+def test_memory_limit_adds_passes_without_changing_results(known):
     steps = {}
 
     def progress(items, name):
@@ -102,7 +102,7 @@ def test_little_memory_means_reading_again_and_changes_nothing(known):
     assert again.items() <= known.items()
 
 
-def test_every_setting_counts(known):
+def test_every_setting_changes_the_profile(known):
     for changes in ({"mask_prob": 0.3}, {"threshold": 0.5}, {"centred": True}, {"bootstrap": 10}, {"seed": 2}):
         values = {name: getattr(SETTINGS, name) for name in ("threshold", "bootstrap")} | changes
         other = rank_profile(KnownStates(), TEXTS, [BOS], RankSettings(**values))
@@ -118,12 +118,12 @@ def test_settings_out_of_range_are_refused_by_name(name, value):
         RankSettings(**{name: value})
 
 
-def test_one_text_is_too_little():
+def test_a_single_text_is_refused():
     with pytest.raises(ValueError, match="too little"):
         rank_profile(KnownStates(), TEXTS[:1], [BOS])
 
 
-def test_the_monitor_measures_what_the_profile_does():
+def test_monitor_agrees_with_profile():
     """Compare the last layer on the same texts with the same masks."""
     texts = [text(20, seed).tolist() for seed in range(40)]
     for variant, count in (("mae_lm", 4), ("mae_lm_roberta", 3)):
@@ -138,7 +138,7 @@ def test_the_monitor_measures_what_the_profile_does():
         assert len(found) == count
 
 
-def test_the_statements_hold_in_a_model_made_for_them(known):
+def test_lemma_and_theorem_hold_for_known_states(known):
     lemma, theorem = check_lemma(known), check_theorem(known)
     assert lemma["numerical"] == {
         "ranks": {k: k + 1.0 for k in range(5)},
@@ -156,7 +156,7 @@ def test_the_statements_hold_in_a_model_made_for_them(known):
     assert "numerical rank of real tokens 6 of 12" in said
 
 
-def test_the_statements_do_not_hold_where_nothing_of_them_is_there(known):
+def test_lemma_and_theorem_fail_without_their_effects(known):
     reversed_rises = [
         {**row, **{name: -row[name] for name in row if name not in ("layer", "input")}} for row in known["rises"]
     ]
@@ -172,7 +172,7 @@ def test_the_statements_do_not_hold_where_nothing_of_them_is_there(known):
     assert check_theorem(known | {"outside": below})["verdict"] == FAILS
 
 
-def test_there_is_nothing_to_check_in_an_encoder_without_masks():
+def test_nothing_to_check_for_an_encoder_without_masks():
     texts = [text(20, seed).tolist() for seed in range(4)]
     states = EncoderStates(network("mae_lm").encoder, PAD, MASK)
     profile = rank_profile(states, texts, [BOS], RankSettings(bootstrap=2)) | {"label": "MAE-LM"}

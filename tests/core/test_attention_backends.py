@@ -32,7 +32,7 @@ def gradients(net, backend, tokens, targets):
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize(("tokens", "targets"), [RAGGED, FULL], ids=["ragged", "full"])
-def test_flex_gives_the_states_of_eager(preset, tokens, targets):
+def test_flex_states_equal_eager(preset, tokens, targets):
     net = network(preset).eval()
     layout = layout_for(tokens, targets)
     with torch.no_grad():
@@ -46,7 +46,7 @@ def test_flex_gives_the_states_of_eager(preset, tokens, targets):
 @pytest.mark.parametrize("backend", TRAINED)
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize(("tokens", "targets"), [RAGGED, FULL], ids=["ragged", "full"])
-def test_outputs_and_all_gradients_are_those_of_eager(preset, backend, tokens, targets):
+def test_outputs_and_gradients_equal_eager(preset, backend, tokens, targets):
     net = network(preset, dropout=0, attention_dropout=0)
     expected, expected_gradients = gradients(net, AttentionBackend.eager, tokens, targets)
     states, found = gradients(net, backend, tokens, targets)
@@ -79,7 +79,7 @@ def test_reruns_are_bit_equal_on_a_cpu_with_dropout(backend):
 
 
 @pytest.mark.parametrize("backend", [AttentionBackend.eager, AttentionBackend.sdpa])
-def test_attention_dropout_stays_on(backend):
+def test_attention_dropout_is_applied_in_training_only(backend):
     layout = layout_for(*FULL).sequence
     pattern = attention_pattern(layout, layout, None, backend)
     q = k = torch.randn(18, 2, 4)
@@ -97,7 +97,7 @@ def test_flex_refuses_dropout():
 
 
 @pytest.mark.parametrize("lengths", [(20, 7, 13), (8, 8), (3, 1, 1, 1, 18, 2), (16,)])
-def test_flex_computes_just_the_blocks_that_share_a_row(monkeypatch, lengths):
+def test_flex_block_mask_has_only_blocks_within_rows(monkeypatch, lengths):
     monkeypatch.setattr(attention_backends, "FLEX_BLOCK", 4)
     layout = layout_for(*masked(batch(*map(text, lengths)), [(0, 2)]))
     pattern = attention_pattern(layout.visible, layout.sequence, None, AttentionBackend.flex).block_mask
@@ -115,6 +115,6 @@ def _full_blocks(mask):
     return dense
 
 
-def test_auto_is_the_fastest_that_keeps_the_mathematics():
+def test_auto_backend_of_each_device():
     assert fastest_backend("cpu") is AttentionBackend.eager
     assert fastest_backend("cuda") is AttentionBackend.sdpa

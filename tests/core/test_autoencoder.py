@@ -186,7 +186,7 @@ def test_a_prediction_does_not_depend_on_what_else_is_predicted(variant):
 
 
 @pytest.mark.parametrize("variant", ["mae_lm_cross", "mae_lm_3ml_cross"])
-def test_cross_attention_leaves_the_encoders_output_alone(variant):
+def test_cross_attention_does_not_change_encoder_output(variant):
     model = network(variant).eval()
     tokens, targets = masked(batch(text(9, 1), text(12, 2)), [(0, 2), (0, 5), (1, 3)])
     layout = layout_for(tokens, targets)
@@ -201,7 +201,7 @@ def test_cross_attention_leaves_the_encoders_output_alone(variant):
     assert computed == [3] * len(model.decoder.layers)
 
 
-def test_masks_join_before_the_layer_that_is_named():
+def test_masks_join_at_mask_join_layer():
     tokens, targets = masked(batch(text(9, 1), text(12, 2)), [(0, 2), (0, 5), (1, 3)])
     for join_layer in (1, 2):
         model = network("mae_lm_mask_later", mask_join_layer=join_layer).eval()
@@ -217,7 +217,7 @@ def test_masks_join_before_the_layer_that_is_named():
 
 
 @pytest.mark.parametrize("variant", [variant for variant in VARIANTS if variant != "mae_lm_roberta"])
-def test_masks_do_not_influence_what_the_encoder_makes_of_visible_tokens(variant):
+def test_masks_do_not_influence_states_of_visible_tokens(variant):
     """Neither their number nor their original tokens, below the layer at which they join."""
     model = network(variant).eval()
     original = text(12, 1)
@@ -247,7 +247,7 @@ def test_shared_positions_are_one_table():
     assert sum(p.numel() for p in network().parameters()) - sum(p.numel() for p in model.parameters()) == 26 * 16
 
 
-def test_equal_widths_need_no_projection_and_other_widths_two():
+def test_projections_exist_only_if_hidden_sizes_differ():
     names = {name for name, _ in network("mae_lm", decoder_embed_dim=16).named_parameters()}
     assert names == {name for name, _ in network("mae_lm").named_parameters()}
     added = {name for name, _ in network("mae_lm_narrow").named_parameters()} - names
@@ -278,7 +278,7 @@ EDGES = {
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("edge", EDGES)
-def test_edges_give_finite_losses_and_gradients_everywhere(variant, edge):
+def test_edge_cases_have_finite_losses_and_gradients(variant, edge):
     model = network(variant, dropout=0.1, attention_dropout=0.1).train()
     tokens, targets = masked(*EDGES[edge])
     logits = model(tokens, layout_for(tokens, targets))
@@ -291,7 +291,7 @@ def test_edges_give_finite_losses_and_gradients_everywhere(variant, edge):
         assert torch.isfinite(parameter.grad).all(), name
 
 
-def test_a_text_longer_than_the_position_table_is_refused_and_one_as_long_is_not():
+def test_only_texts_longer_than_the_position_table_are_refused():
     model = network()
     for length in (24, 25):
         tokens = batch(text(length))
@@ -303,7 +303,7 @@ def test_a_text_longer_than_the_position_table_is_refused_and_one_as_long_is_not
                 model.encode(tokens, layout)
 
 
-def test_dropout_settings_act_where_they_say():
+def test_dropout_options_act_in_their_part_of_the_network():
     tokens, targets = masked(batch(text(12, 1), text(12, 2)), [(0, 4), (1, 2)])
     layout = layout_for(tokens, targets)
     still = {"dropout": 0.0, "attention_dropout": 0.0, "decoder_dropout": 0.0}
@@ -317,7 +317,7 @@ def test_dropout_settings_act_where_they_say():
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_checkpointed_activations_change_memory_and_nothing_else(variant):
+def test_activation_checkpointing_only_changes_memory(variant):
     """Dropout is on: recomputed layers must draw the same dropout masks."""
     tokens, targets = masked(batch(text(20, 1), text(17, 2)), [(0, 4), (1, 2)])
     layout = layout_for(tokens, targets)
@@ -358,7 +358,7 @@ def test_bert_initialisation():
     assert model.lm_head.weight is model.encoder.embed_tokens.weight
 
 
-def test_relative_bias_init_moves_both_tables_and_nothing_else():
+def test_relative_bias_init_changes_only_both_bias_tables():
     normal, neighbours = (
         network(relative_bias_init=RelativeBiasInit.normal),
         network(relative_bias_init=RelativeBiasInit.neighbours),

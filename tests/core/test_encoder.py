@@ -33,7 +33,7 @@ def logits_and_gradients(model, batches):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_states_alone_padded_and_in_any_order(variant):
+def test_states_do_not_depend_on_padding_or_order(variant):
     model = network(variant).eval()
     rows = corrupted_rows()
     alone = [encode(model, tokens[None], targets[None]) for tokens, targets in rows]
@@ -45,7 +45,7 @@ def test_states_alone_padded_and_in_any_order(variant):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_logits_and_all_gradients_alone_padded_and_more_padded(variant):
+def test_logits_and_gradients_do_not_depend_on_padding(variant):
     model = network(variant).eval()
     rows = corrupted_rows()
     one_by_one = [(tokens[None], targets[None]) for tokens, targets in rows]

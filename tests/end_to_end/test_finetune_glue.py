@@ -16,7 +16,7 @@ from tests.support.processes import wait_for
 SCRIPT = ROOT / "scripts" / "finetune_glue.py"
 
 
-def test_a_killed_sweep_goes_on_and_gives_the_same_table(tmp_path, monkeypatch):
+def test_a_killed_sweep_resumes_to_the_same_results(tmp_path, monkeypatch):
     tokenizer = write_tokenizer(tmp_path / "data-bin")
     checkpoint = save_pretrained(tmp_path / "pretrained.pt", tokenizer, "mae_lm_tiny")
     copy = write_official(tmp_path / "glue", TASKS["SST-2"], make_rows(TASKS["SST-2"], 64))

@@ -56,7 +56,7 @@ def kill_with_children(process: subprocess.Popen):
     process.wait()
 
 
-def test_answers_are_learned_by_heart_and_sigkill_changes_nothing(given, tmp_path, capsys):
+def test_answers_are_memorised_and_sigkill_changes_nothing(given, tmp_path, capsys):
     through = finetune(Options(checkpoint=None, extra=LEARN_BY_HEART, **options(given, tmp_path / "through")))
     assert through["metrics"]["exact_match"]["values"] == [100.0]
     assert json.loads((tmp_path / "through" / "results.json").read_text()) == through

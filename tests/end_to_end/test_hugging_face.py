@@ -93,7 +93,7 @@ def test_a_trained_checkpoint_computes_the_same_in_transformers(trained, text_bi
 
 
 @pytest.mark.parametrize("preset", ["mae_lm", "mae_lm_roberta"])
-def test_pretraining_goes_on_from_an_import(preset, run_script, trained, text_bin, exported, tmp_path, capsys):
+def test_pretraining_continues_from_an_import(preset, run_script, trained, text_bin, exported, tmp_path, capsys):
     run_script("scripts/import_hf.py", exported, "--preset", preset, "--out", tmp_path / "imported")
     options = capsys.readouterr().out.splitlines()[-1].split()
     assert options[:2] == ["--finetune-from-model", str(tmp_path / "imported" / "model.pt")]
@@ -116,7 +116,7 @@ def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE)
 
 
-def test_what_the_readme_says(run_script, trained, text_bin, run_cli, tmp_path, monkeypatch):
+def test_readme_examples(run_script, trained, text_bin, run_cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data-bin").symlink_to(text_bin)
     (tmp_path / "checkpoints").mkdir()

@@ -109,7 +109,7 @@ def test_two_processes_resume(train, in_two, tmp_path):
     assert_same_training_state(checkpoint(in_two), checkpoint(tmp_path))
 
 
-def test_one_process_goes_on_where_two_were(train, in_two, tmp_path):
+def test_one_process_resumes_a_run_of_two(train, in_two, tmp_path):
     """In the middle of an epoch, with the same batches and therefore the same final weights."""
     shutil.copy(in_two / "checkpoint_2_10.pt", tmp_path / "checkpoint_last.pt")
     resumed = train(1, tmp_path, *RAGGED, "--update-freq", 2, "--max-update", 20)
@@ -124,7 +124,7 @@ def test_one_process_goes_on_where_two_were(train, in_two, tmp_path):
         ("the launcher", signal.SIGINT, "error: interrupted by SIGINT"),
     ],
 )
-def test_the_end_of_one_ends_all(data_bin, tmp_path, victim, number, told):
+def test_failure_of_one_process_ends_all(data_bin, tmp_path, victim, number, told):
     """Even a process that is stopped, and the data workers of all processes."""
     command = [
         sys.executable,
@@ -174,7 +174,7 @@ def with_workers(session: int) -> list[int]:
     return sorted({group for pid, group in processes.items() if pid != group} & processes.keys() - {session})
 
 
-def test_mistakes_are_told_once(launch_cpu, tmp_path):
+def test_errors_are_reported_once(launch_cpu, tmp_path):
     """Both processes find that the data is missing."""
     done = launch_cpu(2, "--", tmp_path / "nowhere", *SETTINGS, "--save-dir", tmp_path)
     assert done.returncode == 1

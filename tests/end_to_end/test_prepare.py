@@ -80,7 +80,7 @@ def content(directory):
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != "manifest.json"}
 
 
-def test_the_products_are_what_the_command_promises(corpus):
+def test_output_files(corpus):
     directory = corpus / "data-bin"
     assert {path.name for path in directory.iterdir()} == PRODUCTS
     tokenizer = Tokenizer(directory / "sentencepiece.bpe.model")
@@ -102,7 +102,7 @@ def test_the_products_are_what_the_command_promises(corpus):
         assert (books.unk, books.unk_rate) == (0, 0)
 
 
-def test_it_is_what_doing_it_by_hand_gives(corpus, tmp_path, run_cli):
+def test_output_equals_fairseq_preprocess(corpus, tmp_path, run_cli):
     """Tokenizing line by line and running the real fairseq-preprocess gives the same bytes."""
     model = sentencepiece.SentencePieceProcessor(model_file=str(corpus / "data-bin/sentencepiece.bpe.model"))
     for split in ("train", "valid"):
@@ -118,7 +118,7 @@ def test_it_is_what_doing_it_by_hand_gives(corpus, tmp_path, run_cli):
     assert {name: theirs[name] for name in names} == {name: ours[name] for name in names}
 
 
-def test_fairseq_train_reads_it_as_it_is(corpus, tmp_path, run_cli):
+def test_fairseq_train_reads_the_output(corpus, tmp_path, run_cli):
     options = (
         "--task masked_lm --criterion masked_lm --arch roberta --cpu --sample-break-mode complete_doc --no-save "
         "--tokens-per-sample 64 --encoder-layers 1 --encoder-embed-dim 8 --encoder-ffn-embed-dim 8 "
@@ -130,14 +130,14 @@ def test_fairseq_train_reads_it_as_it_is(corpus, tmp_path, run_cli):
     assert "valid on 'valid' subset" in done.stdout + done.stderr
 
 
-def test_the_number_of_workers_does_not_show(corpus, again, monkeypatch, tmp_path):
+def test_output_does_not_depend_on_the_number_of_workers(corpus, again, monkeypatch, tmp_path):
     monkeypatch.setattr(encoding, "read_chunks", lambda path: read_chunks(path, 500))
     for workers in (1, 3):
         again(workers=workers, destdir=tmp_path / str(workers))
         assert content(tmp_path / str(workers)) == content(corpus / "data-bin")
 
 
-def test_packed_and_plain_text_give_the_same(corpus, again, tmp_path):
+def test_compressed_text_gives_the_same_output(corpus, again, tmp_path):
     text = (corpus / "train.txt").read_bytes()
     for suffix, pack in [(".gz", gzip.compress), (".xz", lzma.compress)]:
         path = tmp_path / f"train{suffix}"
@@ -159,7 +159,7 @@ def test_a_new_file_begins_a_new_document(again, tmp_path):
     assert (books.documents, books.lines) == (5, len(lines))
 
 
-def test_unknown_characters_stop_it_unless_told_otherwise(again, tmp_path):
+def test_unknown_characters_above_max_unk_rate_are_refused(again, tmp_path):
     (tmp_path / "train").write_text("abc def\n" * 100 + "漢字 漢\n")
     with pytest.raises(UserError, match=r"--train: .*% of the tokens are <unk>, .*'漢' \(2\), '字' \(1\)"):
         again(tmp_path / "train")
@@ -169,7 +169,7 @@ def test_unknown_characters_stop_it_unless_told_otherwise(again, tmp_path):
     assert books.unk_rate == 2 / (books.tokens_out - books.lines)
 
 
-def test_the_validation_text_is_held_to_the_same(again, tmp_path):
+def test_unknown_characters_in_validation_text_are_refused(again, tmp_path):
     (tmp_path / "valid").write_text("漢\n")
     with pytest.raises(UserError, match=r"--valid: .* are <unk>"):
         again(valid=tmp_path / "valid")
@@ -210,7 +210,7 @@ def test_character_coverage_reaches_the_training(tmp_path):
         ({"valid": "linked", "train": "train.txt"}, "train.txt: in --train and in --valid"),
     ],
 )
-def test_what_the_user_can_mend_is_told_in_one_line(again, tmp_path, monkeypatch, options, message):
+def test_user_errors_have_one_line_messages(again, tmp_path, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
     Path("blank").write_text("\n \n")
     Path("empty").touch()
@@ -241,7 +241,7 @@ def test_the_given_model_may_lie_in_the_destination(corpus, again, tmp_path):
     assert content(tmp_path / "out") == content(corpus / "data-bin")
 
 
-def test_tokens_that_get_lost_are_noticed(again, tmp_path, monkeypatch):
+def test_lost_tokens_are_detected(again, tmp_path, monkeypatch):
     write = encoding.DataBinWriter.write
     monkeypatch.setattr(
         encoding.DataBinWriter, "write", lambda self, tokens, sizes: write(self, tokens[:1], sizes[:1] * 0 + 1)
@@ -251,7 +251,7 @@ def test_tokens_that_get_lost_are_noticed(again, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_directory_that_existed_stays(again, tmp_path):
+def test_an_existing_directory_is_kept_on_failure(again, tmp_path):
     (tmp_path / "train").write_text("漢字\n")
     (tmp_path / "out").mkdir()
     with pytest.raises(UserError, match="are <unk>"):
@@ -259,7 +259,7 @@ def test_a_directory_that_existed_stays(again, tmp_path):
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_only_so_much_is_read_ahead(corpus):
+def test_read_ahead_is_bounded(corpus):
     taken = []
 
     def chunks():
@@ -340,7 +340,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
-def test_a_worker_that_dies_ends_the_program_and_no_other_worker_runs_it(corpus, tmp_path):
+def test_death_of_a_worker_ends_the_program_and_its_other_workers(corpus, tmp_path):
     """The surviving worker is terminated while it starts; the slow fork stretches that moment to a second."""
     (tmp_path / "train.txt").write_text(story(300) * 2000)
     command = [sys.executable, "-c", SLOW_FORK, SCRIPT, "--destdir", tmp_path / "out", "--workers", "2"]

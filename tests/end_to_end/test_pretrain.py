@@ -74,7 +74,7 @@ def test_stopping_and_resuming_ends_where_one_run_ends(train, tmp_path, updates,
     assert any(not torch.equal(half["model"][name], once["model"][name]) for name in half["model"])
 
 
-def test_another_run_with_data_workers_ends_the_same(train, tmp_path):
+def test_training_does_not_depend_on_data_workers(train, tmp_path):
     """Bit for bit, with dropout on, across the end of an epoch: training is deterministic for any number of workers."""
     for workers in (0, 2):
         train(tmp_path / str(workers), "--max-update", 40, "--batch-size", 16, "--num-workers", workers)
@@ -150,12 +150,12 @@ def test_fairseqs_own_task_trains_our_model(train, tmp_path):
         (["--bf16"], "--autocast bf16"),
     ],
 )
-def test_mistakes_in_options_end_in_one_line(train, tmp_path, options, named):
+def test_option_errors_have_one_line_messages(train, tmp_path, options, named):
     assert_one_line(train(tmp_path / "saved", *options, fails=True), named)
     assert not list((tmp_path / "saved").glob("*.pt"))
 
 
-def test_damaged_data_end_in_one_line(train, data_bin, tmp_path):
+def test_damaged_data_has_one_line_messages(train, data_bin, tmp_path):
     data = shutil.copytree(data_bin, tmp_path / "data")
     (data / "valid.bin").write_bytes((data / "valid.bin").read_bytes()[:100])
     assert_one_line(train(tmp_path / "saved", data=data, fails=True), "valid.bin")
@@ -164,7 +164,7 @@ def test_damaged_data_end_in_one_line(train, data_bin, tmp_path):
     assert not list((tmp_path / "saved").glob("*.pt"))
 
 
-def test_a_checkpoint_of_other_data_or_another_model_is_left_alone(train, data_bin, tmp_path):
+def test_a_checkpoint_of_other_data_or_another_model_is_refused_and_kept(train, data_bin, tmp_path):
     saved = tmp_path / "saved"
     train(saved, "--max-update", 1)
     before = (saved / "checkpoint_last.pt").read_bytes()

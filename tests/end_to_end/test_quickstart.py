@@ -56,7 +56,7 @@ def test_results_of_a_corpus(finished, corpus):
     assert (finished / "losses.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_two_runs_differ_in_nothing_but_the_architecture(finished):
+def test_the_two_runs_differ_only_in_the_architecture(finished):
     commands = [
         json.loads((finished / "runs" / name / "result.json").read_text())["command"] for name in module.ARCHITECTURES
     ]
@@ -103,7 +103,7 @@ def test_too_little_text_is_refused(tmp_path):
         (["--smoke", "--corpus", "no-such-file"], "error: cannot read no-such-file"),
     ],
 )
-def test_mistakes_are_told_before_the_install(run_cli, arguments, message):
+def test_option_errors_are_reported_before_installing(run_cli, arguments, message):
     result = run_cli([ROOT / "scripts" / "quickstart.sh", *arguments], env={"PYTHON": "/no/python"})
     assert result.returncode == 1
     assert result.stdout == ""

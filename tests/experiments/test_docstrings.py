@@ -145,6 +145,6 @@ def test_corpus_is_deterministic_without_duplicates_and_split_by_module(package,
     assert not set(valid.split("\n")) & set(train.split("\n")) - {""}
 
 
-def test_absent_packages_are_told(tmp_path):
+def test_missing_packages_are_named(tmp_path):
     with pytest.raises(UserError, match="none of the packages no_such_package"):
         write_corpus(tmp_path / "t", tmp_path / "v", ["no_such_package"])

@@ -62,16 +62,16 @@ def test_every_row_of_base_is_another_network():
         assert_all_differ(variants, [configuration(variant, Path("data")) for variant in variants])
 
 
-def test_no_preset_is_left_out():
+def test_every_preset_is_compared():
     assert {variant.architecture for variant in presets("tiny")} == {f"{preset}_tiny" for preset in PRESETS}
 
 
-def test_mask_later_joins_at_each_layer_that_has_one_on_both_sides():
+def test_mask_later_variants_join_at_every_inner_layer():
     joins = [variant.options[1] for variant in presets("small") if "mask_later" in variant.architecture]
     assert joins == ["1", "2", "3"]
 
 
-def test_decoder_widths_of_base_are_the_papers():
+def test_decoder_sizes_of_base_are_those_of_the_paper():
     widths = [
         dict(zip(variant.options[::2], variant.options[1::2], strict=True))
         for variant in ablations("base")
@@ -97,7 +97,7 @@ def table(data_bin, tmp_path_factory):
     return rows, variants, out
 
 
-def test_a_comparison_leaves_its_table_and_does_nothing_twice(table, data_bin):
+def test_a_comparison_writes_its_table_and_reuses_results(table, data_bin):
     rows, variants, out = table
     content = json.loads((out / "table.json").read_text())
     assert [row["title"] for row in content["rows"]] == ["as trained", "more masked"]

@@ -82,7 +82,7 @@ def content():
     }
 
 
-def test_verdicts_say_what_the_numbers_say(content):
+def test_verdicts_follow_from_the_numbers(content):
     found = verdicts(Results(content))
     shown = ["shown" in verdict for verdict in found]
     # The fourth finding compares ranks on clean text, which are equal; the last but one is about 3ML.
@@ -103,7 +103,7 @@ def test_a_gap_is_closed_only_where_there_is_one_and_it_gets_smaller(content, ml
     assert words in verdicts(Results(content))[2]
 
 
-def test_equal_seeds_leave_nothing_to_judge_by():
+def test_findings_without_variance_are_not_clear():
     assert not finding([2, 2], [1, 1]).is_clear
     assert str(finding([2, 2], [1, 1])) == "+1.0 [+1.0, +1.0]"
     assert finding([2.0, 2.1, 2.2], [1, 1, 1]).is_clear
@@ -163,7 +163,7 @@ def test_scales_have_the_seeds_and_checkpoints_that_they_promise(scale):
     assert stops(scale)[-1:] == stops(scale, FRACTIONS[1.0]) == [scale.updates]
 
 
-def test_neighbours_stand_in_for_a_task_of_glue(tmp_path):
+def test_neighbours_task_replaces_a_glue_task(tmp_path):
     lines = [word for number in range(3000) for word in (f"line {number}", f"next to {number}")] + ["", "alone", ""]
     other = [f"new {line}" for line in lines[:300]]
     rows = write_neighbours(lines, other, tmp_path / NEIGHBOURS.name)
@@ -187,7 +187,7 @@ def test_smoke_scale(tmp_path):
     assert "## Effective rank" in (tmp_path / "report.md").read_text(encoding="utf-8")
 
 
-def test_no_other_checkpoint_stands_in_for_one_that_is_not_there(tmp_path):
+def test_a_missing_checkpoint_is_not_replaced_by_another(tmp_path):
     scale = SCALES["smoke"]
     first, last = stops(scale)
     folder = reproduction._folder(tmp_path, MLM, 1) / "checkpoints"
@@ -201,7 +201,7 @@ def test_no_other_checkpoint_stands_in_for_one_that_is_not_there(tmp_path):
         reproduction._checkpoint(tmp_path, scale, MLM, 1, first)
 
 
-def test_what_is_missing_is_told_before_anything_is_trained(data_bin, tmp_path):
+def test_missing_inputs_are_named_before_training(data_bin, tmp_path):
     with pytest.raises(UserError, match="is no data-bin"):
         reproduction.given_data(tmp_path, tmp_path, "RTE")
     with pytest.raises(UserError, match=r"has no sentencepiece\.bpe\.model"):

@@ -46,7 +46,7 @@ def told():
 
 
 @pytest.mark.parametrize("end", [FloatingPointError("gradients are Nan/Inf"), {"loss": float("nan")}])
-def test_it_says_what_ran_and_what_to_change(told, end):
+def test_message_names_the_settings_and_the_remedies(told, end):
     message = told(end)
     assert "the loss or a gradient is not finite" in message
     assert "lr 0.0005, 4 x 2 x 16 sequences" in message

@@ -45,7 +45,7 @@ class TestReading:
         path.write_bytes(path.read_bytes().replace(written, module))
         assert checkpoint_utils.load_checkpoint_to_cpu(str(path))["best"] == np.float64(0.1)
 
-    def test_cure_is_what_allows_them(self, tmp_path):
+    def test_numpy_scalars_are_refused_without_the_patch(self, tmp_path):
         torch.save({**STATE, "best": np.float64(0.1)}, tmp_path / "checkpoint.pt")
         allowed = torch.serialization.get_safe_globals()
         torch.serialization.clear_safe_globals()
@@ -72,7 +72,7 @@ class TestReading:
             checkpoint_utils.load_checkpoint_to_cpu.__wrapped__(str(path))
         assert proof.exists()
 
-    def test_something_that_fairseq_takes_for_an_older_checkpoint(self, tmp_path):
+    def test_file_that_fairseq_mistakes_for_an_older_checkpoint(self, tmp_path):
         path = str(tmp_path / "checkpoint.pt")
         torch.save({name: value for name, value in STATE.items() if name != "optimizer_history"}, path)
         assert "not a checkpoint of fairseq" in refusal(checkpoint_utils.load_checkpoint_to_cpu, path)

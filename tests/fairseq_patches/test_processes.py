@@ -174,7 +174,7 @@ next(iter(BufferedIterator(10, Batches())))
 """
 
 
-def test_a_run_that_stops_while_batches_are_loaded_ends_well(run_cli, tmp_path):
+def test_exit_while_batches_are_prefetched(run_cli, tmp_path):
     script = tmp_path / "stop.py"
     script.write_text(LOADING_AHEAD)
     done = run_cli(["python", script], env={"PYTHONPATH": str(PACKAGE.parent)})

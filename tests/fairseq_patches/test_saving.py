@@ -41,7 +41,7 @@ class TestSaving:
         return saving
 
     @pytest.mark.parametrize("original", [False, True])
-    def test_failure_leaves_what_was_there(self, tmp_path, saving, monkeypatch, original):
+    def test_failed_write_keeps_the_old_file(self, tmp_path, saving, monkeypatch, original):
         """A real limit on the size of files makes the write fail midway, as a full disk does."""
         monkeypatch.setattr(time, "sleep", lambda seconds: None)
         path = tmp_path / "saved" / "checkpoint.pt"
@@ -62,7 +62,7 @@ class TestSaving:
         assert intact is not original
         assert original or torch.load(path) == {"updates": 2}
 
-    def test_on_disk_before_it_has_its_name(self, tmp_path, saving, monkeypatch):
+    def test_file_is_synced_before_it_is_renamed(self, tmp_path, saving, monkeypatch):
         order = []
         for name in ("fsync", "replace"):
             original = getattr(os, name)

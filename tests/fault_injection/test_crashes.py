@@ -41,7 +41,7 @@ def test_the_whole_program(tmp_path):
     assert all(row.tried and not row.losses for row in read(tmp_path / "table.json"))
 
 
-def test_a_run_that_is_done_takes_no_more_updates(place):
+def test_a_finished_run_is_not_trained_further(place):
     """A run can be killed after its last checkpoint but before it ends."""
     training = place.training()
     assert training.finish(10) is None

@@ -47,7 +47,7 @@ class _UntidyError(UserError):
         (ValueError("x"), "ValueError: x"),
     ],
 )
-def test_what_is_no_good_end_is_noticed(end, expected):
+def test_bad_exits_are_reported(end, expected):
     def action():
         raise end
 
@@ -80,7 +80,7 @@ def test_a_parser_accepts_its_sample(tmp_path, parser):
     assert parsers.parse(parser, parsers.PARSERS[parser].sample, tmp_path) is (parser != "bundle")
 
 
-def test_a_parser_that_breaks_is_noticed(tmp_path, monkeypatch):
+def test_unexpected_parser_exceptions_are_passed_on(tmp_path, monkeypatch):
     broken = parsers.Parser("file", lambda path: int(path.read_bytes()), b"1")
     monkeypatch.setitem(parsers.PARSERS, "broken", broken)
     with pytest.raises(ValueError, match="invalid literal"):
@@ -88,13 +88,13 @@ def test_a_parser_that_breaks_is_noticed(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_fuzzer_finds_nothing_in_a_moment():
+def test_fuzzer_finds_nothing_in_two_seconds():
     pytest.importorskip("atheris")
     done = subprocess.run([sys.executable, ROOT / "scripts/fuzz.py", "dictionary", "--seconds", "2"])
     assert done.returncode == 0
 
 
-def test_what_does_not_end_is_noticed(monkeypatch):
+def test_hangs_are_reported(monkeypatch):
     monkeypatch.setattr(outcomes, "LONGEST_CASE_SECONDS", 0.1)
 
     def action():

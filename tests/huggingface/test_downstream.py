@@ -26,7 +26,7 @@ def states(directory, lines):
 
 
 @BOTH_KINDS
-def test_sentence_transformers_takes_the_mean_of_the_states(exported, lines):
+def test_sentence_transformers_averages_the_states(exported, lines):
     sentence_transformers = pytest.importorskip(
         "sentence_transformers", reason="sentence-transformers is not installed"
     )

@@ -27,7 +27,7 @@ TOKENS = torch.tensor([[0, 5, 6, 7, 8, 2], [0, 9, 6, 2, 1, 1]])
 
 @BOTH_KINDS
 @ALL_PRESETS
-def test_out_and_in_again_is_bit_equal(preset, kind, changes, model, tmp_path):
+def test_export_and_import_are_bit_equal(preset, kind, changes, model, tmp_path):
     original = pretrained(preset, changes, model)
     export_stock(original, tmp_path / "out")
     again = import_foreign(tmp_path / "out", preset)
@@ -42,7 +42,7 @@ def test_out_and_in_again_is_bit_equal(preset, kind, changes, model, tmp_path):
 
 
 @BOTH_KINDS
-def test_a_head_comes_back_bit_equal(kind, changes, model, tmp_path):
+def test_export_and_import_of_a_head_are_bit_equal(kind, changes, model, tmp_path):
     original = pretrained("mae_lm", changes, model, heads=["sentence_classification_head"])
     export_stock(original, tmp_path / "out")
     again = import_foreign(tmp_path / "out", "mae_lm")
@@ -118,7 +118,7 @@ def test_a_stock_classifier_computes_the_same_here(tmp_path):
         ({"max_position_embeddings": 10**7}, "is of shape"),
     ],
 )
-def test_what_does_not_fit_is_refused(changes, reason, tmp_path):
+def test_inconsistent_configurations_are_refused(changes, reason, tmp_path):
     stock(tmp_path / "stock", "roberta")
     path = tmp_path / "stock" / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
@@ -126,7 +126,7 @@ def test_what_does_not_fit_is_refused(changes, reason, tmp_path):
         import_foreign(tmp_path / "stock", "mae_lm")
 
 
-def test_weights_without_a_place_are_refused(tmp_path):
+def test_unknown_weights_are_refused(tmp_path):
     stock(tmp_path / "stock", "roberta")
     path = tmp_path / "stock" / "model.safetensors"
     save_file({**load_file(path), "roberta.adapter.weight": torch.zeros(2)}, path)
@@ -144,7 +144,7 @@ def test_weights_without_a_place_are_refused(tmp_path):
     ],
     ids=["segments of another width", "no segments", "keys of another width", "a number for queries"],
 )
-def test_weights_that_cannot_be_put_together_are_refused(name, weight, tmp_path):
+def test_weights_of_inconsistent_shapes_are_refused(name, weight, tmp_path):
     stock(tmp_path / "stock", "roberta")
     path = tmp_path / "stock" / "model.safetensors"
     save_file({**load_file(path), name: weight}, path)
@@ -153,7 +153,7 @@ def test_weights_that_cannot_be_put_together_are_refused(name, weight, tmp_path)
 
 
 @pytest.mark.parametrize("weight", [torch.ones(2, 2).to_sparse(), torch.ones(2, device="meta"), torch.ones(2) * 1j, 5])
-def test_what_is_no_plain_weight_is_refused(weight, tmp_path):
+def test_entries_that_are_not_dense_weights_are_refused(weight, tmp_path):
     stock(tmp_path / "stock", "roberta", pickled=True)
     path = tmp_path / "stock" / "pytorch_model.bin"
     torch.save({**torch.load(path), "other": weight}, path)
@@ -186,7 +186,7 @@ def test_files_outside_of_the_directory_are_not_read(tmp_path):
     assert "secret" not in import_foreign(tmp_path / "stock", "mae_lm").symbols
 
 
-def test_output_weights_of_their_own_are_refused(tmp_path):
+def test_untied_output_weights_are_refused(tmp_path):
     stock(tmp_path / "stock", "roberta")
     path = tmp_path / "stock" / "model.safetensors"
     save_file({**load_file(path), "lm_head.decoder.weight": torch.zeros(12, 16)}, path)

@@ -26,7 +26,7 @@ def masked(original):
 
 @ALL_PRESETS
 @pytest.mark.parametrize("changes", [{}, {"relative_buckets": 0}], ids=["bias", "no bias"])
-def test_predictions_are_the_original(preset, changes, model, tmp_path):
+def test_predictions_equal_the_original(preset, changes, model, tmp_path):
     original = pretrained(preset, changes, model)
     assert export_autoencoder(original, tmp_path / "out") == "MAELMForMaskedLM"
     loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
@@ -57,7 +57,7 @@ def test_shared_weights_are_saved_once_and_stay_shared(tmp_path):
     assert network.decoder.embed_positions.weight is network.encoder.embed_positions.weight
 
 
-def test_the_configuration_comes_back(tmp_path):
+def test_configuration_round_trip(tmp_path):
     original = pretrained("mae_lm_3ml_cross", {"decoder_embed_dim": 8, "decoder_attention_heads": 2})
     config = MAELMConfig(asdict(original.config), len(original.symbols))
     config.save_pretrained(tmp_path)

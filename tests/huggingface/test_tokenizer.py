@@ -51,7 +51,7 @@ TEXTS = st.lists(LETTERS | CHARACTERS, max_size=40).map("".join)
 
 @settings(max_examples=300, deadline=None)
 @given(texts=st.lists(TEXTS.filter(lambda text: "<" not in text), min_size=1, max_size=8))
-def test_ids_are_those_of_sentencepiece_on_any_text_that_is_promised(both, texts):
+def test_ids_are_those_of_sentencepiece_on_any_supported_text(both, texts):
     same(both, texts)
 
 
@@ -64,7 +64,7 @@ def test_normalisation_differs_where_the_exceptions_say(both, text):
     assert processor.normalize(text).removeprefix("▁").replace("▁", " ") != theirs
 
 
-def test_masks_stand_where_a_token_is_missing(both, lines):
+def test_mask_in_text_becomes_one_token(both, lines):
     tokenizer, fast = both
     mask = len(tokenizer.symbols)
     assert fast.mask_token_id == mask
@@ -94,7 +94,7 @@ def test_special_tokens_pairs_and_padding(both):
     assert len(fast("abc " * 200, truncation=True)["input_ids"]) == 64
 
 
-def test_text_comes_back(both):
+def test_decoding_restores_text(both):
     tokenizer, fast = both
     text = "abc de, er!"
     ids = fast(text)["input_ids"]
@@ -119,7 +119,7 @@ def test_ids_with_masks_are_those_of_our_own_interface(both, lines):
         ({"model_type": "char"}, "neither BPE nor unigram"),
     ],
 )
-def test_what_would_differ_is_refused(lines, options, reason):
+def test_unsupported_models_are_refused(lines, options, reason):
     model = train_sentencepiece(lines[:100], **{"vocab_size": 200, **options})
     with pytest.raises(UserError, match=reason):
         fast_tokenizer(model, tuple(pieces(model)), 64)

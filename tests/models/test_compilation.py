@@ -50,7 +50,7 @@ def run(net, function, seed, tokens, targets):
         pytest.param("mae_lm_roberta", False, marks=pytest.mark.slow),
     ],
 )
-def test_same_numbers_dropout_too_and_a_graph_for_each_kind_of_batch(preset, checkpointing):
+def test_same_results_with_dropout_and_one_graph_per_kind_of_batch(preset, checkpointing):
     net = network(preset, encoder_layers=1).train()
     for stack in net.stacks():
         stack.checkpoint_activations = checkpointing
@@ -70,7 +70,7 @@ def test_same_numbers_dropout_too_and_a_graph_for_each_kind_of_batch(preset, che
     assert counters["stats"]["unique_graphs"] == len(kinds) == 2
 
 
-def test_the_option_compiles_training_and_nothing_else(data_bin):
+def test_compile_option_compiles_only_training(data_bin):
     layers = ["--encoder-layers", 1, "--decoder-layers", 1]
     _, task, model, criterion = set_up(data_bin, *layers, "--compile")
     _, _, plain, _ = set_up(data_bin, *layers)
@@ -93,7 +93,7 @@ def test_the_option_compiles_training_and_nothing_else(data_bin):
     assert counters["stats"]["unique_graphs"] == 1
 
 
-def test_where_compiling_fails_there_is_one_warning_and_the_same_result(caplog):
+def test_failed_compilation_warns_once_and_runs_eagerly(caplog):
     def broken(graph, inputs):
         raise OSError("no compiler here")
 
@@ -107,7 +107,7 @@ def test_where_compiling_fails_there_is_one_warning_and_the_same_result(caplog):
     assert "no compiler here" in warning
 
 
-def test_errors_of_the_network_itself_stay():
+def test_errors_of_the_network_are_passed_on():
     net = network()
     compiled = Compiled(net.masked_states, backend="aot_eager")
     tokens = batch(text(25))

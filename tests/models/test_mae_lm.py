@@ -93,7 +93,7 @@ def test_the_list_above_is_complete():
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_each_option_changes_what_is_computed_and_is_kept(data_bin, option):
+def test_each_option_changes_the_output_and_is_saved(data_bin, option):
     value, others = OPTIONS[option]
     name, given = option.replace("-", "_"), [f"--{option}"] if OPTIONS[option][0] is True else [f"--{option}", value]
     # A network with another --mask-join has no decoder, so it is compared with MAE-LM itself.
@@ -154,7 +154,7 @@ HEAD = ["weight", "bias", "dense.weight", "dense.bias", "layer_norm.weight", "la
 @pytest.mark.parametrize(
     ("arch", "stacks"), [("mae_lm_tiny", ("encoder", "decoder")), ("mae_lm_roberta_tiny", ("encoder",))]
 )
-def test_names_in_checkpoints_stay(data_bin, arch, stacks):
+def test_parameter_names_in_checkpoints_are_stable(data_bin, arch, stacks):
     _, _, model, _ = set_up(data_bin, arch=arch)
     names = {f"autoencoder.{stack}.{name}" for stack in stacks for name in STACK}
     names |= {"autoencoder.encoder.embed_tokens.weight", *(f"autoencoder.lm_head.{name}" for name in HEAD)}
@@ -168,7 +168,7 @@ def test_mask_join_makes_a_roberta(data_bin):
     assert by_options.autoencoder.config == by_preset.autoencoder.config
 
 
-def test_contradictions_end_in_one_line(data_bin):
+def test_contradictory_options_are_refused(data_bin):
     with pytest.raises(UserError, match=r"--encoder-embed-dim 16 .* --encoder-attention-heads 3"):
         set_up(data_bin, "--encoder-attention-heads", 3)
 
@@ -194,7 +194,7 @@ def test_shapes_with_and_without_masked_tokens(trained_on):
     assert torch.equal(model.get_normalized_probs((at_masks, {}), log_probs=True).argmax(-1), at_masks.argmax(-1))
 
 
-def test_positions_asked_for_may_be_padding(trained_on):
+def test_padding_positions_may_be_requested(trained_on):
     """On a GPU, fairseq's masked_lm asks for every position if a batch has no masked token."""
     task, model, _, batch = trained_on
     tokens = batch["net_input"]["src_tokens"]
@@ -210,14 +210,14 @@ def test_a_dictionary_without_mask_is_refused(data_bin):
         task.build_model(cfg.model)
 
 
-def test_autocast_of_the_caller_stays(trained_on):
+def test_autocast_of_the_caller_is_kept(trained_on):
     _, model, _, batch = trained_on
     with torch.autocast("cpu", torch.bfloat16):
         assert model(**batch["net_input"], layout=batch["layout"])[0].dtype is torch.bfloat16
 
 
 @pytest.mark.parametrize(("autocast", "kept"), [("none", "64"), ("bf16", None)])
-def test_few_primitives_are_kept_in_float32(data_bin, monkeypatch, autocast, kept):
+def test_onednn_primitive_cache_is_limited_in_float32(data_bin, monkeypatch, autocast, kept):
     name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
     monkeypatch.setenv(name, "7")
     for given in ("7", None):
@@ -313,7 +313,7 @@ def test_the_attention_backend_is_chosen_once_and_logged(data_bin, caplog):
         assert [stack.attention_backend for stack in each.autoencoder.stacks()] == [backend] * 2
 
 
-def test_flex_is_refused_where_it_would_change_the_mathematics_or_cannot_train(data_bin):
+def test_flex_is_refused_with_attention_dropout_and_in_cpu_training(data_bin):
     with pytest.raises(UserError, match="no attention dropout; use sdpa"):
         set_up(data_bin, "--attention-backend", "flex")
     options = ["--attention-backend", "flex", "--attention-dropout", 0]

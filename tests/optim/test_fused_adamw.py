@@ -48,7 +48,7 @@ def test_equals_fairseqs_adam_but_for_the_place_of_eps():
     torch.testing.assert_close(fused, theirs, rtol=0, atol=2e-6)
 
 
-def test_eps_counts_more_in_fairseqs_adam_at_first():
+def test_eps_has_more_influence_in_early_steps_of_fairseqs_adam():
     """Gradients of 1e-6 with eps 1e-6: fairseq adds eps to sqrt(v), a seventh of the gradient in the first step."""
     fused, theirs = (trajectory(name, steps=1, scale=1e-6, weight_decay=0.0) for name in ("fused_adamw", "adam"))
     start = torch.randn(50, generator=torch.Generator().manual_seed(0))
@@ -58,7 +58,7 @@ def test_eps_counts_more_in_fairseqs_adam_at_first():
 @pytest.mark.parametrize(
     "change", [{"lr": [2e-2]}, {"adam_betas": "(0.8, 0.98)"}, {"weight_decay": 0.0}, {"adam_eps": 0.1}]
 )
-def test_options_act(change):
+def test_every_option_changes_the_result(change):
     assert not torch.equal(trajectory("fused_adamw"), trajectory("fused_adamw", **change))
 
 

@@ -77,7 +77,7 @@ def test_training_leaves_the_bundle_alone(bundles):
     assert file.read_bytes() == before
 
 
-def test_weights_are_where_torch_puts_them(bundles):
+def test_weights_are_aligned_as_by_torch(bundles):
     """Matrix products round differently if weights are not aligned as torch aligns them.
 
     The data in the file is aligned, too, so that large weights need no copy.
@@ -94,7 +94,7 @@ def test_tied_weights_are_stored_once(bundles):
     assert not {"autoencoder.lm_head.weight", "autoencoder.decoder.embed_positions.weight"} & stored.keys()
 
 
-def test_half_precision_stays(checkpoints, text_data, tmp_path):
+def test_half_precision_is_kept(checkpoints, text_data, tmp_path):
     state = saved(checkpoints["mae_lm_tiny"])
     state["model"] = {name: weight.half() for name, weight in state["model"].items()}
     torch.save(state, tmp_path / "half.pt")
@@ -102,14 +102,14 @@ def test_half_precision_stays(checkpoints, text_data, tmp_path):
     assert {weight.dtype for weight in read(tmp_path / "bundle").weights.values()} == {torch.float16}
 
 
-def test_about_says_where_it_comes_from_and_no_more(bundles):
+def test_about_has_the_origin_without_paths(bundles):
     about = read(bundles["classification"]).about
     assert (about["architecture"], about["task"], about["updates"]) == ("mae_lm_tiny", "sentence_prediction", 1)
     assert about["trained_on"]["train"]["tokens_out"] == 1000
     assert "/home/me" not in json.dumps(about)
 
 
-def test_what_the_encoder_saw_of_masks_is_known(checkpoints, text_data, tmp_path):
+def test_mask_in_encoder_is_stored(checkpoints, text_data, tmp_path):
     state = saved(checkpoints["mae_lm_tiny"])
     state["cfg"]["task"]["mask_in_encoder"] = 0.5
     torch.save(state, tmp_path / "half.pt")

@@ -76,12 +76,12 @@ def test_flags_win_and_the_number_of_sequences_is_kept():
     ("number", "batch_size", "smaller", "expected"),
     [(1, 32, True, (32, 64)), (8, 32, True, (32, 8)), (128, 32, True, (16, 1)), (8, 64, False, (64, 4))],
 )
-def test_shares(number, batch_size, smaller, expected):
+def test_sequences_are_divided_among_processes(number, batch_size, smaller, expected):
     assert share(2048, number, batch_size, smaller) == expected
 
 
 @pytest.mark.parametrize(("number", "batch_size", "smaller"), [(24, 32, True), (4096, 32, True), (64, 64, False)])
-def test_shares_that_are_not_equal_are_refused(number, batch_size, smaller):
+def test_unequal_divisions_are_refused(number, batch_size, smaller):
     with pytest.raises(UserError, match=rf"2,048 .*{number} processes.*--batch-size.*--update-freq"):
         share(2048, number, batch_size, smaller)
 
@@ -160,7 +160,7 @@ def test_trains_on_a_cpu(run_script, data_bin, tmp_path):
         (["mae_lm_base", ".", "saved", "--cpu", "--batch-size", "48"], "2,048 sequences"),
     ],
 )
-def test_mistakes_end_in_one_line(run_script, arguments, named):
+def test_errors_have_one_line_messages(run_script, arguments, named):
     done = run_script(*arguments)
     assert done.returncode == 1
     *_, last = done.stderr.strip().splitlines()
@@ -169,7 +169,7 @@ def test_mistakes_end_in_one_line(run_script, arguments, named):
     assert "Traceback" not in done.stderr
 
 
-def test_ctrl_c_ends_it_without_a_traceback(data_bin, tmp_path):
+def test_ctrl_c_ends_training_without_a_traceback(data_bin, tmp_path):
     """A terminal sends the signal to all processes of the command, including data workers."""
     command = ["/bin/bash", ROOT / "scripts" / "pretrain.sh", "mae_lm_tiny", data_bin, tmp_path / "saved", "--cpu"]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -53,7 +53,7 @@ def measured(messages):
 
 
 @pytest.mark.parametrize("arch", NAMES)
-def test_training_does_not_notice(pretrain, tmp_path, arch):
+def test_measuring_does_not_change_training(pretrain, tmp_path, arch):
     """Bit for bit, with dropout on, across the end of an epoch, with accumulated gradients."""
     options = ("--max-update", 21, "--update-freq", 2, "--batch-size", 32)
     ranks = pretrain(tmp_path / "with", *options, *EVERY_4, arch=arch)
@@ -76,7 +76,7 @@ def test_a_resumed_run_measures_the_same_texts(pretrain, tmp_path):
     assert_same_training_state(checkpoint(tmp_path / "once"), checkpoint(tmp_path / "twice"))
 
 
-def test_every_progress_bar_gets_what_was_measured(pretrain, tmp_path, caplog):
+def test_every_progress_bar_gets_the_measured_ranks(pretrain, tmp_path, caplog):
     options = ("--log-format", "json", "--log-interval", 2, "--max-update", 10, "--disable-validation")
     ranks = pretrain(tmp_path, *options, *EVERY_4, "--tensorboard-logdir", tmp_path / "board")
     records = [json.loads(message) for message in caplog.messages if message.startswith('{"epoch"')]
@@ -130,7 +130,7 @@ def test_no_validation_split(data_bin, pretrain, tmp_path):
     pretrain(tmp_path / "saved", *options, data=data)
 
 
-def test_what_cannot_work_is_refused(data_bin):
+def test_invalid_options_are_refused(data_bin):
     with pytest.raises(UserError, match="--effective-rank-interval -1 must not be negative"):
         set_up(data_bin, "--effective-rank-interval", -1)
     with pytest.raises(UserError, match="choose such an --arch"):

@@ -126,7 +126,7 @@ def test_early_masks_change_every_epoch_and_depend_on_the_sample_alone(task_for)
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
-def test_the_share_of_masks_in_the_encoder(task_for, share):
+def test_the_fraction_of_masks_in_the_encoder(task_for, share):
     task = task_for("--mask-in-encoder", share, "--mask-prob", 0.5)
     without = batches(task_for("--mask-prob", 0.5))
     masks = early = 0
@@ -143,7 +143,7 @@ def test_the_share_of_masks_in_the_encoder(task_for, share):
     assert early / masks == pytest.approx(share, abs=0.02)
 
 
-def test_without_early_masks_batches_are_as_they_were(task_for):
+def test_mask_in_encoder_0_changes_nothing(task_for):
     """The layout is the one without the option."""
     task = task_for("--mask-in-encoder", 0)
     for batch in batches(task):
@@ -178,7 +178,7 @@ def test_truncated_lines_leave_no_remainders(task_for):
     assert len(task.dataset("train")) == len(data_utils.load_indexed_dataset(str(task.cfg.data) + "/train"))
 
 
-def test_validation_masks_stay(task_for):
+def test_validation_masks_are_constant(task_for):
     task = task_for(splits=("train", "valid"))
     iterators = [
         task.get_batch_iterator(task.dataset("valid"), max_sentences=8, epoch=epoch, num_workers=1) for epoch in (1, 2)
@@ -312,7 +312,7 @@ def test_truncated_data_are_named(task_for, copied, suffix):
         task_for(data=copied)
 
 
-def test_a_dictionary_that_is_none_is_named(task_for, copied):
+def test_invalid_dictionaries_are_named(task_for, copied):
     for content in (b"word without count\n", b"\xff\xfe 3\n", b"a 1\na 1\n"):
         (copied / "dict.txt").write_bytes(content)
         with pytest.raises(UserError, match=r"dict\.txt"):

@@ -65,7 +65,7 @@ def test_words_are_found_again(tokenizer, text):
         assert text[touching[0, 0] : touching[-1, 1]] == word.group()
 
 
-def test_all_pieces_of_a_character_have_it(tmp_path):
+def test_all_pieces_of_a_character_have_its_span(tmp_path):
     tokenizer = Tokenizer(train(tmp_path / "a.model", byte_fallback=True, vocab_size=320))
     assert set(slices(tokenizer, " 日 ")) == {"日"}
     assert len(slices(tokenizer, " 日 ")) == 4  # a word start and three bytes

@@ -56,7 +56,7 @@ def test_directories_are_searched_in_order_without_hidden_files(tmp_path):
     assert not any("/." in name or name.startswith(".") for name in names)
 
 
-def test_what_is_no_file_is_refused(tmp_path):
+def test_missing_and_special_files_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "broken").mkdir()
@@ -73,7 +73,7 @@ def test_what_is_no_file_is_refused(tmp_path):
 
 @pytest.mark.parametrize("suffix", PACKERS)
 @given(lines=st.lists(st.text("ab\r é", max_size=5), max_size=30), size=st.integers(1, 40), ended=st.booleans())
-def test_chunks_are_whole_lines_and_together_the_file(tmp_path_factory, suffix, lines, size, ended):
+def test_chunks_are_complete_lines_that_concatenate_to_the_file(tmp_path_factory, suffix, lines, size, ended):
     path = tmp_path_factory.mktemp("chunks") / f"text{suffix}"
     data = "\n".join(lines).encode() + b"\n" * ended
     path.write_bytes(PACKERS[suffix](data))

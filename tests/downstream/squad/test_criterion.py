@@ -20,7 +20,7 @@ def setting(tmp_path_factory):
     return task.dataset("train"), model.eval(), criterion
 
 
-def test_the_loss_is_hugging_faces(setting):
+def test_loss_equals_hugging_face(setting):
     transformers = pytest.importorskip("transformers")
     dataset, model, criterion = setting
     batch = dataset.collater([dataset[0]])
@@ -49,7 +49,7 @@ def test_padding_does_not_change_the_loss(setting):
     torch.testing.assert_close(together, apart, rtol=1e-5, atol=0)  # matrix products of other shapes, in float32
 
 
-def test_what_is_logged(setting):
+def test_logged_values(setting):
     dataset, model, criterion = setting
     batch = dataset.collater([dataset[index] for index in range(4)])
     loss, samples, logged = criterion(model, batch)
@@ -63,7 +63,7 @@ def test_what_is_logged(setting):
     assert meters["loss"].avg == pytest.approx(loss.item() / samples / math.log(2))
 
 
-def test_the_head_starts_as_the_network_does():
+def test_initial_weights_of_the_head():
     torch.manual_seed(1)
     head = SpanHead(4096, init_std=0.05)
     assert head(torch.randn(2, 3, 4096)).shape == (2, 3, 2)

@@ -13,7 +13,7 @@ CONTEXT = "one two three four five six seven eight nine ten eleven twelve thirte
 
 
 @pytest.mark.parametrize("max_answer", [1, 3, 30])
-def test_the_best_spans_are_those_of_a_search_by_hand(max_answer):
+def test_best_spans_equal_exhaustive_search(max_answer):
     torch.manual_seed(1)
     logits, answerable = torch.randn(3, 9, 2), torch.rand(3, 9) < 0.7
     scores, starts, ends = best_spans(logits, answerable, max_answer, n_best=12)
@@ -55,7 +55,7 @@ def batches(windows, order, size):
         yield batch, logits
 
 
-def test_answers_of_all_windows_are_put_together(windows):
+def test_answers_of_all_windows_are_merged(windows):
     order = list(range(len(windows)))
     found = answer_all(batches(windows, order, 3), windows)
     assert list(found) == ["first", "second"]

@@ -87,13 +87,13 @@ def files(tmp_path):
     return write
 
 
-def test_the_command_prints_what_the_script_for_1_1_prints(files, capsys):
+def test_output_equals_official_script_1_1(files, capsys):
     dataset, predictions, _ = files(GOLD[:7], version_2=False)
     main([dataset, predictions])
     assert capsys.readouterr().out == json.dumps(OFFICIAL_1_1) + "\n"
 
 
-def test_the_command_prints_what_the_script_for_2_0_prints(files, capsys):
+def test_output_equals_official_script_2_0(files, capsys):
     dataset, predictions, na_probs = files(GOLD, version_2=True)
     main([dataset, predictions])
     assert capsys.readouterr().out == json.dumps(OFFICIAL_2_0, indent=2) + "\n"
@@ -106,7 +106,7 @@ def test_normalisation():
     assert normalise("Theatre a.n. other") == "theatre other"  # without its dots, "a.n." is the article "an"
 
 
-def test_two_empty_answers_agree_in_2_0_alone():
+def test_empty_answers_match_only_in_squad_2_0():
     assert (f1("", "the"), f1_or_no_answer("", "the")) == (0.0, 1.0)
 
 
@@ -167,7 +167,7 @@ def test_the_best_threshold_is_the_best_of_all(questions):
         (2, '{"article": 0.5}', "no probability of no answer for 9 of 10 questions, such as punctuation"),
     ],
 )
-def test_what_is_wrong_with_the_files_is_said(files, arguments, content, message):
+def test_damaged_files_are_named(files, arguments, content, message):
     paths = files(GOLD, version_2=True)
     with open(paths[arguments], "w", encoding="utf-8") as file:
         file.write(content or "")
