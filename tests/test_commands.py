@@ -36,14 +36,14 @@ for program in sys.argv[1:]:
     print(program)
 """
 LEFT_OUT = ("fuzz.py", "golden_probe.py")
-"""The fuzzer instruments what it imports before anything else; the probe is run by golden.py alone."""
+"""The fuzzer must instrument imports before anything else; only golden.py runs the probe."""
 PROGRAMS = [
     path for path in sorted((*ROOT.glob("scripts/*.py"), *ROOT.glob("preprocess/*/*.py"))) if path.name not in LEFT_OUT
 ]
 
 
 def test_help_imports_neither_torch_nor_fairseq():
-    """On a loaded machine that takes many seconds, in which nothing is printed."""
+    """These imports take many seconds on a loaded machine, during which nothing is printed."""
     programs = ["mae-lm", *(f"mae-lm {verb}" for verb in cli.VERBS), *map(str, PROGRAMS)]
     done = subprocess.run([sys.executable, "-c", HELP, *programs], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -53,7 +53,7 @@ def test_help_imports_neither_torch_nor_fairseq():
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
 def test_errors_end_with_a_message(path):
-    if path.name != "golden.py":  # it imports nothing of this package
+    if path.name != "golden.py":  # it imports nothing from this package
         assert re.search(r'^if __name__ == "__main__":\n    with errors_end_the_program\(\):\n', path.read_text(), re.M)
 
 

@@ -53,9 +53,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Print the size of the training, and become fairseq-train."""
+    """Print what will be trained, and replace this process by fairseq-train."""
     logging.getLogger().setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", category=UserWarning)  # hydra's; fairseq-train repeats them
+    warnings.filterwarnings("ignore", category=UserWarning)  # from hydra; fairseq-train repeats them
     options = parser().parse_args(argv)
     recipe(options.preset)
     for path in [options.data] if "://" in options.data else options.data.split(os.pathsep):  # as fairseq splits them
@@ -70,5 +70,6 @@ def main(argv: list[str] | None = None) -> None:
         accumulated = cfg.optimization.update_freq[0]
         taken = (cfg.dataset.batch_size, accumulated, number, cfg.task.tokens_per_sample, cfg.optimization.max_update)
         print(f"{options.preset}: {arithmetic(*taken)}\n{shlex.join(['fairseq-train', *words])}", flush=True)
-    # In this process logging is not set up as fairseq-train expects it: some import of fairseq's was quicker.
+    # Logging in this process is not set up as fairseq-train expects, because other modules of fairseq were imported
+    # first.
     os.execv(sys.executable, [sys.executable, "-m", "mae_lm_fairseq.recipes.train", *words])

@@ -1,13 +1,13 @@
-"""``scripts/pretrain.sh``: train an architecture with its recipe, on whatever machine this is."""
+"""``scripts/pretrain.sh``: train an architecture with its recipe on any machine."""
 
 from mae_lm_fairseq import PACKAGE, register
 from mae_lm_fairseq.recipes.settings import as_arguments, recipe, settings
 
-# fairseq and torch are imported inside of the functions: importing them takes seconds, and Ctrl-C may come meanwhile.
+# fairseq and torch are imported inside functions: it takes seconds, in which Ctrl-C must not print a traceback.
 
 
 def understand(words: list[str]):
-    """Return the configuration (a DictConfig) that fairseq-train makes of its arguments."""
+    """Return the configuration (a DictConfig) that fairseq-train builds from its arguments."""
     register()
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -16,16 +16,18 @@ def understand(words: list[str]):
 
 
 def complete(architecture: str, data: str, save_dir: str, extra: list[str]) -> list[str]:
-    """All arguments of fairseq-train: the recipe's, this machine's, and at the end, where they win, the user's.
+    """Return all arguments of fairseq-train.
+
+    They are the recipe's, this machine's, and the user's, which come last and take precedence.
 
     Raises:
-        UserError: there is no such architecture, or the sequences of an update cannot be shared by the processes.
+        UserError: if the architecture does not exist, or the sequences of an update cannot be divided by the processes.
     """
     from mae_lm_fairseq.recipes.machine import meeting, precision, processes, share
 
     chosen = settings(architecture)
     begin = [data, "--user-dir", str(PACKAGE), "--save-dir", save_dir]
-    # 0 stands for what the user did not give.
+    # 0 marks options that the user did not set.
     asked = understand([*begin, *as_arguments(chosen), "--batch-size", "0", "--update-freq", "0", *extra])
     chosen["common"] |= precision(asked)
     chosen["distributed_training"] = meeting(asked)
@@ -40,7 +42,7 @@ def complete(architecture: str, data: str, save_dir: str, extra: list[str]) -> l
 
 
 def arithmetic(batch_size: int, accumulated: int, number_of_processes: int, tokens: int, updates: int) -> str:
-    """What a training takes in, in one sentence."""
+    """Describe the amount of training data in one sentence."""
     sequences = batch_size * accumulated * number_of_processes
     processes = "1 process" if number_of_processes == 1 else f"{number_of_processes} processes"
     return (
