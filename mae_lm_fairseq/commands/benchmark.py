@@ -19,7 +19,7 @@ from mae_lm_fairseq.utils.logging import quieten
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--setting", choices=SETTINGS, required=True, help="sizes, device and subjects")
     parser.add_argument(

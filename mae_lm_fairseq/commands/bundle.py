@@ -16,7 +16,7 @@ from mae_lm_fairseq.utils.logging import quieten
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of fairseq-train")
     parser.add_argument("--data-bin", type=Path, required=True, metavar="DIR", help="has dictionary and tokenizer")
@@ -25,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Read and write."""
+    """Run the command."""
     arguments = parser().parse_args(argv)
     from mae_lm_fairseq.pretrained.bundle import write_bundle
     from mae_lm_fairseq.pretrained.reading import read_checkpoint

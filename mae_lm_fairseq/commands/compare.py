@@ -17,7 +17,7 @@ from mae_lm_fairseq.utils.logging import quieten
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", metavar="DATA_BIN", type=Path, help="made by mae-lm prepare")
     parser.add_argument("--size", required=True, metavar="SIZE", help=f"one of {', '.join(SIZES)}")

@@ -18,7 +18,7 @@ from mae_lm_fairseq.utils.logging import quieten
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", metavar="BUNDLE_OR_CHECKPOINT", help="bundle, or checkpoint of fairseq-train")
     parser.add_argument("--data-bin", metavar="DIR", help="with a checkpoint: dictionary and tokenizer")
@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Export and say what was written."""
+    """Export the model and print a summary."""
     arguments = parser().parse_args(argv)
     from mae_lm_fairseq.pretrained.reading import read
 
@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a text file."""
+    """Return the lines of a text file."""
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except OSError as error:

@@ -16,7 +16,7 @@ from mae_lm_fairseq.downstream.options import add_options, parse
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line; its names are those of ``Options``."""
+    """Return the argument parser; its names are those of ``Options``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("task", metavar="TASK", help=f"one of {', '.join(TASKS)}")

@@ -17,7 +17,7 @@ from mae_lm_fairseq.utils.arguments import positive
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line; its names are those of ``Options``."""
+    """Return the argument parser; its names are those of ``Options``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--train", type=Path, required=True, metavar="FILE", help="training questions in SQuAD's JSON")

@@ -20,7 +20,7 @@ from mae_lm_fairseq.utils.logging import quieten
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", metavar="HF_DIR_OR_FAIRSEQ_CHECKPOINT", type=Path, help="what to import")
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="new directory to write")
@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Import and say how to go on."""
+    """Import the model and print how to train it."""
     arguments = parser().parse_args(argv)
     quieten()
     if not os.path.exists(arguments.model):

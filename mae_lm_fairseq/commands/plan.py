@@ -40,7 +40,7 @@ HELP = {
 
 
 def count(text: str) -> int:
-    """A whole number, also written as 131e9."""
+    """Parse an integer, also written as 131e9."""
     with contextlib.suppress(ValueError):
         if float(text).is_integer():
             return int(float(text))
@@ -48,7 +48,7 @@ def count(text: str) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line: the fields of :class:`Run`."""
+    """Return the argument parser, with an option for each field of :class:`Run`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("preset", metavar="PRESET", help=f"one of {', '.join(ARCHITECTURES)}")
     for field in fields(Run):
@@ -68,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Plan and print."""
+    """Run the command."""
     arguments = vars(parser().parse_args(argv))
     from mae_lm_fairseq.analysis.cost import plan
     from mae_lm_fairseq.analysis.cost_report import as_json, table

@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = Parser(
         usage="%(prog)s PRESET DATA_BIN SAVE_DIR [fairseq-train flags]",
         description=__doc__,

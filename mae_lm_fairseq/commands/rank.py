@@ -18,7 +18,7 @@ from mae_lm_fairseq.utils.logging import quieten
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True, metavar="DIR", help="where the results go")
     add_options(parser)
@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measure, write and draw."""
+    """Run the command."""
     arguments = parser().parse_args(argv)
     quieten()
     from mae_lm_fairseq.analysis.figures import check_matplotlib

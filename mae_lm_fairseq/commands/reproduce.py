@@ -21,7 +21,7 @@ from mae_lm_fairseq.utils.logging import quieten
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     scales = "; ".join(f"{name}: {scale.updates:,} updates of {scale.size} models" for name, scale in SCALES.items())
     parser.add_argument("--scale", required=True, choices=SCALES, help=scales)

@@ -16,7 +16,7 @@ from mae_lm_fairseq.utils.logging import quieten
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
     parser.add_argument("--json", type=output_file, metavar="FILE", help="also write numbers and verdicts here")
@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measure and print."""
+    """Run the command."""
     arguments = parser().parse_args(argv)
     quieten()
     from mae_lm_fairseq.analysis.theory import check_lemma, check_theorem, report

@@ -134,7 +134,7 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
 
 
 def read_bundle(directory: str | Path) -> Pretrained:
-    """Read a bundle, the directory that ``scripts/bundle.py`` writes.
+    """Read a bundle, the directory that ``mae-lm bundle`` writes.
 
     Raises:
         UserError: if a file is missing, damaged, or does not match the others.

@@ -1,7 +1,7 @@
 """Train in several processes on this machine's CPU.
 
 Each update takes a batch from each process (and --update-freq times as many); checkpoints are those of one process,
-and the same command goes on from them. The cores are divided among the processes; OMP_NUM_THREADS, where it is set,
+and the same command resumes from them. The cores are divided among the processes; OMP_NUM_THREADS, where it is set,
 is the number of threads of each. When one process fails, all of them end.
 """
 
@@ -11,7 +11,7 @@ from mae_lm_fairseq.utils.errors import errors_end_the_program
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(
         usage="%(prog)s [-h] N -- arguments of fairseq-train",
         description=__doc__,

@@ -1,4 +1,4 @@
-"""``scripts/pretrain.sh``: train an architecture with its recipe on any machine."""
+"""``mae-lm pretrain``: train an architecture with its recipe on any machine."""
 
 from mae_lm_fairseq import PACKAGE, register
 from mae_lm_fairseq.recipes.settings import as_arguments, recipe, settings

@@ -1,4 +1,4 @@
-"""Fine-tuning on a GLUE task: data, runs, evaluation, report and test predictions; used by scripts/finetune_glue.py."""
+"""Fine-tuning on a GLUE task: data, runs, evaluation, report and test predictions; used by ``mae-lm finetune glue``."""
 
 import json
 import math
