@@ -20,7 +20,7 @@ from tests.fault_injection.processes import obey_permissions
 from tests.fault_injection.report import Fault, Row
 from tests.fault_injection.training import Training, TrainingProcess, Workplace, difference
 
-EQUAL = "the run goes on from its newest checkpoint and ends bit for bit where an undisturbed one ends"
+EQUAL = "the run resumes from its newest checkpoint and ends bit for bit like an undisturbed run"
 
 
 def _compare(training: Training, end: int, reference: Training) -> str | None:
@@ -36,7 +36,7 @@ def kills(place: Workplace, times: int) -> Iterator[Row]:
 
     The promise of a kill is checked by the next process that logs where it resumes, or by the end of the run.
     """
-    on = "the next start goes on from the newest checkpoint that was complete"
+    on = "the next start resumes from the newest complete checkpoint"
     anywhere = Row("SIGKILL at a random moment of a run (start-up, update, validation, epoch end, shard change)", on)
     saving = Row("SIGKILL while a checkpoint is being written", on)
     training = place.training()
@@ -66,7 +66,7 @@ def kills(place: Workplace, times: int) -> Iterator[Row]:
         reference.last, weights_only=True
     )  # of the reference: the killed run may not have saved anything
     epoch = state["extra_state"]["train_iterator"]["epoch"]
-    whole = Row(f"all these kills in one run of {end} updates and {epoch} epochs, two shards in turn", EQUAL)
+    whole = Row(f"all these kills in a single run of {end} updates and {epoch} epochs, two shards in turn", EQUAL)
     problem = _compare(training, end, reference)
     for row in (*unproven, whole):
         row.record(problem)
@@ -85,7 +85,10 @@ def _wait_for_saving(training: Training, process: TrainingProcess, generator: ra
 
 def full_disk(place: Workplace, times: int) -> Iterator[Row]:
     """A full disk, imitated by a limit on the size of files, which ends a write in its middle, too."""
-    row = Row("no room on the disk for a checkpoint", f"one line tells, the checkpoints stay; with room again, {EQUAL}")
+    row = Row(
+        "no space on the disk for a checkpoint",
+        f"an error message, the checkpoints stay; with free space again, {EQUAL}",
+    )
 
     def fill(training: Training) -> Callable[[], None]:
         room = int(training.last.stat().st_size * place.random.uniform(0.4, 0.95))
@@ -99,8 +102,8 @@ def full_disk(place: Workplace, times: int) -> Iterator[Row]:
 def unwritable_directory(place: Workplace, times: int) -> Iterator[Row]:
     """The directory is not writable, from the start or from some moment on."""
     row = Row(
-        "the checkpoints' directory may not be written to, from the start or from some moment on",
-        f"one line tells, the checkpoints stay; with permission again, {EQUAL}",
+        "the checkpoint directory is not writable, from the start or later",
+        f"an error message, the checkpoints stay; with permission again, {EQUAL}",
     )
 
     def forbid(training: Training) -> Callable[[], None]:
@@ -189,7 +192,9 @@ class _Malicious:
 
 def malicious_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
     """A checkpoint that would run code, in both formats of torch, to resume from or to fine-tune."""
-    row = Row("a checkpoint that runs code when it is unpickled", "one line refuses it, and nothing ran")
+    row = Row(
+        "a checkpoint that runs code when it is unpickled", "it is refused with an error message, and nothing in it ran"
+    )
     origin = place.undisturbed(5)
     for number in range(times):
         training = place.training()
@@ -214,7 +219,7 @@ def divergence(place: Workplace, times: int) -> Iterator[Row]:
     """A loss of NaN, or an infinite one."""
     row = Row(
         "a loss or a gradient that is not finite",
-        f"one line tells what to change, the checkpoints stay; when the cause is gone, {EQUAL}",
+        f"the error message says what to change, the checkpoints stay; without the cause, {EQUAL}",
     )
     for number in range(times):
         factor = (float("nan"), float("inf"))[number % 2]

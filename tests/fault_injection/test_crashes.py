@@ -98,7 +98,9 @@ def test_the_table_is_made_from_the_file(tmp_path):
 
 
 def test_the_published_table_is_up_to_date_and_without_losses():
-    assert (ROOT / "docs" / "robustness.md").read_text(encoding="utf-8") == document(), "run scripts/write_docs.py"
+    assert (ROOT / "docs" / "results" / "robustness.md").read_text(encoding="utf-8") == document(), (
+        "run scripts/write_docs.py"
+    )
     assert all(row.tried and not row.losses for row in read(RESULTS))
 
 
