@@ -1,4 +1,4 @@
-"""The text of docs/recipes.md, made from the table of what papers state; scripts/write_docs.py writes it."""
+"""Text of docs/recipes.md, generated from the table of published settings by scripts/write_docs.py."""
 
 from mae_lm_fairseq.core.config import SIZES
 from mae_lm_fairseq.recipes.pretrain import arithmetic
@@ -63,5 +63,5 @@ def _used() -> str:
 
 
 def document() -> str:
-    """Return the text of the page."""
+    """Return the content of docs/recipes.md."""
     return f"{HEAD}\n## Stated settings\n\n{_stated()}\n{USE}\n{_used()}"
