@@ -38,7 +38,7 @@ INTEGRATION = {"end_to_end", "fault_injection"}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of these directories, and those that start commands with a fixture; others mark themselves."""
     for item in items:
-        starts_commands = {"run_cli", "fairseq_train", "launch_cpu"} & set(getattr(item, "fixturenames", ()))
+        starts_commands = {"run_cli", "fairseq_train", "launch_cpu", "mae_lm"} & set(getattr(item, "fixturenames", ()))
         if starts_commands or INTEGRATION & set(item.path.relative_to(ROOT).parts):
             item.add_marker(pytest.mark.integration)
 
@@ -73,6 +73,12 @@ def run_cli() -> Callable:
 def fairseq_train() -> Callable:
     """``fairseq_train("data-bin", ...)`` runs that command without importing torch and fairseq again."""
     return processes.fairseq_train
+
+
+@pytest.fixture(scope="session")
+def mae_lm() -> Callable:
+    """``mae_lm("bundle", ..., cwd=directory)`` runs that verb without importing torch and fairseq again."""
+    return processes.mae_lm
 
 
 @pytest.fixture(scope="session")
