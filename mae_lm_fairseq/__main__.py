@@ -1,4 +1,4 @@
-"""``python -m mae_lm_fairseq`` prints the directory of the package, for ``--user-dir``."""
+"""``python -m mae_lm_fairseq``: print the directory of the package, for ``--user-dir``."""
 
 from pathlib import Path
 

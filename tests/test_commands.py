@@ -1,4 +1,4 @@
-"""Manners of the programs in scripts/ and preprocess/."""
+"""Conventions that all programs in scripts/ and preprocess/ follow."""
 
 import re
 import subprocess
@@ -28,14 +28,14 @@ for program in sys.argv[1:]:
     print(program)
 """
 LEFT_OUT = ("fuzz.py", "golden_probe.py")
-"""The fuzzer instruments what it imports before anything else; the probe is run by golden.py alone."""
+"""The fuzzer must instrument imports before anything else; only golden.py runs the probe."""
 PROGRAMS = [
     path for path in sorted((*ROOT.glob("scripts/*.py"), *ROOT.glob("preprocess/*/*.py"))) if path.name not in LEFT_OUT
 ]
 
 
 def test_help_imports_neither_torch_nor_fairseq():
-    """On a loaded machine that takes many seconds, in which nothing is printed."""
+    """These imports take many seconds on a loaded machine, during which nothing is printed."""
     done = subprocess.run([sys.executable, "-c", HELP, *PROGRAMS], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == len(PROGRAMS) > 20
@@ -43,5 +43,5 @@ def test_help_imports_neither_torch_nor_fairseq():
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
 def test_errors_end_with_a_message(path):
-    if path.name != "golden.py":  # it imports nothing of this package
+    if path.name != "golden.py":  # it imports nothing from this package
         assert re.search(r'^if __name__ == "__main__":\n    with errors_end_the_program\(\):\n', path.read_text(), re.M)

@@ -1,4 +1,4 @@
-"""What the doctor finds on machines that are broken in known ways."""
+"""Findings of the doctor on environments with known faults."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from tests.support import ROOT
 
 
 def hide(monkeypatch, *names: str):
-    """Packages that are not installed."""
+    """Make packages appear as not installed."""
     version = metadata.version
 
     def without(name: str) -> str:
@@ -25,7 +25,7 @@ def hide(monkeypatch, *names: str):
 
 
 def pretend(monkeypatch, name: str, version: str):
-    """A package of another version."""
+    """Make a package appear in another version."""
     original = metadata.version
     monkeypatch.setattr(metadata, "version", lambda asked: version if asked == name else original(asked))
 
@@ -70,7 +70,7 @@ def test_fairseq_compiled_for_another_numpy(monkeypatch):
 
 @pytest.fixture
 def broken_module(tmp_path, monkeypatch):
-    """``broken_module(name, line)`` is found first, and says that line when it is imported."""
+    """Return ``make(name, line)``, which shadows a module by one that consists of this line."""
 
     def make(name: str, line: str):
         (tmp_path / f"{name}.py").write_text(line)
@@ -104,7 +104,7 @@ def test_two_copies(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("part", ["models.mae_lm", "criterions.masked_autoencoder_lm"])
 def test_a_part_that_does_not_import(monkeypatch, part):
-    """As with a version of torch that lacks something."""
+    """For example with a version of torch that lacks something."""
     monkeypatch.setattr(mae_lm_fairseq, "_registered", False)
     monkeypatch.setitem(sys.modules, f"mae_lm_fairseq.{part}", None)
     finding = doctor.one_copy()
@@ -136,7 +136,7 @@ def test_a_driver_without_a_gpu(monkeypatch):
     assert doctor.gpu().state == "absent"
 
 
-def test_an_examination_that_fails_is_a_finding(monkeypatch, capsys):
+def test_a_failing_examination_is_a_finding(monkeypatch, capsys):
     def gpu():
         raise ImportError("No module named 'torch'")
 
@@ -147,8 +147,8 @@ def test_an_examination_that_fails_is_a_finding(monkeypatch, capsys):
     assert "-> mend what is broken above first" in printed
 
 
-def test_it_speaks_where_fairseq_is_broken(run_cli, tmp_path):
-    """As a command, with everything else as it is on this machine; nothing but JSON on stdout."""
+def test_doctor_runs_with_a_broken_fairseq(run_cli, tmp_path):
+    """Runs as a command in this environment, except for fairseq; stdout holds nothing but JSON."""
     (tmp_path / "fairseq").mkdir()
     (tmp_path / "fairseq/__init__.py").write_text("raise ValueError('mutable default')")
     path = f"{tmp_path}:{ROOT}"

@@ -1,13 +1,13 @@
-"""The knobs of the network, their checks, and the table of sizes and presets."""
+"""Network configuration: options, their validation, and the table of sizes and presets."""
 
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
 
-# Hydra takes a member by its name and the command line by its value, so the two are the same.
+# Hydra selects a member by name and the command line by value, so names and values must be equal.
 class MaskJoin(str, Enum):
-    """Where the ``[MASK]`` tokens enter the network."""
+    """Where the ``[MASK]`` tokens join the network."""
 
     embeddings = "embeddings"
     encoder = "encoder"
@@ -15,7 +15,7 @@ class MaskJoin(str, Enum):
 
 
 class DecoderAttention(str, Enum):
-    """Who attends to whom in the decoder, see :mod:`~mae_lm_fairseq.core.decoder`."""
+    """Attention of the decoder layers, see :mod:`~mae_lm_fairseq.core.decoder`."""
 
     self = "self"
     cross = "cross"
@@ -23,14 +23,14 @@ class DecoderAttention(str, Enum):
 
 
 class RelativeBiasInit(str, Enum):
-    """How the relative position bias starts."""
+    """Initialisation of the relative position bias."""
 
     normal = "normal"
     neighbours = "neighbours"
 
 
 class StackConfig(NamedTuple):
-    """The shape of one stack of transformer layers."""
+    """Configuration of one stack of transformer layers."""
 
     layers: int
     dim: int
@@ -59,7 +59,7 @@ _MOST = {
     **dict.fromkeys((*_WIDTHS, "max_positions"), 1 << 24),
     **dict.fromkeys(("relative_buckets", "relative_max_distance", "decoder_relative_buckets"), 1 << 24),
 }
-"""What is larger is a mistake, which would fill the memory, or not fit a float, before anything else told of it."""
+"""Upper bounds, so that a typo fails at once instead of exhausting memory or overflowing a float."""
 _OF_THE_DECODER = {
     "decoder_attention": DecoderAttention.self,
     "decoder_embed_dim": None,
@@ -70,17 +70,17 @@ _OF_THE_DECODER = {
     "decoder_dropout": 0.0,
     "reset_mask_states": False,
 }
-"""What these are where there is no decoder."""
+"""Values that these options must have when ``decoder_layers`` is 0."""
 
 
 @dataclass(frozen=True)
 class MaskedAutoencoderConfig:
-    """Everything that shapes the network except the vocabulary. The defaults are MAE-LM base (arXiv 2302.02060).
+    """Configuration of the network, except for the vocabulary. The defaults are MAE-LM base (arXiv 2302.02060).
 
-    The names are those of the command line (``--encoder-layers``, ...), which is made from this class.
+    The command-line options (``--encoder-layers``, ...) are generated from this class.
 
     Raises:
-        ValueError: a value is out of range, or two contradict each other; the message names the options.
+        ValueError: if a value is out of range or two values contradict each other; the message names the options.
     """
 
     mask_join: MaskJoin = _knob(
@@ -150,7 +150,7 @@ class MaskedAutoencoderConfig:
 
     @property
     def encoder(self) -> StackConfig:
-        """The shape of the encoder."""
+        """Configuration of the encoder."""
         return StackConfig(
             self.encoder_layers,
             self.encoder_embed_dim,
@@ -164,7 +164,7 @@ class MaskedAutoencoderConfig:
 
     @property
     def decoder(self) -> StackConfig:
-        """The shape of the decoder, with the encoder's values where none are given."""
+        """Configuration of the decoder; unset values are the encoder's."""
         return StackConfig(
             self.decoder_layers,
             self.decoder_embed_dim or self.encoder_embed_dim,
@@ -178,7 +178,7 @@ class MaskedAutoencoderConfig:
 
     @property
     def layers_before_masks(self) -> int:
-        """How many layers of the encoder do not see ``[MASK]``: none in the vanilla MLM, all in MAE-LM."""
+        """Number of encoder layers that do not see ``[MASK]``: 0 in the vanilla MLM, all in MAE-LM."""
         if self.mask_join is MaskJoin.encoder:
             return self.encoder_layers // 2 if self.mask_join_layer is None else self.mask_join_layer
         return self.encoder_layers if self.mask_join is MaskJoin.decoder else 0
@@ -276,7 +276,8 @@ SIZES: dict[str, dict[str, Any]] = {
         "encoder_attention_heads": 16,
     },
 }
-"""What each size changes in MAE-LM base. Tiny and small start from weights of std 0.02 * sqrt(768 / width)."""
+"""Options of each size that differ from MAE-LM base. Initial weights of tiny and small have a standard deviation of
+0.02 * sqrt(768 / hidden size)."""
 
 _NO_DECODER = {"decoder_layers": 0, "decoder_relative_buckets": 0}
 
@@ -287,8 +288,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "mae_lm_3ml_cross": {"decoder_layers": 2, "decoder_attention": DecoderAttention.self_cross},
     "mae_lm_mask_later": {"mask_join": MaskJoin.encoder, **_NO_DECODER},
 }
-"""What each preset changes in MAE-LM of the same size: MAE-LM (Meng et al., ICLR 2024, arXiv 2302.02060), the vanilla
-MLM, and the two systems and the analysis of 3ML (Liao et al., Findings of EMNLP 2022, arXiv 2211.04898)."""
+"""Options of each preset that differ from MAE-LM of the same size. The presets are MAE-LM (Meng et al., ICLR 2024,
+arXiv 2302.02060), vanilla MLM, and the two systems and the analysis of 3ML (Liao et al., Findings of EMNLP 2022,
+arXiv 2211.04898)."""
 
 ARCHITECTURES = {f"{preset}_{size}": (preset, size) for preset in PRESETS for size in SIZES} | {
     "mae_lm": ("mae_lm", "base")
@@ -297,5 +299,5 @@ ARCHITECTURES = {f"{preset}_{size}": (preset, size) for preset in PRESETS for si
 
 
 def preset_values(preset: str, size: str) -> dict[str, Any]:
-    """The values in which a preset of a size differs from the defaults of :class:`MaskedAutoencoderConfig`."""
+    """Return the options of a preset and size that differ from the defaults of :class:`MaskedAutoencoderConfig`."""
     return {**SIZES[size], **PRESETS[preset]}

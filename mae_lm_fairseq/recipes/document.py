@@ -1,4 +1,4 @@
-"""The text of docs/recipes.md, made from the table of what papers state; scripts/write_docs.py writes it."""
+"""Text of docs/recipes.md, generated from the table of published settings by scripts/write_docs.py."""
 
 from mae_lm_fairseq.core.config import SIZES
 from mae_lm_fairseq.recipes.pretrain import arithmetic
@@ -61,5 +61,5 @@ def _used() -> str:
 
 
 def document() -> str:
-    """The whole file."""
+    """Return the content of docs/recipes.md."""
     return f"{HEAD}\n## What is stated\n\n{_stated()}\n{USE}\n{_used()}"

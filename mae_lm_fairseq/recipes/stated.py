@@ -1,6 +1,6 @@
-"""What is known of the settings that the papers trained with, value by value, each with its source.
+"""Published pretraining settings of the papers, each value with its source.
 
-This is the one table: ``settings.py`` makes the commands and the YAML of it, ``document.py`` makes docs/recipes.md.
+This table is the single source: ``settings.py`` derives commands and YAML from it, ``document.py`` docs/recipes.md.
 """
 
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ NOT_FOUND = "not found in a public source"
 
 @dataclass(frozen=True)
 class Cell:
-    """One value of one recipe.
+    """A value of a recipe.
 
     Args:
-        value: in the unit of its row; None where the source has words only, or where there is none.
-        source: a key of :data:`SOURCES`; None where the value was not found.
-        words: what the source says where that is not simply the value.
+        value: the value in the unit of its row; None if the source gives only words, or if no source was found.
+        source: a key of :data:`SOURCES`; None if no source was found.
+        words: the text of the source, if it is more than the value.
     """
 
     value: Any = None
@@ -111,9 +111,9 @@ _3ML = _column(
 _DEVELOPMENT = _column(
     corpus=Cell(None, "ours", "yours; millions of tokens"),
     vocabulary=Cell(None, "ours", "3,000 in the quickstart"),
-    # Not needed, but 0.07 nats better after 1,500 updates, and faster: the text is read little more than once.
+    # Not required, but 0.07 nats better after 1,500 updates, and faster: the text is read little more than once.
     **_same("ours", dropout=0.0, attention_dropout=0.0),
-    # At 2e-3 the states of MAE-LM's encoder collapse onto a handful of directions, and stay there.
+    # At 2e-3 the hidden states of MAE-LM's encoder collapse onto a few directions for good.
     **_same("ours", lr=1e-3, warmup=500, updates=2000, tokens=64, sequences=32),
     **_same("ours", weight_decay=0.01, betas=(0.9, 0.98), eps=1e-6, clip_norm=2.0),
     **_same("ours", mask_prob=0.15, kept=0.0, random=0.0),
@@ -130,4 +130,4 @@ STATED: dict[str, dict[str, Cell]] = {
     "3ML large": _3ML,
     "development": _DEVELOPMENT,
 }
-"""The rows of :data:`ROWS` for each paper and size. A cell without source was not found, and is no recipe."""
+"""The rows of :data:`ROWS` for each paper and size. A cell without a source was not found, and is no recipe."""

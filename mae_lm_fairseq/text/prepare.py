@@ -1,6 +1,6 @@
-"""The command of preprocess/pretrain/prepare.py: raw text to a sentencepiece model, dict.txt and a data-bin.
+"""The command preprocess/pretrain/prepare.py: convert raw text to a sentencepiece model, dict.txt and a data-bin.
 
-Text is UTF-8, plain, .gz or .xz; documents are separated by blank lines, and a new file begins a new document.
+Text is UTF-8: plain, .gz or .xz. Documents are separated by blank lines, and each file starts a new document.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line; its names are those of ``Options``."""
+    """Return the argument parser; its names are those of ``Options``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     text = "text files, and directories, whose files are all taken (hidden ones are not)"
@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def report(manifest: Manifest) -> str:
-    """The books of the splits as a table."""
+    """Format the statistics of the splits as a table."""
     head = f"{'':6}{'documents':>12}{'lines':>14}{'tokens in':>16}{'tokens out':>16}{'<unk>':>12}{'rate':>10}"
     rows = [
         f"{name:6}{s.documents:12,}{s.lines:14,}{s.tokens_in:16,}{s.tokens_out:16,}{s.unk:12,}{s.unk_rate:10.4%}"
@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None):
     """Run the command.
 
     Raises:
-        UserError: in every case that the user can fix.
+        UserError: on any error that the user can fix.
     """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

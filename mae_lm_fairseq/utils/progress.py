@@ -10,7 +10,7 @@ SECONDS_BETWEEN_LINES = 15
 
 
 class _Lines:
-    """Turns tqdm's redrawing of one line into lines."""
+    """Stream that writes each redraw of a tqdm bar as a line of its own."""
 
     def __init__(self, stream: TextIO):
         self.stream = stream
@@ -24,7 +24,7 @@ class _Lines:
 
 
 def progress_bar(iterable: Iterable | None = None, **options) -> tqdm:
-    """A tqdm bar on standard output; where that is no terminal, a line every few seconds."""
+    """Return a tqdm bar on standard output, which prints a line every few seconds if that is not a terminal."""
     if sys.stdout.isatty():
         return tqdm(iterable, file=sys.stdout, dynamic_ncols=True, miniters=0, **options)
     seconds = SECONDS_BETWEEN_LINES

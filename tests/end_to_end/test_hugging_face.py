@@ -1,4 +1,4 @@
-"""From raw text through fairseq-train to transformers and back, with the commands."""
+"""Export to transformers and back through the commands, starting from raw text and fairseq-train."""
 
 import os
 import random
@@ -27,7 +27,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def run_script():
-    """``run_script(name, *arguments)`` runs a program of scripts/ in this process."""
+    """Return ``run_script(name, *arguments)``, which runs a program of scripts/ in this process."""
 
     def run(name, *arguments):
         with pytest.MonkeyPatch.context() as patch:
@@ -39,7 +39,7 @@ def run_script():
 
 @pytest.fixture(scope="module")
 def text_bin(tmp_path_factory, run_script):
-    """A data-bin made of this package's README by prepare.py."""
+    """Prepare a data-bin from this package's README with prepare.py."""
     directory = tmp_path_factory.mktemp("text")
     words = README.split()
     for split, seed in (("train", 0), ("valid", 1)):
@@ -52,7 +52,7 @@ def text_bin(tmp_path_factory, run_script):
 
 
 def pretrain(data, save, *options):
-    """What ``fairseq-train`` does, here; the last checkpoint."""
+    """Run ``fairseq-train`` in this process and return the last checkpoint."""
     metrics.reset()
     checkpoint_utils.save_checkpoint.__dict__.pop("best", None)
     train.main(parse(data, *RECIPE, "--num-workers", 0, "--no-epoch-checkpoints", "--save-dir", save, *options))
@@ -61,7 +61,7 @@ def pretrain(data, save, *options):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, run_cli, text_bin):
-    """The checkpoint of a short run of ``fairseq-train``."""
+    """Return the checkpoint of a short run of ``fairseq-train``."""
     save = tmp_path_factory.mktemp("trained")
     command = ["fairseq-train", text_bin, *RECIPE, "--user-dir", "mae_lm_fairseq", "--arch", "mae_lm_tiny"]
     done = run_cli([*command, "--save-dir", save, "--num-workers", 0, "--max-update", 20, "--lr", 1e-2])
@@ -71,7 +71,7 @@ def trained(tmp_path_factory, run_cli, text_bin):
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory, run_script, trained, text_bin):
-    """What export_hf.py makes of it."""
+    """Export the checkpoint with export_hf.py."""
     out = tmp_path_factory.mktemp("exported") / "out"
     text = text_bin.parent / "valid.txt"
     run_script("scripts/export_hf.py", trained, "--data-bin", text_bin, "--out", out, "--text", text)
@@ -93,7 +93,7 @@ def test_a_trained_checkpoint_computes_the_same_in_transformers(trained, text_bi
 
 
 @pytest.mark.parametrize("preset", ["mae_lm", "mae_lm_roberta"])
-def test_pretraining_goes_on_from_an_import(preset, run_script, trained, text_bin, exported, tmp_path, capsys):
+def test_pretraining_continues_from_an_import(preset, run_script, trained, text_bin, exported, tmp_path, capsys):
     run_script("scripts/import_hf.py", exported, "--preset", preset, "--out", tmp_path / "imported")
     options = capsys.readouterr().out.splitlines()[-1].split()
     assert options[:2] == ["--finetune-from-model", str(tmp_path / "imported" / "model.pt")]
@@ -101,7 +101,7 @@ def test_pretraining_goes_on_from_an_import(preset, run_script, trained, text_bi
     assert again.sentencepiece == before.sentencepiece
     encoder = [name for name in before.weights if name.startswith("autoencoder.encoder.")]
     assert all(torch.equal(before.weights[name], again.weights[name]) for name in encoder)
-    # No step at this learning rate moves a weight: what was loaded is what is saved.
+    # At learning rate 0 no weight changes: the saved weights are the loaded ones.
     still = pretrain(text_bin, tmp_path / "still", *options, "--max-update", 1, "--lr", 0, "--init-std", 0.5)
     loaded = read(still, text_bin)
     assert all(torch.equal(loaded.weights[name], again.weights[name]) for name in again.weights)
@@ -111,12 +111,12 @@ def test_pretraining_goes_on_from_an_import(preset, run_script, trained, text_bi
 
 
 def blocks(language):
-    """What the README's section on Hugging Face tells people to type."""
+    """Return the code blocks of the README's section on Hugging Face."""
     section = README.split("## Hugging Face\n")[1].split("\n## ")[0]
     return re.findall(rf"^```{language}\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE)
 
 
-def test_what_the_readme_says(run_script, trained, text_bin, run_cli, tmp_path, monkeypatch):
+def test_readme_examples(run_script, trained, text_bin, run_cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data-bin").symlink_to(text_bin)
     (tmp_path / "checkpoints").mkdir()
@@ -150,7 +150,7 @@ def test_what_the_readme_says(run_script, trained, text_bin, run_cli, tmp_path, 
 
 
 def same_in_onnxruntime(path, directory):
-    """Whether the network in an ONNX file computes the encoder's states, for other sizes than it was exported with."""
+    """Check that an ONNX file computes the encoder's hidden states, also for input sizes not used in the export."""
     session = pytest.importorskip("onnxruntime").InferenceSession(path, providers=["CPUExecutionProvider"])
     tokenizer, encoder = AutoTokenizer.from_pretrained(directory), AutoModel.from_pretrained(directory).eval()
     for texts in (["a"], ["One.", "Two words and then some more of them.", "And three sentences. Of text. In one."]):

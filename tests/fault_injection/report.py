@@ -1,4 +1,4 @@
-"""Faults, the rows of their results, and docs/robustness.md, which scripts/write_docs.py writes from the results."""
+"""Fault definitions, their results, and the text of docs/robustness.md, which scripts/write_docs.py writes."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -27,8 +27,8 @@ class Row:
     """Result of one kind of fault.
 
     Attributes:
-        fault: what was done.
-        survived_when: what has to be true afterwards.
+        fault: description of the fault.
+        survived_when: condition that must hold afterwards.
         tried: number of tries.
         losses: what was lost, for each try that lost something.
     """
@@ -39,20 +39,20 @@ class Row:
     losses: list[str] = field(default_factory=list)
 
     def record(self, loss: str | None) -> None:
-        """Count a try, with what it lost or None."""
+        """Count a try; ``loss`` says what it lost, or is None."""
         self.tried += 1
         if loss is not None:
             self.losses.append(loss)
 
 
 class Fault(NamedTuple):
-    """A fault, and how often it is tried.
+    """Fault and the number of times it is tried.
 
     Attributes:
-        rows: tries it in a :class:`~tests.fault_injection.training.Workplace` so many times, and yields rows.
-        few: times in the tests.
-        quick: times in ``scripts/torture.py --quick``.
-        full: times in ``scripts/torture.py``.
+        rows: tries it that many times in a :class:`~tests.fault_injection.training.Workplace`, and yields rows.
+        few: number of times in the tests.
+        quick: number of times in ``scripts/torture.py --quick``.
+        full: number of times in ``scripts/torture.py``.
     """
 
     rows: Callable[..., Iterator[Row]]
@@ -69,7 +69,7 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def read(path: Path) -> list[Row]:
-    """Read the rows of a file that ``scripts/torture.py`` has written."""
+    """Read the rows from a file written by ``scripts/torture.py``."""
     return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
 
 

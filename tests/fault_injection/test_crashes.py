@@ -1,4 +1,4 @@
-"""Each fault of a training, a few times; scripts/torture.py tries them more often."""
+"""Faults of a training run, a few tries each; scripts/torture.py tries them more often."""
 
 import json
 import multiprocessing
@@ -41,8 +41,8 @@ def test_the_whole_program(tmp_path):
     assert all(row.tried and not row.losses for row in read(tmp_path / "table.json"))
 
 
-def test_a_run_that_is_done_takes_no_more_updates(place):
-    """A run can be killed between its last checkpoint and its end."""
+def test_a_finished_run_is_not_trained_further(place):
+    """A run can be killed after its last checkpoint but before it ends."""
     training = place.training()
     assert training.finish(10) is None
     last = training.directory / "checkpoint_last.pt"
@@ -54,10 +54,10 @@ def test_a_run_that_is_done_takes_no_more_updates(place):
 
 
 class TestTheTableCanFail:
-    """The table reports what is lost."""
+    """Losses that must show up in the table."""
 
     def test_another_end(self, place, monkeypatch):
-        """As if the resumed run had other masks and dropout."""
+        """Simulate a resumed run that draws other masks and dropout."""
         other = place.training("--seed", "2")
         assert other.finish(30) is None
         usual = Workplace.undisturbed

@@ -1,4 +1,4 @@
-"""The table: every value has a source, and its rendering is up to date."""
+"""The table of recipes: every value has a source, and the generated page is up to date."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def test_every_value_has_a_source_and_every_source_a_value():
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_what_is_trained_with_is_known(architecture):
+def test_recipes_have_a_source_for_every_setting(architecture):
     rows = recipe(architecture)
     described = {"corpus", "vocabulary", "decoder_layers"}
     assert all(cell.value is not None and cell.source for row, cell in rows.items() if row not in described)

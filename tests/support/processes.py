@@ -1,8 +1,8 @@
-"""Processes that tests start.
+"""Subprocesses started by tests.
 
-Importing torch and fairseq takes several seconds of processor time. So :func:`fairseq_train` and :func:`launch_cpu` run
-their commands in children of a server that has imported both (multiprocessing's fork server). They have their own
-streams, exit code and process, as a command has. :func:`run_command` runs a real command.
+Importing torch and fairseq takes several seconds of CPU time. :func:`fairseq_train` and :func:`launch_cpu` therefore
+run their commands in children of a server that has already imported both (multiprocessing's fork server). Like a real
+command, each child has its own streams and exit code. :func:`run_command` runs a real command.
 """
 
 import contextlib
@@ -25,19 +25,19 @@ from tests.support import ROOT
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
 LONGEST_COMMAND_SECONDS = 280.0
-"""Less than the time limit of a test, so that a command that hangs is reported with its output."""
+"""Below the time limit of a test, so that a command that hangs is reported with its output."""
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["fairseq_cli.train", "torch._dynamo", __name__])
 
 
 def fork(function: Callable, *args, **options) -> multiprocessing.Process:
-    """Start a forked process that calls a function, to be interrupted."""
+    """Start a forked process that calls a function and can be interrupted with SIGINT."""
 
     def call():
-        # It is ignored in what a shell without job control has started in its background.
+        # Background processes of a shell without job control ignore SIGINT.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        gc.callbacks.clear()  # hypothesis has one, and an interrupt that arrives there is lost
+        gc.callbacks.clear()  # hypothesis registers one; a KeyboardInterrupt raised in it is lost
         with errors_end_the_program():
             function(*args, **options)
 
@@ -50,7 +50,7 @@ def fork(function: Callable, *args, **options) -> multiprocessing.Process:
 
 @contextlib.contextmanager
 def untraced() -> Iterator[None]:
-    """Run without coverage, which makes code that is not ours two to five times slower; also a decorator."""
+    """Suspend coverage tracing, which makes third-party code two to five times slower; also usable as a decorator."""
     trace = sys.gettrace()
     sys.settrace(None)
     try:
@@ -60,7 +60,7 @@ def untraced() -> Iterator[None]:
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
-    """Wait until a condition holds; the limit is for what never happens, and generous for a loaded machine."""
+    """Wait until a condition holds; the time limit is generous for a loaded machine."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:g} seconds"
@@ -70,7 +70,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
 def run_command(
     command: list, *, cwd: Path = ROOT, env: dict[str, str] | None = None, timeout: float = LONGEST_COMMAND_SECONDS
 ) -> subprocess.CompletedProcess:
-    """Run a command of this environment."""
+    """Run a command of this Python environment."""
     program, *arguments = map(str, command)
     return subprocess.run(
         [Path(sys.executable).parent / program, *arguments],
@@ -93,12 +93,12 @@ def mae_lm(*arguments: object, cwd: Path = ROOT) -> subprocess.CompletedProcess:
 
 
 def launch_cpu(*arguments: object) -> subprocess.CompletedProcess:
-    """Run ``scripts/launch_cpu.py`` in the checkout; it and the processes that it starts are children of the server."""
+    """Run ``scripts/launch_cpu.py`` in the checkout; it and its worker processes are children of the server."""
     return _run_in_child(_launch, [ROOT / "scripts" / "launch_cpu.py", *arguments])
 
 
 def stop_server() -> None:
-    """Stop the server and wait for it, so that the time of its children counts as time of this process's children."""
+    """Stop the server and wait for it, so that this process is charged with the CPU time of the server's children."""
     multiprocessing.forkserver._forkserver._stop()
 
 
@@ -137,7 +137,7 @@ def _run_in_child(main: Callable[[], None], command: list, cwd: Path = ROOT) -> 
 
 @contextlib.contextmanager
 def _environment() -> Iterator[None]:
-    """The first child starts the server, with the environment of this moment."""
+    """Set :data:`ENVIRONMENT`, since the first child starts the server, which inherits the environment."""
     before = {name: os.environ.get(name) for name in ENVIRONMENT}
     os.environ.update(ENVIRONMENT)
     try:
@@ -151,8 +151,8 @@ def _environment() -> Iterator[None]:
 
 
 def _child(main: Callable[[], None], words: list[str], cwd: Path, stdout: Path, stderr: Path) -> None:
-    sys.settrace(None)  # as in a command, coverage does not count here
-    multiprocessing.set_start_method(None, force=True)  # data workers are forked, as those of a command
+    sys.settrace(None)  # coverage does not trace real commands either
+    multiprocessing.set_start_method(None, force=True)  # data workers are forked, as in a real command
     for stream, path in ((sys.stdout, stdout), (sys.stderr, stderr)):
         assert isinstance(stream, io.TextIOWrapper)
         with open(path, "w") as file:

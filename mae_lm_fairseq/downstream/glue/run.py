@@ -1,4 +1,4 @@
-"""Fine-tuning on a task of GLUE: data, runs, evaluation, report and test predictions; scripts/finetune_glue.py."""
+"""Fine-tuning on a GLUE task: data, runs, evaluation, report and test predictions; used by scripts/finetune_glue.py."""
 
 import json
 import math
@@ -26,7 +26,7 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json, write_text
 from mae_lm_fairseq.utils.runner import Run, claim
 
-# fairseq's criterion computes these in validation, which chooses the best checkpoint of a run.
+# Metrics that fairseq's criterion computes in validation, and that select the best checkpoint of a run.
 SELECTION = {
     ("accuracy",): ("accuracy", {}),
     ("matthews",): ("mcc", {"report_mcc": True}),
@@ -37,11 +37,11 @@ SELECTION = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options(FinetuningOptions):
-    """What the user asks for besides what all tasks have in common.
+    """Options of fine-tuning on GLUE, in addition to those of all tasks.
 
     Attributes:
-        task: of GLUE.
-        glue_dir: the local copy.
+        task: the GLUE task.
+        glue_dir: the local copy of GLUE.
         from_mnli: whether the checkpoint was fine-tuned on MNLI.
         skip_malformed: see :func:`~mae_lm_fairseq.downstream.glue.preparation.prepare`.
     """
@@ -53,10 +53,10 @@ class Options(FinetuningOptions):
 
 
 def finetune(options: Options) -> dict:
-    """Do, or go on with, all of it; return what ``results.json`` holds.
+    """Fine-tune, or resume an unfinished sweep, and return the content of ``results.json``.
 
     Raises:
-        UserError: nothing was overwritten; the message says why.
+        UserError: if options, data or checkpoint are invalid; existing results are kept.
     """
     task, out = options.task, options.out
     origin = find_origin(options)
@@ -89,10 +89,10 @@ def finetune(options: Options) -> dict:
 
 
 def find_origin(options: Options) -> Origin:
-    """Where fine-tuning starts.
+    """Return the starting point of fine-tuning.
 
     Raises:
-        UserError: options contradict each other or the checkpoint.
+        UserError: if options contradict each other or the checkpoint.
     """
     if options.checkpoint is None and options.from_mnli:
         raise UserError("--from-mnli contradicts --checkpoint none: give the checkpoint fine-tuned on MNLI")
@@ -111,14 +111,14 @@ def find_origin(options: Options) -> Origin:
 
 
 def start_of(options: Options) -> str:
-    """In the words of results and reports."""
+    """Return the description of the starting point for results and reports."""
     if options.checkpoint is None:
         return "random weights"
     return "a model fine-tuned on MNLI" if options.from_mnli else "a pretraining checkpoint"
 
 
 def prepared(options: Options, tokenizer: Tokenizer, max_positions: int) -> tuple[Path, dict]:
-    """The task's data-bin and its books, made at the first call."""
+    """Return the path and the statistics of the task's data-bin, which the first call creates."""
     data = options.out / "data-bin"
     if (data / BOOKS).exists():
         print(f"data: done before, reusing {data}")
@@ -130,7 +130,7 @@ def prepared(options: Options, tokenizer: Tokenizer, max_positions: int) -> tupl
 
 
 def make_sweep(options: Options, origin: Origin, data: Path, books: dict) -> Sweep:
-    """Learning rates x seeds."""
+    """Return the sweep over learning rates and seeds."""
     task = options.task
     updates = task.epochs * math.ceil(books["splits"]["train"]["rows"] / task.batch_size)
     metric, reports = SELECTION[task.metrics]
@@ -154,9 +154,9 @@ def make_sweep(options: Options, origin: Origin, data: Path, books: dict) -> Swe
 
 
 def evaluate(task: Task, checkpoint: Path, data: Path) -> dict[str, float]:
-    """The metrics on the development sets in per cent, and ``score``, their mean.
+    """Return the metrics on the development sets in per cent, and ``score``, their mean.
 
-    Those of MNLI are called ``accuracy`` and ``accuracy_mismatched``.
+    For MNLI the metrics are ``accuracy`` (matched) and ``accuracy_mismatched``.
     """
     model, fairseq_task = prediction.load(checkpoint, data)
     metrics = {}
@@ -170,7 +170,7 @@ def evaluate(task: Task, checkpoint: Path, data: Path) -> dict[str, float]:
 
 
 def write_predictions(task: Task, run: Run, data: Path, out: Path):
-    """Write what a run's best checkpoint predicts on the test sets, for the GLUE server."""
+    """Write the test set predictions of a run's best checkpoint in the format of the GLUE server."""
     model, fairseq_task = prediction.load(best_checkpoint(run), data)
     for split in task.splits:
         if split.startswith("test"):
@@ -179,13 +179,13 @@ def write_predictions(task: Task, run: Run, data: Path, out: Path):
 
 
 def report_of(content: dict) -> str:
-    """``report.md``."""
+    """Return the text of ``report.md``."""
     settings = f"{content['settings']['updates']:,} updates of {content['settings']['batch_size']} samples"
     sets = "; ".join(
         f"{split} {counts['rows']:,} rows, {counts['truncated']:,} truncated, {counts['malformed']:,} left out"
         for split, counts in content["data"].items()
     )
-    # With one metric the score is that metric again.
+    # With a single metric, the score equals that metric.
     hidden = ("score",) if len(content["metrics"]) == 2 else ()
     ending = f"Data: {sets}. Test predictions are those of {content['test_predictions_by']}."
     return report(content, settings, "score", hidden, ending)
