@@ -59,6 +59,7 @@ def test_file_names_exist(page):
             assert (ROOT / name).exists() or (ROOT / "mae_lm_fairseq" / name).exists(), f"{page}: {name}"
 
 
+@pytest.mark.integration
 @pytest.mark.filterwarnings("ignore::UserWarning")  # hydra's
 @pytest.mark.parametrize("block", DRY, ids=str)
 def test_commands_are_understood(block, monkeypatch):
