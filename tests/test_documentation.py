@@ -4,6 +4,7 @@ A comment above each block says how it is tested (CONTRIBUTING.md).
 """
 
 import importlib
+import json
 import os
 import re
 import runpy
@@ -21,6 +22,9 @@ from tests.support import ROOT
 from tests.support.documentation import PAGES, Block, anchors, blocks, links, prose
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
+DOCS = ROOT / "docs"
+GENERATED = ("recipes.md", "options.md", "fairseq-patches.md", "results/robustness.md")
+SPEED = (DOCS / "results" / "speed.md").read_text(encoding="utf-8")
 RUN = [block for block in BLOCKS if block.test == "run"]
 DRY = [block for block in BLOCKS if block.test == "dry run"]
 
@@ -57,6 +61,40 @@ def test_file_names_exist(page):
     for name in re.findall(r"`([\w.-]+/[\w./-]*)`", prose(page)):
         if name.split("/")[0] in folders - {"data-bin", "checkpoints"}:
             assert (ROOT / name).exists() or (ROOT / "mae_lm_fairseq" / name).exists(), f"{page}: {name}"
+
+
+@pytest.fixture(scope="module")
+def generated():
+    return runpy.run_path(str(ROOT / "scripts" / "write_docs.py"))["pages"]()
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_generated_pages_are_current(generated, name):
+    assert generated.keys() == set(GENERATED)
+    assert (DOCS / name).read_text(encoding="utf-8") == generated[name], "run scripts/write_docs.py"
+
+
+@pytest.mark.parametrize("directory", [DOCS, DOCS / "results"], ids=lambda directory: directory.name)
+def test_indexes_list_every_page(directory):
+    index = (directory / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in directory.glob("*.md") if f"({page.name})" not in index] == ["README.md"]
+
+
+@pytest.mark.parametrize("name", ["cpu-small", "cpu-base"])
+def test_speed_is_from_the_committed_results(name):
+    figures = json.loads((ROOT / "scripts" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    usual = figures["setting"]["rows"], figures["setting"]["length"], 0.15, False
+    subjects = ("mae_lm_eager", "authors", "mae_lm_bf16_eager", "fairseq_roberta")
+    rows = [row for row in figures["rows"] if row["subject"] in subjects]
+    speeds = [
+        row["tokens_per_second"]
+        for row in rows
+        if (row["rows"], row["length"], row["mask_prob"], row["ragged"]) == usual
+    ]
+    assert len(speeds) >= 3
+    assert all(f" {speed:,.0f} " in SPEED for speed in speeds)
+    for ratio in ("authors_speedup", "roberta_speedup_over_fairseq", "mae_lm_step_cost", "three_ml_step_cost"):
+        assert f" {figures['ratios'][ratio]:.2f} " in SPEED
 
 
 @pytest.mark.integration
