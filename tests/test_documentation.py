@@ -17,9 +17,12 @@ import torch
 from torch.distributed.run import get_args_parser
 
 from mae_lm_fairseq.cli import VERBS
+from mae_lm_fairseq.downstream.glue.tasks import TASKS
 from mae_lm_fairseq.recipes.pretrain import complete, understand
 from tests.support import ROOT
+from tests.support.answering import write_squad
 from tests.support.documentation import PAGES, Block, anchors, blocks, links, prose
+from tests.support.glue import make_rows, write_official
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 DOCS = ROOT / "docs"
@@ -160,15 +163,21 @@ def test_blocks_run(block, workspace, tmp_path, mae_lm, run_cli, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def workspace(tmp_path_factory, text_data, checkpoints, bundles) -> Path:
+def workspace(tmp_path_factory, mae_lm, text_data, checkpoints, bundles) -> Path:
     """A directory with the files that the pages assume."""
     directory = tmp_path_factory.mktemp("workspace")
     words = re.findall(r"[a-z]+", (ROOT / "README.md").read_text(encoding="utf-8").lower())
     lines = [" ".join(words[start : start + 12]) for start in range(0, len(words), 12)]
     for name, number in (("train.txt", None), ("valid.txt", 9)):
         (directory / name).write_text("\n".join(lines[:number]) + "\n", encoding="utf-8")
+    model = ("--sentencepiece-model", text_data / "sentencepiece.bpe.model", "--max-unk-rate", 1, "--workers", 1)
+    texts = ("--train", "train.txt", "--valid", "valid.txt")
+    done = mae_lm("prepare", *texts, *model, "--destdir", "data-bin", cwd=directory)
+    assert done.returncode == 0, done.stderr
+    write_official(directory / "GLUE", TASKS["RTE"], make_rows(TASKS["RTE"]))
+    for split in ("train", "dev"):
+        write_squad(directory / f"{split}-v1.1.json")
     targets = {
-        "data-bin": text_data,
         "mae-lm": bundles["mae_lm_tiny"],
         "rte": bundles["classification"],
         "squad": bundles["span"],
