@@ -85,52 +85,53 @@ class MaskedAutoencoderConfig:
 
     mask_join: MaskJoin = _knob(
         MaskJoin.decoder,
-        "where [MASK] joins: at the 'embeddings' (vanilla MLM, as RoBERTa), inside the 'encoder' (3ML's analysis) or "
-        "in the 'decoder' (MAE-LM and 3ML: the encoder never sees it)",
+        "where [MASK] joins: at the 'embeddings' (vanilla MLM, as in RoBERTa), inside the 'encoder' (3ML's analysis) "
+        "or in the 'decoder' (MAE-LM and 3ML: the encoder never sees it)",
     )
     mask_join_layer: int | None = _knob(
         None,
-        "with --mask-join encoder: how many of the encoder's layers [MASK] does not see, so that it joins before the "
-        "next (default: half of them)",
+        "with --mask-join encoder: number of encoder layers below the one that [MASK] joins before (default: half "
+        "of the layers)",
     )
-    encoder_layers: int = _knob(12, "layers of the encoder")
-    encoder_embed_dim: int = _knob(768, "width of the encoder")
-    encoder_ffn_embed_dim: int = _knob(3072, "inner width of the encoder's feed-forward blocks")
-    encoder_attention_heads: int = _knob(12, "attention heads of the encoder")
-    decoder_layers: int = _knob(4, "layers of the decoder that is thrown away after pretraining; 0 without decoder")
+    encoder_layers: int = _knob(12, "number of encoder layers")
+    encoder_embed_dim: int = _knob(768, "hidden size of the encoder")
+    encoder_ffn_embed_dim: int = _knob(3072, "feed-forward size of the encoder")
+    encoder_attention_heads: int = _knob(12, "number of attention heads of the encoder")
+    decoder_layers: int = _knob(4, "number of decoder layers, which are dropped after pretraining; 0: no decoder")
     decoder_attention: DecoderAttention = _knob(
         DecoderAttention.self,
-        "what decoder layers attend to: 'self' (all positions to all), 'cross' (masked positions to the encoder's "
+        "attention of the decoder layers: 'self' (all positions to all), 'cross' (masked positions to the encoder's "
         "output) or 'self_cross' (masked positions to each other, then to the encoder's output)",
     )
-    decoder_embed_dim: int | None = _knob(None, "width of the decoder (default: the encoder's)")
-    decoder_ffn_embed_dim: int | None = _knob(
-        None, "inner width of the decoder's feed-forward blocks (default: the encoder's)"
+    decoder_embed_dim: int | None = _knob(None, "hidden size of the decoder (default: the encoder's)")
+    decoder_ffn_embed_dim: int | None = _knob(None, "feed-forward size of the decoder (default: the encoder's)")
+    decoder_attention_heads: int | None = _knob(
+        None, "number of attention heads of the decoder (default: the encoder's)"
     )
-    decoder_attention_heads: int | None = _knob(None, "attention heads of the decoder (default: the encoder's)")
-    decoder_share_positions: bool = _knob(False, "one table of absolute positions for encoder and decoder")
+    decoder_share_positions: bool = _knob(False, "share one table of absolute positions between encoder and decoder")
     reset_mask_states: bool = _knob(
         False,
-        "ablation, with the task's --mask-in-encoder: the decoder gets the mask embedding instead of the encoder's "
-        "states at the [MASK]s that it saw",
+        "ablation, with the task's --mask-in-encoder: the decoder receives the mask embedding instead of the encoder's "
+        "hidden states of the [MASK] tokens that it saw",
     )
     renumber_visible: bool = _knob(
         False,
-        "ablation: the encoder numbers the tokens that it sees 0, 1, 2, ..., so that its positions disagree with the "
-        "decoder's",
+        "ablation: the encoder numbers the visible tokens 0, 1, 2, ..., so its positions disagree with the decoder's",
     )
-    max_positions: int = _knob(512, "longest sample in tokens, <s> and </s> included")
-    relative_buckets: int = _knob(32, "buckets of the encoder's T5 relative position bias; 0 for no such bias")
-    relative_max_distance: int = _knob(128, "distance at which the buckets end; all farther tokens share the last")
-    decoder_relative_buckets: int = _knob(0, "buckets of the decoder's own such bias; 0 for none")
+    max_positions: int = _knob(512, "maximum length of a sequence in tokens, <s> and </s> included")
+    relative_buckets: int = _knob(32, "buckets of the T5 relative position bias of the encoder; 0: no bias")
+    relative_max_distance: int = _knob(
+        128, "distance at which the logarithmic buckets end; larger distances share the last bucket"
+    )
+    decoder_relative_buckets: int = _knob(0, "buckets of the T5 relative position bias of the decoder; 0: no bias")
     relative_bias_init: RelativeBiasInit = _knob(
         RelativeBiasInit.normal,
-        "start of the relative position bias: 'normal' (the papers') or 'neighbours' (each head leans towards "
+        "initialisation of the relative position bias: 'normal' (as in the papers) or 'neighbours' (each head prefers "
         "one neighbouring token, so that small models leave the unigram plateau in minutes)",
     )
-    dropout: float = _knob(0.1, "dropout on the encoder's embeddings and on each of its blocks' outputs")
-    attention_dropout: float = _knob(0.1, "dropout on the encoder's attention weights")
-    decoder_dropout: float = _knob(0.0, "dropout in the decoder, on the attention weights too")
+    dropout: float = _knob(0.1, "dropout on the embeddings of the encoder and on the output of each of its sublayers")
+    attention_dropout: float = _knob(0.1, "dropout on the attention weights of the encoder")
+    decoder_dropout: float = _knob(0.0, "dropout in the decoder, including its attention weights")
     init_std: float = _knob(0.02, "standard deviation of the initial weights")
 
     def __post_init__(self):

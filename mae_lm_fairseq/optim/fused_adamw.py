@@ -22,7 +22,7 @@ class FusedAdamWConfig(FairseqDataclass):
     weight_decay: float = field(default=0.0, metadata={"help": "weight decay"})
     layer_lr_decay: float = field(
         default=1.0,
-        metadata={"help": "fine-tuning: the learning rate of each layer is that of the layer above it times this"},
+        metadata={"help": "fine-tuning: factor between the learning rate of a layer and that of the layer above it"},
     )
     lr: list[float] = II("optimization.lr")
 

@@ -39,25 +39,26 @@ logger = logging.getLogger(__name__)
 class MaskedAutoencoderLMConfig(MaskedLMConfig):
     """Options of fairseq's ``masked_lm``, with MAE-LM's defaults: 15 % predicted, all replaced by ``<mask>``."""
 
-    tokens_per_sample: int = field(default=512, metadata={"help": "longest sample in tokens, <s> included"})
+    tokens_per_sample: int = field(
+        default=512, metadata={"help": "maximum length of a sequence in tokens, <s> included"}
+    )
     leave_unmasked_prob: float = field(
-        default=0.0, metadata={"help": "share of the predicted tokens that stay as they are (RoBERTa's recipe: 0.1)"}
+        default=0.0, metadata={"help": "fraction of the predicted tokens that are left unchanged (RoBERTa: 0.1)"}
     )
     random_token_prob: float = field(
-        default=0.0, metadata={"help": "share of the predicted tokens replaced at random (RoBERTa's recipe: 0.1)"}
+        default=0.0, metadata={"help": "fraction of the predicted tokens that are replaced at random (RoBERTa: 0.1)"}
     )
     mask_in_encoder: float = field(
         default=0.0,
         metadata={
-            "help": "ablation: share of the <mask>s that the encoder sees, though it is not to (0: MAE-LM; 1: it sees "
-            "all of them, with the decoder still there)"
+            "help": "ablation: fraction of the <mask> tokens that the encoder sees (0: none, as in MAE-LM; 1: all)"
         },
     )
     effective_rank_interval: int = field(
         default=0,
         metadata={
-            "help": "every so many updates, log how many directions the encoder's states use on a fixed part of the "
-            "validation text (0: never)"
+            "help": "log the effective rank of the encoder's hidden states on a fixed part of the validation text "
+            "every so many updates (0: never)"
         },
     )
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from mae_lm_fairseq.utils.errors import UserError
 
-CLEAR = "success, or one line that says what is wrong"
-WHOLE = f"{CLEAR}; what is left behind is whole, or nothing"
+CLEAR = "success, or an error message that says what is wrong"
+WHOLE = f"{CLEAR}; the output is complete or absent"
 
 LONGEST_CASE_SECONDS = 120.0
 """The slowest cases train a tokenizer, which takes several seconds."""
