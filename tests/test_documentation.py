@@ -150,10 +150,9 @@ def test_blocks_run(block, workspace, tmp_path, mae_lm, run_cli, monkeypatch):
         exec(compile(block.adapted(), str(block), "exec"), {"__name__": "__main__"})
         return
     adapted = Block(block.page, block.line, block.language, block.adapted(), block.test, "")
-    commands = [shlex.split(command, comments=True) for command in adapted.commands()]
-    if all(words[0] == "mae-lm" for words in commands):
-        for _, *words in commands:
-            done = mae_lm(*words, cwd=tmp_path)
+    if all(command.startswith("mae-lm ") for command in adapted.commands()):
+        for command in adapted.commands():
+            done = mae_lm(*shlex.split(command, comments=True)[1:], cwd=tmp_path)
             assert done.returncode == 0, done.stderr
         return
     (tmp_path / "block.sh").write_text("set -euo pipefail\n" + adapted.text)
@@ -187,6 +186,8 @@ def workspace(tmp_path_factory, mae_lm, text_data, checkpoints, bundles) -> Path
         targets[f"checkpoints/{name}/checkpoint_last.pt"] = checkpoints[checkpoint]
     for name, target in targets.items():
         (directory / name).symlink_to(target)
+    done = mae_lm("export", "mae-lm", "--out", "mae-lm-hf", cwd=directory)
+    assert done.returncode == 0, done.stderr
     for name in ("scripts", "preprocess"):
         (directory / name).symlink_to(ROOT / name)
     return directory

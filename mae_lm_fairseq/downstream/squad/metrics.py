@@ -211,8 +211,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and abs(value) < float("inf")
 
 
-def main(arguments: list[str]):
-    """Run the command line."""
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", metavar="DATASET", help="in the JSON of SQuAD 1.1 or 2.0")
     parser.add_argument("predictions", metavar="PREDICTIONS", help="a JSON object: an answer for each question's id")
@@ -227,7 +227,12 @@ def main(arguments: list[str]):
         metavar="P",
         help="what is more probable than this has no answer (default: %(default)s)",
     )
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: list[str]):
+    """Run the command line."""
+    options = parser().parse_args(arguments)
     gold, version_2 = read_gold(options.dataset)
     predictions = _read_by_id(options.predictions, lambda value: isinstance(value, str), "an answer")
     if not version_2:
