@@ -46,17 +46,17 @@ def _mebibytes(row: Row) -> float:
 
 def _draw_curves(results: Results, axes) -> None:
     usual = results.setting.case()
-    for column, (knob, label) in enumerate((("length", "tokens per sample"), ("mask_prob", "share masked"))):
+    for column, (field, label) in enumerate((("length", "tokens per sample"), ("mask_prob", "share masked"))):
         rows = [
             row
             for row in results.rows
             if not row.case.ragged
             and row.case.rows * row.case.length == usual.rows * usual.length
-            and (row.case.length if knob == "mask_prob" else row.case.mask_prob)
-            == (usual.length if knob == "mask_prob" else usual.mask_prob)
+            and (row.case.length if field == "mask_prob" else row.case.mask_prob)
+            == (usual.length if field == "mask_prob" else usual.mask_prob)
         ]
         for line, (value, unit) in enumerate(((_speed, "tokens/s"), (_mebibytes, "peak memory (MiB)"))):
-            _draw_panel(axes[line][column], rows, knob, value)
+            _draw_panel(axes[line][column], rows, field, value)
             axes[line][column].set(xlabel=label, ylabel=unit, ylim=(0, None))
             axes[line][column].grid(alpha=0.25)
     axes[0][0].legend(frameon=False)
@@ -65,9 +65,9 @@ def _draw_curves(results: Results, axes) -> None:
     axes[0][1].set_title(f"{usual.length} tokens per sample")
 
 
-def _draw_panel(axes, rows: list[Row], knob: str, value: Callable[[Row], float]) -> None:
+def _draw_panel(axes, rows: list[Row], field: str, value: Callable[[Row], float]) -> None:
     for (name, label), marker in zip(CURVES.items(), "osD^v", strict=True):
-        points = sorted((getattr(row.case, knob), value(row)) for row in rows if row.subject.name == name)
+        points = sorted((getattr(row.case, field), value(row)) for row in rows if row.subject.name == name)
         if points:
             axes.plot(*zip(*points, strict=True), marker=marker, label=label)
 

@@ -68,7 +68,7 @@ class MaskedAutoencoder(nn.Module):
         """Return the logits [number predicted, vocabulary], from the encoder's output."""
         return self.lm_head(self.decode(states, layout))
 
-    def masked_states(self, tokens: Tensor, layout: BatchLayout) -> Tensor:
+    def predicted_states(self, tokens: Tensor, layout: BatchLayout) -> Tensor:
         """Return the packed hidden states [number predicted, dim] that the language model head predicts from."""
         return self.decode(self.encode(tokens, layout)[-1], layout)
 

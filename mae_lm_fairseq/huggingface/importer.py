@@ -64,7 +64,9 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
         UserError: if a file is missing, damaged or could run code, or the encoder's computation differs from ours.
     """
     foreign = read_stock(path) if path.is_dir() else read_fairseq(path, data_bin or path.parent)
-    defaults = {knob.name: knob.default for knob in fields(MaskedAutoencoderConfig)} | preset_values(preset, "base")
+    defaults = {option.name: option.default for option in fields(MaskedAutoencoderConfig)} | preset_values(
+        preset, "base"
+    )
     values = {name: getattr(value, "value", value) for name, value in {**defaults, **foreign.values}.items()}
     config = network_config(values, path)
     parts, head = _parts(foreign, path)
@@ -201,7 +203,7 @@ def write_import(pretrained: Pretrained, source: Path, out: Path):
 def network_options(pretrained: Pretrained) -> list[str]:
     """Return the options with which fairseq-train builds the same network."""
     architecture = pretrained.about["architecture"]
-    usual = {knob.name: knob.default for knob in fields(MaskedAutoencoderConfig)}
+    usual = {option.name: option.default for option in fields(MaskedAutoencoderConfig)}
     usual |= preset_values(*ARCHITECTURES[architecture])
     words = ["--arch", architecture]
     for name, value in vars(pretrained.config).items():

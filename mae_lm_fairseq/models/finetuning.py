@@ -15,8 +15,8 @@ from mae_lm_fairseq.utils.errors import UserError
 logger = logging.getLogger(__name__)
 
 # Options that change the output but not the shape of any weight.
-_NOT_IN_THE_WEIGHTS = ("encoder_attention_heads", "relative_max_distance")
-_OF_THE_DECODER = "decoder_attention_heads"
+_NOT_IN_WEIGHTS = ("encoder_attention_heads", "relative_max_distance")
+_DECODER_HEADS = "decoder_attention_heads"
 
 
 def predicts_masked_tokens(task: FairseqTask) -> bool:
@@ -24,7 +24,7 @@ def predicts_masked_tokens(task: FairseqTask) -> bool:
     return isinstance(task, MaskedLMTask)
 
 
-def take_over(saved: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
+def select_weights(saved: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights to load into a model for fine-tuning, from a pretraining or fine-tuning checkpoint.
 
     Decoder and language model head are dropped. A task head is loaded if the model has a head of the same name and
@@ -80,7 +80,7 @@ def check_origin(filename: str, state: dict[str, Any], model_cfg: dict[str, Any]
         )
     saved = (state.get("cfg") or {}).get("model")
     saved = saved if hasattr(saved, "keys") else {}  # checkpoints of other fairseq models may hold a Namespace
-    for name in (*_NOT_IN_THE_WEIGHTS, *([_OF_THE_DECODER] if decodes else [])):
+    for name in (*_NOT_IN_WEIGHTS, *([_DECODER_HEADS] if decodes else [])):
         there, here = (_value(options, name) for options in (saved, model_cfg))
         if name in saved and there != here:
             raise UserError(
@@ -91,7 +91,7 @@ def check_origin(filename: str, state: dict[str, Any], model_cfg: dict[str, Any]
 
 def _value(options: Mapping[str, Any], name: str) -> Any:
     """Return an option of a model. The decoder's number of attention heads defaults to the encoder's."""
-    if name == _OF_THE_DECODER and options.get(name) is None:
+    if name == _DECODER_HEADS and options.get(name) is None:
         return options.get("encoder_attention_heads")
     return options.get(name)
 

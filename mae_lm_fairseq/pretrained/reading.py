@@ -112,7 +112,7 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
     if not isinstance(options, dict) or options.get("_name") not in ARCHITECTURES:
         raise UserError(f"{path} is a checkpoint of another model than mae_lm_fairseq's")
     # A checkpoint older than an option was trained with what is now the option's default.
-    values = {knob.name: options.get(knob.name, knob.default) for knob in fields(MaskedAutoencoderConfig)}
+    values = {option.name: options.get(option.name, option.default) for option in fields(MaskedAutoencoderConfig)}
     symbols = read_symbols(Path(data_bin, DICTIONARY))
     check_dictionary(data_bin, symbols[:-1])
     fingerprint = dictionary_fingerprint(symbols)

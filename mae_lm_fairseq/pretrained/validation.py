@@ -35,11 +35,11 @@ def network_config(values: Mapping[str, Any], source: str | Path) -> MaskedAutoe
     Raises:
         UserError: if a value is missing, unknown, of another type, out of range, or contradicts another.
     """
-    knobs = {knob.name: knob for knob in fields(MaskedAutoencoderConfig)}
-    if different := sorted(knobs.keys() ^ values.keys()):
-        raise UserError(f"{source}: {different[0]} is {'missing' if different[0] in knobs else 'unknown'}")
+    options = {option.name: option for option in fields(MaskedAutoencoderConfig)}
+    if different := sorted(options.keys() ^ values.keys()):
+        raise UserError(f"{source}: {different[0]} is {'missing' if different[0] in options else 'unknown'}")
     try:
-        return MaskedAutoencoderConfig(**{name: _typed(knob, values[name]) for name, knob in knobs.items()})
+        return MaskedAutoencoderConfig(**{name: _typed(option, values[name]) for name, option in options.items()})
     except (ValueError, OverflowError) as problem:
         raise UserError(f"{source}: {problem}") from None
 
@@ -117,15 +117,15 @@ def check_fit(config: MaskedAutoencoderConfig, weights: Mapping[str, Any], symbo
             raise UserError(f"{source}: {name} and {first} differ, but the network has one weight for both")
 
 
-def _typed(knob: Field, value: Any) -> Any:
-    kinds = get_args(knob.type) or (knob.type,)
+def _typed(option: Field, value: Any) -> Any:
+    kinds = get_args(option.type) or (option.type,)
     if value is None and NoneType in kinds:
         return None
     if issubclass(kinds[0], Enum) and isinstance(value, str):
         return kinds[0](value)
     if (type(value) is kinds[0] or (kinds[0] is float and type(value) is int)) and math.isfinite(value):
         return value
-    raise ValueError(f"{knob.name} is {value!r}, which is not of type {kinds[0].__name__}")
+    raise ValueError(f"{option.name} is {value!r}, which is not of type {kinds[0].__name__}")
 
 
 def is_plain(weight: Any) -> bool:

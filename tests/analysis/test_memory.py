@@ -38,7 +38,7 @@ def measured(
         stack.checkpoint_activations = checkpoint_activations
 
     def loss(network, _):
-        total, _ = network.lm_head.loss(network.masked_states(tokens, layout), targets)
+        total, _ = network.lm_head.loss(network.predicted_states(tokens, layout), targets)
         return total, len(targets), len(targets)
 
     spec = {"device": "cpu", "directory": directory, "precision": "bf16" if autocast else "fp32"}
