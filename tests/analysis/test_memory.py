@@ -5,7 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from mae_lm_fairseq.analysis.flops import TRAINING, Sample, forward_flops
-from mae_lm_fairseq.analysis.memory import PAD, PRECISIONS, TOKEN, Memory, Rehearsal, training_memory
+from mae_lm_fairseq.analysis.memory import PAD, PRECISIONS, TOKEN, FakeTrainingStep, Memory, training_memory
 from mae_lm_fairseq.benchmarks.workers.training import Training
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import PRESETS, SIZES, MaskedAutoencoderConfig, preset_values
@@ -49,16 +49,16 @@ def measured(
 
 
 def memory_of(config: MaskedAutoencoderConfig, *batch, accumulate: bool = False, **options) -> Memory:
-    return training_memory(Rehearsal(config, VOCABULARY, *batch, **options), accumulate)
+    return training_memory(FakeTrainingStep(config, VOCABULARY, *batch, **options), accumulate)
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_formula_counts_what_torch_counts(preset, size):
     sample = Sample(128, 90, 38)
-    rehearsal = Rehearsal(config(preset, size), VOCABULARY, sample, rows=2)
+    training_step = FakeTrainingStep(config(preset, size), VOCABULARY, sample, rows=2)
     with FlopCounterMode(display=False) as counter:
-        rehearsal.step()
+        training_step.run()
     flops = forward_flops(config(preset, size), VOCABULARY, [sample] * 2)
     assert counter.get_total_flops() == pytest.approx(TRAINING * flops.total, rel=0.02)
 
