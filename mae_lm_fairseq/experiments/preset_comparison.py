@@ -16,7 +16,7 @@ from mae_lm_fairseq.recipes.training_command import training_command
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json, write_text
 from mae_lm_fairseq.utils.markdown import markdown_table
-from mae_lm_fairseq.utils.runner import Run, claim, run_all, updates_done
+from mae_lm_fairseq.utils.runner import Run, reserve, run_all, updates_done
 from mae_lm_fairseq.utils.training_log import seconds_per_update
 from mae_lm_fairseq.utils.versions import versions
 
@@ -94,8 +94,8 @@ def ablations(size: str) -> list[Variant]:
     architecture, config = f"mae_lm_{size}", _config("mae_lm", size)
     rows = {"MAE-LM": ()}
     rows |= {
-        f"{share:.0%} of the [MASK]s in the encoder": ("--mask-in-encoder", str(share))
-        for share in (0.25, 0.5, 0.75, 1.0)
+        f"{fraction:.0%} of the [MASK]s in the encoder": ("--mask-in-encoder", str(fraction))
+        for fraction in (0.25, 0.5, 0.75, 1.0)
     }
     rows["all [MASK]s in the encoder, reset before the decoder"] = ("--mask-in-encoder", "1.0", "--reset-mask-states")
     rows["misaligned positions"] = ("--renumber-visible",)
@@ -107,7 +107,7 @@ def ablations(size: str) -> list[Variant]:
     }
     rows |= {f"decoder {ratio[0]}/{ratio[1]} as wide": _decoder_width(config, *ratio) for ratio in ((2, 3), (4, 3))}
     rows |= {f"decoder attention {kind}": ("--decoder-attention", kind) for kind in ("cross", "self_cross")}
-    rows |= {f"{share:.0%} masked": ("--mask-prob", str(share)) for share in (0.3, 0.4, 0.5, 0.6, 0.8)}
+    rows |= {f"{fraction:.0%} masked": ("--mask-prob", str(fraction)) for fraction in (0.3, 0.4, 0.5, 0.6, 0.8)}
     rows["80/10/10 corruption"] = ("--leave-unmasked-prob", "0.1", "--random-token-prob", "0.1")
     rows["whole words masked"] = ("--mask-whole-words",)
     return [Variant(title, architecture, options) for title, options in rows.items()]
@@ -141,7 +141,7 @@ def compare(
     Raises:
         UserError: if a run failed, or ``out`` has runs of other commands or cannot be written.
     """
-    claim(out, {"title": title, "updates": updates})
+    reserve(out, {"title": title, "updates": updates})
     runs = [_run(variant, data, updates, out) for variant in variants]
     results = run_all(runs, jobs=jobs, threads=threads)
     rows = [asdict(variant) | result for variant, result in zip(variants, results, strict=True)]

@@ -37,7 +37,7 @@ def _completions(content: dict, labels: dict[str, str]) -> str:
     for name, run in content["runs"].items():
         answers = zip(run["top5"], run["top5_probabilities"], strict=True)
         # Format as code because Markdown would take </s> for HTML, and escape bars, which would end the table's cell.
-        cells = [f"`{token}` ({share:.0%})".replace("|", "\\|") for token, share in answers]
+        cells = [f"`{token}` ({probability:.0%})".replace("|", "\\|") for token, probability in answers]
         rows.append([labels[name], ", ".join(cells)])
     return markdown_table(["model", "five likeliest tokens"], rows)
 

@@ -143,10 +143,10 @@ def _open_hugging_face(directory: Path, device: str) -> Reader:
     try:
         from transformers import AutoModel, AutoTokenizer
 
-        from mae_lm_fairseq.huggingface.foreign import explained
+        from mae_lm_fairseq.huggingface.foreign import transformers_errors
     except ImportError:
         raise UserError(f"{directory} is a Hugging Face model: pip install transformers") from None
-    with explained(directory):
+    with transformers_errors(directory):
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
         model = AutoModel.from_pretrained(directory, local_files_only=True, add_pooling_layer=False)
     model = model.float().eval().to(device)

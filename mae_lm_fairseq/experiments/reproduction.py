@@ -16,7 +16,7 @@ from mae_lm_fairseq.analysis.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.downstream.glue import run as glue
 from mae_lm_fairseq.downstream.glue.files import read_split
 from mae_lm_fairseq.downstream.glue.tasks import TASKS, Task
-from mae_lm_fairseq.downstream.sweep import LAST, Origin, best_checkpoint, origin_of, tidy
+from mae_lm_fairseq.downstream.sweep import LAST, Origin, best_checkpoint, keep_best_checkpoints, origin_of
 from mae_lm_fairseq.experiments import inspection, quickstart
 from mae_lm_fairseq.experiments.preset_comparison import COMMON_MASKING, Variant
 from mae_lm_fairseq.experiments.ranks import open_model
@@ -26,7 +26,7 @@ from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.runner import Run, claim, run_all, updates_done
+from mae_lm_fairseq.utils.runner import Run, reserve, run_all, updates_done
 from mae_lm_fairseq.utils.training_log import seconds_per_update
 from mae_lm_fairseq.utils.versions import machine, versions
 
@@ -65,8 +65,8 @@ class Data:
 
     def described(self) -> dict[str, str]:
         """Return a description that identifies the data."""
-        places = {"data-bin": self.pretraining, "GLUE directory": self.glue}
-        return {"task": self.task.name} | {name: str(path.resolve()) for name, path in places.items()}
+        paths = {"data-bin": self.pretraining, "GLUE directory": self.glue}
+        return {"task": self.task.name} | {name: str(path.resolve()) for name, path in paths.items()}
 
 
 def reproduce(name: str, out: Path, given: Data | None = None, jobs: int = 2) -> dict:
@@ -85,7 +85,7 @@ def reproduce(name: str, out: Path, given: Data | None = None, jobs: int = 2) ->
         UserError: if a run failed, or ``out`` was used with other options or on another machine (times are compared).
     """
     scale = SCALES[name]
-    claim(out, {"scale": name, "jobs": jobs, "machine": machine(), **(given.described() if given else {})})
+    reserve(out, {"scale": name, "jobs": jobs, "machine": machine(), **(given.described() if given else {})})
     data = given or make_data(out, scale)
     first = pretraining_runs(out, data, scale)
     print(f"[1/2] Pretraining: {len(first)} runs", flush=True)
@@ -93,7 +93,7 @@ def reproduce(name: str, out: Path, given: Data | None = None, jobs: int = 2) ->
     runs = finetuning_runs(out, data, scale)
     print(f"[2/2] Fine-tuning on {data.task.name}: {len(runs)} runs", flush=True)
     finetuned = run_all(list(runs.values()), jobs=jobs)
-    tidy(list(runs.values()))
+    keep_best_checkpoints(list(runs.values()))
     content = {
         "scale": name,
         "task": data.task.name,

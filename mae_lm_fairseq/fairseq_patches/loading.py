@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
 from mae_lm_fairseq.fairseq_patches.resuming import convert_position
-from mae_lm_fairseq.pretrained.checkpoint_file import allow_plain_values, read_whole
+from mae_lm_fairseq.pretrained.checkpoint_file import allow_plain_values, read_checked
 from mae_lm_fairseq.utils.errors import UserError, first_line
 
 
@@ -40,7 +40,7 @@ def _load_checkpoint_as_data(load: Callable, path: str, *args, **kwargs) -> dict
 
 
 def _load_weights_only(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
-    return read_whole(load, path, *args, **{**kwargs, "weights_only": True})
+    return read_checked(load, path, *args, **{**kwargs, "weights_only": True})
 
 
 def check_checkpoints_before_restoring() -> None:
@@ -66,10 +66,10 @@ def _load_checkpoint(load: Callable, trainer: Trainer, filename: str, *args, **k
     except UserError:
         raise
     except Exception as error:
-        explained = _explained(error, trainer, filename)
-        if explained is None:
+        user_error = _as_user_error(error, trainer, filename)
+        if user_error is None:
             raise
-        raise explained from error
+        raise user_error from error
 
 
 def _read_and_check(read: Callable, trainer: Trainer, filename: str, path: str, *args, **kwargs) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def _read_and_check(read: Callable, trainer: Trainer, filename: str, path: str, 
     return state
 
 
-def _explained(error: Exception, trainer: Trainer, filename: str) -> UserError | None:
+def _as_user_error(error: Exception, trainer: Trainer, filename: str) -> UserError | None:
     """Return an error that explains why a checkpoint does not fit, or None if ``error`` has another cause."""
     if isinstance(error, AssertionError) and "does not match; please reset the optimizer" in str(error):
         return UserError(f"the checkpoint {filename} does not fit: {first_line(error)}")

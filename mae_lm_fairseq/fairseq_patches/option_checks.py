@@ -82,7 +82,7 @@ def check_settings(cfg: Any) -> None:
     _check_checkpoints_exist(cfg)
 
 
-_LEAST = {
+_MINIMA = {
     "common": {"seed": 0, "log_interval": 1},
     "dataset": {
         "batch_size": 1,
@@ -98,21 +98,21 @@ _LEAST = {
     "optimizer": {"adam_eps": 0, "weight_decay": 0},
     "lr_scheduler": {"warmup_updates": 0, "end_learning_rate": 0, "power": 0},
 }
-_MOST = {"seed": 2**32 - 1}  # limit of NumPy's generators
+_MAXIMA = {"seed": 2**32 - 1}  # limit of NumPy's generators
 
 
 def _check_numbers(cfg: Any) -> None:
     """Check the range of numbers, which would cause tracebacks in NumPy, torch and fairseq or have no effect."""
-    for section, least_values in _LEAST.items():
-        for name, least in least_values.items():
+    for section, minima in _MINIMA.items():
+        for name, minimum in minima.items():
             value = getattr(cfg[section], name, None)
             numbers = value if OmegaConf.is_list(value) else [value]
             if not numbers:
                 raise UserError(f"--{name.replace('_', '-')} is empty; give at least one number")
             for number in numbers:
-                most = _MOST.get(name, sys.float_info.max)
-                if number is not None and not least <= number <= most:
-                    limits = f"from {least} to {most}" if name in _MOST else f"from {least} on"
+                maximum = _MAXIMA.get(name, sys.float_info.max)
+                if number is not None and not minimum <= number <= maximum:
+                    limits = f"from {minimum} to {maximum}" if name in _MAXIMA else f"from {minimum} on"
                     raise UserError(f"--{name.replace('_', '-')} {number} must be a number {limits}")
 
 

@@ -25,7 +25,7 @@ from fairseq.file_io import PathManager
 
 from mae_lm_fairseq.fairseq_patches.option_checks import DEFAULT_RESTORE_FILE
 from mae_lm_fairseq.fairseq_patches.patching import wrap
-from mae_lm_fairseq.pretrained.checkpoint_file import read_whole
+from mae_lm_fairseq.pretrained.checkpoint_file import read_checked
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
 
 logger = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ def _load(path: Path) -> dict[str, Any]:
 def _fault(path: Path) -> str | None:
     """Return what is wrong with a file, or None if it is a valid checkpoint."""
     try:
-        read_whole(_load, os.fspath(path), path)
+        read_checked(_load, os.fspath(path), path)
     except RefusedFile:
         raise
     except UserError as error:

@@ -35,7 +35,7 @@ _OUTPUT_BIAS = "lm_head.decoder.bias"
 
 
 @dataclass(frozen=True)
-class Foreign:
+class ForeignModel:
     """An encoder as read from its files.
 
     Attributes:
@@ -54,7 +54,7 @@ class Foreign:
     sentencepiece: bytes | None
 
 
-def read_stock(directory: Path) -> Foreign:
+def read_stock(directory: Path) -> ForeignModel:
     """Read a ``transformers`` directory."""
     path = directory / "config.json"
     try:
@@ -86,7 +86,7 @@ def read_stock(directory: Path) -> Foreign:
         weights = {f"{kind}.{name}": weight for name, weight in weights.items()}
     weights = _without_tied(weights, f"{kind}.embeddings.word_embeddings.weight", directory)
     symbols = _stock_symbols(directory)
-    return Foreign(kind, values, weights, symbols, _sentencepiece(directory, symbols))
+    return ForeignModel(kind, values, weights, symbols, _sentencepiece(directory, symbols))
 
 
 def _refuse_other_computation(config: Mapping[str, Any], path: Path):
@@ -129,7 +129,7 @@ def _floats(weights: Any, path: Path) -> dict[str, Tensor]:
 
 
 @contextlib.contextmanager
-def explained(directory: Path) -> Iterator[None]:
+def transformers_errors(directory: Path) -> Iterator[None]:
     """Convert any exception from ``transformers`` in the ``with`` block to a short error message.
 
     Raises:
@@ -148,7 +148,7 @@ def explained(directory: Path) -> Iterator[None]:
 def _stock_symbols(directory: Path) -> tuple[str, ...]:
     from transformers import AutoTokenizer
 
-    with explained(directory):
+    with transformers_errors(directory):
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
         vocabulary = tokenizer.get_vocab()
     symbols = tuple(sorted(vocabulary, key=vocabulary.get))
@@ -169,7 +169,7 @@ def _sentencepiece(directory: Path, symbols: tuple[str, ...]) -> bytes | None:
     return path.read_bytes() if same else None
 
 
-def read_fairseq(path: Path, data_bin: Path) -> Foreign:
+def read_fairseq(path: Path, data_bin: Path) -> ForeignModel:
     """Read a checkpoint of fairseq's RoBERTa, and the dictionary in a directory."""
     state = load_as_data(path)
     options = _options(state)
@@ -184,7 +184,7 @@ def read_fairseq(path: Path, data_bin: Path) -> Foreign:
     values |= {"max_positions": len(positions) - PAD - 1, "relative_buckets": 0}
     weights = _without_tied(weights, "encoder.sentence_encoder.embed_tokens.weight", path)
     symbols = read_symbols(data_bin / DICTIONARY)
-    return Foreign("fairseq", values, weights, symbols, _sentencepiece(data_bin, symbols))
+    return ForeignModel("fairseq", values, weights, symbols, _sentencepiece(data_bin, symbols))
 
 
 def _options(state: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -214,12 +214,12 @@ def _current_names(weights: Mapping[str, Tensor], source: Path) -> dict[str, Ten
 
 def _without_tied(weights: Mapping[str, Tensor], embeddings: str, source: Path) -> dict[str, Tensor]:
     """Drop the language model head's copies of the token embeddings and of its bias."""
-    left = {}
+    kept = {}
     for name, weight in weights.items():
         short = name.removeprefix("roberta.").removeprefix("mpnet.")
         first = embeddings if short in _OUTPUT_WEIGHTS else name.replace("decoder.bias", "bias")
         if short not in (*_OUTPUT_WEIGHTS, _OUTPUT_BIAS):
-            left[name] = weight
+            kept[name] = weight
         elif first not in weights or not torch.equal(weights[first], weight):
             raise UserError(f"{source}: {name} is not {first}, but in this package the two are one weight")
-    return left
+    return kept

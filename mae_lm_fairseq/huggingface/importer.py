@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
-from mae_lm_fairseq.huggingface.foreign import Foreign, read_fairseq, read_stock
+from mae_lm_fairseq.huggingface.foreign import ForeignModel, read_fairseq, read_stock
 from mae_lm_fairseq.huggingface.names import (
     CLASSIFICATION_HEAD,
     LM_HEAD,
@@ -64,9 +64,8 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
         UserError: if a file is missing, damaged or could run code, or the encoder's computation differs from ours.
     """
     foreign = read_stock(path) if path.is_dir() else read_fairseq(path, data_bin or path.parent)
-    defaults = {option.name: option.default for option in fields(MaskedAutoencoderConfig)} | preset_values(
-        preset, "base"
-    )
+    defaults = {option.name: option.default for option in fields(MaskedAutoencoderConfig)}
+    defaults |= preset_values(preset, "base")
     values = {name: getattr(value, "value", value) for name, value in {**defaults, **foreign.values}.items()}
     config = network_config(values, path)
     parts, head = _parts(foreign, path)
@@ -79,7 +78,7 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
     return Pretrained(config, weights, foreign.symbols, foreign.sentencepiece, about)
 
 
-def _parts(foreign: Foreign, source: Path) -> tuple[tuple[Part, ...], str]:
+def _parts(foreign: ForeignModel, source: Path) -> tuple[tuple[Part, ...], str]:
     """Return the parts to import, and our name of the task head (empty for none)."""
     encoder, found = encoder_parts(foreign.kind == "mpnet"), foreign.weights.keys()
     if foreign.kind == "fairseq":
@@ -97,7 +96,7 @@ def _parts(foreign: Foreign, source: Path) -> tuple[tuple[Part, ...], str]:
 
 
 def _under_our_names(
-    foreign: Foreign, config: MaskedAutoencoderConfig, parts: tuple[Part, ...], head: str, source: Path
+    foreign: ForeignModel, config: MaskedAutoencoderConfig, parts: tuple[Part, ...], head: str, source: Path
 ) -> dict[str, Tensor]:
     """Rename the weights, after checking that none is missing or unexpected."""
     if config.encoder_layers > len(foreign.weights):
@@ -203,10 +202,10 @@ def write_import(pretrained: Pretrained, source: Path, out: Path):
 def network_options(pretrained: Pretrained) -> list[str]:
     """Return the options with which fairseq-train builds the same network."""
     architecture = pretrained.about["architecture"]
-    usual = {option.name: option.default for option in fields(MaskedAutoencoderConfig)}
-    usual |= preset_values(*ARCHITECTURES[architecture])
+    defaults = {option.name: option.default for option in fields(MaskedAutoencoderConfig)}
+    defaults |= preset_values(*ARCHITECTURES[architecture])
     words = ["--arch", architecture]
     for name, value in vars(pretrained.config).items():
-        if value != usual[name]:
+        if value != defaults[name]:
             words += [f"--{name.replace('_', '-')}", str(getattr(value, "value", value))]
     return words

@@ -35,7 +35,7 @@ def allow_plain_values() -> None:
     )
 
 
-def read_whole(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
+def read_checked(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
     """Return the checkpoint that ``load(*args, **kwargs)`` reads from ``path``, after checking its integrity.
 
     Raises:
@@ -84,7 +84,7 @@ def load_as_data(path: str | Path) -> dict[str, Any]:
         UserError: if the file cannot be read, is damaged, could run code, or is not a checkpoint.
     """
     allow_plain_values()
-    return read_whole(torch.load, str(path), path, map_location="cpu", weights_only=True)
+    return read_checked(torch.load, str(path), path, map_location="cpu", weights_only=True)
 
 
 def _check_sums(path: str) -> None:

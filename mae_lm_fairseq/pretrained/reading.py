@@ -82,8 +82,8 @@ class Pretrained:
     @property
     def mask_in_encoder(self) -> float:
         """Value of ``--mask-in-encoder`` in pretraining; 0 if unknown, as after fine-tuning."""
-        share = self.about.get("mask_in_encoder")
-        return share if isinstance(share, float) and 0 <= share <= 1 else 0.0
+        fraction = self.about.get("mask_in_encoder")
+        return fraction if isinstance(fraction, float) and 0 <= fraction <= 1 else 0.0
 
 
 def read(path: str | Path, data_bin: str | Path | None = None) -> Pretrained:

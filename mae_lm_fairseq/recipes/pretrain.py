@@ -33,19 +33,21 @@ def complete(architecture: str, data: str, save_dir: str, extra: list[str]) -> l
     Raises:
         UserError: if the architecture does not exist, or the sequences of an update cannot be divided by the processes.
     """
-    from mae_lm_fairseq.recipes.machine import meeting, precision, processes, share
+    from mae_lm_fairseq.recipes.machine import distributed_options, precision, processes, split_global_batch
 
     chosen = settings(architecture)
     begin = [data, "--user-dir", str(PACKAGE), "--save-dir", save_dir]
     # 0 marks options that the user did not set.
     asked = understand([*begin, *as_arguments(chosen), "--batch-size", "0", "--update-freq", "0", *extra])
     chosen["common"] |= precision(asked)
-    chosen["distributed_training"] = meeting(asked)
+    chosen["distributed_training"] = distributed_options(asked)
     if asked.optimization.update_freq == [0]:
         number, _ = processes(understand([*begin, *as_arguments(chosen), *extra]))
         sequences = recipe(architecture)["sequences"].value
         batch_size = asked.dataset.batch_size or chosen["dataset"]["batch_size"]
-        batch_size, accumulated = share(sequences, number, batch_size, smaller=not asked.dataset.batch_size)
+        batch_size, accumulated = split_global_batch(
+            sequences, number, batch_size, smaller=not asked.dataset.batch_size
+        )
         chosen["dataset"]["batch_size"] = batch_size
         chosen["optimization"]["update_freq"] = [accumulated]
     return [*begin, *as_arguments(chosen), *extra]

@@ -179,10 +179,10 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         if isinstance(model, MAELMModel):
             _check_mask_in_encoder(self.cfg.mask_in_encoder, model.autoencoder.config)
         else:
-            self._refuse_what_other_models_lack()
+            self._check_model_type()
         return model
 
-    def _refuse_what_other_models_lack(self):
+    def _check_model_type(self):
         for option in ("mask_in_encoder", "effective_rank_interval"):
             if getattr(self.cfg, option):
                 raise UserError(f"--{option.replace('_', '-')} is for models of mae_lm_fairseq; choose such an --arch")
@@ -287,11 +287,11 @@ def _check_options(cfg: MaskedAutoencoderLMConfig):
             raise UserError(f"--{name.replace('_', '-')} is for data2vec; masked_autoencoder_lm does not have it")
 
 
-def _check_mask_in_encoder(share: float, network: MaskedAutoencoderConfig):
+def _check_mask_in_encoder(fraction: float, network: MaskedAutoencoderConfig):
     """Reject ablations that would have no effect."""
-    if share > 0 and network.mask_join is MaskJoin.embeddings:
+    if fraction > 0 and network.mask_join is MaskJoin.embeddings:
         raise UserError(
-            f"--mask-in-encoder {share} has no effect with --mask-join embeddings: the encoder sees every <mask>"
+            f"--mask-in-encoder {fraction} has no effect with --mask-join embeddings: the encoder sees every <mask>"
         )
-    if share == 0 and network.reset_mask_states:
+    if fraction == 0 and network.reset_mask_states:
         raise UserError("--reset-mask-states has no effect with --mask-in-encoder 0: the encoder sees no <mask>")

@@ -27,8 +27,8 @@ def read_symbols(path: str | Path) -> tuple[str, ...]:
         symbols.append(symbol)
     symbols.append(MASK)
     if len(set(symbols)) < len(symbols):
-        twice = next(symbol for place, symbol in enumerate(symbols) if symbol in symbols[:place])
-        raise UserError(f"{path}: {twice} comes twice ({' '.join(SPECIALS)} and {MASK} are there without a line)")
+        duplicate = next(symbol for place, symbol in enumerate(symbols) if symbol in symbols[:place])
+        raise UserError(f"{path}: {duplicate} comes twice ({' '.join(SPECIALS)} and {MASK} are there without a line)")
     return tuple(symbols)
 
 

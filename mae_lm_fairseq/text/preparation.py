@@ -10,7 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER, DataBinWriter, check_data_bin, dictionary_fingerprint
-from mae_lm_fairseq.text.encoding import EncodingPool, Tally, encode_files
+from mae_lm_fairseq.text.encoding import EncodingPool, RunningStatistics, encode_files
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
 from mae_lm_fairseq.text.text_files import find_files, sample_lines
 from mae_lm_fairseq.text.tokenizer import (
@@ -144,31 +144,31 @@ def _encode_splits(
             size = sum(path.stat().st_size for path in paths)
             bar = tqdm(desc=split, total=size, unit="B", unit_scale=True, mininterval=1)
             with bar, DataBinWriter(directory / split, len(tokenizer.symbols)) as writer:
-                tally = encode_files(paths, len(tokenizer.symbols), pool, writer, bar.update)
-            statistics[split] = _statistics(split, tally, directory)
-            _check_unknown(split, statistics[split], tally, options)
-            counts[split] = tally.counts
+                running = encode_files(paths, len(tokenizer.symbols), pool, writer, bar.update)
+            statistics[split] = _statistics(split, running, directory)
+            _check_unknown(split, statistics[split], running, options)
+            counts[split] = running.counts
     tokenizer.write_dictionary(directory / DICTIONARY, counts["train"])
     return statistics
 
 
-def _statistics(split: str, tally: Tally, directory: Path) -> SplitStatistics:
+def _statistics(split: str, running: RunningStatistics, directory: Path) -> SplitStatistics:
     """Return the statistics of a finished split, after comparing them with the files on disk."""
-    if tally.documents == 0:
+    if running.documents == 0:
         raise UserError(f"--{split}: there is no text in the files")
     lines, tokens = check_data_bin(directory / split)
-    if (lines, tokens) != (tally.lines, tally.tokens):
+    if (lines, tokens) != (running.lines, running.tokens):
         raise UserError(
-            f"{split}: {tally.lines} lines and {tally.tokens} tokens went in, {lines} and {tokens} came out; "
+            f"{split}: {running.lines} lines and {running.tokens} tokens went in, {lines} and {tokens} came out; "
             "this is a fault of the program: please report it"
         )
-    unk = int(tally.counts[UNK])
-    return SplitStatistics(tally.documents, lines, tally.tokens, tokens, unk, unk / (tokens - lines))
+    unk = int(running.counts[UNK])
+    return SplitStatistics(running.documents, lines, running.tokens, tokens, unk, unk / (tokens - lines))
 
 
-def _check_unknown(split: str, statistics: SplitStatistics, tally: Tally, options: Options):
+def _check_unknown(split: str, statistics: SplitStatistics, running: RunningStatistics, options: Options):
     if statistics.unk_rate > options.max_unk_rate:
-        worst = ", ".join(f"{c!r} ({count})" for c, count in tally.unknown.most_common(10))
+        worst = ", ".join(f"{c!r} ({count})" for c, count in running.unknown.most_common(10))
         raise UserError(
             f"--{split}: {statistics.unk_rate:.3%} of the tokens are <unk>, more than --max-unk-rate "
             f"{options.max_unk_rate:.3%}; most frequent characters: {worst}"

@@ -71,12 +71,12 @@ class Tokenizer:
         self._model_bytes = model
         self.fingerprint = hashlib.sha256(model).hexdigest()
         special = np.array(self._model.is_unknown(ids), bool) | np.array(self._model.is_control(ids), bool)
-        self.pieces: list[str] = [piece for piece, left_out in zip(pieces, special, strict=True) if not left_out]
+        self.pieces: list[str] = [piece for piece, is_special in zip(pieces, special, strict=True) if not is_special]
         # int32[pieces of the model]: sentencepiece id -> fairseq id. Control pieces never come out of text.
         self._fairseq_ids = np.where(special, UNK, len(SPECIALS) - 1 + np.cumsum(~special)).astype(np.int32)
-        self._refuse_what_fairseq_cannot_hold()
+        self._check_pieces()
 
-    def _refuse_what_fairseq_cannot_hold(self):
+    def _check_pieces(self):
         if not self.pieces:
             raise UserError(f"{self.path}: not a sentencepiece model (it has no pieces)")
         for piece in {*SPECIALS, MASK}.intersection(self.pieces):
@@ -123,15 +123,15 @@ class Tokenizer:
         first, *rest = text.split(MASK)
         ids = self._encode(self._model, first)
         for part in rest:
-            goes_on = part[:1].strip() != ""
-            ids += [len(self.symbols), *self._encode(self._continuing_model if goes_on else self._model, part)]
+            continues_word = part[:1].strip() != ""
+            ids += [len(self.symbols), *self._encode(self._continuing_model if continues_word else self._model, part)]
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of fairseq ids, with ``<mask>`` but without ``<s> <pad> </s>``."""
         symbols = [*self.symbols, MASK]
-        left_out = (BOS, PAD, EOS)
-        pieces = [symbols[index] for index in ids if index not in left_out]
+        hidden = (BOS, PAD, EOS)
+        pieces = [symbols[index] for index in ids if index not in hidden]
         # The model keeps unknown pieces such as <mask> unchanged; the word start before it becomes a space.
         pieces = [part for piece in pieces for part in ((WORD_START, MASK) if piece == MASK else (piece,))]
         return self._model.decode_pieces(pieces)

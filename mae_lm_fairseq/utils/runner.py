@@ -37,14 +37,14 @@ class Run:
         command: the program and its arguments.
         result: JSON file that marks the run as done; its log is beside it, with the suffix ``.log``.
         read_result: reads the output of the finished run into a dictionary for the result file.
-        share_done: returns the fraction of the run that is done, in [0, 1].
+        fraction_done: returns the fraction of the run that is done, in [0, 1].
     """
 
     name: str
     command: Sequence[str]
     result: Path
     read_result: Callable[["Run"], dict]
-    share_done: Callable[["Run"], float] = lambda run: 0.0
+    fraction_done: Callable[["Run"], float] = lambda run: 0.0
 
     @property
     def log(self) -> Path:
@@ -52,7 +52,7 @@ class Run:
 
 
 def updates_done(max_update: int) -> Callable[[Run], float]:
-    """Return ``Run.share_done`` for ``fairseq-train --log-format json --max-update MAX_UPDATE``."""
+    """Return ``Run.fraction_done`` for ``fairseq-train --log-format json --max-update MAX_UPDATE``."""
     return lambda run: min(1.0, last_update(run.log) / max_update)
 
 
@@ -91,10 +91,10 @@ def read_result(run: Run) -> dict | None:
     return None
 
 
-def claim(out: Path, options: dict[str, Any]):
+def reserve(out: Path, options: dict[str, Any]):
     """Reserve a directory for these options, or refuse one that holds files made with other options.
 
-    A directory with nothing but a claim can be claimed again, for example after a start that failed early.
+    A reserved directory that holds nothing else can be reserved again, for example after a start that failed early.
 
     Raises:
         UserError: if options differ (the message names them), or the directory cannot be written.
@@ -155,7 +155,9 @@ class _Process:
         """
         run = self.run
         if self.handle.returncode != 0:
-            raise UserError(f"{run.name} failed (exit code {self.handle.returncode}), {run.log} ends: {_end(run.log)}")
+            raise UserError(
+                f"{run.name} failed (exit code {self.handle.returncode}), {run.log} ends: {_last_line(run.log)}"
+            )
         content = {"name": run.name, "command": list(run.command), "seconds": round(time.monotonic() - self.started, 1)}
         with _limited(self.threads):
             result = run.read_result(run)
@@ -229,14 +231,14 @@ class _Display:
         self.bar.close()
 
     def show(self, running: list[Run]) -> None:
-        shares = [f"{run.name} {run.share_done(run):.0%}" for run in running]
-        self.bar.set_postfix_str(", ".join(shares), refresh=False)
+        fractions = [f"{run.name} {run.fraction_done(run):.0%}" for run in running]
+        self.bar.set_postfix_str(", ".join(fractions), refresh=False)
         done = self._done()
         self.bar.update(done - self.done)
         self.done = done
 
     def _done(self) -> float:
-        return sum(1.0 if run.result.exists() else run.share_done(run) for run in self.runs)
+        return sum(1.0 if run.result.exists() else run.fraction_done(run) for run in self.runs)
 
 
 def _wait_for_orphan(run: Run, log: BinaryIO) -> None:
@@ -254,7 +256,7 @@ def _wait_for_orphan(run: Run, log: BinaryIO) -> None:
         pass
 
 
-def _end(log: Path) -> str:
+def _last_line(log: Path) -> str:
     """Return the last non-empty line of a log."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "(nothing)")

@@ -41,8 +41,10 @@ def main(argv: list[str] | None = None):
     quieten()
     task = find_task(options.task)
     tokenizer = open_tokenizer(options.tokenizer)
-    books = prepare(task, options.glue_dir, tokenizer, options.destdir, options.max_positions, options.skip_malformed)
-    for split, counts in books["splits"].items():
+    statistics = prepare(
+        task, options.glue_dir, tokenizer, options.destdir, options.max_positions, options.skip_malformed
+    )
+    for split, counts in statistics["splits"].items():
         print(f"{split:7}" + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
 
 

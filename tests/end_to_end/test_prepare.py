@@ -94,12 +94,12 @@ def test_output_files(corpus):
     assert dictionary.count[4:] == np.bincount(tokens, minlength=len(dictionary))[4:].tolist()
     for split in ("train", "valid"):
         text = (corpus / f"{split}.txt").read_text().split("\n")[:-1]
-        books = manifest.splits[split]
-        assert (books.lines, books.tokens_out) == check_data_bin(directory / split)
-        assert books.lines == len(text)
-        assert books.tokens_in == books.tokens_out == sum(map(len, lines_of(directory, split)))
-        assert books.documents == {"train": 300, "valid": 10}[split]
-        assert (books.unk, books.unk_rate) == (0, 0)
+        statistics = manifest.splits[split]
+        assert (statistics.lines, statistics.tokens_out) == check_data_bin(directory / split)
+        assert statistics.lines == len(text)
+        assert statistics.tokens_in == statistics.tokens_out == sum(map(len, lines_of(directory, split)))
+        assert statistics.documents == {"train": 300, "valid": 10}[split]
+        assert (statistics.unk, statistics.unk_rate) == (0, 0)
 
 
 def test_output_equals_fairseq_preprocess(corpus, tmp_path, run_cli):
@@ -155,8 +155,8 @@ def test_a_new_file_begins_a_new_document(again, tmp_path):
     lines = "".join("." if len(line) == 1 else "x" for line in lines_of(directory))
     # Blank lines are added after b, d and e, whose files do not end with one.
     assert lines == "".join(["xx.", "x.", "x.", ".x.", "x..", "."])
-    books = Manifest.read(directory / "manifest.json").splits["train"]
-    assert (books.documents, books.lines) == (5, len(lines))
+    statistics = Manifest.read(directory / "manifest.json").splits["train"]
+    assert (statistics.documents, statistics.lines) == (5, len(lines))
 
 
 def test_unknown_characters_above_max_unk_rate_are_refused(again, tmp_path):
@@ -164,9 +164,9 @@ def test_unknown_characters_above_max_unk_rate_are_refused(again, tmp_path):
     with pytest.raises(UserError, match=r"--train: .*% of the tokens are <unk>, .*'漢' \(2\), '字' \(1\)"):
         again(tmp_path / "train")
     assert not (tmp_path / "out").exists()
-    books = Manifest.read(again(tmp_path / "train", max_unk_rate=0.5) / "manifest.json").splits["train"]
-    assert books.unk == 2
-    assert books.unk_rate == 2 / (books.tokens_out - books.lines)
+    statistics = Manifest.read(again(tmp_path / "train", max_unk_rate=0.5) / "manifest.json").splits["train"]
+    assert statistics.unk == 2
+    assert statistics.unk_rate == 2 / (statistics.tokens_out - statistics.lines)
 
 
 def test_unknown_characters_in_validation_text_are_refused(again, tmp_path):

@@ -28,7 +28,7 @@ def test_cpu_threads_are_divided(monkeypatch, given, threads):
     environment = {} if given is None else {"OMP_NUM_THREADS": given}
     monkeypatch.setattr(os, "environ", environment)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 9)
-    launcher._share_the_machine(4)
+    launcher._limit_resources(4)
     assert environment["OMP_NUM_THREADS"] == threads
     assert environment["CUDA_VISIBLE_DEVICES"] == ""
 
@@ -43,11 +43,11 @@ def test_cpu_threads_are_divided(monkeypatch, given, threads):
     ],
 )
 def test_the_first_failure_is_reported(capsys, codes, complaint, told, details):
-    complaints = multiprocessing.SimpleQueue()
+    failures = multiprocessing.SimpleQueue()
     if complaint is not None:
-        complaints.put(complaint)
+        failures.put(complaint)
     with pytest.raises(UserError) as caught:
-        launcher._raise_failure([SimpleNamespace(exitcode=code) for code in codes], complaints)
+        launcher._raise_failure([SimpleNamespace(exitcode=code) for code in codes], failures)
     assert str(caught.value).startswith(told.removeprefix("error: "))
     assert capsys.readouterr().err == details
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mae_lm_fairseq.recipes.machine import processes, share
+from mae_lm_fairseq.recipes.machine import processes, split_global_batch
 from mae_lm_fairseq.recipes.pretrain import complete, understand
 from mae_lm_fairseq.recipes.settings import ARCHITECTURES, recipe
 from mae_lm_fairseq.utils.errors import UserError
@@ -77,13 +77,13 @@ def test_flags_win_and_the_number_of_sequences_is_kept():
     [(1, 32, True, (32, 64)), (8, 32, True, (32, 8)), (128, 32, True, (16, 1)), (8, 64, False, (64, 4))],
 )
 def test_sequences_are_divided_among_processes(number, batch_size, smaller, expected):
-    assert share(2048, number, batch_size, smaller) == expected
+    assert split_global_batch(2048, number, batch_size, smaller) == expected
 
 
 @pytest.mark.parametrize(("number", "batch_size", "smaller"), [(24, 32, True), (4096, 32, True), (64, 64, False)])
 def test_unequal_divisions_are_refused(number, batch_size, smaller):
     with pytest.raises(UserError, match=rf"2,048 .*{number} processes.*--batch-size.*--update-freq"):
-        share(2048, number, batch_size, smaller)
+        split_global_batch(2048, number, batch_size, smaller)
 
 
 class TestOnGPUs:

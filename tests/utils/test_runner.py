@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.runner import Run, claim, read_result, run_all, updates_done
+from mae_lm_fairseq.utils.runner import Run, read_result, reserve, run_all, updates_done
 from tests.support.processes import fork, wait_for
 
 
@@ -70,28 +70,28 @@ def test_a_result_of_another_command_is_refused(run):
 
 
 def test_a_claimed_directory_refuses_other_options(tmp_path):
-    claim(tmp_path, {"size": "tiny"})
+    reserve(tmp_path, {"size": "tiny"})
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "result.json").touch()
-    claim(tmp_path, {"size": "tiny"})
+    reserve(tmp_path, {"size": "tiny"})
     with pytest.raises(UserError, match="holds results of another size"):
-        claim(tmp_path, {"size": "base"})
+        reserve(tmp_path, {"size": "base"})
     for torn in ('{"size": "ti', "[]"):
         (tmp_path / "options.json").write_text(torn)
         with pytest.raises(UserError, match=r"options\.json is damaged"):
-            claim(tmp_path, {"size": "tiny"})
+            reserve(tmp_path, {"size": "tiny"})
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot write there"):
-        claim(tmp_path / "file", {})
+        reserve(tmp_path / "file", {})
 
 
 def test_a_claim_without_results_is_replaced(tmp_path):
     (tmp_path / "runs").mkdir()
-    claim(tmp_path, {"size": "tiny"})
-    claim(tmp_path, {"size": "base"})
+    reserve(tmp_path, {"size": "tiny"})
+    reserve(tmp_path, {"size": "base"})
     assert json.loads((tmp_path / "options.json").read_text()) == {"size": "base"}
     (tmp_path / "options.json").write_text("torn")
-    claim(tmp_path, {"size": "tiny"})
+    reserve(tmp_path, {"size": "tiny"})
     assert json.loads((tmp_path / "options.json").read_text()) == {"size": "tiny"}
 
 
@@ -184,7 +184,7 @@ def test_progress_inside_a_run_is_shown(run, capsys, monkeypatch):
         open(sys.argv[1] + "/left", "w").write("")
         time.sleep(2)
         """
-    training = run("training", program, share_done=updates_done(max_update=40))
+    training = run("training", program, fraction_done=updates_done(max_update=40))
     run_all([training])
     assert re.search(r"75%\|.*left, training 75%", capsys.readouterr().out)
     assert updates_done(max_update=20)(training) == 1.0

@@ -15,7 +15,7 @@ from mae_lm_fairseq.utils.errors import UserError
 
 SUFFIXES = (".parquet", ".jsonl", ".json")
 _INDICES = ("index", "id", "idx")
-_SHOWN = 10
+_MAX_SHOWN = 10
 
 
 @dataclass
@@ -36,8 +36,8 @@ class Rows:
 
     def describe_malformed(self) -> str:
         """Describe the malformed rows in a single string."""
-        shown = "; ".join(f"line {line}: {problem}" for line, problem in self.malformed[:_SHOWN])
-        more = len(self.malformed) - _SHOWN
+        shown = "; ".join(f"line {line}: {problem}" for line, problem in self.malformed[:_MAX_SHOWN])
+        more = len(self.malformed) - _MAX_SHOWN
         return shown + (f"; and {more} more" if more > 0 else "")
 
 
@@ -100,7 +100,7 @@ def _read_tsv(task: Task, path: Path, labelled: bool) -> Rows:
     lines = _lines(path)
     wanted = [*task.columns, task.label_column] if labelled else list(task.columns)
     if task.headerless and labelled:
-        header, places, first = 4, [3, 1], 1
+        header, indices, first = 4, [3, 1], 1
     else:
         names = lines[0].split("\t") if lines else []
         if missing := [column for column in wanted if column not in names]:
@@ -108,18 +108,18 @@ def _read_tsv(task: Task, path: Path, labelled: bool) -> Rows:
                 f"{path}: not the columns of {task.name}: {', '.join(missing)} missing in the header "
                 f"{names!s:.500}; is this another task's file, or another layout?"
             )
-        if twice := [column for column in wanted if names.count(column) > 1]:
-            raise UserError(f"{path}: the column {twice[0]} is there twice; take one of the two out")
-        header, places, first = len(names), [names.index(column) for column in wanted], 2
-    index_place = next((names.index(name) for name in _INDICES if name in names), None) if not labelled else None
+        if duplicates := [column for column in wanted if names.count(column) > 1]:
+            raise UserError(f"{path}: the column {duplicates[0]} is there twice; take one of the two out")
+        header, indices, first = len(names), [names.index(column) for column in wanted], 2
+    index_column = next((names.index(name) for name in _INDICES if name in names), None) if not labelled else None
     rows = Rows(path)
     for number, line in enumerate(lines[first - 1 :], start=first):
         cells = line.split("\t")
         if len(cells) != header:
             rows.malformed.append((number, f"{len(cells)} columns, not {header}"))
             continue
-        index = None if index_place is None else cells[index_place]
-        _add(rows, task, number, [cells[place] for place in places], labelled, _tsv_label, index)
+        index = None if index_column is None else cells[index_column]
+        _add(rows, task, number, [cells[column] for column in indices], labelled, _tsv_label, index)
     return rows
 
 

@@ -24,7 +24,7 @@ from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json, write_text
-from mae_lm_fairseq.utils.runner import claim
+from mae_lm_fairseq.utils.runner import reserve
 
 BATCH = 32
 PREDICTIONS, N_BEST, NA_PROB = "predictions.json", "nbest.json", "na_prob.json"
@@ -96,7 +96,7 @@ def finetune(options: Options) -> dict:
         "train": count_samples(options.train, options, tokenizer, length),
         "dev": count_samples(options.dev, options, tokenizer, length),
     }
-    claim(
+    reserve(
         out,
         {
             "training questions": str(options.train.resolve()),

@@ -55,12 +55,12 @@ def test_fairseq_reads_what_was_in_the_files(task, tokenizer, tmp_path):
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.name)
 def test_both_layouts_give_the_same_data(task, tokenizer, tmp_path):
     sets = make_rows(task)
-    books = [
+    statistics = [
         prepare(task, write_official(tmp_path / "official", task, sets), tokenizer, tmp_path / "a", 64),
         prepare(task, write_hub(tmp_path / "lines", task, sets), tokenizer, tmp_path / "b", 64),
         prepare(task, write_hub(tmp_path / "lists", task, sets, as_list=True), tokenizer, tmp_path / "c", 64),
     ]
-    assert books[0] == books[1] == books[2]
+    assert statistics[0] == statistics[1] == statistics[2]
     names = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file())
     for other in ("b", "c"):
         assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / other / name).read_bytes() for name in names)
@@ -76,8 +76,10 @@ def test_parquet_gives_the_same_data(tokenizer, tmp_path):
     folder.mkdir(parents=True)
     for path in (lines / "mrpc").iterdir():
         parquet.write_table(arrow_json.read_json(path), folder / f"{path.stem}-00000-of-00001.parquet")
-    books = [prepare(task, tmp_path / name, tokenizer, tmp_path / f"{name}-bin", 64) for name in ("lines", "parquet")]
-    assert books[0] == books[1]
+    statistics = [
+        prepare(task, tmp_path / name, tokenizer, tmp_path / f"{name}-bin", 64) for name in ("lines", "parquet")
+    ]
+    assert statistics[0] == statistics[1]
 
 
 def test_tasks_are_found_in_any_case():
@@ -89,17 +91,17 @@ def test_tasks_are_found_in_any_case():
 def test_long_inputs_are_truncated_and_counted(tokenizer, tmp_path):
     task = TASKS["RTE"]
     glue = write_official(tmp_path / "glue", task, make_rows(task))
-    books, sizes = [], []
+    statistics, sizes = [], []
     for limit in (512, 36):
-        books.append(prepare(task, glue, tokenizer, tmp_path / str(limit), limit)["splits"]["train"])
+        statistics.append(prepare(task, glue, tokenizer, tmp_path / str(limit), limit)["splits"]["train"])
         fairseq_task = load(task, tmp_path / str(limit))
         fairseq_task.load_dataset("train")
         dataset = fairseq_task.dataset("train")
         sizes.append([len(dataset[row]["net_input.src_tokens"]) for row in range(12)])
     assert min(sizes[0]) < 36 < max(sizes[0])
     assert sizes[1] == [min(size, 36) for size in sizes[0]]
-    assert [counts["truncated"] for counts in books] == [0, sum(size > 36 for size in sizes[0])]
-    assert [counts["tokens"] for counts in books] == [sum(of) for of in sizes]
+    assert [counts["truncated"] for counts in statistics] == [0, sum(size > 36 for size in sizes[0])]
+    assert [counts["tokens"] for counts in statistics] == [sum(of) for of in sizes]
 
 
 def test_max_positions_without_room_for_text_is_refused(tokenizer, tmp_path):
@@ -187,9 +189,9 @@ def test_malformed_rows_can_be_skipped_except_in_test_sets(tokenizer, tmp_path, 
     path = glue / "RTE" / "train.tsv"
     path.write_text(path.read_text() + "12\tbroken\n", encoding="utf-8")
     with caplog.at_level(logging.WARNING):
-        books = prepare(task, glue, tokenizer, tmp_path / "data", 64, skip_malformed=True)
+        statistics = prepare(task, glue, tokenizer, tmp_path / "data", 64, skip_malformed=True)
     assert "line 14: 2 columns, not 4; left out" in caplog.text
-    assert books["splits"]["train"] | {"tokens": 0} == {"rows": 12, "tokens": 0, "truncated": 0, "malformed": 1}
+    assert statistics["splits"]["train"] | {"tokens": 0} == {"rows": 12, "tokens": 0, "truncated": 0, "malformed": 1}
     path = glue / "RTE" / "test.tsv"
     path.write_text(path.read_text() + "12\tbroken\n", encoding="utf-8")
     with pytest.raises(UserError, match="mend the file: predictions go by row"):
