@@ -178,8 +178,8 @@ class TestAnswer:
         with torch.no_grad():
             start, end = hub.model(ids[None], classification_head_name="span")[0][0].unbind(-1)
         first = ids.tolist().index(2) + 2
-        places = [(a, b) for a in range(first, len(ids) - 1) for b in range(a, min(a + 30, len(ids) - 1))]
-        best = max((start[a] + end[b]).item() for a, b in places)
+        spans = [(a, b) for a in range(first, len(ids) - 1) for b in range(a, min(a + 30, len(ids) - 1))]
+        best = max((start[a] + end[b]).item() for a, b in spans)
         assert found.candidates[0].score == pytest.approx(best, abs=1e-5)
         assert found.text == context[found.candidates[0].begin : found.candidates[0].end] != ""
         assert found.null_score == pytest.approx((start[0] + end[0]).item(), abs=1e-5)

@@ -30,11 +30,11 @@ class KnownStates:
         is_mask = ids.eq(self.mask)
         directions = WORDS if is_mask.any() else WORDS // 2
         real = torch.nn.functional.one_hot(ids.where(~is_mask, 0) % directions, DIM).float()
-        places = torch.arange(len(ids))
+        positions = torch.arange(len(ids))
         return [
             LayerStates(
                 torch.where(
-                    is_mask[:, None], torch.nn.functional.one_hot(WORDS + places % (layer + 1), DIM).float(), real
+                    is_mask[:, None], torch.nn.functional.one_hot(WORDS + positions % (layer + 1), DIM).float(), real
                 ),
                 index,
             )

@@ -96,10 +96,10 @@ def test_fine_tuning_before_and_after(folder, tmp_path):
     for name, weight in encoder.state_dict().items():
         assert torch.equal(weight, weights[f"autoencoder.encoder.{name}"])
     before, after = (ranks_of(folder, path) for path in (pretrained, tmp_path / "tuned" / "checkpoint_last.pt"))
-    places = [
+    counts = [
         [(row["layer"], row["input"], row["tokens"], row["count"]) for row in x["ranks"]] for x in (before, after)
     ]
-    assert places[0] == places[1]
+    assert counts[0] == counts[1]
     assert before["ranks"] != after["ranks"]
 
 

@@ -171,8 +171,8 @@ def test_neighbours_task_replaces_a_glue_task(tmp_path):
     for split, text in {"train": lines, "dev": other}.items():
         found = read_split(NEIGHBOURS, tmp_path, split)
         assert len(found.labels) == rows[split]
-        share = sum(found.labels) / rows[split]
-        assert abs(share - 0.5) < 3 * math.sqrt(0.25 / rows[split])
+        fraction = sum(found.labels) / rows[split]
+        assert abs(fraction - 0.5) < 3 * math.sqrt(0.25 / rows[split])
         place = {line: number for number, line in enumerate(text)}
         for (first, second), label in zip(found.sentences, found.labels, strict=True):
             assert (place[second] - place[first] == 1) is (label == 0)

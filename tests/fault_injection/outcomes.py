@@ -10,8 +10,8 @@ from pathlib import Path
 
 from mae_lm_fairseq.utils.errors import UserError
 
-CLEAR = "success, or one line that says what is wrong"
-WHOLE = f"{CLEAR}; what is left behind is whole, or nothing"
+NO_CRASH = "success, or one line that says what is wrong"
+VALID_OR_NOTHING = f"{NO_CRASH}; what is left behind is whole, or nothing"
 
 LONGEST_CASE_SECONDS = 120.0
 """The slowest cases train a tokenizer, which takes several seconds."""
@@ -77,12 +77,12 @@ def product_outcome(action: Callable[[Path], object], check: Callable[[Path], ob
         left = sorted(path.name for path in directory.iterdir())
         if problem or not left:
             return problem
-        return f"left behind: {left}" if left != [product.name] else _unsoundness(lambda: check(product))
+        return f"left behind: {left}" if left != [product.name] else _problem_of(lambda: check(product))
     finally:
         shutil.rmtree(directory)
 
 
-def _unsoundness(check: Callable[[], object]) -> str | None:
+def _problem_of(check: Callable[[], object]) -> str | None:
     try:
         check()
     except Exception as error:

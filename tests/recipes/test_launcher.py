@@ -34,7 +34,7 @@ def test_cpu_threads_are_divided(monkeypatch, given, threads):
 
 
 @pytest.mark.parametrize(
-    ("codes", "complaint", "told", "details"),
+    ("codes", "failure", "expected", "details"),
     [
         ([1, -9], ("process 0 failed", "connection closed"), "error: process 1 was killed (SIGKILL)", ""),
         ([None, 1], ("no such file", ""), "error: no such file", ""),
@@ -42,13 +42,13 @@ def test_cpu_threads_are_divided(monkeypatch, given, threads):
         ([None, 3], None, "error: process 1 ended with exit code 3", ""),
     ],
 )
-def test_the_first_failure_is_reported(capsys, codes, complaint, told, details):
+def test_the_first_failure_is_reported(capsys, codes, failure, expected, details):
     failures = multiprocessing.SimpleQueue()
-    if complaint is not None:
-        failures.put(complaint)
+    if failure is not None:
+        failures.put(failure)
     with pytest.raises(UserError) as caught:
         launcher._raise_failure([SimpleNamespace(exitcode=code) for code in codes], failures)
-    assert str(caught.value).startswith(told.removeprefix("error: "))
+    assert str(caught.value).startswith(expected.removeprefix("error: "))
     assert capsys.readouterr().err == details
 
 
