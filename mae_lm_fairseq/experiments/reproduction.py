@@ -129,7 +129,7 @@ def trained(scale: Scale) -> list[tuple[str, int]]:
     ]
 
 
-def stops(scale: Scale, title: str = MLM) -> list[int]:
+def checkpoint_updates(scale: Scale, title: str = MLM) -> list[int]:
     """Return the update counts at which a variant is evaluated and fine-tuned: for :data:`FRACTIONS`, only the last."""
     equidistant = [scale.updates * number // scale.checkpoints for number in range(1, scale.checkpoints + 1)]
     return equidistant[-1:] if title in FRACTIONS.values() else equidistant
@@ -149,7 +149,7 @@ def finetuning_runs(out: Path, data: Data, scale: Scale) -> dict[tuple[str, int,
     chosen = [
         (title, seed, updates)
         for title, seed in trained(scale)
-        for updates in stops(scale, title)
+        for updates in checkpoint_updates(scale, title)
         if seed <= scale.seeds or updates == scale.updates
     ]
     first = origin_of(_checkpoint(out, scale, *chosen[0]))
@@ -240,7 +240,7 @@ def _checkpoint(out: Path, scale: Scale, title: str, seed: int, updates: int) ->
 
 def _pretraining_run(out: Path, data: Data, scale: Scale, variant: Variant, seed: int) -> Run:
     folder = _folder(out, variant.title, seed)
-    every = stops(scale)[0]
+    every = checkpoint_updates(scale)[0]
     options = ("--seed", str(seed), "--keep-interval-updates", "-1", "--disable-validation")
     options += ("--log-interval", str(min(10, every)))
     command = training_command(
@@ -257,7 +257,7 @@ def _pretraining_run(out: Path, data: Data, scale: Scale, variant: Variant, seed
     def read_result(run: Run) -> dict:
         pace = seconds_per_update(run.log)
         found = []
-        for updates in stops(scale, variant.title):
+        for updates in checkpoint_updates(scale, variant.title):
             checkpoint = _checkpoint(out, scale, variant.title, seed, updates)
             model, task = inspection.load(checkpoint, data.pretraining, **COMMON_MASKING)
             loss = round(inspection.masked_loss(model, task), 4)

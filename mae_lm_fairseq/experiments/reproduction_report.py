@@ -164,8 +164,8 @@ class Results:
             by_seed[run["variant"], run["seed"]][run["updates"]] = run["score"]
         self.score = defaultdict(list)
         for (variant, _), scores in by_seed.items():
-            stops = sorted({run["updates"] for run in content["finetuning"] if run["variant"] == variant})
-            self.score[variant].append([scores.get(updates, np.nan) for updates in stops])
+            checkpoints = sorted({run["updates"] for run in content["finetuning"] if run["variant"] == variant})
+            self.score[variant].append([scores.get(updates, np.nan) for updates in checkpoints])
 
     def _add_ranks(self, variant: str, rows: list[dict]):
         for kind in KINDS:

@@ -16,7 +16,7 @@ from mae_lm_fairseq.experiments.reproduction import (
     NEIGHBOURS,
     SCALES,
     THREE_ML,
-    stops,
+    checkpoint_updates,
     trained,
     write_neighbours,
 )
@@ -159,8 +159,8 @@ def test_scales_have_the_seeds_and_checkpoints_that_they_promise(scale):
     seeds = {variant: sum(title == variant for title, _ in trained(scale)) for variant in reproduction.variants(scale)}
     assert seeds[MLM] == seeds[MAE_LM] == scale.rank_seeds
     assert {seeds[variant] for variant in (THREE_ML, *FRACTIONS.values())} == {scale.seeds}
-    assert len(stops(scale)) == scale.checkpoints
-    assert stops(scale)[-1:] == stops(scale, FRACTIONS[1.0]) == [scale.updates]
+    assert len(checkpoint_updates(scale)) == scale.checkpoints
+    assert checkpoint_updates(scale)[-1:] == checkpoint_updates(scale, FRACTIONS[1.0]) == [scale.updates]
 
 
 def test_neighbours_task_replaces_a_glue_task(tmp_path):
@@ -189,7 +189,7 @@ def test_smoke_scale(tmp_path):
 
 def test_a_missing_checkpoint_is_not_replaced_by_another(tmp_path):
     scale = SCALES["smoke"]
-    first, last = stops(scale)
+    first, last = checkpoint_updates(scale)
     folder = reproduction._folder(tmp_path, MLM, 1) / "checkpoints"
     folder.mkdir(parents=True)
     for name in (f"checkpoint_1_{first}.pt", "checkpoint_last.pt"):

@@ -69,7 +69,7 @@ def test_a_result_of_another_command_is_refused(run):
         run_all([run("it", leave("new"))])
 
 
-def test_a_claimed_directory_refuses_other_options(tmp_path):
+def test_a_reserved_directory_refuses_other_options(tmp_path):
     reserve(tmp_path, {"size": "tiny"})
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "result.json").touch()
@@ -85,7 +85,7 @@ def test_a_claimed_directory_refuses_other_options(tmp_path):
         reserve(tmp_path / "file", {})
 
 
-def test_a_claim_without_results_is_replaced(tmp_path):
+def test_a_reservation_without_results_is_replaced(tmp_path):
     (tmp_path / "runs").mkdir()
     reserve(tmp_path, {"size": "tiny"})
     reserve(tmp_path, {"size": "base"})
