@@ -186,6 +186,8 @@ def _gradients_counted(network: nn.Module, counter: AllocationCounter):
         parameter.register_post_accumulate_grad_hook(lambda parameter: counter.count(parameter.grad, "gradients"))
         for parameter in network.parameters()
     ]
-    yield
-    for hook in hooks:
-        hook.remove()
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -104,8 +104,10 @@ class EncoderStates:
         layout = to_device(batch_layout(tokens, torch.zeros_like(tokens).bool(), self.pad, self.mask, early), device)
         was_training = self.encoder.training
         self.encoder.eval()
-        states = self.encoder(tokens.to(device), layout)
-        self.encoder.train(was_training)
+        try:
+            states = self.encoder(tokens.to(device), layout)
+        finally:
+            self.encoder.train(was_training)
         layouts = self.encoder.layouts(layout)
         return [LayerStates(layer, seen.index.cpu()) for layer, seen in zip(states, layouts, strict=True)]
 

@@ -86,9 +86,16 @@ def run_all(runs: Sequence[Run], jobs: int = 1, threads: int = 1) -> list[dict]:
 
 def read_result(run: Run) -> dict | None:
     """Return the content of the run's result file, or None if there is no valid one yet."""
-    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
-        return json.loads(run.result.read_text(encoding="utf-8"))["result"]
-    return None
+    return _read_file(run).get("result")
+
+
+def _read_file(run: Run) -> dict[str, Any]:
+    """Return the content of the run's result file; empty if it is missing or is not a JSON object."""
+    try:
+        content = json.loads(run.result.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def reserve(out: Path, options: dict[str, Any]):
@@ -119,7 +126,7 @@ def reserve(out: Path, options: dict[str, Any]):
 def _is_done(run: Run) -> bool:
     if read_result(run) is None:
         return False
-    if json.loads(run.result.read_text(encoding="utf-8"))["command"] != list(run.command):
+    if _read_file(run).get("command") != list(run.command):
         raise UserError(
             f"{run.result} is the result of another command; remove {run.result.parent}, with its checkpoints, or "
             "choose another directory"

@@ -121,6 +121,15 @@ def test_measuring_keeps_training_mode_and_random_state(masked_text):
         assert not any(x[3].requires_grad for x in once)
 
 
+def test_an_error_keeps_training_mode(masked_text, monkeypatch):
+    states = states_of("mae_lm")
+    states.encoder.train()
+    monkeypatch.setattr(states.encoder, "run", None)
+    with pytest.raises(TypeError):
+        states(masked_text.tokens, see_masks=False)
+    assert all(module.training for module in states.encoder.modules())
+
+
 def test_masks_are_a_fraction_of_ordinary_tokens():
     texts = [[*text(length, seed).tolist(), EOS] for seed, length in enumerate((20, 11, 5, 3))]
     masked = mask_texts(texts, PAD, KEEP, 0.3, seed=1)

@@ -95,11 +95,12 @@ def test_a_reservation_without_results_is_replaced(tmp_path):
     assert json.loads((tmp_path / "options.json").read_text()) == {"size": "tiny"}
 
 
-def test_truncated_results_are_ignored(run):
-    torn = run("torn", leave("whole"))
-    torn.result.write_text('{"name": "torn", "resu')
-    assert read_result(torn) is None
-    assert run_all([torn]) == [{"text": "whole"}]
+@pytest.mark.parametrize("content", ['{"name": "damaged", "resu', "{}", "[]", "null"])
+def test_invalid_result_files_are_ignored(run, content):
+    damaged = run("damaged", leave("complete"))
+    damaged.result.write_text(content)
+    assert read_result(damaged) is None
+    assert run_all([damaged]) == [{"text": "complete"}]
 
 
 def test_jobs_limits_how_many_run_at_once(run, tmp_path):
