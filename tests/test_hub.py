@@ -127,7 +127,7 @@ class TestFillMask:
         assert not fillings[0].text.startswith(" ")
 
     def test_without_a_mask(self, hubs):
-        with pytest.raises(ValueError, match="there is no <mask> in the text 'The fox'"):
+        with pytest.raises(ValueError, match="the text 'The fox' has no <mask>"):
             hubs["mae_lm_tiny"].fill_mask("The fox")
 
     def test_fine_tuned(self, hubs):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 MEASURES = {
-    "threshold": "smallest k whose k largest squared singular values hold a share of their sum (Meng et al., 2024)",
+    "threshold": "smallest k whose k largest squared singular values hold a fraction of their sum (Meng et al., 2024)",
     "entropy": "exp of the entropy of the singular values divided by their sum (Roy and Vetterli, 2007)",
     "stable": "sum of the squared singular values divided by the largest of them",
     "numerical": "number of singular values above a millionth of the largest",

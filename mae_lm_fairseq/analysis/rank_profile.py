@@ -92,7 +92,7 @@ def rank_profile(
 def _chunks(texts: Sequence[list[int]]) -> list[Sequence[list[int]]]:
     """Divide the texts into contiguous chunks of equal size, because neighbouring texts are often from one document."""
     if len(texts) < 2:
-        raise ValueError(f"{len(texts)} text is too little for intervals")
+        raise ValueError(f"intervals need at least two texts, not {len(texts)}")
     count = min(CHUNKS, len(texts))
     bounds = [len(texts) * k // count for k in range(count + 1)]
     return [texts[start:end] for start, end in pairwise(bounds)]

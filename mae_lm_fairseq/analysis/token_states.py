@@ -16,8 +16,8 @@ from mae_lm_fairseq.core.packing import batch_layout, to_device
 
 INPUTS = {
     "clean": "no [MASK] in the text",
-    "as_trained": "text with [MASK], which the encoder sees where and when it did in pretraining",
-    "forced": "text with [MASK], which goes through the encoder from its embeddings on, though not in pretraining",
+    "as_trained": "text with [MASK], which the encoder sees as in pretraining",
+    "forced": "text with [MASK], which passes through all layers of the encoder, unlike in pretraining",
 }
 """The ways in which a text is encoded."""
 

@@ -46,7 +46,7 @@ def _mebibytes(row: Row) -> float:
 
 def _draw_curves(results: Results, axes) -> None:
     usual = results.setting.case()
-    for column, (field, label) in enumerate((("length", "tokens per sample"), ("mask_prob", "share masked"))):
+    for column, (field, label) in enumerate((("length", "sequence length"), ("mask_prob", "fraction masked"))):
         rows = [
             row
             for row in results.rows
@@ -61,8 +61,8 @@ def _draw_curves(results: Results, axes) -> None:
             axes[line][column].grid(alpha=0.25)
     axes[0][0].legend(frameon=False)
     precision = results.setting.precisions[0]
-    axes[0][0].set_title(f"{usual.mask_prob:.0%} masked, {usual.rows * usual.length} tokens a step, {precision}")
-    axes[0][1].set_title(f"{usual.length} tokens per sample")
+    axes[0][0].set_title(f"{usual.mask_prob:.0%} masked, {usual.rows * usual.length} tokens per step, {precision}")
+    axes[0][1].set_title(f"sequences of {usual.length} tokens")
 
 
 def _draw_panel(axes, rows: list[Row], field: str, value: Callable[[Row], float]) -> None:
@@ -79,5 +79,5 @@ def _draw_bars(results: Results, axes) -> None:
         panel.invert_yaxis()
         panel.set_xlabel(unit)
     usual = results.setting.case()
-    axes[0].set_title(f"{usual.rows} x {usual.length} tokens a step, {results.setting.precisions[0]} where not named")
+    axes[0].set_title(f"{usual.rows} x {usual.length} tokens per step, {results.setting.precisions[0]} unless named")
     axes[1].tick_params(labelleft=False)

@@ -56,7 +56,8 @@ class MaskedAutoencoder(nn.Module):
         """
         if layout.sequence.width > self.config.max_positions:
             raise ValueError(
-                f"a text of {layout.sequence.width} tokens is longer than --max-positions {self.config.max_positions}"
+                f"a sequence of {layout.sequence.width} tokens is longer than --max-positions "
+                f"{self.config.max_positions}"
             )
         return self.encoder(tokens, layout)
 

@@ -64,7 +64,7 @@ def from_scratch(architecture: str) -> Origin:
         UserError: if the architecture does not exist.
     """
     if architecture not in ARCHITECTURES:
-        raise UserError(f"--arch {architecture}: no such architecture; there are {', '.join(ARCHITECTURES)}")
+        raise UserError(f"--arch {architecture}: no such architecture; choose one of {', '.join(ARCHITECTURES)}")
     return Origin(None, {"_name": architecture}, architecture_values(architecture)["max_positions"])
 
 
@@ -75,7 +75,7 @@ def origin_of(path: Path) -> Origin:
         UserError: if the file is missing, damaged, or from another model.
     """
     if not os.path.isfile(path):  # Path.is_file raises if a parent directory is not searchable
-        raise UserError(f"--checkpoint {path}: no such file; nothing was trained")
+        raise UserError(f"--checkpoint {path}: no such file; check the path")
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
     saved = (state["cfg"] or {}).get("model")
     name = saved.get("_name", "") if hasattr(saved, "keys") else ""
@@ -106,10 +106,10 @@ def find_origin(checkpoint: Path | None, architecture: str | None) -> Origin:
     """
     if checkpoint is None:
         if architecture is None:
-            raise UserError("--checkpoint none starts from random weights: name the architecture with --arch")
+            raise UserError("--checkpoint none starts from random weights; add --arch")
         return from_scratch(architecture)
     if architecture is not None:
-        raise UserError(f"--arch {architecture} goes with --checkpoint none: a checkpoint has its own architecture")
+        raise UserError(f"--arch {architecture} is only for --checkpoint none: a checkpoint has its own architecture")
     return origin_of(checkpoint)
 
 
@@ -267,8 +267,8 @@ def report(content: dict[str, Any], settings: str, selection: str, hidden: Seque
         f"`{start['_name']}`, from {start['from']}"
         + (f": `{start['checkpoint']}` after {start['updates']:,} updates" if start["checkpoint"] else ""),
         "",
-        f"{settings}; development set, per cent: median (mean ± standard deviation), and every seed. The learning rate "
-        f"is the one with the highest median {selection}: {content['learning_rate']:g}.",
+        f"{settings}. Development set, in per cent: median (mean ± standard deviation), and every seed. The learning "
+        f"rate with the highest median {selection} is {content['learning_rate']:g}.",
         "",
     ]
     rows = [

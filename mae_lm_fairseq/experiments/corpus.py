@@ -32,7 +32,7 @@ def read_documents(path: Path, max_bytes: int) -> list[list[str]]:
             raise chunk.not_utf8(error) from None
         size += len(chunk.data)
         if size >= max_bytes:
-            print(f"the first {size / 1e6:.0f} MB of {path.name} are enough for this many updates")
+            print(f"using the first {size / 1e6:.0f} MB of {path.name}, enough for this number of updates")
             break
     documents = list(_split_at_blank_lines(lines))
     if len(documents) < FEWEST_DOCUMENTS:
@@ -64,8 +64,8 @@ def split_corpus(path: Path, train: Path, valid: Path, max_bytes: int) -> dict[s
     characters = sum(sizes)
     if characters < FEWEST_CHARACTERS or len(documents) < FEWEST_DOCUMENTS:
         raise UserError(
-            f"{path} holds {characters:,} characters in {len(documents):,} documents; at least {FEWEST_CHARACTERS:,} "
-            f"characters in {FEWEST_DOCUMENTS} documents of up to {LINES_PER_DOCUMENT} lines are needed"
+            f"{path} has {characters:,} characters in {len(documents):,} documents; at least {FEWEST_CHARACTERS:,} "
+            f"characters in {FEWEST_DOCUMENTS} documents of up to {LINES_PER_DOCUMENT} lines are required"
         )
     minimum, maximum = VALID_CHARACTERS
     fraction = min(maximum, max(minimum, VALID_FRACTION * characters)) / characters

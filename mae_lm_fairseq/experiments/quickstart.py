@@ -86,7 +86,7 @@ def prepare(out: Path, recipe: Recipe) -> Path:
     command += ["--vocab-size", recipe.vocabulary, "--workers", 2]
     code = subprocess.run([str(part) for part in command]).returncode
     if code:
-        raise UserError(f"preprocessing failed with exit code {code}; its message stands above")
+        raise UserError(f"preprocessing failed with exit code {code}; see its message above")
     return data
 
 

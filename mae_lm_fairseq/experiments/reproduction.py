@@ -211,11 +211,13 @@ def given_data(data_bin: Path, glue_dir: Path, task: str) -> Data:
     """
     check_data(data_bin)
     if not (data_bin / TOKENIZER).is_file():
-        raise UserError(f"{data_bin} has no {TOKENIZER}, with which to prepare {task}")
+        raise UserError(f"{data_bin} has no {TOKENIZER}, which is needed to prepare {task}")
     for official in TASKS[task].splits.values():
         rows = read_split(TASKS[task], glue_dir, official)
         if rows.malformed:
-            raise UserError(f"{rows.path}: {len(rows.malformed)} malformed rows: {rows.describe_malformed()}; mend it")
+            raise UserError(
+                f"{rows.path}: {len(rows.malformed)} malformed rows: {rows.describe_malformed()}; fix the file"
+            )
     return Data(data_bin, TASKS[task], glue_dir)
 
 
@@ -235,7 +237,7 @@ def _checkpoint(out: Path, scale: Scale, title: str, seed: int, updates: int) ->
         return folder / "checkpoint_last.pt"
     for path in folder.glob(f"checkpoint_*_{updates}.pt"):
         return path
-    raise UserError(f"{folder} has no checkpoint of update {updates}, the end of an epoch: give other text")
+    raise UserError(f"{folder} has no checkpoint of update {updates}, because an epoch ended there; use other text")
 
 
 def _pretraining_run(out: Path, data: Data, scale: Scale, variant: Variant, seed: int) -> Run:

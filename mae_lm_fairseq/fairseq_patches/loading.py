@@ -35,7 +35,7 @@ def _load_checkpoint_as_data(load: Callable, path: str, *args, **kwargs) -> dict
         except OSError as error:
             raise UserError(f"cannot read the checkpoint {path}: {error.strerror or error}") from error
         except (KeyError, IndexError, TypeError, AttributeError) as error:  # from fairseq's upgrade of old checkpoints
-            lack = f"it has no {error}" if isinstance(error, KeyError) else "its parts are not what they should be"
+            lack = f"it has no {error}" if isinstance(error, KeyError) else "its content has another structure"
             raise UserError(f"{path} is not a checkpoint of fairseq: {lack}") from error
 
 
@@ -103,7 +103,7 @@ def _model_differences(saved: Any, current: Any) -> list[str]:
         return []
     ours, theirs = (_model_options(cfg) for cfg in (current, saved))
     return [
-        f"{name} is {theirs[name]} there and {ours[name]} here"
+        f"{name} is {theirs[name]} in the checkpoint and {ours[name]} here"
         for name in sorted(ours.keys() & theirs.keys())
         if ours[name] != theirs[name]
     ]

@@ -84,7 +84,7 @@ def _parts(foreign: ForeignModel, source: Path) -> tuple[tuple[Part, ...], str]:
     if foreign.kind == "fairseq":
         heads = head_names(found)
         if len(heads) > 1:
-            raise UserError(f"{source} has several heads ({', '.join(heads)}); one at most can be imported")
+            raise UserError(f"{source} has several heads ({', '.join(heads)}); at most one can be imported")
         if heads:
             return (*encoder, CLASSIFICATION_HEAD), heads[0]
     elif "classifier.dense.weight" in found:
@@ -109,12 +109,12 @@ def _under_our_names(
     if head:  # fairseq keeps the language model head in fine-tuning
         found = {name for name in found if not name.startswith(getattr(LM_HEAD.prefix, foreign.kind))}
     if different := sorted(expected ^ found):
-        fault = "is missing" if different[0] in expected else "has no place in this package"
-        raise UserError(f"{source}: the weight {different[0]} {fault} ({len(different)} such differences)")
+        fault = "is missing" if different[0] in expected else "is unknown to this package"
+        raise UserError(f"{source}: the weight {different[0]} {fault} ({len(different)} differences in total)")
     try:
         return to_ours(_without_segments(foreign.weights), names)
     except (RuntimeError, IndexError):  # also for mismatched shapes of q, k and v, or of positions and segments
-        raise UserError(f"{source}: its weights are of shapes that do not go together") from None
+        raise UserError(f"{source}: its weights have shapes that do not match each other") from None
 
 
 def _check_shapes(weights: dict[str, Tensor], config: MaskedAutoencoderConfig, symbols: int, source: Path):
@@ -124,7 +124,7 @@ def _check_shapes(weights: dict[str, Tensor], config: MaskedAutoencoderConfig, s
         weight = weights.get(f"autoencoder.{name}", expectation)
         if weight.shape != expectation.shape:
             raise UserError(
-                f"{source}: {name} is of shape {list(weight.shape)}, but configuration and dictionary ask for "
+                f"{source}: {name} has shape {list(weight.shape)}, but configuration and dictionary require "
                 f"{list(expectation.shape)}"
             )
 

@@ -44,24 +44,22 @@ class MAELMModelConfig(NetworkOptions):
 
     autocast: Autocast = field(
         default=Autocast.none,
-        metadata={"help": "bf16: matrix products in bfloat16 and the rest in float32, on a CPU too"},
+        metadata={"help": "bf16: matrix products in bfloat16 and the rest in float32, on GPUs and CPUs"},
     )
     checkpoint_activations: bool = field(
         default=False,
-        metadata={"help": "compute each layer again in the backward pass instead of keeping its activations"},
+        metadata={"help": "recompute each layer in the backward pass instead of keeping its activations"},
     )
     attention_backend: AttentionBackend = field(
         default=AttentionBackend.auto,
         metadata={
-            "help": "eager: the readable reference; sdpa: torch's fused attention; flex: no padding, on CUDA, without "
-            "attention dropout; auto: the fastest for the device that changes no mathematics"
+            "help": "eager: plain PyTorch; sdpa: torch's fused attention; flex: no padding, on CUDA, without attention "
+            "dropout; auto: eager on CPUs, sdpa on GPUs"
         },
     )
     compile: bool = field(
         default=False,
-        metadata={
-            "help": "compile encoder and decoder for training with torch.compile; takes a minute or two at the start"
-        },
+        metadata={"help": "compile encoder and decoder for training with torch.compile, which takes a minute or two"},
     )
     classifier_dropout: Optional[float] = field(  # noqa: UP045
         default=None, metadata={"help": "fine-tuning: dropout in the classification head (default: --dropout)"}

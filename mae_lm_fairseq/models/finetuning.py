@@ -47,14 +47,14 @@ def select_weights(saved: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str
     wanted = {name for name in own if not name.startswith(HEADS)}
     if encoder != wanted:
         raise UserError(
-            "the checkpoint's encoder is not the model's, nothing was trained: "
-            f"it lacks {_list(wanted - encoder)}; it has besides {_list(encoder - wanted)}; give the options of its "
+            "the checkpoint's encoder does not match the model: "
+            f"missing: {_list(wanted - encoder)}; unexpected: {_list(encoder - wanted)}; use the options of its "
             "architecture"
         )
     loaded = encoder | fitting
     logger.info("loaded from the checkpoint: %s", _list(loaded))
     logger.info("new, not in the checkpoint: %s", _list(own.keys() - loaded))
-    logger.info("left out of the checkpoint: %s", _list(saved.keys() - loaded))
+    logger.info("not loaded from the checkpoint: %s", _list(saved.keys() - loaded))
     return {name: saved[name] if name in loaded else weight for name, weight in own.items()}
 
 
@@ -75,8 +75,8 @@ def check_origin(filename: str, state: dict[str, Any], model_cfg: dict[str, Any]
     theirs = (state.get("task_state") or {}).get("dictionary")
     if theirs not in (None, dictionary):
         raise UserError(
-            f"{filename} was trained with another dictionary than the data's dict.txt, nothing was trained; prepare "
-            "the data with that checkpoint's tokenizer"
+            f"{filename} was trained with another dictionary than the data's dict.txt; prepare the data with that "
+            "checkpoint's tokenizer"
         )
     saved = (state.get("cfg") or {}).get("model")
     saved = saved if hasattr(saved, "keys") else {}  # checkpoints of other fairseq models may hold a Namespace
@@ -84,8 +84,8 @@ def check_origin(filename: str, state: dict[str, Any], model_cfg: dict[str, Any]
         there, here = (_value(options, name) for options in (saved, model_cfg))
         if name in saved and there != here:
             raise UserError(
-                f"{filename} does not fit this model, nothing was trained: --{name.replace('_', '-')} is "
-                f"{there} there and {here} here"
+                f"{filename} does not fit this model: --{name.replace('_', '-')} is {there} in the checkpoint and "
+                f"{here} here"
             )
 
 

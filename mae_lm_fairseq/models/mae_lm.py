@@ -104,7 +104,7 @@ class MAELMModel(BaseFairseqModel):
         fingerprint = dictionary_fingerprint(dictionary.symbols)
         if not predicts_masked_tokens(task):
             if cfg.compile:
-                raise UserError("--compile is for pretraining: leave it out, or choose --task masked_autoencoder_lm")
+                raise UserError("--compile is for pretraining only; remove it, or choose --task masked_autoencoder_lm")
             autoencoder.drop_prediction()
             mark_depths(autoencoder.encoder)
             # Saved in checkpoints, so that runs that start from them can check their dictionary.

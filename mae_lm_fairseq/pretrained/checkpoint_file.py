@@ -74,7 +74,7 @@ def refuse_code(path: str | Path, error: Exception) -> None:
     # torch's message is a page long, and its first line advises disabling the protection.
     forbidden = re.search(r"GLOBAL (\S+)", str(error))
     if forbidden:
-        raise RefusedFile(f"refused {path}: loading it could run code, it asks for {forbidden[1]}") from error
+        raise RefusedFile(f"refused {path}: loading it could run code, it refers to {forbidden[1]}") from error
 
 
 def load_as_data(path: str | Path) -> dict[str, Any]:
@@ -93,4 +93,4 @@ def _check_sums(path: str) -> None:
         with zipfile.ZipFile(path) as file:
             changed = file.testzip()
         if changed is not None:
-            raise ValueError(f"{changed} in it is not what was written")
+            raise ValueError(f"its entry {changed} is damaged")

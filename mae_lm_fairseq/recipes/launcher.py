@@ -59,10 +59,10 @@ def launch(processes: int, arguments: list[str]) -> None:
 def _check(processes: int, arguments: list[str]) -> None:
     most = max(2, os.cpu_count() or 1)  # allow two on any machine, for trying it out
     if not 1 <= processes <= most:
-        raise UserError(f"{processes} processes: give a number from 1 to {most}, what this machine has cores for")
+        raise UserError(f"{processes} processes: choose a number from 1 to {most}, for the cores of this machine")
     for argument in arguments:
         if argument.partition("=")[0] in NOT_FOR_USERS:
-            raise UserError(f"leave out {argument}: the launcher sets it for its processes")
+            raise UserError(f"remove {argument}: the launcher sets it for its processes")
 
 
 def configuration(processes: int, arguments: list[str], rendezvous: str) -> DictConfig:
@@ -116,7 +116,7 @@ def _raise_failure(processes: list[multiprocessing.Process], failures: SimpleQue
         if code < 0:
             raise UserError(
                 f"process {rank} was killed ({signal.Signals(-code).name}), and the others were stopped; "
-                "the same command goes on from the last checkpoint"
+                "the same command resumes from the last checkpoint"
             )
     if not failures.empty():
         message, details = failures.get()
@@ -154,7 +154,9 @@ def _train(rank: int, cfg: DictConfig, failures: SimpleQueue) -> None:
         failures.put((str(error), ""))
         sys.exit(1)
     except Exception:
-        failures.put((f"process {rank} failed as told above, and the others were stopped", traceback.format_exc()))
+        failures.put(
+            (f"process {rank} failed with the error above, and the others were stopped", traceback.format_exc())
+        )
         sys.exit(1)
 
 

@@ -60,7 +60,7 @@ def split_global_batch(sequences: int, number_of_processes: int, batch_size: int
     accumulated, rest = divmod(sequences, batch_size * number_of_processes)
     if rest or not accumulated:
         raise UserError(
-            f"an update takes {sequences:,} sequences, which cannot be shared equally by batches of {batch_size} in "
-            f"{number_of_processes} processes: give another --batch-size, or with --update-freq change the number"
+            f"{sequences:,} sequences per update cannot be divided into batches of {batch_size} in "
+            f"{number_of_processes} processes; choose another --batch-size, or set --update-freq"
         )
     return batch_size, accumulated

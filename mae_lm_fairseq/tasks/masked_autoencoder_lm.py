@@ -39,25 +39,26 @@ logger = logging.getLogger(__name__)
 class MaskedAutoencoderLMConfig(MaskedLMConfig):
     """Options of fairseq's ``masked_lm``, with MAE-LM's defaults: 15 % predicted, all replaced by ``<mask>``."""
 
-    tokens_per_sample: int = field(default=512, metadata={"help": "longest sample in tokens, <s> included"})
+    tokens_per_sample: int = field(
+        default=512, metadata={"help": "maximum length of a sequence in tokens, <s> included"}
+    )
     leave_unmasked_prob: float = field(
-        default=0.0, metadata={"help": "share of the predicted tokens that stay as they are (RoBERTa's recipe: 0.1)"}
+        default=0.0, metadata={"help": "fraction of the predicted tokens that are left unchanged (RoBERTa: 0.1)"}
     )
     random_token_prob: float = field(
-        default=0.0, metadata={"help": "share of the predicted tokens replaced at random (RoBERTa's recipe: 0.1)"}
+        default=0.0, metadata={"help": "fraction of the predicted tokens that are replaced at random (RoBERTa: 0.1)"}
     )
     mask_in_encoder: float = field(
         default=0.0,
         metadata={
-            "help": "ablation: share of the <mask>s that the encoder sees, though it is not to (0: MAE-LM; 1: it sees "
-            "all of them, with the decoder still there)"
+            "help": "ablation: fraction of the <mask> tokens that the encoder sees (0: none, as in MAE-LM; 1: all)"
         },
     )
     effective_rank_interval: int = field(
         default=0,
         metadata={
-            "help": "every so many updates, log how many directions the encoder's states use on a fixed part of the "
-            "validation text (0: never)"
+            "help": "log the effective rank of the encoder's hidden states on a fixed part of the validation text "
+            "every so many updates (0: never)"
         },
     )
 
@@ -174,7 +175,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         if model.max_positions() is not None and self.cfg.tokens_per_sample > model.max_positions():
             raise UserError(
                 f"--tokens-per-sample {self.cfg.tokens_per_sample} is more than the model's "
-                f"--max-positions {model.max_positions()}; lower the one or raise the other"
+                f"--max-positions {model.max_positions()}; lower it or raise the latter"
             )
         if isinstance(model, MAELMModel):
             _check_mask_in_encoder(self.cfg.mask_in_encoder, model.autoencoder.config)
@@ -217,8 +218,8 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         """Build the rank monitor on a fixed set of sequences, spread over the validation split."""
         if not os.path.exists(os.path.join(utils.split_paths(self.cfg.data)[0], "valid.idx")):
             raise UserError(
-                f"--effective-rank-interval {self.cfg.effective_rank_interval} looks at the split called valid, and "
-                f"{self.cfg.data} has none; prepare the data with --valid, or leave the option out"
+                f"--effective-rank-interval {self.cfg.effective_rank_interval} needs the split valid, which "
+                f"{self.cfg.data} lacks; prepare the data with --valid, or remove the option"
             )
         blocks = self._load_dataset_split("valid", epoch=1, combine=False)
         count = min(len(blocks), math.ceil(MONITORED_TOKENS / np.mean(blocks.sizes)))

@@ -113,7 +113,7 @@ class EncodingPool:
 
 
 def _worker_died() -> UserError:
-    return UserError("a worker process died, perhaps for want of memory; try fewer --workers")
+    return UserError("a worker process died, perhaps because memory ran out; try fewer --workers")
 
 
 def _wait(chunk: Chunk, future: Future) -> tuple[Chunk, EncodedBlock]:

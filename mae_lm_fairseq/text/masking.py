@@ -39,8 +39,8 @@ def word_starts(dictionary: Dictionary) -> torch.ByteTensor:
     pieces = dictionary.symbols
     if not any(piece.startswith(WORD_START) for piece in pieces):
         raise UserError(
-            "--mask-whole-words: no piece of dict.txt starts with U+2581, so words cannot be told; "
-            "use a sentencepiece dictionary, or leave the option out"
+            "--mask-whole-words: no symbol of dict.txt starts with U+2581, so word starts are unknown; "
+            "use a sentencepiece dictionary, or remove the option"
         )
     special = {dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.unk(), dictionary.index("<mask>")}
     starts = [piece.startswith(WORD_START) or index in special for index, piece in enumerate(pieces)]

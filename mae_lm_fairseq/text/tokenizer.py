@@ -65,9 +65,7 @@ class Tokenizer:
         except OSError as error:
             raise UserError(f"{self.path}: {error.strerror}") from None
         except (RuntimeError, UnicodeDecodeError) as error:
-            raise UserError(
-                f"{path}: not a sentencepiece model, or damaged; restore it, or name another one"
-            ) from error
+            raise UserError(f"{path}: not a sentencepiece model, or damaged; restore it, or use another one") from error
         self._model_bytes = model
         self.fingerprint = hashlib.sha256(model).hexdigest()
         special = np.array(self._model.is_unknown(ids), bool) | np.array(self._model.is_control(ids), bool)
@@ -80,10 +78,14 @@ class Tokenizer:
         if not self.pieces:
             raise UserError(f"{self.path}: not a sentencepiece model (it has no pieces)")
         for piece in {*SPECIALS, MASK}.intersection(self.pieces):
-            raise UserError(f"{self.path}: has an ordinary piece {piece}, which is fairseq's own; train it without")
+            raise UserError(
+                f"{self.path}: has an ordinary piece {piece}, which is a special symbol of fairseq; train it without"
+            )
         for piece in self.pieces:
             if piece.split() != [piece]:
-                raise UserError(f"{self.path}: has a piece with white space, {piece!r}, which dict.txt cannot hold")
+                raise UserError(
+                    f"{self.path}: has a piece with white space, {piece!r}, which dict.txt cannot represent"
+                )
 
     @property
     def symbols(self) -> list[str]:
@@ -228,10 +230,10 @@ def _sentences(lines: Iterable[str]) -> Iterator[str]:
 def _explain(error: RuntimeError, vocab_size: int) -> UserError:
     reason = str(error)
     if "sentences_.empty()" in reason or "all_chars_count" in reason:
-        return UserError("--train: there is no text in the files")
+        return UserError("--train: the files contain no text")
     if "Vocabulary size too high" in reason:
         limit = reason.rsplit("<=", 1)[-1].strip(" .")
-        return UserError(f"--vocab-size {vocab_size} is too large for this little text: at most {limit}")
+        return UserError(f"--vocab-size {vocab_size} is too large for this text: at most {limit}")
     if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", reason):
         return UserError(
             f"--vocab-size {vocab_size} is too small for the characters in the text: at least {least[1]}; or lower "

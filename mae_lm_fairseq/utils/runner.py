@@ -115,10 +115,10 @@ def reserve(out: Path, options: dict[str, Any]):
             raise ValueError
         differing = sorted(key for key in options.keys() | before.keys() if options.get(key) != before.get(key))
         if differing:
-            raise UserError(f"{out} holds results of another {', '.join(differing)} ({path}); choose another --out")
+            raise UserError(f"{out} has results of another {', '.join(differing)} ({path}); choose another --out")
         write_json(path, options)
     except ValueError:
-        raise UserError(f"{path} is damaged; remove it if {out} holds results of these options") from None
+        raise UserError(f"{path} is damaged; remove it if {out} has results of these options") from None
     except OSError as error:
         raise UserError(f"--out {out}: cannot write there: {error.strerror}") from None
 
@@ -210,7 +210,7 @@ def signals_as_errors() -> Iterator[None]:
     def interrupt(number, frame):
         for each in numbers:
             signal.signal(each, signal.SIG_IGN)
-        raise Interrupted(f"interrupted by {signal.Signals(number).name}; the same command goes on from here")
+        raise Interrupted(f"interrupted by {signal.Signals(number).name}; the same command resumes from here")
 
     before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
@@ -257,7 +257,7 @@ def _wait_for_orphan(run: Run, log: BinaryIO) -> None:
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        print(f"{run.name}: still going on, started by a runner that was killed; waiting for its end", flush=True)
+        print(f"{run.name}: still running, started by a runner that was killed; waiting for its end", flush=True)
         fcntl.flock(log, fcntl.LOCK_EX)
     except OSError:
         pass

@@ -119,7 +119,7 @@ def test_settings_out_of_range_are_refused_by_name(name, value):
 
 
 def test_a_single_text_is_refused():
-    with pytest.raises(ValueError, match="too little"):
+    with pytest.raises(ValueError, match="at least two texts"):
         rank_profile(KnownStates(), TEXTS[:1], [BOS])
 
 

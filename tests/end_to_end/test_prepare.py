@@ -202,8 +202,8 @@ def test_character_coverage_reaches_the_training(tmp_path):
         ({"character_coverage": "nan"}, "--character-coverage nan"),
         ({"max_unk_rate": 2}, "--max-unk-rate"),
         ({"train": "missing"}, "missing: no such file"),
-        ({"train": "blank"}, "--train: there is no text"),
-        ({"train": "empty"}, "--train: there is no text"),
+        ({"train": "blank"}, "--train: the files contain no text"),
+        ({"train": "empty"}, "--train: the files contain no text"),
         ({"train": "latin1"}, "latin1: line 2 is not UTF-8"),
         ({"train": "torn.gz"}, "torn.gz: damaged or incomplete"),
         ({"valid": "train.txt", "train": "train.txt"}, "train.txt: in --train and in --valid"),
@@ -353,6 +353,6 @@ def test_death_of_a_worker_ends_the_program_and_its_other_workers(corpus, tmp_pa
     errors = run.communicate(timeout=120)[1].splitlines()
     messages = [line for line in errors if line and "B/s" not in line]
     assert run.returncode == 1
-    assert messages == ["error: a worker process died, perhaps for want of memory; try fewer --workers"]
+    assert messages == ["error: a worker process died, perhaps because memory ran out; try fewer --workers"]
     assert not (tmp_path / "out").exists()
     assert not Path(f"/proc/{second}").exists()

@@ -214,5 +214,5 @@ def test_missing_inputs_are_named_before_training(data_bin, tmp_path):
     with pytest.raises(UserError, match="RTE has no set dev"):
         reproduction.given_data(whole, task.parent, "RTE")
     (task / "dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tperhaps\n")
-    with pytest.raises(UserError, match=r"dev\.tsv: 1 malformed rows: line 2: .*; mend it"):
+    with pytest.raises(UserError, match=r"dev\.tsv: 1 malformed rows: line 2: .*; fix the file"):
         reproduction.given_data(whole, task.parent, "RTE")

@@ -40,7 +40,7 @@ def outcome(action: Callable[[], object]) -> str | None:
 @contextlib.contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
     def ring(number, frame):
-        raise Hang(f"still going on after {seconds:g} s")
+        raise Hang(f"still running after {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds)

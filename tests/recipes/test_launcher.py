@@ -13,13 +13,13 @@ from mae_lm_fairseq.utils.errors import UserError
 
 @pytest.mark.parametrize("processes", [-1, 0, 10**6])
 def test_invalid_numbers_of_processes_are_refused(processes):
-    with pytest.raises(UserError, match=f"^{processes} processes: give a number from 1 to"):
+    with pytest.raises(UserError, match=f"^{processes} processes: choose a number from 1 to"):
         launcher.launch(processes, ["data-bin"])
 
 
 @pytest.mark.parametrize("argument", ["--distributed-world-size", "--ddp-backend=pytorch_ddp"])
 def test_options_set_by_the_launcher_are_refused(argument):
-    with pytest.raises(UserError, match=f"leave out {argument}"):
+    with pytest.raises(UserError, match=f"remove {argument}"):
         launcher.launch(2, ["data-bin", argument])
 
 

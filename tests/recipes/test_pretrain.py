@@ -154,7 +154,7 @@ def test_trains_on_a_cpu(run_script, data_bin, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["mae_lm_huge", ".", "saved"], "mae_lm_huge; the presets are mae_lm_tiny, "),
+        (["mae_lm_huge", ".", "saved"], "mae_lm_huge; choose one of mae_lm_tiny, "),
         (["mae_lm_tiny", "nowhere", "saved"], "nowhere: no such directory"),
         (["mae_lm_tiny", "."], "usage: scripts/pretrain.sh PRESET DATA_BIN SAVE_DIR"),
         (["mae_lm_base", ".", "saved", "--cpu", "--batch-size", "48"], "2,048 sequences"),

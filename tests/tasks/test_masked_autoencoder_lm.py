@@ -323,7 +323,7 @@ def test_a_dictionary_that_is_too_short_for_the_data_is_refused(task_for, copied
     lines = (copied / "dict.txt").read_text().splitlines()
     # fairseq-preprocess pads the dictionary to a multiple of 8 with words that occur in no text.
     (copied / "dict.txt").write_text("\n".join(lines[:-8]) + "\n")
-    with pytest.raises(UserError, match=r"train\.bin holds the token"):
+    with pytest.raises(UserError, match=r"train\.bin has the token"):
         task_for(data=copied)
 
 

@@ -74,7 +74,7 @@ def test_a_reserved_directory_refuses_other_options(tmp_path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "result.json").touch()
     reserve(tmp_path, {"size": "tiny"})
-    with pytest.raises(UserError, match="holds results of another size"):
+    with pytest.raises(UserError, match="has results of another size"):
         reserve(tmp_path, {"size": "base"})
     for torn in ('{"size": "ti', "[]"):
         (tmp_path / "options.json").write_text(torn)
@@ -171,7 +171,7 @@ def test_a_signal_ends_runs_and_their_children_and_the_next_start_reruns_them(ru
     os.kill(program.pid, number)
     program.join(120)
     assert program.exitcode == 1
-    assert f"error: interrupted by {number.name}; the same command goes on from here" in capfd.readouterr().err
+    assert f"error: interrupted by {number.name}; the same command resumes from here" in capfd.readouterr().err
     assert not is_alive(child.read_text())
     assert not interrupted.result.exists()
     assert run_all([interrupted]) == [{"text": "went on"}]
@@ -201,4 +201,4 @@ def test_orphans_of_a_killed_runner_are_waited_for(run, capsys):
     run_all([again])
     assert orphan.wait() == 0
     assert again.log.read_text() == "True\nsaid here\n"
-    assert "again: still going on" in capsys.readouterr().out
+    assert "again: still running" in capsys.readouterr().out

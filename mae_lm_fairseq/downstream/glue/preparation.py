@@ -81,16 +81,16 @@ def _check(task: Task, split: str, rows: Rows, skip_malformed: bool):
     if rows.malformed:
         message = f"{rows.path}: {len(rows.malformed)} malformed rows: {rows.describe_malformed()}"
         if split.startswith("test"):
-            raise UserError(f"{message}; mend the file: predictions go by row")
+            raise UserError(f"{message}; fix the file: predictions are assigned by row")
         if not skip_malformed:
-            raise UserError(f"{message}; mend the file, or leave them out (--skip-malformed)")
-        logger.warning("%s; left out", message)
+            raise UserError(f"{message}; fix the file, or drop them with --skip-malformed")
+        logger.warning("%s; dropped", message)
     if not rows.sentences:
         raise UserError(f"{rows.path}: has no rows")
     official = task.rows[task.splits[split]]
     if len(rows.sentences) != official:
         logger.warning(
-            "%s: %d rows, where the official %s has %d", rows.path, len(rows.sentences), task.splits[split], official
+            "%s: %d rows; the official %s has %d", rows.path, len(rows.sentences), task.splits[split], official
         )
 
 

@@ -104,8 +104,8 @@ def find_origin(options: Options) -> Origin:
             raise UserError(f"--from-mnli: {options.checkpoint} was not fine-tuned on MNLI by scripts/finetune_glue.py")
     elif origin.heads:
         raise UserError(
-            f"--checkpoint {options.checkpoint} was fine-tuned already, on {', '.join(origin.heads)}; give the "
-            "pretraining checkpoint, or --from-mnli where that is meant"
+            f"--checkpoint {options.checkpoint} has already been fine-tuned on {', '.join(origin.heads)}; use the "
+            "pretraining checkpoint, or add --from-mnli"
         )
     return origin
 
@@ -180,12 +180,12 @@ def write_predictions(task: Task, run: Run, data: Path, out: Path):
 
 def report_of(content: dict) -> str:
     """Return the text of ``report.md``."""
-    settings = f"{content['settings']['updates']:,} updates of {content['settings']['batch_size']} samples"
+    settings = f"{content['settings']['updates']:,} updates of {content['settings']['batch_size']} sequences"
     sets = "; ".join(
-        f"{split} {counts['rows']:,} rows, {counts['truncated']:,} truncated, {counts['malformed']:,} left out"
+        f"{split} {counts['rows']:,} rows, {counts['truncated']:,} truncated, {counts['malformed']:,} dropped"
         for split, counts in content["data"].items()
     )
     # With a single metric, the score equals that metric.
     hidden = ("score",) if len(content["metrics"]) == 2 else ()
-    ending = f"Data: {sets}. Test predictions are those of {content['test_predictions_by']}."
+    ending = f"Data: {sets}. Test predictions: {content['test_predictions_by']}."
     return report(content, settings, "score", hidden, ending)

@@ -87,7 +87,7 @@ def finetune(options: Options) -> dict:
     origin = find_origin(options.checkpoint, options.arch)
     if origin.heads:
         raise UserError(
-            f"--checkpoint {options.checkpoint} was fine-tuned already, on {', '.join(origin.heads)}; give the "
+            f"--checkpoint {options.checkpoint} has already been fine-tuned on {', '.join(origin.heads)}; use the "
             "pretraining checkpoint"
         )
     tokenizer = open_tokenizer(options.tokenizer, options.checkpoint, origin.dictionary)
@@ -132,9 +132,9 @@ def finetune(options: Options) -> dict:
 
 def report_of(content: dict) -> str:
     """Return the text of ``report.md``."""
-    settings = "{updates:,} updates of {batch_size} samples of up to {tokens_per_sample} tokens, stride {doc_stride}"
+    settings = "{updates:,} updates of {batch_size} sequences of up to {tokens_per_sample} tokens, stride {doc_stride}"
     data = "; ".join(f"{split}: {describe(counts)}" for split, counts in content["data"].items())
-    ending = f"Data: {data}. {PREDICTIONS} is by {content['predictions_by']}."
+    ending = f"Data: {data}. {PREDICTIONS}: {content['predictions_by']}."
     return report(content, settings.format(**content["settings"]), "F1", ("total", "thresh"), ending)
 
 

@@ -84,7 +84,7 @@ def test_parquet_gives_the_same_data(tokenizer, tmp_path):
 
 def test_tasks_are_found_in_any_case():
     assert find_task("sst-2") is TASKS["SST-2"]
-    with pytest.raises(UserError, match="the tasks are CoLA"):
+    with pytest.raises(UserError, match="choose one of CoLA"):
         find_task("SQuAD")
 
 
@@ -120,7 +120,7 @@ def test_the_longer_sentence_of_a_pair_is_truncated():
 
 
 MALFORMED = {
-    "a row without label": ("index\tsentence1\tsentence2\tlabel\n0\ta cat\ta dog\n", r"line 2: 3 columns, not 4"),
+    "a row without label": ("index\tsentence1\tsentence2\tlabel\n0\ta cat\ta dog\n", r"line 2: 3 columns instead of 4"),
     "an empty sentence": (
         "index\tsentence1\tsentence2\tlabel\n0\ta cat\t \tentailment\n",
         "a sentence is empty",
@@ -129,8 +129,11 @@ MALFORMED = {
         "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n1\ta\tb\tneutral\n",
         r"line 3: label 'neutral' is not one of entailment, not_entailment",
     ),
-    "a column twice": ("label\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n", "the column label is there twice"),
-    "another header": ("index\tpremise\thypothesis\tlabel\n0\ta\tb\tentailment\n", "sentence1, sentence2 missing"),
+    "a column twice": ("label\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n", "the column label occurs twice"),
+    "another header": (
+        "index\tpremise\thypothesis\tlabel\n0\ta\tb\tentailment\n",
+        "the header lacks columns of RTE: sentence1, sentence2 ",
+    ),
 }
 
 
@@ -151,13 +154,13 @@ MALFORMED_RECORDS = {
         "line 1: a sentence is .* not text",
     ),
     "a number for a sentence": (b'{"sentence1": 5, "sentence2": "b", "label": 1}', "line 1: a sentence is .* not text"),
-    "a number for a record": (b"[5]", "line 1 is not a record, but 5"),
+    "a number for a record": (b"[5]", "line 1 is not a record: 5"),
     "a number too large for a score": (
         b'{"sentence1": "a", "sentence2": "b", "label": 1%s}' % (b"0" * 400),
         "label 10{79} is not a score",
     ),
-    "a number too large for Python": (b'{"label": 1%s}' % (b"0" * 5000), "neither a list in JSON nor JSON lines"),
-    "endless nesting": (b"[" * 100_000, "neither a list in JSON nor JSON lines"),
+    "a number too large for Python": (b'{"label": 1%s}' % (b"0" * 5000), "neither a JSON list nor JSON lines"),
+    "endless nesting": (b"[" * 100_000, "neither a JSON list nor JSON lines"),
     "bytes that are not UTF-8": (b'{"sentence1": "a"}\n{"sentence1": "\xff"}', "line 2 is not UTF-8"),
 }
 
@@ -179,7 +182,7 @@ def test_damaged_parquet_is_named(tokenizer, tmp_path):
     glue = write_hub(tmp_path / "glue", task, make_rows(task))
     (glue / "rte" / "train.jsonl").unlink()
     (glue / "rte" / "train.parquet").write_bytes(b"PAR1" + b"\0" * 50 + b"PAR1")
-    with pytest.raises(UserError, match=r"train\.parquet: cannot be read, it is damaged or not Parquet"):
+    with pytest.raises(UserError, match=r"train\.parquet: damaged, or not a Parquet file"):
         prepare(task, glue, tokenizer, tmp_path / "data", 64)
 
 
@@ -190,11 +193,11 @@ def test_malformed_rows_can_be_skipped_except_in_test_sets(tokenizer, tmp_path, 
     path.write_text(path.read_text() + "12\tbroken\n", encoding="utf-8")
     with caplog.at_level(logging.WARNING):
         statistics = prepare(task, glue, tokenizer, tmp_path / "data", 64, skip_malformed=True)
-    assert "line 14: 2 columns, not 4; left out" in caplog.text
+    assert "line 14: 2 columns instead of 4; dropped" in caplog.text
     assert statistics["splits"]["train"] | {"tokens": 0} == {"rows": 12, "tokens": 0, "truncated": 0, "malformed": 1}
     path = glue / "RTE" / "test.tsv"
     path.write_text(path.read_text() + "12\tbroken\n", encoding="utf-8")
-    with pytest.raises(UserError, match="mend the file: predictions go by row"):
+    with pytest.raises(UserError, match="fix the file: predictions are assigned by row"):
         prepare(task, glue, tokenizer, tmp_path / "again", 64, skip_malformed=True)
 
 
@@ -211,7 +214,7 @@ def test_a_shuffled_test_set_is_refused(tokenizer, tmp_path):
     glue = write_official(tmp_path / "glue", task, make_rows(task))
     header, first, second, *rest = (glue / "RTE" / "test.tsv").read_text().splitlines()
     (glue / "RTE" / "test.tsv").write_text("\n".join([header, second, first, *rest]) + "\n")
-    with pytest.raises(UserError, match="line 2 has the number 1, where 0 was due"):
+    with pytest.raises(UserError, match="line 2 has the index 1 instead of 0"):
         prepare(task, glue, tokenizer, tmp_path / "data", 64)
 
 
@@ -220,9 +223,9 @@ def test_missing_sets_are_named_and_unusual_row_counts_warned_about(tokenizer, t
     glue = write_official(tmp_path / "glue", task, make_rows(task))
     with caplog.at_level(logging.WARNING):
         prepare(task, glue, tokenizer, tmp_path / "data", 64)
-    assert "12 rows, where the official dev_mismatched has 9832" in caplog.text
+    assert "12 rows; the official dev_mismatched has 9832" in caplog.text
     (glue / "MNLI" / "dev_mismatched.tsv").unlink()
-    with pytest.raises(UserError, match=r"MNLI has no set dev_mismatched"):
+    with pytest.raises(UserError, match=r"has no set dev_mismatched of MNLI"):
         prepare(task, glue, tokenizer, tmp_path / "again", 64)
     with pytest.raises(UserError, match="exists already"):
         prepare(task, glue, tokenizer, tmp_path / "data", 64)
@@ -234,7 +237,7 @@ def test_incomplete_or_other_tokenizers_are_refused(tmp_path):
         open_tokenizer(directory, "model.pt", "another fingerprint")
     other = write_tokenizer(tmp_path / "other", seed=5)
     (directory / "dict.txt").write_bytes((other / "dict.txt").read_bytes())
-    with pytest.raises(UserError, match=r"dict\.txt does not belong to sentencepiece\.bpe\.model"):
+    with pytest.raises(UserError, match=r"dict\.txt does not match sentencepiece\.bpe\.model"):
         open_tokenizer(directory)
     (directory / "dict.txt").write_bytes(b"\xff 1\n")
     with pytest.raises(UserError, match=r"dict\.txt is not a dictionary of fairseq: it is not UTF-8"):
