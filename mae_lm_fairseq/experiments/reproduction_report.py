@@ -85,8 +85,8 @@ On {machine}, {jobs} runs at a time, one thread each; {versions}. `results.json`
 
 NOTES = {
     "smoke": "This scale shows that the command works. Of the papers it says nothing.",
-    "tiny": "At this size 3ML-self and MAE-LM are one network (docs/presets.md): what differs is the share that is "
-    "masked, 50 % and 15 %.",
+    "tiny": "At this size 3ML-self and MAE-LM are one network (docs/results/presets.md): what differs is the share "
+    "that is masked, 50 % and 15 %.",
 }
 
 

@@ -58,8 +58,8 @@ def arithmetic(batch_size: int, accumulated: int, number_of_processes: int, toke
     sequences = batch_size * accumulated * number_of_processes
     processes = "1 process" if number_of_processes == 1 else f"{number_of_processes} processes"
     return (
-        f"{sequences:,} sequences ({batch_size} a batch x {accumulated} accumulated x {processes}) "
-        f"x {tokens} tokens = {sequences * tokens:,} tokens an update at most; "
+        f"{sequences:,} sequences ({batch_size} per batch x {accumulated} accumulated x {processes}) "
+        f"x {tokens} tokens = {sequences * tokens:,} tokens per update at most; "
         f"{updates:,} updates = {sequences * tokens * updates:,} tokens"
     )
 

@@ -159,7 +159,7 @@ DOCUMENTED = {
 
 
 def test_documented_figures():
-    text = (ROOT / "docs" / "cost.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "results" / "compute-3ml.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.*) \| ([\d.]+) % \| ([\d.]+) % \|$", text, flags=re.MULTILINE)
     assert len(rows) == len(DOCUMENTED)
     for (label, *figures), (start, compute) in zip(rows, DOCUMENTED.items(), strict=True):

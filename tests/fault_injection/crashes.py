@@ -20,7 +20,7 @@ from tests.fault_injection.processes import obey_permissions
 from tests.fault_injection.report import Fault, Row
 from tests.fault_injection.training import Training, TrainingProcess, Workplace, difference
 
-EQUAL = "the run goes on from its newest checkpoint and ends bit for bit where an undisturbed one ends"
+EQUAL = "the run resumes from its newest checkpoint and ends bit for bit like an undisturbed run"
 
 
 def _compare(training: Training, end: int, reference: Training) -> str | None:
@@ -37,7 +37,7 @@ def kills(place: Workplace, times: int) -> Iterator[Row]:
     A kill counts as survived when a later process logs that it resumed at the right update, or when the run ends as
     the reference does.
     """
-    on = "the next start goes on from the newest checkpoint that was complete"
+    on = "the next start resumes from the newest complete checkpoint"
     anywhere = Row("SIGKILL at a random moment of a run (start-up, update, validation, epoch end, shard change)", on)
     saving = Row("SIGKILL while a checkpoint is being written", on)
     training = place.training()
@@ -65,7 +65,7 @@ def kills(place: Workplace, times: int) -> Iterator[Row]:
     reference = place.undisturbed(end)
     state = torch.load(reference.last, weights_only=True)  # the killed run may not have saved anything
     epoch = state["extra_state"]["train_iterator"]["epoch"]
-    all_kills = Row(f"all these kills in one run of {end} updates and {epoch} epochs, two shards in turn", EQUAL)
+    all_kills = Row(f"all these kills in a single run of {end} updates and {epoch} epochs, two shards in turn", EQUAL)
     problem = _compare(training, end, reference)
     for row in (*unproven, all_kills):
         row.record(problem)
@@ -84,7 +84,10 @@ def _wait_for_saving(training: Training, process: TrainingProcess, generator: ra
 
 def full_disk(place: Workplace, times: int) -> Iterator[Row]:
     """Fill the disk, simulated by a limit on the size of files, which also interrupts a write midway."""
-    row = Row("no room on the disk for a checkpoint", f"one line tells, the checkpoints stay; with room again, {EQUAL}")
+    row = Row(
+        "no space on the disk for a checkpoint",
+        f"an error message, the checkpoints stay; with free space again, {EQUAL}",
+    )
 
     def fill(training: Training) -> Callable[[], None]:
         room = int(training.last.stat().st_size * place.random.uniform(0.4, 0.95))
@@ -98,8 +101,8 @@ def full_disk(place: Workplace, times: int) -> Iterator[Row]:
 def unwritable_directory(place: Workplace, times: int) -> Iterator[Row]:
     """Make the checkpoint directory unwritable, from the start or during the run."""
     row = Row(
-        "the checkpoints' directory may not be written to, from the start or from some moment on",
-        f"one line tells, the checkpoints stay; with permission again, {EQUAL}",
+        "the checkpoint directory is not writable, from the start or later",
+        f"an error message, the checkpoints stay; with permission again, {EQUAL}",
     )
 
     def forbid(training: Training) -> Callable[[], None]:
@@ -191,7 +194,9 @@ class _Malicious:
 
 def malicious_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
     """Resume from or fine-tune a checkpoint that would execute code, in both of torch's file formats."""
-    row = Row("a checkpoint that runs code when it is unpickled", "one line refuses it, and nothing ran")
+    row = Row(
+        "a checkpoint that runs code when it is unpickled", "it is refused with an error message, and nothing in it ran"
+    )
     origin = place.undisturbed(5)
     for number in range(times):
         training = place.training()
@@ -216,7 +221,7 @@ def divergence(place: Workplace, times: int) -> Iterator[Row]:
     """Make the loss NaN or infinite."""
     row = Row(
         "a loss or a gradient that is not finite",
-        f"one line tells what to change, the checkpoints stay; when the cause is gone, {EQUAL}",
+        f"the error message says what to change, the checkpoints stay; without the cause, {EQUAL}",
     )
     for number in range(times):
         factor = (float("nan"), float("inf"))[number % 2]

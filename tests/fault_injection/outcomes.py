@@ -10,8 +10,8 @@ from pathlib import Path
 
 from mae_lm_fairseq.utils.errors import UserError
 
-NO_CRASH = "success, or one line that says what is wrong"
-VALID_OR_NOTHING = f"{NO_CRASH}; what is left behind is whole, or nothing"
+NO_CRASH = "success, or an error message that says what is wrong"
+VALID_OR_NOTHING = f"{NO_CRASH}; the output is complete or absent"
 
 LONGEST_CASE_SECONDS = 120.0
 """The slowest cases train a tokenizer, which takes several seconds."""

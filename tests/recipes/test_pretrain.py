@@ -143,7 +143,7 @@ def test_trains_on_a_cpu(run_script, data_bin, tmp_path):
     done = run_script("mae_lm_tiny", data_bin, tmp_path / "saved", *few)
     assert done.returncode == 0, done.stderr
     summary, command, *_ = done.stdout.splitlines()
-    assert "32 sequences (16 a batch x 2 accumulated x 1 process) x 64 tokens = 2,048 tokens an update" in summary
+    assert "32 sequences (16 per batch x 2 accumulated x 1 process) x 64 tokens = 2,048 tokens per update" in summary
     assert summary.endswith("3 updates = 6,144 tokens")
     assert command.startswith(f"fairseq-train {data_bin} ")
     trained = torch.load(tmp_path / "saved" / "checkpoint_last.pt", weights_only=False)  # written by this test
