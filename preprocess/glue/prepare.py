@@ -21,17 +21,17 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("task", metavar="TASK", help=f"one of {', '.join(TASKS)}")
-    add("--glue-dir", type=Path, required=True, metavar="DIR", help="the local copy")
-    add("--tokenizer", type=Path, required=True, metavar="DATA_BIN", help="the data-bin of the pretraining run")
-    add("--destdir", type=Path, required=True, metavar="DIR", help="where the data go; must not exist")
+    add("--glue-dir", type=Path, required=True, metavar="DIR", help="local copy of GLUE")
+    add("--tokenizer", type=Path, required=True, metavar="DATA_BIN", help="data-bin of the pretraining run")
+    add("--destdir", type=Path, required=True, metavar="DIR", help="output directory, which must not exist")
     add(
         "--max-positions",
         type=positive,
         default=512,
         metavar="N",
-        help="of the checkpoint; longer samples are cut, and counted (default: %(default)s)",
+        help="maximum sequence length of the checkpoint; longer ones are truncated and counted (default: %(default)s)",
     )
-    add("--skip-malformed", action="store_true", help="leave malformed rows out, of all but test sets")
+    add("--skip-malformed", action="store_true", help="drop malformed rows, except from test sets")
     return parser
 
 

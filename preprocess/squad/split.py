@@ -16,9 +16,9 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
     add("file", metavar="FILE", help="questions of SQuAD 1.1 or 2.0")
-    add("--dev-articles", type=int, required=True, metavar="N", help="how many articles go to dev.json")
-    add("--seed", type=int, default=1, metavar="S", help="chooses which (default: %(default)s)")
-    add("--out", type=Path, required=True, metavar="DIR", help="a new directory for both")
+    add("--dev-articles", type=int, required=True, metavar="N", help="number of articles in dev.json")
+    add("--seed", type=int, default=1, metavar="S", help="seed that chooses the articles (default: %(default)s)")
+    add("--out", type=Path, required=True, metavar="DIR", help="new directory for train.json and dev.json")
     return parser
 
 

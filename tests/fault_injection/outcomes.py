@@ -27,7 +27,7 @@ def outcome(action: Callable[[], object]) -> str | None:
         with _time_limit(LONGEST_CASE_SECONDS):
             quietly(action)
     except UserError as error:
-        return None if len(str(error).splitlines()) == 1 else f"more than a line: {error}"
+        return None if len(str(error).splitlines()) == 1 else f"more than one line: {error}"
     except SystemExit as error:
         return None if error.code == 2 else f"exit code {error.code}"  # argparse exits with 2 after its error message
     except KeyboardInterrupt:
@@ -86,5 +86,5 @@ def _problem_of(check: Callable[[], object]) -> str | None:
     try:
         check()
     except Exception as error:
-        return f"not whole: {type(error).__name__}: {error}"
+        return f"not valid: {type(error).__name__}: {error}"
     return None

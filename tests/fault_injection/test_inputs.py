@@ -42,7 +42,7 @@ class _UntidyError(UserError):
         (UserError("file: truncated"), None),
         (SystemExit(2), None),
         (UserError("a\nb"), None),
-        (_UntidyError("a"), "more than a line"),
+        (_UntidyError("a"), "more than one line"),
         (SystemExit(3), "exit code 3"),
         (ValueError("x"), "ValueError: x"),
     ],
