@@ -149,8 +149,8 @@ def sample_length(options: Options, origin: Origin) -> int:
         length = min(QuestionAnsweringConfig.tokens_per_sample, origin.max_positions)
     if not MIN_SAMPLE <= length <= origin.max_positions:
         raise UserError(
-            f"--tokens-per-sample {length}: must be from {MIN_SAMPLE} to {origin.max_positions}, which is as many "
-            "positions as the model knows"
+            f"--tokens-per-sample {length}: must be from {MIN_SAMPLE} to {origin.max_positions}, the model's number "
+            "of positions"
         )
     return length
 
