@@ -163,7 +163,7 @@ class MAELMHubInterface(nn.Module):
 
     @torch.no_grad()
     def answer(self, question: str, context: str, head: str = "span") -> Answers:
-        """Find the answer to a question in a context, in the same way as ``scripts/finetune_squad.py``.
+        """Find the answer to a question in a context, in the same way as ``mae-lm finetune squad``.
 
         Uses the script's default sequence length and stride, and no threshold for SQuAD 2.0.
 

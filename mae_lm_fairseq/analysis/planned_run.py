@@ -17,7 +17,7 @@ ROBERTA_MASK_PROB = 0.15
 
 @dataclass(frozen=True)
 class Run:
-    """A pretraining run. The fields are the options of ``scripts/plan_cost.py``.
+    """A pretraining run. The fields are the options of ``mae-lm plan``.
 
     Raises:
         UserError: if a value is invalid; the message names the option.

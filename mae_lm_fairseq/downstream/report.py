@@ -1,8 +1,7 @@
 """Comparison of models on GLUE and SQuAD: a table as in the papers, differences with intervals, and a dot plot.
 
 ``python -m mae_lm_fairseq.downstream.report MAE-LM=DIR RoBERTa=DIR scratch=DIR --out DIR``, where each DIR is the
-``--out`` of scripts/finetune_glue.py or scripts/finetune_squad.py, or a directory that contains several of them. A
-label may be given more than once.
+``--out`` of ``mae-lm finetune``, or a directory that contains several of them. A label may be given more than once.
 """
 
 import argparse
@@ -68,7 +67,7 @@ def read_results(directory: Path) -> list[dict]:
     found = [path for path in (directory / "results.json", *sorted(directory.glob("*/results.json"))) if path.exists()]
     results = [result for result in map(_read, found) if result.get("task") in COLUMNS]
     if not results:
-        raise UserError(f"{directory}: no results.json of scripts/finetune_glue.py or finetune_squad.py in it")
+        raise UserError(f"{directory}: no results.json of mae-lm finetune in it")
     return results
 
 

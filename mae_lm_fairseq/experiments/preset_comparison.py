@@ -1,6 +1,6 @@
 """Comparison of the presets of one size, or of the ablations of MAE-LM, trained on one text.
 
-``scripts/compare_presets.py`` uses this module. All variants are trained on the same sequences in the same order for
+``mae-lm compare`` uses this module. All variants are trained on the same sequences in the same order for
 the same number of updates, and differ only as described in their row. Their losses are comparable: they are measured
 after training on the same masked positions, whatever the masking rate in training was.
 """

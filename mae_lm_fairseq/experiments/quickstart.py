@@ -1,10 +1,9 @@
 """Pretraining and comparison of two small models, in minutes on two CPU cores.
 
 The steps are: collect text, preprocess it, pretrain MAE-LM and the RoBERTa preset on the same data with the same masks
-and number of updates, and write a report. ``scripts/quickstart.sh`` installs the requirements and runs this module.
+and number of updates, and write a report.
 """
 
-import argparse
 import contextlib
 import json
 import subprocess
@@ -27,10 +26,9 @@ from mae_lm_fairseq.recipes.training_command import CPU, training_command
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.tokenizer import WORD_START
-from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
+from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.logging import quieten
-from mae_lm_fairseq.utils.runner import Run, reserve, run_all, signals_as_errors, updates_done
+from mae_lm_fairseq.utils.runner import Run, reserve, run_all, updates_done
 from mae_lm_fairseq.utils.training_log import loss_curve, read_records
 from mae_lm_fairseq.utils.versions import versions
 
@@ -81,7 +79,7 @@ def prepare(out: Path, recipe: Recipe) -> Path:
         print(f"done before, reusing {data}")
         return data
     text = out / "text"
-    command = [sys.executable, "-m", "mae_lm_fairseq.text.prepare", "--destdir", data]
+    command = [sys.executable, "-m", "mae_lm_fairseq", "prepare", "--destdir", data]
     command += ["--train", text / "train.txt", "--valid", text / "valid.txt"]
     command += ["--vocab-size", recipe.vocabulary, "--workers", 2]
     code = subprocess.run([str(part) for part in command]).returncode
@@ -182,24 +180,3 @@ def print_summary(out: Path, content: dict) -> None:
     for name, result in content["runs"].items():
         print(f"{ARCHITECTURES[name]:14}  {', '.join(result['top5'])}")
     print(f"Report: {out / 'report.md'}   Figure: {out / FIGURE}", flush=True)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(prog="scripts/quickstart.sh", description=__doc__.partition("``scripts")[0])
-    parser.add_argument("--smoke", action="store_true", help="every step in less than 2 minutes; nothing is learned")
-    parser.add_argument("--corpus", type=Path, help="a text file (also .gz, .xz) instead of the docstrings")
-    parser.add_argument("--out", type=Path, help="where everything goes (default: quickstart/NAME)")
-    options = parser.parse_args(arguments)
-    if options.corpus:
-        options.corpus = options.corpus.resolve()
-    name = options.corpus.name.partition(".")[0] if options.corpus else "docstrings"
-    out = options.out or Path("quickstart") / (f"{name}-smoke" if options.smoke else name)
-    quieten()
-    with signals_as_errors():
-        quickstart(out.resolve(), options.smoke, options.corpus)
-
-
-if __name__ == "__main__":
-    with errors_end_the_program():
-        main()

@@ -88,7 +88,7 @@ small decoder that is dropped before fine-tuning.
 
 - `runs/ARCHITECTURE/result.json` has the full training command, `result.log` its output, and `checkpoints/` the model.
   To train longer, run the command with a higher `--max-update` and `--total-num-update`.
-- `scripts/quickstart.sh --corpus FILE` does the same with a text of yours.
+- `mae-lm quickstart --corpus FILE` does the same with your own text.
 """
 
 

@@ -141,6 +141,8 @@ def _hugging_face_kind(directory: Path) -> str | None:
 
 def _open_hugging_face(directory: Path, device: str) -> Reader:
     try:
+        import mae_lm_fairseq.huggingface  # noqa: F401, I001  hides a broken torchaudio: must come before transformers
+
         from transformers import AutoModel, AutoTokenizer
 
         from mae_lm_fairseq.huggingface.foreign import transformers_errors

@@ -1,6 +1,6 @@
 """Reproduction of both papers' comparisons at a chosen scale: pretraining, ranks and fine-tuning.
 
-``scripts/reproduce.py`` uses this module. There are two sets of runs: every variant is pretrained with every seed, on
+``mae-lm reproduce`` uses this module. There are two sets of runs: every variant is pretrained with every seed, on
 the same text for the same number of updates, and the resulting checkpoints are fine-tuned with one recipe. The
 comparison at equal time uses the same runs.
 """

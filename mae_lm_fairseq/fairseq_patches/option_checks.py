@@ -171,8 +171,8 @@ def _check_processes(cfg: Any) -> None:
     if distributed.distributed_world_size == 1 or not torch.cuda.is_available():
         raise UserError(
             f"torchrun started {started} processes, and each would train alone and overwrite the others' checkpoints: "
-            f"on a CPU start scripts/launch_cpu.py {started} -- with these arguments instead; on machines with one GPU "
-            f"each add --distributed-world-size {started}"
+            f"on a CPU start python -m mae_lm_fairseq.recipes.launch_cpu {started} -- with these arguments instead; on "
+            f"machines with one GPU each add --distributed-world-size {started}"
         )
 
 

@@ -24,7 +24,7 @@ _MASK_WARNING = {
         "**This encoder never saw `<mask>`.** In pretraining, the encoder received the visible tokens only, and a "
         "decoder, which is not part of this export, predicted the masked ones. Do not put `<mask>` into its input: the "
         "hidden state of such a token is meaningless, and it disturbs the others. To fill in masks, export the whole "
-        "autoencoder (`scripts/export_hf.py --autoencoder`)."
+        "autoencoder (`mae-lm export --autoencoder`)."
     ),
     MaskJoin.encoder: (
         "**The lower layers of this encoder never saw `<mask>`.** In pretraining it joined between two layers, which a "
@@ -107,7 +107,7 @@ tags: [mae-lm, masked-language-modeling]
 
 # {name} as {architecture}
 
-Exported by `mae_lm_fairseq` (`scripts/export_hf.py`).
+Exported by `mae_lm_fairseq` (`mae-lm export`).
 
 | | |
 | --- | --- |

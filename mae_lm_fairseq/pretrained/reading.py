@@ -134,7 +134,7 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
 
 
 def read_bundle(directory: str | Path) -> Pretrained:
-    """Read a bundle, the directory that ``scripts/bundle.py`` writes.
+    """Read a bundle, the directory that ``mae-lm bundle`` writes.
 
     Raises:
         UserError: if a file is missing, damaged, or does not match the others.
@@ -145,7 +145,7 @@ def read_bundle(directory: str | Path) -> Pretrained:
         described = json.loads(path.read_bytes())
         form, network, about = (described[name] for name in ("format", "network", "about"))
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; is {directory} a bundle of scripts/bundle.py?") from None
+        raise UserError(f"{path}: {error.strerror}; is {directory} a bundle of mae-lm bundle?") from None
     except (ValueError, LookupError, TypeError, RecursionError):
         raise UserError(f"{path} is not the description of a bundle; create the bundle again") from None
     if form != FORMAT:

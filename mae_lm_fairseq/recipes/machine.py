@@ -15,7 +15,7 @@ def distributed_options(cfg: DictConfig) -> dict[str, Any]:
     """Return fairseq's options for joining the processes started by torchrun, or by srun with several tasks.
 
     fairseq detects them only on machines with at least two GPUs, and Slurm's only if a port is given; with one GPU per
-    node each process would train alone. On a CPU, scripts/launch_cpu.py starts the processes.
+    node each process would train alone. On a CPU, ``launch_cpu`` starts the processes.
     """
     if cfg.common.cpu or not torch.cuda.is_available():
         return {}

@@ -1,17 +1,7 @@
-"""``scripts/pretrain.sh``: train an architecture with its recipe on any machine."""
-
-import logging
-import os
-import shlex
-import sys
-import warnings
+"""``mae-lm pretrain``: train an architecture with its recipe on any machine."""
 
 from mae_lm_fairseq import PACKAGE, register
 from mae_lm_fairseq.recipes.settings import as_arguments, recipe, settings
-from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
-
-USAGE = "usage: scripts/pretrain.sh PRESET DATA_BIN SAVE_DIR [fairseq-train flags]"
-
 
 # fairseq and torch are imported inside functions: it takes seconds, in which Ctrl-C must not print a traceback.
 
@@ -62,33 +52,3 @@ def arithmetic(batch_size: int, accumulated: int, number_of_processes: int, toke
         f"x {tokens} tokens = {sequences * tokens:,} tokens per update at most; "
         f"{updates:,} updates = {sequences * tokens * updates:,} tokens"
     )
-
-
-def main(arguments: list[str]) -> None:
-    """Print what will be trained, and replace this process by fairseq-train."""
-    logging.getLogger().setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", category=UserWarning)  # from hydra; fairseq-train repeats them
-    if len(arguments) < 3 or any(word.startswith("-") for word in arguments[:3]):
-        raise UserError(USAGE)
-    architecture, data, save_dir, *extra = arguments
-    recipe(architecture)
-    for path in [data] if "://" in data else data.split(os.pathsep):  # as fairseq splits them
-        if not os.path.isdir(path):
-            raise UserError(f"{path}: no such directory; preprocess/pretrain/prepare.py makes a data-bin")
-    from mae_lm_fairseq.recipes.machine import processes
-
-    words = complete(architecture, data, save_dir, extra)
-    cfg = understand(words)
-    number, rank = processes(cfg)
-    if rank == 0:
-        accumulated = cfg.optimization.update_freq[0]
-        taken = (cfg.dataset.batch_size, accumulated, number, cfg.task.tokens_per_sample, cfg.optimization.max_update)
-        print(f"{architecture}: {arithmetic(*taken)}\n{shlex.join(['fairseq-train', *words])}", flush=True)
-    # Logging in this process is not set up as fairseq-train expects, because other modules of fairseq were imported
-    # first.
-    os.execv(sys.executable, [sys.executable, "-m", "mae_lm_fairseq.recipes.train", *words])
-
-
-if __name__ == "__main__":
-    with errors_end_the_program():
-        main(sys.argv[1:])

@@ -31,7 +31,7 @@ def check_data(data: Path):
         UserError: if a file is missing or truncated.
     """
     if not (data / "dict.txt").is_file():
-        raise UserError(f"{data} is no data-bin: it has no dict.txt; preprocess/pretrain/prepare.py makes one")
+        raise UserError(f"{data} is no data-bin: it has no dict.txt; mae-lm prepare makes one")
     for split in ("train", "valid"):
         check_data_bin(data / split)
 

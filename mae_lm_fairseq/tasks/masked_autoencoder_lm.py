@@ -95,7 +95,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         directory = utils.split_paths(cfg.data)[0]
         path = os.path.join(directory, "dict.txt")
         if not os.path.isfile(path):
-            raise UserError(f"{path} does not exist; name a data directory made by preprocess/pretrain/prepare.py")
+            raise UserError(f"{path} does not exist; name a data-bin made by mae-lm prepare")
         try:
             dictionary = Dictionary.load(path)
         except Exception as problem:  # fairseq raises a bare Exception for text that is not UTF-8

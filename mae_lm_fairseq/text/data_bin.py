@@ -18,7 +18,7 @@ from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.utils.errors import UserError
 
 DICTIONARY, TOKENIZER = "dict.txt", "sentencepiece.bpe.model"
-"""Files of a data-bin. Only ``preprocess/pretrain/prepare.py`` adds the tokenizer."""
+"""Files of a data-bin. Only ``mae-lm prepare`` adds the tokenizer."""
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _OTHER_MAGICS = (b"TNTIDX\x00\x00", b"HUFFIDX\x00\x00")

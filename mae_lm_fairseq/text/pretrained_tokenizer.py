@@ -11,7 +11,7 @@ from mae_lm_fairseq.utils.errors import UserError
 
 
 def open_tokenizer(data_bin: Path, checkpoint: str | Path | None = None, dictionary: str | None = None) -> Tokenizer:
-    """Return the tokenizer of a data-bin made by ``preprocess/pretrain/prepare.py``.
+    """Return the tokenizer of a data-bin made by ``mae-lm prepare``.
 
     Args:
         data_bin: directory with sentencepiece.bpe.model, dict.txt and, unless it was made by hand, manifest.json.

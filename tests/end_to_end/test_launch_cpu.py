@@ -187,5 +187,5 @@ def test_torchrun_without_a_gpu_is_refused(run_cli, data_bin, tmp_path):
     start = ["torchrun", "--nproc-per-node", 2, program, data_bin, *SETTINGS]
     done = run_cli([*start, "--save-dir", tmp_path / "saved", "--max-update", 1], env={"CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode != 0
-    assert "start scripts/launch_cpu.py 2 --" in done.stderr
+    assert "start python -m mae_lm_fairseq.recipes.launch_cpu 2 --" in done.stderr
     assert not (tmp_path / "saved").exists()

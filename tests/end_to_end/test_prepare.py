@@ -13,10 +13,10 @@ import sentencepiece
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
+from mae_lm_fairseq.commands.prepare import main
 from mae_lm_fairseq.text import encoding
 from mae_lm_fairseq.text.data_bin import check_data_bin, dictionary_fingerprint
 from mae_lm_fairseq.text.manifest import Manifest
-from mae_lm_fairseq.text.prepare import main
 from mae_lm_fairseq.text.text_files import Chunk, read_chunks
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError

@@ -156,7 +156,7 @@ def test_trains_on_a_cpu(run_script, data_bin, tmp_path):
     [
         (["mae_lm_huge", ".", "saved"], "mae_lm_huge; choose one of mae_lm_tiny, "),
         (["mae_lm_tiny", "nowhere", "saved"], "nowhere: no such directory"),
-        (["mae_lm_tiny", "."], "usage: scripts/pretrain.sh PRESET DATA_BIN SAVE_DIR"),
+        (["mae_lm_tiny", "."], "required: SAVE_DIR; usage: mae-lm pretrain PRESET DATA_BIN SAVE_DIR"),
         (["mae_lm_base", ".", "saved", "--cpu", "--batch-size", "48"], "2,048 sequences"),
     ],
 )

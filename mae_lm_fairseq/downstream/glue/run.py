@@ -1,4 +1,4 @@
-"""Fine-tuning on a GLUE task: data, runs, evaluation, report and test predictions; used by scripts/finetune_glue.py."""
+"""Fine-tuning on a GLUE task: data, runs, evaluation, report and test predictions; used by ``mae-lm finetune glue``."""
 
 import json
 import math
@@ -101,7 +101,7 @@ def find_origin(options: Options) -> Origin:
         if options.task.name not in FROM_MNLI:
             raise UserError(f"--from-mnli is for {', '.join(FROM_MNLI)}, not for {options.task.name}")
         if origin.heads != ("MNLI",):
-            raise UserError(f"--from-mnli: {options.checkpoint} was not fine-tuned on MNLI by scripts/finetune_glue.py")
+            raise UserError(f"--from-mnli: {options.checkpoint} was not fine-tuned on MNLI by mae-lm finetune glue")
     elif origin.heads:
         raise UserError(
             f"--checkpoint {options.checkpoint} has already been fine-tuned on {', '.join(origin.heads)}; use the "

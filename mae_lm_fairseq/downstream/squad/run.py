@@ -1,4 +1,4 @@
-"""Fine-tuning on SQuAD: runs, answers, metrics and report; used by scripts/finetune_squad.py."""
+"""Fine-tuning on SQuAD: runs, answers, metrics and report; used by ``mae-lm finetune squad``."""
 
 import math
 from collections.abc import Iterator

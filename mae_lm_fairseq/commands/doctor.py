@@ -1,7 +1,9 @@
-"""``python -m mae_lm_fairseq.doctor [--json]``: check the environment and say how to fix it.
+"""Check versions and what works on this machine, and say how to fix what does not.
 
-Imports of the package and its dependencies happen inside the checks, so that the report also works if fairseq, torch or
-both are missing or broken. The exit code is 1 if anything is broken.
+The exit code is 1 if anything is broken.
+
+Example:
+    mae-lm doctor --json
 """
 
 import argparse
@@ -22,7 +24,10 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parent
+# The package and its dependencies are imported inside the checks, so that the report also works if fairseq, torch or
+# both are missing or broken.
+
+PACKAGE = Path(__file__).resolve().parents[1]
 REQUIRED = {
     "torch": ("2.6", None),
     "numpy": ("1.24", "2.5"),
@@ -68,7 +73,7 @@ def required(name: str) -> Finding:
     """Check that a required package is installed, in a supported version, and importable."""
     lowest, too_new = REQUIRED[name]
     wanted = f"{name}{f'>={lowest}' if lowest else ''}{f',<{too_new}' if too_new else ''}"
-    install = f"pip install '{wanted}' with PIP_CONSTRAINT=constraints.txt, or scripts/install.sh"
+    install = f"pip install '{wanted}'"
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -156,16 +161,20 @@ def one_copy() -> Finding:
 
 
 def torchaudio() -> Finding | None:
-    """Check torchaudio: fairseq requires it, and pip may install a build for another torch."""
+    """Check torchaudio: fairseq requires it, and pip may install a build for another torch.
+
+    This must come before transformers is imported.
+    """
     if importlib.util.find_spec("torchaudio") is None:
         return None
     problem = _problem_of_import("torchaudio")
     if problem is None:
         return Finding("torchaudio", "works", metadata.version("torchaudio"))
-    remedy = (
-        "pip uninstall torchaudio: only fairseq's speech code wants it, and transformers' models fail to load with it"
-    )
-    return Finding("torchaudio", "broken", problem, remedy)
+    from mae_lm_fairseq.huggingface.broken_torchaudio import hide_broken_torchaudio
+
+    hide_broken_torchaudio()  # transformers is checked as this package uses it
+    remedy = "pip uninstall torchaudio: this package ignores it, but other programs cannot load transformers' models"
+    return Finding("torchaudio", "absent", f"cannot be imported: {problem}", remedy)
 
 
 def apex() -> Finding:
@@ -185,7 +194,7 @@ def transformers_models() -> Finding:
     try:
         from transformers import MPNetModel, RobertaModel
     except Exception as error:  # importing optional dependencies of transformers can raise anything
-        remedy = "mend torchaudio if it is named above; otherwise install the transformers of constraints.txt"
+        remedy = "pip install 'transformers>=4.57'"
         return Finding("transformers' models", "broken", " ".join(str(error).split())[:200], remedy)
     return Finding("transformers' models", "works", f"{RobertaModel.__name__}, {MPNetModel.__name__}")
 
@@ -284,10 +293,11 @@ def examinations() -> list[tuple[str, Callable[[], Finding | None]]]:
     needed = [(name, lambda name=name: required(name)) for name in REQUIRED]
     wanted = [(name, lambda name=name: optional(name)) for name in OPTIONAL]
     others = (
-        *(old_fairseq, compiled_fairseq, one_copy, torchaudio, apex, transformers_models, compiler, shared_memory),
+        *(old_fairseq, compiled_fairseq, one_copy, apex, transformers_models, compiler, shared_memory),
         *(gpu, bf16, compilation, flex_attention, processes),
     )
-    return [("python", python), *needed, *wanted, *((check.__name__.replace("_", " "), check) for check in others)]
+    named = ((check.__name__.replace("_", " "), check) for check in others)
+    return [("python", python), *needed, ("torchaudio", torchaudio), *wanted, *named]
 
 
 def examine() -> list[Finding]:
@@ -314,11 +324,16 @@ def report(findings: list[Finding]) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m mae_lm_fairseq.doctor", description="What works on this machine.")
+def parser() -> argparse.ArgumentParser:
+    """Return the argument parser."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    as_json = parser.parse_args(arguments).json
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    as_json = parser().parse_args(argv).json
     # Imported packages may print or warn, which would garble the report.
     with (
         warnings.catch_warnings(),
@@ -329,7 +344,3 @@ def main(arguments: list[str] | None = None) -> int:
         findings = examine()
     print(json.dumps([asdict(finding) for finding in findings], indent=2) if as_json else report(findings))
     return int(any(finding.state == "broken" for finding in findings))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,9 @@
-"""The command preprocess/pretrain/prepare.py: convert raw text to a sentencepiece model, dict.txt and a data-bin.
+"""Turn raw text into a sentencepiece model, dict.txt and a data-bin.
 
 Text is UTF-8: plain, .gz or .xz. Documents are separated by blank lines, and each file starts a new document.
+
+Example:
+    mae-lm prepare --train train.txt --valid valid.txt --vocab-size 16000 --destdir data-bin
 """
 
 import argparse
@@ -10,7 +13,7 @@ import sys
 
 from mae_lm_fairseq.text.manifest import Manifest
 from mae_lm_fairseq.text.preparation import SAMPLE_BYTES, Options, prepare
-from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
+from mae_lm_fairseq.utils.errors import UserError
 
 
 def parser() -> argparse.ArgumentParser:
@@ -60,7 +63,7 @@ def report(manifest: Manifest) -> str:
     return "\n".join([head, *rows])
 
 
-def main(argv: list[str] | None = None):
+def main(argv: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
@@ -77,8 +80,3 @@ def main(argv: list[str] | None = None):
         sys.exit("error: interrupted; nothing was left behind")
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-if __name__ == "__main__":
-    with errors_end_the_program():
-        main()
