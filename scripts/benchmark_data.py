@@ -14,7 +14,7 @@ from mae_lm_fairseq.benchmarks.data_pipeline import measure_pipeline
 from mae_lm_fairseq.utils.arguments import output_file, positive
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def main():
@@ -31,7 +31,7 @@ def main():
     parser.add_argument("--mfu", type=float, default=0.45, metavar="F", help="share of the peak (default: 0.45)")
     parser.add_argument("--json", type=output_file, metavar="FILE", help="where the figures go")
     arguments = parser.parse_args()
-    quieten()
+    configure_logging()
     gpu_flops = arguments.peak_tflops * 1e12 * arguments.mfu
     figures = measure_pipeline(arguments.data_bin, arguments.tokens_per_sample, arguments.batches, gpu_flops)
     for name, value in figures.items():

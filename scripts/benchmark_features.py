@@ -12,7 +12,7 @@ from mae_lm_fairseq.core.config import SIZES
 from mae_lm_fairseq.utils.arguments import output_file, positive
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
@@ -31,7 +31,7 @@ def main():
     arguments = parser().parse_args()
     from mae_lm_fairseq.benchmarks.features import measure
 
-    quieten()
+    configure_logging()
     found = measure(arguments.size, not arguments.no_bias, arguments.sentences, arguments.rounds)
     print(f"{found.tokens:,} tokens, {found.padded:,} with padding; largest difference {found.difference:.1e}")
     for name, seconds in found.seconds.items():

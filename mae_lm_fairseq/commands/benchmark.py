@@ -15,7 +15,7 @@ from pathlib import Path
 from mae_lm_fairseq.benchmarks.settings import SETTINGS, subjects
 from mae_lm_fairseq.utils.arguments import output_file
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> None:
     from mae_lm_fairseq.benchmarks.figure import draw
     from mae_lm_fairseq.benchmarks.measurement import measure
 
-    quieten()
+    configure_logging()
     setting = SETTINGS[arguments.setting]
     groups = subjects(setting, arguments.authors_repo)
     results = measure(setting, groups, arguments.steps or setting.steps)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> None:
     from mae_lm_fairseq.pretrained.bundle import write_bundle
     from mae_lm_fairseq.pretrained.reading import read_checkpoint
 
-    quieten()
+    configure_logging()
     pretrained = read_checkpoint(arguments.checkpoint, arguments.data_bin)
     if pretrained.sentencepiece is None:
         raise UserError(f"{arguments.data_bin / TOKENIZER} does not exist; put the data's tokenizer there")

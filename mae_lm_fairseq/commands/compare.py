@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.core.config import SIZES
 from mae_lm_fairseq.utils.arguments import positive
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     words = sys.argv[1:] if argv is None else argv
     options = parser().parse_args(words)
-    quieten()
+    configure_logging()
     from mae_lm_fairseq.experiments.preset_comparison import ablations, compare, presets
     from mae_lm_fairseq.recipes.training_command import check_data
 

@@ -288,7 +288,7 @@ def processes() -> Finding:
 # --------------------------------------------------------------------------------------------------------- command line
 
 
-def examinations() -> list[tuple[str, Callable[[], Finding | None]]]:
+def checks() -> list[tuple[str, Callable[[], Finding | None]]]:
     """Return all checks with the names of their subjects, in the order of the report."""
     needed = [(name, lambda name=name: required(name)) for name in REQUIRED]
     wanted = [(name, lambda name=name: optional(name)) for name in OPTIONAL]
@@ -300,10 +300,10 @@ def examinations() -> list[tuple[str, Callable[[], Finding | None]]]:
     return [("python", python), *needed, ("torchaudio", torchaudio), *wanted, *named]
 
 
-def examine() -> list[Finding]:
+def run_checks() -> list[Finding]:
     """Run all checks and return their findings. A check that raises is itself reported as broken."""
     findings = []
-    for subject, check in examinations():
+    for subject, check in checks():
         try:
             finding = check()
         except Exception as error:  # for example because torch is missing
@@ -341,6 +341,6 @@ def main(argv: list[str] | None = None) -> int:
         contextlib.redirect_stderr(io.StringIO()),
     ):
         warnings.simplefilter("ignore")
-        findings = examine()
+        findings = run_checks()
     print(json.dumps([asdict(finding) for finding in findings], indent=2) if as_json else report(findings))
     return int(any(finding.state == "broken" for finding in findings))

@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser().parse_args(argv)
     from mae_lm_fairseq.pretrained.reading import read
 
-    quieten()
+    configure_logging()
     try:
         from mae_lm_fairseq.huggingface.exporter import export_autoencoder, export_stock
     except ImportError as error:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Import the model and print how to train it."""
     arguments = parser().parse_args(argv)
-    quieten()
+    configure_logging()
     if not os.path.exists(arguments.model):
         raise UserError(f"{arguments.model} does not exist; a model of the Hugging Face hub must be downloaded first")
     try:

@@ -11,7 +11,7 @@ Examples:
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> None:
     from mae_lm_fairseq.experiments.quickstart import quickstart
     from mae_lm_fairseq.utils.runner import signals_as_errors
 
-    quieten()
+    configure_logging()
     check_matplotlib()
     if options.corpus:
         options.corpus = options.corpus.resolve()

@@ -14,7 +14,7 @@ from pathlib import Path
 from mae_lm_fairseq.experiments.rank_options import add_options
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     arguments = parser().parse_args(argv)
-    quieten()
+    configure_logging()
     from mae_lm_fairseq.analysis.figures import check_matplotlib
     from mae_lm_fairseq.analysis.rank_figures import plot_gaps, plot_outside, plot_ranks
     from mae_lm_fairseq.experiments.ranks import measure_models, write_csv

@@ -17,7 +17,7 @@ from mae_lm_fairseq.downstream.glue.tasks import TASKS
 from mae_lm_fairseq.experiments.scales import SCALES
 from mae_lm_fairseq.utils.arguments import positive
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> None:
     from mae_lm_fairseq.experiments.reproduction import given_data, reproduce
     from mae_lm_fairseq.experiments.reproduction_report import write_report
 
-    quieten()
+    configure_logging()
     check_matplotlib()
     if (options.data_bin is None) != (options.glue_dir is None):
         raise UserError("--data-bin and --glue-dir go together: give both, or neither")

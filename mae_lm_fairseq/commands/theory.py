@@ -12,7 +12,7 @@ import argparse
 from mae_lm_fairseq.experiments.rank_options import add_options
 from mae_lm_fairseq.utils.arguments import output_file
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     arguments = parser().parse_args(argv)
-    quieten()
+    configure_logging()
     from mae_lm_fairseq.analysis.theory import check_lemma, check_theorem, report
     from mae_lm_fairseq.experiments.ranks import measure_models
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mae_lm_fairseq.utils.arguments import positive, positive_number
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +69,6 @@ def parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> dict:
     words = sys.argv[1:] if argv is None else argv
     end = words.index("--") if "--" in words else len(words)
     options = vars(parser.parse_args(words[:end]))
-    quieten()
+    configure_logging()
     checkpoint = None if options["checkpoint"] == "none" else Path(options["checkpoint"])
     return {**options, "checkpoint": checkpoint, "extra": words[end + 1 :]}

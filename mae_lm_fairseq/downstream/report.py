@@ -14,7 +14,7 @@ from mae_lm_fairseq.downstream.glue.tasks import TASKS, glue_average
 from mae_lm_fairseq.downstream.seeds import Summary, difference
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_text
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 from mae_lm_fairseq.utils.markdown import markdown_table
 
 
@@ -159,7 +159,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None):
     """Write ``glue.md`` and ``glue.png``."""
     options = parser().parse_args(argv)
-    quieten()
+    configure_logging()
     table = read_table(options.results)
     try:
         options.out.mkdir(parents=True, exist_ok=True)

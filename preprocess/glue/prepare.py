@@ -13,7 +13,7 @@ from mae_lm_fairseq.downstream.glue.tasks import TASKS, find_task
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.utils.arguments import positive
 from mae_lm_fairseq.utils.errors import errors_end_the_program
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None):
     """Run the command."""
     options = parser().parse_args(argv)
-    quieten()
+    configure_logging()
     task = find_task(options.task)
     tokenizer = open_tokenizer(options.tokenizer)
     statistics = prepare(

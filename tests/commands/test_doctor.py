@@ -142,7 +142,7 @@ def test_a_failing_examination_is_a_finding(monkeypatch, capsys):
     def gpu():
         raise ImportError("No module named 'torch'")
 
-    monkeypatch.setattr(doctor, "examinations", lambda: [("GPU", gpu), ("python", doctor.python)])
+    monkeypatch.setattr(doctor, "checks", lambda: [("GPU", gpu), ("python", doctor.python)])
     assert doctor.main([]) == 1
     printed = capsys.readouterr().out
     assert "broken  GPU: ImportError: No module named 'torch'" in printed

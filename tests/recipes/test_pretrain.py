@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mae_lm_fairseq.recipes.machine import processes, split_global_batch
-from mae_lm_fairseq.recipes.pretrain import complete, understand
+from mae_lm_fairseq.recipes.pretrain import build_arguments, parse_configuration
 from mae_lm_fairseq.recipes.settings import ARCHITECTURES, recipe
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
@@ -23,7 +23,7 @@ ELSEWHERE = ["--distributed-init-method", "tcp://localhost:1", "--distributed-ra
 
 
 def configured(architecture, *extra):
-    return understand(complete(architecture, "data", "saved", list(extra)))
+    return parse_configuration(build_arguments(architecture, "data", "saved", list(extra)))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -54,9 +54,9 @@ def test_fairseq_understands_every_recipe(architecture):
 @pytest.mark.parametrize("size", ["tiny", "base"])
 def test_presets_of_a_size_differ_in_the_architecture_alone(size):
     presets = {preset for preset, other in ARCHITECTURES.values() if other == size}
-    of_mae_lm = complete(f"mae_lm_{size}", "data", "saved", [])
+    of_mae_lm = build_arguments(f"mae_lm_{size}", "data", "saved", [])
     for preset in presets - {"mae_lm"}:
-        words = complete(f"{preset}_{size}", "data", "saved", [])
+        words = build_arguments(f"{preset}_{size}", "data", "saved", [])
         options = {option for option, a, b in zip(words, words[1:], of_mae_lm[1:], strict=False) if a != b}
         assert options == ({"--arch", "--mask-prob"} if "3ml" in preset else {"--arch"})
 
