@@ -4,7 +4,7 @@
     scripts/benchmark_data.py DATA_BIN [--tokens-per-sample N] [--batches N] [--peak-tflops F] [--mfu F] [--json FILE]
 
 The samples are read, masked and laid out as fairseq-train does it, in one process. A GPU takes what MAE-LM base does
-at the given share of its peak rate.
+at the given fraction of its peak rate.
 """
 
 import argparse
@@ -20,16 +20,18 @@ from mae_lm_fairseq.utils.logging import configure_logging
 def main():
     """Measure, and print one line a figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data_bin", type=Path, metavar="DATA_BIN", help="data-bin made by mae-lm prepare")
     parser.add_argument(
-        "data_bin", type=Path, metavar="DATA_BIN", help="a data directory of preprocess/pretrain/prepare.py"
+        "--tokens-per-sample", type=int, default=512, metavar="N", help="sequence length (default: 512)"
     )
-    parser.add_argument("--tokens-per-sample", type=int, default=512, metavar="N", help="default: 512")
-    parser.add_argument("--batches", type=positive, default=50, metavar="N", help="batches of 32 samples (default: 50)")
     parser.add_argument(
-        "--peak-tflops", type=float, default=989, metavar="F", help="of the GPU (default: an H100's, bf16)"
+        "--batches", type=positive, default=50, metavar="N", help="batches of 32 sequences (default: 50)"
     )
-    parser.add_argument("--mfu", type=float, default=0.45, metavar="F", help="share of the peak (default: 0.45)")
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="where the figures go")
+    parser.add_argument(
+        "--peak-tflops", type=float, default=989, metavar="F", help="peak of the GPU (default: an H100's, bf16)"
+    )
+    parser.add_argument("--mfu", type=float, default=0.45, metavar="F", help="fraction of the peak (default: 0.45)")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="JSON file for the results")
     arguments = parser.parse_args()
     configure_logging()
     gpu_flops = arguments.peak_tflops * 1e12 * arguments.mfu

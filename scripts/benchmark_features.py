@@ -18,11 +18,11 @@ from mae_lm_fairseq.utils.logging import configure_logging
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SIZES, default="small", help="of the encoder (default: %(default)s)")
-    parser.add_argument("--no-bias", action="store_true", help="without relative positions, beside RobertaModel")
+    parser.add_argument("--size", choices=SIZES, default="small", help="size of the encoder (default: %(default)s)")
+    parser.add_argument("--no-bias", action="store_true", help="no relative positions; compare with RobertaModel")
     parser.add_argument("--sentences", type=positive, default=1000, metavar="N", help="default: %(default)s")
     parser.add_argument("--rounds", type=positive, default=5, metavar="N", help="default: %(default)s")
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="where the figures go")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="JSON file for the results")
     return parser
 
 
@@ -35,7 +35,9 @@ def main():
     found = measure(arguments.size, not arguments.no_bias, arguments.sentences, arguments.rounds)
     print(f"{found.tokens:,} tokens, {found.padded:,} with padding; largest difference {found.difference:.1e}")
     for name, seconds in found.seconds.items():
-        print(f"{name:24} {statistics.median(seconds):7.2f} s   ours is {found.speedup(name):.2f} times as fast")
+        print(
+            f"{name:24} {statistics.median(seconds):7.2f} s   this package is {found.speedup(name):.2f} times as fast"
+        )
     if arguments.json:
         write_json(arguments.json, vars(found))
 

@@ -81,11 +81,13 @@ def seconds(prepare, arguments: argparse.Namespace, directory: Path) -> float:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train", type=Path, required=True, metavar="FILE", help="plain text")
-    parser.add_argument("--valid", type=Path, required=True, metavar="FILE", help="plain text")
+    parser.add_argument("--train", type=Path, required=True, metavar="FILE", help="plain text file")
+    parser.add_argument("--valid", type=Path, required=True, metavar="FILE", help="plain text file")
     parser.add_argument("--sentencepiece-model", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--repeats", type=positive, default=3, metavar="N", help="runs of each (default: %(default)s)")
-    parser.add_argument("--json", type=output_file, required=True, metavar="FILE", help="where the figures go")
+    parser.add_argument(
+        "--repeats", type=positive, default=3, metavar="N", help="runs of each program (default: %(default)s)"
+    )
+    parser.add_argument("--json", type=output_file, required=True, metavar="FILE", help="JSON file for the results")
     return parser
 
 

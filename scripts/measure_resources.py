@@ -117,8 +117,8 @@ def training(directory: Path, model: list[object]) -> dict:
 def main() -> None:
     """Both measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", required=True, type=output_file, metavar="FILE", help="where the results go")
-    parser.add_argument("--megabytes", type=float, default=10, help="of the smaller corpus")
+    parser.add_argument("--json", required=True, type=output_file, metavar="FILE", help="JSON file for the results")
+    parser.add_argument("--megabytes", type=float, default=10, help="megabytes of the smaller corpus")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)

@@ -21,9 +21,9 @@ from mae_lm_fairseq.utils.files import write_json
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="each fault less often")
-    parser.add_argument("--json", required=True, type=output_file, metavar="FILE", help="where the results go")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments and places that are left to chance")
+    parser.add_argument("--quick", action="store_true", help="try each fault fewer times")
+    parser.add_argument("--json", required=True, type=output_file, metavar="FILE", help="JSON file for the results")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random moments and positions")
     return parser
 
 

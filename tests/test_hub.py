@@ -96,7 +96,7 @@ class TestFeatures:
         assert hubs["mae_lm_roberta_tiny"].extract_features(ids)[0, is_mask].any()
 
     def test_too_long(self, hubs):
-        with pytest.raises(ValueError, match="a text of 70 tokens is longer"):
+        with pytest.raises(ValueError, match="a sequence of 70 tokens is longer"):
             hubs["mae_lm_tiny"].extract_features([[0, *[5] * 68, 2], "short"])
 
     @given(st.lists(st.integers(1, 60), max_size=40), st.integers(1, 200))

@@ -22,12 +22,10 @@ def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--setting", choices=SETTINGS, required=True, help="sizes, device and subjects")
-    parser.add_argument(
-        "--authors-repo", type=Path, metavar="DIR", help="an importable copy of github.com/yumeng5/MAE-LM"
-    )
-    parser.add_argument("--steps", type=int, metavar="N", help="timed steps of each subject (default: the setting's)")
-    parser.add_argument("--json", type=output_file, required=True, metavar="FILE", help="where all figures go")
-    parser.add_argument("--figure", type=output_file, metavar="FILE", help="a PNG of speed and memory")
+    parser.add_argument("--authors-repo", type=Path, metavar="DIR", help="importable copy of github.com/yumeng5/MAE-LM")
+    parser.add_argument("--steps", type=int, metavar="N", help="timed steps per subject (default: the setting's)")
+    parser.add_argument("--json", type=output_file, required=True, metavar="FILE", help="JSON file for all results")
+    parser.add_argument("--figure", type=output_file, metavar="FILE", help="PNG file for a plot of speed and memory")
     return parser
 
 

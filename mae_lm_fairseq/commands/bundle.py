@@ -18,9 +18,13 @@ from mae_lm_fairseq.utils.logging import configure_logging
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of fairseq-train")
-    parser.add_argument("--data-bin", type=Path, required=True, metavar="DIR", help="has dictionary and tokenizer")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the bundle; must not exist yet")
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="checkpoint of fairseq-train")
+    parser.add_argument(
+        "--data-bin", type=Path, required=True, metavar="DIR", help="data-bin with dictionary and tokenizer"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="directory of the bundle, which must not exist"
+    )
     return parser
 
 

@@ -45,9 +45,9 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("preset", metavar="PRESET", help="architecture, such as mae_lm_base")
-    parser.add_argument("data", metavar="DATA_BIN", help="made by mae-lm prepare")
-    parser.add_argument("save_dir", metavar="SAVE_DIR", help="where checkpoints go")
-    flags = parser.add_argument("flags", nargs=argparse.REMAINDER, metavar="FLAGS", help="of fairseq-train")
+    parser.add_argument("data", metavar="DATA_BIN", help="data-bin made by mae-lm prepare")
+    parser.add_argument("save_dir", metavar="SAVE_DIR", help="directory for checkpoints")
+    flags = parser.add_argument("flags", nargs=argparse.REMAINDER, metavar="FLAGS", help="flags of fairseq-train")
     flags.required = False
     return parser
 

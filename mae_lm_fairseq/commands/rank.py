@@ -1,4 +1,4 @@
-"""Measure how many directions the representations of trained models use, layer by layer, and draw it.
+"""Measure and plot the effective rank of trained models' hidden states, layer by layer.
 
 For each model: real tokens in clean text, real tokens in text with [MASK], and [MASK] itself; for models that keep
 [MASK] out of their encoder, both as trained and with [MASK] forced into the encoder. Writes ranks.json, ranks.csv,
@@ -20,7 +20,7 @@ from mae_lm_fairseq.utils.logging import configure_logging
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", required=True, metavar="DIR", help="where the results go")
+    parser.add_argument("--out", required=True, metavar="DIR", help="output directory")
     add_options(parser)
     return parser
 

@@ -19,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="also write numbers and verdicts here")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="JSON file for numbers and verdicts")
     return parser
 
 

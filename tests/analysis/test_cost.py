@@ -122,7 +122,7 @@ def test_token_counts_must_be_integers(monkeypatch, capsys, tokens):
     with pytest.raises(SystemExit) as stop:
         run_script(monkeypatch, "mae_lm_tiny", "--tokens", tokens)
     assert stop.value.code != 0
-    assert f"--tokens: {tokens} is no whole number" in capsys.readouterr().err
+    assert f"--tokens: {tokens} is not an integer" in capsys.readouterr().err
 
 
 def relative(size: str, preset: str = "mae_lm_3ml_self", **changes) -> float:
