@@ -1,10 +1,10 @@
 #!/usr/bin/env python
-"""How many batches a data worker makes, beside what a GPU takes.
+"""Measure how many batches a data worker makes, and compare with what a GPU consumes.
 
     scripts/benchmark_data.py DATA_BIN [--tokens-per-sample N] [--batches N] [--peak-tflops F] [--mfu F] [--json FILE]
 
-The samples are read, masked and laid out as fairseq-train does it, in one process. A GPU takes what MAE-LM base does
-at the given fraction of its peak rate.
+The sequences are read and masked as in fairseq-train, in one process. The GPU is assumed to train MAE-LM base at the
+given fraction of its peak rate.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def main():
-    """Measure, and print one line a figure."""
+    """Measure, and print one result per line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data_bin", type=Path, metavar="DATA_BIN", help="data-bin made by mae-lm prepare")
     parser.add_argument(

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Time the features of ragged sentences beside stock transformers with the same weights, on this CPU.
+"""Time feature extraction from sentences of different lengths, in comparison with stock transformers, on this CPU.
 
-MPNetModel with the relative position bias, RobertaModel without; padded batches of 32 sentences, in the order given
-and sorted by length. The three take turns, round by round; a speed-up is the median of the rounds' ratios.
+The stock model has the same weights: MPNetModel with the relative position bias, RobertaModel without it. It runs on
+padded batches of 32 sentences, in the given order and sorted by length. The three take turns in every round; a speed-up
+is the median of the rounds' ratios.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=SIZES, default="small", help="size of the encoder (default: %(default)s)")
     parser.add_argument("--no-bias", action="store_true", help="no relative positions; compare with RobertaModel")
@@ -27,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main():
-    """Measure and print."""
+    """Measure and print the results."""
     arguments = parser().parse_args()
     from mae_lm_fairseq.benchmarks.features import measure
 

@@ -16,7 +16,7 @@ try:
 except ImportError:
     raise SystemExit("error: atheris is not installed; pip install '.[fuzz]'") from None
 
-# Of all of the package, so before the first module of it is imported.
+# Instrument the whole package, before its first module is imported.
 with atheris.instrument_imports(include=["mae_lm_fairseq"]):
     from mae_lm_fairseq.utils.arguments import positive
     from mae_lm_fairseq.utils.errors import errors_end_the_program
@@ -24,7 +24,7 @@ with atheris.instrument_imports(include=["mae_lm_fairseq"]):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", choices=PARSERS, metavar="TARGET", help=f"one of {', '.join(PARSERS)}")
     parser.add_argument("--seconds", type=positive, default=60, metavar="N", help="duration (default: %(default)s)")
@@ -32,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(options: argparse.Namespace) -> None:
-    """Fuzz; atheris ends the process."""
+    """Run the fuzzer; atheris ends the process."""
     corpus, work = (Path("build", "fuzz", options.target, name) for name in ("corpus", "work"))
     for directory in (corpus, work):
         directory.mkdir(parents=True, exist_ok=True)

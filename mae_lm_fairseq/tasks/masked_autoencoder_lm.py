@@ -141,7 +141,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         self._check_split(prefix, combine)
         lines = data_utils.load_indexed_dataset(prefix, self.dictionary, combine=combine)
         if len(lines) == 0:
-            raise UserError(f"{prefix}.idx holds no text")
+            raise UserError(f"{prefix}.idx has no text")
         block_size = self.cfg.tokens_per_sample - 1  # one less for <s>
         lines = maybe_shorten_dataset(
             lines, split, self.cfg.shorten_data_split_list, self.cfg.shorten_method, block_size, self.cfg.seed
@@ -149,7 +149,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         if self.cfg.sample_break_mode != "none":
             lines = split_long_lines(lines, block_size)
         if np.max(lines.sizes) < 2 and self.cfg.sample_break_mode == "complete_doc":
-            raise UserError(f"{prefix}.idx holds nothing but empty lines")
+            raise UserError(f"{prefix}.idx has only empty lines")
         blocks = TokenBlockDataset(
             lines,
             lines.sizes,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""From a local copy of GLUE to the data of fairseq's sentence_prediction, with a pretraining run's tokenizer.
+"""Convert a local copy of GLUE to a data-bin for fairseq's sentence_prediction, with a pretraining run's tokenizer.
 
-The copy is in the official TSV layout (GLUE/CoLA/train.tsv) or that of the Hugging Face hub (GLUE/cola/train.parquet,
+The copy has the official TSV layout (GLUE/CoLA/train.tsv) or that of the Hugging Face hub (GLUE/cola/train.parquet,
 .jsonl or .json).
 """
 
@@ -17,7 +17,7 @@ from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("task", metavar="TASK", help=f"one of {', '.join(TASKS)}")

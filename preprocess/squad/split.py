@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Split a file in SQuAD's JSON by article into train.json and dev.json, so that no text is in both."""
+"""Split a file in SQuAD's JSON by article into train.json and dev.json, which then have no text in common."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ from mae_lm_fairseq.utils.files import new_directory
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
     add("file", metavar="FILE", help="questions of SQuAD 1.1 or 2.0")
