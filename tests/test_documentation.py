@@ -18,7 +18,7 @@ from torch.distributed.run import get_args_parser
 
 from mae_lm_fairseq.cli import VERBS
 from mae_lm_fairseq.downstream.glue.tasks import TASKS
-from mae_lm_fairseq.recipes.pretrain import complete, understand
+from mae_lm_fairseq.recipes.pretrain import build_arguments, parse_configuration
 from tests.support import ROOT
 from tests.support.answering import write_squad
 from tests.support.documentation import PAGES, Block, anchors, blocks, links, prose
@@ -129,11 +129,11 @@ def understand_command(words: list[str]) -> None:
         arguments = arguments[len(verb.split()) :]
         if verb == "pretrain":
             architecture, data, save_dir, *extra = arguments
-            assert understand(complete(architecture, data, save_dir, extra)).model._name == architecture
+            assert parse_configuration(build_arguments(architecture, data, save_dir, extra)).model._name == architecture
         else:
             importlib.import_module(f"mae_lm_fairseq.commands.{VERBS[verb][0]}").parser().parse_args(arguments)
     elif program in ("fairseq-train", "fairseq-validate"):
-        understand(arguments)
+        parse_configuration(arguments)
     elif program == "python" and arguments[0] == "-m":
         importlib.import_module(arguments[1]).parser().parse_args(arguments[2:])
     else:

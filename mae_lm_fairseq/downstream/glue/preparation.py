@@ -17,7 +17,7 @@ from mae_lm_fairseq.utils.files import new_directory
 
 logger = logging.getLogger(__name__)
 
-BOOKS = "glue.json"
+STATISTICS = "glue.json"
 SHORTEST_PAIR = 6
 """Shortest possible pair in tokens: one token per sentence, ``<s>`` and three ``</s>``."""
 
@@ -62,7 +62,7 @@ def _write_sets(task: Task, sets: dict[str, Rows], tokenizer: Tokenizer, directo
         tokenizer.write_dictionary(folder / DICTIONARY)
     classes = "".join(f"{number} 1\n" for number in range(task.num_classes))
     (directory / "label" / DICTIONARY).write_text(classes, encoding="utf-8")
-    books = {
+    statistics = {
         "task": task.name,
         "max_positions": max_positions,
         "tokenizer_sha256": tokenizer.fingerprint,
@@ -72,8 +72,8 @@ def _write_sets(task: Task, sets: dict[str, Rows], tokenizer: Tokenizer, directo
         },
         "versions": current_versions(),
     }
-    (directory / BOOKS).write_text(json.dumps(books, indent=2) + "\n", encoding="utf-8")
-    return books
+    (directory / STATISTICS).write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
+    return statistics
 
 
 def _check(task: Task, split: str, rows: Rows, skip_malformed: bool):
@@ -81,16 +81,16 @@ def _check(task: Task, split: str, rows: Rows, skip_malformed: bool):
     if rows.malformed:
         message = f"{rows.path}: {len(rows.malformed)} malformed rows: {rows.describe_malformed()}"
         if split.startswith("test"):
-            raise UserError(f"{message}; mend the file: predictions go by row")
+            raise UserError(f"{message}; fix the file: predictions are assigned by row")
         if not skip_malformed:
-            raise UserError(f"{message}; mend the file, or leave them out (--skip-malformed)")
-        logger.warning("%s; left out", message)
+            raise UserError(f"{message}; fix the file, or drop them with --skip-malformed")
+        logger.warning("%s; dropped", message)
     if not rows.sentences:
         raise UserError(f"{rows.path}: has no rows")
     official = task.rows[task.splits[split]]
     if len(rows.sentences) != official:
         logger.warning(
-            "%s: %d rows, where the official %s has %d", rows.path, len(rows.sentences), task.splits[split], official
+            "%s: %d rows; the official %s has %d", rows.path, len(rows.sentences), task.splits[split], official
         )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.downstream import prediction
 from mae_lm_fairseq.downstream import sweep as finetuning
-from mae_lm_fairseq.downstream.glue.preparation import BOOKS, prepare
+from mae_lm_fairseq.downstream.glue.preparation import STATISTICS, prepare
 from mae_lm_fairseq.downstream.glue.tasks import (
     FROM_MNLI,
     SCORE_RANGE,
@@ -24,7 +24,7 @@ from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json, write_text
-from mae_lm_fairseq.utils.runner import Run, claim
+from mae_lm_fairseq.utils.runner import Run, reserve
 
 # Metrics that fairseq's criterion computes in validation, and that select the best checkpoint of a run.
 SELECTION = {
@@ -61,7 +61,7 @@ def finetune(options: Options) -> dict:
     task, out = options.task, options.out
     origin = find_origin(options)
     tokenizer = open_tokenizer(options.tokenizer, options.checkpoint, origin.dictionary)
-    claim(
+    reserve(
         out,
         {
             "task": task.name,
@@ -71,13 +71,13 @@ def finetune(options: Options) -> dict:
             "updates": options.max_updates,
         },
     )
-    data, books = prepared(options, tokenizer, origin.max_positions)
-    sweep = make_sweep(options, origin, data, books)
+    data, statistics = prepared(options, tokenizer, origin.max_positions)
+    sweep = make_sweep(options, origin, data, statistics)
     ran, chosen = run_sweep(sweep, options.jobs, options.threads)
     content = {
         "task": task.name,
         "start": {"from": start_of(options), **origin.described()},
-        "data": books["splits"],
+        "data": statistics["splits"],
         "settings": {"updates": sweep.settings["optimization"]["max_update"], "batch_size": task.batch_size},
         **ran,
         "test_predictions_by": chosen.name,
@@ -104,8 +104,8 @@ def find_origin(options: Options) -> Origin:
             raise UserError(f"--from-mnli: {options.checkpoint} was not fine-tuned on MNLI by mae-lm finetune glue")
     elif origin.heads:
         raise UserError(
-            f"--checkpoint {options.checkpoint} was fine-tuned already, on {', '.join(origin.heads)}; give the "
-            "pretraining checkpoint, or --from-mnli where that is meant"
+            f"--checkpoint {options.checkpoint} has already been fine-tuned on {', '.join(origin.heads)}; use the "
+            "pretraining checkpoint, or add --from-mnli"
         )
     return origin
 
@@ -120,19 +120,19 @@ def start_of(options: Options) -> str:
 def prepared(options: Options, tokenizer: Tokenizer, max_positions: int) -> tuple[Path, dict]:
     """Return the path and the statistics of the task's data-bin, which the first call creates."""
     data = options.out / "data-bin"
-    if (data / BOOKS).exists():
+    if (data / STATISTICS).exists():
         print(f"data: done before, reusing {data}")
-        return data, json.loads((data / BOOKS).read_text(encoding="utf-8"))
-    books = prepare(options.task, options.glue_dir, tokenizer, data, max_positions, options.skip_malformed)
-    for split, counts in books["splits"].items():
+        return data, json.loads((data / STATISTICS).read_text(encoding="utf-8"))
+    statistics = prepare(options.task, options.glue_dir, tokenizer, data, max_positions, options.skip_malformed)
+    for split, counts in statistics["splits"].items():
         print(f"{split}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
-    return data, books
+    return data, statistics
 
 
-def make_sweep(options: Options, origin: Origin, data: Path, books: dict) -> Sweep:
+def make_sweep(options: Options, origin: Origin, data: Path, statistics: dict) -> Sweep:
     """Return the sweep over learning rates and seeds."""
     task = options.task
-    updates = task.epochs * math.ceil(books["splits"]["train"]["rows"] / task.batch_size)
+    updates = task.epochs * math.ceil(statistics["splits"]["train"]["rows"] / task.batch_size)
     metric, reports = SELECTION[task.metrics]
     chosen: Settings = settings_for(origin, min(updates, options.max_updates or updates), task.batch_size)
     chosen["checkpoint"] |= {"best_checkpoint_metric": metric, "maximize_best_checkpoint_metric": True}
@@ -180,12 +180,12 @@ def write_predictions(task: Task, run: Run, data: Path, out: Path):
 
 def report_of(content: dict) -> str:
     """Return the text of ``report.md``."""
-    settings = f"{content['settings']['updates']:,} updates of {content['settings']['batch_size']} samples"
+    settings = f"{content['settings']['updates']:,} updates of {content['settings']['batch_size']} sequences"
     sets = "; ".join(
-        f"{split} {counts['rows']:,} rows, {counts['truncated']:,} truncated, {counts['malformed']:,} left out"
+        f"{split} {counts['rows']:,} rows, {counts['truncated']:,} truncated, {counts['malformed']:,} dropped"
         for split, counts in content["data"].items()
     )
     # With a single metric, the score equals that metric.
     hidden = ("score",) if len(content["metrics"]) == 2 else ()
-    ending = f"Data: {sets}. Test predictions are those of {content['test_predictions_by']}."
+    ending = f"Data: {sets}. Test predictions: {content['test_predictions_by']}."
     return report(content, settings, "score", hidden, ending)
