@@ -18,7 +18,7 @@ _stderr = sys.__stderr__
 def pytest_configure() -> None:
     """Keep the stderr of the run: during a test, pytest captures file descriptor 2, and SIGKILL would lose the dump."""
     global _stderr
-    _stderr = open(os.dup(2), "w")
+    _stderr = os.fdopen(os.dup(2), "w")
 
 
 @pytest.hookimpl(tryfirst=True)
