@@ -27,6 +27,7 @@ setup(
     extras_require={
         "analysis": ["matplotlib", "scipy", "tensorboardX"],
         "parquet": ["pyarrow"],
+        "corpora": ["pyarrow", "zstandard"],
         # Both transformers and this package read sentencepiece models with protobuf.
         "hf": ["transformers>=4.57", "protobuf"],
         "onnx": ["onnxscript", "onnxruntime"],
@@ -37,6 +38,7 @@ setup(
             "pytest-timeout",
             "pytest-xdist",
             "coverage>=7.10",
+            "datasets",
             "hypothesis",
             "pyarrow",
             "ruff",
@@ -44,6 +46,7 @@ setup(
             # The first that builds wheels without the package wheel.
             "setuptools>=70.1",
             "torchmetrics",
+            "zstandard",
         ],
     },
 )

@@ -1,6 +1,8 @@
 """Turn raw text into a sentencepiece model, dict.txt and a data-bin.
 
-Text is UTF-8: plain, .gz or .xz. Documents are separated by blank lines, and each file starts a new document.
+Text is UTF-8. In plain text, blank lines separate documents, and each file starts a new document. In JSON lines
+(.jsonl, .ndjson, .json), CSV, TSV, Parquet and Arrow, a record is a document. All but Parquet and Arrow may be
+compressed: .gz, .xz, .bz2, .zst.
 
 Example:
     mae-lm prepare --train train.txt --valid valid.txt --vocab-size 16000 --destdir data-bin
@@ -20,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the argument parser; its names are those of ``Options``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    text = "text files, and directories of text files (hidden files are ignored)"
+    text = "files, globs, and directories (hidden files are ignored), also those that Hugging Face's datasets saved"
     add("--train", nargs="+", required=True, metavar="PATH", help=text)
     add("--valid", nargs="+", required=True, metavar="PATH", help=text)
     add("--destdir", required=True, metavar="DIR", help="directory for the data-bin; no file is overwritten")
@@ -33,6 +35,13 @@ def parser() -> argparse.ArgumentParser:
         "model's embedding table has N + 2 rows",
     )
     add("--sentencepiece-model", metavar="FILE", help="use this sentencepiece model instead of training one")
+    add(
+        "--text-field",
+        default="text",
+        metavar="NAME",
+        help="field with the text, in files with records (default: %(default)s)",
+    )
+    add("--skip-malformed", action="store_true", help="skip and count malformed records instead of stopping")
     add(
         "--character-coverage",
         type=float,
@@ -55,12 +64,20 @@ def parser() -> argparse.ArgumentParser:
 
 def report(manifest: Manifest) -> str:
     """Format the statistics of the splits as a table."""
-    head = f"{'':6}{'documents':>12}{'lines':>14}{'tokens in':>16}{'tokens out':>16}{'<unk>':>12}{'rate':>10}"
-    rows = [
-        f"{name:6}{s.documents:12,}{s.lines:14,}{s.tokens_in:16,}{s.tokens_out:16,}{s.unk:12,}{s.unk_rate:10.4%}"
-        for name, s in manifest.splits.items()
-    ]
-    return "\n".join([head, *rows])
+    columns = {
+        "documents": 12,
+        "lines": 14,
+        "tokens in": 16,
+        "tokens out": 16,
+        "<unk>": 12,
+        "rate": 10,
+        "malformed": 12,
+    }
+    rows = [" " * 6 + "".join(f"{name:>{width}}" for name, width in columns.items())]
+    for name, s in manifest.splits.items():
+        counts = f"{s.documents:12,}{s.lines:14,}{s.tokens_in:16,}{s.tokens_out:16,}{s.unk:12,}"
+        rows.append(f"{name:6}{counts}{s.unk_rate:10.4%}{s.malformed:12,}")
+    return "\n".join(rows)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from mae_lm_fairseq.text.corpus import Piece, Reading, read_piece
 from mae_lm_fairseq.text.data_bin import DataBinWriter
-from mae_lm_fairseq.text.text_files import Chunk, read_chunks, split_lines
+from mae_lm_fairseq.text.text_files import Chunk, split_lines
 from mae_lm_fairseq.text.tokenizer import EOS, UNK, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.workers import WorkerPool
@@ -38,8 +39,8 @@ class EncodedBlock:
     unknown: Counter[str]
 
 
-# A blank line, which separates documents.
-_SEPARATOR = EncodedBlock(np.array([EOS], dtype=np.int32), np.ones(1, dtype=np.int32), Counter())
+SEPARATOR = EncodedBlock(np.array([EOS], dtype=np.int32), np.ones(1, dtype=np.int32), Counter())
+"""A blank line, which separates documents."""
 
 
 @dataclass
@@ -53,6 +54,7 @@ class RunningStatistics:
         documents: number of documents (runs of lines with text) so far.
         in_document: whether the last line had text.
         unknown: counts of the characters that became ``<unk>``.
+        malformed: number of malformed records that were skipped.
     """
 
     counts: np.ndarray
@@ -61,6 +63,7 @@ class RunningStatistics:
     documents: int = 0
     in_document: bool = False
     unknown: Counter[str] = field(default_factory=Counter)
+    malformed: int = 0
 
     def add(self, block: EncodedBlock, lines: int):
         """Add a block that encodes ``lines`` lines."""
@@ -125,38 +128,41 @@ def _wait(chunk: Chunk, future: Future) -> tuple[Chunk, EncodedBlock]:
         raise _worker_died() from None
 
 
-def encode_files(
-    files: list[Path],
+def encode_pieces(
+    pieces: Iterable[Piece],
+    reading: Reading,
     symbols: int,
-    pool: EncodingPool,
+    encode: Callable[[Iterable[Chunk]], Iterable[tuple[Chunk, EncodedBlock]]],
     writer: DataBinWriter,
     progress: Callable[[int], object],
 ) -> RunningStatistics:
-    """Write all lines of the files. A blank line is written as a single ``</s>``.
+    """Write all lines of pieces of a corpus. A blank line is written as a single ``</s>``.
 
     A blank line is added between two files, unless the first one ends with one.
 
     Args:
-        files: text files.
+        pieces: pieces of the corpus.
+        reading: how records are read.
         symbols: number of symbols in fairseq's dictionary, without ``<mask>``.
-        pool: encodes the lines.
+        encode: encodes chunks in order, such as :meth:`EncodingPool.encode`.
         writer: receives the lines in order.
         progress: called repeatedly with the number of bytes on disk that have been processed since the last call.
 
     Raises:
-        UserError: if a file cannot be read or is not UTF-8, or a worker died.
+        UserError: if a file cannot be read or is not UTF-8, a record is malformed, or a worker died.
     """
     statistics = RunningStatistics(np.zeros(symbols, dtype=np.int64))
     done = 0
-    for chunk, block in pool.encode(chunk for path in files for chunk in read_chunks(path)):
+    for chunk, block in encode(chunk for piece in pieces for chunk in read_piece(piece, reading)):
         if chunk.first_line == 1:
             done = 0
-            if statistics.in_document:
-                writer.write(_SEPARATOR.tokens, _SEPARATOR.sizes)
-                statistics.add(_SEPARATOR, 1)
+        if chunk.begins_file and statistics.in_document:
+            writer.write(SEPARATOR.tokens, SEPARATOR.sizes)
+            statistics.add(SEPARATOR, 1)
         if len(block.sizes):
             writer.write(block.tokens, block.sizes)
             statistics.add(block, chunk.line_count())
+        statistics.malformed += chunk.malformed
         progress(chunk.position - done)
         done = chunk.position
     return statistics
@@ -171,8 +177,17 @@ def _load_tokenizer(model: Path):
 
 
 def _encode(data: bytes) -> EncodedBlock:
+    return encode_lines(data, _tokenizer)
+
+
+def encode_lines(data: bytes, tokenizer: Tokenizer) -> EncodedBlock:
+    """Encode the lines of a chunk.
+
+    Raises:
+        UnicodeDecodeError: if ``data`` is not UTF-8.
+    """
     lines = split_lines(data)
-    tokens, sizes = _tokenizer.encode_block(lines)
+    tokens, sizes = tokenizer.encode_block(lines)
     line_of_token = np.repeat(np.arange(len(sizes)), sizes)
     with_unknown = np.unique(line_of_token[tokens == UNK])
-    return EncodedBlock(tokens, sizes, _tokenizer.unknown_characters([lines[line] for line in with_unknown]))
+    return EncodedBlock(tokens, sizes, tokenizer.unknown_characters([lines[line] for line in with_unknown]))

@@ -23,6 +23,7 @@ class SplitStatistics:
         tokens_out: number of tokens in the finished data-bin.
         unk: number of ``<unk>`` tokens.
         unk_rate: fraction of ``<unk>`` among the tokens, without line ends.
+        malformed: number of malformed records that were skipped.
     """
 
     documents: int
@@ -31,6 +32,7 @@ class SplitStatistics:
     tokens_out: int
     unk: int
     unk_rate: float
+    malformed: int = 0
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from mae_lm_fairseq.text.corpus import Reading, file_pieces, open_corpus, sample_corpus
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER, DataBinWriter, check_data_bin, dictionary_fingerprint
-from mae_lm_fairseq.text.encoding import EncodingPool, RunningStatistics, encode_files
+from mae_lm_fairseq.text.encoding import EncodingPool, RunningStatistics, encode_pieces
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
-from mae_lm_fairseq.text.text_files import find_files, sample_lines
 from mae_lm_fairseq.text.tokenizer import (
     LARGEST_VOCABULARY,
     LOWEST_COVERAGE,
@@ -35,13 +35,15 @@ class Options:
     """Options of the command.
 
     Attributes:
-        train, valid: text files and directories of text files.
+        train, valid: files, directories and globs.
         destdir: directory for the data-bin.
         vocab_size: vocabulary size of the model to train; optional with ``sentencepiece_model``.
         sentencepiece_model: use this model instead of training one.
         character_coverage: see ``train_model``.
         max_unk_rate: maximum fraction of ``<unk>`` among the tokens of a split.
         workers: number of processes that encode.
+        text_field: name of the field with the text, in files with records.
+        skip_malformed: skip and count malformed records.
     """
 
     train: list[str]
@@ -52,6 +54,13 @@ class Options:
     character_coverage: float
     max_unk_rate: float
     workers: int
+    text_field: str = "text"
+    skip_malformed: bool = False
+
+    @property
+    def reading(self) -> Reading:
+        """How records are read."""
+        return Reading(self.text_field, self.skip_malformed)
 
 
 def prepare(options: Options) -> Manifest:
@@ -62,7 +71,7 @@ def prepare(options: Options) -> Manifest:
     """
     _check(options)
     # The short split is first, so that an unsuitable tokenizer is detected within seconds.
-    files = {"valid": find_files(options.valid), "train": find_files(options.train)}
+    files = {split: open_corpus(getattr(options, split), options.reading) for split in ("valid", "train")}
     if common := {path.resolve() for path in files["train"]} & {path.resolve() for path in files["valid"]}:
         raise UserError(f"{min(common)}: in --train and in --valid; a file can only be in one of them")
     destdir = Path(options.destdir)
@@ -127,7 +136,7 @@ def _model(files: list[Path], options: Options) -> bytes:
     """Return the content of the sentencepiece model, given or newly trained."""
     if options.sentencepiece_model is not None:
         return Tokenizer(options.sentencepiece_model).path.read_bytes()
-    lines = sample_lines(files, SAMPLE_BYTES)
+    lines = sample_corpus(files, options.reading, SAMPLE_BYTES)
     lines = tqdm(lines, desc="sample for sentencepiece, then training", unit=" lines", unit_scale=True, mininterval=1)
     return train_model(lines, options.vocab_size, options.character_coverage)
 
@@ -142,7 +151,8 @@ def _encode_splits(
             size = sum(path.stat().st_size for path in paths)
             bar = tqdm(desc=split, total=size, unit="B", unit_scale=True, mininterval=1)
             with bar, DataBinWriter(directory / split, len(tokenizer.symbols)) as writer:
-                running = encode_files(paths, len(tokenizer.symbols), pool, writer, bar.update)
+                pieces, symbols = file_pieces(paths), len(tokenizer.symbols)
+                running = encode_pieces(pieces, options.reading, symbols, pool.encode, writer, bar.update)
             statistics[split] = _statistics(split, running, directory)
             _check_unknown(split, statistics[split], running, options)
             counts[split] = running.counts
@@ -153,7 +163,8 @@ def _encode_splits(
 def _statistics(split: str, running: RunningStatistics, directory: Path) -> SplitStatistics:
     """Return the statistics of a finished split, after comparing them with the files on disk."""
     if running.documents == 0:
-        raise UserError(f"--{split}: the files contain no text")
+        malformed = f"; {running.malformed} malformed records were skipped" if running.malformed else ""
+        raise UserError(f"--{split}: the files contain no text{malformed}")
     lines, tokens = check_data_bin(directory / split)
     if (lines, tokens) != (running.lines, running.tokens):
         raise UserError(
@@ -161,7 +172,8 @@ def _statistics(split: str, running: RunningStatistics, directory: Path) -> Spli
             "this is a bug; please report it"
         )
     unk = int(running.counts[UNK])
-    return SplitStatistics(running.documents, lines, running.tokens, tokens, unk, unk / (tokens - lines))
+    rate = unk / (tokens - lines)
+    return SplitStatistics(running.documents, lines, running.tokens, tokens, unk, rate, running.malformed)
 
 
 def _check_unknown(split: str, statistics: SplitStatistics, running: RunningStatistics, options: Options):

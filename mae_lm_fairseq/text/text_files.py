@@ -4,8 +4,11 @@ A line ends with ``\\n`` or ``\\r\\n`` only. Form feeds and Unicode's line separ
 sentencepiece's own reader.
 """
 
+import bz2
 import codecs
+import glob
 import gzip
+import json
 import lzma
 import os
 import zlib
@@ -13,19 +16,21 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
+from mae_lm_fairseq.text.zstd import open_zstd
 from mae_lm_fairseq.utils.errors import UserError
 
 CHUNK_BYTES = 1 << 20
 LONGEST_LINE = 1 << 26
 SAMPLE_BLOCK = 1 << 18
 
-_DECOMPRESSORS = {".gz": gzip.open, ".xz": lzma.open}
+_DECOMPRESSORS = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open, ".zst": open_zstd}
 # Assumed compression ratio; the true size is unknown until everything has been read. Too high a value makes a sample
 # smaller, too low a value excludes the ends of the files from it.
-_TEXT_PER_COMPRESSED_BYTE = 5
+TEXT_PER_COMPRESSED_BYTE = 5
 
 
 @dataclass(frozen=True)
@@ -34,15 +39,24 @@ class Chunk:
 
     Attributes:
         path: path of the file.
-        first_line: number of the first line in the file, counted from 1.
+        first_line: number of the first line, counted from 1 at ``start``.
         data: the bytes of the lines, decompressed, without a byte order mark.
         position: number of bytes of the file on disk that have been read (compressed bytes for a compressed file).
+        start: where reading started in the file.
+        malformed: number of malformed records that were skipped.
     """
 
     path: Path
     first_line: int
     data: bytes
     position: int
+    start: int = 0
+    malformed: int = 0
+
+    @property
+    def begins_file(self) -> bool:
+        """Whether the chunk is the first one of its file."""
+        return self.start == 0 and self.first_line == 1
 
     def line_count(self) -> int:
         """Return the number of lines in ``data``; the last one may lack a line end."""
@@ -50,7 +64,7 @@ class Chunk:
 
     def not_utf8(self, error: UnicodeDecodeError) -> UserError:
         """Return the error to raise after ``split_lines(self.data)`` has raised ``error``."""
-        number = self.first_line + self.data.count(b"\n", 0, error.start)
+        number = self.first_line + self.data.count(b"\n", 0, error.start) + count_lines(self.path, self.start)
         return UserError(f"{self.path}: line {number} is not UTF-8 ({error.reason}); convert the file")
 
 
@@ -67,13 +81,16 @@ def split_lines(data: bytes) -> list[str]:
 
 
 def find_files(paths: Iterable[str | Path]) -> list[Path]:
-    """Return the files named, and the files in the directories named: recursively, sorted, without hidden ones.
+    """Return the files named, those that a glob matches, and those in directories: recursively, without hidden ones.
+
+    Globs and directories are sorted. A directory that Hugging Face's ``datasets`` saved stands for its Arrow files.
 
     Raises:
-        UserError: if a path does not exist or is not a regular file, or a directory contains no file.
+        UserError: if a path does not exist or is not a regular file, a glob matches nothing, or a directory contains no
+            file.
     """
     files = []
-    for path in map(Path, paths):
+    for path in chain.from_iterable(map(_expand, paths)):
         found = sorted(_files_below(path)) if path.is_dir() else [path]
         if not found:
             raise UserError(f"{path}: the directory has no files")
@@ -84,6 +101,16 @@ def find_files(paths: Iterable[str | Path]) -> list[Path]:
                 raise UserError(f"{file}: not a regular file; pipes do not work, as text is read more than once")
         files += found
     return files
+
+
+def _expand(path: str | Path) -> list[Path]:
+    """Return the paths that a glob matches, or the path itself."""
+    if os.path.exists(path) or not glob.has_magic(str(path)):
+        return [Path(path)]
+    matches = sorted(glob.glob(str(path), recursive=True))
+    if not matches:
+        raise UserError(f"{path}: no file matches; check the pattern")
+    return [Path(match) for match in matches]
 
 
 def _files_below(directory: Path) -> Iterator[Path]:
@@ -98,19 +125,55 @@ def _files_below(directory: Path) -> Iterator[Path]:
             continue
         seen.add(real)
         directories[:] = sorted(name for name in directories if not name.startswith("."))
-        yield from (Path(root, name) for name in names if not name.startswith("."))
+        if "dataset_dict.json" in names and len(directories) > 1:
+            raise UserError(
+                f"{root}: has the splits {', '.join(directories)}; give one of them: {root}/{directories[0]}"
+            )
+        if "state.json" in names and "dataset_info.json" in names:
+            names = _saved_dataset(Path(root))
+        yield from (Path(root, name) for name in names if not name.startswith(".") and name != "dataset_dict.json")
+
+
+def _saved_dataset(directory: Path) -> list[str]:
+    """Return the names of the Arrow files of a directory that ``datasets`` saved."""
+    try:
+        return [file["filename"] for file in json.loads((directory / "state.json").read_bytes())["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{directory}/state.json: not written by datasets ({error!r}); save the dataset again"
+        ) from None
+
+
+def is_compressed(path: Path) -> bool:
+    """Return whether the name of a file says that it is compressed."""
+    return path.suffix in _DECOMPRESSORS
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+def open_text(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """Open a file as a stream of text bytes; also yield the file on disk, whose position shows the progress."""
     try:
         with open(path, "rb") as raw:
             yield _DECOMPRESSORS.get(path.suffix, lambda file: file)(raw), raw
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise UserError(f"{path}: damaged or incomplete {path.suffix} file ({error})") from None
+        raise _damaged(path, error) from None
     except OSError as error:
+        if error.errno is None and is_compressed(path):  # bz2's decompressor
+            raise _damaged(path, error) from None
         raise UserError(f"{path}: {error.strerror or error}") from None
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path}: damaged or incomplete {path.suffix} file ({error})")
+
+
+def count_lines(path: Path, end: int) -> int:
+    """Return the number of line ends in the first ``end`` bytes of a file that is not compressed."""
+    count = 0
+    with open(path, "rb") as file:
+        while end > 0 and (data := file.read(min(end, CHUNK_BYTES))):
+            count, end = count + data.count(b"\n"), end - len(data)
+    return count
 
 
 def _read_line(stream: BinaryIO, path: Path) -> bytes:
@@ -122,19 +185,49 @@ def _read_line(stream: BinaryIO, path: Path) -> bytes:
     return line
 
 
-def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
+def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES, start: int = 0, end: int | None = None) -> Iterator[Chunk]:
     """Read a file in chunks of about ``chunk_bytes`` that end at line ends.
+
+    Args:
+        path: the file.
+        chunk_bytes: size of a chunk.
+        start, end: the bytes to read, which begin and end at line ends; None for the end of the file. A compressed file
+            is read completely.
 
     Raises:
         UserError: if the file cannot be read or decompressed, or a line is too long to be text.
     """
-    with _open(path) as (stream, raw):
-        first_line = 1
-        while data := stream.read(chunk_bytes):
-            data += _read_line(stream, path)
-            text = data.removeprefix(codecs.BOM_UTF8) if first_line == 1 else data
-            yield Chunk(path, first_line, text, raw.tell())
+    with open_text(path) as (stream, raw):
+        if start:
+            stream.seek(start)
+        first_line, left = 1, float("inf") if end is None else end - start
+        while left > 0 and (data := stream.read(min(chunk_bytes, left))):
+            data += _read_line(stream, path) if len(data) < left else b""
+            text = data.removeprefix(codecs.BOM_UTF8) if start == 0 and first_line == 1 else data
+            yield Chunk(path, first_line, text, raw.tell(), start)
             first_line += data.count(b"\n")
+            left -= len(data)
+
+
+def document_starts(path: Path, size: int) -> list[int]:
+    """Return byte offsets, about ``size`` apart, of lines that follow a blank line; the first offset is 0.
+
+    Raises:
+        UserError: if the file cannot be read, or a line is too long to be text.
+    """
+    starts = [0]
+    with open_text(path) as (stream, _):
+        while stream.seek(0, os.SEEK_END) > starts[-1] + size:
+            # Start one byte before, so that a line that starts exactly at the offset counts.
+            stream.seek(starts[-1] + size - 1)
+            _read_line(stream, path)
+            after_blank = False
+            while (line := _read_line(stream, path)) and not (after_blank and line.strip()):
+                after_blank = after_blank or not line.strip()
+            if not line:
+                break
+            starts.append(stream.tell() - len(line))
+    return starts
 
 
 def sample_lines(files: list[Path], max_bytes: int, block: int = SAMPLE_BLOCK) -> Iterator[str]:
@@ -146,11 +239,9 @@ def sample_lines(files: list[Path], max_bytes: int, block: int = SAMPLE_BLOCK) -
     Raises:
         UserError: if a file cannot be read or is not UTF-8.
     """
-    sizes = [
-        path.stat().st_size * (_TEXT_PER_COMPRESSED_BYTE if path.suffix in _DECOMPRESSORS else 1) for path in files
-    ]
+    sizes = [path.stat().st_size * (TEXT_PER_COMPRESSED_BYTE if path.suffix in _DECOMPRESSORS else 1) for path in files]
     for path, stretches in zip(files, _stretches(sizes, max_bytes, block), strict=True):
-        with _open(path) as (stream, _):
+        with open_text(path) as (stream, _):
             yield from _lines_starting_in(stream, stretches, path)
 
 

@@ -14,6 +14,7 @@ from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from mae_lm_fairseq.commands.prepare import main
+from mae_lm_fairseq.text import corpus as corpus_module
 from mae_lm_fairseq.text import encoding
 from mae_lm_fairseq.text.data_bin import check_data_bin, dictionary_fingerprint
 from mae_lm_fairseq.text.manifest import Manifest
@@ -131,7 +132,7 @@ def test_fairseq_train_reads_the_output(corpus, tmp_path, run_cli):
 
 
 def test_output_does_not_depend_on_the_number_of_workers(corpus, again, monkeypatch, tmp_path):
-    monkeypatch.setattr(encoding, "read_chunks", lambda path: read_chunks(path, 500))
+    monkeypatch.setattr(corpus_module, "read_chunks", lambda path, _, *bounds: read_chunks(path, 500, *bounds))
     for workers in (1, 3):
         again(workers=workers, destdir=tmp_path / str(workers))
         assert content(tmp_path / str(workers)) == content(corpus / "data-bin")

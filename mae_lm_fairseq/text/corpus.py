@@ -1,0 +1,182 @@
+"""A corpus: files of text and of records, read as chunks of lines with a blank line after each record."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mae_lm_fairseq.text.records import Format, Record, format_of
+from mae_lm_fairseq.text.text_files import (
+    CHUNK_BYTES,
+    SAMPLE_BLOCK,
+    TEXT_PER_COMPRESSED_BYTE,
+    Chunk,
+    document_starts,
+    find_files,
+    is_compressed,
+    read_chunks,
+    sample_lines,
+    split_lines,
+)
+from mae_lm_fairseq.utils.errors import UserError
+
+_SAMPLED_PIECE = 1 << 24
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How records are read.
+
+    Attributes:
+        text_field: name of the field with the text.
+        skip_malformed: skip and count malformed records instead of raising an error.
+    """
+
+    text_field: str = "text"
+    skip_malformed: bool = False
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive documents of a file.
+
+    Attributes:
+        path: path of the file.
+        start, end: positions in the file (see ``records``; bytes in plain text); None for its end.
+        size: estimated number of bytes of text.
+    """
+
+    path: Path
+    start: int
+    end: int | None
+    size: int
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the piece is a complete file."""
+        return self.start == 0 and self.end is None
+
+
+def open_corpus(paths: Iterable[str | Path], reading: Reading) -> list[Path]:
+    """Return the files of a corpus, after checking that files with records have the field.
+
+    Raises:
+        UserError: if a path is invalid, or a file lacks the field or cannot be read.
+    """
+    files = find_files(paths)
+    for path in files:
+        if kind := format_of(path):
+            fields = kind.fields(path)
+            if fields is not None and reading.text_field not in fields:
+                names = ", ".join(fields[:20])
+                raise UserError(
+                    f"{path}: has no field {reading.text_field!r}; its fields are {names}; choose one with --text-field"
+                )
+    return files
+
+
+def file_pieces(files: Iterable[Path]) -> list[Piece]:
+    """Return each file as one piece."""
+    return [Piece(path, 0, None, _text_bytes(path)) for path in files]
+
+
+def small_pieces(files: Iterable[Path], reading: Reading, size: int) -> list[Piece]:
+    """Divide files into pieces of about ``size`` bytes; a compressed file and a CSV file are one piece.
+
+    Raises:
+        UserError: if a file cannot be read, or its field does not contain text.
+    """
+    pieces = []
+    for whole in file_pieces(files):
+        kind = format_of(whole.path)
+        if is_compressed(whole.path):
+            pieces.append(whole)
+        elif kind is None:
+            starts = document_starts(whole.path, size)
+            ends = [*starts[1:], whole.size]
+            pieces += [Piece(whole.path, a, b, b - a) for a, b in zip(starts, ends, strict=True)]
+        else:
+            pieces += [Piece(whole.path, *stretch) for stretch in kind.stretches(whole.path, reading.text_field, size)]
+    return pieces
+
+
+def read_piece(piece: Piece, reading: Reading, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
+    """Read a piece in chunks of about ``chunk_bytes``.
+
+    Plain text is read as it is. Each record becomes its lines that are not blank, and a blank line.
+
+    Raises:
+        UserError: if the file cannot be read, or a record is malformed.
+    """
+    kind = format_of(piece.path)
+    if kind is None:
+        return read_chunks(piece.path, chunk_bytes, piece.start, piece.end)
+    return _record_chunks(kind, piece, reading, chunk_bytes)
+
+
+def _record_chunks(kind: Format, piece: Piece, reading: Reading, chunk_bytes: int) -> Iterator[Chunk]:
+    chunk = Chunk(piece.path, 1, b"", 0, piece.start)
+    documents, size, malformed = [], 0, 0
+    for record in kind.records(piece.path, reading.text_field, piece.start, piece.end):
+        try:
+            document = _lines(record)
+        except ValueError as error:
+            if not reading.skip_malformed:
+                where = kind.name(piece.path, piece.start, record.number)
+                raise UserError(f"{piece.path}: {where} {error}; correct it, or use --skip-malformed") from None
+            malformed += 1
+            continue
+        documents.append(document)
+        size += len(document)
+        if size >= chunk_bytes:
+            chunk = replace(chunk, data=b"".join(documents), position=record.position, malformed=malformed)
+            yield chunk
+            chunk = replace(chunk, first_line=chunk.first_line + chunk.line_count())
+            documents, size, malformed = [], 0, 0
+    yield replace(chunk, data=b"".join(documents), position=piece.path.stat().st_size, malformed=malformed)
+
+
+def _lines(record: Record) -> bytes:
+    """Return the lines of a record, which end with a blank line; nothing for a record without text.
+
+    A blank line inside a record is dropped, because it ends a document in a data-bin.
+    """
+    if record.text is None:
+        raise ValueError(record.problem)
+    lines = [line for line in record.text.replace("\r\n", "\n").split("\n") if line.strip()]
+    try:
+        return "\n".join([*lines, "", ""]).encode() if lines else b""
+    except UnicodeEncodeError:
+        raise ValueError("is not UTF-8") from None
+
+
+def sample_corpus(files: list[Path], reading: Reading, max_bytes: int) -> Iterator[str]:
+    """Sample about ``max_bytes`` of lines, spread evenly over ``files``; all lines if they have no more than that.
+
+    Raises:
+        UserError: if a file cannot be read.
+    """
+    text_files = [path for path in files if format_of(path) is None]
+    pieces = small_pieces([path for path in files if format_of(path) is not None], reading, _SAMPLED_PIECE)
+    text_bytes, record_bytes = sum(map(_text_bytes, text_files)), sum(piece.size for piece in pieces)
+    fraction = min(1, max_bytes / max(text_bytes + record_bytes, 1))
+    if text_files:
+        yield from sample_lines(text_files, int(fraction * text_bytes) if pieces else max_bytes)
+    for piece in pieces:
+        yield from _sample_piece(piece, reading, fraction)
+
+
+def _sample_piece(piece: Piece, reading: Reading, fraction: float) -> Iterator[str]:
+    """Yield lines from all over a complete file, or the first lines of a smaller piece."""
+    read = kept = 0
+    for chunk in read_piece(piece, reading, SAMPLE_BLOCK):
+        if kept <= fraction * read:
+            kept += len(chunk.data)
+            yield from split_lines(chunk.data)
+        read += len(chunk.data)
+        if not piece.is_file and fraction < 1 and kept >= fraction * piece.size:
+            break
+
+
+def _text_bytes(path: Path) -> int:
+    """Return the size of a file, an estimate if it is compressed."""
+    return path.stat().st_size * (TEXT_PER_COMPRESSED_BYTE if is_compressed(path) else 1)

@@ -1,0 +1,298 @@
+"""Corpus formats with records: JSON lines, CSV, TSV, Parquet and Arrow. A record is a document, in one of its fields.
+
+A position in a file, where reading can start, is a byte in JSON lines, a row group in Parquet and a record batch in
+Arrow. CSV is read from the beginning, because a quoted field may contain line breaks.
+"""
+
+import csv
+import io
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, Protocol
+
+from mae_lm_fairseq.text.text_files import LONGEST_LINE, count_lines, is_compressed, open_text, read_chunks
+from mae_lm_fairseq.utils.errors import UserError
+
+_BATCH_ROWS = 256
+
+
+class Record(NamedTuple):
+    """A record of a file.
+
+    Attributes:
+        number: number of its (first) line or row, counted from 1 at the start of reading.
+        text: its text; None if it is malformed.
+        problem: what is wrong with a malformed record.
+        position: number of bytes of the file that have been read, approximately.
+    """
+
+    number: int
+    text: str | None
+    problem: str
+    position: int
+
+
+class Format(Protocol):
+    """A file format."""
+
+    def fields(self, path: Path) -> list[str] | None:
+        """Return the names of the fields, or those of the first record; None if there is no valid first record."""
+
+    def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
+        """Divide a file into stretches of about ``size`` bytes: start, end and size of each."""
+
+    def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[Record]:
+        """Yield the records from ``start`` to ``end``."""
+
+    def name(self, path: Path, start: int, number: int) -> str:
+        """Return how error messages name a record."""
+
+
+def format_of(path: Path) -> Format | None:
+    """Return the format that the suffix of a file names; None for plain text.
+
+    Raises:
+        UserError: if the file is a compressed Parquet or Arrow file.
+    """
+    plain = path.with_suffix("") if is_compressed(path) else path
+    found = _FORMATS.get(plain.suffix)
+    if is_compressed(path) and isinstance(found, Parquet | Arrow):
+        raise UserError(f"{path}: a compressed {plain.suffix} file cannot be read; decompress it")
+    return found
+
+
+class JsonLines:
+    """A JSON object on each line."""
+
+    def fields(self, path: Path) -> list[str] | None:
+        for _, line, _ in _json_lines(path, 0, None):
+            try:
+                found = json.loads(line)
+            except (ValueError, RecursionError):
+                return None
+            return list(found) if isinstance(found, dict) else None
+        return None
+
+    def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
+        total = path.stat().st_size
+        if is_compressed(path):
+            return [(0, None, total)]
+        cuts = [0]
+        with open(path, "rb") as file:
+            while cuts[-1] + size < total:
+                file.seek(cuts[-1] + size - 1)
+                file.readline()
+                cuts.append(file.tell())
+        ends = [*cuts[1:], total]
+        return [(start, end, end - start) for start, end in zip(cuts, ends, strict=True) if start < end]
+
+    def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[Record]:
+        for number, line, position in _json_lines(path, start, end):
+            try:
+                found = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                yield Record(number, None, f"is not JSON ({error})", position)
+                continue
+            if isinstance(found, dict):
+                yield _record(number, found.get(field), field in found, field, position)
+            else:
+                yield Record(number, None, "is not a JSON object", position)
+
+    def name(self, path: Path, start: int, number: int) -> str:
+        return f"line {number + count_lines(path, start)}"
+
+
+def _json_lines(path: Path, start: int, end: int | None) -> Iterator[tuple[int, bytes, int]]:
+    """Yield number and content of each line that is not blank, and the position in the file."""
+    for chunk in read_chunks(path, start=start, end=end):
+        for number, line in enumerate(chunk.data.split(b"\n"), chunk.first_line):
+            if line.strip():
+                yield number, line, chunk.position
+
+
+def _record(number: int, value: object, present: bool, field: str, position: int) -> Record:
+    if isinstance(value, str):
+        return Record(number, value, "", position)
+    problem = f"has a {field!r} that is not text, but {value!r:.40}" if present else f"has no field {field!r}"
+    return Record(number, None, problem, position)
+
+
+class Table:
+    """A CSV or TSV file with a header line, as Python's ``csv`` module and pandas write it."""
+
+    def __init__(self, delimiter: str):
+        self._delimiter = delimiter
+
+    def fields(self, path: Path) -> list[str] | None:
+        with open_text(path) as (stream, _):
+            return next((row for _, row in self._rows(stream, path)), None)
+
+    def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
+        return [(0, None, path.stat().st_size)]
+
+    def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[Record]:
+        with open_text(path) as (stream, raw):
+            rows = self._rows(stream, path)
+            _, header = next(rows, (0, []))
+            column = header.index(field) if field in header else None
+            for number, row in rows:
+                if len(row) != len(header):
+                    problem = f"has {len(row)} fields, and the header {len(header)}"
+                    yield Record(number, None, problem, raw.tell())
+                else:
+                    value = None if column is None else row[column]
+                    yield _record(number, value, column is not None, field, raw.tell())
+
+    def name(self, path: Path, start: int, number: int) -> str:
+        return f"line {number}"
+
+    def _rows(self, stream: BinaryIO, path: Path) -> Iterator[tuple[int, list[str]]]:
+        """Yield the number of the first line and the fields of each row that is not blank."""
+        csv.field_size_limit(LONGEST_LINE)
+        # Bytes that are not UTF-8 become lone surrogates, and their record is malformed.
+        text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+        rows = csv.reader(text, delimiter=self._delimiter)
+        end = 0
+        try:
+            for row in rows:
+                if row:
+                    yield end + 1, row
+                end = rows.line_num
+        except csv.Error as error:
+            raise UserError(f"{path}: line {end + 1} is not CSV ({error}); check the quotes") from None
+
+
+class Parquet:
+    """A Parquet file, read by row groups."""
+
+    def fields(self, path: Path) -> list[str]:
+        with _parquet_file(path) as file:
+            return file.schema_arrow.names
+
+    def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
+        with _parquet_file(path) as file:
+            _check_type(path, file.schema_arrow, field)
+            groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        columns = [[group.column(i) for i in range(group.num_columns)] for group in groups]
+        sizes = [sum(c.total_uncompressed_size for c in group if c.path_in_schema == field) for group in columns]
+        return _grouped(sizes, size)
+
+    def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[Record]:
+        with _parquet_file(path) as file:
+            _check_type(path, file.schema_arrow, field)
+            count = file.metadata.num_row_groups
+            groups = range(start, count if end is None else end)
+            size, numbers = path.stat().st_size, itertools.count(1)
+            for group in groups:
+                for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[field]):
+                    for value in batch.column(0).to_pylist():
+                        yield _record(next(numbers), value, True, field, size * (group + 1) // count)
+
+    def name(self, path: Path, start: int, number: int) -> str:
+        with _parquet_file(path) as file:
+            return f"row {number + sum(file.metadata.row_group(group).num_rows for group in range(start))}"
+
+
+class Arrow:
+    """An Arrow file or stream, such as ``datasets`` saves, read by record batches."""
+
+    def fields(self, path: Path) -> list[str]:
+        with _arrow_batches(path) as (schema, _):
+            return schema.names
+
+    def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
+        with _arrow_batches(path) as (schema, batches):
+            _check_type(path, schema, field)
+            return _grouped([batch.column(field).nbytes for batch in batches], size)
+
+    def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[Record]:
+        with _arrow_batches(path) as (schema, batches):
+            _check_type(path, schema, field)
+            position, numbers = 0, itertools.count(1)
+            for index, batch in enumerate(batches):
+                if end is not None and index >= end:
+                    break
+                position += batch.nbytes
+                if index >= start:
+                    for value in _values(batch.column(field)):
+                        yield _record(next(numbers), value, True, field, position)
+
+    def name(self, path: Path, start: int, number: int) -> str:
+        with _arrow_batches(path) as (_, batches):
+            return f"row {number + sum(batch.num_rows for _, batch in zip(range(start), batches, strict=False))}"
+
+
+def _values(column) -> Iterator[object]:
+    for start in range(0, len(column), _BATCH_ROWS):
+        yield from column.slice(start, _BATCH_ROWS).to_pylist()
+
+
+def _grouped(sizes: list[int], size: int) -> list[tuple[int, int | None, int]]:
+    """Group row groups or batches into stretches of about ``size`` bytes."""
+    stretches, start, total = [], 0, 0
+    for end, bytes_inside in enumerate(sizes, 1):
+        total += bytes_inside
+        if total >= size or end == len(sizes):
+            stretches.append((start, end, total))
+            start, total = end, 0
+    return stretches
+
+
+def _check_type(path: Path, schema, field: str):
+    """Check that a column contains text, which may be dictionary-encoded."""
+    if field not in schema.names:
+        return  # the caller has checked the names
+    kind = str(schema.field(field).type)
+    if not any(name in kind for name in ("string", "utf8")) or kind.startswith(("list", "struct", "map", "large_list")):
+        raise UserError(f"{path}: the field {field!r} has the type {kind}, not text; choose another --text-field")
+
+
+@contextmanager
+def _arrow_errors(path: Path) -> Iterator[None]:
+    """Report a file that pyarrow cannot read, and a missing pyarrow."""
+    try:
+        import pyarrow
+    except ImportError:
+        raise UserError(f"{path}: reading it needs pyarrow; pip install 'mae_lm_fairseq[corpora]'") from None
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError, EOFError) as error:
+        raise UserError(f"{path}: damaged, or not a {path.suffix} file ({str(error)[:200]})") from None
+
+
+@contextmanager
+def _parquet_file(path: Path) -> Iterator:
+    with _arrow_errors(path):
+        from pyarrow import parquet
+
+        with parquet.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
+            yield file
+
+
+@contextmanager
+def _arrow_batches(path: Path) -> Iterator[tuple]:
+    """Open an Arrow file or stream, and yield its schema and an iterator over its record batches."""
+    with _arrow_errors(path):
+        import pyarrow
+
+        with pyarrow.memory_map(str(path)) as source:
+            is_file = source.read(6) == b"ARROW1"
+            source.seek(0)
+            if is_file:
+                file = pyarrow.ipc.open_file(source)
+                yield file.schema, (file.get_batch(number) for number in range(file.num_record_batches))
+            else:
+                stream = pyarrow.ipc.open_stream(source)
+                yield stream.schema, iter(stream)
+
+
+_FORMATS: dict[str, Format] = {
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), JsonLines()),
+    ".csv": Table(","),
+    ".tsv": Table("\t"),
+    ".parquet": Parquet(),
+    ".arrow": Arrow(),
+}

@@ -1,0 +1,195 @@
+"""Corpora in every format: the same documents, errors that name the record, and samples."""
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import random
+import sys
+
+import datasets
+import pyarrow as pa
+import pytest
+import zstandard
+from pyarrow import parquet
+
+from mae_lm_fairseq.text.corpus import Reading, file_pieces, open_corpus, read_piece, sample_corpus, small_pieces
+from mae_lm_fairseq.utils.errors import UserError
+
+READING = Reading()
+PACKERS = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+    ".zst": lambda data: zstandard.compress(data[:99]) + zstandard.compress(data[99:]),
+}
+
+
+def documents(count=300, seed=0):
+    generator = random.Random(seed)
+    words = ["".join(generator.choices('abcé漢"\t', k=5)) for _ in range(50)]
+    return [
+        "\n".join(f"x{number} " + " ".join(generator.choices(words, k=8)) for _ in range(generator.randint(1, 4)))
+        for number in range(count)
+    ]
+
+
+def table(texts, delimiter):
+    file = io.StringIO()
+    csv.writer(file, delimiter=delimiter).writerows([["id", "text"], *([n, text] for n, text in enumerate(texts))])
+    return file.getvalue().encode()
+
+
+def json_lines(texts):
+    return "".join(json.dumps({"id": n, "text": text}) + "\n" for n, text in enumerate(texts)).encode()
+
+
+TEXT_FORMATS = {
+    "txt": lambda texts: "".join(f"{text}\n\n" for text in texts).encode(),
+    "jsonl": json_lines,
+    "csv": lambda texts: table(texts, ","),
+    "tsv": lambda texts: table(texts, "\t"),
+}
+
+
+def write(directory, kind, texts):
+    """Write a corpus and return its path."""
+    path = directory / f"corpus.{kind}"
+    column = pa.table({"id": range(len(texts)), "text": texts})
+    if kind == "parquet":
+        parquet.write_table(column, path, row_group_size=7)
+    elif kind == "arrow":
+        with pa.ipc.new_file(path, column.schema) as file:
+            file.write_table(column, max_chunksize=7)
+    elif kind == "saved":
+        datasets.Dataset.from_dict({"text": texts}).save_to_disk(path, num_shards=3)
+    else:
+        name, _, packer = kind.partition(".")
+        path.write_bytes(PACKERS[packer and f".{packer}"](TEXT_FORMATS[name](texts)))
+    return path
+
+
+def content(pieces, reading=READING, **options):
+    return b"".join(chunk.data for piece in pieces for chunk in read_piece(piece, reading, **options))
+
+
+KINDS = [f"{name}{packer}" for name in TEXT_FORMATS for packer in PACKERS] + ["parquet", "arrow", "saved"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_format_gives_the_same_text_and_a_bounded_sample(tmp_path, kind):
+    """Also when it is read in small pieces, whose documents are complete."""
+    texts = documents()
+    files = open_corpus([write(tmp_path, kind, texts)], READING)
+    expected = TEXT_FORMATS["txt"](texts)
+    assert content(file_pieces(files), chunk_bytes=1000) == expected
+    pieces = small_pieces(files, READING, 2000)
+    assert len(pieces) > 4 or "." in kind or kind in ("csv", "tsv", "saved")
+    assert all(content([piece]).endswith(b"\n\n") for piece in pieces)
+    assert content(pieces) == expected
+    if not kind.startswith("txt."):  # the size of compressed text is guessed
+        assert list(sample_corpus(files, READING, 10**9)) == expected.decode().split("\n")[:-1]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.zst", "csv", "parquet", "saved"])
+def test_the_sample_is_drawn_over_all_files(tmp_path, kind):
+    for number in range(3):
+        (tmp_path / str(number)).mkdir()
+        write(tmp_path / str(number), kind, documents(20_000, seed=number))
+    files = open_corpus([tmp_path], READING)
+    sample = list(sample_corpus(files, READING, 1_000_000))
+    assert 300_000 < sum(len(line.encode()) + 1 for line in sample) < 3_000_000
+    for number in range(3):
+        assert len(set(documents(20_000, seed=number)) & set(sample)) > 100
+    assert len(sample) == len(list(sample_corpus(files, READING, 1_000_000)))
+
+
+def test_files_directories_and_globs_mix(tmp_path):
+    for name in ("a.txt", "b.jsonl", "c/d.parquet", "c/e.txt.zst"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write(tmp_path, name.split(".", 1)[1], [name]).rename(tmp_path / name)
+    files = open_corpus([tmp_path / "[ab].*", tmp_path / "c"], READING)
+    assert content(file_pieces(files)).split() == [b"a.txt", b"b.jsonl", b"c/d.parquet", b"c/e.txt.zst"]
+    with pytest.raises(UserError, match=r"\*\.csv: no file matches"):
+        open_corpus([tmp_path / "*.csv"], READING)
+
+
+def test_a_record_is_one_document(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"body": "one\r\n\n \ntwo\n"}) + "\n\n" + json.dumps({"body": " "}))
+    files = open_corpus([tmp_path / "a.jsonl"], Reading("body"))
+    assert content(file_pieces(files), Reading("body")) == b"one\ntwo\n\n"
+
+
+def test_a_saved_dataset_with_splits_needs_a_split(tmp_path):
+    saved = datasets.Dataset.from_dict({"text": ["a"]})
+    datasets.DatasetDict(train=saved, test=saved).save_to_disk(tmp_path / "both")
+    with pytest.raises(UserError, match=r"both: has the splits test, train; give one of them"):
+        open_corpus([tmp_path / "both"], READING)
+    assert content(file_pieces(open_corpus([tmp_path / "both/train"], READING))) == b"a\n\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.jsonl", b'{"text": "a"}\n\n{"text"\n', r"a\.jsonl: line 3 is not JSON"),
+        ("a.jsonl", b'{"text": "a"}\n[1]\n', r"a\.jsonl: line 2 is not a JSON object"),
+        ("a.jsonl", b'{"text": "a"}\n{"body": "a"}\n', r"a\.jsonl: line 2 has no field 'text'"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": null}\n', r"line 2 has a 'text' that is not text, but None"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "\\ud800"}\n', r"line 2 is not UTF-8"),
+        ("a.csv", b'text,id\n"a\nb",1\nc\n', r"a\.csv: line 4 has 1 fields, and the header 2"),
+        ("a.csv", b"text\na\n\xff\n", r"a\.csv: line 3 is not UTF-8"),
+    ],
+)
+def test_malformed_records_are_named_or_skipped_and_counted(tmp_path, name, data, message):
+    (tmp_path / name).write_bytes(data)
+    pieces = file_pieces(open_corpus([tmp_path], READING))
+    with pytest.raises(UserError, match=message):
+        content(pieces)
+    if name.endswith("jsonl"):
+        with pytest.raises(UserError, match=message):
+            content(small_pieces([tmp_path / name], READING, 5))
+    chunks = [chunk for piece in pieces for chunk in read_piece(piece, Reading(skip_malformed=True))]
+    assert sum(chunk.malformed for chunk in chunks) == 1
+    assert b"".join(chunk.data for chunk in chunks) in (b"a\n\n", b"a\nb\n\n")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "csv", "parquet", "arrow"])
+def test_a_missing_field_is_named_with_those_there_are(tmp_path, kind):
+    write(tmp_path, kind, documents(3))
+    with pytest.raises(UserError, match=r"has no field 'body'; its fields are id, text; choose one with --text-field"):
+        open_corpus([tmp_path], Reading("body"))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_field_that_is_not_text_is_refused(tmp_path, kind):
+    files = open_corpus([write(tmp_path, kind, documents(3))], Reading("id"))
+    with pytest.raises(UserError, match=r"the field 'id' has the type int64, not text"):
+        content(file_pieces(files), Reading("id"))
+
+
+def test_null_rows_are_named(tmp_path):
+    parquet.write_table(pa.table({"text": ["a", "b", None, "c"]}), tmp_path / "a.parquet", row_group_size=2)
+    for size in (1, 10**6):
+        with pytest.raises(UserError, match=r"a\.parquet: row 3 has a 'text' that is not text"):
+            content(small_pieces([tmp_path / "a.parquet"], READING, size))
+
+
+@pytest.mark.parametrize("kind", ["jsonl.zst", "txt.zst", "txt.bz2", "csv.xz", "parquet", "arrow"])
+def test_truncated_files_are_named(tmp_path, kind):
+    path = write(tmp_path, kind, documents(2000))
+    path.write_bytes(path.read_bytes()[:-2000])
+    with pytest.raises(UserError, match=r"corpus\..*: damaged"):
+        content(file_pieces(open_corpus([path], READING)))
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("a.parquet", "pyarrow"), ("a.arrow", "pyarrow"), ("a.zst", "zstandard")]
+)
+def test_a_missing_package_is_named_with_the_extra(tmp_path, monkeypatch, name, package):
+    (tmp_path / name).write_bytes(b"x")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=rf"needs {package}; pip install 'mae_lm_fairseq\[corpora\]'"):
+        content(file_pieces(open_corpus([tmp_path], READING)))
