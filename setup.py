@@ -28,6 +28,7 @@ setup(
         "analysis": ["matplotlib", "scipy", "tensorboardX"],
         "parquet": ["pyarrow"],
         "corpora": ["pyarrow", "zstandard"],
+        "dask": ["distributed"],
         # Both transformers and this package read sentencepiece models with protobuf.
         "hf": ["transformers>=4.57", "protobuf"],
         "onnx": ["onnxscript", "onnxruntime"],
@@ -39,6 +40,7 @@ setup(
             "pytest-xdist",
             "coverage>=7.10",
             "datasets",
+            "distributed",
             "hypothesis",
             "pyarrow",
             "ruff",

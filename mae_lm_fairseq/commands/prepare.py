@@ -14,7 +14,8 @@ import signal
 import sys
 
 from mae_lm_fairseq.text.manifest import Manifest
-from mae_lm_fairseq.text.preparation import SAMPLE_BYTES, Options, prepare
+from mae_lm_fairseq.text.preparation import LARGEST_SHARDS, SAMPLE_BYTES, Options, prepare
+from mae_lm_fairseq.text.preparation_in_parts import prepare_in_parts
 from mae_lm_fairseq.utils.errors import UserError
 
 
@@ -59,7 +60,34 @@ def parser() -> argparse.ArgumentParser:
     )
     workers = os.cpu_count() or 1
     add("--workers", type=int, default=workers, metavar="N", help="number of worker processes (default: %(default)s)")
+    add(
+        "--shards",
+        type=int,
+        metavar="N",
+        help="spread the training documents over N data-bins DIR/shard0, DIR/shard1, ..., which fairseq-train reads in "
+        f"turn, one in each epoch (at most {LARGEST_SHARDS})",
+    )
+    add(
+        "--part",
+        type=_fraction,
+        metavar="I/N",
+        help="make only the I-th of N fractions of the parts, in DIR/parts; run it for I from 1 to N, on any machines "
+        "that share a file system, then use --merge",
+    )
+    add("--merge", action="store_true", help="merge the parts that --part has made")
+    add("--scheduler", metavar="ADDRESS", help="encode on the Dask cluster of this scheduler, such as tcp://host:8786")
     return parser
+
+
+def _fraction(text: str) -> tuple[int, int]:
+    """Parse I/N."""
+    try:
+        number, count = map(int, text.split("/"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text}: must be I/N, such as 1/8") from None
+    if not 1 <= number <= count:
+        raise argparse.ArgumentTypeError(f"{text}: I must be from 1 to N")
+    return number, count
 
 
 def report(manifest: Manifest) -> str:
@@ -89,11 +117,13 @@ def main(argv: list[str] | None = None) -> None:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         options = Options(**vars(parser().parse_args(argv)))
-        print(report(prepare(options)))
-        print(f"ready for fairseq-train: {options.destdir}")
+        manifest = prepare_in_parts(options) if options.in_parts else prepare(options)
+        if manifest is not None:
+            print(report(manifest))
+            print(f"ready for fairseq-train: {':'.join(map(str, options.data_bins))}")
     except OSError as error:
         raise UserError(f"{error.filename or options.destdir}: {error.strerror or error}") from None
-    except KeyboardInterrupt:
-        sys.exit("error: interrupted; nothing was left behind")
+    except KeyboardInterrupt as error:
+        sys.exit(f"error: {str(error) or 'interrupted; nothing was left behind'}")
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -9,7 +9,7 @@ import os
 import shutil
 import struct
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ _TOKEN_TYPES = {
     1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16, 9: np.uint32, 10: np.uint64,
 }  # fmt: skip
 _BLOCK = 1 << 20
+_LINES = 1 << 14
 _REMEDY = "prepare the data again"
 
 
@@ -124,6 +125,15 @@ def check_data_bin(prefix: str | Path) -> tuple[int, int] | None:
     """
     header = _read_header(prefix)
     return header and (header[0], _check_lengths(prefix, *header))
+
+
+def read_lines(prefix: str | Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the lines of a data-bin that :class:`DataBinWriter` wrote, in blocks: their tokens and sizes."""
+    with open(f"{prefix}.idx", "rb") as index, open(f"{prefix}.bin", "rb") as tokens:
+        *_, code, lines = _HEADER.unpack(index.read(_HEADER.size))
+        for start in range(0, lines, _LINES):
+            sizes = np.fromfile(index, "<i4", min(_LINES, lines - start))
+            yield np.fromfile(tokens, _TOKEN_TYPES[code], int(sizes.sum())), sizes
 
 
 def check_dictionary(directory: str | Path, symbols: Iterable[str]):

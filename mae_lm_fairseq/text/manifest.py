@@ -2,7 +2,7 @@
 
 import json
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -35,6 +35,13 @@ class SplitStatistics:
     malformed: int = 0
 
 
+def add_up(shards: list[SplitStatistics]) -> SplitStatistics:
+    """Return the statistics of all shards together."""
+    fields = ("documents", "lines", "tokens_in", "tokens_out", "unk", "malformed")
+    total = {name: sum(getattr(shard, name) for shard in shards) for name in fields}
+    return SplitStatistics(**total, unk_rate=total["unk"] / (total["tokens_out"] - total["lines"]))
+
+
 @dataclass(frozen=True)
 class Manifest:
     """Provenance of a data-bin.
@@ -44,7 +51,8 @@ class Manifest:
         options: command-line options by name.
         tokenizer_sha256: SHA-256 of the sentencepiece model file.
         dictionary_sha256: ``dictionary_fingerprint`` of fairseq's dictionary.
-        splits: statistics by name of the split.
+        splits: statistics by name of the split; in the manifest of several shards, of all shards together.
+        files: SHA-256 of the files with token ids; only of data prepared in parts.
     """
 
     versions: dict[str, str]
@@ -52,6 +60,7 @@ class Manifest:
     tokenizer_sha256: str
     dictionary_sha256: str
     splits: dict[str, SplitStatistics]
+    files: dict[str, str] = field(default_factory=dict)
 
     def write(self, path: str | Path):
         """Write the manifest as JSON."""

@@ -1,7 +1,11 @@
-"""Data preparation: raw text to a data-bin with tokenizer, dictionary and manifest. Used by prepare.py."""
+"""Data preparation: raw text to a data-bin with tokenizer, dictionary and manifest, in one go.
+
+``preparation_in_parts`` makes shards, works on several machines, and can be resumed.
+"""
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -25,9 +29,11 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_while_used
 
 SAMPLE_BYTES = 50_000_000
+LARGEST_SHARDS = 256
+"""Limit of ``--shards``: so many pairs of files are open at the same time."""
 _UNFINISHED = "unfinished"
 # In the order in which they are moved to their destination; the last one completes the data-bin.
-_PRODUCTS = (TOKENIZER, DICTIONARY, "train.bin", "valid.bin", "train.idx", "valid.idx", MANIFEST)
+PRODUCTS = (TOKENIZER, DICTIONARY, "train.bin", "valid.bin", "train.idx", "valid.idx", MANIFEST)
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,10 @@ class Options:
         workers: number of processes that encode.
         text_field: name of the field with the text, in files with records.
         skip_malformed: skip and count malformed records.
+        shards: number of data-bins ``DIR/shard0`` ...; None for one data-bin in ``DIR``.
+        part: (I, N), make only the I-th of N fractions of the parts.
+        merge: only merge finished parts.
+        scheduler: address of a Dask scheduler.
     """
 
     train: list[str]
@@ -56,6 +66,21 @@ class Options:
     workers: int
     text_field: str = "text"
     skip_malformed: bool = False
+    shards: int | None = None
+    part: tuple[int, int] | None = None
+    merge: bool = False
+    scheduler: str | None = None
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether the text is prepared in parts."""
+        return self.shards is not None or self.part is not None or self.merge or self.scheduler is not None
+
+    @property
+    def data_bins(self) -> list[Path]:
+        """Directories of the data-bins."""
+        directory = Path(self.destdir)
+        return [directory] if self.shards is None else [directory / f"shard{number}" for number in range(self.shards)]
 
     @property
     def reading(self) -> Reading:
@@ -69,36 +94,67 @@ def prepare(options: Options) -> Manifest:
     Raises:
         UserError: if preparation fails; the message gives the reason.
     """
-    _check(options)
-    # The short split is first, so that an unsuitable tokenizer is detected within seconds.
-    files = {split: open_corpus(getattr(options, split), options.reading) for split in ("valid", "train")}
-    if common := {path.resolve() for path in files["train"]} & {path.resolve() for path in files["valid"]}:
-        raise UserError(f"{min(common)}: in --train and in --valid; a file can only be in one of them")
+    check(options)
+    files = find_splits(options)
     destdir = Path(options.destdir)
     with directory_while_used(destdir), _unfinished(destdir) as directory:
-        model = directory / TOKENIZER
-        model.write_bytes(_model(files["train"], options))
-        tokenizer = Tokenizer(model)
-        if options.vocab_size not in (None, tokenizer.model_size):
-            raise UserError(
-                f"{options.sentencepiece_model}: has {tokenizer.model_size} pieces, not --vocab-size "
-                f"{options.vocab_size}; remove --vocab-size"
-            )
+        tokenizer = write_tokenizer(directory / TOKENIZER, files["train"], options)
         splits = _encode_splits(files, tokenizer, directory, options)
-        manifest = Manifest(
-            versions=current_versions(),
-            options=asdict(options),
-            tokenizer_sha256=tokenizer.fingerprint,
-            dictionary_sha256=dictionary_fingerprint(tokenizer.symbols),
-            splits=splits,
-        )
+        manifest = make_manifest(options, tokenizer, splits)
         manifest.write(directory / MANIFEST)
-        for name in _PRODUCTS:
-            os.replace(directory / name, destdir / name)
+        move_products(directory, destdir)
     return manifest
 
 
-def _check(options: Options):
+def find_splits(options: Options) -> dict[str, list[Path]]:
+    """Return the files of each split.
+
+    The short split is first, so that an unsuitable tokenizer is detected within seconds.
+
+    Raises:
+        UserError: if a path is invalid, or a file is in both splits.
+    """
+    files = {split: open_corpus(getattr(options, split), options.reading) for split in ("valid", "train")}
+    if common := {path.resolve() for path in files["train"]} & {path.resolve() for path in files["valid"]}:
+        raise UserError(f"{min(common)}: in --train and in --valid; a file can only be in one of them")
+    return files
+
+
+def write_tokenizer(path: Path, files: list[Path], options: Options) -> Tokenizer:
+    """Write the tokenizer that is given, or train it, and load it."""
+    path.write_bytes(_model(files, options))
+    tokenizer = Tokenizer(path)
+    if options.vocab_size not in (None, tokenizer.model_size):
+        raise UserError(
+            f"{options.sentencepiece_model}: has {tokenizer.model_size} pieces, not --vocab-size "
+            f"{options.vocab_size}; remove --vocab-size"
+        )
+    return tokenizer
+
+
+def make_manifest(options: Options, tokenizer: Tokenizer, splits: dict[str, SplitStatistics]) -> Manifest:
+    """Return the manifest of a data-bin."""
+    return Manifest(
+        versions=current_versions(),
+        options=asdict(options),
+        tokenizer_sha256=tokenizer.fingerprint,
+        dictionary_sha256=dictionary_fingerprint(tokenizer.symbols),
+        splits=splits,
+    )
+
+
+def move_products(directory: Path, destdir: Path):
+    """Move the files of a complete data-bin to their destination."""
+    for name in PRODUCTS:
+        os.replace(directory / name, destdir / name)
+
+
+def check(options: Options):
+    """Check the options.
+
+    Raises:
+        UserError: if a value is out of range, or a file of the result exists.
+    """
     if options.vocab_size is None and options.sentencepiece_model is None:
         raise UserError("--vocab-size is missing; give it, or a --sentencepiece-model")
     if options.vocab_size is not None and not SMALLEST_VOCABULARY <= options.vocab_size <= LARGEST_VOCABULARY:
@@ -112,8 +168,13 @@ def _check(options: Options):
         raise UserError(f"--character-coverage {options.character_coverage}: must be from {LOWEST_COVERAGE} to 1")
     if not 0 <= options.max_unk_rate <= 1:
         raise UserError(f"--max-unk-rate {options.max_unk_rate}: must be from 0 to 1")
+    if options.shards is not None and not 1 <= options.shards <= LARGEST_SHARDS:
+        raise UserError(f"--shards {options.shards}: must be from 1 to {LARGEST_SHARDS}")
+    if options.merge and options.part:
+        raise UserError("--part and --merge cannot be given together; use --merge when all parts are finished")
     given = options.sentencepiece_model
-    for path in (Path(options.destdir, name) for name in _PRODUCTS):
+    products = [Path(directory, name) for directory in options.data_bins for name in PRODUCTS]
+    for path in (*products, Path(options.destdir, MANIFEST)):
         if path.exists() and not (given and Path(given).exists() and path.samefile(given)):
             raise UserError(f"{path}: exists already; choose another --destdir, or remove it")
 
@@ -153,14 +214,14 @@ def _encode_splits(
             with bar, DataBinWriter(directory / split, len(tokenizer.symbols)) as writer:
                 pieces, symbols = file_pieces(paths), len(tokenizer.symbols)
                 running = encode_pieces(pieces, options.reading, symbols, pool.encode, writer, bar.update)
-            statistics[split] = _statistics(split, running, directory)
-            _check_unknown(split, statistics[split], running, options)
+            statistics[split] = split_statistics(split, running, directory)
+            check_unknown(split, statistics[split].unk_rate, running.unknown, options)
             counts[split] = running.counts
     tokenizer.write_dictionary(directory / DICTIONARY, counts["train"])
     return statistics
 
 
-def _statistics(split: str, running: RunningStatistics, directory: Path) -> SplitStatistics:
+def split_statistics(split: str, running: RunningStatistics, directory: Path) -> SplitStatistics:
     """Return the statistics of a finished split, after comparing them with the files on disk."""
     if running.documents == 0:
         malformed = f"; {running.malformed} malformed records were skipped" if running.malformed else ""
@@ -176,10 +237,11 @@ def _statistics(split: str, running: RunningStatistics, directory: Path) -> Spli
     return SplitStatistics(running.documents, lines, running.tokens, tokens, unk, rate, running.malformed)
 
 
-def _check_unknown(split: str, statistics: SplitStatistics, running: RunningStatistics, options: Options):
-    if statistics.unk_rate > options.max_unk_rate:
-        worst = ", ".join(f"{c!r} ({count})" for c, count in running.unknown.most_common(10))
+def check_unknown(split: str, rate: float, unknown: Counter[str], options: Options):
+    """Raise a UserError if too large a fraction of a split's tokens is ``<unk>``."""
+    if rate > options.max_unk_rate:
+        worst = ", ".join(f"{c!r} ({count})" for c, count in unknown.most_common(10))
         raise UserError(
-            f"--{split}: {statistics.unk_rate:.3%} of the tokens are <unk>, more than --max-unk-rate "
+            f"--{split}: {rate:.3%} of the tokens are <unk>, more than --max-unk-rate "
             f"{options.max_unk_rate:.3%}; most frequent characters: {worst}"
         )

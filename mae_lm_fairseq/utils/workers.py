@@ -42,9 +42,13 @@ class WorkerPool(ProcessPoolExecutor):
         if self._broken:
             # The thread that ends the workers of a broken pool does not know a worker that was being started when
             # another one died, but waits for it, too (CPython 3.11; since 3.14, kill_workers() does this).
-            for process in list(self._processes.values()):
-                process.kill()
+            self.kill()
         self.shutdown(cancel_futures=True)
+
+    def kill(self) -> None:
+        """Kill the workers, whose calls then fail."""
+        for process in list(self._processes.values()):
+            process.kill()
 
 
 def _start(initializer: Callable | None, initargs: tuple) -> None:

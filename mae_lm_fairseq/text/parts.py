@@ -1,0 +1,203 @@
+"""Parts: the unit of work of a preparation on several machines.
+
+A part is some consecutive documents, encoded into a small data-bin. The corpus alone determines the parts, and the
+bytes of a part do not depend on where, when or how often it is made. A part is written under a temporary name and
+renamed, so a part that exists is complete.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from mae_lm_fairseq.text.corpus import Piece, Reading, small_pieces
+from mae_lm_fairseq.text.data_bin import DataBinWriter
+from mae_lm_fairseq.text.encoding import EncodedBlock, encode_lines, encode_pieces
+from mae_lm_fairseq.text.text_files import Chunk
+from mae_lm_fairseq.text.tokenizer import UNK, Tokenizer
+from mae_lm_fairseq.utils.errors import UserError
+
+PART_BYTES = 1 << 24
+MOST_PARTS = 4096
+_LISTED_CHARACTERS = 100
+_RECORD = "part.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all parts of a preparation have in common.
+
+    Attributes:
+        directory: directory of the parts, on a file system that all machines share.
+        tokenizer: path of the tokenizer in it.
+        fingerprint: fingerprint of the tokenizer.
+        reading: how records are read.
+    """
+
+    directory: Path
+    tokenizer: Path
+    fingerprint: str
+    reading: Reading
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some consecutive documents of a split.
+
+    Attributes:
+        name: name of its directory; it identifies text, tokenizer and ``--text-field``.
+        pieces: the pieces of the corpus in order.
+        size: estimated number of bytes of text.
+    """
+
+    name: str
+    pieces: tuple[Piece, ...]
+    size: int
+
+
+@dataclass(frozen=True)
+class PartRecord:
+    """Statistics and checksums of a finished part.
+
+    Attributes:
+        begins_file: whether the part begins at the beginning of a file.
+        lines, tokens: size of its data-bin.
+        unk: number of ``<unk>`` tokens.
+        malformed: number of malformed records that were skipped.
+        unknown: counts of the most frequent characters that became ``<unk>``.
+        sha256: SHA-256 of ``tokens.bin`` and ``tokens.idx``.
+    """
+
+    begins_file: bool
+    lines: int
+    tokens: int
+    unk: int
+    malformed: int
+    unknown: dict[str, int]
+    sha256: dict[str, str]
+
+
+def plan_parts(split: str, files: list[Path], job: Job) -> list[Part]:
+    """Divide the files of a split into parts.
+
+    Raises:
+        UserError: if a file cannot be read.
+    """
+    files = [path.absolute() for path in files]
+    size = max(PART_BYTES, sum(path.stat().st_size for path in files) // MOST_PARTS)
+    groups, total = [[]], 0
+    for piece in small_pieces(files, job.reading, size):
+        if total >= size:
+            groups.append([])
+            total = 0
+        groups[-1].append(piece)
+        total += piece.size
+    return [
+        Part(f"{split}-{number:05}-{_key(group, job)}", tuple(group), sum(piece.size for piece in group))
+        for number, group in enumerate(groups)
+        if group
+    ]
+
+
+def _key(pieces: list[Piece], job: Job) -> str:
+    """Return a digest of what the bytes of a part depend on."""
+    digest = hashlib.sha256(f"{job.fingerprint} {job.reading.text_field!r}".encode())
+    for piece in pieces:
+        status = piece.path.stat()
+        content = (str(piece.path), status.st_size, status.st_mtime_ns, piece.start, piece.end)
+        digest.update(repr(content).encode())
+    return digest.hexdigest()[:12]
+
+
+def encode_part(part: Part, job: Job) -> bool:
+    """Make a part, unless a valid one exists.
+
+    Returns:
+        Whether a part was reused.
+
+    Raises:
+        UserError: if the corpus or the directory cannot be read, or a record is malformed.
+    """
+    destination = job.directory / part.name
+    record = valid_record(destination)
+    if record is not None and (job.reading.skip_malformed or not record.malformed):
+        return True
+    if not job.tokenizer.exists():
+        raise UserError(f"{job.tokenizer}: not found on {os.uname().nodename}; all machines must share the file system")
+    directory = Path(tempfile.mkdtemp(prefix=f".{part.name}.", dir=job.directory))
+    try:
+        _write_part(part, job, directory)
+        if record is None and destination.exists():
+            shutil.rmtree(destination)  # damaged
+        with contextlib.suppress(FileExistsError):
+            _rename(directory, destination)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return False
+
+
+def _rename(directory: Path, destination: Path):
+    """Rename a directory, unless another process has made the same part meanwhile."""
+    try:
+        os.rename(directory, destination)
+    except OSError:
+        if not destination.exists():
+            raise
+        raise FileExistsError(destination) from None
+
+
+def _write_part(part: Part, job: Job, directory: Path):
+    tokenizer = _tokenizer(job.tokenizer)
+    first = []
+
+    def encode(chunks: Iterable[Chunk]) -> Iterator[tuple[Chunk, EncodedBlock]]:
+        for chunk in chunks:
+            first.extend([] if first else [chunk])
+            try:
+                yield chunk, encode_lines(chunk.data, tokenizer)
+            except UnicodeDecodeError as error:
+                raise chunk.not_utf8(error) from None
+
+    symbols = len(tokenizer.symbols)
+    with DataBinWriter(directory / "tokens", symbols) as writer:
+        statistics = encode_pieces(part.pieces, job.reading, symbols, encode, writer, lambda size: None)
+    record = PartRecord(
+        begins_file=any(chunk.begins_file for chunk in first),
+        lines=statistics.lines,
+        tokens=statistics.tokens,
+        unk=int(statistics.counts[UNK]),
+        malformed=statistics.malformed,
+        unknown=dict(statistics.unknown.most_common(_LISTED_CHARACTERS)),
+        sha256=_checksums(directory),
+    )
+    (directory / _RECORD).write_text(json.dumps(asdict(record)), encoding="utf-8")
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(path: Path) -> Tokenizer:
+    return Tokenizer(path)
+
+
+def valid_record(directory: Path) -> PartRecord | None:
+    """Return the record of a finished part in a directory; None if there is none with the right checksums."""
+    try:
+        record = PartRecord(**json.loads((directory / _RECORD).read_text(encoding="utf-8")))
+        return record if record.sha256 == _checksums(directory) else None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _checksums(directory: Path) -> dict[str, str]:
+    return {name: file_sha256(directory / name) for name in ("tokens.bin", "tokens.idx")}
+
+
+def file_sha256(path: Path) -> str:
+    """Return the hexadecimal SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,219 @@
+"""Data preparation in parts: shards, several machines, and resuming. See ``parts``.
+
+``DIR/parts`` holds tokenizer and finished parts until all parts are merged.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Executor, as_completed
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from tqdm import tqdm
+
+from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
+from mae_lm_fairseq.text.executors import open_executor
+from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, add_up
+from mae_lm_fairseq.text.merging import merge_parts
+from mae_lm_fairseq.text.parts import Job, Part, PartRecord, encode_part, file_sha256, plan_parts, valid_record
+from mae_lm_fairseq.text.preparation import (
+    Options,
+    check,
+    check_unknown,
+    find_splits,
+    make_manifest,
+    move_products,
+    split_statistics,
+    write_tokenizer,
+)
+from mae_lm_fairseq.text.resources import estimate
+from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.utils.errors import Interrupted, UserError
+from mae_lm_fairseq.utils.files import directory_while_used
+
+_PARTS = "parts"
+
+
+def prepare_in_parts(options: Options) -> Manifest | None:
+    """Make the parts that the options select, and merge them if these are all.
+
+    Finished parts stay until they are merged, also after an error, and are reused.
+
+    Returns:
+        The statistics of all shards together; None if the parts were not merged.
+
+    Raises:
+        UserError: if preparation fails; the message gives the reason.
+        Interrupted: if it is interrupted.
+    """
+    check(options)
+    files = find_splits(options)
+    directory = Path(options.destdir, _PARTS).absolute()
+    workers = contextlib.nullcontext() if options.merge else open_executor(options.workers, options.scheduler)
+    with workers as executor, _kept_while_filled(directory):
+        tokenizer = _shared_tokenizer(directory, files["train"], options)
+        job = Job(directory, tokenizer.path, tokenizer.fingerprint, options.reading)
+        parts = {split: plan_parts(split, paths, job) for split, paths in files.items()}
+        if not options.merge:
+            bins = len(options.data_bins)
+            print(estimate(parts["train"], tokenizer, options.reading, bins, options.workers), flush=True)
+            _make_parts(parts, job, executor, options)
+        if options.part is not None:
+            return None
+        manifest = _merge(parts, job, tokenizer, options)
+        shutil.rmtree(directory)
+    return manifest
+
+
+@contextmanager
+def _kept_while_filled(directory: Path) -> Iterator[None]:
+    """Create the directory of the parts; remove it if no part was finished."""
+    with directory_while_used(directory):
+        try:
+            yield
+        except KeyboardInterrupt:
+            kept = len(list(directory.glob("[!.]*/")))
+            raise Interrupted(
+                f"interrupted; {kept} finished parts are kept in {directory}; the same command resumes"
+            ) from None
+        finally:
+            if directory.exists() and not any(path.is_dir() for path in directory.glob("[!.]*")):
+                for path in directory.iterdir():
+                    _remove(path)
+
+
+def _remove(path: Path):
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _shared_tokenizer(directory: Path, files: list[Path], options: Options) -> Tokenizer:
+    """Return the tokenizer in the directory of the parts; if it does not exist, write it.
+
+    Several processes may train it at the same time. The first to finish decides.
+    """
+    path = directory / f"{_tokenizer_key(files, options)}.model"
+    if path.exists():
+        return Tokenizer(path)
+    if options.merge:
+        raise UserError(f"{directory}: no part has been made with these options; use --part first")
+    with tempfile.TemporaryDirectory(prefix=".tokenizer.", dir=directory) as temporary:
+        written = write_tokenizer(Path(temporary, TOKENIZER), files, options)
+        with contextlib.suppress(FileExistsError):
+            os.link(written.path, path)
+    return Tokenizer(path)
+
+
+def _tokenizer_key(files: list[Path], options: Options) -> str:
+    """Return a digest of what the tokenizer depends on."""
+    if options.sentencepiece_model is not None:
+        content = Tokenizer(options.sentencepiece_model).fingerprint
+    else:
+        sizes = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+        content = repr((options.vocab_size, options.character_coverage, options.text_field, sizes))
+    return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def _make_parts(parts: dict[str, list[Part]], job: Job, executor: Executor, options: Options):
+    """Make the parts that the options select, and print how many were reused."""
+    if options.part is not None:
+        number, count = options.part
+        everything = [part for split in parts.values() for part in split]
+        _make(f"part {number}/{count}", everything[number - 1 :: count], job, executor)
+        return
+    for split, selected in parts.items():
+        _make(split, selected, job, executor)
+        _check_records(split, _records(selected, job), options)
+
+
+def _make(name: str, parts: list[Part], job: Job, executor: Executor):
+    reused = 0
+    with tqdm(desc=name, total=sum(part.size for part in parts), unit="B", unit_scale=True, mininterval=1) as bar:
+        futures = {executor.submit(encode_part, part, job): part for part in parts}
+        for future in as_completed(futures):
+            reused += future.result()
+            bar.update(futures[future].size)
+    print(f"{name}: {len(parts)} parts are finished, {reused} of them from an earlier run", flush=True)
+
+
+def _records(parts: list[Part], job: Job) -> list[PartRecord]:
+    """Return the records of all parts of a split.
+
+    Raises:
+        UserError: if a part is missing.
+    """
+    records = {part.name: valid_record(job.directory / part.name) for part in parts}
+    if missing := [name for name, record in records.items() if record is None]:
+        raise UserError(
+            f"{job.directory}: {len(missing)} of {len(parts)} parts are missing or damaged, the first is {missing[0]}; "
+            "make them with --part, or with the same command without --part and --merge"
+        )
+    return list(records.values())
+
+
+def _check_records(split: str, records: list[PartRecord], options: Options):
+    """Raise a UserError if a split has too many ``<unk>``."""
+    unknown = Counter()
+    for record in records:
+        unknown.update(record.unknown)
+    lines, tokens, unk = (sum(getattr(record, name) for record in records) for name in ("lines", "tokens", "unk"))
+    check_unknown(split, unk / max(tokens - lines, 1), unknown, options)
+
+
+def _merge(parts: dict[str, list[Part]], job: Job, tokenizer: Tokenizer, options: Options) -> Manifest:
+    """Merge the parts into data-bins, which appear in their places when all of them are complete."""
+    with tempfile.TemporaryDirectory(prefix=".merged.", dir=job.directory) as name:
+        directories = [Path(name, str(number)) for number in range(len(options.data_bins))]
+        for directory in directories:
+            directory.mkdir()
+        valid = _merge_split("valid", parts["valid"], job, tokenizer, directories[:1], options)
+        for directory in directories[1:]:
+            for suffix in ("bin", "idx"):
+                shutil.copyfile(directories[0] / f"valid.{suffix}", directory / f"valid.{suffix}")
+        train = _merge_split("train", parts["train"], job, tokenizer, directories, options)
+        manifests = []
+        for directory, statistics in zip(directories, train, strict=True):
+            shutil.copyfile(tokenizer.path, directory / TOKENIZER)
+            manifest = make_manifest(options, tokenizer, {"valid": valid[0], "train": statistics})
+            manifests.append(replace(manifest, files=_checksums(directory)))
+            manifests[-1].write(directory / MANIFEST)
+        for directory, destination in zip(directories, options.data_bins, strict=True):
+            destination.mkdir(exist_ok=True)
+            move_products(directory, destination)
+    if options.shards is None:
+        return manifests[0]
+    files = {f"shard{n}/{name}": digest for n, found in enumerate(manifests) for name, digest in found.files.items()}
+    total = replace(manifests[0], splits={"valid": valid[0], "train": add_up(train)}, files=files)
+    total.write(Path(options.destdir, MANIFEST))
+    return total
+
+
+def _merge_split(
+    split: str, parts: list[Part], job: Job, tokenizer: Tokenizer, directories: list[Path], options: Options
+) -> list[SplitStatistics]:
+    """Merge the parts of a split, and write the dictionary with its counts."""
+    records = _records(parts, job)
+    _check_records(split, records, options)
+    found = [(job.directory / part.name, record) for part, record in zip(parts, records, strict=True)]
+    running = merge_parts(found, [directory / split for directory in directories], len(tokenizer.symbols))
+    if running[0].documents and (empty := sum(shard.documents == 0 for shard in running)):
+        raise UserError(
+            f"--shards {options.shards}: the text has only {len(running) - empty} documents; use fewer shards"
+        )
+    counts = sum(shard.counts for shard in running)
+    for directory in directories:
+        tokenizer.write_dictionary(directory / DICTIONARY, counts)
+    return [split_statistics(split, shard, path) for shard, path in zip(running, directories, strict=True)]
+
+
+def _checksums(directory: Path) -> dict[str, str]:
+    names = [f"{split}.{suffix}" for split in ("train", "valid") for suffix in ("bin", "idx")]
+    return {name: file_sha256(directory / name) for name in names}
