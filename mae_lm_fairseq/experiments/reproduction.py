@@ -309,7 +309,7 @@ def _finetuning_run(
 ) -> Run:
     pretrained = _checkpoint(out, scale, title, seed, updates)
     origin = origin_of(pretrained)
-    sweep = glue.make_sweep(_finetuning(out, data, scale, origin), origin, *prepared)
+    sweep = glue.make_sweep(data.task, _finetuning(out, data, scale, origin), origin, *prepared)
     folder = out / "finetuning" / f"{_folder(out, title, seed).name}-{updates}"
     [scored] = replace(sweep, out=folder.resolve(), seeds=[seed]).runs()
 

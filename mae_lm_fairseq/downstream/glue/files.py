@@ -84,7 +84,7 @@ def _find(task: Task, glue_dir: Path, official: str) -> Path:
 # -------------------------------------------------------------------------------------------------------------- TSV
 
 
-def _lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
     """The lines of a text file, without a byte order mark."""
     try:
         data = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
@@ -98,7 +98,7 @@ def _lines(path: Path) -> list[str]:
 
 def _read_tsv(task: Task, path: Path, labelled: bool) -> Rows:
     """GLUE's files know no quotes: every tab separates."""
-    lines = _lines(path)
+    lines = read_lines(path)
     wanted = [*task.columns, task.label_column] if labelled else list(task.columns)
     if task.headerless and labelled:
         header, places, first = 4, [3, 1], 1
@@ -153,7 +153,7 @@ def _parquet_rows(path: Path) -> list[dict]:
 
 
 def _json_rows(path: Path) -> list:
-    lines = _lines(path)
+    lines = read_lines(path)
     text = "\n".join(lines)
     try:
         return json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in lines if line]
@@ -178,7 +178,7 @@ def _add(rows: Rows, task: Task, line: int, cells: list, labelled: bool, to_clas
         UserError: the row of a test set has another number than its place, which the predictions would go by.
     """
     sentences = tuple(cells[: len(task.columns)])
-    if not all(map(_is_text, sentences)):
+    if not all(map(is_text, sentences)):
         rows.malformed.append((line, "a sentence is empty, or is not text"))
         return
     if labelled:
@@ -196,7 +196,7 @@ def _add(rows: Rows, task: Task, line: int, cells: list, labelled: bool, to_clas
     rows.sentences.append(sentences)
 
 
-def _is_text(cell) -> bool:
+def is_text(cell) -> bool:
     """Whether this is something to encode: JSON can hold half of a surrogate pair."""
     try:
         return isinstance(cell, str) and bool(cell.strip() and cell.encode())
