@@ -23,6 +23,7 @@ setup(
         "safetensors",
         "tqdm",
     ],
+    entry_points={"console_scripts": ["mae-lm = mae_lm_fairseq.cli:main"]},
     extras_require={
         "analysis": ["matplotlib", "scipy", "tensorboardX"],
         "parquet": ["pyarrow"],
@@ -40,6 +41,8 @@ setup(
             "pyarrow",
             "ruff",
             "sentence-transformers",
+            # The first that builds wheels without the package wheel.
+            "setuptools>=70.1",
             "torchmetrics",
         ],
     },

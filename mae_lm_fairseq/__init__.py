@@ -1,10 +1,10 @@
-"""Masked language models that never show ``[MASK]`` to the encoder, as a fairseq extension.
+"""Masked language models whose encoder never sees ``[MASK]``, as a fairseq extension.
 
-fairseq finds the models, tasks, criterions and optimizers of this package once :func:`register` has been called.
-Importing the package calls it where fairseq has been imported already, so ``fairseq-train --user-dir`` and
-``import fairseq, mae_lm_fairseq`` need nothing more; so does the first use of a public name that needs fairseq. Where
-the package comes first, as in ``import mae_lm_fairseq.core, fairseq``, call it yourself: fairseq does not look for the
-tasks and models of a ``--user-dir`` that is in ``sys.modules``. Otherwise fairseq stays out of the process.
+fairseq finds the models, tasks, criterions and optimizers of this package once :func:`register` has been called. It is
+called when this package is imported after fairseq (``fairseq-train --user-dir``, ``import fairseq, mae_lm_fairseq``),
+and when a public name that needs fairseq is first used. If this package is imported first, as in ``import
+mae_lm_fairseq.core, fairseq``, call it yourself: fairseq does not load the tasks and models of a ``--user-dir`` that is
+already in ``sys.modules``. Otherwise, importing this package does not import fairseq.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-if __name__ != "mae_lm_fairseq":  # the imports below would find another copy, or none
+if __name__ != "mae_lm_fairseq":  # the imports below would find another copy of the package, or fail
     raise SystemExit(f"error: --user-dir must end in mae_lm_fairseq: this package cannot be loaded as {__name__}")
 
 from mae_lm_fairseq import fairseq_patches
@@ -23,7 +23,7 @@ from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 __all__ = ["PACKAGE", "MAELMModel", "register"]
 
 PACKAGE = Path(__file__).resolve().parent
-"""The directory for fairseq's ``--user-dir``."""
+"""Directory to pass to fairseq's ``--user-dir``."""
 
 _PUBLIC = {"MAELMModel": "mae_lm_fairseq.models.mae_lm"}
 _PLUGINS = {
@@ -38,7 +38,7 @@ _PLUGINS = {
     },
     "fairseq.optim.OPTIMIZER_REGISTRY": {"fused_adamw": "optim.fused_adamw"},
 }
-"""fairseq's registries: the names that this package adds, and the modules that do it."""
+"""For each registry of fairseq, the names that this package adds and the modules that register them."""
 _registered = False
 
 
@@ -52,11 +52,11 @@ def __getattr__(name: str):
 def register() -> None:
     """Register the models, tasks, criterions and optimizers with fairseq, and patch fairseq.
 
-    A second call returns at once.
+    Calling it again has no effect.
 
     Raises:
-        ImportError: fairseq is missing or broken.
-        UserError: another package has registered one of the names.
+        ImportError: if fairseq is missing or broken.
+        UserError: if another package has registered one of the names.
     """
     global _registered
     if _registered:
@@ -73,7 +73,10 @@ def register() -> None:
 
 @contextlib.contextmanager
 def _root_logger_unchanged() -> Iterator[None]:
-    """One of fairseq's tasks sets the root logger to DEBUG when it is imported, which reaches the whole program."""
+    """Restore the root logger's level and handlers when the block ends.
+
+    One of fairseq's tasks sets it to DEBUG on import, which affects the whole program.
+    """
     level, handlers = logging.root.level, logging.root.handlers.copy()
     try:
         yield
@@ -85,20 +88,20 @@ def _root_logger_unchanged() -> Iterator[None]:
 def _import_plugins() -> None:
     """Import the modules that register a class.
 
-    fairseq's ``--user-dir`` would import ``tasks/`` and ``models/`` itself, and nothing else.
+    fairseq's ``--user-dir`` imports ``tasks/`` and ``models/`` only.
     """
     for path, plugins in _PLUGINS.items():
         package, registry_name = path.rsplit(".", 1)
         registry = getattr(importlib.import_module(package), registry_name)
         for name, module_name in plugins.items():
             module = importlib.import_module(f"{__name__}.{module_name}")
-            # For a name that is taken fairseq returns the other class without a warning.
+            # If the name is already registered, fairseq keeps the other class without a warning.
             if name in registry and registry[name].__module__ != module.__name__:
                 raise UserError(f"{registry[name].__module__} has taken the name {name}, which {module.__name__} needs")
 
 
 def _is_loaded_by_user_dir() -> bool:
-    """Whether one of fairseq's programs is importing this package for ``--user-dir``."""
+    """Return whether one of fairseq's programs is importing this package for ``--user-dir``."""
     frame = sys._getframe()
     while frame is not None and frame.f_code.co_name != "import_user_module":
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""What MAELMModel.from_pretrained returns: a trained model to use, in the manner of fairseq's hub interfaces."""
+"""Hub interface: use a trained model, like the hub interfaces of fairseq. Returned by MAELMModel.from_pretrained."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -16,34 +16,34 @@ from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, WORD_START, Tokenizer
 
 BATCH_TOKENS = 2048
-"""Tokens in a batch, if a single text does not have more."""
+"""Maximum number of tokens in a batch, padding included; a longer text is a batch of its own."""
 
 Text = str | Sequence[int] | Tensor
-"""A text, or its ids."""
+"""A text as a string or as token ids."""
 
 
 class Filling(NamedTuple):
-    """One token for one ``<mask>``."""
+    """One candidate token for one ``<mask>``."""
 
     text: str
-    """The text with the token in the place of its ``<mask>``; other masks stay."""
+    """The text with the token in place of its ``<mask>``; other masks are kept."""
     probability: float
     token: str
-    """As text, with a space in front where it begins a word."""
+    """The token as text, with a leading space if it begins a word."""
 
 
 class MAELMHubInterface(nn.Module):
-    """A trained model with its tokenizer, ready for use: encode, decode, features, masked tokens, tasks.
+    """A trained model with its tokenizer: encodes and decodes text, extracts features, fills masks, runs task heads.
 
-    Texts are strings, or ids as :meth:`encode` makes them. Wherever a method takes one text it takes a list of texts of
-    different lengths, too: they are computed in batches of similar length, without padding outside of attention, and
-    what comes back is in the order of the list. All methods compute without gradients; to train, take :attr:`model`.
-    Dropout is off until ``train()`` is called.
+    Texts are strings, or token ids as returned by :meth:`encode`. Methods that take one text also take a list of texts
+    of different lengths. These are computed in batches of similar length, with padding in attention only, and results
+    are in the order of the list. No method computes gradients; use :attr:`model` for training. Dropout is disabled
+    until ``train()`` is called.
 
     Attributes:
-        model: the model for fairseq, with its heads.
+        model: the fairseq model, with its heads.
         symbols: the dictionary in the order of ids.
-        about: what is known of the training, see :class:`~mae_lm_fairseq.pretrained.reading.Pretrained`.
+        about: information about the training, see :class:`~mae_lm_fairseq.pretrained.reading.Pretrained`.
     """
 
     def __init__(self, model: nn.Module, pretrained: Pretrained):
@@ -55,13 +55,14 @@ class MAELMHubInterface(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the model is; ``to`` moves it."""
+        """Device of the model; ``to`` moves it."""
         return self.model.autoencoder.encoder.embed_tokens.weight.device
 
     def encode(self, text: str, *more: str) -> Tensor:
-        """int64 ids of ``<s> text </s>``; of a pair ``<s> text </s> </s> second text </s>``, and so on.
+        """Return the int64 ids of ``<s> text </s>``.
 
-        ``<mask>`` in a text is that token.
+        A pair becomes ``<s> text </s> </s> second text </s>``, and so on. ``<mask>`` in a text is encoded as the mask
+        token.
         """
         ids = [BOS]
         for part in (text, *more):
@@ -69,7 +70,7 @@ class MAELMHubInterface(nn.Module):
         return torch.tensor(ids)
 
     def decode(self, ids: Tensor) -> str | list[str]:
-        """The text of ids [T], a list of texts where there are several, as :meth:`encode` puts them together."""
+        """Return the text of ids [T], or a list of texts if the ids hold several, as combined by :meth:`encode`."""
         texts, previous = [[]], None
         for index in ids.tolist():
             if (previous, index) == (EOS, EOS):
@@ -81,18 +82,19 @@ class MAELMHubInterface(nn.Module):
 
     @torch.no_grad()
     def extract_features(self, texts: Text | Sequence[Text], return_all_hiddens: bool = False):
-        """The encoder's states. Zero at ``<mask>`` where the encoder never sees it, as in MAE-LM.
+        """Return the encoder's hidden states. They are zero at ``<mask>`` if the encoder never sees it, as in MAE-LM.
 
         Args:
             texts: one text; or ids [B, T], padded on the right; or a list of texts of different lengths.
-            return_all_hiddens: give the states of the embeddings and of every layer, not of the last layer alone.
+            return_all_hiddens: return the hidden states of the embeddings and of every layer, not only of the last
+                layer.
 
         Returns:
-            [1, T, dim] for one text; [B, T, dim] for ids [B, T]; for a list of texts a list of [T_i, dim]. With
-            ``return_all_hiddens`` a list of as many of these as there are layers, and one: the embeddings first.
+            [1, T, dim] for one text; [B, T, dim] for ids [B, T]; a list of [T_i, dim] for a list of texts. With
+            ``return_all_hiddens``, a list with one of these for the embeddings, followed by one for each layer.
 
         Raises:
-            ValueError: a text is longer than the model's positions.
+            ValueError: if a text is longer than the model's maximum number of positions.
         """
         if isinstance(texts, Tensor) and texts.dim() == 2:
             layers = self._layers(list(texts), return_all_hiddens)
@@ -106,15 +108,15 @@ class MAELMHubInterface(nn.Module):
 
     @torch.no_grad()
     def fill_mask(self, text: str, topk: int = 5) -> list:
-        """The likeliest tokens for each ``<mask>`` of a text, from the decoder where the model has one.
+        """Return the most likely tokens for each ``<mask>`` of a text, from the decoder if the model has one.
 
-        Each ``<mask>`` is filled on its own, with the others left as they are.
+        Each ``<mask>`` is filled independently; the others stay in the text.
 
         Returns:
-            ``topk`` :class:`Filling`, the likeliest first; for a text with several masks a list of such lists.
+            ``topk`` :class:`Filling`, most likely first; for a text with several masks, a list of such lists.
 
         Raises:
-            ValueError: the text has no ``<mask>``, or the model, being fine-tuned, predicts none.
+            ValueError: if the text has no ``<mask>``, or the model was fine-tuned and has no language model head.
         """
         network = self.model.autoencoder
         if network.lm_head is None:
@@ -136,19 +138,19 @@ class MAELMHubInterface(nn.Module):
 
     @torch.no_grad()
     def predict(self, head: str, texts: Text | Sequence[Text], return_logits: bool = False) -> Tensor:
-        """What a classification head says of each text.
+        """Return the output of a classification head for each text.
 
         Args:
-            head: its name; fairseq's ``sentence_prediction`` calls it ``sentence_classification_head``.
-            texts: as for :meth:`extract_features`; pairs encoded by :meth:`encode`.
-            return_logits: give logits and not log-probabilities.
+            head: name of the head; fairseq's ``sentence_prediction`` uses ``sentence_classification_head``.
+            texts: as for :meth:`extract_features`; encode pairs with :meth:`encode`.
+            return_logits: return logits instead of log-probabilities.
 
         Returns:
-            [number of texts, number of classes] float32 log-probabilities, in the order of the labels; the values
-            [number of texts, 1] where the head is one for regression.
+            [number of texts, number of classes] float32 log-probabilities, in the order of the labels. For a regression
+            head, the predicted values [number of texts, 1].
 
         Raises:
-            ValueError: the model has no classification head of this name, or there is no text.
+            ValueError: if the model has no classification head of this name, or the list of texts is empty.
         """
         module = self._head(head, ClassificationHead)
         texts = list(texts) if isinstance(texts, Tensor) and texts.dim() == 2 else texts
@@ -161,21 +163,22 @@ class MAELMHubInterface(nn.Module):
 
     @torch.no_grad()
     def answer(self, question: str, context: str, head: str = "span") -> Answers:
-        """Where in a context a question is answered, as ``scripts/finetune_squad.py`` finds it.
+        """Find the answer to a question in a context, in the same way as ``mae-lm finetune squad``.
 
-        That is with samples of its usual length and stride, and for SQuAD 2.0 without its threshold.
+        Uses the script's default sequence length and stride, and no threshold for SQuAD 2.0.
 
         Args:
-            question: cut after 64 pieces, or half of the model's positions.
-            context: of any length; a long one is read in windows that overlap.
-            head: its name; that of the task ``question_answering`` is ``span``.
+            question: truncated to 64 subwords, or fewer if the model has few positions.
+            context: of any length; a long one is split into overlapping windows.
+            head: name of the head; the task ``question_answering`` uses ``span``.
 
         Returns:
-            ``text`` is the best answer; ``candidates`` has it and others, with where in the context they begin and end;
-            ``no_answer_probability`` is that of there being none, of use after training on SQuAD 2.0.
+            ``text`` is the best answer. ``candidates`` lists it and other answers, with their offsets in the context.
+            ``no_answer_probability`` is the probability that the context has no answer; it is meaningful after training
+            on SQuAD 2.0.
 
         Raises:
-            ValueError: the model has no head of this name that finds answers.
+            ValueError: if the model has no question answering head of this name.
         """
         module = self._head(head, SpanHead)
         paragraph = Paragraph(context, (Question("", question, ()),))
@@ -197,14 +200,14 @@ class MAELMHubInterface(nn.Module):
         return self.tokenizer
 
     def _ids(self, text: Text) -> Tensor:
-        """[T] int64 on the CPU, without padding."""
+        """Return the ids [T] of a text, int64 on the CPU, without padding."""
         if isinstance(text, str):
             return self.encode(text)
         ids = torch.as_tensor(text).cpu()
         return ids[ids.ne(self.model.pad)]
 
     def _layers(self, texts: Iterable[Text], all_layers: bool) -> list[list[Tensor]]:
-        """For the last layer, or the embeddings and every layer, the states [T_i, dim] of each text."""
+        """Return hidden states [T_i, dim] of each text, for the last layer or for the embeddings and every layer."""
         rows = [self._ids(text) for text in texts]
         layers = [
             [None] * len(rows) for _ in range(len(self.model.autoencoder.encoder.layers) + 1 if all_layers else 1)
@@ -216,7 +219,7 @@ class MAELMHubInterface(nn.Module):
         return layers
 
     def _encode(self, rows: list[Tensor], all_layers: bool) -> list[Tensor]:
-        """[B, T, dim] of the last layer, or of the embeddings and every layer."""
+        """Return hidden states [B, T, dim] of the last layer, or of the embeddings and every layer."""
         network, pad = self.model.autoencoder, self.model.pad
         tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
         layout = batch_layout(tokens, torch.zeros_like(tokens, dtype=torch.bool), pad, self.model.mask)
@@ -232,7 +235,7 @@ class MAELMHubInterface(nn.Module):
 
 
 def hub_interface(model_type: type[nn.Module], pretrained: Pretrained) -> MAELMHubInterface:
-    """The hub interface of a model class, :class:`~mae_lm_fairseq.models.mae_lm.MAELMModel`, for what was read."""
+    """Return the hub interface of a pretrained network; ``model_type`` is its model class."""
     fingerprint = dictionary_fingerprint(pretrained.symbols)
     model = model_type(build(pretrained), pretrained.pad, pretrained.mask, dictionary=fingerprint)
     model.classification_heads = build_heads(pretrained)
@@ -240,7 +243,10 @@ def hub_interface(model_type: type[nn.Module], pretrained: Pretrained) -> MAELMH
 
 
 def batches_of_similar_length(lengths: Sequence[int], tokens: int = BATCH_TOKENS) -> Iterator[list[int]]:
-    """Places of texts in batches, the longest texts first, each batch of at most ``tokens`` with its padding."""
+    """Yield batches of indices of texts, longest texts first.
+
+    Each batch has at most ``tokens`` tokens including its padding, or a single text.
+    """
     batch = []
     for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
         if batch and (len(batch) + 1) * lengths[batch[0]] > tokens:
@@ -252,7 +258,7 @@ def batches_of_similar_length(lengths: Sequence[int], tokens: int = BATCH_TOKENS
 
 
 def _is_one(texts: Text | Sequence[Text]) -> bool:
-    """Whether this is one text, and not a list of them."""
+    """Return whether this is a single text rather than a list of texts."""
     if isinstance(texts, str | Tensor):
         return True
     return len(texts) > 0 and isinstance(texts[0], int)

@@ -24,4 +24,4 @@ python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("mae_lm
     echo "error: mae_lm_fairseq is not installed for $(command -v python || echo python); scripts/install.sh does that" >&2
     exit 1
 }
-exec python -m mae_lm_fairseq.recipes.pretrain "$@"
+exec python -m mae_lm_fairseq pretrain "$@"

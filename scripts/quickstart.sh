@@ -31,4 +31,4 @@ done
 
 source "$root/scripts/install.sh"
 install_environment "$root/.venv" analysis
-exec "$root/.venv/bin/python" -m mae_lm_fairseq.experiments.quickstart ${arguments[@]+"${arguments[@]}"}
+exec "$root/.venv/bin/python" -m mae_lm_fairseq quickstart ${arguments[@]+"${arguments[@]}"}

@@ -41,7 +41,7 @@ try() (
     rm -rf "$place"
     {
         install "$1" "$2" "$place" &&
-            "$place/bin/python" -m mae_lm_fairseq.doctor &&
+            "$place/bin/python" -m mae_lm_fairseq doctor &&
             "$place/bin/python" scripts/smoke.py
     } >"$place.log" 2>&1 && rm -rf "$place"
 )

@@ -1,4 +1,4 @@
-"""Fixtures that the tests share."""
+"""Fixtures shared by all tests."""
 
 import argparse
 import copy
@@ -24,7 +24,8 @@ torch.set_num_threads(1)
 
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    # Coverage counts the lines that tests run themselves. In the commands they start it would take CI past its limit.
+    # Measure the coverage of this process only: with coverage in the commands that tests start, CI exceeds its time
+    # limit.
     os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
 
 if sys.gettrace() is not None:
@@ -36,20 +37,20 @@ INTEGRATION = {"end_to_end", "fault_injection"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of these directories, and those that start commands with a fixture; others mark themselves."""
+    """Mark tests as integration tests if they are in such a directory or use a fixture that starts commands."""
     for item in items:
-        starts_commands = {"run_cli", "fairseq_train", "launch_cpu"} & set(getattr(item, "fixturenames", ()))
+        starts_commands = {"run_cli", "fairseq_train", "launch_cpu", "mae_lm"} & set(getattr(item, "fixturenames", ()))
         if starts_commands or INTEGRATION & set(item.path.relative_to(ROOT).parts):
             item.add_marker(pytest.mark.integration)
 
 
 def pytest_sessionfinish() -> None:
-    """End the server of the commands."""
+    """Stop the server that runs commands."""
     processes.stop_server()
 
 
 def _parse_once(parse_rule: Callable) -> Callable:
-    """Cache how hydra parses an override: fairseq passes some 280 for each configuration, nearly always the same."""
+    """Cache hydra's parsing of overrides: fairseq passes about 280 per configuration, almost always the same ones."""
     parsed = {}
 
     def parse(parser: OverridesParser, override: str, rule: str):
@@ -65,25 +66,34 @@ OverridesParser.parse_rule = _parse_once(OverridesParser.parse_rule)
 
 @pytest.fixture(scope="session")
 def run_cli() -> Callable:
-    """``run_cli(["fairseq-train", ...], cwd=..., env=..., timeout=...)`` runs a command of this environment."""
+    """Return the function that runs a command: ``run_cli(["fairseq-train", ...], cwd=..., env=..., timeout=...)``."""
     return processes.run_command
 
 
 @pytest.fixture(scope="session")
 def fairseq_train() -> Callable:
-    """``fairseq_train("data-bin", ...)`` runs that command without importing torch and fairseq again."""
+    """Return the function ``fairseq_train("data-bin", ...)``, which does not import torch and fairseq again."""
     return processes.fairseq_train
 
 
 @pytest.fixture(scope="session")
+def mae_lm() -> Callable:
+    """``mae_lm("bundle", ..., cwd=directory)`` runs that verb without importing torch and fairseq again."""
+    return processes.mae_lm
+
+
+@pytest.fixture(scope="session")
 def launch_cpu() -> Callable:
-    """``launch_cpu(2, "--", ...)`` runs scripts/launch_cpu.py without importing torch and fairseq again."""
+    """Return the function ``launch_cpu(2, "--", ...)``, which does not import torch and fairseq again."""
     return processes.launch_cpu
 
 
 @pytest.fixture(scope="session")
 def data_bin(tmp_path_factory) -> Path:
-    """Binarised text to train on: 150 subwords that start a word, 50 that do not; blank lines between documents."""
+    """Create a binarised training corpus.
+
+    The vocabulary has 150 subwords that start a word and 50 that do not; blank lines separate documents.
+    """
     directory = tmp_path_factory.mktemp("data")
     generator = random.Random(0)
     for split, documents in (("train", 200), ("valid", 20)):
@@ -94,12 +104,14 @@ def data_bin(tmp_path_factory) -> Path:
     arguments = map(str, ["--only-source", *splits, *destination])
     parsed: argparse.Namespace = options.get_preprocessing_parser().parse_args(list(arguments))
     preprocess.main(parsed)
-    preprocess.logger.handlers.clear()  # it writes to a file beside the data
+    preprocess.logger.handlers.clear()  # fairseq-preprocess attaches a log file in the data directory
     return directory / "data-bin"
 
 
 def _document(generator: random.Random) -> str:
-    """Some lines of made-up words; four in five follow from the word before, so that there is something to learn."""
+    """Return lines of synthetic words; 80 % of the words are determined by the word before, so there is something to
+    learn.
+    """
     lines, word = [], generator.randrange(150)
     for _ in range(generator.randint(2, 6)):
         pieces = []

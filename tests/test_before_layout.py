@@ -1,4 +1,4 @@
-"""Files written before the package's modules moved are still read, and give the same results."""
+"""Files written by version 0.1.0, before the package's modules moved: they still load and give the same results."""
 
 import json
 
@@ -7,19 +7,19 @@ import pytest
 from tests.fixtures.make_before_layout import BEFORE, VALUES
 
 EXPECTED = json.loads((BEFORE / "expected.json").read_bytes())
-# Processors and versions of torch round differently. In training, Adam magnifies such differences.
+# Rounding depends on the processor and the torch version. In training, Adam amplifies such differences.
 TOLERANCE = {"resumed": 1e-4}
 USUAL_TOLERANCE = 1e-6
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # transformers'
+@pytest.mark.filterwarnings("ignore::UserWarning")  # from transformers
 @pytest.mark.parametrize("name", VALUES)
 def test_old_files_give_the_same_results(name, tmp_path):
     assert_close(VALUES[name](BEFORE, tmp_path), EXPECTED[name], TOLERANCE.get(name, USUAL_TOLERANCE))
 
 
 def assert_close(found, expected, tolerance: float):
-    """Compare nested data as JSON holds it: floats to the tolerance, all else exactly."""
+    """Compare nested JSON data: floats up to the tolerance, everything else exactly."""
     assert type(found) is type(expected)
     if isinstance(expected, dict):
         assert found.keys() == expected.keys()

@@ -1,4 +1,4 @@
-"""scripts/golden.py without the programs that it runs."""
+"""Functions of scripts/golden.py, without the programs that it runs."""
 
 import runpy
 import subprocess

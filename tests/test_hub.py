@@ -1,4 +1,4 @@
-"""The hub interface: what a user gets from one line, compared with what fairseq's model computes."""
+"""The hub interface, against the outputs of the fairseq model."""
 
 import shutil
 import unicodedata
@@ -28,7 +28,7 @@ def hubs(bundles):
 
 class TestText:
     @pytest.mark.parametrize("text", TEXT)
-    def test_text_comes_back(self, hubs, text):
+    def test_decoding_restores_text(self, hubs, text):
         hub = hubs["mae_lm_tiny"]
         ids = hub.encode(text)
         assert ids.dtype == torch.int64
@@ -53,8 +53,8 @@ class TestText:
         assert ids.eq(hub.model.mask).sum() == words.count("<mask>")
         assert hub.decode(ids) == " ".join(words)
 
-    def test_what_follows_a_mask_goes_on(self, hubs):
-        """The full stop after a mask is the one after a word."""
+    def test_text_after_a_mask_continues_the_word(self, hubs):
+        """A full stop after a mask is encoded as after a word."""
         hub = hubs["mae_lm_tiny"]
         assert hub.encode("in <mask>.").tolist()[-3:] == [hub.model.mask, *hub.encode("in dog.").tolist()[-2:]]
         assert hub.decode(hub.encode("<mask><mask>s")) == "<mask> <mask>s"
@@ -62,21 +62,21 @@ class TestText:
 
 class TestFeatures:
     @pytest.mark.parametrize("name", PRESETS)
-    def test_lists_are_as_one_by_one(self, hubs, name):
+    def test_batched_features_equal_single_ones(self, hubs, name):
         hub = hubs[name]
         together = hub.extract_features(RAGGED)
         layers = hub.extract_features(RAGGED, return_all_hiddens=True)
         assert len(layers) == 3
         for index, text in enumerate(RAGGED):
             alone = hub.extract_features(text)
-            # Sums of another order, in float32.
+            # sums in another order, in float32
             torch.testing.assert_close(together[index], alone[0], atol=1e-5, rtol=0)
             torch.testing.assert_close(layers[-1][index], alone[0], atol=1e-5, rtol=0)
             first, *_ = hub.extract_features(text, return_all_hiddens=True)
             torch.testing.assert_close(layers[0][index], first[0], atol=1e-5, rtol=0)
 
     @pytest.mark.parametrize("name", PRESETS)
-    def test_padded_ids_are_as_for_fairseq(self, hubs, checkpoints, text_data, name):
+    def test_features_of_padded_ids_equal_fairseq(self, hubs, checkpoints, text_data, name):
         arch, *arguments = VARIANTS[name]
         _, _, model, _ = set_up(text_data, *arguments, arch=arch)
         model.load_state_dict(saved(checkpoints[name])["model"])
@@ -169,8 +169,8 @@ class TestPredict:
 
 
 class TestAnswer:
-    def test_it_is_the_best_slice_of_the_context(self, hubs):
-        """Start and end where the sum of the head's logits is highest, end not before start, in the context."""
+    def test_answer_is_the_best_slice_of_the_context(self, hubs):
+        """Start and end maximise the sum of the head's logits, with start <= end inside the context."""
         hub = hubs["span"]
         context = "The quick brown fox jumps over the lazy dog."
         found = hub.answer("The dog?", context)
@@ -201,8 +201,8 @@ def test_dropout_is_off_until_asked_for(hubs, bundles):
     assert not torch.equal(hub.extract_features("The dog"), once)
 
 
-def test_anywhere(checkpoints, text_data, run_cli, tmp_path):
-    """Another process, another directory, with checkpoint and data gone."""
+def test_a_bundle_works_in_another_process_and_directory(checkpoints, text_data, run_cli, tmp_path):
+    """In another process and directory, after checkpoint and data are deleted."""
     made, elsewhere = tmp_path / "made", tmp_path / "elsewhere"
     elsewhere.mkdir()
     shutil.copytree(text_data, made / "data")

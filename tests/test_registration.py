@@ -1,4 +1,4 @@
-"""However the package is loaded, fairseq knows exactly its classes, once; two copies end in one clear line."""
+"""Registration with fairseq: exactly once however the package is loaded, and an error message for two copies."""
 
 import json
 import os
@@ -27,7 +27,7 @@ REGISTERED = {
     },
     "optimizers": {"fused_adamw": "mae_lm_fairseq.optim.fused_adamw.FusedAdamW"},
 }
-# Prints what fairseq's registries hold of this package, having made sure that they are the very classes of its modules.
+# Prints the entries of this package in fairseq's registries, after checking that they are the classes of its modules.
 DESCRIBE = """
 import importlib, json
 from fairseq.criterions import CRITERION_REGISTRY
@@ -59,7 +59,7 @@ IMPORT = "import mae_lm_fairseq; assert mae_lm_fairseq.MAELMModel.__name__ == 'M
 
 @pytest.fixture(scope="module")
 def run_python(run_cli, tmp_path_factory):
-    """Runs a program away from the checkout, which has to be told where to find packages."""
+    """Return a function that runs a program outside the checkout, with the given package directories."""
     elsewhere = tmp_path_factory.mktemp("elsewhere")
 
     def run(program: str, *path: Path, cwd: Path = elsewhere) -> subprocess.CompletedProcess:
@@ -76,7 +76,7 @@ def other_copy(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def spellings(tmp_path_factory) -> list[str]:
-    """Ways to name the package directory."""
+    """Return different paths to the package directory."""
     links = tmp_path_factory.mktemp("links")
     (links / "mae_lm_fairseq").symlink_to(PACKAGE)
     (links / "short").symlink_to(PACKAGE)
@@ -140,7 +140,7 @@ def test_an_import_changes_neither_logging_nor_the_environment(run_python):
 
 
 def test_core_first_needs_register(run_python):
-    """fairseq does not look at a --user-dir that has been imported."""
+    """fairseq ignores a --user-dir that is already imported."""
     first = "import mae_lm_fairseq.core, fairseq\n"
     unknown = USER_DIR.format([str(PACKAGE)]) + "from fairseq.tasks import TASK_REGISTRY\n"
     done = run_python(first + unknown + "assert 'masked_autoencoder_lm' not in TASK_REGISTRY", ROOT)
@@ -190,7 +190,7 @@ class TestSecondCopy:
 
 
 def test_spawned_workers(run_cli, data_bin, tmp_path):
-    """Training with data loader workers that start from nothing, as on macOS, and find everything again."""
+    """Data workers are spawned, as on macOS, and must find all registered classes."""
     script = tmp_path / "train.py"
     script.write_text(
         "import multiprocessing\n"

@@ -1,4 +1,4 @@
-"""What a pretraining run costs before it starts: parameters, FLOPs, memory, exchanged bytes and hours."""
+"""Estimated cost of a pretraining run: parameters, FLOPs, memory, communication and hours."""
 
 from dataclasses import asdict, dataclass
 
@@ -13,10 +13,10 @@ from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 
 @dataclass(frozen=True)
 class Parameters:
-    """How many there are of each part. What parts share counts where it stands first."""
+    """Number of parameters by part. Shared parameters count only for the first part that uses them."""
 
     encoder: int
-    """What is kept after pretraining; with the embeddings, which are the head's output weights too."""
+    """Parameters kept after pretraining. They include the embeddings, which are also the head's output weights."""
     decoder: int
     head: int
 
@@ -27,20 +27,20 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run costs."""
+    """Cost of a run."""
 
     run: Run
     parameters: Parameters
     flops: Flops
-    """For a token of the text, whether masked or not: forward and backward pass, and the second forward pass of
-    ``--checkpoint-activations``."""
+    """Per token of the text, masked or not: forward and backward pass, and with ``--checkpoint-activations`` the second
+    forward pass."""
     memory: Memory
-    """Bytes on each device."""
+    """Bytes per device."""
     exchange_buffer: int
-    """Bytes on each device where DistributedDataParallel collects the gradients that it exchanges."""
+    """Bytes per device of DistributedDataParallel's gradient buckets."""
     exchanged: float
-    """Bytes that each device sends in an update: a ring all-reduce passes every gradient on 2 (N - 1) / N times
-    (Patarasuk and Yuan, 2009)."""
+    """Bytes that each device sends per update: a ring all-reduce sends every gradient 2 (N - 1) / N times (Patarasuk
+    and Yuan, 2009)."""
     hours: float
 
     @property
@@ -52,7 +52,7 @@ class Plan:
         return self.memory_total <= self.run.device.memory
 
     def as_json(self) -> dict:
-        """All figures, in the units of the fields."""
+        """Return all figures, in the units of the fields."""
         run = self.run
         return {
             **asdict(run),
@@ -68,7 +68,7 @@ class Plan:
 
 
 def plan(run: Run) -> Plan:
-    """What a run costs."""
+    """Estimate the cost of a run."""
     memory = training_memory(
         Rehearsal(
             run.config,
@@ -94,7 +94,7 @@ def plan(run: Run) -> Plan:
 
 
 def count_parameters(config: MaskedAutoencoderConfig, vocab_size: int) -> Parameters:
-    """The parameters of a network, from the network itself."""
+    """Count the parameters of a network by building it on the meta device."""
     with torch.device("meta"):
         network = MaskedAutoencoder(config, vocab_size, PAD, vocab_size - 1)
     counts = dict.fromkeys(("encoder", "decoder", "lm_head"), 0)
@@ -104,7 +104,7 @@ def count_parameters(config: MaskedAutoencoderConfig, vocab_size: int) -> Parame
 
 
 def flops_per_token(run: Run) -> Flops:
-    """Training FLOPs of a run for each token of the text."""
+    """Return the training FLOPs of a run per token of the text."""
     forward = forward_flops(run.config, run.vocab_size, [run.sample])
     layers = TRAINING + 1 if run.checkpoint_activations else TRAINING
     passes = Flops(encoder=layers, decoder=layers, head=TRAINING)

@@ -1,4 +1,4 @@
-"""Plans side by side, as text and as data."""
+"""Comparison of two plans, as text and as JSON."""
 
 from mae_lm_fairseq.analysis.cost import Plan
 
@@ -26,11 +26,11 @@ ROWS = (
     ("hours", "hours", 1, ",.1f"),
     ("device-hours", "device_hours", 1, ",.0f"),
 )
-"""Label, place in :meth:`~.cost.Plan.as_json`, unit, format."""
+"""Label, path in :meth:`~.cost.Plan.as_json`, unit, format."""
 
 
 def as_json(planned: Plan, reference: Plan) -> dict:
-    """Two plans, and the cost of the first as a share of the second's."""
+    """Return two plans, and the compute of the first relative to the second."""
     device = vars(planned.run.device)
     return {
         "plans": [planned.as_json(), reference.as_json()],
@@ -40,12 +40,12 @@ def as_json(planned: Plan, reference: Plan) -> dict:
 
 
 def relative_compute(planned: Plan, reference: Plan) -> float:
-    """FLOPs of a plan in those of another, for the same text."""
+    """Return the ratio of two plans' FLOPs for the same text."""
     return planned.flops.total / reference.flops.total
 
 
 def table(planned: Plan, reference: Plan) -> str:
-    """Two plans side by side, and on what they rest."""
+    """Return a table of two plans, with the assumptions behind them."""
     plans, run = [planned, reference], planned.run
     figures = [plan.as_json() for plan in plans]
     lines = [_line("", [plan.run.preset for plan in plans])]

@@ -1,18 +1,18 @@
-"""Accelerators: how fast their data sheets say they are, and how much memory they have."""
+"""Accelerators: peak throughput and memory from their data sheets."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Device:
-    """One kind of accelerator."""
+    """Type of accelerator."""
 
     fp32: float
-    """Peak FLOP/s of float32 outside the tensor cores, where torch computes it by default."""
+    """Peak FLOP/s of float32 without tensor cores, which is torch's default."""
     half: float
-    """Peak FLOP/s of dense products in float16 or bfloat16 that are summed in float32."""
+    """Peak FLOP/s of dense float16 or bfloat16 matrix products with float32 accumulation."""
     memory: int
-    """Bytes."""
+    """Memory in bytes."""
     source: str
     has_bf16: bool = True
 

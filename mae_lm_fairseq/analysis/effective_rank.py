@@ -1,9 +1,9 @@
-"""How many directions representations really use: four kinds of rank, from moments that are streamed.
+"""Effective rank of representations: four measures, computed from streamed second moments.
 
-A matrix of states ``[N, d]`` is never held. What is kept of it are the second moments ``[d, d]`` of its rows, in
-float64, whose eigenvalues are the squared singular values of the matrix; how much text there is does not matter to
-memory. They are kept apart for some chunks of the text, so that chunks can be drawn again: tokens of one text depend on
-each other, chunks of many texts hardly do.
+A matrix of hidden states ``[N, d]`` is never stored. Only the second moments ``[d, d]`` of its rows are kept, in
+float64; their eigenvalues are the squared singular values of the matrix. Memory is therefore independent of the amount
+of text. Separate moments are kept for several chunks of the text, for a bootstrap over chunks: tokens of one text
+depend on each other, chunks of many texts hardly do.
 """
 
 from collections.abc import Iterator
@@ -20,32 +20,32 @@ MEASURES = {
     "stable": "sum of the squared singular values divided by the largest of them",
     "numerical": "number of singular values above a millionth of the largest",
 }
-"""The kinds of rank, and what each is."""
+"""Rank measures and their definitions."""
 
 NEGLIGIBLE = 1e-6
-"""A singular value this small beside the largest is taken for rounding: states are float32, which holds 7 digits, and
-eigenvalues of second moments, 16 digits of them, are squares."""
+"""Singular values below this fraction of the largest are treated as rounding errors. Hidden states are float32 with 7
+digits; eigenvalues of second moments have 16 digits, but are squares."""
 
 
 def effective_rank(states: Tensor, share: float = 0.9) -> int:
-    """The threshold rank of the MAE-LM paper: how few directions hold ``share`` of the sum of squares.
+    """Return the threshold rank of the MAE-LM paper: the fewest directions that hold ``share`` of the sum of squares.
 
     Args:
-        states: ``[N, d]``, one state a row. They are not centred: the mean counts as a direction.
-        share: of the sum of squares, in (0, 1].
+        states: ``[N, d]``, one hidden state per row. They are not centred: the mean counts as a direction.
+        share: fraction of the sum of squares, in (0, 1].
     """
     return int(ranks(torch.linalg.svdvals(states.double()).square(), share)["threshold"])
 
 
 def ranks(energies: Tensor, share: float = 0.9) -> dict[str, Tensor]:
-    """The ranks of matrices from their singular values, by the names of :data:`MEASURES`; 0 for a matrix of zeros.
+    """Compute the ranks of matrices from their singular values, by the names of :data:`MEASURES`; 0 for a zero matrix.
 
     Args:
         energies: ``[..., d]`` squared singular values in any order.
-        share: of their sum, in (0, 1], that the threshold rank is to hold.
+        share: fraction of their sum for the threshold rank, in (0, 1].
 
     Returns:
-        ``[...]`` each, in float64.
+        ``[...]`` for each measure, in float64.
     """
     energies = energies.double().clamp(min=0).sort(-1, descending=True).values
     energies = torch.where(energies > NEGLIGIBLE**2 * energies[..., :1], energies, 0.0)
@@ -53,7 +53,7 @@ def ranks(energies: Tensor, share: float = 0.9) -> dict[str, Tensor]:
     exists = total > 0
     held = energies.cumsum(-1) / total.where(exists, 1.0)[..., None]
     portions = values / values.sum(-1).where(exists, 1.0)[..., None]
-    # Rounding must not ask for one more direction than hold everything.
+    # The tolerance keeps rounding errors from adding a direction when all of them are required.
     found = {
         "threshold": (held < share - 1e-9).sum(-1).double() + 1,
         "entropy": torch.special.entr(portions).sum(-1).exp(),
@@ -64,11 +64,11 @@ def ranks(energies: Tensor, share: float = 0.9) -> dict[str, Tensor]:
 
 
 class SecondMoments:
-    """Sums over the rows of a matrix that is seen in parts, apart for each chunk of the text that it comes from.
+    """Second moments of the rows of a matrix, accumulated in batches and separately for each chunk of the text.
 
     Args:
-        dim: columns of the matrix.
-        chunks: how many chunks there are.
+        dim: number of columns.
+        chunks: number of chunks.
     """
 
     def __init__(self, dim: int, chunks: int = 1):
@@ -77,7 +77,7 @@ class SecondMoments:
         self.products = torch.zeros(chunks, dim, dim, dtype=torch.float64)
 
     def add(self, states: Tensor, chunk: int = 0) -> None:
-        """Take in rows ``[N, dim]`` of a chunk."""
+        """Add rows ``[N, dim]`` of a chunk."""
         states = states.double()
         self.counts[chunk] += len(states)
         self.sums[chunk] += states.sum(0).cpu()
@@ -85,15 +85,15 @@ class SecondMoments:
 
     @property
     def count(self) -> int:
-        """Rows seen in all."""
+        """Total number of rows."""
         return int(self.counts.sum())
 
     def matrices(self, weights: Tensor, centred: bool = False) -> Iterator[Tensor]:
-        """``[dim, dim]`` for each row of weights: the second moments of the text in which a chunk stands that often.
+        """Yield the second moments ``[dim, dim]`` of the text, with chunks repeated as given by each row of weights.
 
         Args:
             weights: ``[R, chunks]``, see :func:`resamples`.
-            centred: around the mean of that text instead of zero.
+            centred: around the mean of the resampled text instead of zero.
         """
         for weight in weights.double():
             product = torch.tensordot(weight, self.products, 1)
@@ -103,29 +103,32 @@ class SecondMoments:
             yield product
 
     def energies(self, weights: Tensor | None = None, centred: bool = False) -> Tensor:
-        """``[R, dim]`` squared singular values, of the whole text and of each resample; ``[1, dim]`` without any."""
+        """Return squared singular values ``[R, dim]`` for ``[R, chunks]`` weights; by default of all text, ``[1,
+        dim]``."""
         weights = torch.ones(1, len(self.counts)) if weights is None else weights
         scales = weights.double() @ self.products.diagonal(dim1=1, dim2=2).sum(1)
         energies = torch.stack([torch.linalg.eigvalsh(matrix) for matrix in self.matrices(weights, centred)])
-        # What is left where centring took everything away is rounding.
+        # Where centring removes everything, the remainder is rounding error.
         return torch.where(energies > NEGLIGIBLE**2 * scales[:, None], energies, 0.0)
 
 
 def resamples(chunks: int, replicates: int, seed: int) -> Tensor:
-    """``[1 + replicates, chunks]``: how often each chunk stands in the whole text (once), and in each resample of it.
+    """Return how often each chunk occurs in the text itself (once), and in each resample: ``[1 + replicates, chunks]``.
 
-    The same resamples serve everything that was measured on a text, so that differences can be taken one by one.
+    All measurements on a text use the same resamples, so that differences can be computed per resample.
     """
     drawn = np.random.default_rng(seed).multinomial(chunks, [1 / chunks] * chunks, size=replicates)
     return torch.cat([torch.ones(1, chunks), torch.from_numpy(drawn)]).double()
 
 
 def interval(values: Tensor, chunks: int) -> tuple[float, float]:
-    """The 95 % interval of a statistic from its value on the whole text and on each resample, ``[1 + replicates]``.
+    """Return the 95 % interval of a statistic.
 
-    The value plus and minus as many bootstrap standard deviations, which are widened for the number of chunks, as
-    Student's distribution says. Not the percentiles: a resample has fewer different texts than the whole, which pulls
-    all of them down.
+    ``values`` has its value on the full text and on each resample, ``[1 + replicates]``.
+
+    The interval is symmetric: bootstrap standard deviations times the quantile of Student's distribution for the number
+    of chunks. Percentiles are not used, because a resample has fewer distinct texts than the full text, which biases
+    all of them downwards.
     """
     spread = deviations(chunks) * float(values[1:].std()) * sqrt(chunks / (chunks - 1))
     return float(values[0]) - spread, float(values[0]) + spread
@@ -133,28 +136,29 @@ def interval(values: Tensor, chunks: int) -> tuple[float, float]:
 
 @cache
 def deviations(chunks: int, intervals: int = 1) -> float:
-    """How many standard deviations of a mean of chunks reach to the ends of intervals that hold together by 95 %."""
+    """Return the half-width, in standard deviations, of intervals that hold simultaneously with 95 % confidence."""
     from scipy.stats import t
 
     return float(t.ppf(1 - 0.025 / intervals, chunks - 1))
 
 
 def subspace(matrix: Tensor, share: float = 0.9) -> Tensor:
-    """The fewest directions that hold ``share`` of second moments ``[d, d]``, as an orthonormal basis ``[d, k]``."""
+    """Return an orthonormal basis ``[d, k]`` of the fewest directions that hold ``share`` of moments ``[d, d]``."""
     energies, directions = torch.linalg.eigh(matrix)
     count = int(ranks(energies, share)["threshold"])
     return directions.flip(1)[:, :count]
 
 
 def share_outside(matrix: Tensor, basis: Tensor) -> float:
-    """The share of second moments ``[d, d]`` that lies outside of a subspace with an orthonormal basis ``[d, k]``."""
+    """Return the fraction of second moments ``[d, d]`` outside a subspace with orthonormal basis ``[d, k]``."""
     return float(1 - (basis * (matrix @ basis)).sum() / matrix.trace())
 
 
 def principal_angles(first: Tensor, second: Tensor) -> Tensor:
-    """The angles between two subspaces in degrees, ascending, from orthonormal bases ``[d, k]`` and ``[d, m]``.
+    """Return the principal angles between two subspaces in degrees, ascending.
 
-    As many as the smaller one has dimensions. Angles below a millionth of a degree or so come out as rounding.
+    The bases ``[d, k]`` and ``[d, m]`` must be orthonormal. There are min(k, m) angles. Angles below about a millionth
+    of a degree are rounding errors.
     """
     cosines = torch.linalg.svdvals(first.T @ second).clamp(max=1)
     return torch.rad2deg(torch.acos(cosines))

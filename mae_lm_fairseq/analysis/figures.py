@@ -1,4 +1,4 @@
-"""Figures."""
+"""Plots of losses and scores."""
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -9,22 +9,22 @@ import numpy as np
 from mae_lm_fairseq.utils.errors import UserError
 
 LAYER, MASKED_LOSS = "layer (0: embeddings)", "loss on masked tokens (nats)"
-"""Labels of axes."""
+"""Axis labels."""
 
 Curve = tuple[np.ndarray, np.ndarray]
-"""Numbers of updates, and a value at each."""
+"""Numbers of updates, and a value for each."""
 
-# Okabe and Ito's colours, which readers with colour blindness can tell apart.
+# Okabe and Ito's palette, which is distinguishable with colour blindness.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
-# Seven tell more apart than anyone would draw: their other colours, and black.
+# The palette's other colours and black, for figures with up to seven models.
 MORE_COLOURS = (*COLOURS, "#56B4E9", "#E69F00", "#000000")
 
 
 def check_matplotlib() -> None:
-    """Called before long work that ends in figures.
+    """Check that matplotlib is installed; call this before long work that ends in figures.
 
     Raises:
-        UserError: matplotlib, which comes with the extra "analysis", is not installed.
+        UserError: if matplotlib, from the extra "analysis", is not installed.
     """
     if find_spec("matplotlib") is None:
         raise UserError("the figures need matplotlib: pip install matplotlib, or this package with its extra analysis")
@@ -33,16 +33,16 @@ def check_matplotlib() -> None:
 def plot_losses(
     path: Path, title: str, train: Mapping[str, Curve], valid: Mapping[str, Curve], unigram_entropy: float
 ) -> None:
-    """Draw the validation loss of several runs against updates, their training loss faintly behind.
+    """Plot the validation loss of several runs against updates, with a faint training loss.
 
     Args:
         path: the PNG to write.
-        title: of the figure.
-        train: training losses in nats by the run's label.
+        title: title of the figure.
+        train: training losses in nats by label of the run.
         valid: validation losses in nats by the same labels.
-        unigram_entropy: in nats, of the validation text: what knowing only how frequent tokens are would reach.
+        unigram_entropy: of the validation text, in nats: the loss of a model that knows only token frequencies.
     """
-    # Here, because matplotlib comes with the extra "analysis" only.
+    # Imported here because matplotlib is optional (extra "analysis").
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.2), layout="constrained")
@@ -68,12 +68,12 @@ def plot_losses(
 
 
 def plot_seeds(path: Path, title: str, scores: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
-    """Draw every seed as a dot and the median as a line, a panel for each task, models side by side.
+    """Plot every seed as a dot and the median as a line, with one panel per task and the models side by side.
 
     Args:
         path: the PNG to write.
-        title: of the figure.
-        scores: of each seed in per cent, by task and by the model's label.
+        title: title of the figure.
+        scores: scores of all seeds in per cent, by task and label of the model.
     """
     from matplotlib.figure import Figure
 

@@ -1,8 +1,8 @@
-"""Memory of a training step, from a rehearsal of it on tensors that have shapes but no content.
+"""Memory of a training step, measured by running the step on fake tensors.
 
-The real network takes the step, so there is no formula to keep in agreement with it: every allocation is counted, and
-nothing is computed. Attention is what a CPU computes, written out; a fused kernel would keep less. What a matrix
-product needs inside, and what an allocator loses between blocks, is not counted.
+The real network runs the step, so there is no formula that could become outdated: every allocation is counted, and
+nothing is computed. Attention is the unfused CPU implementation; a fused kernel would need less memory. Workspace of
+matrix products and fragmentation of the allocator are not counted.
 """
 
 import contextlib
@@ -26,15 +26,15 @@ PAD, TOKEN = 1, 4
 
 @dataclass(frozen=True)
 class Precision:
-    """How fairseq trains in one of its precisions."""
+    """One of fairseq's training precisions."""
 
     dtype: torch.dtype
-    """Of weights and gradients."""
+    """Type of weights and gradients."""
     optimizer_bytes: int
-    """For each parameter. Adam's two moments take 8; beside half precision fairseq keeps a float32 copy of weight and
-    gradient, another 8."""
+    """Bytes per parameter: 8 for Adam's two moments. With half precision, another 8 for fairseq's float32 copies of the
+    weight and its gradient."""
     autocast: bool = False
-    """Whether matrix products alone are in bfloat16."""
+    """Whether only matrix products are in bfloat16."""
 
 
 PRECISIONS = {
@@ -43,25 +43,26 @@ PRECISIONS = {
     "bf16": Precision(torch.bfloat16, 16),
     "fp16": Precision(torch.float16, 16),
 }
-"""By the names in :data:`~mae_lm_fairseq.analysis.planned_run.PRECISIONS`."""
+"""Precisions by the names in :data:`~mae_lm_fairseq.analysis.planned_run.PRECISIONS`."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes in use at the moment when a training step uses most, by what they hold."""
+    """Memory in bytes at the peak of a training step, by use."""
 
     weights: int
     optimizer: int
     """Moments and float32 copies."""
     gradients: int
-    """Those that exist at that moment: all of them where gradients are accumulated over several batches."""
+    """Gradients that exist at the peak: all of them if gradients are accumulated over several batches."""
     encoder: int
-    """What the encoder keeps for the backward pass."""
+    """Activations that the encoder saves for the backward pass."""
     decoder: int
     head: int
-    """What LM head and loss keep: at most one chunk of logits, and the gradients that are made beside the loss."""
+    """Memory of the LM head and the loss: at most one chunk of logits, and the gradients that are computed with the
+    loss."""
     backward: int
-    """What the backward pass works with, activations that it computes again included."""
+    """Working memory of the backward pass, recomputed activations included."""
 
     @property
     def total(self) -> int:
@@ -69,12 +70,12 @@ class Memory:
 
 
 class Rehearsal:
-    """A network and a batch without content.
+    """A network and a batch of fake tensors, to run a training step on.
 
     Args:
         config, vocab_size: the network.
-        sample, rows: the batch: so many equal samples.
-        precision: of the training.
+        sample, rows: the batch: the positions of a sequence, and the number of equal sequences.
+        precision: training precision.
         checkpoint_activations: as the option of that name.
     """
 
@@ -92,7 +93,7 @@ class Rehearsal:
         mask = vocab_size - 1
         tokens = torch.full((rows, sample.sequence), TOKEN)
         tokens[:, sample.visible :] = mask
-        # Made from real tokens, because which positions are masked is a question of content.
+        # Start from real tensors: the layout depends on the content, that is on which positions are masked.
         batch = (batch_layout(tokens, tokens.eq(mask), PAD, mask), tokens, tokens[tokens.eq(mask)])
         self.layout, self.tokens, self.targets = tree_map_only(Tensor, self.tensors.from_tensor, batch)
         with self.tensors:
@@ -103,7 +104,7 @@ class Rehearsal:
             stack.checkpoint_activations = checkpoint_activations
 
     def step(self, counter: "AllocationCounter | None" = None):
-        """Forward and backward pass; gradients stay, and are added to."""
+        """Run the forward and backward pass; gradients accumulate."""
         enter = counter.enter if counter else lambda part: None
         with self.tensors:
             with torch.autocast("cpu", torch.bfloat16, enabled=self.precision.autocast):
@@ -118,10 +119,10 @@ class Rehearsal:
 
 
 class AllocationCounter(TorchDispatchMode):
-    """Counts the bytes of all tensors that come into being while it is active, until they are freed.
+    """Dispatch mode that counts the bytes of all tensors allocated while it is active, until they are freed.
 
     Attributes:
-        peak: bytes by part at the moment when there were most.
+        peak: bytes by part at the moment of highest total use.
     """
 
     def __init__(self):
@@ -132,11 +133,11 @@ class AllocationCounter(TorchDispatchMode):
         self.blocks: dict[int, tuple[str, int]] = {}
 
     def enter(self, part: str):
-        """Count what comes now to ``part``."""
+        """Attribute further allocations to ``part``."""
         self.part = part
 
     def count(self, tensor: Tensor, part: str):
-        """Count a tensor's memory to ``part``, to which it may not have belonged before."""
+        """Attribute a tensor's memory to ``part``, even if it was attributed to another part before."""
         storage = tensor.untyped_storage()
         key, size = id(storage), storage.nbytes()
         if key in self.blocks:
@@ -161,11 +162,11 @@ class AllocationCounter(TorchDispatchMode):
 
 
 def training_memory(rehearsal: Rehearsal, accumulate: bool) -> Memory:
-    """What a training step needs.
+    """Measure the memory of a training step.
 
     Args:
-        rehearsal: of the step.
-        accumulate: whether gradients of a batch before are there already (``--update-freq`` above 1).
+        rehearsal: the step to run.
+        accumulate: whether gradients of a previous batch already exist (``--update-freq`` above 1).
     """
     counter, network = AllocationCounter(), rehearsal.network
     for tensor in (*network.parameters(), *network.buffers()):
@@ -180,7 +181,7 @@ def training_memory(rehearsal: Rehearsal, accumulate: bool) -> Memory:
 
 @contextlib.contextmanager
 def _gradients_counted(network: nn.Module, counter: AllocationCounter):
-    """Have gradients of parameters counted as such as soon as they are complete."""
+    """Attribute the gradients of parameters to "gradients" as soon as they are complete."""
     hooks = [
         parameter.register_post_accumulate_grad_hook(lambda parameter: counter.count(parameter.grad, "gradients"))
         for parameter in network.parameters()

@@ -1,4 +1,4 @@
-"""A pretraining run whose cost is asked for."""
+"""Description of a pretraining run for cost estimates."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, p
 from mae_lm_fairseq.utils.errors import UserError
 
 PRECISIONS = ("fp32", "autocast", "bf16", "fp16")
-"""By the options of ``fairseq-train``: none, ``--autocast bf16``, ``--bf16``, ``--fp16``."""
+"""Precisions. In ``fairseq-train`` they are the options: none, ``--autocast bf16``, ``--bf16``, ``--fp16``."""
 
 ROBERTA = "mae_lm_roberta"
 ROBERTA_MASK_PROB = 0.15
@@ -17,10 +17,10 @@ ROBERTA_MASK_PROB = 0.15
 
 @dataclass(frozen=True)
 class Run:
-    """A pretraining run. The fields are the options of ``scripts/plan_cost.py``.
+    """A pretraining run. The fields are the options of ``mae-lm plan``.
 
     Raises:
-        UserError: a value cannot be; the message names the option.
+        UserError: if a value is invalid; the message names the option.
     """
 
     preset: str
@@ -54,18 +54,18 @@ class Run:
             )
 
     def roberta(self) -> "Run":
-        """The run of the RoBERTa preset of the same size that this one is compared with."""
+        """Return the run of the RoBERTa preset of the same size, for comparison."""
         return replace(self, preset=f"{ROBERTA}_{ARCHITECTURES[self.preset][1]}", mask_prob=ROBERTA_MASK_PROB)
 
     @property
     def config(self) -> MaskedAutoencoderConfig:
-        """The network, with enough positions for the samples."""
+        """The network configuration, with enough positions for the sequences."""
         config = MaskedAutoencoderConfig(**preset_values(*ARCHITECTURES[self.preset]))
         return replace(config, max_positions=max(config.max_positions, self.tokens_per_sample))
 
     @property
     def sample(self) -> Sample:
-        """Every sample: as long as can be, with ``<mask>`` at all positions that are predicted."""
+        """The positions of every sequence: maximum length, with ``<mask>`` at all predicted positions."""
         predicted = round(self.mask_prob * self.tokens_per_sample)
         return Sample(self.tokens_per_sample, self.tokens_per_sample - predicted, predicted)
 
@@ -75,7 +75,7 @@ class Run:
 
     @property
     def peak(self) -> float:
-        """FLOP/s of one device in this precision, at most."""
+        """Peak FLOP/s of one device in this precision."""
         return self.device.fp32 if self.precision == "fp32" else self.device.half
 
     @property

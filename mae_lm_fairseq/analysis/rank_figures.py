@@ -1,4 +1,4 @@
-"""Figures of effective ranks, in the form of figures 1 and 5 of the MAE-LM paper: rank against layer."""
+"""Plots of effective rank against layer, in the form of figures 1 and 5 of the MAE-LM paper."""
 
 from collections.abc import Callable, Sequence
 from math import ceil
@@ -33,14 +33,14 @@ SERIES = (
 
 
 def plot_ranks(path: Path, models: Sequence[dict[str, Any]], measure: str = "threshold") -> None:
-    """Draw rank against layer, a panel for each model, with intervals of 95 %.
+    """Plot rank against layer with 95 % intervals, one panel per model.
 
     Args:
         path: the PNG to write.
-        models: as :func:`~mae_lm_fairseq.experiments.ranks.model_ranks` gives them.
+        models: results of :func:`~mae_lm_fairseq.experiments.ranks.model_ranks`.
         measure: a name in :data:`~mae_lm_fairseq.analysis.effective_rank.MEASURES`.
     """
-    from matplotlib.figure import Figure  # it comes with the extra "analysis" only
+    from matplotlib.figure import Figure  # optional (extra "analysis")
 
     columns = min(COLUMNS, len(models))
     lines = ceil(len(models) / columns)
@@ -69,7 +69,7 @@ def plot_ranks(path: Path, models: Sequence[dict[str, Any]], measure: str = "thr
 
 
 def plot_gaps(path: Path, models: Sequence[dict[str, Any]], measure: str = "threshold") -> None:
-    """Draw against the layer how much higher the rank of real tokens is with ``[MASK]`` in the text, for all models.
+    """Plot, for all models, the increase of the real tokens' rank by ``[MASK]`` in the text, against layer.
 
     Args: as for :func:`plot_ranks`.
     """
@@ -84,7 +84,7 @@ def plot_gaps(path: Path, models: Sequence[dict[str, Any]], measure: str = "thre
 
 
 def plot_outside(path: Path, models: Sequence[dict[str, Any]]) -> None:
-    """Draw against the layer how much of ``[MASK]``'s sum of squares lies outside the real tokens' space.
+    """Plot the fraction of the sum of squares of ``[MASK]`` outside the real tokens' space, against layer.
 
     Args: as for :func:`plot_ranks`.
     """
@@ -115,7 +115,7 @@ def _plot_models(
     title: str,
     label: str,
 ) -> None:
-    """One panel with a line for each model, and a dotted one where ``[MASK]`` was forced into its encoder."""
+    """Plot all models in one panel, with a dotted line where ``[MASK]`` was forced into the encoder."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.6), layout="constrained")
@@ -132,7 +132,7 @@ def _plot_models(
 
 
 def _line(axes, rows: list[dict], name: str, label: str, colour: str, style: str, marker: str) -> None:
-    """A line with its intervals as a band."""
+    """Draw a line, with its intervals as a band."""
     if rows:
         layers = [row["layer"] for row in rows]
         low, middle, high = (np.array([row[name + end] for row in rows]) for end in ("_low", "", "_high"))

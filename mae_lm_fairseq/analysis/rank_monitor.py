@@ -1,4 +1,4 @@
-"""The effective ranks of a few fixed texts, again and again while a model is trained."""
+"""Repeated measurement of effective ranks on fixed texts during training."""
 
 from collections.abc import Sequence
 
@@ -10,19 +10,19 @@ from mae_lm_fairseq.analysis.token_states import EncoderStates, mask_texts, stat
 from mae_lm_fairseq.core.encoder import Encoder
 
 MONITORED_TOKENS = 4096
-"""How much text is looked at: enough for ranks of some hundreds, and so little that a measurement costs no more than a
-few updates."""
+"""Amount of text: enough for ranks of some hundreds, and so little that a measurement costs no more than a few
+updates."""
 
 
 class RankMonitor:
-    """Measures the last layer of an encoder on the same texts with the same masks (15 %) every time.
+    """Monitor of the last layer of an encoder, on the same texts with the same masks (15 %) every time.
 
-    It draws no random number of torch, and leaves the encoder in the mode in which it was.
+    It does not use torch's random numbers, and leaves the encoder's training mode unchanged.
 
     Args:
-        texts: ids.
+        texts: token ids.
         pad, mask: ids of ``<pad>`` and ``<mask>``.
-        keep: ids of special tokens, which are not masked.
+        keep: ids of special tokens, which are never masked.
         mask_in_encoder: see :class:`~mae_lm_fairseq.analysis.token_states.EncoderStates`.
     """
 
@@ -38,9 +38,9 @@ class RankMonitor:
 
     @torch.no_grad()
     def measure(self, encoder: Encoder) -> dict[str, float]:
-        """Threshold ranks (90 %) by name: ``rank_real_clean``, ``rank_mask_as_trained`` and so on.
+        """Return threshold ranks (90 %) by name: ``rank_real_clean``, ``rank_mask_as_trained`` and so on.
 
-        The names are of :data:`~mae_lm_fairseq.analysis.token_states.TOKENS` and
+        The names consist of :data:`~mae_lm_fairseq.analysis.token_states.TOKENS` and
         :data:`~mae_lm_fairseq.analysis.token_states.INPUTS`.
         """
         looked_into, moments = EncoderStates(encoder, self.pad, self.mask, self.mask_in_encoder), {}

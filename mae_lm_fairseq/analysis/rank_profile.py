@@ -1,4 +1,4 @@
-"""The effective ranks of an encoder, layer by layer, as plain data."""
+"""Effective ranks of an encoder, layer by layer, as plain data."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -22,9 +22,9 @@ from mae_lm_fairseq.analysis.rank_settings import DEFAULTS, RankSettings
 from mae_lm_fairseq.analysis.token_states import StatesOf, mask_texts, states_by_kind
 
 CHUNKS = 20
-"""Into how many stretches the texts are divided for the bootstrap."""
+"""Number of chunks of the texts for the bootstrap."""
 MEMORY = 1 << 32
-"""Bytes of second moments that are held at once. Where all layers need more, the text is read several times."""
+"""Maximum bytes of second moments in memory. If all layers need more, the text is read several times."""
 TEXTS_AT_ONCE = 16
 
 
@@ -36,32 +36,32 @@ def rank_profile(
     progress: Callable[[Sequence, str], Iterable] = lambda steps, name: steps,
     memory: int = MEMORY,
 ) -> dict[str, Any]:
-    """Ranks of real tokens and of ``[MASK]`` in every layer, with and without ``[MASK]`` in the text.
+    """Measure the ranks of real tokens and of ``[MASK]`` in every layer, with and without ``[MASK]`` in the text.
 
     Args:
-        encoder: whose states are looked at.
-        texts: ids of two texts or more.
-        keep: ids of special tokens, which are not masked.
-        settings: how to measure.
-        progress: goes through the steps of what takes time, given these and a name.
-        memory: bytes of second moments that are held at once.
+        encoder: the encoder to measure.
+        texts: token ids of at least two texts.
+        keep: ids of special tokens, which are never masked.
+        settings: settings of the measurement.
+        progress: iterates over the given steps, and may show progress under the given name.
+        memory: maximum bytes of second moments in memory.
 
     Returns:
         ``width``, ``layers``, ``texts``, ``tokens``, ``chunks``, the settings, and four lists of rows:
 
-        - ``ranks``: ``layer`` (0: embeddings), ``input``, ``tokens`` ("real" or "mask"), ``count`` (how many states)
-          and for each of the measures its value, ``low`` and ``high`` (95 %);
-        - ``gaps``: ``layer``, ``input``, and for each measure the rank of real tokens with that input less that with
-          clean text, with ``low`` and ``high``;
-        - ``rises``: the same, of ``[MASK]``'s rank less that in the first layer that sees it;
-        - ``outside``: ``layer``, ``input``; the ``share`` of ``[MASK]``'s sum of squares that lies outside of the space
-          of the real tokens around it (its fewest directions that hold ``threshold``), with ``low`` and ``high``;
-          ``share_of_real``, what of the real tokens' own lies outside; ``excess``, the difference, with ``low`` and
-          ``high``; ``dimensions`` of ``[MASK]``'s space and how many of them lie outside; ``angles``, the principal
-          angles in degrees.
+        - ``ranks``: ``layer`` (0: embeddings), ``input``, ``tokens`` ("real" or "mask"), ``count`` (number of states),
+          and for each measure its value, ``low`` and ``high`` (95 %);
+        - ``gaps``: ``layer``, ``input``, and for each measure the rank of real tokens with that input minus their rank
+          with clean text, with ``low`` and ``high``;
+        - ``rises``: the same for the rank of ``[MASK]``, minus its rank in the first layer that sees it;
+        - ``outside``: ``layer``, ``input``; ``share``, the fraction of the sum of squares of ``[MASK]`` outside the
+          space of the real tokens around it (the fewest directions that hold ``threshold`` of theirs), with ``low`` and
+          ``high``; ``share_of_real``, the same fraction for the real tokens themselves; ``excess``, the difference,
+          with ``low`` and ``high`` (as ``excess_low``, ``excess_high``); ``dimensions`` of the space of ``[MASK]``, and
+          ``dimensions_outside``; ``angles``, the principal angles in degrees.
 
     Raises:
-        ValueError: there are fewer than two texts.
+        ValueError: if there are fewer than two texts.
     """
     chunks = _chunks(texts)
     weights = resamples(len(chunks), settings.bootstrap, settings.seed)
@@ -90,7 +90,7 @@ def rank_profile(
 
 
 def _chunks(texts: Sequence[list[int]]) -> list[Sequence[list[int]]]:
-    """Stretches of the texts, equally long: neighbours are often parts of one document."""
+    """Divide the texts into contiguous chunks of equal size, because neighbouring texts are often from one document."""
     if len(texts) < 2:
         raise ValueError(f"{len(texts)} text is too little for intervals")
     count = min(CHUNKS, len(texts))
@@ -99,14 +99,14 @@ def _chunks(texts: Sequence[list[int]]) -> list[Sequence[list[int]]]:
 
 
 def _passes(encoder: StatesOf, chunks: int, memory: int) -> list[range]:
-    """Which layers to look at each time that the text is read."""
+    """Return the layers to measure in each pass over the text."""
     kinds = 2 * len(encoder.inputs) - 1
     at_once = max(1, memory // (kinds * chunks * encoder.dim**2 * 8))
     return [range(start, min(start + at_once, encoder.layers + 1)) for start in range(0, encoder.layers + 1, at_once)]
 
 
 def _batches(chunks: list[Sequence[list[int]]]) -> list[tuple[int, int, Sequence[list[int]]]]:
-    """Some texts at a time, with the number of their chunk and of the first of them."""
+    """Return batches of texts, each with the numbers of its chunk and of its first text."""
     batches, number = [], 0
     for chunk, texts in enumerate(chunks):
         for start in range(0, len(texts), TEXTS_AT_ONCE):
@@ -116,7 +116,7 @@ def _batches(chunks: list[Sequence[list[int]]]) -> list[tuple[int, int, Sequence
 
 
 def _collect(encoder, batches, chunks, layers, keep, settings) -> dict[tuple[int, str, str], SecondMoments]:
-    """The moments of some layers by layer, input and tokens."""
+    """Accumulate the moments of some layers, by layer, input and tokens."""
     moments = {}
     for chunk, first, texts in batches:
         batch = mask_texts(texts, encoder.pad, keep, settings.mask_prob, settings.seed, first)
@@ -128,7 +128,7 @@ def _collect(encoder, batches, chunks, layers, keep, settings) -> dict[tuple[int
 
 
 def _rank_rows(found: dict, counts: dict, weights: Tensor) -> dict[str, list[dict]]:
-    """The rows of ``ranks``, ``gaps`` and ``rises`` from the ranks by layer, input and tokens."""
+    """Return the rows of ``ranks``, ``gaps`` and ``rises``, given the ranks by layer, input and tokens."""
     rows, first = {"ranks": [], "gaps": [], "rises": []}, {}
     for (layer, kind, tokens), values in found.items():
         place = {"layer": layer, "input": kind}
@@ -145,7 +145,7 @@ def _rank_rows(found: dict, counts: dict, weights: Tensor) -> dict[str, list[dic
 
 
 def _outside(real: SecondMoments, mask: SecondMoments, weights: Tensor, settings: RankSettings) -> dict[str, Any]:
-    """How much of ``[MASK]``'s space lies outside the real tokens'."""
+    """Measure how much of the space of ``[MASK]`` lies outside the space of the real tokens."""
     share, excess, bases = [], [], []
     pairs = zip(real.matrices(weights, settings.centred), mask.matrices(weights, settings.centred), strict=True)
     for of_real, of_mask in pairs:

@@ -1,26 +1,26 @@
-"""How effective ranks are measured."""
+"""Settings for the measurement of effective ranks."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class RankSettings:
-    """How ranks are measured.
+    """Settings for the measurement of effective ranks.
 
     Raises:
-        ValueError: a value is out of range; the message names the option.
+        ValueError: if a value is out of range; the message names the option.
     """
 
     mask_prob: float = 0.15
-    """Share of the tokens that is masked."""
+    """Fraction of tokens to mask."""
     threshold: float = 0.9
-    """Share of the sum of squares that the threshold rank holds."""
+    """Fraction of the sum of squares for the threshold rank."""
     centred: bool = False
-    """Around the mean instead of zero."""
+    """Whether to measure around the mean instead of zero."""
     bootstrap: int = 100
-    """Resamples behind the intervals."""
+    """Number of resamples for the intervals."""
     seed: int = 1
-    """Of masks and resamples."""
+    """Seed of masks and resamples."""
 
     def __post_init__(self):
         if not 0 < self.mask_prob < 1:

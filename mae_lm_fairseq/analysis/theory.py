@@ -1,7 +1,7 @@
-"""The two statements of the MAE-LM paper (Meng et al., ICLR 2024, arXiv 2302.02060), held against a trained model.
+"""Empirical checks of the two statements of the MAE-LM paper (Meng et al., ICLR 2024, arXiv 2302.02060).
 
-Numbers prove no theorem, and cannot refute one whose premises a model does not meet. They say whether what the
-statements are about is there in this model, on this text, and how large it is.
+Measurements neither prove a theorem nor refute one whose assumptions a model does not meet. They show whether the
+described effect occurs in this model on this text, and how large it is.
 """
 
 from typing import Any
@@ -34,11 +34,11 @@ HOLDS, FAILS, OPEN = "shows in this model", "does not show: the contrary does", 
 
 
 def check_lemma(profile: dict[str, Any]) -> dict[str, Any] | None:
-    """Lemma 2.1 in a profile of :func:`~mae_lm_fairseq.analysis.rank_profile.rank_profile`.
+    """Check Lemma 2.1 on a profile of :func:`~mae_lm_fairseq.analysis.rank_profile.rank_profile`.
 
     Returns:
-        For each measure of rank the rank of ``[MASK]`` by layer (``ranks``), the ``rise`` from first to last with
-        ``low`` and ``high`` (95 %) and a ``verdict``; None where the encoder sees no ``[MASK]`` in pretraining.
+        For each rank measure the rank of ``[MASK]`` by layer (``ranks``), its ``rise`` from the first to the last layer
+        with ``low`` and ``high`` (95 %), and a ``verdict``; None if the encoder does not see ``[MASK]`` in pretraining.
     """
     ranks = [row for row in profile["ranks"] if (row["input"], row["tokens"]) == ("as_trained", "mask")]
     rises = [row for row in profile["rises"] if row["input"] == "as_trained"]
@@ -58,14 +58,17 @@ def check_lemma(profile: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def check_theorem(profile: dict[str, Any]) -> dict[str, Any] | None:
-    """Theorem 2.2 in a profile, with the gap in the real tokens' rank that the paper explains by it.
+    """Check Theorem 2.2 on a profile, and the gap in the real tokens' rank that the paper explains by it.
 
     Returns:
-        ``layers``: for each but the embeddings, where ``[MASK]`` is a vector of its own anyway, the ``excess``
-        outside with ``low`` and ``high``, which hold for all layers together (95 %), and the ``numerical`` rank of the
-        real tokens; the ``layer`` with the highest lower end and the ``verdict`` there; ``gap``, the threshold rank of
-        real tokens in the last layer with ``[MASK]`` in the text less that without, with ``low`` and ``high``. None
-        where the encoder sees no ``[MASK]`` in pretraining.
+        A dictionary with these keys; None if the encoder does not see ``[MASK]`` in pretraining.
+
+        - ``layers``: for each layer except the embeddings, where ``[MASK]`` always has its own vector, the ``excess``
+          outside with ``low`` and ``high``, which hold for all layers simultaneously (95 %), and the ``numerical`` rank
+          of the real tokens;
+        - ``layer``, the one with the highest lower bound, and its ``verdict``;
+        - ``gap``: the threshold rank of real tokens in the last layer with ``[MASK]`` in the text minus the rank
+          without it, with ``low`` and ``high``.
     """
     rows = [row for row in profile["outside"] if row["input"] == "as_trained" and row["layer"] > 0]
     if not rows:
@@ -101,7 +104,7 @@ def _verdict(low: float, high: float) -> str:
 
 
 def report(profile: dict[str, Any]) -> str:
-    """Both statements with numbers, verdicts and what they do not say, as text."""
+    """Return both statements with numbers, verdicts and limitations, as text."""
     lemma, theorem = check_lemma(profile), check_theorem(profile)
     head = (
         f"{profile['label']}: {profile['layers']} layers, width {profile['width']}, {profile['tokens']:,} tokens in "

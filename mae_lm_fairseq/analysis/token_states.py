@@ -1,7 +1,7 @@
-"""The states of real tokens and of ``[MASK]`` in every layer of an encoder, ours or a Hugging Face one.
+"""Hidden states of real tokens and of ``[MASK]`` in every layer of an encoder, ours or from Hugging Face.
 
-The text goes through an encoder in several ways (:data:`INPUTS`). Compared are the same tokens every time: those that
-are not masked in any of them.
+The text is encoded in several ways (:data:`INPUTS`). The compared tokens are the same each time: those that are not
+masked in any of them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,14 +19,14 @@ INPUTS = {
     "as_trained": "text with [MASK], which the encoder sees where and when it did in pretraining",
     "forced": "text with [MASK], which goes through the encoder from its embeddings on, though not in pretraining",
 }
-"""The ways in which a text goes through an encoder."""
+"""The ways in which a text is encoded."""
 
 TOKENS = ("real", "mask")
-"""Whose states they are."""
+"""Groups of tokens whose hidden states are measured."""
 
 
 class MaskedText(NamedTuple):
-    """Some texts, and what of them is masked."""
+    """A batch of texts, and the positions to mask."""
 
     tokens: Tensor
     """[B, T] int64, padded."""
@@ -35,22 +35,22 @@ class MaskedText(NamedTuple):
 
 
 class LayerStates(NamedTuple):
-    """What a layer made of a batch."""
+    """Hidden states of a layer for a batch."""
 
     states: Tensor
-    """[N, dim] of the positions that the layer saw."""
+    """[N, dim], of the positions that the layer computes."""
     index: Tensor
-    """[N] int64: place of each in the flattened batch."""
+    """[N] int64, the index of each position in the flattened batch."""
 
 
 class StatesOf(Protocol):
-    """An encoder that is looked into.
+    """Interface to the hidden states of an encoder.
 
     Attributes:
-        inputs: those of :data:`INPUTS` that differ for it, "clean" first.
-        layers: how many layers it has, embeddings not counted.
-        dim: its width.
-        max_tokens: the longest text that it takes.
+        inputs: the :data:`INPUTS` that differ for this encoder, "clean" first.
+        layers: number of layers, without the embeddings.
+        dim: hidden size.
+        max_tokens: maximum length of a text.
         pad, mask: ids of ``<pad>`` and ``<mask>``.
     """
 
@@ -62,17 +62,22 @@ class StatesOf(Protocol):
     mask: int
 
     def __call__(self, tokens: Tensor, see_masks: bool) -> list[LayerStates]:
-        """What the embeddings and every layer make of ``[B, T]`` tokens on the CPU; ``see_masks`` from the start."""
+        """Return the hidden states of the embeddings and every layer.
+
+        Args:
+            tokens: [B, T] int64 on the CPU.
+            see_masks: whether every layer sees ``[MASK]``, from the embeddings on.
+        """
 
 
 class EncoderStates:
-    """The states of an encoder of this package, in evaluation mode whatever mode it is in.
+    """Hidden states of an encoder of this package, always computed in evaluation mode.
 
     Args:
-        encoder: without its decoder, which takes no part.
+        encoder: the encoder; the decoder is not needed.
         pad, mask: ids of ``<pad>`` and ``<mask>``.
-        mask_in_encoder: share of the ``<mask>``s that the encoder saw in pretraining though it would not, of the
-            option ``--mask-in-encoder``.
+        mask_in_encoder: the fraction of ``<mask>`` tokens that the encoder saw in pretraining because of the option
+            ``--mask-in-encoder``.
     """
 
     def __init__(self, encoder: Encoder, pad: int, mask: int, mask_in_encoder: float = 0.0):
@@ -92,7 +97,7 @@ class EncoderStates:
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, see_masks: bool) -> list[LayerStates]:
-        # Drawn apart from torch's numbers, which training uses, and the same every time.
+        # Independent of torch's random numbers, which training uses, and the same every time.
         drawn = torch.from_numpy(np.random.default_rng(0).random(tokens.shape))
         early = tokens.eq(self.mask) & (drawn < (1 if see_masks else self.mask_in_encoder))
         device = self.encoder.embed_tokens.weight.device
@@ -106,11 +111,11 @@ class EncoderStates:
 
 
 class HuggingFaceStates:
-    """The states of an encoder that ``transformers.AutoModel`` loaded, in evaluation mode.
+    """Hidden states of an encoder loaded with ``transformers.AutoModel``.
 
     Args:
-        model: in evaluation mode.
-        mask: id of its tokenizer's mask token.
+        model: the model, in evaluation mode.
+        pad, mask: ids of the tokenizer's padding and mask tokens.
     """
 
     inputs = ("clean", "as_trained")
@@ -120,7 +125,7 @@ class HuggingFaceStates:
         self.pad, self.mask = pad, mask
         config = model.config
         self.layers, self.dim = config.num_hidden_layers, config.hidden_size
-        # RoBERTa and MPNet count their positions from behind the padding's.
+        # RoBERTa and MPNet number positions from the padding id + 1.
         offset = 0 if config.model_type == "bert" else pad + 1
         self.max_tokens = config.max_position_embeddings - offset
 
@@ -140,15 +145,15 @@ class HuggingFaceStates:
 def mask_texts(
     texts: Sequence[list[int]], pad: int, keep: Sequence[int], mask_prob: float, seed: int, first: int = 0
 ) -> MaskedText:
-    """Texts as a batch, with what of them is masked drawn from the seed and the number of the text.
+    """Return texts as a batch, with masks that depend only on the seed and the number of the text.
 
     Args:
-        texts: ids.
+        texts: token ids.
         pad: id of ``<pad>``.
-        keep: ids of the special tokens, which are not masked.
-        mask_prob: share of the other tokens that is masked; what is left of a token is rounded.
-        seed: of the draw.
-        first: the number of the first text.
+        keep: ids of special tokens, which are never masked.
+        mask_prob: fraction of the other tokens to mask, rounded to a number of tokens.
+        seed: seed of the masks.
+        first: number of the first text.
     """
     tokens = torch.full((len(texts), max(map(len, texts))), pad)
     is_masked = torch.zeros_like(tokens).bool()
@@ -161,9 +166,9 @@ def mask_texts(
 
 
 def states_by_kind(encoder: StatesOf, text: MaskedText) -> Iterator[tuple[str, str, int, Tensor]]:
-    """Input, tokens ("real" or "mask"), number of the layer (0: embeddings), and states ``[N, dim]``.
+    """Yield input, tokens ("real" or "mask"), layer number (0: embeddings) and hidden states ``[N, dim]``.
 
-    A layer that does not see ``[MASK]`` gives none for it. Real tokens are those that are never masked.
+    Layers that do not see ``[MASK]`` yield no states for it. Real tokens are those that are never masked.
     """
     corrupted = text.tokens.masked_fill(text.is_masked, encoder.mask)
     is_masked = text.is_masked.flatten()

@@ -1,1 +1,1 @@
-"""Speed of this package and of its peers: everything behind the scripts called benchmark."""
+"""Speed benchmarks of this package and its peers, used by the scripts named benchmark."""

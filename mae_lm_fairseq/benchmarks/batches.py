@@ -1,4 +1,4 @@
-"""The batches that every subject of a benchmark trains on, drawn once from a seed."""
+"""Training batches for benchmarks, drawn from a fixed seed and shared by all subjects."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ SEED = 1
 
 @dataclass(frozen=True)
 class Case:
-    """One batch: its size, how much of it is masked, and whether its rows have different lengths."""
+    """Description of a batch: its size, masking rate, and whether its rows have different lengths."""
 
     length: int
     rows: int
@@ -26,22 +26,22 @@ class Case:
 
     @property
     def file(self) -> str:
-        """The name under which :func:`write_batch` keeps it."""
+        """Name of the file that :func:`write_batch` writes."""
         return f"{self.length}x{self.rows}-{self.mask_prob}{'-ragged' * self.ragged}.npz"
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The text of a batch and what of it is masked; every subject gets it in the form that it wants."""
+    """Tokens and masks of a batch, which each subject converts to its own format."""
 
     tokens: np.ndarray
-    """[B, T] int64, padded with ``<pad>``; what stands under the masks, too."""
+    """[B, T] int64, padded with ``<pad>``; the original tokens, also at masked positions."""
     masked: np.ndarray
     """[B, T] bool."""
 
     @property
     def text_tokens(self) -> int:
-        """All tokens of the text, masked ones too."""
+        """Number of tokens of the text, masked ones included."""
         return int((self.tokens != PAD).sum())
 
     @property
@@ -49,7 +49,7 @@ class Batch:
         return int(self.masked.sum())
 
     def samples(self) -> list[Sample]:
-        """The sizes of its rows."""
+        """Return the numbers of positions of each row."""
         lengths, masked = (self.tokens != PAD).sum(1), self.masked.sum(1)
         return [
             Sample(int(length), int(length - hidden), int(hidden))
@@ -58,7 +58,7 @@ class Batch:
 
 
 def draw_batch(case: Case, vocab_size: int) -> Batch:
-    """Random tokens between ``<s>`` and ``</s>``; the same share of each row is masked."""
+    """Draw random tokens between ``<s>`` and ``</s>``, with the same masking rate in each row."""
     generator = np.random.default_rng(SEED)
     lengths = _ragged_lengths(case, generator) if case.ragged else np.full(case.rows, case.length)
     shape = (case.rows, lengths.max())
@@ -72,10 +72,10 @@ def draw_batch(case: Case, vocab_size: int) -> Batch:
 
 
 def _ragged_lengths(case: Case, generator: np.random.Generator) -> np.ndarray:
-    """Lengths of samples as ``complete_doc`` makes them: whole lines of one document until no more fits.
+    """Draw sequence lengths as in ``complete_doc`` mode: complete lines of one document as long as they fit.
 
-    Lines take an eighth of a sample on average and documents sixteen lines. Samples are taken in random order;
-    fairseq sorts its own by length, so that a batch of real data is less ragged than this one.
+    On average, lines fill an eighth of a sequence and documents have sixteen lines. Sequences are in random order;
+    fairseq sorts by length, so that real batches are less ragged than these.
     """
     lengths = []
     while len(lengths) < 64 * case.rows:
@@ -91,5 +91,5 @@ def _ragged_lengths(case: Case, generator: np.random.Generator) -> np.ndarray:
 
 
 def write_batch(directory: Path, case: Case, batch: Batch) -> None:
-    """Keep a batch for the subjects' processes."""
+    """Write a batch for the subjects' processes."""
     np.savez(directory / case.file, tokens=batch.tokens, masked=batch.masked)

@@ -1,4 +1,4 @@
-"""Speed of the data pipeline alone, against what a training step takes on a GPU."""
+"""Throughput of the data pipeline, compared with a training step on a GPU."""
 
 import math
 import time
@@ -9,20 +9,20 @@ from mae_lm_fairseq.analysis.flops import TRAINING, Sample, forward_flops
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 
 ROWS = 32
-"""Samples of a batch."""
+"""Sequences per batch."""
 
 
 def measure_pipeline(data_bin: Path, length: int, batches: int, gpu_flops: float) -> dict[str, float]:
-    """Time batches as a data worker makes them, after one that warms up.
+    """Time the batches of a data worker, after one warm-up batch.
 
     Args:
-        data_bin: a data directory.
-        length: tokens a sample.
-        batches: how many batches of :data:`ROWS` samples.
-        gpu_flops: what the GPU to feed computes in a second.
+        data_bin: the data-bin.
+        length: tokens per sequence.
+        batches: number of batches of :data:`ROWS` sequences.
+        gpu_flops: FLOP/s of the GPU to feed.
 
     Returns:
-        samples per second of one worker and of a GPU that trains MAE-LM base, the workers that it takes, and the
+        Sequences per second of one worker and of a GPU that trains MAE-LM base, the number of workers needed, and the
         spread of the times.
     """
     from omegaconf import OmegaConf
@@ -33,7 +33,7 @@ def measure_pipeline(data_bin: Path, length: int, batches: int, gpu_flops: float
     task = MaskedAutoencoderLMTask.setup_task(OmegaConf.structured(cfg))
     task.load_dataset("train")
     dataset = task.dataset("train")
-    order = dataset.ordered_indices()[::-1]  # the longest samples first
+    order = dataset.ordered_indices()[::-1]  # the longest sequences first
     seconds = []
     for number in range(batches + 1):
         start = time.perf_counter()

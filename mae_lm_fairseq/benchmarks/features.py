@@ -1,4 +1,6 @@
-"""How fast features of ragged sentences come, beside stock ``transformers`` with the same weights and padding."""
+"""Speed of feature extraction from ragged sentences, compared with stock ``transformers`` with the same weights."""
+
+import mae_lm_fairseq.huggingface  # noqa: F401, I001  hides a broken torchaudio: must come before transformers
 
 import statistics
 import time
@@ -19,20 +21,20 @@ from mae_lm_fairseq.pretrained.reading import Pretrained
 
 VOCABULARY = 32_000
 MEDIAN, SPREAD, SHORTEST, LONGEST = 24, 0.6, 4, 256
-"""Of the lengths of sentences in tokens, which are log-normal, as those of text about are."""
+"""Parameters of the sentence lengths in tokens: log-normal, approximately as in real text."""
 ROWS = 32
-"""Sentences in a batch of transformers'."""
+"""Sentences per batch of transformers."""
 
 
 @dataclass(frozen=True)
 class Features:
-    """What was measured.
+    """Result of a measurement.
 
     Attributes:
-        seconds: of each round, by way of computing.
-        tokens: in the sentences.
-        padded: places in the batches of transformers, in the order given.
-        difference: the largest between a feature of ours and the same of transformers.
+        seconds: time of each round, by method.
+        tokens: tokens of all sentences.
+        padded: positions of transformers' batches in the given order, padding included.
+        difference: maximum absolute difference between our features and those of transformers.
     """
 
     seconds: dict[str, list[float]]
@@ -41,20 +43,20 @@ class Features:
     difference: float
 
     def speedup(self, name: str) -> float:
-        """The median over the rounds of how many times longer another way took than ours in the same round."""
+        """Return the median over the rounds of another method's time divided by ours in the same round."""
         return statistics.median(
             theirs / ours for theirs, ours in zip(self.seconds[name], self.seconds["ours"], strict=True)
         )
 
 
 def measure(size: str, relative_bias: bool, sentences: int, rounds: int) -> Features:
-    """Time the three ways, which take turns: ours; transformers in the order given; transformers, sorted by length.
+    """Time three alternating methods: ours, transformers in the given order, and transformers sorted by length.
 
     Args:
-        size: of :data:`~mae_lm_fairseq.core.config.SIZES`.
-        relative_bias: compare with MPNet, else without the bias with RoBERTa.
-        sentences: how many.
-        rounds: timed ones; one before them is not.
+        size: a key of :data:`~mae_lm_fairseq.core.config.SIZES`.
+        relative_bias: compare with MPNet if True, else, without the bias, with RoBERTa.
+        sentences: number of sentences.
+        rounds: number of timed rounds, after one warm-up round.
     """
     hub, stock = models(size, relative_bias)
     texts = draw_sentences(sentences)
@@ -78,7 +80,7 @@ def measure(size: str, relative_bias: bool, sentences: int, rounds: int) -> Feat
 
 
 def models(size: str, relative_bias: bool) -> tuple[MAELMHubInterface, transformers.PreTrainedModel]:
-    """The same random encoder, as ours and as a stock model of transformers."""
+    """Return the same random encoder as our model and as a stock model of transformers."""
     bias = {} if relative_bias else {"relative_buckets": 0, "decoder_relative_buckets": 0}
     config = MaskedAutoencoderConfig(**{**preset_values("mae_lm", size), **bias})
     torch.manual_seed(1)
@@ -94,7 +96,7 @@ def models(size: str, relative_bias: bool) -> tuple[MAELMHubInterface, transform
 
 
 def draw_sentences(count: int) -> list[Tensor]:
-    """Ids [T_i] of made-up sentences of different lengths."""
+    """Draw ids [T_i] of random sentences of different lengths."""
     generator = torch.Generator().manual_seed(1)
     lengths = (MEDIAN * (SPREAD * torch.randn(count, generator=generator)).exp()).long().clamp(SHORTEST, LONGEST)
     inside = [torch.randint(4, VOCABULARY - 1, (length - 2,), generator=generator) for length in lengths.tolist()]
@@ -103,7 +105,7 @@ def draw_sentences(count: int) -> list[Tensor]:
 
 @torch.no_grad()
 def stock_features(stock: transformers.PreTrainedModel, texts: list[Tensor], batches: list[list[int]]) -> list[Tensor]:
-    """The last states [T_i, dim] of each text, from padded batches with an attention mask."""
+    """Return the last hidden states [T_i, dim] of each text, computed in padded batches with an attention mask."""
     features = [None] * len(texts)
     for batch in batches:
         tokens = pad_sequence([texts[index] for index in batch], batch_first=True, padding_value=1)

@@ -1,4 +1,4 @@
-"""Speed and memory against sample length and masking rate."""
+"""Plot of speed and memory against sequence length and masking rate."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,17 +13,17 @@ CURVES = {
     "fairseq_roberta": "RoBERTa, fairseq",
     "hf_roberta": "RoBERTa, Hugging Face",
 }
-"""The subjects that are measured at several lengths and masking rates, and how the legend calls them."""
+"""Subjects that are measured at several lengths and masking rates, with their labels in the legend."""
 
 
 def draw(results: Results, path: Path) -> None:
-    """Draw the curves where lengths or rates were varied, and all subjects of the usual batch as bars elsewhere.
+    """Plot curves if lengths or masking rates were varied, otherwise bars for all subjects.
 
     Args:
-        results: of a run.
+        results: results of a run.
         path: the PNG to write.
     """
-    # Here, because matplotlib comes with the extra "analysis" only.
+    # Imported here because matplotlib is optional (extra "analysis").
     from matplotlib.figure import Figure
 
     curves = bool(results.setting.sweep_lengths or results.setting.sweep_masks)

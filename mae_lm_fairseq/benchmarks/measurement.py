@@ -1,4 +1,4 @@
-"""The measurement itself: groups of processes that take turns, step by step."""
+"""Measurement of training steps in groups of processes that alternate step by step."""
 
 import contextlib
 import tempfile
@@ -16,7 +16,7 @@ from mae_lm_fairseq.benchmarks.settings import Setting, Subject
 
 @dataclass
 class Row:
-    """What was measured of a subject on one batch."""
+    """Measurements of a subject on one batch."""
 
     subject: Subject
     case: Case
@@ -26,18 +26,18 @@ class Row:
     peak_memory: int = 0
     seconds: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
-    """Per predicted token in nats, of the timed steps; all steps are on the same batch."""
+    """Loss of each timed step in nats per predicted token; all steps use the same batch."""
 
 
 @dataclass
 class Results:
-    """Everything that a run measured."""
+    """All measurements of a run."""
 
     setting: Setting
     rows: list[Row] = field(default_factory=list)
     matrix_gflops: dict[str, list[float]] = field(default_factory=lambda: {"fp32": [], "bf16": []})
     failed: dict[str, str] = field(default_factory=dict)
-    """Subjects that failed, with a line on why."""
+    """Reasons of failed subjects, by title."""
 
 
 def measure(
@@ -46,10 +46,10 @@ def measure(
     """Train every subject for ``steps`` timed steps on each of its batches.
 
     Args:
-        setting: the size of it all.
-        groups: subjects whose processes live together and take turns, a step each.
-        steps: timed steps.
-        report: is told what happens.
+        setting: the benchmark's setting.
+        groups: groups of subjects whose processes run at the same time, with alternating steps.
+        steps: number of timed steps.
+        report: function that receives progress messages.
     """
     results = Results(setting)
     deadline = time.monotonic() + 60 * setting.minutes
@@ -71,8 +71,8 @@ def measure(
 
 
 def _prepare(setting: Setting, groups: list[list[Subject]], directory: Path) -> dict[Case, Batch]:
-    """Draw all batches, and write them and the dictionary of the made-up vocabulary into ``directory``."""
-    words = setting.vocab_size - 5  # four special tokens before them, <mask> behind
+    """Draw all batches, and write them and a dictionary of invented words to ``directory``."""
+    words = setting.vocab_size - 5  # four special tokens before them, <mask> after them
     (directory / "dict.txt").write_text("".join(f"w{number} 1\n" for number in range(words)), encoding="utf-8")
     cases = {case for group in groups for subject in group for case in subject.cases}
     batches = {case: draw_batch(case, setting.vocab_size) for case in cases}
@@ -84,7 +84,7 @@ def _prepare(setting: Setting, groups: list[list[Subject]], directory: Path) -> 
 def _start(
     subjects: list[Subject], setting: Setting, directory: Path, results: Results, stack: contextlib.ExitStack
 ) -> list[Process]:
-    """Start processes, all at once, and keep those that come up."""
+    """Start all processes at once, and return those that start successfully."""
     threads = torch.get_num_threads()  # all cores, or OMP_NUM_THREADS
     started = []
     for subject in subjects:
@@ -100,7 +100,7 @@ def _start(
 
 @contextlib.contextmanager
 def _reporting(process: Process, results: Results) -> Iterator[None]:
-    """Keep the reason of a subject that fails."""
+    """Record the reason if a subject fails."""
     try:
         yield
     except SubjectFailed as problem:
@@ -129,7 +129,7 @@ def _measure_group(
 
 
 def _warm_up(process: Process, case: Case, batch: Batch, setting: Setting) -> Row:
-    """The first steps, which are not timed: one that compiles, and one whose memory is measured."""
+    """Run the steps that are not timed: one that compiles, if needed, and one whose memory is measured."""
     if process.subject.compiled:
         process.ask("train", case.file, 1)
     flops = process.subject.flops(setting, batch)

@@ -1,4 +1,4 @@
-"""The processes of a benchmark, seen from the one that gives the orders: start, ask, kill."""
+"""Subject processes of a benchmark, as controlled by the main process."""
 
 import multiprocessing
 import subprocess
@@ -10,15 +10,15 @@ from mae_lm_fairseq.benchmarks.settings import Setting, Subject
 
 WORKER = Path(__file__).parent / "workers" / "worker.py"
 PATIENCE = 240
-"""Seconds that a subject may take to start, compile or do a step before it counts as hung."""
+"""Seconds that a subject may take to start, compile or run a step before it counts as hung."""
 
 
 class SubjectFailed(Exception):
-    """A subject cannot go on; the message is one line."""
+    """Failure of a subject, with the reason as a single-line message."""
 
 
 class Process:
-    """A subject's process, which waits except while it is asked for something."""
+    """Process of a subject, idle between requests."""
 
     def __init__(self, subject: Subject, setting: Setting, directory: Path, threads: int):
         self.subject = subject
@@ -41,10 +41,10 @@ class Process:
         return self.process.poll() is None
 
     def answer(self):
-        """What the process says when it is ready, with its start or with an order.
+        """Wait for the answer to the start or to a request.
 
         Raises:
-            SubjectFailed: with the reason that it gives, or because it died or hangs.
+            SubjectFailed: if the process reports a failure, has died, or hangs.
         """
         try:
             if not self.connection.poll(PATIENCE):
@@ -57,12 +57,12 @@ class Process:
         return value
 
     def ask(self, word: str, batch: str, steps: int):
-        """Have the process do ``steps`` steps of one kind on a batch, and wait for it; raises as :meth:`answer`."""
+        """Have the process run steps of one kind on a batch, and return its answer; raises as :meth:`answer`."""
         self.connection.send((word, batch, steps))
         return self.answer()
 
     def close(self) -> None:
-        """End the process, whatever it is doing."""
+        """Kill the process."""
         self.process.kill()
         self.process.wait()
         self.connection.close()

@@ -1,4 +1,4 @@
-"""What the figures say: rates, ratios with their FLOP bounds, and the table."""
+"""Results of a benchmark: rates, ratios with their FLOP bounds, and the table."""
 
 import platform
 from dataclasses import asdict, replace
@@ -12,7 +12,8 @@ from mae_lm_fairseq.benchmarks.settings import Setting
 
 RATIOS = {
     "authors_speedup": ("mae_lm", "authors"),
-    # What each one's users have on a CPU: theirs has no flag for bf16. The next puts torch.autocast around their loss.
+    # Each code as its users can run it on a CPU: the authors' has no option for bf16. The next entry adds
+    # torch.autocast around their loss.
     "authors_speedup_bf16": ("mae_lm_bf16", "authors"),
     "authors_speedup_both_bf16": ("mae_lm_bf16", "authors_bf16"),
     "bf16_speedup": ("mae_lm_bf16", "mae_lm"),
@@ -25,11 +26,11 @@ RATIOS = {
     "roberta_speedup_over_mpnet": ("roberta", "hf_mpnet"),
     "speedup_over_fairseq_adam": ("mae_lm", "mae_lm_fairseq_adam"),
 }
-"""Each is the speed in tokens/s of the first over that of the second; a cost is an inverse speed."""
+"""Ratios of speeds in tokens/s, the first subject's over the second's; a cost is an inverse speed."""
 
 
 def as_json(results: Results) -> dict:
-    """Everything measured, and everything derived from it."""
+    """Return all measurements, and all values derived from them."""
     ratios, bounds = ratios_and_bounds(results)
     return {
         "setting": asdict(results.setting),
@@ -44,7 +45,7 @@ def as_json(results: Results) -> dict:
 
 
 def machine(setting: Setting) -> dict:
-    """Where this was measured."""
+    """Describe the machine of the measurement."""
     gpu = torch.cuda.get_device_name() if setting.device == "cuda" else None
     return {
         "device": gpu or platform.processor() or platform.machine(),
@@ -54,12 +55,12 @@ def machine(setting: Setting) -> dict:
 
 
 def matrix_rates(results: Results) -> dict[str, float | None]:
-    """The median rates of the matrix product in GFLOP/s; None where it could not be measured."""
+    """Return the median rate of the matrix product in GFLOP/s for each precision; None if it could not be measured."""
     return {precision: median(rates) if rates else None for precision, rates in results.matrix_gflops.items()}
 
 
 def row_as_json(row: Row, results: Results) -> dict:
-    """A row of the table."""
+    """Return a row of the table."""
     seconds = median(row.seconds)
     return {
         "subject": row.subject.name,
@@ -80,15 +81,17 @@ def row_as_json(row: Row, results: Results) -> dict:
 
 
 def mfu(row: Row, results: Results) -> float | None:
-    """The share of the matrix product's rate that a row reaches."""
+    """Return a row's FLOP rate as a fraction of the matrix product's rate."""
     rate = matrix_rates(results)[row.subject.precision]
     return rate and row.flops / median(row.seconds) / rate / 1e9
 
 
 def ratios_and_bounds(results: Results) -> tuple[dict[str, float], dict[str, float]]:
-    """The ratios between subjects, and what they would be if all subjects reached the same share of the matrix rate.
+    """Return the ratios between subjects, and their FLOP bounds.
 
-    Those without a suffix take the faster of our compiled and eager entries, ``..._eager`` the eager one, and
+    The bounds are the ratios if all subjects reached the same fraction of the matrix rate.
+
+    Ratios without a suffix use the faster of our compiled and eager subjects; ``..._eager`` use the eager one;
     ``..._ragged`` are on a ragged batch.
     """
     ratios, bounds = {}, {}
@@ -111,7 +114,7 @@ def ratios_and_bounds(results: Results) -> tuple[dict[str, float], dict[str, flo
 
 
 def _entry(results: Results, name: str, case: Case, eager: bool) -> Row | None:
-    """The fastest row of a subject on a batch (3ML's has half of the text masked)."""
+    """Return the fastest row of a subject on a batch (3ML's with half of the text masked)."""
     if name.startswith("three_ml"):
         case = replace(case, mask_prob=0.5)
     names = {f"{name}_eager"} if eager else {name, f"{name}_eager"}
@@ -134,7 +137,7 @@ def _bound(fast: Row, slow: Row, rates: dict) -> float | None:
 
 
 def table(results: Results) -> str:
-    """The rows, the ratios and the failures as text."""
+    """Format the rows, ratios and failures as text."""
     lines = [
         f"{'subject':26} {'batch':22} {'':4} {'s/step':>8} {'spread':>6} {'tokens/s':>9} {'GFLOP':>8} {'MFU':>5} "
         f"{'MiB':>7}  loss"

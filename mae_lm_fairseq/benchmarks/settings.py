@@ -1,4 +1,4 @@
-"""What is measured: the settings, and the subjects of each."""
+"""Benchmark settings, and the subjects of each setting."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
 
 @dataclass(frozen=True)
 class Setting:
-    """A size of model and batch, and how it is measured."""
+    """Size of model and batch, and the extent of the measurement."""
 
     encoder_layers: int
     decoder_layers: int
@@ -22,32 +22,32 @@ class Setting:
     rows: int
     device: str
     precisions: tuple[str, ...]
-    """The first is the one of the ratios without a suffix."""
+    """The first one is used for the ratios without a suffix."""
     steps: int
-    """Timed steps of a subject, unless the command line says otherwise."""
+    """Timed steps per subject, unless the command line sets another number."""
     together: int
-    """Processes that take turns: as many as the memory of a common machine holds."""
+    """Number of processes that run at the same time: as many as fit into the memory of a typical machine."""
     extras: bool = True
-    """Whether there is time for more than the headlines: ragged batches, Hugging Face's models, all in bf16 too,
+    """Whether to measure more than the main comparisons: ragged batches, Hugging Face's models, everything in bf16, and
     fairseq's Adam."""
     compiled: tuple[str, ...] = ("fp32", "bf16")
-    """The precisions in which to measure what ``--compile`` gives; it takes minutes at base size."""
+    """Precisions to measure with ``--compile``, which takes minutes at base size."""
     sweep_rows: tuple[int, ...] = ()
     sweep_lengths: tuple[int, ...] = ()
     sweep_masks: tuple[float, ...] = ()
     matrix: int = 2048
-    """Rows and columns of the matrix product that gives the machine's rate."""
+    """Rows and columns of the matrix product that measures the machine's rate."""
     minutes: float = 60
-    """No further subject starts after that."""
+    """Time limit: no further group of subjects starts afterwards."""
     only: tuple[str, ...] = ()
-    """The names of the subjects for which there is memory, if not for all."""
+    """Names of the subjects that fit into memory; empty for all."""
 
     def case(self, **changes) -> Case:
-        """The usual batch of this setting, with changes."""
+        """Return the default batch of this setting, with changes."""
         return replace(Case(self.length, self.rows), **changes)
 
     def config(self, **changes) -> MaskedAutoencoderConfig:
-        """Our MAE-LM of this size, with changes."""
+        """Return the configuration of MAE-LM in this size, with changes."""
         return MaskedAutoencoderConfig(
             encoder_layers=self.encoder_layers,
             decoder_layers=self.decoder_layers,
@@ -75,24 +75,24 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Subject:
-    """One row, or several, of the table: a model that a process of its own trains."""
+    """A model that is trained in its own process, with one or several rows in the table."""
 
     name: str
     kind: str
-    """The module of :mod:`mae_lm_fairseq.benchmarks.workers` that builds it."""
+    """Module in :mod:`mae_lm_fairseq.benchmarks.workers` that builds it."""
     precision: str
     cases: tuple[Case, ...] = ()
     options: tuple[str, ...] = ()
-    """For the module that builds it: a command line, or the name of a class."""
+    """Options for that module: a command line, or the name of a class."""
     optimizer: str = "torch"
-    """``torch``: torch's fused AdamW, as for every subject. ``fairseq``: fairseq's own Adam."""
+    """``torch`` for torch's fused AdamW, which all peers use; ``fairseq`` for fairseq's own Adam."""
     decoder_layers: int = 0
     swept: bool = False
-    """Whether it stands beside a subject of the same name on other batches."""
+    """Whether the table has the same name with other batches, too."""
 
     @property
     def title(self) -> str:
-        """Its name, and its batches where the name does not tell."""
+        """Name of the subject, with its batches if the name is not unique."""
         return f"{self.name} ({'; '.join(map(str, self.cases))})" if self.swept else self.name
 
     @property
@@ -100,7 +100,7 @@ class Subject:
         return "--compile" in self.options
 
     def flops(self, setting: Setting, batch: Batch) -> int:
-        """What a training step computes, by formula. Peers compute on padding, and some at more positions."""
+        """Return the FLOPs of a training step by formula. Peers compute padding, too, and some more positions."""
         samples = batch.samples()
         if self.kind != "ours":
             samples = list(_padded(self.kind, samples))
@@ -114,16 +114,16 @@ class Subject:
 def _padded(kind: str, samples: list[Sample]) -> Iterator[Sample]:
     sequence, visible = max(s.sequence for s in samples), max(s.visible for s in samples)
     for sample in samples:
-        # Hugging Face predicts everywhere; the authors' decoder computes its last layer everywhere.
+        # Hugging Face predicts everywhere; the authors' decoder computes all positions of its last layer.
         predicted = sequence if kind == "hugging_face" else sample.predicted
         yield Sample(sequence, visible, predicted, decoded=sequence)
 
 
 def subjects(setting: Setting, authors: Path | None) -> list[list[Subject]]:
-    """All subjects of a setting, in groups whose members are alive together and take turns.
+    """Return all subjects of a setting, in groups that run at the same time with alternating steps.
 
     Args:
-        setting: what to measure.
+        setting: the setting.
         authors: an importable copy of the authors' repository.
     """
     full = (setting.case(),)
@@ -144,7 +144,7 @@ def subjects(setting: Setting, authors: Path | None) -> list[list[Subject]]:
 
 
 def _ours(setting: Setting, precision: str, cases: tuple[Case, ...], *options: str) -> list[Subject]:
-    """MAE-LM, the RoBERTa preset, and half of the text masked before two decoder layers (3ML-self's setting)."""
+    """Return MAE-LM, the RoBERTa preset, and 3ML-self's setting: half of the text masked, two decoder layers."""
     ending = ("_bf16" if precision != setting.precisions[0] else "") + ("" if "--compile" in options else "_eager")
     if precision == "bf16":
         options += ("--autocast", "bf16")
@@ -164,14 +164,14 @@ def _our(setting: Setting, name: str, precision: str, cases: tuple, decoder_laye
 
 
 def _peers(setting: Setting) -> Iterable[Subject]:
-    """The RoBERTa preset without relative positions, which is then the network of fairseq's and Hugging Face's."""
+    """Yield the RoBERTa preset without relative positions, and its equivalents in fairseq and Hugging Face."""
     cases = (setting.case(), setting.case(ragged=True)) if setting.extras else (setting.case(),)
     plain = ("--arch", "mae_lm_roberta_base", "--relative-buckets", "0")
     for precision in setting.precisions if setting.extras else setting.precisions[:1]:
         first = precision == setting.precisions[0]
         ending = "" if first else f"_{precision}"
         options = (*plain, "--autocast", "bf16") if precision == "bf16" else plain
-        if first and precision in setting.compiled:  # compiling takes half a minute of the few there are
+        if first and precision in setting.compiled:  # compiling takes half a minute, and time is limited
             yield _our(setting, "roberta_plain", precision, cases, 0, *options, "--compile")
         yield _our(setting, f"roberta_plain{ending}_eager", precision, cases, 0, *options)
         yield _fairseq_roberta(setting, f"fairseq_roberta{ending}", precision, cases)
@@ -187,7 +187,7 @@ def _fairseq_roberta(setting: Setting, name: str, precision: str, cases: tuple[C
 
 
 def _authors(setting: Setting, precision: str, cases: tuple[Case, ...], repository: Path) -> Subject:
-    """MAE-LM as the authors' pretraining script sets it up, and the width of the decoder, which they set apart."""
+    """Return MAE-LM as in the authors' pretraining script; their decoder's size needs separate options."""
     options = ["--arch", "ae", "--rel-pos", "1", "--rel-pos-bins", "64", "--max-rel-pos", "128", "--no-return-mask"]
     options += ["--gen-decoder-layers", str(setting.decoder_layers), "--tokens-per-sample", str(cases[0].length)]
     options += [*_shape(setting), *(option.replace("encoder", "decoder") for option in _shape(setting)[2:])]
@@ -206,8 +206,10 @@ def _shape(setting: Setting) -> tuple[str, ...]:
 
 
 def _sweep(setting: Setting, authors: Path | None) -> Iterator[list[Subject]]:
-    """Growth with the number of samples, and speed against masking rate and sample length; a model of its own for each
-    length, as its users would have."""
+    """Yield subjects for varied numbers of sequences, masking rates and sequence lengths.
+
+    Each length has its own model, as in practice.
+    """
     if setting.sweep_rows:
         growing = tuple(setting.case(rows=rows) for rows in setting.sweep_rows)
         yield [replace(_ours(setting, setting.precisions[0], growing)[0], swept=True)]

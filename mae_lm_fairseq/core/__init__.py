@@ -1,1 +1,1 @@
-"""The network in pure PyTorch: neither fairseq nor transformers is imported here."""
+"""The network in pure PyTorch; imports neither fairseq nor transformers."""

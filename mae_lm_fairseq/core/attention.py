@@ -8,7 +8,7 @@ from mae_lm_fairseq.core.dropout import Dropout
 
 
 class MultiheadAttention(nn.Module):
-    """Scaled dot-product attention (Vaswani et al., 2017) with one matrix for queries, keys and values."""
+    """Scaled dot-product attention (Vaswani et al., 2017) with one joint projection for queries, keys and values."""
 
     def __init__(self, dim: int, heads: int, dropout: float):
         super().__init__()
@@ -19,18 +19,18 @@ class MultiheadAttention(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, states: Tensor, pattern: AttentionPattern, queries: Tensor | None = None) -> Tensor:
-        """What the queries gather from the states.
+        """Compute multi-head attention.
 
         Args:
-            states: [number of keys, dim] packed.
-            pattern: of queries and keys.
-            queries: [number of queries, dim] packed; all of ``states`` where it is None.
+            states: [number of keys, dim] packed hidden states that are attended to.
+            pattern: attention pattern of queries and keys.
+            queries: [number of queries, dim] packed; None means all of ``states``.
 
         Returns:
             [number of queries, dim] packed.
         """
         q, k, v = (x.unflatten(-1, (self.heads, -1)) for x in self._project(states, queries))
-        # Scaled first, so that the scores stay in the range of float16.
+        # Scale the queries, not the scores, so that the scores stay in the range of float16.
         mixed = pattern.attend(q * (self.dim // self.heads) ** -0.5, k, v, self.dropout)
         return self.out_proj(mixed.flatten(1))
 

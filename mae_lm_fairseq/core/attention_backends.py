@@ -1,15 +1,17 @@
-"""Ways to compute the same attention. A pattern, made once per batch and stack, says who attends to whom and how.
+"""Attention backends: interchangeable implementations of the same attention.
+
+A pattern, built once per batch and stack, says which queries attend to which keys and how attention is computed.
 
 =======  =======================  ==============================  =======  ==============================
-backend  where                    sees                            dropout  bias
+backend  runs on                  operates on                     dropout  position bias
 =======  =======================  ==============================  =======  ==============================
-eager    everywhere               rows padded to the longest one  yes      float32; trained
-sdpa     everywhere               rows padded to the longest one  yes      products' precision; trained
-flex     CUDA; on CPUs without    packed positions, no padding    no       float32; trained
-         gradients, and slow
+eager    all devices              rows padded to the longest one  yes      float32; trainable
+sdpa     all devices              rows padded to the longest one  yes      dtype of queries; trainable
+flex     CUDA; CPU without        packed positions, no padding    no       float32; trainable
+         gradients (slow)
 =======  =======================  ==============================  =======  ==============================
 
-Eager attention is the reference, and gives bit-equal reruns on a CPU.
+Eager attention is the reference. Its results on a CPU are reproducible bit by bit.
 """
 
 import functools
@@ -26,14 +28,14 @@ from mae_lm_fairseq.core.packing import Layout, from_rows, to_rows
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
 
 EMPTY_KEY = -3e4
-"""Added to the scores of padding: its weight is exactly zero, and half precision holds it as a finite number, so that
-a row without any key gives the average of the zeros in its empty slots, which is zero, and no NaN in the gradients."""
+"""Added to the attention scores of padding. The attention weight becomes exactly zero, and the value is finite in
+half precision: a row without any key averages the zeros in its empty slots instead of producing NaN gradients."""
 FLEX_BLOCK = 128
-"""Positions that FlexAttention skips or computes together."""
+"""Block size of FlexAttention, in positions. A block is either computed or skipped as a unit."""
 
 
 class AttentionBackend(str, Enum):
-    """The choices of a user; ``auto`` takes the fastest for the device that changes no mathematics."""
+    """Values of ``--attention-backend``; ``auto`` is the fastest for the device with unchanged mathematics."""
 
     auto = "auto"
     eager = "eager"
@@ -42,15 +44,15 @@ class AttentionBackend(str, Enum):
 
 
 class AttentionPattern(Protocol):
-    """Who attends to whom, shared by the layers of a stack."""
+    """Which queries attend to which keys; shared by the layers of a stack."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout: nn.Module) -> Tensor:
-        """Softmax of scores and bias, applied to the values.
+        """Apply softmax attention with position bias.
 
         Args:
             q: [number of queries, heads, head size] packed and scaled.
             k, v: [number of keys, heads, head size] packed.
-            dropout: for the attention weights.
+            dropout: applied to the attention weights.
 
         Returns:
             [number of queries, heads, head size] packed.
@@ -58,14 +60,15 @@ class AttentionPattern(Protocol):
 
 
 class RowPattern(NamedTuple):
-    """Attention in rows, padded to the longest."""
+    """Attention in rows that are padded to the longest one."""
 
     queries: Layout
     keys: Layout
     bias: Tensor
-    """float32, broadcast to [B, heads, Q, K] and added to the scores: position bias, :data:`EMPTY_KEY` at padding."""
+    """float32, broadcastable to [B, heads, Q, K]. Added to the scores: position bias, and :data:`EMPTY_KEY` at
+    padding."""
     mix: Callable[[Tensor, Tensor, Tensor, Tensor, nn.Module], Tensor]
-    """From q, k, v, bias and dropout, in rows, to the weighted values."""
+    """Computes attention in rows from q, k, v, bias and dropout."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout: nn.Module) -> Tensor:
         q, k, v = _heads(q, self.queries), _heads(k, self.keys), _heads(v, self.keys)
@@ -73,22 +76,22 @@ class RowPattern(NamedTuple):
 
 
 def _eager(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: nn.Module) -> Tensor:
-    """Attention as it is written down."""
+    """Compute attention step by step, as in the equations."""
     weights = torch.softmax((q @ k.transpose(2, 3)).float().add_(bias), dim=-1)
     return dropout(weights.to(v.dtype)) @ v
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: nn.Module) -> Tensor:
-    """On a GPU the scores never stand in memory."""
+    """Compute attention with PyTorch's fused kernels. On a GPU, the scores are never held in memory."""
     p = dropout.p if dropout.training else 0.0
     return F.scaled_dot_product_attention(q, k, v, bias.to(q.dtype), p, scale=1.0)
 
 
 class FlexPattern(NamedTuple):
-    """FlexAttention over all rows at once: only blocks of queries and keys that share a row are computed."""
+    """FlexAttention over all packed positions; computes only blocks in which a query and a key share a row."""
 
     bias: Callable
-    """From score, batch, head, query and key to the biased score."""
+    """The ``score_mod`` of FlexAttention: adds the position bias to a score."""
     block_mask: BlockMask
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout: nn.Module) -> Tensor:
@@ -103,7 +106,7 @@ class FlexPattern(NamedTuple):
 def attention_pattern(
     queries: Layout, keys: Layout, position_bias: RelativePositionBias | None, backend: AttentionBackend
 ) -> AttentionPattern:
-    """The pattern in which each of ``queries`` attends to all ``keys`` of its row."""
+    """Return the pattern in which each of ``queries`` attends to all ``keys`` of its row."""
     if backend is AttentionBackend.flex:
         return FlexPattern(_flex_bias(queries, keys, position_bias), _flex_blocks(queries, keys))
     mix = _sdpa if backend is AttentionBackend.sdpa else _eager
@@ -111,12 +114,15 @@ def attention_pattern(
 
 
 def fastest_backend(device_type: str) -> AttentionBackend:
-    """What ``auto`` stands for. On CPUs eager attention with its cheap dropout was measured to be faster than SDPA."""
+    """Return the backend that ``auto`` selects.
+
+    On CPUs, eager attention with the dropout of this package was measured to be faster than SDPA.
+    """
     return AttentionBackend.sdpa if device_type == "cuda" else AttentionBackend.eager
 
 
 def _heads(x: Tensor, layout: Layout) -> Tensor:
-    """[N, heads, head size] -> [B, heads, W, head size]."""
+    """Convert [N, heads, head size] to [B, heads, W, head size]."""
     return to_rows(x, layout).transpose(1, 2)
 
 
@@ -144,7 +150,10 @@ def _flex_bias(queries: Layout, keys: Layout, position_bias: RelativePositionBia
 
 
 def _flex_blocks(queries: Layout, keys: Layout) -> BlockMask:
-    """The blocks in which some query and some key share a row: one run of blocks of keys for each block of queries."""
+    """Return the blocks in which a query and a key share a row.
+
+    For each block of queries, these are consecutive blocks of keys.
+    """
     query_rows, key_rows = queries.packed_rows(), keys.packed_rows()
     key_ends = keys.lengths.cumsum(0)
     first = query_rows[::FLEX_BLOCK]

@@ -1,4 +1,4 @@
-"""The masked autoencoder: encode what is visible, decode, predict what is masked."""
+"""The masked autoencoder: encode the visible tokens, decode, predict the masked ones."""
 
 from torch import Tensor, nn
 
@@ -12,15 +12,15 @@ from mae_lm_fairseq.core.transformer import TransformerStack
 
 
 class MaskedAutoencoder(nn.Module):
-    """Masked language model in which one knob says where ``[MASK]`` joins.
+    """Masked language model, configurable in where ``[MASK]`` tokens join the network.
 
-    After the encoder it is MAE-LM (Meng et al., ICLR 2024, arXiv 2302.02060) or 3ML (Liao et al., Findings of EMNLP
-    2022, arXiv 2211.04898); at the embeddings it is the vanilla MLM of BERT and RoBERTa, and in between what 3ML's
-    analysis looks at, all made of the same parts.
+    ``mask_join="decoder"`` gives MAE-LM (Meng et al., ICLR 2024, arXiv 2302.02060) or 3ML (Liao et al., Findings of
+    EMNLP 2022, arXiv 2211.04898), ``"embeddings"`` the vanilla MLM of BERT and RoBERTa, and ``"encoder"`` the models of
+    3ML's analysis, which lie in between. All of them share the same building blocks.
 
     Args:
-        config: the shape of the network.
-        vocab_size: number of tokens, special ones included.
+        config: configuration of the network.
+        vocab_size: number of tokens, special tokens included.
         pad, mask: ids of ``<pad>`` and ``<mask>``.
     """
 
@@ -34,11 +34,11 @@ class MaskedAutoencoder(nn.Module):
         initialise(self, config)
 
     def forward(self, tokens: Tensor, layout: BatchLayout) -> Tensor:
-        """Logits of the predicted positions.
+        """Return the logits at the predicted positions.
 
         Args:
-            tokens: [B, T] int64, the corrupted text.
-            layout: the batch's layout, see :func:`~mae_lm_fairseq.core.packing.batch_layout`.
+            tokens: [B, T] int64, the corrupted tokens.
+            layout: layout of the batch, see :func:`~mae_lm_fairseq.core.packing.batch_layout`.
 
         Returns:
             [number predicted, vocabulary], in the order of ``layout.predicted``.
@@ -47,12 +47,12 @@ class MaskedAutoencoder(nn.Module):
         return self.predict(states[-1], layout)
 
     def encode(self, tokens: Tensor, layout: BatchLayout) -> list[Tensor]:
-        """Packed states [N, dim] of the tokens that the encoder sees: of the embeddings and of every layer.
+        """Return the encoder's packed hidden states [N, dim]: of the embeddings, then of every layer.
 
-        Which those are, :meth:`encoder_layouts` tells.
+        :meth:`encoder_layouts` returns the positions that they belong to.
 
         Raises:
-            ValueError: a text is longer than the position table.
+            ValueError: if a sequence is longer than the position table.
         """
         if layout.sequence.width > self.config.max_positions:
             raise ValueError(
@@ -61,34 +61,34 @@ class MaskedAutoencoder(nn.Module):
         return self.encoder(tokens, layout)
 
     def decode(self, states: Tensor, layout: BatchLayout) -> Tensor:
-        """Packed states [number predicted, dim] of the predicted positions, from the encoder's output."""
+        """Return packed hidden states [number predicted, dim] of the predicted positions, from the encoder's output."""
         return self.decoder(states, self.encoder.embed_tokens.weight[self.mask], layout)
 
     def predict(self, states: Tensor, layout: BatchLayout) -> Tensor:
-        """Logits [number predicted, vocabulary], from the encoder's output."""
+        """Return the logits [number predicted, vocabulary], from the encoder's output."""
         return self.lm_head(self.decode(states, layout))
 
     def masked_states(self, tokens: Tensor, layout: BatchLayout) -> Tensor:
-        """Packed states [number predicted, dim] from which the head predicts."""
+        """Return the packed hidden states [number predicted, dim] that the language model head predicts from."""
         return self.decode(self.encode(tokens, layout)[-1], layout)
 
     def drop_prediction(self):
-        """Leave nothing but the encoder: no decoder and no head, as for fine-tuning."""
+        """Remove the decoder and the language model head, as for fine-tuning."""
         self.decoder = self.lm_head = None
 
     def encoder_layouts(self, layout: BatchLayout) -> list[Layout]:
-        """The positions of a batch that each of the states of :meth:`encode` belongs to."""
+        """Return the positions of each of the hidden states that :meth:`encode` returns."""
         return self.encoder.layouts(layout)
 
     def stacks(self) -> list[TransformerStack]:
-        """The encoder, and the decoder if it has layers."""
+        """Return the encoder and, if it has layers, the decoder."""
         return [part for part in (self.encoder, self.decoder) if isinstance(part, TransformerStack)]
 
 
 def initialise(model: nn.Module, config: MaskedAutoencoderConfig):
-    """BERT's initialisation: normal weights and embeddings, zero biases and padding, unit layer norms.
+    """Apply BERT's initialisation: normal weights and embeddings, zero biases and padding, unit layer norms.
 
-    Nothing is done on the meta device, where a network waits for weights that it is going to be given.
+    Does nothing on the meta device, where the network only waits for weights to be loaded.
     """
     if next(model.parameters()).is_meta:
         return

@@ -1,13 +1,13 @@
-"""The knobs of the network, their checks, and the table of sizes and presets."""
+"""Network configuration: options, their validation, and the table of sizes and presets."""
 
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
 
-# Hydra takes a member by its name and the command line by its value, so the two are the same.
+# Hydra selects a member by name and the command line by value, so names and values must be equal.
 class MaskJoin(str, Enum):
-    """Where the ``[MASK]`` tokens enter the network."""
+    """Where the ``[MASK]`` tokens join the network."""
 
     embeddings = "embeddings"
     encoder = "encoder"
@@ -15,7 +15,7 @@ class MaskJoin(str, Enum):
 
 
 class DecoderAttention(str, Enum):
-    """Who attends to whom in the decoder, see :mod:`~mae_lm_fairseq.core.decoder`."""
+    """Attention of the decoder layers, see :mod:`~mae_lm_fairseq.core.decoder`."""
 
     self = "self"
     cross = "cross"
@@ -23,14 +23,14 @@ class DecoderAttention(str, Enum):
 
 
 class RelativeBiasInit(str, Enum):
-    """How the relative position bias starts."""
+    """Initialisation of the relative position bias."""
 
     normal = "normal"
     neighbours = "neighbours"
 
 
 class StackConfig(NamedTuple):
-    """The shape of one stack of transformer layers."""
+    """Configuration of one stack of transformer layers."""
 
     layers: int
     dim: int
@@ -59,7 +59,7 @@ _MOST = {
     **dict.fromkeys((*_WIDTHS, "max_positions"), 1 << 24),
     **dict.fromkeys(("relative_buckets", "relative_max_distance", "decoder_relative_buckets"), 1 << 24),
 }
-"""What is larger is a mistake, which would fill the memory, or not fit a float, before anything else told of it."""
+"""Upper bounds, so that a typo fails at once instead of exhausting memory or overflowing a float."""
 _OF_THE_DECODER = {
     "decoder_attention": DecoderAttention.self,
     "decoder_embed_dim": None,
@@ -70,67 +70,68 @@ _OF_THE_DECODER = {
     "decoder_dropout": 0.0,
     "reset_mask_states": False,
 }
-"""What these are where there is no decoder."""
+"""Values that these options must have when ``decoder_layers`` is 0."""
 
 
 @dataclass(frozen=True)
 class MaskedAutoencoderConfig:
-    """Everything that shapes the network except the vocabulary. The defaults are MAE-LM base (arXiv 2302.02060).
+    """Configuration of the network, except for the vocabulary. The defaults are MAE-LM base (arXiv 2302.02060).
 
-    The names are those of the command line (``--encoder-layers``, ...), which is made from this class.
+    The command-line options (``--encoder-layers``, ...) are generated from this class.
 
     Raises:
-        ValueError: a value is out of range, or two contradict each other; the message names the options.
+        ValueError: if a value is out of range or two values contradict each other; the message names the options.
     """
 
     mask_join: MaskJoin = _knob(
         MaskJoin.decoder,
-        "where [MASK] joins: at the 'embeddings' (vanilla MLM, as RoBERTa), inside the 'encoder' (3ML's analysis) or "
-        "in the 'decoder' (MAE-LM and 3ML: the encoder never sees it)",
+        "where [MASK] joins: at the 'embeddings' (vanilla MLM, as in RoBERTa), inside the 'encoder' (3ML's analysis) "
+        "or in the 'decoder' (MAE-LM and 3ML: the encoder never sees it)",
     )
     mask_join_layer: int | None = _knob(
         None,
-        "with --mask-join encoder: how many of the encoder's layers [MASK] does not see, so that it joins before the "
-        "next (default: half of them)",
+        "with --mask-join encoder: number of encoder layers below the one that [MASK] joins before (default: half "
+        "of the layers)",
     )
-    encoder_layers: int = _knob(12, "layers of the encoder")
-    encoder_embed_dim: int = _knob(768, "width of the encoder")
-    encoder_ffn_embed_dim: int = _knob(3072, "inner width of the encoder's feed-forward blocks")
-    encoder_attention_heads: int = _knob(12, "attention heads of the encoder")
-    decoder_layers: int = _knob(4, "layers of the decoder that is thrown away after pretraining; 0 without decoder")
+    encoder_layers: int = _knob(12, "number of encoder layers")
+    encoder_embed_dim: int = _knob(768, "hidden size of the encoder")
+    encoder_ffn_embed_dim: int = _knob(3072, "feed-forward size of the encoder")
+    encoder_attention_heads: int = _knob(12, "number of attention heads of the encoder")
+    decoder_layers: int = _knob(4, "number of decoder layers, which are dropped after pretraining; 0: no decoder")
     decoder_attention: DecoderAttention = _knob(
         DecoderAttention.self,
-        "what decoder layers attend to: 'self' (all positions to all), 'cross' (masked positions to the encoder's "
+        "attention of the decoder layers: 'self' (all positions to all), 'cross' (masked positions to the encoder's "
         "output) or 'self_cross' (masked positions to each other, then to the encoder's output)",
     )
-    decoder_embed_dim: int | None = _knob(None, "width of the decoder (default: the encoder's)")
-    decoder_ffn_embed_dim: int | None = _knob(
-        None, "inner width of the decoder's feed-forward blocks (default: the encoder's)"
+    decoder_embed_dim: int | None = _knob(None, "hidden size of the decoder (default: the encoder's)")
+    decoder_ffn_embed_dim: int | None = _knob(None, "feed-forward size of the decoder (default: the encoder's)")
+    decoder_attention_heads: int | None = _knob(
+        None, "number of attention heads of the decoder (default: the encoder's)"
     )
-    decoder_attention_heads: int | None = _knob(None, "attention heads of the decoder (default: the encoder's)")
-    decoder_share_positions: bool = _knob(False, "one table of absolute positions for encoder and decoder")
+    decoder_share_positions: bool = _knob(False, "share one table of absolute positions between encoder and decoder")
     reset_mask_states: bool = _knob(
         False,
-        "ablation, with the task's --mask-in-encoder: the decoder gets the mask embedding instead of the encoder's "
-        "states at the [MASK]s that it saw",
+        "ablation, with the task's --mask-in-encoder: the decoder receives the mask embedding instead of the encoder's "
+        "hidden states of the [MASK] tokens that it saw",
     )
     renumber_visible: bool = _knob(
         False,
-        "ablation: the encoder numbers the tokens that it sees 0, 1, 2, ..., so that its positions disagree with the "
-        "decoder's",
+        "ablation: the encoder numbers the visible tokens 0, 1, 2, ..., so its positions disagree with the decoder's",
     )
-    max_positions: int = _knob(512, "longest sample in tokens, <s> and </s> included")
-    relative_buckets: int = _knob(32, "buckets of the encoder's T5 relative position bias; 0 for no such bias")
-    relative_max_distance: int = _knob(128, "distance at which the buckets end; all farther tokens share the last")
-    decoder_relative_buckets: int = _knob(0, "buckets of the decoder's own such bias; 0 for none")
+    max_positions: int = _knob(512, "maximum length of a sequence in tokens, <s> and </s> included")
+    relative_buckets: int = _knob(32, "buckets of the T5 relative position bias of the encoder; 0: no bias")
+    relative_max_distance: int = _knob(
+        128, "distance at which the logarithmic buckets end; larger distances share the last bucket"
+    )
+    decoder_relative_buckets: int = _knob(0, "buckets of the T5 relative position bias of the decoder; 0: no bias")
     relative_bias_init: RelativeBiasInit = _knob(
         RelativeBiasInit.normal,
-        "start of the relative position bias: 'normal' (the papers') or 'neighbours' (each head leans towards "
+        "initialisation of the relative position bias: 'normal' (as in the papers) or 'neighbours' (each head prefers "
         "one neighbouring token, so that small models leave the unigram plateau in minutes)",
     )
-    dropout: float = _knob(0.1, "dropout on the encoder's embeddings and on each of its blocks' outputs")
-    attention_dropout: float = _knob(0.1, "dropout on the encoder's attention weights")
-    decoder_dropout: float = _knob(0.0, "dropout in the decoder, on the attention weights too")
+    dropout: float = _knob(0.1, "dropout on the embeddings of the encoder and on the output of each of its sublayers")
+    attention_dropout: float = _knob(0.1, "dropout on the attention weights of the encoder")
+    decoder_dropout: float = _knob(0.0, "dropout in the decoder, including its attention weights")
     init_std: float = _knob(0.02, "standard deviation of the initial weights")
 
     def __post_init__(self):
@@ -150,7 +151,7 @@ class MaskedAutoencoderConfig:
 
     @property
     def encoder(self) -> StackConfig:
-        """The shape of the encoder."""
+        """Configuration of the encoder."""
         return StackConfig(
             self.encoder_layers,
             self.encoder_embed_dim,
@@ -164,7 +165,7 @@ class MaskedAutoencoderConfig:
 
     @property
     def decoder(self) -> StackConfig:
-        """The shape of the decoder, with the encoder's values where none are given."""
+        """Configuration of the decoder; unset values are the encoder's."""
         return StackConfig(
             self.decoder_layers,
             self.decoder_embed_dim or self.encoder_embed_dim,
@@ -178,7 +179,7 @@ class MaskedAutoencoderConfig:
 
     @property
     def layers_before_masks(self) -> int:
-        """How many layers of the encoder do not see ``[MASK]``: none in the vanilla MLM, all in MAE-LM."""
+        """Number of encoder layers that do not see ``[MASK]``: 0 in the vanilla MLM, all in MAE-LM."""
         if self.mask_join is MaskJoin.encoder:
             return self.encoder_layers // 2 if self.mask_join_layer is None else self.mask_join_layer
         return self.encoder_layers if self.mask_join is MaskJoin.decoder else 0
@@ -276,7 +277,8 @@ SIZES: dict[str, dict[str, Any]] = {
         "encoder_attention_heads": 16,
     },
 }
-"""What each size changes in MAE-LM base. Tiny and small start from weights of std 0.02 * sqrt(768 / width)."""
+"""Options of each size that differ from MAE-LM base. Initial weights of tiny and small have a standard deviation of
+0.02 * sqrt(768 / hidden size)."""
 
 _NO_DECODER = {"decoder_layers": 0, "decoder_relative_buckets": 0}
 
@@ -287,8 +289,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "mae_lm_3ml_cross": {"decoder_layers": 2, "decoder_attention": DecoderAttention.self_cross},
     "mae_lm_mask_later": {"mask_join": MaskJoin.encoder, **_NO_DECODER},
 }
-"""What each preset changes in MAE-LM of the same size: MAE-LM (Meng et al., ICLR 2024, arXiv 2302.02060), the vanilla
-MLM, and the two systems and the analysis of 3ML (Liao et al., Findings of EMNLP 2022, arXiv 2211.04898)."""
+"""Options of each preset that differ from MAE-LM of the same size. The presets are MAE-LM (Meng et al., ICLR 2024,
+arXiv 2302.02060), vanilla MLM, and the two systems and the analysis of 3ML (Liao et al., Findings of EMNLP 2022,
+arXiv 2211.04898)."""
 
 ARCHITECTURES = {f"{preset}_{size}": (preset, size) for preset in PRESETS for size in SIZES} | {
     "mae_lm": ("mae_lm", "base")
@@ -297,5 +300,5 @@ ARCHITECTURES = {f"{preset}_{size}": (preset, size) for preset in PRESETS for si
 
 
 def preset_values(preset: str, size: str) -> dict[str, Any]:
-    """The values in which a preset of a size differs from the defaults of :class:`MaskedAutoencoderConfig`."""
+    """Return the options of a preset and size that differ from the defaults of :class:`MaskedAutoencoderConfig`."""
     return {**SIZES[size], **PRESETS[preset]}

@@ -1,18 +1,18 @@
-"""Cross-entropy of a linear output layer whose logits never stand in memory whole."""
+"""Cross-entropy of a linear output layer without materialising all logits."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 CHUNK_ELEMENTS = 1 << 24
-"""Logits in memory at a time: 64 MiB of float32."""
+"""Number of logits computed at a time: 64 MiB of float32."""
 
 
 def linear_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Summed cross-entropy of ``states @ weight.T + bias``, and how many of the highest logits are the targets'.
+    """Return the summed cross-entropy of ``states @ weight.T + bias`` and the number of correct predictions.
 
-    The positions are taken in chunks. Each chunk's gradient is made beside its loss, so that no logits are kept for
-    the backward pass and none are computed twice.
+    Positions are processed in chunks. The gradient of each chunk is computed in the forward pass, together with its
+    loss, so that logits are neither kept for the backward pass nor computed twice.
 
     Args:
         states: [N, dim].
@@ -20,7 +20,7 @@ def linear_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor, targets: 
         targets: [N] int64.
 
     Returns:
-        the loss, a float32 scalar, and an int64 scalar.
+        The loss, a float32 scalar, and the number of positions whose largest logit is the target's, an int64 scalar.
     """
     return _LinearCrossEntropy.apply(states, weight, bias, targets)
 
@@ -59,7 +59,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
 def _add_gradients(
     gradients: list[Tensor], part: slice, error: Tensor, states: Tensor, weight: Tensor, dtype: torch.dtype
 ):
-    """Add a chunk's share, from ``error`` [chunk, V] = softmax - one-hot; products in the logits' own precision."""
+    """Add the gradients of one chunk to ``gradients``.
+
+    ``error`` [chunk, V] is softmax minus one-hot. Matrix products are computed in ``dtype``, the precision of the
+    logits.
+    """
     grad_states, grad_weight, grad_bias = gradients
     grad_bias += error.sum(0)
     error = error.to(dtype)

@@ -1,12 +1,13 @@
-"""The decoders: what turns the encoder's states into states to predict from. Thrown away after pretraining.
+"""Decoders: turn the encoder's output into hidden states for prediction. Used in pretraining only.
 
-A decoder is called with the encoder's packed states, the mask embedding [encoder's dim] and the batch's layout, and
-returns the packed states [number predicted, encoder's dim] of the predicted positions. :func:`build_decoder` chooses
-one.
+A decoder takes the encoder's packed hidden states, the mask embedding [encoder dim] and the layout of the batch. It
+returns packed hidden states [number predicted, encoder dim] of the predicted positions. :func:`build_decoder` selects
+the decoder.
 
-In each of them a position starts from its state in the encoder if it is visible, from the mask embedding if not. So a
-token that is predicted though visible (the kept and random ones of 80/10/10) starts from what the encoder made of it.
-What is predicted does not depend on what else is: the positions that are attended to follow from the text alone.
+In every decoder, a visible position starts from its hidden state in the encoder, and every other position from the mask
+embedding. Predicted positions that are visible (the kept and random tokens of 80/10/10) therefore start from the
+encoder as well. A prediction does not depend on which other positions are predicted, because the keys of attention
+follow from the tokens alone.
 """
 
 from torch import Tensor, nn
@@ -17,29 +18,32 @@ from mae_lm_fairseq.core.transformer import PositionEmbedding, SelfCrossLayer, T
 
 
 class NoDecoder(nn.Module):
-    """For encoders that have seen ``[MASK]``: its states are read off there."""
+    """Replacement for the decoder when the encoder sees ``[MASK]``: selects hidden states at predicted positions."""
 
     def forward(self, states: Tensor, mask_embedding: Tensor, layout: BatchLayout) -> Tensor:
         return states.index_select(0, layout.predicted_in_sequence)
 
 
 def keep_mask_states(states: Tensor, mask_embedding: Tensor, layout: BatchLayout) -> Tensor:
-    """The encoder's states as they are."""
+    """Return the encoder's hidden states unchanged."""
     return states
 
 
 def reset_mask_states(states: Tensor, mask_embedding: Tensor, layout: BatchLayout) -> Tensor:
-    """The encoder's states [number visible, dim], with the mask embedding for each ``[MASK]`` among them."""
+    """Replace the encoder's hidden states at visible ``[MASK]`` tokens by the mask embedding; [number visible, dim]."""
     early = layout.early_in_visible
     return states.index_copy(0, early, mask_embedding.expand(early.numel(), -1))
 
 
 class Decoder(TransformerStack):
-    """What the decoders with layers share: their positions, where they start, projections where the widths differ.
+    """Base class of decoders with layers.
+
+    Provides the position embeddings, the initial hidden states, and projections if encoder and decoder differ in hidden
+    size.
 
     Args:
-        config: the shape of the network.
-        embed_positions: the table of positions, as wide as the decoder.
+        config: configuration of the network.
+        embed_positions: position table, in the decoder's hidden size.
     """
 
     layer_type: type[TransformerLayer] = TransformerLayer
@@ -60,21 +64,21 @@ class Decoder(TransformerStack):
         return self.project_out(self.decode(states, joined, layout))
 
     def decode(self, states: Tensor, joined: Tensor, layout: BatchLayout) -> Tensor:
-        """States [number predicted, dim] of the predicted positions.
+        """Return the hidden states [number predicted, dim] of the predicted positions.
 
         Args:
             states: [number visible, dim], from the encoder.
-            joined: [number of tokens, dim], the same with the mask embedding at all other positions.
-            layout: of the batch.
+            joined: [number of tokens, dim], the same states, with the mask embedding at all other positions.
+            layout: layout of the batch.
         """
         raise NotImplementedError
 
 
 class SelfAttentionDecoder(Decoder):
-    """MAE-LM's and 3ML-self's: all positions go through the layers and attend to all.
+    """Decoder of MAE-LM and 3ML-self: all positions pass through the layers and attend to all positions.
 
-    It costs as much as that many layers of the encoder on the whole text, less what its last layer saves: only
-    predicted positions leave it, so they alone are its queries.
+    It costs as much as the same number of encoder layers on the full sequence, except for the last layer. There, only
+    predicted positions are queries, because no other output is used.
     """
 
     def decode(self, states: Tensor, joined: Tensor, layout: BatchLayout) -> Tensor:
@@ -90,10 +94,10 @@ class SelfAttentionDecoder(Decoder):
 
 
 class CrossAttentionDecoder(Decoder):
-    """Each predicted position gathers what it needs from the encoder's output, on its own.
+    """Decoder in which predicted positions attend to the encoder's output, but not to each other.
 
-    The encoder's output stays as it is. All but its keys and values is computed at predicted positions only: at 15 %
-    masking, a layer costs about a quarter of one on the whole text.
+    The encoder's output is not updated. Except for its keys and values, everything is computed at predicted positions
+    only: at 15 % masking, a layer costs about a quarter of a layer on the full sequence.
     """
 
     def decode(self, states: Tensor, joined: Tensor, layout: BatchLayout) -> Tensor:
@@ -106,10 +110,10 @@ class CrossAttentionDecoder(Decoder):
 
 
 class SelfCrossAttentionDecoder(Decoder):
-    """3ML-cross's: in each layer the masked positions attend to each other, then to the encoder's output.
+    """Decoder of 3ML-cross: positions attend to the ``[MASK]`` tokens, then to the encoder's output, in each layer.
 
-    The encoder's output stays as it is. A position that is visible and predicted takes part as a query, but is not
-    attended to. Beside the cross-attention decoder it costs the second attention, among masked positions.
+    The encoder's output is not updated. A predicted position that is visible is a query, but not a key. Compared with
+    the cross-attention decoder, the attention among ``[MASK]`` tokens is the additional cost.
     """
 
     layer_type = SelfCrossLayer
@@ -137,12 +141,12 @@ _DECODERS = {
 
 
 def build_decoder(config: MaskedAutoencoderConfig, pad: int, encoder_positions: PositionEmbedding) -> nn.Module:
-    """The decoder that a configuration asks for.
+    """Build the decoder for a configuration.
 
     Args:
-        config: the shape of the network.
+        config: configuration of the network.
         pad: id of ``<pad>``.
-        encoder_positions: the encoder's table of positions, which the decoder may share.
+        encoder_positions: the encoder's position table, which the decoder may share.
     """
     if config.mask_join is not MaskJoin.decoder:
         return NoDecoder()

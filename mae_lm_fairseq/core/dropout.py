@@ -1,4 +1,4 @@
-"""Dropout whose random numbers are cheap on a CPU."""
+"""Dropout with fast random numbers on CPUs."""
 
 import torch
 import torch.nn.functional as F
@@ -8,14 +8,14 @@ _LEVELS = 1 << 16
 
 
 class Dropout(nn.Module):
-    """``torch.nn.Dropout``, with its CPU mask made of 16-bit pieces of 64-bit random integers.
+    """``torch.nn.Dropout`` whose CPU mask is drawn as 16-bit parts of 64-bit random integers.
 
-    torch draws one double per element on a CPU, which costs more than the layer around it. The probability is
-    rounded to a multiple of 2**-16; the scale uses the rounded one, so the expectation is exact. One byte an element
+    On a CPU, torch draws one double per element, which costs more than the layer around it. Here the probability is
+    rounded to a multiple of 2**-16. The scale uses the rounded value, so the expectation is exact. One byte per element
     is kept for the backward pass.
 
     Raises:
-        ValueError: ``p`` is not in [0, 1).
+        ValueError: if ``p`` is not in [0, 1).
     """
 
     def __init__(self, p: float):
@@ -49,12 +49,12 @@ class _CheapDropout(torch.autograd.Function):
 
 
 def _scale_kept(x: Tensor, kept: Tensor, scale: float) -> Tensor:
-    # Not masked_fill, which takes several times as long on a CPU.
+    # masked_fill is several times slower on a CPU.
     return kept.to(x.dtype).mul_(x).mul_(scale)
 
 
-# An operator of its own: torch.compile would break the graph at each random_, or draw again in the backward pass. It is
-# defined in parts because custom_op takes tags only from torch 2.7 on.
+# A custom operator, because torch.compile would break the graph at random_ or draw again in the backward pass. Defined
+# without custom_op, which accepts tags only since torch 2.7.
 torch.library.define(
     "mae_lm_fairseq::cheap_mask",
     "(Tensor x, int dropped) -> Tensor",
@@ -64,7 +64,7 @@ torch.library.define(
 
 @torch.library.impl("mae_lm_fairseq::cheap_mask", "cpu")
 def _cheap_mask(x: Tensor, dropped: int) -> Tensor:
-    """[like x] bool: False with probability ``dropped`` / 2**16."""
+    """Draw a bool mask in the shape of ``x``, False with probability ``dropped`` / 2**16."""
     words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(torch.iinfo(torch.int64).min, None)
     pieces = words.view(torch.int16)[: x.numel()].view(x.shape)
     return pieces >= dropped - _LEVELS // 2

@@ -1,8 +1,8 @@
-"""The encoders: the part that stays after pretraining. They differ in when they see ``[MASK]``, not in their weights.
+"""Encoders: the part of the network that is kept after pretraining.
 
-An encoder is called with the tokens of a batch and its layout, and returns the packed states of the embeddings and of
-every layer, the encoder's output last; ``layouts`` says which positions each of them belongs to.
-:func:`build_encoder` chooses one.
+All encoders have the same weights; they differ in where ``[MASK]`` tokens join. An encoder takes the tokens and the
+layout of a batch and returns packed hidden states: of the embeddings, then of every layer, the encoder's output last.
+``layouts`` returns the positions that each of them belongs to. :func:`build_encoder` selects the encoder.
 """
 
 from torch import Tensor, nn
@@ -13,27 +13,27 @@ from mae_lm_fairseq.core.transformer import PositionEmbedding, TransformerStack
 
 
 class Encoder(TransformerStack):
-    """Vanilla MLM's (BERT, RoBERTa): ``[MASK]`` is a token like any other, and goes through all layers."""
+    """Encoder of vanilla MLM (BERT, RoBERTa): ``[MASK]`` is an ordinary token and passes through all layers."""
 
     def __init__(self, config: MaskedAutoencoderConfig, vocab_size: int, pad: int):
         super().__init__(config.encoder, PositionEmbedding(config.max_positions, config.encoder.dim, pad))
         self.embed_tokens = nn.Embedding(vocab_size, config.encoder.dim, padding_idx=pad)
 
     def layouts(self, layout: BatchLayout) -> list[Layout]:
-        """The positions of the embeddings and of every layer's states."""
+        """Return the positions that the hidden states of the embeddings and of every layer belong to."""
         return [self.seen(layout)] * (len(self.layers) + 1)
 
     def seen(self, layout: BatchLayout) -> Layout:
-        """The positions that go in."""
+        """Return the positions that enter the first layer."""
         return layout.sequence
 
     def forward(self, tokens: Tensor, layout: BatchLayout) -> list[Tensor]:
-        """[B, T] int64 -> packed states [N, dim], one after the embeddings and one after every layer."""
+        """Encode [B, T] int64 tokens; return packed hidden states [N, dim] of the embeddings and of every layer."""
         seen = self.seen(layout)
         return self.run(list(self.layers), self.embed(self.embed_tokens(pack(tokens, seen)), seen), seen)
 
     def run(self, layers: list[nn.Module], states: Tensor, layout: Layout) -> list[Tensor]:
-        """The states [N, dim] of a layout, and what they become in each of some layers."""
+        """Return ``states`` [N, dim], followed by the output of each of ``layers``."""
         hidden_states, pattern = [states], self.pattern(layout, layout)
         for layer in layers:
             hidden_states.append(self.apply_layer(layer, hidden_states[-1], pattern))
@@ -41,9 +41,9 @@ class Encoder(TransformerStack):
 
 
 class VisibleEncoder(Encoder):
-    """MAE-LM's and 3ML's: no ``[MASK]`` goes in. What is visible keeps its original positions.
+    """Encoder of MAE-LM and 3ML: sees the visible tokens only, at their original positions.
 
-    It costs as much less as is masked.
+    The computation saved is the fraction of ``[MASK]`` tokens.
     """
 
     def seen(self, layout: BatchLayout) -> Layout:
@@ -51,17 +51,17 @@ class VisibleEncoder(Encoder):
 
 
 class RenumberingEncoder(Encoder):
-    """MAE-LM's with misaligned positions (an ablation): what is visible is numbered 0, 1, 2, ..."""
+    """Ablation of MAE-LM with misaligned positions: visible tokens are numbered 0, 1, 2, ..."""
 
     def seen(self, layout: BatchLayout) -> Layout:
         return renumbered(layout.visible)
 
 
 class MaskLaterEncoder(Encoder):
-    """The one of 3ML's analysis: ``[MASK]`` joins between two layers.
+    """Encoder of 3ML's analysis: ``[MASK]`` tokens join between two layers.
 
-    The layers below see what is visible; those above see everything, a ``[MASK]`` as the embeddings left it, with its
-    position. It costs less by what is masked in the layers below.
+    Layers below the join see the visible tokens only. Layers above it see all tokens, where each ``[MASK]`` starts from
+    its embedding, position included. Only the layers below the join save computation.
     """
 
     def __init__(self, config: MaskedAutoencoderConfig, vocab_size: int, pad: int):
@@ -83,7 +83,7 @@ class MaskLaterEncoder(Encoder):
 
 
 def build_encoder(config: MaskedAutoencoderConfig, vocab_size: int, pad: int) -> Encoder:
-    """The encoder that a configuration asks for."""
+    """Build the encoder for a configuration."""
     encoders = {
         MaskJoin.embeddings: Encoder,
         MaskJoin.encoder: MaskLaterEncoder,

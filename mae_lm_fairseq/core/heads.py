@@ -1,4 +1,4 @@
-"""What stands on top of the network: the heads of pretraining, of classification, and of answers in a text."""
+"""Heads for pretraining, classification and extractive question answering."""
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +9,7 @@ from mae_lm_fairseq.core.dropout import Dropout
 
 
 class LMHead(nn.Module):
-    """Dense layer, gelu, layer norm, and the token embedding matrix as output weights (BERT's, RoBERTa's head)."""
+    """Head of BERT and RoBERTa: dense layer, GELU, layer norm, and the token embedding matrix as output weights."""
 
     def __init__(self, dim: int, embed_tokens: nn.Embedding):
         super().__init__()
@@ -19,29 +19,32 @@ class LMHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(embed_tokens.num_embeddings))
 
     def forward(self, states: Tensor) -> Tensor:
-        """[N, dim] -> logits [N, vocabulary]."""
+        """Convert hidden states [N, dim] to logits [N, vocabulary]."""
         return F.linear(self.transform(states), self.weight, self.bias)
 
     def loss(self, states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Summed cross-entropy against ``targets`` [N], and the number of right predictions; without the logits."""
+        """Return the summed cross-entropy against ``targets`` [N] and the number of correct predictions.
+
+        Does not materialise all logits.
+        """
         return linear_cross_entropy(self.transform(states), self.weight, self.bias, targets)
 
     def transform(self, states: Tensor) -> Tensor:
-        """[N, dim] -> [N, dim]: what is compared with the token embeddings."""
+        """Convert hidden states [N, dim] to the vectors [N, dim] that are compared with the token embeddings."""
         return self.layer_norm(F.gelu(self.dense(states)))
 
 
 class ClassificationHead(nn.Module):
-    """Dropout, dense layer, tanh, dropout and output layer on the state of the first token, ``<s>``.
+    """Dropout, dense layer, tanh, dropout and output layer on the hidden state of the first token, ``<s>``.
 
-    The head of RoBERTa (Liu et al., 2019), and weight for weight Hugging Face's ``RobertaClassificationHead`` and
-    ``MPNetClassificationHead`` where ``inner_dim`` is ``dim``.
+    This is the head of RoBERTa (Liu et al., 2019). With ``inner_dim`` equal to ``dim``, it has the weights of Hugging
+    Face's ``RobertaClassificationHead`` and ``MPNetClassificationHead``.
 
     Args:
-        dim: width of the states.
+        dim: hidden size.
         num_classes: number of classes; 1 for regression.
-        inner_dim: width of the dense layer's output.
-        dropout: on what enters either layer.
+        inner_dim: output size of the dense layer.
+        dropout: probability, for the inputs of both layers.
         init_std: standard deviation of the initial weights.
     """
 
@@ -55,19 +58,19 @@ class ClassificationHead(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, features: Tensor) -> Tensor:
-        """[B, T, dim] -> [B, num_classes]."""
+        """Convert hidden states [B, T, dim] to logits [B, num_classes]."""
         inner = torch.tanh(self.dense(self.dropout(features[:, 0])))
         return self.out_proj(self.dropout(inner))
 
 
 class SpanHead(nn.Module):
-    """How much each token is the start, or the end, of the answer: one linear layer (BERT's, Devlin et al., 2019).
+    """Linear layer that scores each token as start and as end of the answer (BERT, Devlin et al., 2019).
 
-    Weight for weight what Hugging Face's ``RobertaForQuestionAnswering`` and ``MPNetForQuestionAnswering`` call
+    Has the weights that ``RobertaForQuestionAnswering`` and ``MPNetForQuestionAnswering`` of Hugging Face call
     ``qa_outputs``.
 
     Args:
-        dim: width of the states.
+        dim: hidden size.
         init_std: standard deviation of the initial weights.
     """
 
@@ -78,5 +81,5 @@ class SpanHead(nn.Module):
         nn.init.zeros_(self.qa_outputs.bias)
 
     def forward(self, features: Tensor) -> Tensor:
-        """[B, T, dim] -> [B, T, 2], logits of start and end."""
+        """Convert hidden states [B, T, dim] to start and end logits [B, T, 2]."""
         return self.qa_outputs(features)

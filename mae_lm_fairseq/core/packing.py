@@ -1,7 +1,7 @@
-"""Ragged batches: which positions of a padded batch take part, and the ways between padded and packed.
+"""Ragged batches: layouts that select positions of a padded batch, and conversion between padded and packed tensors.
 
-Symbols: B rows, T columns of the padded batch, N positions that take part, W the longest row among them.
-Everything but attention works on packed tensors [N, ...]; attention works on rows [B, W, ...].
+Symbols: B rows and T columns of the padded batch, N selected positions, W the most selected positions of a row. All
+modules work on packed tensors [N, ...]; attention backends that need rows convert them to [B, W, ...].
 """
 
 from typing import NamedTuple
@@ -11,22 +11,22 @@ from torch import Tensor
 
 
 class Layout(NamedTuple):
-    """Some positions of a [B, T] batch, row after row.
+    """Selected positions of a [B, T] batch, row by row.
 
-    A named tuple of tensors and integers: what moves batches to a device understands tuples, but forgets the names,
-    which :func:`restore` gives back.
+    A named tuple of tensors and integers. Code that moves batches to a device traverses tuples but drops the field
+    names; :func:`restore` adds them again.
     """
 
     index: Tensor
-    """[N] int64, ascending: place of each position in the flattened batch, ``row * T + column``."""
+    """[N] int64, ascending: index of each position in the flattened batch, ``row * T + column``."""
     positions: Tensor
-    """[N] int64: position of each in its own text, from 0; padding does not count."""
+    """[N] int64: position of each token in its sequence, from 0; padding is not counted."""
     slots: Tensor
-    """[N] int64: place of each in the flattened rows, ``row * W + rank in the row``."""
+    """[N] int64: index of each position in the flattened rows, ``row * W + rank in the row``."""
     lengths: Tensor
-    """[B] int64: how many positions of each row take part."""
+    """[B] int64: number of selected positions in each row."""
     row_positions: Tensor
-    """[B, W] int64 (or [1, W] where all rows count 0, 1, 2, ...): ``positions`` in rows."""
+    """[B, W] int64: ``positions`` in rows; [1, W] if all rows count 0, 1, 2, ..."""
     rows: int
     """B."""
     width: int
@@ -34,45 +34,45 @@ class Layout(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether the rows have no empty slot."""
+        """Whether the rows have no empty slots."""
         return self.index.numel() == self.rows * self.width
 
     def occupied(self) -> Tensor:
-        """[B, W] bool: which slots of the rows hold a position."""
+        """Return which slots of the rows are in use, [B, W] bool."""
         return torch.arange(self.width, device=self.lengths.device) < self.lengths[:, None]
 
     def packed_rows(self) -> Tensor:
-        """[N] int64: the row of each position."""
+        """Return the row of each position, [N] int64."""
         return torch.div(self.slots, max(self.width, 1), rounding_mode="floor")
 
 
 class BatchLayout(NamedTuple):
-    """The views of one batch that the network needs."""
+    """The layouts of one batch that the network needs."""
 
     sequence: Layout
-    """Every position that is not padding."""
+    """All positions except padding."""
     visible: Layout
-    """What MAE-LM's encoder sees: the positions whose token is neither padding nor ``[MASK]``, and early masks."""
+    """Positions that MAE-LM's encoder sees: all tokens except padding and ``[MASK]``, plus the early masks."""
     masked: Layout
-    """The positions whose token is ``[MASK]``."""
+    """Positions of ``[MASK]`` tokens."""
     predicted: Layout
-    """The positions that have a target."""
+    """Positions that have a target."""
     decoded: Layout
-    """The masked and the predicted positions: what a decoder computes that leaves the others alone."""
+    """Positions of ``[MASK]`` tokens and predicted positions, for decoders that update only these."""
     visible_in_sequence: Tensor
-    """[number visible] int64: where each visible position stands in the packed sequence."""
+    """[number visible] int64: index of each visible position in the packed sequence."""
     predicted_in_sequence: Tensor
-    """[number predicted] int64: where each predicted position stands in the packed sequence."""
+    """[number predicted] int64: index of each predicted position in the packed sequence."""
     early_in_visible: Tensor
-    """[number of early masks] int64: where each of them stands among the packed visible positions."""
+    """[number of early masks] int64: index of each early mask in the packed visible positions."""
 
 
 def layout_of(present: Tensor, positions: Tensor) -> Layout:
-    """The layout of the positions marked in ``present``.
+    """Return the layout of the positions selected by ``present``.
 
     Args:
         present: [B, T] bool.
-        positions: [B, T] int64, position of each token in its own text.
+        positions: [B, T] int64, position of each token in its sequence.
     """
     rows, length = present.shape
     index = present.flatten().nonzero().squeeze(1)
@@ -89,19 +89,20 @@ def layout_of(present: Tensor, positions: Tensor) -> Layout:
 def batch_layout(
     tokens: Tensor, is_predicted: Tensor, pad: int, mask: int, early_masks: Tensor | None = None
 ) -> BatchLayout:
-    """The views of a batch. To be called on a CPU: elsewhere it synchronises with the device several times.
+    """Return the layouts of a batch. Call it on CPU tensors: on a GPU, it synchronises with the device several times.
 
     Args:
         tokens: [B, T] int64, the corrupted input.
-        is_predicted: [B, T] bool, the positions with a target; padding never counts as one.
+        is_predicted: [B, T] bool, positions with a target; padding is ignored.
         pad, mask: ids of ``<pad>`` and ``<mask>``.
-        early_masks: [B, T] bool, those ``[MASK]`` that the encoder sees; none where it is None.
+        early_masks: [B, T] bool, ``[MASK]`` tokens that the encoder sees (``--mask-in-encoder``); None for none of
+            them.
     """
     is_token, is_mask = tokens.ne(pad), tokens.eq(mask)
     early = torch.zeros_like(is_mask) if early_masks is None else is_mask & early_masks
     positions = is_token.cumsum(1) - 1
     sequence = layout_of(is_token, positions)
-    # Without holes every row counts 0, 1, 2, ...: one row of positions (and of position biases) serves all.
+    # Every row counts 0, 1, 2, ..., so all rows can share one row of positions and of position biases.
     sequence = sequence._replace(row_positions=torch.arange(sequence.width, device=tokens.device)[None])
     visible = layout_of(is_token & ~is_mask | early, positions)
     predicted = layout_of(is_token & is_predicted, positions)
@@ -118,12 +119,12 @@ def batch_layout(
 
 
 def places(part: Layout, whole: Layout) -> Tensor:
-    """[N of the part] int64: where each position of ``part`` stands among the packed positions of ``whole``."""
+    """Return the index of each position of ``part`` in the packed positions of ``whole``, [N of part] int64."""
     return torch.searchsorted(whole.index, part.index)
 
 
 def renumbered(layout: Layout) -> Layout:
-    """The layout with its positions counted 0, 1, 2, ... in each row, whatever lies between them in the text."""
+    """Return the layout with positions 0, 1, 2, ... in each row, without gaps."""
     return layout._replace(
         positions=layout.slots % max(layout.width, 1),
         row_positions=torch.arange(layout.width, device=layout.slots.device)[None],
@@ -131,7 +132,7 @@ def renumbered(layout: Layout) -> Layout:
 
 
 def to_device(layout: tuple, device: torch.device) -> BatchLayout:
-    """The layout with its tensors on a device."""
+    """Return the layout with its tensors on a device."""
 
     def move(part):
         if isinstance(part, tuple):
@@ -142,29 +143,29 @@ def to_device(layout: tuple, device: torch.device) -> BatchLayout:
 
 
 def restore(layout: tuple) -> BatchLayout:
-    """A :class:`BatchLayout` from the plain nested tuple that moving it to a device leaves behind."""
+    """Return the :class:`BatchLayout` of a plain nested tuple, which is what moving a layout to a device returns."""
     return BatchLayout(*(Layout(*part) if isinstance(part, tuple) else part for part in layout))
 
 
 def pack(batch: Tensor, layout: Layout) -> Tensor:
-    """[B, T, ...] -> [N, ...]."""
+    """Convert [B, T, ...] to [N, ...]."""
     return batch.flatten(0, 1).index_select(0, layout.index)
 
 
 def unpack(packed: Tensor, layout: Layout, length: int) -> Tensor:
-    """[N, ...] -> [B, ``length``, ...] with zeros at the positions that do not take part."""
+    """Convert [N, ...] to [B, ``length``, ...], with zeros at all other positions."""
     return _spread(packed, layout.index, layout.rows, length)
 
 
 def to_rows(packed: Tensor, layout: Layout) -> Tensor:
-    """[N, ...] -> [B, W, ...] with zeros in the empty slots; a view where there are none."""
+    """Convert [N, ...] to [B, W, ...], with zeros in empty slots. Returns a view if the rows are full."""
     if layout.is_full:
         return packed.view(layout.rows, layout.width, *packed.shape[1:])
     return _spread(packed, layout.slots, layout.rows, layout.width)
 
 
 def from_rows(rows: Tensor, layout: Layout) -> Tensor:
-    """[B, W, ...] -> [N, ...]: undoes :func:`to_rows`."""
+    """Convert [B, W, ...] to [N, ...], the inverse of :func:`to_rows`."""
     flat = rows.flatten(0, 1)
     return flat if layout.is_full else flat.index_select(0, layout.slots)
 

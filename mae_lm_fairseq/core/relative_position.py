@@ -1,4 +1,4 @@
-"""T5's relative position bias: one learned number per head and bucket of distances, added to attention scores."""
+"""T5's relative position bias: a learned scalar per head and distance bucket, added to the attention scores."""
 
 import math
 
@@ -6,16 +6,17 @@ import torch
 from torch import Tensor, nn
 
 NEIGHBOURS = (-1, 1, -2, 2)
-"""The offsets to which the heads lean, in turn, under the initialisation 'neighbours'."""
+"""Offsets that the heads favour, in turn, with ``--relative-bias-init neighbours``."""
 NEIGHBOUR_BIAS = 4.0
-"""About half of a head's attention over 64 tokens starts on its neighbour: exp(4) against the 63 others."""
+"""With 64 tokens, a head starts with about half of its attention on its neighbour: exp(4) against the 63 others."""
 
 
 def relative_position_bucket(offset: Tensor, buckets: int, max_distance: int) -> Tensor:
-    """T5's bidirectional bucket of each offset (Raffel et al., 2020, section 2.1; as in T5's and MPNet's code).
+    """Return T5's bidirectional bucket of each offset.
 
-    Half of the buckets serve keys to the right of the query. In each half, the first half of the buckets holds
-    one distance each, the others grow logarithmically up to ``max_distance``; all farther ones share the last.
+    As in Raffel et al. (2020, section 2.1) and the code of T5 and MPNet. Half of the buckets are for keys to the right
+    of the query. In each half, the first half of the buckets holds one distance each. The other buckets grow
+    logarithmically up to ``max_distance``; larger distances share the last bucket.
 
     Args:
         offset: int64 tensor, position of the key minus position of the query.
@@ -31,27 +32,27 @@ def relative_position_bucket(offset: Tensor, buckets: int, max_distance: int) ->
 
 
 class RelativePositionBias(nn.Module):
-    """The table of biases [buckets, heads], shared by all layers of a stack.
+    """Table of biases [buckets, heads], shared by all layers of a stack.
 
     Args:
         buckets, max_distance: see :func:`relative_position_bucket`.
-        heads: attention heads.
-        max_positions: above every position.
+        heads: number of attention heads.
+        max_positions: number of positions; all positions are below it.
     """
 
     def __init__(self, buckets: int, max_distance: int, heads: int, max_positions: int):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(buckets, heads))
         self.reach = max_positions - 1
-        # Computed here, on a CPU, so that rounding at the edge of a bucket is the same on every device.
+        # Computed on the CPU, so that rounding at bucket boundaries is the same on every device.
         offsets = torch.arange(-self.reach, self.reach + 1, device="cpu")
         self.register_buffer("bucket", relative_position_bucket(offsets, buckets, max_distance), persistent=False)
 
     def lean_towards_neighbours(self):
-        """Make every head start with its attention on one close neighbour (:data:`NEIGHBOURS`).
+        """Initialise every head so that it attends mostly to one close neighbour (:data:`NEIGHBOURS`).
 
-        This is ours, not the papers': at initialisation attention averages over the whole sample, and a small
-        model takes long to find out that neighbours matter.
+        This initialisation is not from the papers. With theirs, attention starts as an average over the whole sequence,
+        and a small model takes long to learn that neighbours matter.
         """
         heads = self.weight.shape[1]
         offsets = torch.tensor([NEIGHBOURS[head % len(NEIGHBOURS)] for head in range(heads)])
@@ -59,21 +60,21 @@ class RelativePositionBias(nn.Module):
             self.weight[self.bucket[offsets + self.reach], torch.arange(heads)] += NEIGHBOUR_BIAS
 
     def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
-        """The bias of every query and key, in float32.
+        """Return the bias of every query and key, in float32.
 
         Args:
-            query_positions: [B, Q] int64, or [1, Q] for the same in all rows.
+            query_positions: [B, Q] int64, or [1, Q] if shared by all rows.
             key_positions: [B, K] int64, or [1, K].
 
         Returns:
-            [B, heads, Q, K], with B = 1 where both are shared by all rows.
+            [B, heads, Q, K], with B = 1 if both inputs are shared by all rows.
         """
         offset = key_positions[:, None, :] - query_positions[:, :, None]
-        # Gathered head by head, not looked up as an embedding, whose gradient takes 10 times as long on a CPU.
+        # Gathered per head, because the gradient of an embedding lookup is 10 times slower on a CPU.
         by_head = self.by_offset().T.expand(len(offset), -1, -1)
         index = (offset + self.reach).flatten(1)[:, None].expand(-1, by_head.shape[1], -1)
         return by_head.gather(2, index).unflatten(2, offset.shape[1:])
 
     def by_offset(self) -> Tensor:
-        """[2 * reach + 1, heads] float32: the bias of every offset, from -reach on."""
+        """Return the bias of every offset from -reach to reach, [2 * reach + 1, heads] float32."""
         return self.weight.float().index_select(0, self.bucket)

@@ -1,4 +1,4 @@
-"""What the encoder and the decoder are made of: the transformer layer, and the stack around the layers."""
+"""Transformer layers, and the stack that encoder and decoder are built on."""
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from mae_lm_fairseq.core.relative_position import RelativePositionBias
 
 
 class TransformerLayer(nn.Module):
-    """Attention and feed-forward block, each followed by dropout, residual sum and layer norm (post-layer-norm)."""
+    """Attention and feed-forward block, each followed by dropout, residual connection and layer norm (post-norm)."""
 
     def __init__(self, dim: int, ffn_dim: int, heads: int, dropout: float, attention_dropout: float):
         super().__init__()
@@ -26,24 +26,24 @@ class TransformerLayer(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, states: Tensor, pattern: AttentionPattern, queries: Tensor | None = None) -> Tensor:
-        """New states of the queries.
+        """Return the new hidden states of the queries.
 
         Args:
-            states: [number of keys, dim] packed, what is attended to.
-            pattern: of queries and keys.
-            queries: [number of queries, dim] packed, where not all of ``states`` are to be updated.
+            states: [number of keys, dim] packed hidden states that are attended to.
+            pattern: attention pattern of queries and keys.
+            queries: [number of queries, dim] packed; None means all of ``states``.
         """
         attended = self.dropout(self.attention(states, pattern, queries))
         return self.feed_forward(self.attention_layer_norm((states if queries is None else queries) + attended))
 
     def feed_forward(self, states: Tensor) -> Tensor:
-        """[N, dim] -> [N, dim]: the second block."""
+        """Apply the feed-forward block, [N, dim] to [N, dim]."""
         update = self.fc2(F.gelu(self.fc1(states)))
         return self.final_layer_norm(states + self.dropout(update))
 
 
 class SelfCrossLayer(TransformerLayer):
-    """The layer of the Transformer's decoder (Vaswani et al., 2017): a block of cross-attention between the two."""
+    """Transformer decoder layer (Vaswani et al., 2017): adds a cross-attention block before the feed-forward block."""
 
     def __init__(self, dim: int, ffn_dim: int, heads: int, dropout: float, attention_dropout: float):
         super().__init__(dim, ffn_dim, heads, dropout, attention_dropout)
@@ -58,14 +58,14 @@ class SelfCrossLayer(TransformerLayer):
         memory: Tensor,
         memory_pattern: AttentionPattern,
     ) -> Tensor:
-        """New states [number of queries, dim] of the queries.
+        """Return the new hidden states [number of queries, dim] of the queries.
 
         Args:
-            states: [number of keys, dim] packed, what the self-attention attends to.
-            pattern: of queries and keys.
+            states: [number of keys, dim] packed, keys of the self-attention.
+            pattern: attention pattern of queries and keys.
             queries: [number of queries, dim] packed.
-            memory: [number of memories, dim] packed, what the cross-attention attends to.
-            memory_pattern: of queries and memories.
+            memory: [number of memories, dim] packed, keys of the cross-attention.
+            memory_pattern: attention pattern of queries and memories.
         """
         attended = self.dropout(self.attention(states, pattern, queries))
         queries = self.attention_layer_norm(queries + attended)
@@ -74,7 +74,7 @@ class SelfCrossLayer(TransformerLayer):
 
 
 class PositionEmbedding(nn.Embedding):
-    """Learned absolute positions. Position 0 has row ``pad + 1``, as in fairseq's RoBERTa and its descendants."""
+    """Learned absolute positions. Position 0 uses row ``pad + 1``, as in fairseq's RoBERTa."""
 
     def __init__(self, max_positions: int, dim: int, pad: int):
         super().__init__(max_positions + pad + 1, dim, padding_idx=pad)
@@ -85,16 +85,16 @@ class PositionEmbedding(nn.Embedding):
 
 
 class TransformerStack(nn.Module):
-    """Positions, layer norm, relative position bias and layers; the encoders and the decoders say what goes through.
+    """Position embedding, layer norm, relative position bias and layers; base class of encoders and decoders.
 
     Args:
-        config: layers, width, heads and the like.
-        embed_positions: the table of positions, its own or another stack's.
+        config: configuration of the stack.
+        embed_positions: position table, possibly shared with another stack.
         layer_type: class of the layers.
 
     Attributes:
-        checkpoint_activations: keep only what enters each layer for the backward pass, which then computes the layer
-            again: less memory, a third more computation.
+        checkpoint_activations: keep only the input of each layer for the backward pass, which then recomputes the
+            layer: less memory, a third more computation.
         attention_backend: how the layers compute attention; not ``auto``.
     """
 
@@ -122,15 +122,15 @@ class TransformerStack(nn.Module):
         )
 
     def embed(self, states: Tensor, layout: Layout) -> Tensor:
-        """[N, dim] -> [N, dim]: what enters the first layer."""
+        """Return the input [N, dim] of the first layer: ``states`` plus positions, after layer norm and dropout."""
         return self.dropout(self.embed_layer_norm(states + self.embed_positions(layout.positions)))
 
     def pattern(self, queries: Layout, keys: Layout) -> AttentionPattern:
-        """The pattern in which each of ``queries`` attends to all ``keys`` of its row."""
+        """Return the pattern in which each of ``queries`` attends to all ``keys`` of its row."""
         return attention_pattern(queries, keys, self.relative_bias, self.attention_backend)
 
     def apply_layer(self, layer: TransformerLayer, *inputs) -> Tensor:
-        """What ``layer`` makes of its inputs."""
+        """Apply a layer, with activation checkpointing if enabled."""
         if self.checkpoint_activations and torch.is_grad_enabled():
             return checkpoint(layer, *inputs, use_reentrant=False)
         return layer(*inputs)

@@ -1,4 +1,4 @@
-"""The pretraining loss: cross-entropy at the masked positions."""
+"""The pretraining loss: cross-entropy at the predicted positions."""
 
 import math
 
@@ -11,12 +11,14 @@ from mae_lm_fairseq.core.packing import restore
 
 @register_criterion("masked_autoencoder_lm")
 class MaskedAutoencoderLMCriterion(FairseqCriterion):
-    """Cross-entropy in bits (``loss``), perplexity (``ppl``), accuracy on masked tokens (``accuracy``, per cent) and
-    the share of the tokens that went through the encoder (``encoder_share``, per cent, the mean of its layers).
+    """Masked language modelling loss with metrics, equal to the loss of fairseq's ``masked_lm``.
 
-    The loss is that of fairseq's ``masked_lm``. Computing it makes no host-device synchronisation when the batch brings
-    its layout, as those of ``masked_autoencoder_lm`` do. A batch without masked tokens gives a loss of zero and
-    gradients of zero.
+    Logs the cross-entropy in bits (``loss``), perplexity (``ppl``), accuracy on predicted tokens in per cent
+    (``accuracy``), and the percentage of tokens that the encoder processes, averaged over its layers
+    (``encoder_share``).
+
+    Computing the loss needs no host-device synchronisation if batches include their layout, as those of
+    ``masked_autoencoder_lm`` do. For a batch without predicted tokens, loss and gradients are zero.
     """
 
     def __init__(self, task):
@@ -24,7 +26,7 @@ class MaskedAutoencoderLMCriterion(FairseqCriterion):
         self.pad = task.target_dictionary.pad()
 
     def forward(self, model, sample: dict, reduce: bool = True):
-        """The summed loss in nats, the number of predicted tokens, and what to log."""
+        """Return the summed loss in nats, the number of predicted tokens, and the values to log."""
         target = sample["target"]
         if "layout" in sample:
             layout = restore(sample["layout"])
@@ -50,7 +52,7 @@ class MaskedAutoencoderLMCriterion(FairseqCriterion):
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict]):
-        """Log the averages over the predicted tokens of all processes; nothing where there were none."""
+        """Log averages over the predicted tokens of all processes; nothing if there are no predicted tokens."""
         total = {key: sum(log.get(key, 0) for log in logging_outputs) for key in logging_outputs[0]}
         predicted, tokens = total["sample_size"], total["ntokens"]
         if predicted > 0:

@@ -1,4 +1,4 @@
-"""What a user asks for when fine-tuning on any task, and the command line for it."""
+"""Options shared by all fine-tuning tasks, and their command line."""
 
 import argparse
 import sys
@@ -12,18 +12,18 @@ from mae_lm_fairseq.utils.logging import quieten
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuningOptions:
-    """What every task has in common.
+    """Options shared by all fine-tuning tasks.
 
     Attributes:
-        checkpoint: where to start; None for random weights.
+        checkpoint: checkpoint to start from; None for random weights.
         tokenizer: the data-bin of the pretraining run.
-        out: where everything goes.
-        arch: the architecture where there is no checkpoint.
-        seeds: how many, from 1.
-        learning_rates: the grid; None for the task's.
-        max_updates: of each run; None for the task's epochs.
-        jobs: runs at the same time.
-        threads: of each run.
+        out: output directory.
+        arch: the architecture, if ``checkpoint`` is None.
+        seeds: number of seeds; they are 1, 2, ...
+        learning_rates: the learning rates to try; None for the task's.
+        max_updates: maximum number of updates per run; None for the task's epochs.
+        jobs: number of parallel runs.
+        threads: number of threads per run.
         extra: further options of fairseq-train.
     """
 
@@ -40,11 +40,11 @@ class FinetuningOptions:
 
 
 def add_options(parser: argparse.ArgumentParser, usual_rates: str):
-    """Add the options of :class:`FinetuningOptions`, but for ``extra``.
+    """Add the options of :class:`FinetuningOptions` except ``extra``.
 
     Args:
-        parser: of a script.
-        usual_rates: what the grid is by default, for the help.
+        parser: the parser of a script.
+        usual_rates: the default learning rates, for the help text.
     """
     add = parser.add_argument
     add("--checkpoint", required=True, metavar="FILE", help="of pretraining; 'none' for random weights")
@@ -59,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser, usual_rates: str):
 
 
 def parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> dict:
-    """The options by name; what follows ``--`` is ``extra``. Quietens fairseq's logging, too."""
+    """Parse the options into a dictionary, with everything after ``--`` as ``extra``, and reduce fairseq's logging."""
     words = sys.argv[1:] if argv is None else argv
     end = words.index("--") if "--" in words else len(words)
     options = vars(parser.parse_args(words[:end]))

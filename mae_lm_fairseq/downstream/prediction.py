@@ -1,4 +1,4 @@
-"""What a fine-tuned model with a classification head says of a set."""
+"""Predictions of a fine-tuned model with a classification head."""
 
 import os
 import sys
@@ -51,7 +51,7 @@ def with_progress(batches: Iterable, total: int) -> Iterator:
 
 
 def load(checkpoint: Path, data: Path) -> tuple[torch.nn.Module, object]:
-    """A fine-tuned model, ready for evaluation, and its task."""
+    """Load a fine-tuned model in evaluation mode, and its task."""
     register()
     models, _, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(checkpoint)], arg_overrides={"data": str(data)}
@@ -62,10 +62,12 @@ def load(checkpoint: Path, data: Path) -> tuple[torch.nn.Module, object]:
 
 @torch.no_grad()
 def logits(model: torch.nn.Module, task, split: str) -> np.ndarray:
-    """[rows, classes] float32, in the order of the data-bin; computed in batches of samples of like lengths.
+    """Return the logits of a set, [rows, classes] float32, in data-bin order.
+
+    Batches group sequences of similar length.
 
     Raises:
-        UserError: the model has no head of the name that it was fine-tuned with.
+        UserError: if the model does not have the head that the task names.
     """
     head = task.cfg.classification_head_name
     if head not in model.classification_heads:
@@ -85,7 +87,7 @@ def logits(model: torch.nn.Module, task, split: str) -> np.ndarray:
 
 
 def targets(task, split: str) -> np.ndarray:
-    """[rows], the true classes or values, in the order of the data-bin."""
+    """Return the true classes or values of a set, [rows], in data-bin order."""
     if split not in task.datasets:
         task.load_dataset(split)
     dataset = task.dataset(split)

@@ -1,8 +1,7 @@
-"""Several models on GLUE and SQuAD beside each other: the papers' table, differences with intervals, and a dot plot.
+"""Comparison of models on GLUE and SQuAD: a table as in the papers, differences with intervals, and a dot plot.
 
 ``python -m mae_lm_fairseq.downstream.report MAE-LM=DIR RoBERTa=DIR scratch=DIR --out DIR``, where each DIR is the
-``--out`` of scripts/finetune_glue.py or scripts/finetune_squad.py, or holds those of several tasks; a label may be
-given more than once.
+``--out`` of ``mae-lm finetune``, or a directory that contains several of them. A label may be given more than once.
 """
 
 import argparse
@@ -20,12 +19,12 @@ from mae_lm_fairseq.utils.markdown import markdown_table
 
 
 class Column(NamedTuple):
-    """A task of the table."""
+    """A task in the table."""
 
     metrics: tuple[str, ...]
-    """Names of what is shown."""
+    """Names of the metrics shown."""
     score: str
-    """The metric that models are compared by."""
+    """The metric by which models are compared."""
 
 
 _IN_PAPERS = ("MNLI", "QQP", "QNLI", "SST-2", "CoLA", "RTE", "MRPC", "STS-B")
@@ -34,17 +33,17 @@ COLUMNS = {
     "SQuAD 1.1": Column(("exact_match", "f1"), "f1"),
     "SQuAD 2.0": Column(("exact", "f1"), "f1"),
 }
-"""In the order of RoBERTa's and MAE-LM's tables, what these leave out behind them."""
+"""Columns in the order of RoBERTa's and MAE-LM's tables, followed by the tasks that those tables omit."""
 
 Table = dict[str, dict[str, dict[str, Summary]]]
-"""Summaries by the model's label, task and metric."""
+"""Summaries by model label, task and metric."""
 
 
 def read_table(arguments: list[str]) -> Table:
-    """The results named as LABEL=DIR.
+    """Read the results given as LABEL=DIR.
 
     Raises:
-        UserError: an argument has another form, a directory no results, or a label two for one task.
+        UserError: if an argument is malformed, a directory has no results, or a label has two results for one task.
     """
     table: Table = {}
     for argument in arguments:
@@ -60,17 +59,17 @@ def read_table(arguments: list[str]) -> Table:
 
 
 def read_results(directory: Path) -> list[dict]:
-    """What fine-tuning left in a directory, or in those right below it.
+    """Read the fine-tuning results in a directory and its immediate subdirectories.
 
     Raises:
-        UserError: nothing is there, or it is damaged.
+        UserError: if there are no results, or a file is damaged.
     """
     found = [path for path in (directory / "results.json", *sorted(directory.glob("*/results.json"))) if path.exists()]
     results = [
         result for result in map(_read, found) if result.get("task") in COLUMNS or {"task", "files"} <= result.keys()
     ]
     if not results:
-        raise UserError(f"{directory}: no results.json of scripts/finetune_glue.py or finetune_squad.py in it")
+        raise UserError(f"{directory}: no results.json of mae-lm finetune in it")
     return results
 
 
@@ -83,7 +82,7 @@ def _read(path: Path) -> dict:
 
 
 def columns_of(table: Table) -> dict[str, Column]:
-    """The tasks that any model has results of, in the papers' order, with those of the user's own files after them."""
+    """Return the tasks for which any model has results, in the papers' order, then those of the user's own files."""
     found = {task: column_of(task, summaries) for row in table.values() for task, summaries in row.items()}
     return {task: found[task] for task in sorted(found, key=_order)}
 
@@ -101,7 +100,7 @@ def _order(task: str) -> int:
 
 
 def markdown(table: Table) -> str:
-    """The papers' table of medians, and how far each model is from the last one."""
+    """Return the table of medians and the differences between each model and the last one."""
     tasks = columns_of(table)
     names = [_title(*item) for item in tasks.items()]
     rows = []
@@ -127,24 +126,24 @@ def _title(task: str, column: Column) -> str:
 
 
 def _compared(task: str, column: Column) -> str:
-    """The task, and what models are compared by on it."""
+    """Return the task with the metric by which models are compared."""
     metrics, score = column
     return f"{task} ({score if score in metrics else 'mean of both' if len(metrics) > 1 else metrics[0]})"
 
 
 def _cell(column: Column, summaries: dict[str, Summary]) -> str:
-    # What follows the metric's name is the development set's, as for the mismatched one of MNLI.
+    # Matching by prefix includes metrics with a suffix, such as accuracy_mismatched of MNLI.
     shown = [summary for name, summary in summaries.items() if name.startswith(column.metrics)]
     return "/".join(f"{summary.median:.1f}" for summary in shown)
 
 
 def score(row: dict[str, dict[str, Summary]], task: str, tasks: dict[str, Column]) -> Summary:
-    """What a model is compared by on a task."""
+    """Return the summary by which a model is compared on a task."""
     return row[task][tasks[task].score]
 
 
 def _differences(table: Table, tasks: dict[str, Column]) -> list[str]:
-    """Each model against the last one, by the mean over the seeds of a task's score."""
+    """Compare each model with the last one by the mean score over the seeds."""
     if len(table) < 2:
         return []
     *others, (base, of_base) = table.items()
@@ -161,7 +160,7 @@ def _differences(table: Table, tasks: dict[str, Column]) -> list[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command-line parser."""
     parser = argparse.ArgumentParser(
         prog="python -m mae_lm_fairseq.downstream.report",
         description=__doc__,

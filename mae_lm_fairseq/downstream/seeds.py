@@ -1,4 +1,4 @@
-"""Statistics over the seeds of one experiment."""
+"""Statistics over the seeds of an experiment."""
 
 import math
 import statistics
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Summary:
-    """Some seeds' values of one metric.
+    """Values of one metric over several seeds.
 
     Attributes:
         median, mean: over the seeds.
         std: sample standard deviation (n - 1); None for a single seed.
-        values: of each seed, in their order.
+        values: one value per seed, in seed order.
     """
 
     median: float
@@ -27,7 +27,7 @@ class Summary:
 
 
 def summarise(values: Sequence[float]) -> Summary:
-    """Median, mean and standard deviation of at least one value."""
+    """Return the median, mean and standard deviation of at least one value."""
     values = [float(value) for value in values]
     std = statistics.stdev(values) if len(values) > 1 else None
     return Summary(statistics.median(values), statistics.fmean(values), std, values)
@@ -35,12 +35,12 @@ def summarise(values: Sequence[float]) -> Summary:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much higher one mean is than another.
+    """Difference between two means.
 
     Attributes:
         mean: the difference.
-        standard_error: of it; None where a side has a single seed.
-        low, high: its 95 % confidence interval (Welch's); None likewise.
+        standard_error: its standard error; None if either side has a single seed.
+        low, high: its 95 % confidence interval (Welch's); None if either side has a single seed.
     """
 
     mean: float
@@ -56,7 +56,7 @@ class Difference:
 
 
 def difference(ours: Summary, theirs: Summary) -> Difference:
-    """By how much the mean of ``ours`` is above that of ``theirs``, with Welch's 95 % interval."""
+    """Return the mean of ``ours`` minus the mean of ``theirs``, with Welch's 95 % interval."""
     mean = ours.mean - theirs.mean
     if ours.std is None or theirs.std is None:
         return Difference(mean, None, None, None)

@@ -1,4 +1,4 @@
-"""Fine-tuning as a table of runs, for any task: where it starts, learning rates x seeds, what to keep of each."""
+"""Fine-tuning sweeps for any task: starting point, runs over learning rates and seeds, and checkpoints to keep."""
 
 import os
 import shutil
@@ -30,22 +30,22 @@ WARMUP_SHARE = 0.06
 BEST, LAST = "checkpoint_best.pt", "checkpoint_last.pt"
 MODEL = "model"
 """The directory, in that of the results, with the bundle of the best run."""
-# Options of the network that fine-tuning sets itself.
+# Model options that fine-tuning sets itself.
 _SET_HERE = ("max_positions", "dropout", "attention_dropout", "decoder_dropout")
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where fine-tuning starts.
+    """Starting point of fine-tuning.
 
     Attributes:
         checkpoint: the file; None for random weights.
-        model: options of the network, ``_name`` its architecture, as :func:`as_arguments` takes them.
-        max_positions: the longest sample.
-        dictionary: fingerprint of the dictionary that it was trained with; None where it is not known.
-        heads: names of the heads that were fine-tuned before; none in a pretraining checkpoint.
-        updates: of the training before.
-        sha256: of the file.
+        model: options of the model, with the architecture as ``_name``, as :func:`as_arguments` expects them.
+        max_positions: maximum sequence length.
+        dictionary: fingerprint of the dictionary used in pretraining; None if unknown.
+        heads: names of the fine-tuned heads; empty for a pretraining checkpoint.
+        updates: number of updates of the previous training.
+        sha256: hash of the file.
     """
 
     checkpoint: Path | None
@@ -64,16 +64,16 @@ class Origin:
         return f"a model fine-tuned on {', '.join(self.heads)}" if self.heads else "a pretraining checkpoint"
 
     def described(self) -> dict[str, Any]:
-        """For a result file, which may leave this machine: of the path only the end."""
+        """Return a description for a result file. It has only the end of the path, as the file may be published."""
         checkpoint = self.checkpoint and "/".join(self.checkpoint.parts[-2:])
         return {"checkpoint": checkpoint, "sha256": self.sha256, "updates": self.updates, **self.model}
 
 
 def from_scratch(architecture: str) -> Origin:
-    """Random weights: the control.
+    """Return random weights as the starting point, for the control experiment.
 
     Raises:
-        UserError: there is no such architecture.
+        UserError: if the architecture does not exist.
     """
     if architecture not in ARCHITECTURES:
         raise UserError(f"--arch {architecture}: no such architecture; there are {', '.join(ARCHITECTURES)}")
@@ -81,12 +81,12 @@ def from_scratch(architecture: str) -> Origin:
 
 
 def origin_of(path: Path) -> Origin:
-    """What a checkpoint of this package says of itself.
+    """Return the starting point described by a checkpoint of this package.
 
     Raises:
-        UserError: it is missing, damaged, or another model's.
+        UserError: if the file is missing, damaged, or from another model.
     """
-    if not os.path.isfile(path):  # Path.is_file raises where a directory on the way may not be searched
+    if not os.path.isfile(path):  # Path.is_file raises if a parent directory is not searchable
         raise UserError(f"--checkpoint {path}: no such file; nothing was trained")
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
     saved = (state["cfg"] or {}).get("model")
@@ -107,10 +107,10 @@ def origin_of(path: Path) -> Origin:
 
 
 def find_origin(checkpoint: Path | None, architecture: str | None) -> Origin:
-    """Where fine-tuning starts: a checkpoint, or where there is none, random weights of an architecture.
+    """Return the starting point: a checkpoint, or random weights of an architecture.
 
     Raises:
-        UserError: both are given, or neither, or there is no such thing.
+        UserError: if both or neither are given, or the given one does not exist.
     """
     if checkpoint is None:
         if architecture is None:
@@ -137,15 +137,15 @@ def find_pretrained_origin(checkpoint: Path | None, architecture: str | None) ->
 
 
 def settings_for(origin: Origin, updates: int, batch_size: int) -> Settings:
-    """fairseq's options for fine-tuning but for task, criterion, learning rate and seed.
+    """Return fairseq's options for fine-tuning, without task, criterion, learning rate and seed.
 
     Dropout, weight decay, Adam and the shape of the schedule are those of RoBERTa (Liu et al. 2019, arXiv 1907.11692,
-    Table 10; examples/roberta/README.glue.md of fairseq).
+    Table 10; fairseq's examples/roberta/README.glue.md).
 
     Args:
-        origin: where it starts.
-        updates: in all; the first 6 % warm up.
-        batch_size: samples in an update.
+        origin: the starting point.
+        updates: total number of updates; the first 6 % warm up.
+        batch_size: sequences per update.
     """
     start = {"finetune_from_model": origin.checkpoint} if origin.checkpoint else {}
     chosen = {
@@ -182,17 +182,17 @@ def settings_for(origin: Origin, updates: int, batch_size: int) -> Settings:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Learning rates x seeds.
+    """A sweep over learning rates and seeds.
 
     Attributes:
-        out: where everything goes.
+        out: output directory.
         data: the data-bin.
-        settings: of :func:`settings_for`, with task and criterion.
-        learning_rates: to try.
-        seeds: of each.
-        evaluate: checkpoint -> metrics, of which higher values are better.
-        selection: the metric whose median over the seeds chooses the learning rate.
-        extra: further options of fairseq-train, which win.
+        settings: settings from :func:`settings_for`, with task and criterion.
+        learning_rates: the learning rates to try.
+        seeds: the seeds for each learning rate.
+        evaluate: checkpoint -> metrics; higher is better.
+        selection: the metric whose median over the seeds selects the learning rate.
+        extra: further options of fairseq-train, which take precedence.
     """
 
     out: Path
@@ -205,7 +205,7 @@ class Sweep:
     extra: Sequence[str] = field(default_factory=tuple)
 
     def runs(self) -> list[Run]:
-        """The table: one run for each learning rate and seed."""
+        """Return one run for each learning rate and seed."""
         return [self._run(lr, seed) for lr in self.learning_rates for seed in self.seeds]
 
     def _run(self, lr: float, seed: int) -> Run:
@@ -225,7 +225,7 @@ class Sweep:
         return self.evaluate(best_checkpoint(run))
 
     def summaries(self, results: Sequence[dict]) -> dict[float, dict[str, Summary]]:
-        """Statistics over the seeds by learning rate and metric, from the results in the order of :meth:`runs`."""
+        """Return statistics over the seeds by learning rate and metric, given results in the order of :meth:`runs`."""
         rows = iter(results)
         by_rate = {lr: [next(rows) for _ in self.seeds] for lr in self.learning_rates}
         return {
@@ -234,27 +234,28 @@ class Sweep:
         }
 
     def best_rate(self, summaries: dict[float, dict[str, Summary]]) -> float:
-        """The learning rate with the highest median of the selection metric; the lowest of equals."""
+        """Return the learning rate with the highest median of the selection metric; the lowest one of a tie."""
         return max(sorted(summaries), key=lambda lr: summaries[lr][self.selection].median)
 
     def best_run(self, results: Sequence[dict], lr: float) -> Run:
-        """The run of a learning rate whose selection metric is highest; the first of equals."""
+        """Return the run of a learning rate with the highest selection metric; the first one of a tie."""
         candidates = zip(self.runs(), results, strict=True)
         of_lr = [(run, result) for run, result in candidates if run.name.startswith(f"lr{lr:g}-")]
         return max(of_lr, key=lambda pair: pair[1][self.selection])[0]
 
 
 def best_checkpoint(run: Run) -> Path:
-    """A run's best checkpoint; its last one where no validation gave a number."""
+    """Return the best checkpoint of a run, or the last one if the run was not validated."""
     folder = run.result.parent / "checkpoints"
     return folder / (BEST if (folder / BEST).exists() else LAST)
 
 
 def run_sweep(sweep: Sweep, jobs: int, threads: int) -> tuple[dict[str, Any], Run]:
-    """Run what is missing of a sweep, and keep the best run's model as a bundle.
+    """Run the missing runs of a sweep, and keep the best run's model as a bundle.
 
     Returns:
-        for a result file: the chosen learning rate, its metrics, and those of the whole grid; and its best run.
+        The content for a result file (the selected learning rate, its metrics, and those of the whole grid), and the
+        best run.
     """
     runs = sweep.runs()
     results = run_all(runs, jobs=jobs, threads=threads)
@@ -284,14 +285,14 @@ def keep_model(sweep: Sweep, run: Run, metrics: dict[str, float]):
 
 
 def report(content: dict[str, Any], settings: str, selection: str, hidden: Sequence[str], ending: str) -> str:
-    """``report.md``.
+    """Return the text of ``report.md``.
 
     Args:
-        content: of the result file.
+        content: content of the result file.
         settings: number and kind of the updates.
-        selection: the metric that chose the learning rate, in words.
-        hidden: the ends of the names of metrics that are left out.
-        ending: what stands below the table.
+        selection: display name of the metric that selected the learning rate.
+        hidden: suffixes of metric names to hide.
+        ending: text below the table.
     """
     start = content["start"]
     lines = [
@@ -315,7 +316,7 @@ def report(content: dict[str, Any], settings: str, selection: str, hidden: Seque
 
 
 def tidy(runs: Sequence[Run]):
-    """Keep of each finished run its best checkpoint, without the optimizer's state."""
+    """Keep only the best checkpoint of each finished run, without optimizer state."""
     for run in runs:
         kept = best_checkpoint(run)
         state = torch.load(kept, weights_only=True)

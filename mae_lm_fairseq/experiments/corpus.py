@@ -1,4 +1,4 @@
-"""A user's text file as a training and a validation text."""
+"""Split of a user's text file into training and validation text."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,21 +8,21 @@ from mae_lm_fairseq.utils.errors import UserError
 
 VALID_SHARE = 0.02
 VALID_CHARACTERS = (20_000, 250_000)
-"""Enough for a loss that means something, little enough to be evaluated often."""
+"""Minimum and maximum size of the validation text: enough for a meaningful loss, and fast to evaluate often."""
 FEWEST_CHARACTERS = 300_000
 FEWEST_DOCUMENTS = 100
 LINES_PER_DOCUMENT = 20
 
 
 def read_documents(path: Path, most_bytes: int) -> list[list[str]]:
-    """The documents (lists of lines) of a text file in which blank lines separate them; ``.gz`` and ``.xz`` are opened.
+    """Read documents (lists of lines), separated by blank lines, from a text file; ``.gz`` and ``.xz`` are unpacked.
 
-    A text with few blank lines, as a novel may have, is cut into documents of 20 lines: otherwise the validation split
-    would be nothing or a large part of it.
+    A text with few blank lines, such as a novel, is cut into documents of 20 lines. Otherwise the validation split
+    would be empty or too large.
 
     Args:
         path: the file.
-        most_bytes: about where to stop reading.
+        most_bytes: approximate number of bytes after which reading stops.
     """
     lines, size = [], 0
     for chunk in read_chunks(path):
@@ -52,9 +52,9 @@ def _split_at_blank_lines(lines: Iterable[str]) -> Iterable[list[str]]:
 
 
 def split_corpus(path: Path, train: Path, valid: Path, most_bytes: int) -> dict[str, int]:
-    """Write some documents of a text file, from all over it, to ``valid`` and the others to ``train``.
+    """Write documents from all parts of a text file to ``valid``, and the others to ``train``.
 
-    A document goes to ``valid`` as soon as its share of the text so far has room for it.
+    A document goes to ``valid`` when it fits into the validation split's fraction of the text so far.
 
     Returns:
         The counts ``documents``, ``lines`` and ``characters``.

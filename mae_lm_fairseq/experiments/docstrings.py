@@ -1,7 +1,7 @@
-"""Prose from the documentation that every installation already has: the docstrings of its Python packages.
+"""Text corpus from the docstrings of installed Python packages, which every installation has.
 
-Nothing is imported: the sources are parsed with :mod:`ast`. A module becomes one document, a paragraph one line, and
-documents are separated by a blank line, which is what ``preprocess/pretrain/prepare.py`` reads.
+Packages are not imported: their sources are parsed with :mod:`ast`. A module becomes a document with one paragraph per
+line; blank lines separate documents, as ``mae-lm prepare`` expects.
 """
 
 import ast
@@ -28,7 +28,7 @@ SHORTEST_CONSTANT = 200
 LETTERS = 0.88
 VALID_PERCENT = 2
 
-# Their contents is prose; that of every other directive is code, math or a table.
+# Directives with prose as their content; all others contain code, math or tables.
 PROSE_DIRECTIVES = {"note", "warning", "seealso", "versionadded", "versionchanged", "deprecated", "important", "tip"}
 
 DIRECTIVE = re.compile(r"\.\. (?:(\w[\w-]*)::|.*)")
@@ -44,7 +44,7 @@ NOT_PROSE = re.compile(r":math:|[{}\\$|]|->|::|\w\([^()]*\)\s*$|^[\w*, ]+ : ")
 
 @dataclass
 class Paragraph:
-    """Consecutive lines of one indentation; the lines under a list item hang deeper and belong to it."""
+    """Consecutive lines with the same indentation; a list item includes the deeper indented lines below it."""
 
     indent: int
     lines: list[str] = field(default_factory=list)
@@ -59,8 +59,8 @@ def _starts_item(line: str) -> bool:
 
 
 def _text_lines(doc: str) -> Iterator[tuple[int, str]]:
-    """The lines that may be prose, with their indentation; code, directives and fenced blocks become blank lines."""
-    hidden_below = None  # everything indented deeper than this belongs to a literal block or a directive
+    """Yield possible lines of prose with their indentation; code, directives and fenced blocks become blank lines."""
+    hidden_below = None  # deeper indented lines belong to a literal block or directive
     fenced = False
     for raw in inspect.cleandoc(doc).split("\n"):
         line = raw.strip()
@@ -85,7 +85,7 @@ def _text_lines(doc: str) -> Iterator[tuple[int, str]]:
 
 
 def _blocks(doc: str) -> Iterator[list[str]]:
-    """Split a docstring into paragraphs of lines, leaving out those with a line that is code, a table or a field."""
+    """Split a docstring into paragraphs of lines, and drop those with a line of code, a table or a field."""
     current = None
     for indent, line in [*_text_lines(doc), (0, "")]:
         if current and line and current.takes(indent, line):
@@ -97,7 +97,7 @@ def _blocks(doc: str) -> Iterator[list[str]]:
 
 
 def _clean(lines: list[str]) -> str:
-    """Join a paragraph's lines to one and take reStructuredText's inline markup and list markers off."""
+    """Join the lines of a paragraph, and remove list markers and reStructuredText's inline markup."""
     text = BULLET.sub("", " ".join(lines), count=1)
     text = ARGUMENT.sub("", text, count=1)
     text = SIMPLE_MATH.sub(r"\1", text)
@@ -114,16 +114,16 @@ def _is_prose(text: str) -> bool:
 
 
 def paragraphs(doc: str) -> list[str]:
-    """The prose of one docstring, a paragraph per item.
+    """Return the prose of a docstring, one string per paragraph.
 
-    Doctests, literal and fenced blocks, tables, headings, field lists, directives that hold no prose and paragraphs
-    with more than one symbol of math are left out.
+    Doctests, literal and fenced blocks, tables, headings, field lists, directives without prose, and paragraphs with
+    more than one math symbol are dropped.
     """
     return [text for text in map(_clean, _blocks(doc)) if _is_prose(text)]
 
 
 def _docs(tree: ast.AST) -> Iterator[str]:
-    """Docstrings, and long string constants given to calls (``add_docstr(torch.abs, ...)``), in source order."""
+    """Yield docstrings, and long string arguments of calls (``add_docstr(torch.abs, ...)``), in source order."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             doc = ast.get_docstring(node, clean=False)
@@ -136,7 +136,7 @@ def _docs(tree: ast.AST) -> Iterator[str]:
 
 
 def _call_constants(call: ast.Call) -> Iterator[ast.Constant]:
-    """The constants in a call's arguments, one level of tuples deep, and what a method as ``.format`` is called on."""
+    """Yield constants in a call's arguments (one level of tuples deep), and those whose method is called."""
     for argument in [call.func, *call.args]:
         candidates = argument.elts if isinstance(argument, ast.Tuple) else [argument]
         for candidate in candidates:
@@ -146,7 +146,7 @@ def _call_constants(call: ast.Call) -> Iterator[ast.Constant]:
 
 
 def module_prose(path: str) -> list[str] | None:
-    """The paragraphs of all docstrings in one source file, or ``None`` if it cannot be read or parsed."""
+    """Return the paragraphs of all docstrings in a source file, or ``None`` if it cannot be read or parsed."""
     try:
         with tokenize.open(path) as source, warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -157,7 +157,7 @@ def module_prose(path: str) -> list[str] | None:
 
 
 def find_sources(packages: Iterable[str] = PACKAGES) -> list[tuple[str, Path]]:
-    """Module names and source files of installed packages, sorted by name; a package that is absent has none."""
+    """Return module names and source files of installed packages, sorted by name; missing packages are skipped."""
     sources = []
     for package in packages:
         root = _package_root(package)
@@ -176,21 +176,20 @@ def _package_root(package: str) -> Path | None:
 
 
 def is_validation(module: str) -> bool:
-    """Whether a document belongs to the validation split: about one in fifty, by a hash of the module's name."""
+    """Return whether a document belongs to the validation split: about one in fifty, by a hash of the module name."""
     return zlib.crc32(module.encode()) % 100 < VALID_PERCENT
 
 
 def write_corpus(train: Path, valid: Path, packages: Iterable[str] = PACKAGES, processes: int = 2) -> dict[str, int]:
     """Write the prose of installed packages as a training and a validation text.
 
-    A paragraph that occurs again, anywhere, is dropped: docstrings repeat a lot, and a repeated one would be in both
-    splits.
+    Every paragraph is written only once: docstrings repeat a lot, and repetitions would be in both splits.
 
     Args:
-        train: the file for the training documents.
-        valid: the file for the validation documents.
-        packages: names of packages, ``stdlib`` for the standard library.
-        processes: how many files to parse at a time.
+        train: output file for the training documents.
+        valid: output file for the validation documents.
+        packages: names of packages; ``stdlib`` for the standard library.
+        processes: number of worker processes for parsing.
 
     Returns:
         The counts ``files``, ``skipped``, ``documents``, ``paragraphs`` and ``characters``.
@@ -218,7 +217,7 @@ def write_corpus(train: Path, valid: Path, packages: Iterable[str] = PACKAGES, p
 
 
 def _read(sources: list[tuple[str, Path]], processes: int) -> Iterator[tuple[str, list[str] | None]]:
-    """What :func:`module_prose` says of each module, in order, with a progress bar."""
+    """Yield each module with the result of :func:`module_prose`, in order, and show a progress bar."""
     with WorkerPool(processes) as pool:
         results = pool.map(module_prose, [str(path) for _, path in sources], chunksize=16)
         progress = progress_bar(results, desc="reading docstrings", total=len(sources), unit=" files")

@@ -1,4 +1,4 @@
-"""What a trained masked language model knows: its loss, the rank of its encoder's states, a gap to fill."""
+"""Evaluation of a trained masked language model: validation loss, rank of hidden states, and a cloze sentence."""
 
 import math
 import re
@@ -23,19 +23,19 @@ BATCH = 32
 
 @dataclass(frozen=True)
 class Gap:
-    """A sentence with one ``<mask>``, and the word that was there, if the sentence comes from a text."""
+    """A sentence with one ``<mask>``, and the original word if the sentence comes from a text."""
 
     sentence: str
     true_word: str | None = None
 
 
 def load(checkpoint: Path, data: Path, **task_options) -> tuple[torch.nn.Module, object]:
-    """A trained model, ready for evaluation, and its task with the validation split loaded.
+    """Load a trained model in evaluation mode, and its task with the validation split.
 
     Args:
-        checkpoint: of fairseq.
+        checkpoint: a fairseq checkpoint.
         data: the data-bin.
-        task_options: those that are to differ from the training's, such as ``mask_prob``.
+        task_options: task options that replace those of the training, such as ``mask_prob``.
     """
     models, _, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(checkpoint)], arg_overrides={"data": str(data), **task_options}
@@ -45,14 +45,14 @@ def load(checkpoint: Path, data: Path, **task_options) -> tuple[torch.nn.Module,
 
 
 def _batches(task) -> Iterator[dict]:
-    """The validation split, in its order."""
+    """Yield batches of the validation split, in its order."""
     dataset = task.dataset("valid")
     for start in range(0, len(dataset), BATCH):
         yield dataset.collater([dataset[index] for index in range(start, min(start + BATCH, len(dataset)))])
 
 
 def clean_batches(task) -> Iterator[Tensor]:
-    """The validation split as the model gets it, ``[B, T]`` ids a batch, with the true tokens where masks were."""
+    """Yield the validation split in batches of ids ``[B, T]``, with the original tokens at masked positions."""
     pad = task.source_dictionary.pad()
     for batch in _batches(task):
         yield torch.where(batch["target"].ne(pad), batch["target"], batch["net_input"]["src_tokens"])
@@ -60,7 +60,7 @@ def clean_batches(task) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def masked_loss(model: torch.nn.Module, task) -> float:
-    """The cross-entropy in nats of a masked token of the validation split, computed on a GPU where there is one.
+    """Return the cross-entropy in nats per masked token of the validation split, computed on a GPU if available.
 
     Which tokens are masked depends on the task's options and seed, not on the model.
     """
@@ -72,10 +72,10 @@ def masked_loss(model: torch.nn.Module, task) -> float:
 
 
 def unigram_entropy(batches: Iterable[Tensor], pad: int) -> float:
-    """The entropy in nats of the distribution of tokens in a text, ``<pad>`` left out.
+    """Return the entropy of the token frequencies of a text in nats, without ``<pad>``.
 
-    Everything else counts, as everything else can be masked: ``<s>`` at the start of a sample and ``</s>`` at the end
-    of a line too.
+    All other tokens count because they can be masked, including ``<s>`` at the start of a sequence and ``</s>`` at the
+    end of a line.
     """
     counts = Counter()
     for batch in batches:
@@ -86,7 +86,7 @@ def unigram_entropy(batches: Iterable[Tensor], pad: int) -> float:
 
 @torch.no_grad()
 def encoder_rank(model: torch.nn.Module, batches: Iterable[Tensor], pad: int, tokens: int = 10_000) -> tuple[int, int]:
-    """The effective rank of the last encoder layer's states, of which it reads about ``tokens``, and its width."""
+    """Return the effective rank of the last encoder layer's states for about ``tokens`` tokens, and the hidden size."""
     states, count = [], 0
     for batch in batches:
         _, extra = model.extract_features(batch, return_all_hiddens=True)
@@ -99,10 +99,11 @@ def encoder_rank(model: torch.nn.Module, batches: Iterable[Tensor], pad: int, to
 
 
 def find_gap(text: Path, pieces: sentencepiece.SentencePieceProcessor) -> Gap:
-    """A sentence of a text with one common word replaced by ``<mask>``.
+    """Return a sentence of a text with one common word replaced by ``<mask>``.
 
-    Takes the first word of four letters or more that is among the 200 most frequent, a single piece of the vocabulary,
-    and not at an end of its sentence; where words are not separated by spaces, the middle piece of a long sentence.
+    The word is the first one with at least four letters that is among the 200 most frequent, a single subword of the
+    vocabulary, and not at an end of its sentence. In text without spaces between words, it is the middle subword of the
+    longest sentence.
     """
     lines = text.read_text(encoding="utf-8").splitlines()
     sentences = [

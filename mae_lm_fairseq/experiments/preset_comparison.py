@@ -1,8 +1,8 @@
-"""The presets of one size, or the ablations of MAE-LM, trained on one text and put into one table.
+"""Comparison of the presets of one size, or of the ablations of MAE-LM, trained on one text.
 
-``scripts/compare_presets.py`` calls this. All variants see the same samples in the same order for the same number of
-updates, and differ in what their row says. Their losses are comparable because they are measured afterwards on the
-same masked positions, however many were masked in training.
+``mae-lm compare`` uses this module. All variants are trained on the same sequences in the same order for
+the same number of updates, and differ only as described in their row. Their losses are comparable: they are measured
+after training on the same masked positions, whatever the masking rate in training was.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ COMMON_MASKING = {
     "mask_whole_words": False,
     "seed": 1,
 }
-"""How the validation text is masked for every variant."""
+"""Masking of the validation text for every variant."""
 
 REPORT = """\
 # {title}
@@ -55,9 +55,9 @@ class Variant:
     """A row of the table.
 
     Args:
-        title: what the row is called.
-        architecture: what is trained.
-        options: of ``fairseq-train``, where it differs from its recipe.
+        title: title of the row.
+        architecture: architecture to train.
+        options: options of ``fairseq-train`` that differ from the recipe.
     """
 
     title: str
@@ -66,12 +66,12 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """The name of the run's directory."""
+        """Name of the run's directory."""
         return "_".join((self.architecture, *(option.removeprefix("--") for option in self.options)))
 
 
 def presets(size: str) -> list[Variant]:
-    """RoBERTa, MAE-LM, 3ML with its own masking rate and with MAE-LM's, and mask-later at each layer."""
+    """Return RoBERTa, MAE-LM, 3ML with its own and with MAE-LM's masking rate, and mask-later for each layer."""
     layers = _config("mae_lm", size).encoder_layers
     later = [
         Variant(f"mask later, before layer {below + 1} of {layers}", f"mae_lm_mask_later_{size}", _join_at(below))
@@ -90,7 +90,7 @@ def presets(size: str) -> list[Variant]:
 
 
 def ablations(size: str) -> list[Variant]:
-    """The ablations of MAE-LM's paper (Meng et al., ICLR 2024, arXiv 2302.02060), and its masking varied."""
+    """Return the ablations of the MAE-LM paper (Meng et al., ICLR 2024, arXiv 2302.02060) and other masking."""
     architecture, config = f"mae_lm_{size}", _config("mae_lm", size)
     rows = {"MAE-LM": ()}
     rows |= {
@@ -123,23 +123,23 @@ def compare(
     jobs: int = 1,
     threads: int = 1,
 ) -> list[dict]:
-    """Train what has not been trained yet, and leave ``table.md`` and ``table.json`` in ``out``.
+    """Train the variants that are not finished, and write ``table.md`` and ``table.json`` to ``out``.
 
     Args:
         data: the data-bin.
         variants: the rows.
-        updates: of each.
-        out: where everything goes.
-        title: of the table.
-        command: that makes it, for the table.
-        jobs: how many runs at the same time.
-        threads: of each run.
+        updates: number of updates per run.
+        out: output directory.
+        title: title of the table.
+        command: the command that creates the table, to be printed with it.
+        jobs: number of parallel runs.
+        threads: number of threads per run.
 
     Returns:
         The rows of ``table.json``.
 
     Raises:
-        UserError: a run failed, or ``out`` holds runs of other commands, or cannot be written.
+        UserError: if a run failed, or ``out`` has runs of other commands or cannot be written.
     """
     claim(out, {"title": title, "updates": updates})
     runs = [_run(variant, data, updates, out) for variant in variants]
@@ -172,9 +172,10 @@ def _join_at(layer: int) -> tuple[str, ...]:
 
 
 def _decoder_width(config: MaskedAutoencoderConfig, numerator: int, denominator: int) -> tuple[str, ...]:
-    """A decoder of about a fraction of the encoder's width: 512 and 1024 beside 768, as in the paper.
+    """Return options for a decoder of about the given fraction of the encoder's hidden size.
 
-    The heads stay as wide as the encoder's, and the feed-forward blocks keep their ratio to the width.
+    The result is 512 and 1024 for 768, as in the paper. Heads have the same size as the encoder's, and the feed-forward
+    size keeps its ratio to the hidden size.
     """
     encoder = config.encoder
     heads = round(encoder.heads * numerator / denominator)
@@ -204,7 +205,7 @@ def _run(variant: Variant, data: Path, updates: int, out: Path) -> Run:
 
 
 def table_of(rows: Sequence[dict]) -> str:
-    """The rows of ``table.json`` in Markdown."""
+    """Format the rows of ``table.json`` as Markdown."""
     header = ["", "options", "updates", "validation loss", "seconds an update", "parameters (M)"]
     first = rows[0]["seconds_per_update"]
     cells = [

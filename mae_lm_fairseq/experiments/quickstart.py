@@ -1,10 +1,9 @@
-"""From nothing to two trained models and their comparison, in minutes on two CPU cores.
+"""Pretraining and comparison of two small models, in minutes on two CPU cores.
 
-Text, preprocessing, pretraining of MAE-LM and of the RoBERTa preset on the same data, masks and number of updates, and
-a report. ``scripts/quickstart.sh`` installs what this needs and calls it.
+The steps are: collect text, preprocess it, pretrain MAE-LM and the RoBERTa preset on the same data with the same masks
+and number of updates, and write a report.
 """
 
-import argparse
 import contextlib
 import json
 import subprocess
@@ -27,10 +26,9 @@ from mae_lm_fairseq.recipes.training_command import CPU, training_command
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.tokenizer import WORD_START
-from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
+from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.logging import quieten
-from mae_lm_fairseq.utils.runner import Run, claim, run_all, signals_as_errors, updates_done
+from mae_lm_fairseq.utils.runner import Run, claim, run_all, updates_done
 from mae_lm_fairseq.utils.training_log import loss_curve, read_records
 from mae_lm_fairseq.utils.versions import versions
 
@@ -41,7 +39,7 @@ DOCSTRING_GAP = Gap("Returns the <mask> of the array.")
 
 @contextlib.contextmanager
 def step(number: int, title: str) -> Iterator[None]:
-    """A heading, and afterwards how long the step took."""
+    """Print a heading, and afterwards the duration of the step."""
     print(f"\n[{number}/4] {title}", flush=True)
     started = time.monotonic()
     yield
@@ -49,7 +47,7 @@ def step(number: int, title: str) -> Iterator[None]:
 
 
 def describe(corpus: Path) -> str:
-    """A corpus by its name, size and beginning, wherever it lies."""
+    """Describe a corpus by name, size and checksum, independent of its location."""
     try:
         with open(corpus, "rb") as file:
             return f"{corpus.name}, {corpus.stat().st_size} bytes, CRC {zlib.crc32(file.read(FULL.most_bytes)):08x}"
@@ -58,7 +56,7 @@ def describe(corpus: Path) -> str:
 
 
 def make_text(out: Path, recipe: Recipe, corpus: Path | None) -> dict[str, int]:
-    """Leave ``train.txt`` and ``valid.txt`` in ``out/text``, and return their counts."""
+    """Write ``train.txt`` and ``valid.txt`` to ``out/text``, and return their counts."""
     folder = out / "text"
     counted = folder / "counts.json"
     if counted.exists():
@@ -75,13 +73,13 @@ def make_text(out: Path, recipe: Recipe, corpus: Path | None) -> dict[str, int]:
 
 
 def prepare(out: Path, recipe: Recipe) -> Path:
-    """Make ``out/data-bin`` from the text, and return it."""
+    """Create ``out/data-bin`` from the text, and return its path."""
     data = out / "data-bin"
     if (data / MANIFEST).exists():
         print(f"done before, reusing {data}")
         return data
     text = out / "text"
-    command = [sys.executable, "-m", "mae_lm_fairseq.text.prepare", "--destdir", data]
+    command = [sys.executable, "-m", "mae_lm_fairseq", "prepare", "--destdir", data]
     command += ["--train", text / "train.txt", "--valid", text / "valid.txt"]
     command += ["--vocab-size", recipe.vocabulary, "--workers", 2]
     code = subprocess.run([str(part) for part in command]).returncode
@@ -91,7 +89,7 @@ def prepare(out: Path, recipe: Recipe) -> Path:
 
 
 def training_runs(out: Path, data: Path, recipe: Recipe, gap: Gap) -> list[Run]:
-    """The table of runs: one for each architecture, with the same data, masks and order."""
+    """Return one run for each architecture, with the same data, masks and order."""
 
     def read_result(run: Run) -> dict:
         save = run.result.parent / "checkpoints"
@@ -123,7 +121,7 @@ def training_runs(out: Path, data: Path, recipe: Recipe, gap: Gap) -> list[Run]:
 
 
 def choose_sentence(out: Path, data: Path, corpus: Path | None) -> Gap:
-    """The sentence that the models complete."""
+    """Choose the sentence for the models to complete."""
     if corpus is None:
         return DOCSTRING_GAP
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(data / TOKENIZER))
@@ -131,7 +129,7 @@ def choose_sentence(out: Path, data: Path, corpus: Path | None) -> Gap:
 
 
 def conclude(out: Path, data: Path, origin: str, runs: list[Run], results: list[dict], gap: Gap) -> dict:
-    """Write the figure, ``results.json`` and ``report.md``; return what ``results.json`` holds."""
+    """Write the figure, ``results.json`` and ``report.md``; return the content of ``results.json``."""
     _, task = inspection.load(runs[0].result.parent / "checkpoints" / "checkpoint_last.pt", data)
     entropy = inspection.unigram_entropy(inspection.clean_batches(task), task.source_dictionary.pad())
     curves = {
@@ -153,7 +151,7 @@ def conclude(out: Path, data: Path, origin: str, runs: list[Run], results: list[
 
 
 def quickstart(out: Path, smoke: bool = False, corpus: Path | None = None) -> None:
-    """Do, or go on with, all of it in the directory ``out``."""
+    """Run, or resume, all steps in the directory ``out``."""
     recipe = SMOKE if smoke else FULL
     origin = corpus.name if corpus else "the docstrings of the installed Python packages"
     claim(out, {"smoke": smoke, "corpus": describe(corpus) if corpus else None})
@@ -171,7 +169,7 @@ def quickstart(out: Path, smoke: bool = False, corpus: Path | None = None) -> No
 
 
 def print_summary(out: Path, content: dict) -> None:
-    """Say on the terminal what the report says at length."""
+    """Print a summary of the report."""
     print(f"\nUnigram entropy of the validation text: {content['unigram_entropy']:.2f} nats")
     for name, result in content["runs"].items():
         print(
@@ -182,24 +180,3 @@ def print_summary(out: Path, content: dict) -> None:
     for name, result in content["runs"].items():
         print(f"{ARCHITECTURES[name]:14}  {', '.join(result['top5'])}")
     print(f"Report: {out / 'report.md'}   Figure: {out / FIGURE}", flush=True)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command."""
-    parser = argparse.ArgumentParser(prog="scripts/quickstart.sh", description=__doc__.partition("``scripts")[0])
-    parser.add_argument("--smoke", action="store_true", help="every step in less than 2 minutes; nothing is learned")
-    parser.add_argument("--corpus", type=Path, help="a text file (also .gz, .xz) instead of the docstrings")
-    parser.add_argument("--out", type=Path, help="where everything goes (default: quickstart/NAME)")
-    options = parser.parse_args(arguments)
-    if options.corpus:
-        options.corpus = options.corpus.resolve()
-    name = options.corpus.name.partition(".")[0] if options.corpus else "docstrings"
-    out = options.out or Path("quickstart") / (f"{name}-smoke" if options.smoke else name)
-    quieten()
-    with signals_as_errors():
-        quickstart(out.resolve(), options.smoke, options.corpus)
-
-
-if __name__ == "__main__":
-    with errors_end_the_program():
-        main()

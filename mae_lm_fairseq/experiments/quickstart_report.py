@@ -1,4 +1,4 @@
-"""The quickstart's report in Markdown."""
+"""Markdown report of the quickstart."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def _completions(content: dict, labels: dict[str, str]) -> str:
     rows = []
     for name, run in content["runs"].items():
         answers = zip(run["top5"], run["top5_probabilities"], strict=True)
-        # As code, because Markdown would take </s> for HTML, and without a bar, which would end the table's cell.
+        # Format as code because Markdown would take </s> for HTML, and escape bars, which would end the table's cell.
         cells = [f"`{token}` ({share:.0%})".replace("|", "\\|") for token, share in answers]
         rows.append([labels[name], ", ".join(cells)])
     return markdown_table(["model", "five likeliest tokens"], rows)
@@ -89,19 +89,19 @@ that is thrown away before fine-tuning.
 
 - `runs/ARCHITECTURE/result.json` holds the whole training command, `result.log` beside it what it printed, and
   `checkpoints/` the model. The command with a higher `--max-update` and `--total-num-update` trains on.
-- `scripts/quickstart.sh --corpus FILE` does the same with a text of yours.
+- `mae-lm quickstart --corpus FILE` does the same with your own text.
 """
 
 
 def write_report(path: Path, content: dict, labels: dict[str, str], origin: str, manifest: Manifest) -> None:
-    """Write ``report.md`` beside the figure.
+    """Write ``report.md`` next to the figure.
 
     Args:
-        path: of the report.
-        content: what ``results.json`` holds.
-        labels: readable names of the architectures.
-        origin: where the text comes from.
-        manifest: of the prepared data.
+        path: path of the report.
+        content: content of ``results.json``.
+        labels: display names of the architectures.
+        origin: description of the text.
+        manifest: manifest of the prepared data.
     """
     text = REPORT.format(
         origin=origin,

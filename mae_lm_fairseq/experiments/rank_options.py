@@ -1,15 +1,15 @@
-"""The options of the programs that measure effective ranks."""
+"""Command-line options for measuring effective ranks."""
 
 import argparse
 
 from mae_lm_fairseq.analysis.rank_settings import RankSettings
 
 STOCK = ("bert", "roberta", "mpnet")
-"""The kinds of Hugging Face models that are read."""
+"""Supported model types of Hugging Face."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Give a command the options that :func:`~mae_lm_fairseq.experiments.ranks.measure_models` reads."""
+    """Add the options that :func:`~mae_lm_fairseq.experiments.ranks.measure_models` reads."""
     parser.add_argument(
         "models",
         nargs="+",

@@ -1,4 +1,4 @@
-"""The effective ranks of trained models on a text: of our checkpoints and bundles, and of Hugging Face encoders."""
+"""Effective ranks of trained models on a text, for our checkpoints and bundles, and for Hugging Face encoders."""
 
 import argparse
 import csv
@@ -27,12 +27,12 @@ from mae_lm_fairseq.utils.progress import progress_bar
 
 @dataclass(frozen=True)
 class Reader:
-    """An encoder, and how text becomes its ids.
+    """An encoder and its tokenizer.
 
     Attributes:
         states: the encoder.
-        encode: gives the ids of a line.
-        opening, closing: ids at both ends of every text.
+        encode: returns the ids of a line.
+        opening, closing: ids at the start and end of every text.
         special: ids that are never masked.
     """
 
@@ -43,7 +43,7 @@ class Reader:
     special: list[int]
 
     def texts(self, path: str | Path, length: int, limit: int) -> list[list[int]]:
-        """Texts of a file for the encoder, see :func:`~mae_lm_fairseq.text.text_samples.text_samples`."""
+        """Return texts of a file for the encoder, see :func:`~mae_lm_fairseq.text.text_samples.text_samples`."""
         return text_samples(read_lines(path), self.encode, length, self.opening, self.closing, limit)
 
 
@@ -57,25 +57,25 @@ def model_ranks(
     label: str | None = None,
     show_progress: bool = False,
 ) -> dict[str, Any]:
-    """The effective ranks of one model, layer by layer, as plain data that JSON takes.
+    """Measure the effective ranks of a model, layer by layer, and return them as JSON-serialisable data.
 
     Args:
-        path: a checkpoint of ``fairseq-train``, pretrained or fine-tuned, a bundle, or the directory of a ``bert``,
-            ``roberta`` or ``mpnet`` of Hugging Face with its tokenizer.
-        text: UTF-8, plain, ``.gz`` or ``.xz``, documents separated by blank lines.
-        data_bin: with the dictionary and the tokenizer of a checkpoint.
-        tokens: how much of the text is read.
-        tokens_per_sample: the most tokens of a text that goes through the model.
-        settings: how to measure.
-        label: the model's name; made from its path where it is None.
-        show_progress: with an estimate of what is left.
+        path: a checkpoint of ``fairseq-train`` (pretrained or fine-tuned), a bundle, or the directory of a Hugging Face
+            ``bert``, ``roberta`` or ``mpnet`` model with its tokenizer.
+        text: UTF-8 text file, plain, ``.gz`` or ``.xz``, with blank lines between documents.
+        data_bin: for a checkpoint, the data-bin with its dictionary and tokenizer.
+        tokens: amount of text to read, in tokens.
+        tokens_per_sample: maximum sequence length.
+        settings: settings of the measurement.
+        label: name of the model; None to derive it from the path.
+        show_progress: whether to show a progress bar.
 
     Returns:
-        ``label``, ``model`` (the path), ``text``, ``tokens_per_sample``, and what
-        :func:`~mae_lm_fairseq.analysis.rank_profile.rank_profile` gives.
+        ``label``, ``model`` (the path), ``text``, ``tokens_per_sample``, and the result of
+        :func:`~mae_lm_fairseq.analysis.rank_profile.rank_profile`.
 
     Raises:
-        UserError: a file is missing, or does not belong to the others; the text is too short.
+        UserError: if a file is missing, files do not belong together, or the text is too short.
     """
     reader = open_model(Path(path), data_bin)
     least, most = len(reader.opening) + len(reader.closing) + 1, reader.states.max_tokens
@@ -95,13 +95,13 @@ def model_ranks(
 
 
 def default_label(path: str | Path) -> str:
-    """The name of a directory, and for a checkpoint also its own."""
+    """Return the name of a directory, or the directory name and stem of a checkpoint."""
     path = Path(path)
     return path.name if path.is_dir() else f"{path.absolute().parent.name}/{path.stem}"
 
 
 def open_model(path: Path, data_bin: str | Path | None) -> Reader:
-    """Load a model for evaluation, on the GPU where there is one.
+    """Load a model for evaluation, on a GPU if available.
 
     Raises:
         UserError: see :func:`model_ranks`.
@@ -131,7 +131,7 @@ def open_model(path: Path, data_bin: str | Path | None) -> Reader:
 
 
 def _hugging_face_kind(directory: Path) -> str | None:
-    """The type of a Hugging Face model, such as "bert"; None where the directory holds none."""
+    """Return the type of a Hugging Face model, such as "bert"; None if the directory has no such model."""
     try:
         kind = json.loads((directory / "config.json").read_bytes()).get("model_type")
     except (OSError, ValueError, AttributeError, RecursionError):
@@ -141,6 +141,8 @@ def _hugging_face_kind(directory: Path) -> str | None:
 
 def _open_hugging_face(directory: Path, device: str) -> Reader:
     try:
+        import mae_lm_fairseq.huggingface  # noqa: F401, I001  hides a broken torchaudio: must come before transformers
+
         from transformers import AutoModel, AutoTokenizer
 
         from mae_lm_fairseq.huggingface.foreign import explained
@@ -167,10 +169,10 @@ def _open_hugging_face(directory: Path, device: str) -> Reader:
 
 
 def measure_models(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """What :func:`model_ranks` gives for each model that a command was given, with progress on the way.
+    """Return the result of :func:`model_ranks` for each model of a command line, and show progress.
 
     Raises:
-        UserError: also where the names do not suit the models, or an option is out of range.
+        UserError: see :func:`model_ranks`; also if the labels do not match the models, or an option is out of range.
     """
     paths, text = arguments.models, arguments.text
     labels = arguments.labels or [default_label(path) for path in paths]
@@ -181,7 +183,7 @@ def measure_models(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     except ValueError as problem:
         raise UserError(str(problem)) from None
     for path in paths:
-        open_model(Path(path), arguments.tokenizer)  # what cannot be read is told before anything is measured
+        open_model(Path(path), arguments.tokenizer)  # reject unreadable models before the first measurement
     shape = arguments.tokens, arguments.tokens_per_sample
     return [
         model_ranks(path, text, arguments.tokenizer, *shape, settings, label, show_progress=True)
@@ -190,7 +192,7 @@ def measure_models(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def write_csv(path: Path, models: Sequence[dict[str, Any]]) -> None:
-    """Write the ranks as a table, a line for each model, layer, input and kind of tokens, complete or not at all."""
+    """Write the ranks atomically as CSV, with a row for each model, layer, input and kind of tokens."""
     measured = [name + end for name in MEASURES for end in ("", "_low", "_high")]
     names = ["label", "layer", "input", "tokens", "count", "width", *measured]
     rows = [{"label": model["label"], "width": model["width"], **row} for model in models for row in model["ranks"]]

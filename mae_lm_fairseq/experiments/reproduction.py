@@ -1,8 +1,8 @@
-"""Both papers' comparison at a chosen scale: pretraining, ranks, fine-tuning; ``scripts/reproduce.py``.
+"""Reproduction of both papers' comparisons at a chosen scale: pretraining, ranks and fine-tuning.
 
-Two tables of runs for the one runner: pretraining of every variant with every seed, on the same text for the same
-number of updates, and fine-tuning of the checkpoints that it leaves, with one recipe. What is compared at equal time
-is read off the same runs.
+``mae-lm reproduce`` uses this module. There are two sets of runs: every variant is pretrained with every seed, on
+the same text for the same number of updates, and the resulting checkpoints are fine-tuned with one recipe. The
+comparison at equal time uses the same runs.
 """
 
 import random
@@ -32,9 +32,9 @@ from mae_lm_fairseq.utils.versions import machine, versions
 
 MLM, MAE_LM, THREE_ML = "RoBERTa preset", "MAE-LM", "3ML-self, 50 % masked"
 HEADLINES = (MLM, MAE_LM, THREE_ML)
-"""What is compared at equal updates and at equal time."""
+"""Variants that are compared at equal updates and at equal time."""
 FRACTIONS = {0.5: "MAE-LM, half of the [MASK]s in the encoder", 1.0: "MAE-LM, all [MASK]s in the encoder"}
-"""Figure 4: the fraction of ``[MASK]`` that the encoder sees. Of none it is MAE-LM."""
+"""Figure 4: the fraction of ``[MASK]`` tokens that the encoder sees. The fraction 0 is MAE-LM."""
 
 
 NEIGHBOURS = Task(
@@ -46,16 +46,16 @@ NEIGHBOURS = Task(
     metrics=("accuracy",),
     rows={"train": 2000, "dev": 400, "test": 2},
 )
-"""Stands in for a task of GLUE where there is no copy of it: whether two lines stand beside each other in the text."""
+"""Substitute for a GLUE task if no copy of GLUE is given: whether two lines are consecutive in the text."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """What the models are trained on.
+    """Data for pretraining and fine-tuning.
 
     Attributes:
         pretraining: the data-bin.
-        task: that they are fine-tuned on.
+        task: the task for fine-tuning.
         glue: directory with that task in GLUE's layout.
     """
 
@@ -64,25 +64,25 @@ class Data:
     glue: Path
 
     def described(self) -> dict[str, str]:
-        """In words, to recognise it by."""
+        """Return a description that identifies the data."""
         places = {"data-bin": self.pretraining, "GLUE directory": self.glue}
         return {"task": self.task.name} | {name: str(path.resolve()) for name, path in places.items()}
 
 
 def reproduce(name: str, out: Path, given: Data | None = None, jobs: int = 2) -> dict:
-    """Do, or go on with, all runs of a scale.
+    """Run, or resume, all runs of a scale.
 
     Args:
-        name: of the scale.
-        out: where everything goes.
-        given: the user's data; made here from docstrings where it is None.
-        jobs: runs at the same time, one thread each.
+        name: name of the scale.
+        out: output directory.
+        given: the user's data; None to create data from docstrings.
+        jobs: number of parallel runs, with one thread each.
 
     Returns:
-        What ``results.json`` holds.
+        The content of ``results.json``.
 
     Raises:
-        UserError: a run failed, or ``out`` was used with other options, or on another machine: times are compared.
+        UserError: if a run failed, or ``out`` was used with other options or on another machine (times are compared).
     """
     scale = SCALES[name]
     claim(out, {"scale": name, "jobs": jobs, "machine": machine(), **(given.described() if given else {})})
@@ -108,7 +108,7 @@ def reproduce(name: str, out: Path, given: Data | None = None, jobs: int = 2) ->
 
 
 def variants(scale: Scale) -> dict[str, Variant]:
-    """What is pretrained, by its title."""
+    """Return the variants to pretrain, by title."""
     mae_lm = f"mae_lm_{scale.size}"
     return {
         MLM: Variant(MLM, f"mae_lm_roberta_{scale.size}"),
@@ -121,7 +121,7 @@ def variants(scale: Scale) -> dict[str, Variant]:
 
 
 def trained(scale: Scale) -> list[tuple[str, int]]:
-    """Title and seed of every run of pretraining, the headlines first."""
+    """Return title and seed of every pretraining run, the headlines first."""
     return [
         (title, seed)
         for title in variants(scale)
@@ -130,20 +130,21 @@ def trained(scale: Scale) -> list[tuple[str, int]]:
 
 
 def stops(scale: Scale, title: str = MLM) -> list[int]:
-    """The numbers of updates after which a variant is measured and fine-tuned: of the fractions only the end."""
+    """Return the update counts at which a variant is evaluated and fine-tuned: for :data:`FRACTIONS`, only the last."""
     equidistant = [scale.updates * number // scale.checkpoints for number in range(1, scale.checkpoints + 1)]
     return equidistant[-1:] if title in FRACTIONS.values() else equidistant
 
 
 def pretraining_runs(out: Path, data: Data, scale: Scale) -> list[Run]:
-    """One for each of :func:`trained`."""
+    """Return a run for each item of :func:`trained`."""
     return [_pretraining_run(out, data, scale, variants(scale)[title], seed) for title, seed in trained(scale)]
 
 
 def finetuning_runs(out: Path, data: Data, scale: Scale) -> dict[tuple[str, int, int], Run]:
-    """By title, seed and updates of pretraining: all checkpoints of the headlines, the last one of the fractions.
+    """Return the runs by title, seed and number of pretraining updates.
 
-    Of the seeds that are there for the ranks alone it is the last one, too. Fine-tuning has the seed of pretraining.
+    They fine-tune all checkpoints of the headlines, and the last one of the fractions and of the seeds that are used
+    only for ranks. The seed of fine-tuning is that of pretraining.
     """
     chosen = [
         (title, seed, updates)
@@ -158,7 +159,7 @@ def finetuning_runs(out: Path, data: Data, scale: Scale) -> dict[tuple[str, int,
 
 
 def make_data(out: Path, scale: Scale) -> Data:
-    """Docstrings as text, and the task that stands in for GLUE's, made of the same text."""
+    """Create text from docstrings, and the substitute for a GLUE task from the same text."""
     out.mkdir(parents=True, exist_ok=True)
     quickstart.make_text(out, scale.text, None)
     texts = ((out / "text" / name).read_text(encoding="utf-8").split("\n") for name in ("train.txt", "valid.txt"))
@@ -170,12 +171,12 @@ def write_neighbours(train: Sequence[str], valid: Sequence[str], directory: Path
     """Write :data:`NEIGHBOURS` in GLUE's layout: half of the pairs are consecutive lines.
 
     Args:
-        train: lines of the text of pretraining.
-        valid: lines of other text, of which the development and the test set are made.
-        directory: where the sets go.
+        train: lines of the pretraining text.
+        valid: lines of other text, for the development and test sets.
+        directory: output directory.
 
     Returns:
-        The number of rows of each set, which is lower than the task's where there are fewer lines.
+        The number of rows of each set, which is below the task's if the text has fewer lines.
     """
     generator = random.Random(1)
     tested = _shuffled_pairs(valid, generator)
@@ -196,17 +197,17 @@ def write_neighbours(train: Sequence[str], valid: Sequence[str], directory: Path
 
 
 def _shuffled_pairs(lines: Sequence[str], generator: random.Random) -> list[tuple[str, str]]:
-    """Consecutive lines that a table can hold."""
+    """Return consecutive lines that fit into a TSV file, shuffled."""
     pairs = [(a, b) for a, b in pairwise(lines) if a.strip() and b.strip() and "\t" not in a + b]
     generator.shuffle(pairs)
     return pairs
 
 
 def given_data(data_bin: Path, glue_dir: Path, task: str) -> Data:
-    """The user's own.
+    """Return the user's own data.
 
     Raises:
-        UserError: something that will be needed is not there.
+        UserError: if a required file is missing or malformed.
     """
     check_data(data_bin)
     if not (data_bin / TOKENIZER).is_file():
@@ -224,10 +225,10 @@ def _folder(out: Path, title: str, seed: int) -> Path:
 
 
 def _checkpoint(out: Path, scale: Scale, title: str, seed: int, updates: int) -> Path:
-    """The checkpoint after some updates.
+    """Return the checkpoint after a number of updates.
 
     Raises:
-        UserError: fairseq kept none, because that was the end of an epoch.
+        UserError: if fairseq did not keep it because it was the end of an epoch.
     """
     folder = _folder(out, title, seed) / "checkpoints"
     if updates == scale.updates:
@@ -271,7 +272,7 @@ def _pretraining_run(out: Path, data: Data, scale: Scale, variant: Variant, seed
 
 
 def _texts(task, tokens: int) -> list[list[int]]:
-    """The first samples of the validation text, with about so many tokens."""
+    """Return the first sequences of the validation text, with about the given number of tokens."""
     pad = task.source_dictionary.pad()
     texts, count = [], 0
     for batch in inspection.clean_batches(task):
@@ -284,7 +285,7 @@ def _texts(task, tokens: int) -> list[list[int]]:
 
 
 def _ranks(checkpoint: Path, data: Data, texts: list[list[int]], inputs: tuple[str, ...] | None = None) -> dict:
-    """The ranks of an encoder on texts, layer by layer, for some inputs or for all that differ for it."""
+    """Return the ranks of an encoder by layer, for the given inputs or for all that differ for this encoder."""
     reader = open_model(checkpoint, data.pretraining)
     reader.states.inputs = inputs or reader.states.inputs
     profile = rank_profile(reader.states, texts, reader.special, RankSettings(bootstrap=2))
@@ -315,7 +316,8 @@ def _finetuning_run(
 
     def with_ranks(run: Run) -> dict:
         _, task = inspection.load(pretrained, data.pretraining, **COMMON_MASKING)
-        # The last one, as the best ones of different models are fine-tuned for different times.
+        # The last checkpoint, because the best ones of different models were fine-tuned for different numbers of
+        # updates.
         last = best_checkpoint(run).with_name(LAST)
         ranks = _ranks(last, data, _texts(task, scale.rank_tokens), inputs=("clean",))
         return scored.read_result(run) | {"ranks": ranks}
@@ -326,6 +328,6 @@ def _finetuning_run(
 
 
 def _by_key(keys, results: Sequence[dict]) -> list[dict]:
-    """Results with what they belong to."""
+    """Return the results together with their keys."""
     names = ("variant", "seed", "updates")
     return [dict(zip(names, key, strict=False)) | result for key, result in zip(keys, results, strict=True)]

@@ -1,4 +1,4 @@
-"""Figures of the reproduction: seeds as mean and standard deviation, in the form of the MAE-LM paper's figures."""
+"""Plots of the reproduction: mean and standard deviation over seeds, in the form of the MAE-LM paper's figures."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,16 +10,16 @@ from mae_lm_fairseq.analysis.figures import MORE_COLOURS
 
 
 class Lines(NamedTuple):
-    """One line of a panel, with every seed."""
+    """A line of a panel, with the values of every seed."""
 
     x: np.ndarray
-    """[points], or [seeds, points] where seeds differ in it too, as in time."""
+    """[points], or [seeds, points] if it differs between seeds, as time does."""
     y: np.ndarray
-    """[seeds, points]; NaN where there is no such seed, or no such point."""
+    """[seeds, points]; NaN for missing seeds or points."""
 
 
 class Panel(NamedTuple):
-    """Lines by label, and what the axes are."""
+    """Lines by label, with the labels of the axes."""
 
     title: str
     x_label: str
@@ -28,16 +28,16 @@ class Panel(NamedTuple):
 
 
 def plot_panels(path: Path, title: str, *panels: Panel, share_y: bool = False, from_zero: bool = False) -> None:
-    """Draw panels side by side: means as lines, standard deviations over the seeds as bars.
+    """Plot panels side by side, with means as lines and standard deviations over the seeds as error bars.
 
     Args:
         path: the PNG to write.
-        title: of the figure.
-        panels: what to draw; lines of one label look alike in all of them.
-        share_y: whether the panels have one y axis.
-        from_zero: whether it begins at zero.
+        title: title of the figure.
+        panels: the panels; lines with the same label look the same in all of them.
+        share_y: whether the panels share the y axis.
+        from_zero: whether the y axis starts at zero.
     """
-    from matplotlib.figure import Figure  # it comes with the extra "analysis" only
+    from matplotlib.figure import Figure  # optional (extra "analysis")
 
     figure = Figure(figsize=(1 + 4.4 * len(panels), 4.6), layout="constrained")
     grid = figure.subplots(1, len(panels), squeeze=False, sharey=share_y)[0]

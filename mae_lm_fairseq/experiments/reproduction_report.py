@@ -1,4 +1,4 @@
-"""What came out of the reproduction: tables, verdicts and figures, from ``results.json`` alone."""
+"""Report of the reproduction: tables, verdicts and figures, created from ``results.json`` alone."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -85,8 +85,8 @@ On {machine}, {jobs} runs at a time, one thread each; {versions}. `results.json`
 
 NOTES = {
     "smoke": "This scale shows that the command works. Of the papers it says nothing.",
-    "tiny": "At this size 3ML-self and MAE-LM are one network (docs/presets.md): what differs is the share that is "
-    "masked, 50 % and 15 %.",
+    "tiny": "At this size 3ML-self and MAE-LM are one network (docs/results/presets.md): what differs is the share "
+    "that is masked, 50 % and 15 %.",
 }
 
 
@@ -96,7 +96,7 @@ class Finding(NamedTuple):
     ours: Summary
     theirs: Summary
     p: float
-    """NaN where neither set has any spread to judge by."""
+    """NaN if neither set has any variance."""
 
     @property
     def is_clear(self) -> bool:
@@ -107,7 +107,7 @@ class Finding(NamedTuple):
 
     @property
     def p_in_words(self) -> str:
-        """Empty where there is none."""
+        """The p-value as text; empty if it is undefined."""
         return "" if np.isnan(self.p) else "p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}"
 
 
@@ -115,9 +115,9 @@ def write_report(out: Path, content: dict, command: str) -> None:
     """Write ``report.md`` and its figures.
 
     Args:
-        out: the directory.
-        content: of ``results.json``.
-        command: that made it.
+        out: output directory.
+        content: content of ``results.json``.
+        command: the command that created the results.
     """
     results = Results(content)
     _draw(out, results)
@@ -144,7 +144,7 @@ def write_report(out: Path, content: dict, command: str) -> None:
 
 
 class Results:
-    """The numbers of ``results.json``, by variant, as arrays over seeds; NaN for a checkpoint that has no score."""
+    """Values of ``results.json`` by variant, as lists over seeds; NaN for checkpoints without a score."""
 
     def __init__(self, content: dict):
         ranked = [run for run in content["pretraining"] if run["ranks"]]
@@ -177,18 +177,21 @@ class Results:
                 self.rank[variant, kind].append(values)
 
     def gap(self, variant: str, input: str) -> np.ndarray:
-        """[seeds, layers + 1]: ranks of real tokens with that input less those in clean text."""
+        """Return the rank of real tokens with an input minus the rank with clean text, [seeds, layers + 1]."""
         return np.array(self.rank[variant, (input, "real")]) - np.array(self.rank[variant, ("clean", "real")])
 
     def at_equal_time(self, values: dict[str, list], variant: str) -> list[float]:
-        """A quantity after as many seconds as the fastest variant took in all, for each seed that has all of it."""
+        """Return a quantity at the total training time of the fastest variant, for each seed with all checkpoints.
+
+        Values between checkpoints are interpolated linearly.
+        """
         end = min(np.mean(_last(self.seconds[name])) for name in HEADLINES)
         pairs = zip(self.seconds[variant], values[variant], strict=True)
         return [float(np.interp(end, seconds, seed)) for seconds, seed in pairs if not np.isnan(seed).any()]
 
 
 def finding(ours: Sequence[float], theirs: Sequence[float]) -> Finding:
-    """Whether two sets of seeds differ, by Welch's t-test."""
+    """Test whether two sets of seeds differ, with Welch's t-test."""
     from scipy.stats import ttest_ind_from_stats
 
     sides = summarise(list(ours)), summarise(list(theirs))
@@ -199,7 +202,7 @@ def finding(ours: Sequence[float], theirs: Sequence[float]) -> Finding:
 
 
 def above_zero(values: np.ndarray) -> Finding:
-    """Whether differences, one a seed, are not zero, by Student's t-test."""
+    """Test whether differences, one per seed, are nonzero, with Student's t-test."""
     return finding(values, np.zeros_like(values))
 
 
@@ -208,7 +211,7 @@ def _last(values: Sequence[Sequence[float]]) -> list[float]:
 
 
 def verdicts(results: Results) -> list[str]:
-    """The papers' claims, each with what came out here."""
+    """Return the papers' claims with the results for each."""
     masks = np.array(results.rank[MLM, ("as_trained", "mask")])
     rise = masks[:, -1] - masks[:, 1]
     gap = results.gap(MLM, "as_trained")[:, -1]
@@ -235,7 +238,7 @@ def verdicts(results: Results) -> list[str]:
 
 
 def _closing(results: Results, gap: np.ndarray) -> str:
-    """What became of the MLM's gap in MAE-LM, either way in which its encoder can be given text with ``[MASK]``."""
+    """Describe the gap that remains in MAE-LM, for both ways of encoding text with ``[MASK]``."""
     forced, omitted = (results.gap(MAE_LM, kind)[:, -1] for kind in ("forced", "as_trained"))
     if above_zero(gap).is_clear and gap.mean() > 0:
         verdict = f"the size of the MLM's less that of the former: {_verdict(finding(np.abs(gap), np.abs(forced)))}"
@@ -248,7 +251,7 @@ def _closing(results: Results, gap: np.ndarray) -> str:
 
 
 def _verdict(found: Finding, is_claimed_higher: bool = True) -> str:
-    """The difference, and in words whether it goes the paper's way."""
+    """Return the difference, with a statement of whether it agrees with the paper."""
     mean = difference(found.ours, found.theirs).mean
     if not found.is_clear:
         words = "no difference that this scale can show"
@@ -260,7 +263,7 @@ def _verdict(found: Finding, is_claimed_higher: bool = True) -> str:
 
 
 def _notes(scale: str) -> str:
-    """What has to be known of a scale before its results are read."""
+    """Return the notes to read before the results of a scale."""
     size = SCALES[scale].size
     return "\n\n".join(dict.fromkeys(NOTES[name] for name in (scale, size) if name in NOTES))
 

@@ -1,4 +1,4 @@
-"""How much the quickstart and the reproduction train and measure."""
+"""Scales of the quickstart and the reproduction."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,15 @@ from mae_lm_fairseq.experiments import docstrings
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a full run and a smoke run differ.
+    """Size of a full run or a smoke run of the quickstart.
 
     Args:
-        packages: whose docstrings are read.
-        most_bytes: how much of a user's corpus is read.
+        packages: packages whose docstrings are read.
+        most_bytes: maximum number of bytes read from a user's corpus.
         vocabulary: size of the sentencepiece model.
-        updates: of both models.
-        warmup: updates until the learning rate is reached.
-        validate_every: updates between two validations, and two checkpoints.
+        updates: number of updates of both models.
+        warmup: warm-up updates.
+        validate_every: number of updates between validations and checkpoints.
     """
 
     packages: tuple[str, ...]
@@ -32,19 +32,20 @@ SMOKE = Recipe(("stdlib", "numpy"), 4_000_000, 1500, updates=60, warmup=20, vali
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is trained and measured.
+    """Size of a reproduction.
 
     Args:
-        size: of the architectures.
-        updates: of pretraining.
-        warmup: until the learning rate of pretraining is reached.
-        checkpoints: how many of each run of pretraining are fine-tuned, at equal distances.
-        rank_seeds: of the MLM and of MAE-LM, before and after fine-tuning: the papers' point is their ranks.
-        seeds: of everything else.
-        rank_tokens: of validation text whose states are ranked.
-        finetuning_updates: at most.
-        learning_rate: of fine-tuning.
-        text: what the text is made of where none is given.
+        size: size of the architectures.
+        updates: number of pretraining updates.
+        warmup: warm-up updates of pretraining.
+        checkpoints: number of equidistant checkpoints of each pretraining run that are fine-tuned.
+        rank_seeds: number of seeds of the MLM and of MAE-LM, before and after fine-tuning, whose ranks are the papers'
+            main point.
+        seeds: number of seeds of everything else.
+        rank_tokens: number of validation tokens for the measurement of ranks.
+        finetuning_updates: maximum number of fine-tuning updates.
+        learning_rate: learning rate of fine-tuning.
+        text: source of the text if the user gives none.
     """
 
     size: str

@@ -1,16 +1,16 @@
-"""Every patch of fairseq, and of torch, NumPy and Hydra under it, one module for each subsystem.
+"""Patches of fairseq, and of torch, NumPy and Hydra below it; one module per subsystem.
 
-A patch is one function, whose docstring says what goes wrong without it; :func:`apply` is their list. Each replaces
-what fairseq reaches through a module or a class when it calls it, so that it does not matter who imported what first,
-and no function of fairseq is wrapped twice. Seen with fairseq-fixed 0.12.3.1 and torch 2.6 to 2.13.
+Each patch is a function whose docstring describes the problem it fixes; :func:`apply` lists them. A patch replaces an
+attribute of a module or class that fairseq looks up at call time, so the import order does not matter, and no function
+of fairseq is wrapped twice. The problems were seen with fairseq-fixed 0.12.3.1 and torch 2.6 to 2.13.
 """
 
 
 def apply() -> None:
-    """Apply every patch. A second call changes nothing.
+    """Apply every patch. Calling it again has no effect.
 
     Raises:
-        ImportError: fairseq is missing or broken.
+        ImportError: if fairseq is missing or broken.
     """
     from mae_lm_fairseq.fairseq_patches import data, divergence, loading, options, processes, resuming, saving
 

@@ -1,4 +1,4 @@
-"""This package, found twice: fairseq would mix the copies, or stop because their names are not unique."""
+"""Detection of a second copy of this package, which fairseq would mix with the first or reject as not unique."""
 
 import os
 import sys
@@ -10,7 +10,11 @@ from mae_lm_fairseq.utils.errors import UserError
 
 
 def check_one_copy(user_dir: str | None) -> None:
-    """Stops when ``--user-dir`` names one copy of this package and Python has or would find another."""
+    """Check that ``--user-dir`` and Python do not refer to different copies of this package.
+
+    Raises:
+        UserError: if they do; the message names both.
+    """
     if user_dir is None or not os.path.isdir(user_dir):
         return
     given, ours = Path(user_dir).resolve(), PACKAGE.resolve()
@@ -25,7 +29,10 @@ def check_one_copy(user_dir: str | None) -> None:
 
 
 def importable_copies() -> Iterator[Path]:
-    """Every place where Python would find a package or a module of our name, if it were not for the others."""
+    """Yield every place where Python finds a package or module of our name.
+
+    This includes the places that are shadowed by an earlier entry of ``sys.path``.
+    """
     for finder in sys.meta_path:
         for entry in sys.path:
             spec = finder.find_spec(PACKAGE.name, [entry])

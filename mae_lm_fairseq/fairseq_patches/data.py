@@ -6,6 +6,6 @@ import numpy as np
 
 
 def restore_numpy_compat() -> None:
-    """``--sample-break-mode eos`` asks for ``np.compat.long``, which NumPy 2 no longer has (gone in 2.4)."""
+    """Restore ``np.compat.long``, which ``--sample-break-mode eos`` uses and NumPy 2.4 removed."""
     if not hasattr(np, "compat"):
         np.compat = types.SimpleNamespace(long=int)

@@ -1,7 +1,7 @@
-"""A run whose numbers are no longer finite ends with one line that says what to change.
+"""Clear error message for a run that diverges to non-finite numbers.
 
-fairseq looks at the norm of the gradients alone, and ends with a traceback and advice of other trainings. Its search
-for the layer at fault and its ``crash.pt``, the weights before the update, stay.
+fairseq checks the gradient norm only, and ends with a traceback and advice that does not fit this package. Its search
+for the layer at fault and its ``crash.pt``, the weights before the update, are kept.
 """
 
 import math
@@ -16,7 +16,7 @@ from mae_lm_fairseq.utils.errors import UserError, first_line
 
 
 def stop_at_loss_that_is_not_finite() -> None:
-    """fairseq trains on after a loss that is not finite, as long as the norm of the gradients is."""
+    """Stop at a non-finite loss. fairseq continues as long as the gradient norm is finite."""
     wrap(Trainer, "train_step", _train_step)
 
 
@@ -32,7 +32,7 @@ def _train_step(step: Callable, trainer: Trainer, samples: list, *args, **kwargs
 
 
 def _explanation(trainer: Trainer, batches: int, error: FloatingPointError) -> str:
-    """One line: what happened and where, what the checkpoints are, and what to change."""
+    """Return the error message: what happened and when, the state of the checkpoints, and options to change."""
     reason = first_line(error).rstrip(".")
     if reason.startswith("Minimum loss scale"):
         happened = "float16 overflowed again and again"

@@ -18,11 +18,11 @@ from mae_lm_fairseq.utils.errors import UserError, first_line
 
 
 def read_checkpoints_as_data() -> None:
-    """fairseq leaves it to torch, or to the environment, whether loading a checkpoint may run code in it.
+    """Load checkpoints without running code, and report files that cannot be read.
 
-    fairseq-fixed calls ``torch.load`` without ``weights_only``, other builds of fairseq with ``weights_only=False``;
-    and each sort of damage ends in another traceback. Here nothing in a checkpoint runs, and a file that cannot be
-    read is named in an error message.
+    Whether fairseq lets a checkpoint run code depends on torch's default, the environment and the build: fairseq-fixed
+    calls ``torch.load`` without ``weights_only``, other builds with ``weights_only=False``. A damaged file ends in one
+    of several tracebacks. With this patch, no code in a checkpoint runs, and an error message names the file.
     """
     allow_plain_values()
     wrap(checkpoint_utils, "load_checkpoint_to_cpu", _load_checkpoint_as_data)
@@ -34,7 +34,7 @@ def _load_checkpoint_as_data(load: Callable, path: str, *args, **kwargs) -> dict
             return load(path, *args, **kwargs)
         except OSError as error:
             raise UserError(f"cannot read the checkpoint {path}: {error.strerror or error}") from error
-        except (KeyError, IndexError, TypeError, AttributeError) as error:  # what fairseq expects of older ones
+        except (KeyError, IndexError, TypeError, AttributeError) as error:  # from fairseq's upgrade of old checkpoints
             lack = f"it has no {error}" if isinstance(error, KeyError) else "its parts are not what they should be"
             raise UserError(f"{path} is not a checkpoint of fairseq: {lack}") from error
 
@@ -44,16 +44,16 @@ def _load_weights_only(load: Callable, path: str, *args, **kwargs) -> dict[str, 
 
 
 def check_checkpoints_before_restoring() -> None:
-    """The trainer restores from a checkpoint whatever fits, and reports what does not as a bare ``Exception``.
+    """Let task and model check a checkpoint before anything is restored from it.
 
-    It saves the task's state and never looks at it again, so nobody notices a changed dictionary. A task or model with
-    a method ``check_checkpoint(filename, state)`` is asked after the file was read and before anything is restored
-    from it. Of several processes only the first reads the file. When one refuses, that process ends with exit code 1
-    while the others wait for it to send the checkpoint: fairseq's own launcher and torchrun then stop them; processes
-    that were started by hand end when the connection breaks (gloo) or times out (NCCL).
+    fairseq restores whatever fits and raises a bare ``Exception`` for the rest. It saves the task's state but never
+    compares it, so a changed dictionary is not noticed. With this patch, the method ``check_checkpoint(filename,
+    state)`` of task and model, if any, is called once the file has been read. Mismatches of the weights, the optimizer
+    or the criterion are explained, and the position in the epoch is converted if the number of processes has changed.
 
-    Weights that do not fit the model, and another optimizer or criterion than the checkpoint's, are explained. The
-    position in the epoch is converted where the number of processes has changed.
+    In a job of several processes, only the first one reads the file. If its check fails, it exits with code 1 while the
+    others wait for the checkpoint. fairseq's launcher and torchrun then stop the others. Processes started by hand end
+    when the connection breaks (gloo) or times out (NCCL).
     """
     wrap(Trainer, "load_checkpoint", _load_checkpoint)
 
@@ -75,7 +75,7 @@ def _load_checkpoint(load: Callable, trainer: Trainer, filename: str, *args, **k
 def _read_and_check(read: Callable, trainer: Trainer, filename: str, path: str, *args, **kwargs) -> dict[str, Any]:
     state = read(path, *args, **kwargs)
     cfg = trainer.cfg.checkpoint
-    if not (cfg.reset_dataloader or filename == cfg.finetune_from_model):  # with these the first epoch begins
+    if not (cfg.reset_dataloader or filename == cfg.finetune_from_model):  # these start at the first epoch
         convert_position(state, trainer.cfg.distributed_training.distributed_world_size)
     for checker in (trainer.task, trainer.get_model()):
         if hasattr(checker, "check_checkpoint"):
@@ -84,10 +84,10 @@ def _read_and_check(read: Callable, trainer: Trainer, filename: str, path: str, 
 
 
 def _explained(error: Exception, trainer: Trainer, filename: str) -> UserError | None:
-    """The error that says why a checkpoint does not fit, or None where that is not the reason."""
+    """Return an error that explains why a checkpoint does not fit, or None if ``error`` has another cause."""
     if isinstance(error, AssertionError) and "does not match; please reset the optimizer" in str(error):
         return UserError(f"the checkpoint {filename} does not fit: {first_line(error)}")
-    cause = error.__context__  # the trainer replaces whatever loading the weights raises
+    cause = error.__context__  # the trainer replaces any error of loading the weights
     if isinstance(cause, UserError):
         return cause
     if not str(cause).startswith("Error(s) in loading state_dict"):
@@ -98,7 +98,7 @@ def _explained(error: Exception, trainer: Trainer, filename: str) -> UserError |
 
 
 def _model_differences(saved: Any, current: Any) -> list[str]:
-    """The model options that two configurations disagree on, with both values; old checkpoints have none."""
+    """Describe the model options that differ between two configurations; old checkpoints have none."""
     if saved is None:
         return []
     ours, theirs = (_model_options(cfg) for cfg in (current, saved))
@@ -110,7 +110,7 @@ def _model_differences(saved: Any, current: Any) -> list[str]:
 
 
 def _model_options(cfg: Any) -> dict[str, Any]:
-    """The options of a model; those of an older one come mixed with the whole command line."""
+    """Return the model options. Old checkpoints store them together with the whole command line."""
     if not isinstance(cfg.model, Namespace):
         return OmegaConf.to_container(cfg.model, resolve=True, enum_to_str=True)
     elsewhere = {name for section in cfg.values() if OmegaConf.is_dict(section) for name in section}

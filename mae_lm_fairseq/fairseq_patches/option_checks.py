@@ -1,7 +1,7 @@
-"""Options of fairseq that cannot work here, refused in one line before anything starts.
+"""Validation of fairseq's options before anything starts.
 
-fairseq would ignore them, or die of them much later. :mod:`processes` makes its commands ask, :mod:`options` its
-trainer.
+fairseq would ignore these options or fail on them much later. :mod:`processes` runs the checks in fairseq's commands,
+:mod:`options` in its trainer.
 """
 
 import ast
@@ -28,10 +28,10 @@ DEFAULT_RESTORE_FILE = "checkpoint_last.pt"
 
 
 def read_list(evaluate: Callable, text: Any, kind: type = float) -> list:
-    """Return the numbers of an option such as ``--lr 1e-3,nan``, with ``evaluate`` or, where it fails, part by part.
+    """Parse the numbers of an option such as ``--lr 1e-3,nan``, with ``evaluate`` or, if that fails, one by one.
 
     Raises:
-        ArgumentTypeError: a part is not a number.
+        ArgumentTypeError: if a part is not a number.
     """
     try:
         return evaluate(text, kind)
@@ -42,15 +42,15 @@ def read_list(evaluate: Callable, text: Any, kind: type = float) -> list:
             raise ArgumentTypeError(f"{text!r} is not a number, nor a list of numbers such as 1,2") from None
 
 
-# fairseq leaves these as text, and evaluates that text later, because their defaults are other options' values.
+# fairseq keeps these as text and evaluates them later, because their defaults refer to other options.
 _LATE_NUMBERS = ("total_num_update", "batch_size_valid", "max_tokens_valid")
 
 
 def check_command_line(arguments: Namespace) -> None:
-    """Refuse what fairseq takes on the command line and cannot make a configuration of.
+    """Check command-line options that fairseq cannot convert to a configuration.
 
     Raises:
-        UserError: names the option.
+        UserError: if an option is invalid; the message names it.
     """
     if getattr(arguments, "lr_scheduler", None) == "polynomial_decay" and arguments.total_num_update is None:
         raise UserError("--lr-scheduler polynomial_decay needs --total-num-update: usually what --max-update is")
@@ -66,10 +66,10 @@ def check_command_line(arguments: Namespace) -> None:
 
 
 def check_settings(cfg: Any) -> None:
-    """Refuses settings that cannot work.
+    """Check that the settings can work together and on this machine.
 
     Raises:
-        UserError: names the option and what to do.
+        UserError: if they cannot; the message names the option and what to do.
     """
     if isinstance(cfg, Namespace):
         cfg = convert_namespace_to_omegaconf(cfg)
@@ -98,11 +98,11 @@ _LEAST = {
     "optimizer": {"adam_eps": 0, "weight_decay": 0},
     "lr_scheduler": {"warmup_updates": 0, "end_learning_rate": 0, "power": 0},
 }
-_MOST = {"seed": 2**32 - 1}  # NumPy's generators take no larger one
+_MOST = {"seed": 2**32 - 1}  # limit of NumPy's generators
 
 
 def _check_numbers(cfg: Any) -> None:
-    """Numbers out of range, which end in tracebacks of NumPy, torch and fairseq, or in training without an effect."""
+    """Check the range of numbers, which would cause tracebacks in NumPy, torch and fairseq or have no effect."""
     for section, least_values in _LEAST.items():
         for name, least in least_values.items():
             value = getattr(cfg[section], name, None)
@@ -117,7 +117,7 @@ def _check_numbers(cfg: Any) -> None:
 
 
 def _check_decay(cfg: Any) -> None:
-    """A decay that ends before the warm-up does: the learning rate stays near 0, and drops to its end afterwards."""
+    """Check that the decay ends after the warm-up; otherwise the learning rate stays near 0, then drops to its end."""
     schedule = cfg.lr_scheduler
     if getattr(schedule, "_name", None) != "polynomial_decay":
         return
@@ -137,16 +137,16 @@ def _warn_once(message: str) -> None:
 
 
 def _check_betas(optimizer: Any) -> None:
-    """fairseq's ``adam`` takes them as they are, and fails in the first update."""
+    """Check Adam's betas. fairseq's ``adam`` does not, and fails in the first update."""
     if getattr(optimizer, "adam_betas", None) is not None:
         pair_of_betas(optimizer.adam_betas)
 
 
 def pair_of_betas(given: Any) -> tuple[float, float]:
-    """Adam's two averages, from a string as on the command line, or from a list as in YAML.
+    """Parse Adam's betas from a string, as on the command line, or from a list, as in YAML.
 
     Raises:
-        UserError: they are something else.
+        UserError: if they are not two numbers in [0, 1).
     """
     try:
         first, second = map(float, ast.literal_eval(given) if isinstance(given, str) else given)
@@ -158,10 +158,11 @@ def pair_of_betas(given: Any) -> tuple[float, float]:
 
 
 def _check_processes(cfg: Any) -> None:
-    """Without a GPU, ``torchrun`` starts jobs that know nothing of each other and save to the same files.
+    """Check that processes started by ``torchrun`` train together.
 
-    fairseq heeds the environment that torchrun makes only where it counts more than one GPU or is told a number of
-    processes, and without a GPU it then divides by their number, zero.
+    fairseq reads torchrun's environment only if it counts more than one GPU or ``--distributed-world-size`` is given.
+    Otherwise each process trains alone and saves to the same files. With the option but without a GPU, fairseq divides
+    by the number of GPUs, zero.
     """
     started = int(os.environ.get("WORLD_SIZE", "1"))
     distributed = cfg.distributed_training
@@ -170,13 +171,13 @@ def _check_processes(cfg: Any) -> None:
     if distributed.distributed_world_size == 1 or not torch.cuda.is_available():
         raise UserError(
             f"torchrun started {started} processes, and each would train alone and overwrite the others' checkpoints: "
-            f"on a CPU start scripts/launch_cpu.py {started} -- with these arguments instead; on machines with one GPU "
-            f"each add --distributed-world-size {started}"
+            f"on a CPU start python -m mae_lm_fairseq.recipes.launch_cpu {started} -- with these arguments instead; on "
+            f"machines with one GPU each add --distributed-world-size {started}"
         )
 
 
 def _check_precision(cfg: Any) -> None:
-    """fairseq's half precisions need a GPU: without one they crash, crawl, or are left out in silence."""
+    """Check that a GPU is available for fairseq's half precisions, which fail, are slow or have no effect on a CPU."""
     common = cfg.common
     has_gpu = common.tpu or (torch.cuda.is_available() and not common.cpu)
     autocast = getattr(cfg.model, "autocast", None) == "bf16"
@@ -189,14 +190,14 @@ def _check_precision(cfg: Any) -> None:
 
 
 def _check_checkpoints_exist(cfg: Any) -> None:
-    """A checkpoint that was asked for must be there; fairseq would train from random weights instead."""
+    """Check that a requested checkpoint exists. fairseq would silently train from random weights."""
     if cfg.distributed_training.ddp_backend == "fully_sharded":
-        return  # each process completes the file names in its own way
+        return  # file names differ between processes
     checkpoint, suffix = cfg.checkpoint, cfg.checkpoint.checkpoint_suffix or ""
     if checkpoint.restore_file != DEFAULT_RESTORE_FILE:
         wanted = {"--restore-file": checkpoint.restore_file.replace(".pt", f"{suffix}.pt")}
     elif PathManager.isfile(os.path.join(checkpoint.save_dir, f"checkpoint_last{suffix}.pt")):
-        wanted = {}  # a run that goes on needs none of the files that it began from
+        wanted = {}  # a resumed run does not need the files that it started from
     else:
         wanted = {
             "--finetune-from-model": checkpoint.finetune_from_model,

@@ -16,10 +16,11 @@ from mae_lm_fairseq.utils.errors import errors_end_the_program
 
 
 def read_options() -> None:
-    """A ``--user-dir`` that cannot be loaded, or a list of numbers that holds something else, ended with a traceback.
+    """Report invalid options with an error message, and do not confuse ``--bf16`` with ``--tpu``.
 
-    And on the command line fairseq takes ``--bf16`` for ``--tpu`` and dies for want of torch_xla, on a GPU too; under
-    Hydra ``common.bf16=true`` means what it says.
+    A ``--user-dir`` that cannot be loaded, or an invalid list of numbers, ended in a traceback. On the command line,
+    fairseq sets ``tpu`` if ``--bf16`` is given and then fails because torch_xla is missing, even on a GPU. Under Hydra,
+    ``common.bf16=true`` is not affected.
     """
     wrap(options, "get_parser", _get_parser)
     wrap(options, "parse_args_and_arch", _parse_args_and_arch)
@@ -42,9 +43,9 @@ def _parse_args_and_arch(parse: Callable, parser: Any, input_args: Any = None, *
 
 
 def check_options_of_the_trainer() -> None:
-    """``fairseq-hydra-train`` loads this package after it has started training, so the trainer checks options again.
+    """Check options when the trainer is created, and call the model's ``begin_training(device)`` if it has one.
 
-    A model with a method ``begin_training(device)`` is told that training starts.
+    ``fairseq-hydra-train`` loads this package after it has started training, too late for the checks of the commands.
     """
     wrap(Trainer, "__init__", _init_trainer)
 
@@ -58,9 +59,10 @@ def _init_trainer(init: Callable, trainer: Trainer, cfg: Any, *args, **kwargs) -
 
 
 def refuse_second_copy() -> None:
-    """With two copies of this package fairseq mixes them, or stops with "not globally unique" and a traceback.
+    """Reject a second copy of this package.
 
-    It also takes another spelling of a path, such as a symbolic link, for another copy.
+    fairseq mixes the copies, or stops with "not globally unique" and a traceback. It also treats another path of the
+    same directory, such as a symbolic link, as another copy.
     """
     wrap(utils, "import_user_module", _import_user_module)
 

@@ -1,4 +1,4 @@
-"""Replace functions of another package, for good or inside of a ``with`` block."""
+"""Replacement of another package's functions, permanently or in a ``with`` block."""
 
 import contextlib
 import functools
@@ -8,7 +8,10 @@ from typing import Any
 
 
 def wrap(owner: Any, name: str, wrapper: Callable) -> None:
-    """Replaces ``owner.name``, once, by a function that calls ``wrapper(original, *args, **kwargs)``."""
+    """Replace ``owner.name`` by a function that calls ``wrapper(original, *args, **kwargs)``.
+
+    Does nothing if ``wrapper`` has been applied already.
+    """
     original = getattr(owner, name)
     wrappers = getattr(original, "wrappers", ())
     if wrapper in wrappers:
@@ -25,7 +28,7 @@ def wrap(owner: Any, name: str, wrapper: Callable) -> None:
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """``owner.name`` is ``value`` inside the ``with`` block."""
+    """Set ``owner.name`` to ``value`` inside the ``with`` block."""
     original = getattr(owner, name)
     setattr(owner, name, value)
     try:

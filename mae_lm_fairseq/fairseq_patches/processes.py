@@ -1,4 +1,4 @@
-"""Patches of how fairseq starts and ends its processes, and of what they send each other."""
+"""Patches of how fairseq starts and ends processes, and of what they send to each other."""
 
 import atexit
 import contextlib
@@ -21,11 +21,11 @@ from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 
 
 def start_training_with_checks() -> None:
-    """``fairseq-train`` starts its processes, and reads all data, before it looks at some of its options.
+    """Check options before training starts, and end with an error message instead of a traceback.
 
-    Here options that cannot work are refused first. An error that the user can fix ends the command with an error
-    message, not with a traceback, in each of the processes that fairseq starts for several GPUs too; torch's launcher,
-    which stops the other processes then, would raise an exception of its own.
+    ``fairseq-train`` starts its processes and reads all data before it checks some of its options. With this patch,
+    errors that the user can fix are also reported by each of the processes that fairseq starts for several GPUs.
+    torch's launcher, which then stops the other processes, would raise an exception of its own.
     """
     wrap(distributed_utils, "call_main", _call_main)
     distributed_utils.distributed_main = distributed_main
@@ -37,7 +37,8 @@ def _call_main(call: Callable, cfg: Any, *args, **kwargs) -> Any:
         try:
             return call(cfg, *args, **kwargs)
         except torch.multiprocessing.ProcessExitedException as error:
-            # Exceptions arrive as another class, and signals as negative codes: the process has printed its error.
+            # Exit code 1 means that the process has printed its error: exceptions arrive as another class, signals as
+            # negative codes.
             if error.exit_code != 1:
                 raise
             raise SystemExit(1) from error
@@ -47,9 +48,9 @@ fairseq_distributed_main = distributed_utils.distributed_main
 
 
 def distributed_main(*arguments) -> None:
-    """Run fairseq's ``distributed_main`` in one of several processes.
+    """Run fairseq's ``distributed_main`` with patches in one of several processes.
 
-    A spawned process finds its function by name. That of fairseq it would find without its patches.
+    A spawned process imports its main function by name; fairseq's own would run without patches.
     """
     with errors_end_the_program():
         register()
@@ -57,10 +58,10 @@ def distributed_main(*arguments) -> None:
 
 
 def report_errors_under_hydra() -> None:
-    """``fairseq-hydra-train`` printed a traceback, and Hydra's advice to print a longer one.
+    """Report errors of ``fairseq-hydra-train`` with an error message.
 
-    It loads this package when training has started, so that only what Hydra does afterwards can be patched: it takes
-    the job's result, and raises the job's error.
+    It printed a traceback, and Hydra's hint how to print a longer one. It loads this package after training has
+    started, so only Hydra's last step can be patched: reading the job's result, which raises the job's error.
     """
     JobReturn.return_value = property(_job_result, JobReturn.return_value.fset)
 
@@ -70,16 +71,17 @@ _hydra_job_result = JobReturn.return_value.fget
 
 def _job_result(job: JobReturn) -> Any:
     with errors_end_the_program():
-        if isinstance(job._return_value, UserError):  # before Hydra prints its own words
+        if isinstance(job._return_value, UserError):  # before Hydra prints its own message
             raise job._return_value
         return _hydra_job_result(job)
 
 
 def send_checkpoints_to_all_processes() -> None:
-    """A job of several processes could not resume: the first one reads the checkpoint and sends it to the others.
+    """Let a job of several processes resume from a checkpoint.
 
-    They unpack it with torch.load, which since torch 2.6 refuses two things that fairseq puts into it: the
-    configuration as an OmegaConf object, and a small class that stands for a tensor.
+    The first process reads the checkpoint and sends it to the others, which unpack it with ``torch.load``. Since torch
+    2.6, that rejects two of fairseq's objects: the configuration as an OmegaConf object, and a small class that stands
+    for a tensor.
     """
     torch.serialization.add_safe_globals([distributed_utils._TensorPlaceholder])
     wrap(distributed_utils, "broadcast_object", _broadcast_plain_object)
@@ -92,21 +94,22 @@ def _broadcast_plain_object(broadcast: Callable, obj: Any, *args, **kwargs) -> A
 
 
 def stop_loading_batches_at_exit() -> None:
-    """A run that ended in the middle of an epoch could abort at exit ("terminate called...", exit code 134).
+    """Stop fairseq's batch-loading threads at exit.
 
-    fairseq's thread that loads batches ahead is still at work then. Python stops such threads as soon as they want
-    the interpreter, and inside one of torch's operations that unwinds C++ code which does not allow it.
+    A run that ended in the middle of an epoch could abort at exit ("terminate called...", exit code 134). At exit,
+    Python stops threads when they next acquire the interpreter lock; inside a torch operation, this unwinds C++ code
+    that does not allow it.
     """
     atexit.unregister(stop_loading_threads)
     atexit.register(stop_loading_threads)
 
 
 def stop_loading_threads() -> None:
-    """Stop the threads that load batches ahead; for processes that leave without Python's exit functions."""
+    """Stop the threads that load batches ahead. Call it before leaving without Python's exit functions."""
     deadline = time.monotonic() + 10
     for thread in threading.enumerate():
         if isinstance(thread, iterators.BackgroundConsumer):
             thread._max_len = 0
             while thread.is_alive() and time.monotonic() < deadline:
                 with contextlib.suppress(queue.Empty):
-                    thread._queue.get(timeout=0.05)  # it may be waiting for room
+                    thread._queue.get(timeout=0.05)  # it may be waiting for a free slot

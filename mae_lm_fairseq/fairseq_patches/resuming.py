@@ -1,12 +1,12 @@
-"""Which checkpoint a killed run goes on from, the newest that is whole, and from which batch.
+"""Checkpoint recovery: resume from the newest valid checkpoint, at the right batch.
 
 fairseq writes a checkpoint under its own name (``checkpoint_1_500.pt``, ``checkpoint2.pt``, ``checkpoint_best.pt``) and
-copies it to ``checkpoint_last.pt``, from which the next start goes on. A kill between the two leaves an older
-``checkpoint_last.pt``, or none; a failing disk leaves a damaged one. Then the checkpoint of the most updates that is
-whole takes its place. A ``--restore-file`` that the user names is never exchanged for another.
+copies it to ``checkpoint_last.pt``, which the next start resumes from. A kill between the two leaves an older
+``checkpoint_last.pt`` or none, and a failing disk a damaged one. It is then replaced by the valid checkpoint with the
+most updates. A ``--restore-file`` chosen by the user is never replaced.
 
-fairseq counts the batches of an epoch that each process has had. With another number of processes the count stands for
-another place in the epoch, so it is converted.
+fairseq stores the number of batches of the epoch that each process has had. With another number of processes, this
+number refers to another position in the epoch, so it is converted.
 """
 
 import logging
@@ -32,9 +32,11 @@ logger = logging.getLogger(__name__)
 
 
 def resume_from_newest_checkpoint() -> None:
-    """fairseq resumes from ``checkpoint_last.pt`` alone, which a kill can leave damaged, older than others, or missing.
+    """Resume from the newest valid checkpoint.
 
-    It also takes one more update where none is left to do, and explains a checkpoint of more data with a traceback.
+    fairseq resumes from ``checkpoint_last.pt`` only, which after a kill can be damaged, outdated or missing. It also
+    runs one update too many when training is already finished, and ends in a traceback if the checkpoint's epoch is
+    longer than the data.
     """
     wrap(checkpoint_utils, "load_checkpoint", _load_newest_checkpoint)
 
@@ -43,7 +45,7 @@ def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Any, **kwargs) ->
     if _is_ours_to_choose(cfg, trainer):
         if trainer.data_parallel_rank == 0:
             restore_last(Path(cfg.save_dir), trainer.checkpoint_suffix)
-        if trainer.data_parallel_world_size > 1:  # the others wait
+        if trainer.data_parallel_world_size > 1:  # wait for the first process
             group = trainer.data_parallel_process_group
             distributed_utils.broadcast_object("restored", src_rank=0, group=group, dist_device=trainer.device)
     try:
@@ -60,17 +62,17 @@ def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Any, **kwargs) ->
 
 
 def _stop_if_done(trainer: Any) -> None:
-    """fairseq takes an update before it looks at their number: a run that is started after its end would go on."""
+    """Stop if all updates are done. fairseq checks the number of updates only after the first one."""
     most = trainer.cfg.optimization.max_update
     if most and trainer.get_num_updates() >= most:
         logger.info("nothing is left to do: the checkpoint has %d updates of %d", trainer.get_num_updates(), most)
-        trainer.cfg.optimization.stop_min_lr = math.inf  # at which fairseq stops before it begins
+        trainer.cfg.optimization.stop_min_lr = math.inf  # makes fairseq stop before the first update
 
 
 def convert_position(state: dict[str, Any], processes: int) -> None:
-    """Makes the position in the epoch one for ``processes`` processes, which batches are dealt out to in turn.
+    """Convert the position in the epoch to ``processes`` processes, which take batches in turn.
 
-    Where the batches that were had cannot be divided by the processes, some of the last ones come again.
+    If the number of batches done is not divisible by ``processes``, the last few batches are repeated.
     """
     position = state.get("extra_state", {}).get("train_iterator", {})
     if not position.get("iterations_in_epoch") or state.get("cfg") is None:
@@ -92,13 +94,13 @@ def _is_ours_to_choose(cfg: Any, trainer: Any) -> bool:
 
 
 def restore_last(save_dir: Path, suffix: str = "") -> None:
-    """Makes sure that ``checkpoint_last.pt`` is whole and the newest, where there is any checkpoint.
+    """Make sure that ``checkpoint_last.pt`` is valid and the newest checkpoint, if there are checkpoints.
 
-    Older checkpoints of more updates stay aside: who puts one of his choice in the place of ``checkpoint_last.pt``
-    wants to go on from there.
+    If it is valid, files with an older modification time are ignored even if they have more updates: a user who copies
+    a checkpoint over ``checkpoint_last.pt`` wants to resume from it.
 
     Raises:
-        UserError: there are checkpoints, but none is whole; or loading the last one could run code.
+        UserError: if no checkpoint is valid, or loading the last one could run code.
     """
     last = save_dir / f"checkpoint_last{suffix}.pt"
     others = [path for path in _checkpoints(save_dir, suffix) if path != last]
@@ -124,18 +126,18 @@ def restore_last(save_dir: Path, suffix: str = "") -> None:
 
 
 def _checkpoints(save_dir: Path, suffix: str) -> list[Path]:
-    """What fairseq saves while it trains; not what it leaves of a crash, nor what users make of checkpoints."""
+    """Return the checkpoints that fairseq saves in training; not ``crash.pt`` or files named by users."""
     name = re.compile(rf"checkpoint(\d+|_\d+_\d+|_best|_last|\.best_.+){re.escape(suffix)}\.pt")
     return [path for path in save_dir.glob("checkpoint*.pt") if name.fullmatch(path.name)]
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """The checkpoint, its weights left on the disk where the file's format allows it."""
+    """Load a checkpoint, with its weights mapped from disk if the file format allows it."""
     return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
 
 
 def _fault(path: Path) -> str | None:
-    """What is wrong with a file, or None where it is a whole checkpoint."""
+    """Return what is wrong with a file, or None if it is a valid checkpoint."""
     try:
         read_whole(_load, os.fspath(path), path)
     except RefusedFile:
@@ -146,8 +148,8 @@ def _fault(path: Path) -> str | None:
 
 
 def saved_updates(path: Path) -> int:
-    """After how many updates a checkpoint was saved; -1 where it cannot be read."""
+    """Return the number of updates of a checkpoint, or -1 if it cannot be read."""
     try:
         return _load(path)["optimizer_history"][-1]["num_updates"]
-    except Exception:  # damage can bring about any of them
+    except Exception:  # a damaged file can raise anything
         return -1

@@ -17,12 +17,12 @@ from mae_lm_fairseq.utils.files import system_error
 
 
 def save_atomically() -> None:
-    """A kill while fairseq saves could leave a torn checkpoint under a name that the next start reads.
+    """Save checkpoints atomically: each file appears complete or not at all.
 
-    ``checkpoint_last.pt`` and ``checkpoint_best.pt`` are plain copies of the first file, written in place; nothing is
-    flushed to the disk before the rename; the three attempts to save append to one file. Here each name appears
-    complete or not at all. They stay copies: hard links would be cheaper, but whoever later writes into one of the
-    files would change them all.
+    A kill during saving could leave an incomplete checkpoint under a name that the next start reads. fairseq writes
+    ``checkpoint_last.pt`` and ``checkpoint_best.pt`` as plain copies in place, does not flush to disk before it
+    renames, and appends all of its three attempts to one file. Copies are not replaced by hard links, which would be
+    cheaper, because writing to one of the files later would change them all.
     """
     wrap(checkpoint_utils, "torch_persistent_save", _save_atomically)
     wrap(PathManager, "copy", _copy_atomically)
@@ -55,7 +55,7 @@ def _copy_atomically(copy: Callable, src_path: str, dst_path: str, overwrite: bo
 
 
 def _raise_cannot_save(filename: str, error: Exception) -> NoReturn:
-    """Report a full disk or a directory that may not be written to; other errors stay as they are."""
+    """Raise a UserError for an error of the operating system, such as a full disk; re-raise other errors."""
     reason = system_error(error)
     if reason is None:
         raise error
@@ -67,8 +67,8 @@ def _raise_cannot_save(filename: str, error: Exception) -> NoReturn:
 
 @contextlib.contextmanager
 def _appearing_complete(filename: str) -> Iterator[BinaryIO]:
-    """A file to write that takes the place of ``filename`` when the ``with`` block ends, and vanishes if it fails."""
-    # One name for all attempts: what a kill leaves behind is overwritten by the next save.
+    """Open a file that replaces ``filename`` when the ``with`` block ends, and is removed if the block fails."""
+    # The same name for all attempts, so that the next save overwrites the remains of a killed one.
     temporary = f"{filename}.tmp"
     try:
         with open(temporary, "wb") as file:
@@ -88,7 +88,7 @@ def _appearing_complete(filename: str) -> Iterator[BinaryIO]:
 
 
 def explain_unwritable_directories() -> None:
-    """A ``--save-dir`` that may not be written to ended training with a traceback, after the data had been read."""
+    """Report an unwritable ``--save-dir``, which ended in a traceback after the data had been read."""
     wrap(checkpoint_utils, "verify_checkpoint_directory", _verify_checkpoint_directory)
 
 

@@ -1,4 +1,4 @@
-"""Whether what was exported computes the same as the original: token ids, states, and what the head makes of them."""
+"""Comparison of an exported model with the original: token ids, hidden states and head outputs."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from mae_lm_fairseq.text.tokenizer import EOS, MASK, SPECIALS, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 
 TOLERANCE = 1e-4
-"""Largest absolute difference of states and logits in float32."""
+"""Maximum absolute difference of hidden states and logits in float32."""
 NOTHING_WRITTEN = "the export was not written"
 BOS = SPECIALS.index("<s>")
 _BATCH = 16
@@ -37,29 +37,29 @@ SENTENCES = (
     "One.",
     "",
 )
-"""What is compared in any case: several scripts and lengths."""
+"""Sentences that every comparison includes: several scripts and lengths."""
 
 
 def comparable(lines: Sequence[str]) -> list[str]:
-    """:data:`SENTENCES` and those of some lines in which no special token is written out, which is read differently."""
+    """Return :data:`SENTENCES` and the lines without literal special tokens, which the tokenizers read differently."""
     specials = (*SPECIALS, MASK)
     return [*SENTENCES, *(line for line in lines if not any(special in line for special in specials))]
 
 
 def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines: Sequence[str]) -> int:
-    """Compare an exported directory, as users load it, with the original.
+    """Compare an exported directory, loaded the way users load it, with the original.
 
     Args:
-        directory: to check.
-        pretrained: what was exported.
-        to: what it was exported as.
-        lines: text to compare on. Without a tokenizer, random ids take its place.
+        directory: the exported directory.
+        pretrained: the original model.
+        to: the class it was exported as.
+        lines: text for the comparison. Without a tokenizer, random ids are used instead.
 
     Returns:
-        How many lines the tokenizer splits into the same pieces in another order (see :func:`compare_ids`).
+        The number of lines that the tokenizer splits into the same subwords in another order (see :func:`compare_ids`).
 
     Raises:
-        UserError: weights are missing or too many, or ids, states or logits differ.
+        UserError: if weights are missing or unexpected, or if ids, hidden states or logits differ.
     """
     ids, reordered = texts(directory, pretrained, lines)
     model = load(getattr(transformers, to.architecture), directory, to.task == "Model")
@@ -79,7 +79,7 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
 
 
 def check_autoencoder(directory: Path, pretrained: Pretrained, lines: Sequence[str]) -> int:
-    """The same for the whole autoencoder: its predictions with every seventh token masked."""
+    """Do the same as :func:`check_stock` for the full autoencoder's predictions, with every seventh token masked."""
     ids, reordered = texts(directory, pretrained, lines)
     model = load(MAELMForMaskedLM, directory)
     network = build(pretrained).float()
@@ -96,10 +96,10 @@ def check_autoencoder(directory: Path, pretrained: Pretrained, lines: Sequence[s
 
 
 def load(model_class: type, directory: Path, without_pooler: bool = False) -> transformers.PreTrainedModel:
-    """The model in a directory, if its weights are just those of its class.
+    """Load the model in a directory, and check that its weights are exactly those of its class.
 
     Raises:
-        UserError: they are not.
+        UserError: if weights are missing or unexpected.
     """
     options = {"add_pooling_layer": False} if without_pooler else {}
     model, loaded = model_class.from_pretrained(directory, output_loading_info=True, **options)
@@ -109,22 +109,22 @@ def load(model_class: type, directory: Path, without_pooler: bool = False) -> tr
 
 
 def texts(directory: Path, pretrained: Pretrained, lines: Sequence[str]) -> tuple[list[list[int]], int]:
-    """The ids to compare on, and what :func:`compare_ids` says of them."""
+    """Return the ids for the comparison, and the number of reordered lines from :func:`compare_ids`."""
     return compare_ids(directory, pretrained, lines) if pretrained.sentencepiece else (random_ids(pretrained), 0)
 
 
 def compare_ids(directory: Path, pretrained: Pretrained, lines: Sequence[str]) -> tuple[list[list[int]], int]:
     """Compare the tokenizer in a directory with sentencepiece.
 
-    Where two splits into the same pieces are equally probable to a unigram model, such as 0 00 and 00 0, rounding
-    decides. That is no fault of the export, and counted.
+    To a unigram model, two splits into the same subwords, such as 0 00 and 00 0, are equally probable, and rounding
+    decides between them. Such differences are counted but accepted.
 
     Returns:
-        sentencepiece's ids of each line, ``<s>`` and ``</s>`` around them, cut to what the model can take; and the
-        number of lines with the same pieces in another order.
+        sentencepiece's ids of each line between ``<s>`` and ``</s>``, truncated to the model's maximum length; and the
+        number of lines with the same subwords in another order.
 
     Raises:
-        UserError: the ids differ otherwise.
+        UserError: if the ids differ in any other way.
     """
     limit = pretrained.config.max_positions
     fast = transformers.AutoTokenizer.from_pretrained(directory)
@@ -145,7 +145,7 @@ def compare_ids(directory: Path, pretrained: Pretrained, lines: Sequence[str]) -
 
 
 def random_ids(pretrained: Pretrained) -> list[list[int]]:
-    """Texts of random ids and of several lengths, for a model without tokenizer; the same every time."""
+    """Return deterministic sequences of random ids with several lengths, for a model without a tokenizer."""
     generator, longest = random.Random(0), min(pretrained.config.max_positions, 64)
     vocabulary = range(EOS + 2, pretrained.mask)
     return [
@@ -154,21 +154,21 @@ def random_ids(pretrained: Pretrained) -> list[list[int]]:
 
 
 def batches(ids: Sequence[Sequence[int]], pad: int) -> Iterator[Tensor]:
-    """[texts, longest] int64, padded."""
+    """Yield padded batches, [sequences, longest] int64."""
     for start in range(0, len(ids), _BATCH):
         rows = [torch.tensor(row) for row in ids[start : start + _BATCH]]
         yield torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
 
 
 def encoder_states(network: MaskedAutoencoder, tokens: Tensor, pad: int) -> list[Tensor]:
-    """The states [B, T, dim] of the embeddings and of every layer, from [B, T] ids of clean text."""
+    """Return the hidden states [B, T, dim] of the embeddings and every layer, given [B, T] ids without ``<mask>``."""
     layout = batch_layout(tokens, torch.ones_like(tokens, dtype=torch.bool), pad, network.mask)
     layers = zip(network.encode(tokens, layout), network.encoder_layouts(layout), strict=True)
     return [unpack(*layer, tokens.shape[1]) for layer in layers]
 
 
 def predictions(network: MaskedAutoencoder, pretrained: Pretrained, to: Counterpart, states: Tensor) -> dict:
-    """What our heads make of the encoder's states [B, T, dim], under the names of the counterpart's outputs."""
+    """Apply the original heads to hidden states [B, T, dim]; return outputs by the counterpart's names."""
     if to.task == "ForMaskedLM":
         return {"logits": network.lm_head(states)}
     if to.head:
@@ -180,7 +180,11 @@ def predictions(network: MaskedAutoencoder, pretrained: Pretrained, to: Counterp
 
 
 def require_same(what: str, ours: Tensor, theirs: Tensor):
-    """Raises UserError where two tensors differ by more than :data:`TOLERANCE`, or are not finite."""
+    """Check that two tensors are finite and differ by at most :data:`TOLERANCE`.
+
+    Raises:
+        UserError: if they differ by more or are not finite.
+    """
     difference = (ours - theirs).abs().max().item()
     if not difference <= TOLERANCE:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Write a pretrained or fine-tuned model for ``transformers``, once it is known to compute the same."""
+"""Export of a pretrained or fine-tuned model to ``transformers``, verified against the original."""
 
 import json
 from collections.abc import Sequence
@@ -19,17 +19,17 @@ def export_stock(pretrained: Pretrained, out: Path, head: str | None = None, lin
     """Write a directory for ``AutoModel`` and ``AutoTokenizer``, with a model card.
 
     Args:
-        pretrained: what to export.
-        out: the directory, which must not exist yet.
-        head: the head to export; needed where there are several.
-        lines: text to compare on, see :func:`~mae_lm_fairseq.huggingface.comparison.comparable`.
+        pretrained: the model to export.
+        out: output directory, which must not exist yet.
+        head: the head to export; required if the model has several.
+        lines: text for the comparison, see :func:`~mae_lm_fairseq.huggingface.comparison.comparable`.
 
     Returns:
         Name of the class.
 
     Raises:
-        UserError: ``transformers`` has no such model, or what was made of it computes something else. Nothing is
-            written then.
+        UserError: if ``transformers`` has no equivalent model, or the exported model computes something else. Nothing
+            is written in this case.
     """
     to, lines = counterpart(pretrained, head), comparable(lines)
     with new_directory(out) as directory:
@@ -42,10 +42,10 @@ def export_stock(pretrained: Pretrained, out: Path, head: str | None = None, lin
 
 
 def export_autoencoder(pretrained: Pretrained, out: Path, lines: Sequence[str] = ()) -> str:
-    """The same for the whole autoencoder as :class:`~mae_lm_fairseq.huggingface.modeling.MAELMForMaskedLM`.
+    """Export the full autoencoder as :class:`~mae_lm_fairseq.huggingface.modeling.MAELMForMaskedLM`.
 
     Raises:
-        UserError: fine-tuning has thrown the decoder away, or loading it again gives other predictions.
+        UserError: if fine-tuning has removed the decoder, or the exported model makes other predictions.
     """
     if "autoencoder.lm_head.dense.weight" not in pretrained.weights:
         raise UserError("--autoencoder: this model was fine-tuned and has no decoder any more")
@@ -60,14 +60,14 @@ def export_autoencoder(pretrained: Pretrained, out: Path, lines: Sequence[str] =
 
 
 def write_tokenizer(pretrained: Pretrained, directory: Path):
-    """Write the fast tokenizer, and the sentencepiece model that it is made of, where there is one."""
+    """Write the fast tokenizer and its sentencepiece model, if the model has one."""
     if pretrained.sentencepiece is None:
         return
     fast_tokenizer(pretrained.sentencepiece, pretrained.symbols, pretrained.config.max_positions).save_pretrained(
         directory
     )
     path = directory / "tokenizer_config.json"
-    # The name that transformers 4 knows, too.
+    # transformers 4 knows the tokenizer class by this name, too.
     settings = {**json.loads(path.read_bytes()), "tokenizer_class": "PreTrainedTokenizerFast"}
     path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     (directory / TOKENIZER).write_bytes(pretrained.sentencepiece)

@@ -1,6 +1,6 @@
-"""Other people's encoders as we find them: directories of ``transformers``, checkpoints of fairseq's RoBERTa.
+"""Readers for encoders from elsewhere: ``transformers`` directories and checkpoints of fairseq's RoBERTa.
 
-Nothing that is read here can run code.
+Reading a file never runs code from it.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from mae_lm_fairseq.utils.errors import UserError, first_line
 
 STOCK_WEIGHTS, STOCK_PICKLE = "model.safetensors", "pytorch_model.bin"
 _KINDS = {"mpnet": "mpnet", "roberta": "roberta", "xlm-roberta": "roberta"}
-"""transformers' ``model_type``, and the family whose names and computation it has."""
+"""Family of each ``model_type`` of transformers: the names and the computation that it shares."""
 _ADDS_NOTHING = re.compile(
     r"((roberta|mpnet)\.)?(pooler\..*|embeddings\.(position_ids|token_type_ids))|encoder\.sentence_encoder\.version"
 )
@@ -36,14 +36,15 @@ _OUTPUT_BIAS = "lm_head.decoder.bias"
 
 @dataclass(frozen=True)
 class Foreign:
-    """What was found.
+    """An encoder as read from its files.
 
     Attributes:
         kind: ``mpnet``, ``roberta`` or ``fairseq``.
-        values: of the encoder's knobs.
-        weights: under their names, in float32; the output weights, where they are the token embeddings, left out.
-        symbols: the dictionary in the order of ids.
-        sentencepiece: the tokenizer's model file, where ids are its own as fairseq numbers them.
+        values: values of the encoder's options.
+        weights: float32 weights under their original names, without output weights that are tied to the token
+            embeddings.
+        symbols: the dictionary in id order.
+        sentencepiece: the tokenizer's model file, if it gives these ids (in fairseq's numbering).
     """
 
     kind: str
@@ -54,7 +55,7 @@ class Foreign:
 
 
 def read_stock(directory: Path) -> Foreign:
-    """A directory of ``transformers``."""
+    """Read a ``transformers`` directory."""
     path = directory / "config.json"
     try:
         config = json.loads(path.read_bytes())
@@ -75,7 +76,7 @@ def read_stock(directory: Path) -> Foreign:
         "dropout": "hidden_dropout_prob",
         "attention_dropout": "attention_probs_dropout_prob",
     }
-    # What is missing has transformers' default, which for all of these is ours, too.
+    # Missing values have transformers' defaults, which equal ours for all of these.
     values = {ours: config[theirs] for ours, theirs in renamed.items() if theirs in config}
     if isinstance(positions := config.get("max_position_embeddings"), int):
         values["max_positions"] = positions - PAD - 1
@@ -89,7 +90,7 @@ def read_stock(directory: Path) -> Foreign:
 
 
 def _refuse_other_computation(config: Mapping[str, Any], path: Path):
-    """What our encoder has no knob for must have the value that is fixed in it."""
+    """Reject a configuration that differs from our encoder in a value that has no option here."""
     fixed = {
         "hidden_act": ("gelu", "gelu"),
         "layer_norm_eps": (LAYER_NORM_EPS, 1e-12),
@@ -114,7 +115,7 @@ def _read_weights(directory: Path) -> dict[str, Tensor]:
         return _floats(torch.load(path, map_location="cpu", weights_only=True), path)
     except (UserError, MemoryError):
         raise
-    except Exception as error:  # damage can bring about any of them
+    except Exception as error:  # damaged files can raise anything
         refuse_code(path, error)
         raise UserError(f"{path}: cannot be read, it is damaged or something else") from None
 
@@ -129,16 +130,16 @@ def _floats(weights: Any, path: Path) -> dict[str, Tensor]:
 
 @contextlib.contextmanager
 def explained(directory: Path) -> Iterator[None]:
-    """Makes one line of whatever ``transformers`` raises in the ``with`` block that loads from a directory.
+    """Convert any exception from ``transformers`` in the ``with`` block to a short error message.
 
     Raises:
-        UserError: it has raised something.
+        UserError: if the block raises an exception.
     """
     try:
         yield
     except UserError:
         raise
-    except BaseException as error:  # of many kinds, and none of them is the user's
+    except BaseException as error:  # many types are raised; the one below is no Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of tokenizers, in Rust
             raise
         raise UserError(f"{directory}: transformers cannot load it: {first_line(error)}") from None
@@ -162,14 +163,14 @@ def _stock_symbols(directory: Path) -> tuple[str, ...]:
 
 
 def _sentencepiece(directory: Path, symbols: tuple[str, ...]) -> bytes | None:
-    """The model file in a directory, if its pieces are the symbols in their order."""
+    """Return the content of a directory's sentencepiece model, if its subwords equal the symbols in order."""
     path = directory / TOKENIZER
     same = path.exists() and (*Tokenizer(path).symbols, MASK) == symbols
     return path.read_bytes() if same else None
 
 
 def read_fairseq(path: Path, data_bin: Path) -> Foreign:
-    """A checkpoint of fairseq's RoBERTa, with the dictionary in a directory."""
+    """Read a checkpoint of fairseq's RoBERTa, and the dictionary in a directory."""
     state = load_as_data(path)
     options = _options(state)
     if options.get("activation_fn", "gelu") != "gelu":
@@ -187,7 +188,7 @@ def read_fairseq(path: Path, data_bin: Path) -> Foreign:
 
 
 def _options(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The model's options, wherever the versions of fairseq keep them."""
+    """Return the model's options, which are in different places in different versions of fairseq."""
     args, cfg = state.get("args"), state.get("cfg")
     for found in (args, cfg.get("model") if isinstance(cfg, Mapping) else None):
         found = vars(found) if isinstance(found, Namespace) else found
@@ -197,7 +198,7 @@ def _options(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _current_names(weights: Mapping[str, Tensor], source: Path) -> dict[str, Tensor]:
-    """The weights as the newest version of fairseq calls them."""
+    """Rename the weights as in the newest version of fairseq."""
     renamed = {}
     for name, weight in weights.items():
         name = re.sub(r"^decoder\.", "encoder.", name).replace(".emb_layer_norm.", ".layernorm_embedding.")
@@ -212,7 +213,7 @@ def _current_names(weights: Mapping[str, Tensor], source: Path) -> dict[str, Ten
 
 
 def _without_tied(weights: Mapping[str, Tensor], embeddings: str, source: Path) -> dict[str, Tensor]:
-    """The weights without the copies of the token embeddings and of the bias in the language model head."""
+    """Drop the language model head's copies of the token embeddings and of its bias."""
     left = {}
     for name, weight in weights.items():
         short = name.removeprefix("roberta.").removeprefix("mpnet.")

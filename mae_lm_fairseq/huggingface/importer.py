@@ -1,4 +1,4 @@
-"""Make other people's encoders ours, and write them for fairseq-train."""
+"""Import of encoders from elsewhere, and checkpoints of them for fairseq-train."""
 
 import shutil
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import new_directory
 
 HEAD = "sentence_classification_head"
-"""What fairseq's ``sentence_prediction`` calls its head, and we an imported one."""
+"""Name of an imported head, and the default name in fairseq's ``sentence_prediction``."""
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -49,19 +49,19 @@ _TOKENIZER_FILES = (
 
 
 def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: int = 1) -> Pretrained:
-    """An encoder of RoBERTa's or MPNet's kind, in a network of ours.
+    """Import an encoder of the RoBERTa or MPNet type into this package's network.
 
-    The language model head is taken over, too; a decoder starts from random weights. What has a head for a task is
-    imported without either, as a fine-tuned model.
+    The language model head is imported, too, and a decoder starts from random weights. A model with a task head is
+    imported as a fine-tuned model, without language model head and decoder.
 
     Args:
-        path: directory of ``transformers``, or checkpoint of fairseq.
-        preset: of the network around the encoder.
-        data_bin: with a checkpoint, where ``dict.txt`` is; beside the checkpoint where it is None.
-        seed: of the random weights.
+        path: ``transformers`` directory or fairseq checkpoint.
+        preset: preset of the network around the encoder.
+        data_bin: for a checkpoint, the directory of ``dict.txt``; None for the checkpoint's directory.
+        seed: seed of the random weights.
 
     Raises:
-        UserError: a file is missing or damaged, could run code, or the encoder computes something that ours does not.
+        UserError: if a file is missing, damaged or could run code, or the encoder's computation differs from ours.
     """
     foreign = read_stock(path) if path.is_dir() else read_fairseq(path, data_bin or path.parent)
     defaults = {knob.name: knob.default for knob in fields(MaskedAutoencoderConfig)} | preset_values(preset, "base")
@@ -78,7 +78,7 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
 
 
 def _parts(foreign: Foreign, source: Path) -> tuple[tuple[Part, ...], str]:
-    """The parts to import, and our name of the head for a task or nothing."""
+    """Return the parts to import, and our name of the task head (empty for none)."""
     encoder, found = encoder_parts(foreign.kind == "mpnet"), foreign.weights.keys()
     if foreign.kind == "fairseq":
         heads = head_names(found)
@@ -97,7 +97,7 @@ def _parts(foreign: Foreign, source: Path) -> tuple[tuple[Part, ...], str]:
 def _under_our_names(
     foreign: Foreign, config: MaskedAutoencoderConfig, parts: tuple[Part, ...], head: str, source: Path
 ) -> dict[str, Tensor]:
-    """The weights of some parts, once they are known to be neither more nor fewer."""
+    """Rename the weights, after checking that none is missing or unexpected."""
     if config.encoder_layers > len(foreign.weights):
         raise UserError(f"{source}: there are fewer weights ({len(foreign.weights)}) than layers in its configuration")
     names = names_of(parts, foreign.kind, config.encoder_layers, head)
@@ -112,12 +112,12 @@ def _under_our_names(
         raise UserError(f"{source}: the weight {different[0]} {fault} ({len(different)} such differences)")
     try:
         return to_ours(_without_segments(foreign.weights), names)
-    except (RuntimeError, IndexError):  # from queries, keys and values of other widths, positions and segments, too
+    except (RuntimeError, IndexError):  # also for mismatched shapes of q, k and v, or of positions and segments
         raise UserError(f"{source}: its weights are of shapes that do not go together") from None
 
 
 def _check_shapes(weights: dict[str, Tensor], config: MaskedAutoencoderConfig, symbols: int, source: Path):
-    """Make sure that the weights bear out the configuration, before a network of its size is made."""
+    """Check the weights against the configuration before building a network of that size."""
     expected = network_skeleton(config, weights, symbols).state_dict()
     for name, expectation in expected.items():
         weight = weights.get(f"autoencoder.{name}", expectation)
@@ -129,7 +129,10 @@ def _check_shapes(weights: dict[str, Tensor], config: MaskedAutoencoderConfig, s
 
 
 def _without_segments(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """All text is of RoBERTa's first kind of segment: where its embedding is not zero, positions take it up."""
+    """Remove RoBERTa's segment embeddings.
+
+    All text has the first segment, so that its embedding, if not zero, is added to the position embeddings.
+    """
     weights = dict(weights)
     segments = weights.pop(SEGMENTS, None)
     if segments is not None and segments[0].any():
@@ -141,7 +144,7 @@ def _without_segments(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _completed(
     weights: dict[str, Tensor], config: MaskedAutoencoderConfig, symbols: int, seed: int
 ) -> dict[str, Tensor]:
-    """The weights of a whole network, those that are missing random."""
+    """Return the weights of the full network; missing ones are random."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = MaskedAutoencoder(config, symbols, PAD, symbols - 1)
@@ -150,7 +153,7 @@ def _completed(
 
 
 def write_checkpoint(pretrained: Pretrained, path: Path):
-    """Write what fairseq-train takes for a checkpoint: for ``--finetune-from-model`` and everything else."""
+    """Write a checkpoint that fairseq-train accepts, for ``--finetune-from-model`` and any other use."""
     values = {name: getattr(value, "value", value) for name, value in vars(pretrained.config).items()}
     task = "masked_autoencoder_lm" if "autoencoder.lm_head.bias" in pretrained.weights else "sentence_prediction"
     history = {
@@ -168,20 +171,20 @@ def write_checkpoint(pretrained: Pretrained, path: Path):
         "extra_state": {"train_iterator": {"epoch": 1}},
         "last_optimizer_state": None,
     }
-    with open(path, "wb") as file:  # given a path, torch's error does not name the cause, such as a full disk
+    with open(path, "wb") as file:  # given a path, torch's error hides the cause, such as a full disk
         torch.save(state, file)
 
 
 def write_import(pretrained: Pretrained, source: Path, out: Path):
-    """Write an imported model: ``model.pt``, ``dict.txt``, and its tokenizer.
+    """Write an imported model: ``model.pt``, ``dict.txt`` and its tokenizer.
 
-    A sentencepiece model lies beside the dictionary, as in a data-bin. Any other tokenizer of ``transformers`` is kept
-    in ``tokenizer/``; text has to be tokenized with it before fairseq-preprocess.
+    A sentencepiece model is put next to the dictionary, as in a data-bin. Any other ``transformers`` tokenizer is
+    copied to ``tokenizer/``; use it to tokenize text before fairseq-preprocess.
 
     Args:
-        pretrained: what was imported.
-        source: from where.
-        out: the directory, which must not exist yet.
+        pretrained: the imported model.
+        source: the path it was imported from.
+        out: output directory, which must not exist yet.
     """
     with new_directory(out) as directory:
         write_checkpoint(pretrained, directory / "model.pt")
@@ -196,7 +199,7 @@ def write_import(pretrained: Pretrained, source: Path, out: Path):
 
 
 def network_options(pretrained: Pretrained) -> list[str]:
-    """The options with which fairseq-train builds the same network."""
+    """Return the options with which fairseq-train builds the same network."""
     architecture = pretrained.about["architecture"]
     usual = {knob.name: knob.default for knob in fields(MaskedAutoencoderConfig)}
     usual |= preset_values(*ARCHITECTURES[architecture])

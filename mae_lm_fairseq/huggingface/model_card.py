@@ -1,4 +1,4 @@
-"""The README.md of an exported directory."""
+"""Model card: the README.md of an exported directory."""
 
 import json
 
@@ -24,7 +24,7 @@ _MASK_WARNING = {
         "**This encoder never saw `<mask>`.** In pretraining the masked positions were left out of the encoder, and a "
         "decoder, which is not part of this export, predicted them. Do not put `<mask>` into its input: the state of "
         "such a token means nothing, and it disturbs the others. To fill in masks, export the whole autoencoder "
-        "(`scripts/export_hf.py --autoencoder`)."
+        "(`mae-lm export --autoencoder`)."
     ),
     MaskJoin.encoder: (
         "**The lower layers of this encoder never saw `<mask>`.** In pretraining it joined between two layers, which a "
@@ -34,14 +34,14 @@ _MASK_WARNING = {
 
 
 def stock_card(pretrained: Pretrained, architecture: str, task: str, lines: int, reordered: int) -> str:
-    """The card of an export as a stock class.
+    """Return the model card for an export as a stock class.
 
     Args:
-        pretrained: what was exported.
+        pretrained: the exported model.
         architecture: the class of ``transformers``.
-        task: the end of its name.
-        lines: how many lines of text the two were compared on.
-        reordered: how many of them the tokenizer splits into the same pieces in another order.
+        task: the suffix of the class name.
+        lines: number of lines of text that were compared.
+        reordered: number of lines that the tokenizer splits into the same subwords in another order.
     """
     warnings = [_MASK_WARNING[pretrained.config.mask_join]] if pretrained.config.mask_join in _MASK_WARNING else []
     if task in ("Model", "ForMaskedLM"):
@@ -55,7 +55,7 @@ def stock_card(pretrained: Pretrained, architecture: str, task: str, lines: int,
 
 
 def autoencoder_card(pretrained: Pretrained, lines: int, reordered: int) -> str:
-    """The card of an export as our own class."""
+    """Return the model card for an export as this package's class."""
     warnings = [
         "`MAELMForMaskedLM` is a class of the package `mae_lm_fairseq`: install it and `import "
         "mae_lm_fairseq.huggingface.modeling` before `AutoModelForMaskedLM.from_pretrained`. No code is loaded from "
@@ -107,7 +107,7 @@ tags: [mae-lm, masked-language-modeling]
 
 # {name} as {architecture}
 
-Exported by `mae_lm_fairseq` (`scripts/export_hf.py`).
+Exported by `mae_lm_fairseq` (`mae-lm export`).
 
 | | |
 | --- | --- |

@@ -1,6 +1,6 @@
-"""The whole autoencoder as a model of ``transformers``: what predicts masked tokens in MAE-LM and 3ML.
+"""The full autoencoder as a ``transformers`` model, which predicts masked tokens with MAE-LM and 3ML.
 
-Importing this module makes ``AutoConfig`` and ``AutoModelForMaskedLM`` know it::
+Importing this module registers it with ``AutoConfig`` and ``AutoModelForMaskedLM``::
 
     import mae_lm_fairseq.huggingface.modeling
     from transformers import pipeline
@@ -25,16 +25,16 @@ from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.pretrained.validation import network_config, tied_names
 
 _IGNORED = -100
-"""transformers' label of what is not predicted."""
+"""Label of positions without a target in transformers."""
 
 
 class MAELMConfig(PreTrainedConfig):
-    """The configuration of :class:`MAELMForMaskedLM`.
+    """Configuration of :class:`MAELMForMaskedLM`.
 
     Args:
-        network: the values of :class:`~mae_lm_fairseq.core.config.MaskedAutoencoderConfig` that are not its defaults.
-        vocab_size: number of tokens, special ones included.
-        mask_token_id: id of ``<mask>``; the last one where it is None.
+        network: values of :class:`~mae_lm_fairseq.core.config.MaskedAutoencoderConfig` that differ from its defaults.
+        vocab_size: number of tokens, special tokens included.
+        mask_token_id: id of ``<mask>``; None for the last id.
         others: see ``PreTrainedConfig``.
     """
 
@@ -52,29 +52,29 @@ class MAELMConfig(PreTrainedConfig):
 
     @property
     def hidden_size(self) -> int:
-        """Width of the encoder."""
+        """Hidden size of the encoder."""
         return self.network["encoder_embed_dim"]
 
     @property
     def num_hidden_layers(self) -> int:
-        """Layers of the encoder."""
+        """Number of encoder layers."""
         return self.network["encoder_layers"]
 
     @property
     def num_attention_heads(self) -> int:
-        """Attention heads of the encoder."""
+        """Number of attention heads in the encoder."""
         return self.network["encoder_attention_heads"]
 
     @property
     def max_position_embeddings(self) -> int:
-        """Longest text in tokens."""
+        """Maximum sequence length in tokens."""
         return self.network["max_positions"]
 
     def core(self) -> MaskedAutoencoderConfig:
-        """The shape of the network.
+        """Return the configuration of the network.
 
         Raises:
-            UserError: a value is out of range, or two contradict each other.
+            UserError: if a value is out of range, or two values contradict each other.
         """
         return network_config(self.network, "config.json")
 
@@ -82,7 +82,7 @@ class MAELMConfig(PreTrainedConfig):
 class MAELMForMaskedLM(PreTrainedModel):
     """Encoder, decoder and language model head (:class:`~mae_lm_fairseq.core.autoencoder.MaskedAutoencoder`).
 
-    The weights have the names that they have in our checkpoints.
+    The weights have the same names as in our checkpoints.
     """
 
     config_class = MAELMConfig
@@ -98,7 +98,7 @@ class MAELMForMaskedLM(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module):
-        """The network initialises itself; but loading leaves behind what is not among the weights."""
+        """Restore the relative position buckets, which are not saved; the network initialises everything else."""
         if isinstance(module, RelativePositionBias):
             buckets, heads = module.weight.shape
             computed = RelativePositionBias(
@@ -107,7 +107,7 @@ class MAELMForMaskedLM(PreTrainedModel):
             module.bucket.copy_(computed.bucket)
 
     def get_input_embeddings(self) -> torch.nn.Embedding:
-        """The token embeddings, which are also the output weights."""
+        """Return the token embeddings, which are also the output weights."""
         return self.autoencoder.encoder.embed_tokens
 
     def forward(
@@ -118,14 +118,14 @@ class MAELMForMaskedLM(PreTrainedModel):
         output_hidden_states: bool = False,
         **unused,
     ) -> MaskedLMOutput:
-        """Predict every position; where ``<mask>`` stands, from what the decoder made of it.
+        """Predict a token at every position; at ``<mask>``, from the decoder's output.
 
         Args:
             input_ids: [B, T] int64.
-            attention_mask: [B, T], 0 at padding; what is not ``<pad>`` where it is None.
-            labels: [B, T] int64, -100 where there is nothing to predict.
-            output_hidden_states: also give the encoder's states [B, T, dim] of all layers, zero at padding and where a
-                layer does not see ``<mask>``.
+            attention_mask: [B, T], 0 at padding; None to mask ``<pad>`` tokens.
+            labels: [B, T] int64, -100 at positions without a target.
+            output_hidden_states: also return the encoder's hidden states [B, T, dim] of all layers, zero at padding and
+                where a layer does not see ``<mask>``.
 
         Returns:
             logits [B, T, vocabulary], zero at padding, and with labels the mean cross-entropy.
@@ -147,7 +147,7 @@ class MAELMForMaskedLM(PreTrainedModel):
 
 
 def as_transformers_model(pretrained: Pretrained) -> MAELMForMaskedLM:
-    """The network as a model of ``transformers``, in float32."""
+    """Return the network as a ``transformers`` model in float32."""
     config = MAELMConfig(asdict(pretrained.config), len(pretrained.symbols), pretrained.mask)
     model = MAELMForMaskedLM(config)
     model.load_state_dict({name: weight.float() for name, weight in pretrained.weights.items()})

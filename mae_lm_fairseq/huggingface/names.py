@@ -1,7 +1,7 @@
-"""One table of the names that the same weights have here, in ``transformers`` and in fairseq's RoBERTa.
+"""Table of weight names in this package, in ``transformers`` and in fairseq's RoBERTa.
 
-It is read in both directions, so a round trip gives back the same bits. One thing is more than a name: queries, keys
-and values are one matrix here and three elsewhere.
+The table is used in both directions, so that a round trip preserves every bit. Apart from names, one layout differs:
+queries, keys and values are a single matrix here and three matrices elsewhere.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Names(NamedTuple):
-    """What a module or a weight is called. A name that ends in neither ``weight`` nor ``bias`` has both."""
+    """Names of a module or weight. A name that ends in neither ``weight`` nor ``bias`` stands for both of them."""
 
     ours: str
     mpnet: str | None
@@ -21,7 +21,7 @@ class Names(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A part of a model: what its names begin with, and the names behind that."""
+    """A part of a model: the prefix of its names, and the names after the prefix."""
 
     prefix: Names
     names: tuple[Names, ...]
@@ -66,7 +66,7 @@ LM_HEAD = Part(
     Names("autoencoder.lm_head.", "lm_head.", "lm_head.", "encoder.lm_head."),
     tuple(Names(name, name, name, name) for name in ("dense", "layer_norm", "bias")),
 )
-"""Its output weights are the token embeddings."""
+"""The output weights are tied to the token embeddings."""
 CLASSIFICATION_HEAD = Part(
     Names("classification_heads.{head}.", "classifier.", "classifier.", "classification_heads.{head}."),
     tuple(Names(name, name, name, name) for name in ("dense", "out_proj")),
@@ -81,17 +81,17 @@ _FUSED = "qkv_proj"
 
 
 def encoder_parts(relative_bias: bool) -> tuple[Part, ...]:
-    """The parts that make an encoder."""
+    """Return the parts of an encoder."""
     return (EMBEDDINGS, *([RELATIVE_BIAS] if relative_bias else []), LAYER)
 
 
 def names_of(parts: Iterable[Part], kind: str, layers: int, head: str = "") -> dict[str, str]:
-    """Our names of all weights of some parts, and what they are called elsewhere.
+    """Return a mapping from our names of all weights of some parts to the names elsewhere.
 
     Args:
-        parts: of the model.
+        parts: parts of the model.
         kind: ``mpnet``, ``roberta`` or ``fairseq``.
-        layers: of the encoder.
+        layers: number of encoder layers.
         head: our name of the classification head.
     """
     spelled_out = {}
@@ -105,7 +105,7 @@ def names_of(parts: Iterable[Part], kind: str, layers: int, head: str = "") -> d
 
 
 def to_theirs(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
-    """Our weights under the other names; those that are not among the names are left out."""
+    """Rename our weights to the other names, and drop weights without one."""
     split = {}
     for name, weight in weights.items():
         if f".{_FUSED}." in name:
@@ -117,7 +117,7 @@ def to_theirs(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[s
 
 
 def to_ours(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
-    """Their weights under our names; those that are not among the names are left out."""
+    """Rename their weights to our names, and drop weights without one."""
     first = f".{_SEPARATE[0]}."
     split = {ours: weights[theirs] for ours, theirs in names.items()}
     joined = {}

@@ -1,6 +1,6 @@
-"""A pretrained or fine-tuned encoder as a model of ``transformers`` that needs no code of ours.
+"""Conversion of a pretrained or fine-tuned encoder to a stock ``transformers`` model.
 
-With T5's relative position bias it is an MPNet (Song et al., 2020) weight for weight, without one a RoBERTa.
+With T5's relative position bias the encoder is an MPNet (Song et al., 2020) weight for weight, without it a RoBERTa.
 """
 
 from collections.abc import Iterator
@@ -27,16 +27,16 @@ from mae_lm_fairseq.pretrained.validation import HEADS, head_names
 from mae_lm_fairseq.utils.errors import UserError
 
 MPNET_BUCKETS, MPNET_DISTANCE = 32, 128
-"""Fixed in MPNet's code, whatever its configuration says."""
+"""Constants in MPNet's code, which its configuration does not change."""
 LAYER_NORM_EPS = 1e-5
-"""Torch's default, which our layer norms have."""
+"""Epsilon of our layer norms, torch's default."""
 SEGMENTS = "roberta.embeddings.token_type_embeddings.weight"
-"""RoBERTa's one kind of segment; it adds nothing where it is zero."""
+"""Embedding of RoBERTa's only segment type; zero has no effect."""
 
 
 @dataclass(frozen=True)
 class Counterpart:
-    """What a network is in ``transformers``.
+    """The ``transformers`` equivalent of a network.
 
     Attributes:
         kind: ``mpnet`` or ``roberta``.
@@ -55,7 +55,7 @@ class Counterpart:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The parts that the two have in common."""
+        """The parts that both networks share."""
         heads = {
             "ForMaskedLM": LM_HEAD,
             "ForSequenceClassification": CLASSIFICATION_HEAD,
@@ -65,14 +65,14 @@ class Counterpart:
 
 
 def counterpart(pretrained: Pretrained, head: str | None = None) -> Counterpart:
-    """The class of ``transformers`` that computes the same.
+    """Return the ``transformers`` class that computes the same as the network.
 
     Args:
         pretrained: the network.
-        head: the head to export; needed where there are several.
+        head: the head to export; required if the model has several.
 
     Raises:
-        UserError: there is no such class; the message says why.
+        UserError: if no class is equivalent; the message gives the reason.
     """
     config, weights = pretrained.config, pretrained.weights
     kind, heads = _kind(config), head_names(weights)
@@ -109,7 +109,7 @@ def _kind(config: MaskedAutoencoderConfig) -> str:
 
 
 def stock_config(pretrained: Pretrained, to: Counterpart) -> transformers.PreTrainedConfig:
-    """The configuration of the counterpart."""
+    """Return the configuration of the counterpart."""
     config = pretrained.config
     values = {
         "architectures": [to.architecture],
@@ -121,7 +121,7 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> transformers.PreTra
         "hidden_act": "gelu",
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout,
-        # Positions count from the id of <pad> + 1.
+        # transformers numbers positions from the id of <pad> + 1.
         "max_position_embeddings": config.max_positions + pretrained.pad + 1,
         "layer_norm_eps": LAYER_NORM_EPS,
         "initializer_range": config.init_std,
@@ -138,7 +138,7 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> transformers.PreTra
 
 
 def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
-    """The weights of the counterpart in float32, as its ``state_dict()`` has them but for those that are tied."""
+    """Return the counterpart's ``state_dict()`` in float32, without tied weights."""
     names = names_of(to.parts, to.kind, pretrained.config.encoder_layers, to.head)
     weights = dict(_in_float32(to_theirs(pretrained.weights, names)))
     if to.kind == "roberta":

@@ -1,7 +1,7 @@
-"""A fast Hugging Face tokenizer made of a sentencepiece model, with fairseq's ids.
+"""Fast Hugging Face tokenizer built from a sentencepiece model, with fairseq's ids.
 
-What is promised: the same ids on text, in any script, known to the model or not. Where they can differ,
-:data:`EXCEPTIONS` says.
+It gives the same ids as sentencepiece on text in any script, including unknown characters, except for the cases in
+:data:`EXCEPTIONS`.
 """
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
@@ -22,22 +22,22 @@ EXCEPTIONS = (
     "for a unigram model, splits into the same pieces that are equally probable, such as 0 00 and 00 0, where rounding "
     "decides",
 )
-"""Where the fast tokenizer may give other ids than sentencepiece."""
+"""Cases in which the ids of the fast tokenizer may differ from sentencepiece's."""
 
 _UNIGRAM, _BPE = 1, 2
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 
 
 def fast_tokenizer(model: bytes, symbols: tuple[str, ...], max_length: int) -> PreTrainedTokenizerFast:
-    """The tokenizer of a sentencepiece model.
+    """Build the fast tokenizer for a sentencepiece model.
 
     Args:
-        model: the content of the model file.
-        symbols: fairseq's dictionary by id, ``<mask>`` included.
-        max_length: longest text in tokens, ``<s>`` and ``</s>`` included.
+        model: content of the model file.
+        symbols: fairseq's dictionary in id order, ``<mask>`` included.
+        max_length: maximum sequence length in tokens, ``<s>`` and ``</s>`` included.
 
     Raises:
-        UserError: `tokenizers` has nothing that does what this model does, or pieces are missing in the dictionary.
+        UserError: if `tokenizers` cannot reproduce this model, or pieces are missing from the dictionary.
     """
     from sentencepiece import sentencepiece_model_pb2
 
@@ -45,7 +45,7 @@ def fast_tokenizer(model: bytes, symbols: tuple[str, ...], max_length: int) -> P
     _check(proto, symbols)
     tokenizer = Tokenizer((_bpe if proto.trainer_spec.model_type == _BPE else _unigram)(proto, symbols))
     tokenizer.normalizer = _normalizer(proto.normalizer_spec)
-    # A text starts with a word, but what follows a <mask> without a space continues one.
+    # A text starts with a word, but text directly after a <mask> continues one.
     scheme = "first" if proto.normalizer_spec.add_dummy_prefix else "never"
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, prepend_scheme=scheme, split=False)
     tokenizer.decoder = decoders.Sequence(
@@ -77,7 +77,7 @@ def fast_tokenizer(model: bytes, symbols: tuple[str, ...], max_length: int) -> P
 
 
 def _check(proto, symbols: tuple[str, ...]):
-    """Refuse what would not be the same."""
+    """Reject models that the fast tokenizer cannot reproduce."""
     known = set(symbols)
     missing = [piece for piece in _pieces(proto) if piece not in known]
     if proto.trainer_spec.model_type not in (_UNIGRAM, _BPE):
@@ -105,12 +105,15 @@ def _check(proto, symbols: tuple[str, ...]):
 
 
 def _pieces(proto) -> dict[str, float]:
-    """The pieces that come out of text, with their scores."""
+    """Return the pieces that encoding can produce, with their scores."""
     return {piece.piece: piece.score for piece in proto.pieces if piece.type in (_NORMAL, _BYTE)}
 
 
 def _bpe(proto, symbols: tuple[str, ...]) -> Model:
-    """The merges that sentencepiece keeps to itself: every split of a piece into two pieces, the best piece first."""
+    """Build a BPE model.
+
+    sentencepiece does not store merges: they are all splits of a piece into two pieces, best piece first.
+    """
     scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == _NORMAL}
     merges = []
     for piece in sorted(scores, key=scores.get, reverse=True):
@@ -135,9 +138,9 @@ def _unigram(proto, symbols: tuple[str, ...]) -> Model:
 
 
 def _normalizer(spec) -> normalizers.Normalizer:
-    """What sentencepiece does to a text before it looks for pieces, but for the space in front.
+    """Return the equivalent of sentencepiece's normalisation, except for the leading space.
 
-    White space is U+0020 alone, as there. `Strip` of `tokenizers` would take more.
+    Whitespace is U+0020 only, as in sentencepiece; `Strip` of `tokenizers` would remove more.
     """
     steps = [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(" $"), "")]
     if spec.precompiled_charsmap:

@@ -1,4 +1,4 @@
-"""The options of the network on fairseq's side: command line and Hydra -> core.config, and the architectures."""
+"""Model options of fairseq (command line and Hydra), their conversion to core.config, and the architectures."""
 
 from dataclasses import Field, dataclass, field, fields, make_dataclass
 from enum import Enum
@@ -15,20 +15,20 @@ from mae_lm_fairseq.utils.errors import UserError
 
 
 class Autocast(str, Enum):
-    """Precision of the matrix products, with weights, sums, softmax and loss in float32."""
+    """Precision of matrix products. With ``bf16``, weights, sums, softmax and loss stay in float32."""
 
     none = "none"
     bf16 = "bf16"
 
 
 def knob_type(knob: Field) -> type:
-    """The type of a knob's values: ``int`` for ``int | None``, too."""
+    """Return the type of an option's values, without ``None``: ``int`` for ``int | None``."""
     return next((kind for kind in get_args(knob.type) if kind is not NoneType), knob.type)
 
 
 NetworkOptions = make_dataclass(
     "NetworkOptions",
-    # No default here: an unset option is the architecture's, on the command line and under Hydra alike.
+    # The default is None, so that unset options get the architecture's value, on the command line and under Hydra.
     [
         # fairseq's parser understands Optional[int], not int | None.
         (knob.name, Optional[knob_type(knob)], field(default=None, metadata=knob.metadata))  # noqa: UP045
@@ -40,28 +40,26 @@ NetworkOptions = make_dataclass(
 
 @dataclass
 class MAELMModelConfig(NetworkOptions):
-    """The options of the network (:class:`~mae_lm_fairseq.core.config.MaskedAutoencoderConfig`) and of running it."""
+    """Options of the network (:class:`~mae_lm_fairseq.core.config.MaskedAutoencoderConfig`) and of its execution."""
 
     autocast: Autocast = field(
         default=Autocast.none,
-        metadata={"help": "bf16: matrix products in bfloat16 and the rest in float32, on a CPU too"},
+        metadata={"help": "bf16: matrix products in bfloat16 and the rest in float32, on GPUs and CPUs"},
     )
     checkpoint_activations: bool = field(
         default=False,
-        metadata={"help": "compute each layer again in the backward pass instead of keeping its activations"},
+        metadata={"help": "recompute each layer in the backward pass instead of keeping its activations"},
     )
     attention_backend: AttentionBackend = field(
         default=AttentionBackend.auto,
         metadata={
-            "help": "eager: the readable reference; sdpa: torch's fused attention; flex: no padding, on CUDA, without "
-            "attention dropout; auto: the fastest for the device that changes no mathematics"
+            "help": "eager: plain PyTorch; sdpa: torch's fused attention; flex: no padding, on CUDA, without attention "
+            "dropout; auto: eager on CPUs, sdpa on GPUs"
         },
     )
     compile: bool = field(
         default=False,
-        metadata={
-            "help": "compile encoder and decoder for training with torch.compile; takes a minute or two at the start"
-        },
+        metadata={"help": "compile encoder and decoder for training with torch.compile, which takes a minute or two"},
     )
     classifier_dropout: Optional[float] = field(  # noqa: UP045
         default=None, metadata={"help": "fine-tuning: dropout in the classification head (default: --dropout)"}
@@ -69,13 +67,13 @@ class MAELMModelConfig(NetworkOptions):
 
 
 def core_config(cfg) -> MaskedAutoencoderConfig:
-    """The network's configuration from fairseq's.
+    """Convert fairseq's model configuration to the network configuration.
 
     Args:
-        cfg: configuration of the model, its ``_name`` the architecture, whose values fill in what is not set.
+        cfg: model configuration; unset options get the values of its architecture, ``_name``.
 
     Raises:
-        UserError: options contradict each other.
+        UserError: if options contradict each other.
     """
     fill_in(cfg, getattr(cfg, "_name", None) or "mae_lm")
     try:
@@ -91,14 +89,14 @@ def _value(knob: Field, value: Any) -> Any:
 
 
 def architecture_values(name: str) -> dict:
-    """Every value of an architecture such as ``mae_lm_tiny``; ``mae_lm`` is ``mae_lm_base``."""
+    """Return all option values of an architecture such as ``mae_lm_tiny``; ``mae_lm`` is ``mae_lm_base``."""
     defaults = {knob.name: knob.default for knob in fields(MaskedAutoencoderConfig)}
     values = {**defaults, **preset_values(*ARCHITECTURES[name])}
     return {key: value.value if isinstance(value, Enum) else value for key, value in values.items()}
 
 
 def fill_in(cfg, architecture: str):
-    """Set the options that are unset (missing or None) in a namespace or configuration to the architecture's."""
+    """Set the unset options (missing or None) of a namespace or configuration to the architecture's values."""
     unset = {key: value for key, value in architecture_values(architecture).items() if getattr(cfg, key, None) is None}
     if OmegaConf.is_config(cfg):
         with open_dict(cfg):
@@ -108,8 +106,8 @@ def fill_in(cfg, architecture: str):
 
 
 def register_architectures():
-    """Make ``--arch`` know every architecture, once the model ``mae_lm`` is registered."""
+    """Register every architecture for ``--arch``. The model ``mae_lm`` must be registered before."""
     for name in ARCHITECTURES.keys() - {"mae_lm"}:
         register_model_architecture("mae_lm", name)(lambda cfg, name=name: fill_in(cfg, name))
-    # Registered by register_model with a function that does nothing, so that checkpoints would not keep the values.
+    # register_model registers a function that does nothing, and checkpoints would then lack the values.
     ARCH_CONFIG_REGISTRY["mae_lm"] = lambda cfg: fill_in(cfg, "mae_lm")

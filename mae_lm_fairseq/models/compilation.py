@@ -1,4 +1,4 @@
-"""torch.compile as something that may fail."""
+"""torch.compile with a fallback to eager execution."""
 
 import logging
 from collections.abc import Callable
@@ -11,11 +11,11 @@ logger = logging.getLogger(__name__)
 
 
 class Compiled:
-    """A function, compiled for batches of every shape; as it was, after one warning, where compiling fails.
+    """A function compiled for batches of any shape. If compilation fails, it warns once and calls the function itself.
 
     Args:
-        function: takes tensors, integers and tuples of them.
-        backend: of ``torch.compile``.
+        function: function of tensors, integers and tuples of them.
+        backend: backend of ``torch.compile``.
     """
 
     def __init__(self, function: Callable, backend: str | Callable = "inductor"):
@@ -26,13 +26,13 @@ class Compiled:
         if self.compiled is None:
             return self.function(*args)
         try:
-            # Sizes that happen to agree in one batch are not taken to agree in all.
+            # Sizes that are equal in one batch by chance must not be compiled as equal.
             with shape_config.patch(use_duck_shape=False):
                 return self.compiled(*args)
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError as problem:  # dynamo's and inductor's are all of this kind
+        except RuntimeError as problem:  # base class of the errors of dynamo and inductor
             self.compiled = None
-            result = self.function(*args)  # raises again what has nothing to do with compiling
+            result = self.function(*args)  # raises errors that are unrelated to compilation
             logger.warning("--compile is left out, as it fails here: %s", " ".join(str(problem).split())[:300])
             return result

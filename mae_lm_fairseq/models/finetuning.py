@@ -1,4 +1,4 @@
-"""From pretraining to fine-tuning: which weights are taken over, which stay behind, which start fresh."""
+"""Loading pretrained weights for fine-tuning: select weights, check that they fit, mark layer depths."""
 
 import logging
 from collections.abc import Mapping
@@ -14,31 +14,31 @@ from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-# What two networks with the same weights can compute differently.
+# Options that change the output but not the shape of any weight.
 _NOT_IN_THE_WEIGHTS = ("encoder_attention_heads", "relative_max_distance")
 _OF_THE_DECODER = "decoder_attention_heads"
 
 
 def predicts_masked_tokens(task: FairseqTask) -> bool:
-    """Whether a task pretrains: masked_autoencoder_lm, fairseq's masked_lm and what derives from it do."""
+    """Return whether a task pretrains: masked_autoencoder_lm, fairseq's masked_lm, and tasks derived from it."""
     return isinstance(task, MaskedLMTask)
 
 
 def take_over(saved: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What a model for fine-tuning loads from a checkpoint, of pretraining or its own.
+    """Return the weights to load into a model for fine-tuning, from a pretraining or fine-tuning checkpoint.
 
-    Decoder and language model head stay behind. Heads for tasks are taken over where the model has one of the same name
-    and shape, as when an interrupted run goes on; others stay behind, and the model's own start fresh.
+    Decoder and language model head are dropped. A task head is loaded if the model has a head of the same name and
+    shape, as when an interrupted run resumes. Other heads are dropped, and the model's own keep their initial weights.
 
     Args:
-        saved: the checkpoint's weights by name.
-        own: the model's.
+        saved: weights of the checkpoint by name.
+        own: weights of the model by name.
 
     Returns:
-        As many weights as the model has.
+        A value for each weight of the model.
 
     Raises:
-        UserError: the encoder's weights have other names than the model's; the message lists the difference.
+        UserError: if the encoders' weights differ in name; the message lists the differences.
     """
     fitting = {
         name for head in head_names(saved) if _shapes(saved, head) == _shapes(own, head) for name in _shapes(own, head)
@@ -59,17 +59,18 @@ def take_over(saved: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Ten
 
 
 def check_origin(filename: str, state: dict[str, Any], model_cfg: dict[str, Any], dictionary: str, decodes: bool):
-    """Make sure that weights mean in a model what they meant where a checkpoint was made.
+    """Check that a checkpoint's weights have the same meaning in a model as in the one that they were trained in.
 
     Args:
-        filename: the checkpoint's.
-        state: what it holds.
-        model_cfg: the options of the model.
+        filename: path of the checkpoint.
+        state: content of the checkpoint.
+        model_cfg: options of the model.
         dictionary: fingerprint of the model's dictionary.
         decodes: whether the model has a decoder.
 
     Raises:
-        UserError: it was trained with another dictionary, or computes something else with the same weights.
+        UserError: if the checkpoint was trained with another dictionary, or with options that change what the same
+            weights compute.
     """
     theirs = (state.get("task_state") or {}).get("dictionary")
     if theirs not in (None, dictionary):
@@ -78,7 +79,7 @@ def check_origin(filename: str, state: dict[str, Any], model_cfg: dict[str, Any]
             "the data with that checkpoint's tokenizer"
         )
     saved = (state.get("cfg") or {}).get("model")
-    saved = saved if hasattr(saved, "keys") else {}  # other models of fairseq have a Namespace there
+    saved = saved if hasattr(saved, "keys") else {}  # checkpoints of other fairseq models may hold a Namespace
     for name in (*_NOT_IN_THE_WEIGHTS, *([_OF_THE_DECODER] if decodes else [])):
         there, here = (_value(options, name) for options in (saved, model_cfg))
         if name in saved and there != here:
@@ -89,17 +90,17 @@ def check_origin(filename: str, state: dict[str, Any], model_cfg: dict[str, Any]
 
 
 def _value(options: Mapping[str, Any], name: str) -> Any:
-    """An option of a model; where the decoder's heads are not given, they are as many as the encoder's."""
+    """Return an option of a model. The decoder's number of attention heads defaults to the encoder's."""
     if name == _OF_THE_DECODER and options.get(name) is None:
         return options.get("encoder_attention_heads")
     return options.get(name)
 
 
 def mark_depths(encoder: TransformerStack):
-    """Tell the optimizer how deep below the heads each of the encoder's parameters lies, as ``param_group``.
+    """Set ``param_group`` of the encoder's parameters to their depth below the heads, for the optimizer.
 
-    The top layer is 1, the bottom one the number of layers, what comes before the layers or is shared by them one more.
-    Parameters without a mark, those of heads, count as 0.
+    The top layer has depth 1 and the bottom layer the number of layers. Parameters below the layers, or shared by them,
+    are one deeper. Parameters without a mark, such as those of heads, have depth 0.
     """
     layers = len(encoder.layers)
     _mark(encoder, layers + 1)

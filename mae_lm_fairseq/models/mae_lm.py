@@ -1,4 +1,4 @@
-"""The network as a model of fairseq's trainer."""
+"""The network as a fairseq model."""
 
 import contextlib
 import logging
@@ -26,17 +26,17 @@ logger = logging.getLogger(__name__)
 
 @register_model("mae_lm", dataclass=MAELMModelConfig)
 class MAELMModel(BaseFairseqModel):
-    """Masked language model for fairseq's trainer: MAE-LM, 3ML or vanilla MLM, as its architecture says.
+    """Masked language model for fairseq's trainer: MAE-LM, 3ML or vanilla MLM, depending on the architecture.
 
-    Built for a task that does not pretrain, it is the encoder alone, with heads for that task.
+    For a task that does not pretrain, :meth:`build_model` builds the encoder only; the task adds its heads.
 
     Args:
         autoencoder: the network.
         pad, mask: ids of ``<pad>`` and ``<mask>``.
-        autocast: precision of the matrix products.
+        autocast: precision of matrix products.
         attention_backend: how attention is computed.
         compile: whether to compile the network for training.
-        classifier_dropout: in the classification heads.
+        classifier_dropout: dropout in classification heads.
         dictionary: fingerprint of the dictionary.
     """
 
@@ -65,14 +65,14 @@ class MAELMModel(BaseFairseqModel):
 
     @classmethod
     def from_pretrained(cls, path: str | Path, data_bin: str | Path | None = None) -> MAELMHubInterface:
-        """A trained model to use, anywhere and without a task.
+        """Load a trained model for use outside of fairseq's programs, without a task.
 
         Args:
-            path: a bundle, the directory that ``scripts/bundle.py`` has made; or a checkpoint of fairseq-train.
-            data_bin: for a checkpoint the directory with its ``dict.txt`` and ``sentencepiece.bpe.model``.
+            path: a bundle (directory written by ``mae-lm bundle``), or a checkpoint of fairseq-train.
+            data_bin: for a checkpoint, the directory of its ``dict.txt`` and ``sentencepiece.bpe.model``.
 
         Raises:
-            UserError: a file is missing, damaged, could run code, or does not belong to the others.
+            UserError: if a file is missing, damaged, could run code, or does not match the others.
         """
         return hub_interface(cls, read(path, data_bin))
 
@@ -81,7 +81,7 @@ class MAELMModel(BaseFairseqModel):
         """Build the model of an architecture (``cfg._name``) for the dictionary of ``task``.
 
         Raises:
-            UserError: options contradict each other, or the dictionary has no ``<mask>``.
+            UserError: if options contradict each other, or the dictionary has no ``<mask>``.
         """
         config = core_config(cfg)
         if cfg.attention_backend == AttentionBackend.flex and (config.attention_dropout or config.decoder_dropout):
@@ -107,7 +107,7 @@ class MAELMModel(BaseFairseqModel):
                 raise UserError("--compile is for pretraining: leave it out, or choose --task masked_autoencoder_lm")
             autoencoder.drop_prediction()
             mark_depths(autoencoder.encoder)
-            # Checkpoints keep it, so that the next to start from them is held to the same dictionary.
+            # Saved in checkpoints, so that runs that start from them can check their dictionary.
             task.state.merge_state_dict({"dictionary": fingerprint})
         return cls(
             autoencoder,
@@ -123,12 +123,12 @@ class MAELMModel(BaseFairseqModel):
     def register_classification_head(
         self, name: str, num_classes: int | None = None, inner_dim: int | None = None, **unused
     ):
-        """Add a fresh head; fairseq's ``sentence_prediction`` asks for it.
+        """Add a new classification head. Called by fairseq's ``sentence_prediction``.
 
         Args:
-            name: of the head, for :meth:`forward`; one of the same name is replaced.
-            num_classes: number of classes, 1 for regression.
-            inner_dim: width of the dense layer's output (default: the encoder's).
+            name: name of the head, for :meth:`forward`; an existing head of that name is replaced.
+            num_classes: number of classes; 1 for regression.
+            inner_dim: output size of the dense layer (default: the encoder's hidden size).
         """
         config = self.autoencoder.config
         dim = config.encoder_embed_dim
@@ -136,25 +136,25 @@ class MAELMModel(BaseFairseqModel):
         self.classification_heads[name] = head
 
     def register_span_head(self, name: str):
-        """Add a fresh head for answers that are slices of the text; ``question_answering`` asks for it."""
+        """Add a new head for extractive question answering. Called by ``question_answering``."""
         config = self.autoencoder.config
         self.classification_heads[name] = SpanHead(config.encoder_embed_dim, config.init_std)
 
     def load_state_dict(self, state_dict: dict, strict: bool = True, model_cfg=None, args=None):
-        """Load weights; for fine-tuning those of the encoder, and heads as far as they fit.
+        """Load weights. A model for fine-tuning loads those of the encoder and the heads that match.
 
         Raises:
-            UserError: the weights of the encoder are not all there, or there are more.
+            UserError: if the encoder's weights differ in name from the model's.
         """
         if self.autoencoder.lm_head is None:
             state_dict = take_over(state_dict, self.state_dict())
         return super().load_state_dict(state_dict, strict, model_cfg, args)
 
     def check_checkpoint(self, filename: str, state: dict):
-        """Called when training is about to start from a checkpoint.
+        """Check a checkpoint that training is about to start from.
 
         Raises:
-            UserError: its weights would mean something else here.
+            UserError: if its weights would have another meaning in this model.
         """
         decodes = self.autoencoder.decoder is not None
         check_origin(filename, state, vars(self.autoencoder.config), self.dictionary, decodes)
@@ -171,11 +171,11 @@ class MAELMModel(BaseFairseqModel):
         classification_head_name: str | None = None,
         **unused,
     ) -> tuple[Tensor, dict]:
-        """Return what the arguments ask for, as fairseq's criterions call a model.
+        """Compute the output that the arguments select, as fairseq's criterions expect.
 
-        ``classification_head_name`` asks for :meth:`classify`, ``features_only`` for :meth:`extract_features`,
-        ``targets`` for :meth:`masked_loss`, ``layout`` alone for :meth:`predicted_logits`, and none of them for
-        :meth:`token_logits`, which is the call of fairseq's RoBERTa.
+        ``classification_head_name`` selects :meth:`classify`, ``features_only`` selects :meth:`extract_features`,
+        ``targets`` selects :meth:`masked_loss`, and ``layout`` alone selects :meth:`predicted_logits`. Without any of
+        them it is :meth:`token_logits`, as in fairseq's RoBERTa.
         """
         if classification_head_name is not None:
             return self.classify(src_tokens, classification_head_name, return_all_hiddens)
@@ -194,19 +194,19 @@ class MAELMModel(BaseFairseqModel):
         return self.token_logits(src_tokens, masked_tokens, early_masks, return_all_hiddens)
 
     def masked_loss(self, src_tokens: Tensor, layout: BatchLayout, targets: Tensor) -> tuple[Tensor, dict]:
-        """The summed cross-entropy at the predicted positions, without ever holding all logits.
+        """Compute the summed cross-entropy at the predicted positions, without materialising all logits.
 
         Args:
             src_tokens: [B, T] int64.
-            layout: of the batch, as those of masked_autoencoder_lm bring it.
+            layout: layout of the batch, which masked_autoencoder_lm adds to its batches.
             targets: [number predicted] int64.
 
         Returns:
-            The loss in nats, and a dictionary with ``encoder_tokens``, how many tokens the encoder saw (the mean of its
-            layers), and ``correct``, how many targets were predicted right.
+            The loss in nats, and a dictionary with ``encoder_tokens``, the number of tokens that the encoder sees (mean
+            over its layers), and ``correct``, the number of correct predictions.
         """
         self.resolve_backend(src_tokens.device)
-        # The loss stays out of what is compiled: the number of its chunks would be part of the compiled code.
+        # The loss is not compiled, because its number of chunks would be part of the compiled code.
         compiled = self.compiled if self.training else None
         with self._precision(src_tokens):
             masked_states = (compiled or self.autoencoder.masked_states)(src_tokens, layout)
@@ -216,10 +216,10 @@ class MAELMModel(BaseFairseqModel):
     def predicted_logits(
         self, src_tokens: Tensor, layout: BatchLayout, return_all_hiddens: bool = False
     ) -> tuple[Tensor, dict]:
-        """The logits [number predicted, vocabulary] at the predicted positions of a batch with a layout.
+        """Compute the logits [number predicted, vocabulary] of the predicted positions.
 
-        The dictionary has ``encoder_tokens``, as in :meth:`masked_loss`, and on request ``inner_states``, as in
-        :meth:`extract_features`.
+        The returned dictionary has ``encoder_tokens`` as in :meth:`masked_loss` and, with ``return_all_hiddens``,
+        ``inner_states`` as in :meth:`extract_features`.
         """
         self.resolve_backend(src_tokens.device)
         with self._precision(src_tokens):
@@ -234,28 +234,28 @@ class MAELMModel(BaseFairseqModel):
         early_masks: Tensor | None = None,
         return_all_hiddens: bool = False,
     ) -> tuple[Tensor, dict]:
-        """The logits of a batch without a layout, which is made here, at the price of one synchronisation on a GPU.
+        """Compute the logits of a batch without a layout. Computing the layout costs one synchronisation on a GPU.
 
         Args:
             src_tokens: [B, T] int64.
-            masked_tokens: [B, T] bool, the positions to predict; all of them where it is None.
-            early_masks: [B, T] bool, those ``<mask>`` that the encoder sees though it would not (--mask-in-encoder);
-                none where it is None.
-            return_all_hiddens: also give the states of all of the encoder's layers.
+            masked_tokens: [B, T] bool, the positions to predict; None for all positions.
+            early_masks: [B, T] bool, ``<mask>`` tokens that the encoder sees (``--mask-in-encoder``); None for none of
+                them.
+            return_all_hiddens: also return the hidden states of all encoder layers.
 
         Returns:
-            [number of masked_tokens, vocabulary], or [B, T, vocabulary] without them; zero at padding. And the
-            dictionary of :meth:`predicted_logits`.
+            Logits [number of masked_tokens, vocabulary], or [B, T, vocabulary] without ``masked_tokens``; zero at
+            padding. And the dictionary of :meth:`predicted_logits`.
         """
         layout = self._layout(src_tokens, masked_tokens, early_masks)
         logits, extra = self.predicted_logits(src_tokens, layout, return_all_hiddens)
         return self._in_place(logits, layout, masked_tokens, src_tokens.shape[1]), extra
 
     def extract_features(self, src_tokens: Tensor, return_all_hiddens: bool = False, **unused) -> tuple[Tensor, dict]:
-        """The encoder's output [B, T, dim], zero at padding and, in MAE-LM, at ``<mask>``, which it never sees.
+        """Compute the encoder's output [B, T, dim], zero at padding and, in MAE-LM, at ``<mask>``.
 
-        With ``return_all_hiddens`` the dictionary's ``inner_states`` has the same for the embeddings and every layer;
-        where ``<mask>`` joins inside the encoder, they are zero there up to the layer below.
+        With ``return_all_hiddens``, the dictionary has ``inner_states``, the same for the embeddings and every layer.
+        If ``<mask>`` tokens join inside the encoder, they are zero in the layers below.
         """
         layout = self._layout(src_tokens)
         self.resolve_backend(src_tokens.device)
@@ -265,7 +265,7 @@ class MAELMModel(BaseFairseqModel):
         return features, self._extra(states, layout, src_tokens, return_all_hiddens)
 
     def classify(self, src_tokens: Tensor, head: str, return_all_hiddens: bool = False) -> tuple[Tensor, dict]:
-        """The logits of a head: [B, number of classes], or [B, T, 2] for start and end of an answer.
+        """Compute the logits of a head: [B, number of classes], or [B, T, 2] for start and end of an answer.
 
         The dictionary is that of :meth:`extract_features`.
         """
@@ -274,20 +274,22 @@ class MAELMModel(BaseFairseqModel):
             return self.classification_heads[head](features), extra
 
     def get_normalized_probs(self, net_output, log_probs: bool, sample=None) -> Tensor:
-        """(Log-)probabilities in float32 from what :meth:`forward` returned."""
+        """Return float32 (log-)probabilities from the output of :meth:`forward`."""
         logits = net_output[0].float()
         return torch.log_softmax(logits, -1) if log_probs else torch.softmax(logits, -1)
 
     def max_positions(self) -> int:
-        """Longest sample in tokens."""
+        """Return the maximum sequence length in tokens."""
         return self.autoencoder.config.max_positions
 
     def begin_training(self, device: torch.device):
-        """Called by fairseq's trainer when it starts. Settings of the process that training on a CPU needs.
+        """Prepare for training on a device. Called by the patched trainer when it starts.
+
+        On a CPU, this changes memory settings of the process.
 
         Raises:
-            UserError: the attention backend does not train on that device. Raised in the first update instead, it would
-                let the trainer leave a ``crash.pt``.
+            UserError: if the attention backend does not train on that device. Raised here because an error in the first
+                update makes the trainer write a ``crash.pt``.
         """
         self.resolve_backend(device)
         if device.type == "cpu":
@@ -296,10 +298,10 @@ class MAELMModel(BaseFairseqModel):
                 keep_few_primitives()
 
     def resolve_backend(self, device: torch.device):
-        """Choose the attention backend for the device of a batch.
+        """Choose the attention backend for a device.
 
         Raises:
-            UserError: the chosen one does not train on that device.
+            UserError: if ``--attention-backend`` does not train on that device.
         """
         backend = self.attention_backend
         if backend is AttentionBackend.flex and self.training and device.type == "cpu":
@@ -316,7 +318,7 @@ class MAELMModel(BaseFairseqModel):
     def _layout(
         self, src_tokens: Tensor, masked_tokens: Tensor | None = None, early_masks: Tensor | None = None
     ) -> BatchLayout:
-        """The layout of a batch that brings none, made on the CPU from one transfer."""
+        """Compute the layout of a batch on the CPU, with a single transfer from the device."""
         is_predicted = torch.ones_like(src_tokens) if masked_tokens is None else masked_tokens.to(src_tokens)
         is_early = torch.zeros_like(src_tokens) if early_masks is None else early_masks.to(src_tokens)
         tokens, is_predicted, is_early = torch.stack([src_tokens, is_predicted, is_early]).cpu()
@@ -325,9 +327,9 @@ class MAELMModel(BaseFairseqModel):
 
     @staticmethod
     def _in_place(logits: Tensor, layout: BatchLayout, masked_tokens: Tensor | None, length: int) -> Tensor:
-        """Logits for just the positions asked for, with zeros where those are padding.
+        """Return logits for exactly the requested positions, with zeros at padding.
 
-        fairseq's ``masked_lm`` asks for padding too when a batch has no masked token.
+        fairseq's ``masked_lm`` also requests padding when a batch has no masked token.
         """
         if masked_tokens is None:
             return unpack(logits, layout.predicted, length)
@@ -337,11 +339,11 @@ class MAELMModel(BaseFairseqModel):
 
     def _precision(self, src_tokens: Tensor):
         if self.autocast is Autocast.none:
-            return contextlib.nullcontext()  # whatever the caller has set stays, fairseq's --amp for one
+            return contextlib.nullcontext()  # keeps the caller's setting, for example fairseq's --amp
         return torch.autocast(src_tokens.device.type, torch.bfloat16)
 
     def _encoder_tokens(self, layout: BatchLayout) -> float:
-        """How many tokens the encoder's layers see, on average."""
+        """Return the number of tokens that the encoder's layers see, on average."""
         seen = [layer.index.numel() for layer in self.autoencoder.encoder_layouts(layout)[1:]]
         return sum(seen) / len(seen)
 

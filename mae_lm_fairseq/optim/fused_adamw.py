@@ -1,4 +1,4 @@
-"""torch's fused AdamW as an optimizer of fairseq: one kernel for all parameters, on GPUs and CPUs, without apex."""
+"""torch's fused AdamW as a fairseq optimizer: one kernel for all parameters, on GPUs and CPUs, without apex."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ from mae_lm_fairseq.utils.errors import UserError
 
 @dataclass
 class FusedAdamWConfig(FairseqDataclass):
-    """The options of fairseq's ``adam`` under the same names, so that a recipe changes in ``--optimizer`` alone."""
+    """Options with the names of fairseq's ``adam``, so that switching only changes ``--optimizer``."""
 
     adam_betas: Any = field(default=(0.9, 0.999), metadata={"help": "betas for Adam optimizer"})
     adam_eps: float = field(default=1e-8, metadata={"help": "epsilon for Adam optimizer"})
     weight_decay: float = field(default=0.0, metadata={"help": "weight decay"})
     layer_lr_decay: float = field(
         default=1.0,
-        metadata={"help": "fine-tuning: the learning rate of each layer is that of the layer above it times this"},
+        metadata={"help": "fine-tuning: factor between the learning rate of a layer and that of the layer above it"},
     )
     lr: list[float] = II("optimization.lr")
 
@@ -31,18 +31,18 @@ class FusedAdamWConfig(FairseqDataclass):
 class FusedAdamW(FairseqOptimizer):
     """AdamW (Loshchilov and Hutter, 2019) as ``torch.optim.AdamW(fused=True)``.
 
-    It differs from fairseq's ``adam`` in the place of eps: m / (sqrt(v / (1 - b2^t)) + eps) here, the paper's, and
-    m / (sqrt(v) + eps) * sqrt(1 - b2^t) there, where eps weighs more in the first updates.
+    The position of eps differs from fairseq's ``adam``. The update is m / (sqrt(v / (1 - b2^t)) + eps) here, as in the
+    paper, and m / (sqrt(v) + eps) * sqrt(1 - b2^t) in fairseq, where eps has more weight in the first updates.
 
     Raises:
-        UserError: the parameters are in half precision, or ``--adam-betas`` is no pair of numbers.
+        UserError: if the parameters are in half precision, or ``--adam-betas`` is not a pair of numbers.
     """
 
     def __init__(self, cfg: FusedAdamWConfig, params: Iterable[torch.nn.Parameter]):
         super().__init__(cfg)
         params = list(params)
         if any(param.dtype in (torch.float16, torch.bfloat16) for param in params):
-            # Its averages have the type of the parameters: squared gradients would vanish in half precision.
+            # The moments have the dtype of the parameters, and squared gradients would underflow in half precision.
             raise UserError(
                 "--optimizer fused_adamw with --memory-efficient-fp16 or -bf16: choose --optimizer adam there"
             )
@@ -50,13 +50,13 @@ class FusedAdamW(FairseqOptimizer):
         self._optimizer = torch.optim.AdamW(groups, fused=True, **self.optimizer_config)
 
     def set_lr(self, lr: float):
-        """Set the learning rate: of heads, and below them what the decay leaves of it."""
+        """Set the learning rate, scaled per group by ``--layer-lr-decay``."""
         for group in self.param_groups:
             group["lr"] = lr * group.get("lr_scale", 1.0)
 
     @property
     def optimizer_config(self) -> dict:
-        """The settings in torch's names."""
+        """Settings under torch's names."""
         lr = self.cfg.lr
         return {
             "lr": lr[0] if isinstance(lr, Collection) else lr,
@@ -71,7 +71,7 @@ class FusedAdamW(FairseqOptimizer):
 
 
 def _by_depth(params: list[torch.nn.Parameter], decay: float) -> list[dict]:
-    """Groups of parameters for torch's optimizer, by the depth below the heads that models mark as ``param_group``."""
+    """Return parameter groups by depth below the heads, which models set as ``param_group``."""
     if not 0 < decay <= 1:
         raise UserError(f"--layer-lr-decay {decay} must be above 0 and at most 1")
     groups = {}

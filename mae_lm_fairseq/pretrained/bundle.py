@@ -1,4 +1,4 @@
-"""A bundle: one directory with all that a pretrained network needs, of files that cannot run code."""
+"""Bundle: a directory with everything that a pretrained network needs, in files that cannot run code."""
 
 import json
 import shutil
@@ -17,10 +17,10 @@ from mae_lm_fairseq.utils.files import new_directory
 def write_bundle(pretrained: Pretrained, directory: str | Path):
     """Write a bundle, for :func:`~mae_lm_fairseq.pretrained.reading.read_bundle`. It appears complete or not at all.
 
-    The weights are written in the precision that they have, tied ones once.
+    Weights keep their precision. Tied weights are stored once.
 
     Raises:
-        UserError: the directory exists already, or cannot be written.
+        UserError: if the directory exists already or cannot be written.
     """
     with new_directory(Path(directory)) as temporary:
         _write_files(pretrained, temporary)
@@ -39,7 +39,7 @@ def _write_files(pretrained: Pretrained, directory: Path):
 
 
 def _align(path: Path):
-    """Lengthen the header of a safetensors file by spaces, so that what follows can be used where it is mapped."""
+    """Pad the header of a safetensors file with spaces, so that memory-mapped weights are aligned."""
     unaligned = path.rename(path.with_name("unaligned"))
     with open(unaligned, "rb") as source, open(path, "wb") as file:
         header = source.read(int.from_bytes(source.read(8), "little"))

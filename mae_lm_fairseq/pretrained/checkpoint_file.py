@@ -1,4 +1,4 @@
-"""The content of a checkpoint's file, read as data: nothing in it runs, and damage is told in one line."""
+"""Safe reading of checkpoint files: no code in them runs, and damage raises a clear error message."""
 
 import errno
 import os
@@ -16,11 +16,11 @@ from mae_lm_fairseq.utils.errors import RefusedFile, UserError
 
 
 def allow_plain_values() -> None:
-    """Resuming failed: since torch 2.6 ``torch.load`` takes weights only, and fairseq saves some more.
+    """Let ``torch.load(weights_only=True)`` read the plain values in fairseq's checkpoints.
 
-    That is ``argparse.Namespace`` (the configuration of fairseq's older models) and NumPy scalars (what SciPy and
-    scikit-learn compute stays in the meters and in the best score). All of them are plain values. NumPy 1 pickles its
-    scalars as ``numpy.core...``, NumPy 2 as ``numpy._core...``; a checkpoint of either must load with both.
+    These are ``argparse.Namespace`` (configuration of older fairseq models) and NumPy scalars (metrics computed by
+    SciPy and scikit-learn, in the meters and the best score). Without this, resuming fails since torch 2.6. NumPy 1
+    pickles its scalars as ``numpy.core...``, NumPy 2 as ``numpy._core...``; both versions must load either.
     """
     scalar = np.float64().__reduce__()[0]
     scalar_types = (np.bool_, np.int32, np.int64, np.float16, np.float32, np.float64)
@@ -36,18 +36,18 @@ def allow_plain_values() -> None:
 
 
 def read_whole(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
-    """What ``load(*args, **kwargs)`` reads from the checkpoint ``path``.
+    """Return the checkpoint that ``load(*args, **kwargs)`` reads from ``path``, after checking its integrity.
 
     Raises:
-        RefusedFile: reading it could run code.
-        UserError: it is damaged, or no checkpoint of fairseq.
+        RefusedFile: if reading it could run code.
+        UserError: if it is damaged, or not a checkpoint of fairseq.
     """
     try:
         _check_sums(path)
         state = load(*args, **kwargs)
     except UserError:
         raise
-    except Exception as error:  # damage can bring about any of them
+    except Exception as error:  # a damaged file can raise anything
         refuse_code(path, error)
         raise UserError(f"cannot read the checkpoint {path}: {_reason(error)}") from error
     if not isinstance(state, dict) or "model" not in state or not {"cfg", "args"} & state.keys():
@@ -56,8 +56,8 @@ def read_whole(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
 
 
 def _reason(error: Exception) -> str:
-    """Return why a checkpoint cannot be read, without the texts of torch's readers and of the unpickler."""
-    # A damaged file can make torch seek to a place before its beginning: "Invalid argument".
+    """Return why a checkpoint cannot be read, in place of the messages of torch and the unpickler."""
+    # EINVAL does not help: torch seeks before the start of a damaged file.
     if isinstance(error, OSError) and error.strerror and error.errno != errno.EINVAL:
         return error.strerror
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
@@ -66,29 +66,29 @@ def _reason(error: Exception) -> str:
 
 
 def refuse_code(path: str | Path, error: Exception) -> None:
-    """Says so where torch's ``error`` is that a pickle asks for more than plain values.
+    """Raise an error if ``error`` says that a pickle needs more than plain values; otherwise do nothing.
 
     Raises:
-        RefusedFile: it is.
+        RefusedFile: if it does.
     """
-    # torch's message is a page long, and its first line advises to switch the safety off.
+    # torch's message is a page long, and its first line advises disabling the protection.
     forbidden = re.search(r"GLOBAL (\S+)", str(error))
     if forbidden:
         raise RefusedFile(f"refused {path}: loading it could run code, it asks for {forbidden[1]}") from error
 
 
 def load_as_data(path: str | Path) -> dict[str, Any]:
-    """The content of a checkpoint on the CPU, as fairseq has saved it, without running anything in it.
+    """Return the content of a fairseq checkpoint on the CPU, without running code in it.
 
     Raises:
-        UserError: the file cannot be read, is damaged, could run code, or is not a checkpoint.
+        UserError: if the file cannot be read, is damaged, could run code, or is not a checkpoint.
     """
     allow_plain_values()
     return read_whole(torch.load, str(path), path, map_location="cpu", weights_only=True)
 
 
 def _check_sums(path: str) -> None:
-    """torch does not look at the sums in its own files, and takes changed bytes for weights."""
+    """Check the checksums of a checkpoint. torch does not, and would load changed bytes as weights."""
     if os.path.isfile(path) and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as file:
             changed = file.testzip()

@@ -1,6 +1,6 @@
-"""A pretrained network at rest, wherever it comes from: a checkpoint of fairseq with its data-bin, or a bundle.
+"""Reading of pretrained networks, from a fairseq checkpoint with its data-bin or from a bundle.
 
-Nothing that is read here can run code, and all of it is checked before a network is made of it.
+Nothing that is read can run code, and everything is validated before a network is built.
 """
 
 import json
@@ -35,27 +35,27 @@ from mae_lm_fairseq.text.tokenizer import MASK, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 
 ALIGNMENT = 64
-"""Bytes; torch puts tensors at multiples of it. In a bundle most weights are at such places, too."""
+"""Alignment of torch's tensors in bytes. Most weights in a bundle have it, too."""
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-"""Files of a bundle; dictionary and tokenizer are called as in a data-bin."""
+"""Files of a bundle. Dictionary and tokenizer have the same names as in a data-bin."""
 FORMAT = 1
-"""Of a bundle; goes up when what is written today could no longer be read."""
+"""Format version of a bundle; increased with every incompatible change."""
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """Everything that is needed to use a pretrained or fine-tuned network.
+    """Everything needed to use a pretrained or fine-tuned network.
 
     Attributes:
-        config: the shape of the network. It speaks of the decoder even where fine-tuning has thrown it away.
-        weights: by the names of ``MAELMModel.state_dict()``: ``autoencoder.encoder...``, ``autoencoder.decoder...``,
-            ``autoencoder.lm_head...``, and those of heads, such as ``classification_heads.NAME...``. A tied weight is
-            there under all of its names. All are of one precision, the one that they were saved in. Without decoder
-            and language model head after fine-tuning.
+        config: configuration of the network. It includes the decoder, even if fine-tuning has dropped it.
+        weights: weights by the names of ``MAELMModel.state_dict()``: ``autoencoder.encoder...``,
+            ``autoencoder.decoder...``, ``autoencoder.lm_head...``, and those of heads, such as
+            ``classification_heads.NAME...``. A tied weight is listed under all of its names. All have the precision
+            that they were saved in. After fine-tuning, decoder and language model head are missing.
         symbols: the dictionary in the order of ids, from ``<s> <pad> </s> <unk>`` to ``<mask>``.
-        sentencepiece: the tokenizer's model file; None where there is none.
-        about: plain JSON, where known: ``architecture``, ``task`` and ``updates`` of the training, ``versions`` of
-            packages, ``dictionary_sha256``, ``trained_on`` (the splits in the data-bin's manifest),
+        sentencepiece: content of the tokenizer's model file, or None.
+        about: plain JSON, as far as known: ``architecture``, ``task`` and ``updates`` of the training, ``versions`` of
+            packages, ``dictionary_sha256``, ``trained_on`` (the splits in the manifest of the data-bin),
             ``mask_in_encoder``, ``finetuned_on`` (what predictions need to know of the task), ``development_set`` (the
             metrics of fine-tuning).
     """
@@ -73,7 +73,7 @@ class Pretrained:
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer, where there is one."""
+        """The tokenizer, or None."""
         return None if self.sentencepiece is None else Tokenizer(TOKENIZER, self.sentencepiece)
 
     @property
@@ -83,13 +83,17 @@ class Pretrained:
 
     @property
     def mask_in_encoder(self) -> float:
-        """The option's value in pretraining; 0 where it is not known, as after fine-tuning."""
+        """Value of ``--mask-in-encoder`` in pretraining; 0 if unknown, as after fine-tuning."""
         share = self.about.get("mask_in_encoder")
         return share if isinstance(share, float) and 0 <= share <= 1 else 0.0
 
 
 def read(path: str | Path, data_bin: str | Path | None = None) -> Pretrained:
-    """Read a bundle, or a checkpoint with its data-bin. Raises as the two below."""
+    """Read a bundle, or a checkpoint with its data-bin.
+
+    Raises:
+        UserError: see :func:`read_bundle` and :func:`read_checkpoint`.
+    """
     if os.path.isdir(path):
         if data_bin is not None:
             raise UserError(f"{path} is a bundle and has its dictionary inside: leave the data-bin out")
@@ -101,7 +105,7 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
     """Read a checkpoint of fairseq-train, and dictionary and tokenizer from the data-bin.
 
     Raises:
-        UserError: one of the files is missing, damaged, could run code, or does not belong to the others.
+        UserError: if a file is missing, damaged, could run code, or does not match the others.
     """
     if data_bin is None:
         raise UserError(f"{path} is no bundle: name the data-bin with its dict.txt and {TOKENIZER}, too")
@@ -109,7 +113,7 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
     options = _at(state, "cfg", "model")
     if not isinstance(options, dict) or options.get("_name") not in ARCHITECTURES:
         raise UserError(f"{path} is a checkpoint of another model than mae_lm_fairseq's")
-    # A checkpoint from before a knob came to be was trained with what is its default.
+    # A checkpoint older than an option was trained with what is now the option's default.
     values = {knob.name: options.get(knob.name, knob.default) for knob in fields(MaskedAutoencoderConfig)}
     symbols = read_symbols(Path(data_bin, DICTIONARY))
     check_dictionary(data_bin, symbols[:-1])
@@ -133,10 +137,10 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
 
 
 def read_bundle(directory: str | Path) -> Pretrained:
-    """Read a bundle, the directory that ``scripts/bundle.py`` writes.
+    """Read a bundle, the directory that ``mae-lm bundle`` writes.
 
     Raises:
-        UserError: one of the files is missing, damaged, or does not belong to the others.
+        UserError: if a file is missing, damaged, or does not match the others.
     """
     directory = Path(directory)
     path = directory / CONFIG
@@ -144,7 +148,7 @@ def read_bundle(directory: str | Path) -> Pretrained:
         described = json.loads(path.read_bytes())
         form, network, about = (described[name] for name in ("format", "network", "about"))
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; is {directory} a bundle of scripts/bundle.py?") from None
+        raise UserError(f"{path}: {error.strerror}; is {directory} a bundle of mae-lm bundle?") from None
     except (ValueError, LookupError, TypeError, RecursionError):
         raise UserError(f"{path} does not describe a bundle; make the bundle again") from None
     if form != FORMAT:
@@ -162,9 +166,9 @@ def read_bundle(directory: str | Path) -> Pretrained:
 
 
 def build(pretrained: Pretrained) -> MaskedAutoencoder:
-    """The network, for evaluation, on the very tensors of ``pretrained``, none of them drawn at random before.
+    """Build the network for evaluation. It shares the tensors of ``pretrained``, and no weights are initialised.
 
-    Without decoder and language model head (both None) where ``pretrained`` has none.
+    Decoder and language model head are None if ``pretrained`` has no weights for them.
     """
     network = network_skeleton(pretrained.config, pretrained.weights, len(pretrained.symbols))
     network.load_state_dict(_part(pretrained.weights, NETWORK), assign=True)
@@ -174,7 +178,7 @@ def build(pretrained: Pretrained) -> MaskedAutoencoder:
 
 
 def build_heads(pretrained: Pretrained) -> nn.ModuleDict:
-    """The heads by name, for evaluation; none where the model was not fine-tuned."""
+    """Build the heads by name, for evaluation; empty if the model was not fine-tuned."""
     heads = heads_skeleton(pretrained.config, pretrained.weights)
     heads.load_state_dict(_part(pretrained.weights, HEADS), assign=True)
     return heads.eval()
@@ -185,7 +189,7 @@ def _part(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def _at(value: Any, *keys: str | int) -> Any:
-    """What lies at the end of a path through a checkpoint's dictionaries and lists, None where it leads nowhere."""
+    """Return the value at a path through nested dictionaries and lists, or None if the path does not exist."""
     try:
         for key in keys:
             value = value[key]
@@ -238,7 +242,11 @@ def _sentencepiece(directory: Path) -> bytes | None:
 
 
 def _with_its_tokenizer(pretrained: Pretrained, directory: str | Path) -> Pretrained:
-    """The same, once its tokenizer, if it has one, is known to make the symbols of its dictionary."""
+    """Return ``pretrained`` after checking its tokenizer, if any.
+
+    Raises:
+        UserError: if the tokenizer's symbols are not those of the dictionary.
+    """
     if pretrained.tokenizer and (*pretrained.tokenizer.symbols, MASK) != pretrained.symbols:
         raise UserError(
             f"{Path(directory, TOKENIZER)}: its pieces are not, in order, the symbols of the {DICTIONARY} beside it"
@@ -252,8 +260,8 @@ def _aligned(weight: Tensor) -> Tensor:
 
 def _weights(path: Path) -> dict[str, Tensor]:
     try:
-        # Mapped into memory, but for those at addresses where torch would not put them and would round differently.
+        # Memory-mapped, except for unaligned weights, for which torch would round differently.
         with safetensors.safe_open(path, framework="pt") as file:
-            return {name: _aligned(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118  no other way
+            return {name: _aligned(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118  not a dict
     except (OSError, safetensors.SafetensorError) as error:
         raise UserError(f"{path} cannot be read, it is damaged or missing; make the bundle again") from error

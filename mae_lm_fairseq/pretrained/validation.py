@@ -1,4 +1,4 @@
-"""Whether weights, configuration and dictionary belong together, found out before any of the weights is used."""
+"""Validation: weights, configuration and dictionary must match before any of the weights is used."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -18,22 +18,22 @@ from mae_lm_fairseq.text.tokenizer import PAD
 from mae_lm_fairseq.utils.errors import UserError
 
 NETWORK, HEADS = "autoencoder.", "classification_heads."
-"""What the names of the weights begin with: those of the network, and those of heads, whose names follow."""
+"""Prefixes of weight names: of the network, and of heads, where the head's name follows."""
 PREDICTION = (f"{NETWORK}decoder.", f"{NETWORK}lm_head.")
-"""The parts of the network that fine-tuning throws away."""
+"""Prefixes of the parts of the network that fine-tuning drops."""
 PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def head_names(weights: Iterable[str]) -> list[str]:
-    """The names of the heads that names of weights speak of, sorted."""
+    """Return the sorted names of the heads that the weight names contain."""
     return sorted({name.split(".")[1] for name in weights if name.startswith(HEADS)})
 
 
 def network_config(values: Mapping[str, Any], source: str | Path) -> MaskedAutoencoderConfig:
-    """The configuration from all of its values, each of the very type that its knob has.
+    """Return the configuration made of ``values``, which must be complete and have the exact types of the options.
 
     Raises:
-        UserError: a value is missing, unknown, of another type, out of range, or contradicts another.
+        UserError: if a value is missing, unknown, of another type, out of range, or contradicts another.
     """
     knobs = {knob.name: knob for knob in fields(MaskedAutoencoderConfig)}
     if different := sorted(knobs.keys() ^ values.keys()):
@@ -45,7 +45,7 @@ def network_config(values: Mapping[str, Any], source: str | Path) -> MaskedAutoe
 
 
 def network_skeleton(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor], symbols: int) -> MaskedAutoencoder:
-    """The network on the meta device, where weights take no memory; without the parts that ``weights`` lack."""
+    """Return the network on the meta device, which takes no memory, without the parts that ``weights`` lack."""
     with torch.device("meta"):
         network = MaskedAutoencoder(config, symbols, PAD, mask=symbols - 1)
     if not any(name.startswith(PREDICTION) for name in weights):
@@ -54,7 +54,7 @@ def network_skeleton(config: MaskedAutoencoderConfig, weights: Mapping[str, Tens
 
 
 def heads_skeleton(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) -> nn.ModuleDict:
-    """The heads that ``weights`` speak of, by name, on the meta device: for classes, or for answers in a text."""
+    """Return the classification and question answering heads in ``weights`` by name, on the meta device."""
 
     def rows(name: str) -> int:
         return len(weights[name]) if name in weights and weights[name].dim() else 1
@@ -70,9 +70,9 @@ def heads_skeleton(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor
 
 
 def tied_names(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) -> dict[str, str]:
-    """Names under which a weight is there once more, with the name that it is stored under.
+    """Return the additional names of tied weights, each with the name that the weight is stored under.
 
-    Only those of parts that ``weights`` have.
+    Names of parts that ``weights`` lack are not included.
     """
     if not any(name.startswith(PREDICTION) for name in weights):
         return {}
@@ -83,23 +83,23 @@ def tied_names(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) -
 
 
 def check_fit(config: MaskedAutoencoderConfig, weights: Mapping[str, Any], symbols: int, source: str | Path):
-    """Make sure that the weights are those of the network, and of heads, down to the last name and shape.
+    """Check that the weights are exactly those of the network and its heads, in name and shape.
 
     Args:
-        config: the shape of the network.
-        weights: by name, a tied one under all of its names.
-        symbols: in the dictionary.
-        source: to name in the message.
+        config: configuration of the network.
+        weights: weights by name; tied weights under all of their names.
+        symbols: number of symbols in the dictionary.
+        source: file to name in the error message.
 
     Raises:
-        UserError: they are not.
+        UserError: if a weight is missing, unknown, or has another shape, type or value than the network needs.
     """
     _check_tensors(weights, source)
     _check_extent(config, weights, symbols, source)
     network = network_skeleton(config, weights, symbols)
     try:
         heads = heads_skeleton(config, weights)
-    except KeyError as error:  # PyTorch takes no name that is empty or a method's
+    except KeyError as error:  # PyTorch rejects empty names and names of methods
         raise UserError(f"{source}: a head has a name that no part of a network can have: {error.args[0]}") from None
     expected = {NETWORK + name: weight.shape for name, weight in network.state_dict().items()}
     expected |= {HEADS + name: weight.shape for name, weight in heads.state_dict().items()}
@@ -129,7 +129,7 @@ def _typed(knob: Field, value: Any) -> Any:
 
 
 def is_plain(weight: Any) -> bool:
-    """Whether this is a tensor that holds a real number for each of its places."""
+    """Return whether this is a dense, real tensor on the CPU."""
     is_dense = isinstance(weight, Tensor) and weight.layout is torch.strided and weight.device.type == "cpu"
     return is_dense and not weight.is_complex()
 
@@ -143,7 +143,7 @@ def _check_tensors(weights: Any, source: str | Path):
 
 
 def _check_extent(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor], symbols: int, source: str | Path):
-    """Refuse sizes that the weights do not bear out, before a network of that size is made."""
+    """Check sizes in the configuration against the weights, before building a network of that size."""
     for table, rows in (("embed_tokens", symbols), ("embed_positions", config.max_positions + PAD + 1)):
         weight, shape = weights.get(f"{NETWORK}encoder.{table}.weight"), (rows, config.encoder_embed_dim)
         if weight is None or weight.shape != shape:

@@ -1,1 +1,1 @@
-"""How to train each architecture: what the papers and their public code state, and the commands made of it."""
+"""Training recipes: settings from the papers and their public code, and the commands built from them."""

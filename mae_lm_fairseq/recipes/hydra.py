@@ -17,12 +17,12 @@ USAGE = "usage: python -m mae_lm_fairseq.recipes.hydra PRESET DATA_BIN SAVE_DIR 
 
 
 def as_yaml(architecture: str, data: str, save_dir: str) -> str:
-    """The recipe of an architecture for one process, with every value of the network spelled out.
+    """Return an architecture's recipe for one process, including every option of the model.
 
-    Paths become absolute, because Hydra changes the working directory.
+    Paths are made absolute, because Hydra changes the working directory.
 
     Raises:
-        UserError: there is no such architecture.
+        UserError: if the architecture does not exist.
     """
     chosen = settings(architecture)
     rows = recipe(architecture)
@@ -37,7 +37,7 @@ def as_yaml(architecture: str, data: str, save_dir: str) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Print."""
+    """Print the YAML of a recipe."""
     if len(arguments) != 3:
         raise UserError(USAGE)
     print(as_yaml(*arguments), end="")

@@ -1,7 +1,7 @@
-"""Training in several processes on one machine's CPU, which exchange gradients over gloo.
+"""Launcher for training in several processes on one machine's CPU, with gradients exchanged over gloo.
 
-fairseq starts a process for each GPU, and so none where there is no GPU. This starts as many as asked for; what each
-of them does is fairseq's own ``distributed_main``.
+fairseq itself starts one process per GPU, and cannot start several on a CPU. This launcher starts as many as requested;
+each of them runs fairseq's own ``distributed_main``.
 """
 
 import fairseq_cli.train  # noqa: F401, I001  sets up logging, in each process: must come before the rest of fairseq
@@ -31,7 +31,7 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.runner import signals_as_errors
 
 POLL_SECONDS = 0.1
-# legacy_ddp, because pytorch_ddp asks for the number of a GPU.
+# legacy_ddp, because pytorch_ddp requires a GPU number.
 SETTINGS = {"--distributed-backend": "gloo", "--ddp-backend": "legacy_ddp"}
 NOT_FOR_USERS = {
     *SETTINGS, "--distributed-world-size", "--distributed-init-method", "--distributed-rank", "--distributed-port",
@@ -40,13 +40,13 @@ NOT_FOR_USERS = {
 
 
 def launch(processes: int, arguments: list[str]) -> None:
-    """Trains with the arguments of ``fairseq-train`` in several processes, and returns when all of them are done.
+    """Train with the arguments of ``fairseq-train`` in several processes, and return when all of them have finished.
 
-    Each update takes a batch from each process, as ``--update-freq`` takes several from one.
+    Each update uses one batch from each process, in the same way as ``--update-freq`` uses several from one.
 
     Raises:
-        UserError: a setting is wrong, or a process failed or was killed. None of the processes is left then.
-        Interrupted: this process got SIGINT or SIGTERM. None of the processes is left then either.
+        UserError: if a setting is invalid, or a process failed or was killed. All processes have ended then.
+        Interrupted: if this process received SIGINT or SIGTERM. All processes have ended then.
     """
     _check(processes, arguments)
     with signals_as_errors(), tempfile.TemporaryDirectory() as directory:
@@ -57,7 +57,7 @@ def launch(processes: int, arguments: list[str]) -> None:
 
 
 def _check(processes: int, arguments: list[str]) -> None:
-    most = max(2, os.cpu_count() or 1)  # two are let through everywhere, to try things out
+    most = max(2, os.cpu_count() or 1)  # allow two on any machine, for trying it out
     if not 1 <= processes <= most:
         raise UserError(f"{processes} processes: give a number from 1 to {most}, what this machine has cores for")
     for argument in arguments:
@@ -66,27 +66,27 @@ def _check(processes: int, arguments: list[str]) -> None:
 
 
 def configuration(processes: int, arguments: list[str], rendezvous: str) -> DictConfig:
-    """What ``fairseq-train`` makes of its arguments, for processes that meet in the file ``rendezvous``."""
+    """Return ``fairseq-train``'s configuration for its arguments; processes connect through the file ``rendezvous``."""
     settings = {
         **SETTINGS,
         "--distributed-world-size": str(processes),
         "--distributed-init-method": f"file://{rendezvous}",
     }
     register()
-    # fairseq looks for --user-dir in the command line of the program, whatever it is asked to parse.
+    # fairseq looks for --user-dir in sys.argv, even if it is given other arguments to parse.
     sys.argv = ["fairseq-train", *arguments, "--cpu", *(word for setting in settings.items() for word in setting)]
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser()))
-    cfg.distributed_training.distributed_rank = None  # each process fills in its own
+    cfg.distributed_training.distributed_rank = None  # each process sets its own
     return cfg
 
 
 def _share_the_machine(processes: int) -> None:
-    """Tells the processes through their environment what they may use."""
+    """Set environment variables that limit the resources of the training processes."""
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, torch.get_num_threads() // processes)))
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # fairseq's communication would use a GPU in spite of --cpu
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # fairseq's communication would use a GPU despite --cpu
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
     if loopback is not None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)  # out of reach for other machines
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)  # unreachable from other machines
 
 
 # ------------------------------------------------------------------------------------------------------- the launcher
@@ -102,16 +102,16 @@ def _run(number: int, cfg: DictConfig) -> None:
         while any(process.exitcode is None for process in processes):
             time.sleep(POLL_SECONDS)
             _raise_failure(processes, complaints)
-        _raise_failure(processes, complaints)  # of what ended after the last look
+        _raise_failure(processes, complaints)  # of processes that ended after the last check
     finally:
         for process in processes:
             _end(process)
 
 
 def _raise_failure(processes: list[multiprocessing.Process], complaints: SimpleQueue) -> None:
-    """Tells of the first failure in one line. What is an exception of the program has its traceback above that."""
+    """Raise the first failure as a UserError; print the traceback of an unexpected exception before."""
     codes = {rank: process.exitcode for rank, process in enumerate(processes) if process.exitcode}
-    # First, because the others complain of the connection to a process that was killed.
+    # Killed processes first, because the others only report the lost connection to them.
     for rank, code in codes.items():
         if code < 0:
             raise UserError(
@@ -127,10 +127,10 @@ def _raise_failure(processes: list[multiprocessing.Process], complaints: SimpleQ
 
 
 def _end(process: multiprocessing.Process) -> None:
-    """Ends a process that may be anywhere between its start and its end, and its data workers with it."""
+    """Kill a process in any state, together with its data workers."""
     if process.pid is None:
         return
-    process.kill()  # alone until it has made its group
+    process.kill()  # the process itself, which may not have created its group yet
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.join()
@@ -140,12 +140,12 @@ def _end(process: multiprocessing.Process) -> None:
 
 
 def _train(rank: int, cfg: DictConfig, complaints: SimpleQueue) -> None:
-    """What each process does. Its errors go to the launcher, which tells of one of them."""
+    """Run a training process; errors are sent to the launcher, which reports one of them."""
     os.setpgrp()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends it in silence
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # exit without a message
     threading.Thread(target=_end_with_launcher, daemon=True).start()
-    # Data workers are forked, as those of a single fairseq-train; as children of a spawned process they would be
-    # spawned too, and import everything again in every epoch.
+    # Fork data workers as a single fairseq-train does. In a spawned process the default would be to spawn them, which
+    # repeats all imports in every epoch.
     multiprocessing.set_start_method(None, force=True)
     try:
         register()

@@ -1,4 +1,4 @@
-"""What a recipe leaves to the machine: how many processes there are, what each one's batch is, and the precision."""
+"""Machine-dependent parts of a recipe: number of processes, batch size per process, and precision."""
 
 import os
 from copy import deepcopy
@@ -12,10 +12,10 @@ from mae_lm_fairseq.utils.errors import UserError
 
 
 def meeting(cfg: DictConfig) -> dict[str, Any]:
-    """fairseq's options to join the processes that torchrun, or srun with several tasks, has started.
+    """Return fairseq's options for joining the processes started by torchrun, or by srun with several tasks.
 
-    fairseq finds them by itself only where it sees two GPUs or more, and Slurm's only when it is given a port; with
-    one GPU a node each process would train alone. On a CPU scripts/launch_cpu.py starts the processes.
+    fairseq detects them only on machines with at least two GPUs, and Slurm's only if a port is given; with one GPU per
+    node each process would train alone. On a CPU, ``launch_cpu`` starts the processes.
     """
     if cfg.common.cpu or not torch.cuda.is_available():
         return {}
@@ -29,14 +29,14 @@ def meeting(cfg: DictConfig) -> dict[str, Any]:
 
 
 def processes(cfg: DictConfig) -> tuple[int, int]:
-    """How many processes will train together, and the rank of this one (the first of those that it starts)."""
+    """Return the number of training processes, and the rank of this one (of the first one that it starts)."""
     distributed = deepcopy(cfg.distributed_training)
     distributed_utils.infer_init_method(distributed)
     return distributed.distributed_world_size, distributed.distributed_rank or 0
 
 
 def precision(cfg: DictConfig) -> dict[str, Any]:
-    """fp16 on a GPU, unless a precision was chosen."""
+    """Return the option for fp16 on a GPU, unless a precision was chosen."""
     chosen = ("fp16", "bf16", "amp", "memory_efficient_fp16", "memory_efficient_bf16")
     if cfg.common.cpu or not torch.cuda.is_available() or cfg.model.autocast != "none":
         return {}
@@ -44,16 +44,16 @@ def precision(cfg: DictConfig) -> dict[str, Any]:
 
 
 def share(sequences: int, number_of_processes: int, batch_size: int, smaller: bool) -> tuple[int, int]:
-    """Sequences in one process's batch and batches that it accumulates, so that an update takes ``sequences`` in all.
+    """Return batch size per process and number of accumulated batches for a global batch of ``sequences``.
 
     Args:
-        sequences: of an update, over all processes.
-        number_of_processes: that train together.
-        batch_size: sequences in a batch of one process.
-        smaller: whether the batch may be smaller where there are many processes.
+        sequences: sequences per update, over all processes.
+        number_of_processes: number of processes that train together.
+        batch_size: sequences per batch of one process.
+        smaller: whether the batch may be made smaller if there are many processes.
 
     Raises:
-        UserError: that number of sequences cannot be divided like this.
+        UserError: if the sequences cannot be divided equally.
     """
     if smaller:
         batch_size = max(1, min(batch_size, sequences // number_of_processes))

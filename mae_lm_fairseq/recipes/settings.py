@@ -1,4 +1,4 @@
-"""What fairseq is told to train an architecture: its options by group, for the command line and for Hydra alike."""
+"""fairseq's options for training an architecture, by group, for the command line and for Hydra."""
 
 from copy import deepcopy
 from typing import Any
@@ -10,9 +10,10 @@ from mae_lm_fairseq.utils.errors import UserError
 Settings = dict[str, dict[str, Any]]
 
 DEVELOPMENT = "development"
-"""The column that is ours, for sizes that learn something within minutes."""
+"""Our own column, for sizes that learn within minutes."""
 
-# How fast and how often, which changes no result. The first are those of MAE-LM's script.
+# Speed, logging and checkpoints: none of these options changes the results. Those of long runs are from MAE-LM's
+# script.
 _LONG_RUN: Settings = {
     "common": {"log_interval": 100, "fp16_init_scale": 4, "fp16_scale_window": 256},
     "dataset": {"batch_size": 32, "num_workers": 8},
@@ -26,17 +27,17 @@ _SHORT_RUN: Settings = {
 
 
 COLUMNS = {"tiny": DEVELOPMENT, "small": DEVELOPMENT, "base": "MAE-LM base", "large": "MAE-LM large"}
-"""The column of the table that each size is trained with."""
+"""The column of the table for each size."""
 
 
 def recipe(architecture: str) -> dict[str, Cell]:
-    """The rows of the table that an architecture is trained with.
+    """Return the settings of an architecture: rows of the table of published settings.
 
-    Presets of one size have the same recipe, so that a comparison compares architectures; only 3ML's mask more, which
-    is what they are made for. Base and large take MAE-LM's, tiny and small ours.
+    Presets of one size share a recipe, so that a comparison is one of architectures. Only the 3ML presets have a higher
+    masking rate, which is their purpose. Base and large use MAE-LM's recipe, tiny and small our own.
 
     Raises:
-        UserError: there is no such architecture; the message lists them.
+        UserError: if the architecture does not exist; the message lists the presets.
     """
     if architecture not in ARCHITECTURES:
         raise UserError(f"no preset {architecture}; the presets are {', '.join(ARCHITECTURES)}")
@@ -48,7 +49,7 @@ def recipe(architecture: str) -> dict[str, Cell]:
 
 
 def settings(architecture: str) -> Settings:
-    """fairseq's options, but for paths, precision, and ``update_freq``, which depends on the number of processes."""
+    """Return fairseq's options except paths, precision and ``update_freq``, which depend on the machine."""
     value = {row: cell.value for row, cell in recipe(architecture).items()}
     pace = _LONG_RUN if value["updates"] > 100_000 else _SHORT_RUN
     return {
@@ -83,7 +84,7 @@ def settings(architecture: str) -> Settings:
 
 
 def as_arguments(chosen: Settings) -> list[str]:
-    """The options of fairseq-train that say the same as settings by group."""
+    """Convert settings by group to command-line options of fairseq-train."""
     words = []
     for group, values in chosen.items():
         for name, value in values.items():

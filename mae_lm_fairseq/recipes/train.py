@@ -1,10 +1,10 @@
-"""``fairseq-train`` as ``scripts/pretrain.sh`` runs it: Ctrl-C while it is still being imported is no traceback."""
+"""``fairseq-train`` for ``mae-lm pretrain``; Ctrl-C during its imports does not print a traceback."""
 
 from mae_lm_fairseq import register
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 
 with errors_end_the_program():
-    # Before anything else of fairseq: it sets up logging, in the processes that it spawns too.
+    # Before any other import from fairseq: it sets up logging, also in the processes that it spawns.
     from fairseq_cli.train import cli_main
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The command of a pretraining run, with the recipe of its architecture."""
+"""Command of a pretraining run with the recipe of its architecture."""
 
 import sys
 from pathlib import Path
@@ -14,24 +14,24 @@ from mae_lm_fairseq.utils.errors import UserError
 CPU: Settings = {"common": {"cpu": True}}
 GPU: Settings = {"distributed_training": {"distributed_world_size": 1}}
 DEVICE = GPU if torch.cuda.is_available() else CPU
-"""fairseq's options for this machine: it takes all GPUs that there are unless told otherwise."""
+"""fairseq's options for this machine; by default it would use all GPUs."""
 
 
 def with_device(chosen: Settings, device: Settings = DEVICE) -> Settings:
-    """Settings with those of a device, ``GPU`` or ``CPU``, put in."""
+    """Add the settings of a device, ``GPU`` or ``CPU``, to other settings."""
     for group, values in device.items():
         chosen.setdefault(group, {}).update(values)
     return chosen
 
 
 def check_data(data: Path):
-    """Make sure that a data-bin has what pretraining and validation read.
+    """Check that a data-bin has the files for pretraining and validation.
 
     Raises:
-        UserError: something is missing, or is cut short.
+        UserError: if a file is missing or truncated.
     """
     if not (data / "dict.txt").is_file():
-        raise UserError(f"{data} is no data-bin: it has no dict.txt; preprocess/pretrain/prepare.py makes one")
+        raise UserError(f"{data} is no data-bin: it has no dict.txt; mae-lm prepare makes one")
     for split in ("train", "valid"):
         check_data_bin(data / split)
 
@@ -46,17 +46,17 @@ def training_command(
     *options: str,
     device: Settings = DEVICE,
 ) -> list[str]:
-    """One ``fairseq-train``. Runs with the same numbers have the same data, masks and order.
+    """Return a ``fairseq-train`` command. Runs with the same numbers have the same data, masks and order.
 
     Args:
-        architecture: with whose recipe to train.
+        architecture: the architecture, which determines the recipe.
         data: the data-bin.
-        save: where checkpoints go.
-        updates: how many, and the end of the learning rate's decay.
-        warmup: updates until the learning rate is reached.
-        validate_every: updates between two validations, and two checkpoints.
-        options: of ``fairseq-train``, which win over the recipe's.
-        device: one GPU where there are any, or ``CPU``.
+        save: directory for checkpoints.
+        updates: number of updates, at which the learning rate reaches zero.
+        warmup: warm-up updates.
+        validate_every: number of updates between validations and checkpoints.
+        options: options of ``fairseq-train``, which take precedence over the recipe's.
+        device: ``GPU`` (one GPU) or ``CPU``; by default a GPU if available.
     """
     chosen = settings(architecture)
     chosen["lr_scheduler"] |= {"warmup_updates": warmup, "total_num_update": updates}

@@ -1,3 +1,3 @@
 from mae_lm_fairseq import register
 
-register()  # importing one of these modules by itself would leave fairseq without its patches
+register()  # so that importing a module of this package directly patches fairseq, too

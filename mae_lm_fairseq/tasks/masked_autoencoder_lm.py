@@ -1,4 +1,4 @@
-"""The pretraining task: fairseq's ``masked_lm``, with nothing lost and masks that really change."""
+"""The pretraining task: fairseq's ``masked_lm`` without dropped lines and with new masks in every epoch."""
 
 import itertools
 import logging
@@ -37,43 +37,44 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class MaskedAutoencoderLMConfig(MaskedLMConfig):
-    """The options of fairseq's ``masked_lm``; the defaults are MAE-LM's: 15 %, all of them ``<mask>``."""
+    """Options of fairseq's ``masked_lm``, with MAE-LM's defaults: 15 % predicted, all replaced by ``<mask>``."""
 
-    tokens_per_sample: int = field(default=512, metadata={"help": "longest sample in tokens, <s> included"})
+    tokens_per_sample: int = field(
+        default=512, metadata={"help": "maximum length of a sequence in tokens, <s> included"}
+    )
     leave_unmasked_prob: float = field(
-        default=0.0, metadata={"help": "share of the predicted tokens that stay as they are (RoBERTa's recipe: 0.1)"}
+        default=0.0, metadata={"help": "fraction of the predicted tokens that are left unchanged (RoBERTa: 0.1)"}
     )
     random_token_prob: float = field(
-        default=0.0, metadata={"help": "share of the predicted tokens replaced at random (RoBERTa's recipe: 0.1)"}
+        default=0.0, metadata={"help": "fraction of the predicted tokens that are replaced at random (RoBERTa: 0.1)"}
     )
     mask_in_encoder: float = field(
         default=0.0,
         metadata={
-            "help": "ablation: share of the <mask>s that the encoder sees, though it is not to (0: MAE-LM; 1: it sees "
-            "all of them, with the decoder still there)"
+            "help": "ablation: fraction of the <mask> tokens that the encoder sees (0: none, as in MAE-LM; 1: all)"
         },
     )
     effective_rank_interval: int = field(
         default=0,
         metadata={
-            "help": "every so many updates, log how many directions the encoder's states use on a fixed part of the "
-            "validation text (0: never)"
+            "help": "log the effective rank of the encoder's hidden states on a fixed part of the validation text "
+            "every so many updates (0: never)"
         },
     )
 
 
 @register_task("masked_autoencoder_lm", dataclass=MaskedAutoencoderLMConfig)
 class MaskedAutoencoderLMTask(MaskedLMTask):
-    """Masked language modelling over a data-bin of fairseq, for every architecture of this package.
+    """Masked language modelling over a fairseq data-bin, for all architectures of this package.
 
-    Differs from ``masked_lm`` in this: lines longer than a sample are split, not dropped; masks change from epoch
-    to epoch with any number of data workers; ``--mask-whole-words`` reads word starts from the dictionary;
-    batches bring their layout along; data-bin, dictionary and checkpoint must belong together.
+    Differences from ``masked_lm``: lines longer than a sequence are split, not dropped; masks change with every epoch
+    for any number of data workers; ``--mask-whole-words`` reads word starts from the dictionary; batches include their
+    layout; data-bin, dictionary and checkpoint are checked to match.
     """
 
     def __init__(self, cfg: MaskedAutoencoderLMConfig, dictionary: Dictionary | None = None):
         super().__init__(cfg, dictionary)
-        # Data workers that outlive an epoch keep its masks, as they never hear of the next one.
+        # Data workers that survive an epoch would keep its masks, because they are not notified of the next one.
         with open_dict(cfg):
             cfg.reuse_dataloader = cfg.persistent_workers = False
         self.rank_monitor: RankMonitor | None = None
@@ -86,11 +87,15 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
 
     @classmethod
     def load_dict(cls, cfg: MaskedAutoencoderLMConfig) -> Dictionary:
-        """The dictionary of the (first) data directory; refused where a manifest beside it names another one."""
+        """Load the dictionary of the (first) data directory.
+
+        Raises:
+            UserError: if it is missing or damaged, or the manifest beside it names another dictionary.
+        """
         directory = utils.split_paths(cfg.data)[0]
         path = os.path.join(directory, "dict.txt")
         if not os.path.isfile(path):
-            raise UserError(f"{path} does not exist; name a data directory made by preprocess/pretrain/prepare.py")
+            raise UserError(f"{path} does not exist; name a data-bin made by mae-lm prepare")
         try:
             dictionary = Dictionary.load(path)
         except Exception as problem:  # fairseq raises a bare Exception for text that is not UTF-8
@@ -101,10 +106,10 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         return dictionary
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs):
-        """Load a split, of shard ``epoch`` where the data are sharded.
+        """Load a split; of sharded data, the shard of ``epoch``.
 
         Raises:
-            UserError: the split is missing, truncated or empty.
+            UserError: if the split is missing, truncated or empty.
         """
         blocks = self._load_dataset_split(split, epoch, combine)
         source, target = masked_pair(
@@ -130,7 +135,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         self.datasets[split] = SortDataset(dataset, sort_order=[shuffle, blocks.sizes])
 
     def _load_dataset_split(self, split: str, epoch: int, combine: bool) -> FairseqDataset:
-        """The samples of a split before masking: blocks of whole lines that start with ``<s>``."""
+        """Load the sequences of a split before masking: ``<s>`` and a block of lines."""
         paths = utils.split_paths(self.cfg.data)
         prefix = os.path.join(paths[(epoch - 1) % len(paths)], split)
         self._check_split(prefix, combine)
@@ -157,7 +162,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         return PrependTokenDataset(blocks, self.dictionary.bos())
 
     def _check_split(self, prefix: str, combine: bool):
-        """Check the data-bin of a split, and with ``combine`` those of its further parts (train1, train2, ...)."""
+        """Check the data-bin of a split and, with ``combine``, its further parts (train1, train2, ...)."""
         parts = itertools.takewhile(
             lambda part: os.path.exists(f"{part}.idx"), (f"{prefix}{k}" for k in itertools.count(1))
         )
@@ -184,18 +189,21 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
                 raise UserError(f"--{option.replace('_', '-')} is for models of mae_lm_fairseq; choose such an --arch")
 
     def begin_epoch(self, epoch: int, model):
-        """Called before the first update, and after a resume.
+        """Set up the rank monitor. Called before the first update and after resuming.
 
         Raises:
-            UserError: effective ranks are to be logged, and there is no validation split.
+            UserError: if ``--effective-rank-interval`` is set and the data has no validation split.
         """
         super().begin_epoch(epoch, model)
-        # In every process, so that all of them stop where there is no such split.
+        # In every process, so that all of them stop if the split is missing.
         if self.cfg.effective_rank_interval > 0 and self.rank_monitor is None:
             self.rank_monitor = self._rank_monitor()
 
     def optimizer_step(self, optimizer, model, update_num: int):
-        """Take a step, and log the effective ranks that were measured last; ``update_num`` does not count this step."""
+        """Take an optimizer step and log the latest effective ranks.
+
+        ``update_num`` does not count this step.
+        """
         super().optimizer_step(optimizer, model, update_num)
         if self.rank_monitor is None or get_global_rank() != 0:
             return
@@ -204,10 +212,10 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
             found = ", ".join(f"{name} {value:.0f}" for name, value in self.effective_ranks.items())
             logger.info("effective ranks after %d updates: %s", update_num + 1, found)
         for name, value in self.effective_ranks.items():
-            metrics.log_scalar(name, value, weight=0, priority=600, round=1)  # 0: the last one, not an average
+            metrics.log_scalar(name, value, weight=0, priority=600, round=1)  # 0: the last value, no average
 
     def _rank_monitor(self) -> RankMonitor:
-        """On samples from all over the validation split, always the same ones."""
+        """Build the rank monitor on a fixed set of sequences, spread over the validation split."""
         if not os.path.exists(os.path.join(utils.split_paths(self.cfg.data)[0], "valid.idx")):
             raise UserError(
                 f"--effective-rank-interval {self.cfg.effective_rank_interval} looks at the split called valid, and "
@@ -220,22 +228,22 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         return RankMonitor(texts, self.dictionary.pad(), self.mask_idx, special, self.cfg.mask_in_encoder)
 
     def state_dict(self) -> dict:
-        """What checkpoints keep of the task: which dictionary the model was trained with."""
+        """Return the task state for checkpoints: the fingerprint of the dictionary."""
         return {"dictionary": dictionary_fingerprint(self.dictionary.symbols)}
 
     def load_state_dict(self, state_dict: dict):
-        """Nothing to load. Called when a model is loaded outside of training.
+        """Check the dictionary of a model that is loaded outside of training. No state is restored.
 
         Raises:
-            UserError: the model was trained with another dictionary.
+            UserError: if the model was trained with another dictionary.
         """
         self._compare_dictionary("the model", state_dict)
 
     def check_checkpoint(self, filename: str, state: dict):
-        """Called when training is about to resume from a checkpoint.
+        """Check a checkpoint that training is about to resume from.
 
         Raises:
-            UserError: it was trained with another dictionary.
+            UserError: if it was trained with another dictionary.
         """
         self._compare_dictionary(filename, state.get("task_state") or {})
 
@@ -249,7 +257,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
 
 
 def _check_options(cfg: MaskedAutoencoderLMConfig):
-    """Refuse what the data sets would refuse later, with a traceback, or take without effect."""
+    """Reject options that would raise a traceback later or have no effect."""
     if cfg.tokens_per_sample < MIN_SAMPLE_TOKENS:
         raise UserError(f"--tokens-per-sample {cfg.tokens_per_sample} must be at least {MIN_SAMPLE_TOKENS}")
     if not 0 < cfg.mask_prob < 1:
@@ -281,7 +289,7 @@ def _check_options(cfg: MaskedAutoencoderLMConfig):
 
 
 def _check_mask_in_encoder(share: float, network: MaskedAutoencoderConfig):
-    """Refuse ablations that would have no effect."""
+    """Reject ablations that would have no effect."""
     if share > 0 and network.mask_join is MaskJoin.embeddings:
         raise UserError(
             f"--mask-in-encoder {share} has no effect with --mask-join embeddings: the encoder sees every <mask>"

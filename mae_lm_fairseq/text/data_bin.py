@@ -1,7 +1,7 @@
-"""fairseq's memory-mapped data-bin: written as a stream, and checked before it is trusted.
+"""fairseq's memory-mapped data-bin: streaming writer and validation.
 
-``PREFIX.bin`` holds the tokens of all lines one after the other. ``PREFIX.idx`` holds a header, the size of each line
-as int32 and the byte offset of each line in the ``.bin`` as int64, little-endian.
+``PREFIX.bin`` holds the tokens of all lines, concatenated. ``PREFIX.idx`` holds a header, the size of each line as
+int32 and the byte offset of each line in the ``.bin`` as int64, little-endian.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.utils.errors import UserError
 
 DICTIONARY, TOKENIZER = "dict.txt", "sentencepiece.bpe.model"
-"""Files of a data-bin; the tokenizer is there where ``preprocess/pretrain/prepare.py`` made it."""
+"""Files of a data-bin. Only ``mae-lm prepare`` adds the tokenizer."""
 
 TASK = "task.json"
 """Description of the task, in a data-bin for fine-tuning on sentences: head, columns and names of the labels."""
@@ -35,14 +35,17 @@ _REMEDY = "prepare the data again"
 
 
 def token_type(vocabulary_size: int) -> np.dtype:
-    """What fairseq-preprocess stores tokens as, for a dictionary of ``vocabulary_size`` symbols without ``<mask>``."""
+    """Return the dtype of the tokens that fairseq-preprocess writes.
+
+    ``vocabulary_size`` is the number of symbols without ``<mask>``.
+    """
     return np.dtype(np.uint16 if vocabulary_size < 65500 else np.uint32)
 
 
 def dictionary_fingerprint(symbols: Iterable[str]) -> str:
-    """SHA-256, in hexadecimal, of the symbols in order (``<s> <pad> </s> <unk>`` included, no counts).
+    """Return the hexadecimal SHA-256 of the symbols in order (``<s> <pad> </s> <unk>`` included, without counts).
 
-    The same with and without ``<mask>``, which is not in ``dict.txt``: the task adds it.
+    ``<mask>`` is ignored, because ``dict.txt`` does not list it: the task adds it.
     """
     digest = hashlib.sha256()
     for symbol in symbols:
@@ -52,14 +55,15 @@ def dictionary_fingerprint(symbols: Iterable[str]) -> str:
 
 
 class DataBinWriter:
-    """Writes a data-bin line after line, in memory that does not grow with it. A context manager.
+    """Context manager that writes a data-bin line by line, with constant memory.
 
-    The ``.idx`` appears in one step when the block is left without an exception, so that a data-bin whose ``.idx``
-    exists is whole. An exception in the block leaves neither file, one while the index is written no ``.idx``.
+    The ``.idx`` is renamed to its final name when the block ends without an exception, so a data-bin with an ``.idx``
+    is complete. An exception in the block leaves neither file; an exception while the index is written leaves no
+    ``.idx``.
 
     Args:
-        prefix: the two files' path without ``.bin`` and ``.idx``. Files that stand there are replaced.
-        vocabulary_size: symbols in fairseq's dictionary, ``<mask>`` not counted.
+        prefix: path of both files without ``.bin`` and ``.idx``. Existing files are replaced.
+        vocabulary_size: number of symbols in fairseq's dictionary, without ``<mask>``.
     """
 
     def __init__(self, prefix: str | Path, vocabulary_size: int):
@@ -76,11 +80,11 @@ class DataBinWriter:
         """Append lines.
 
         Args:
-            tokens: int[sum of sizes], the lines' ids one after the other.
+            tokens: int[sum of sizes], ids of the lines, concatenated.
             sizes: int[lines].
 
         Raises:
-            ValueError: the sizes do not add up to the tokens.
+            ValueError: if the sizes do not add up to the number of tokens.
         """
         if sizes.sum() != len(tokens):
             raise ValueError(f"sizes add up to {sizes.sum()}, but there are {len(tokens)} tokens")
@@ -112,28 +116,28 @@ class DataBinWriter:
 
 
 def check_data_bin(prefix: str | Path) -> tuple[int, int] | None:
-    """Make sure that ``PREFIX.bin`` and ``PREFIX.idx`` are whole, at the cost of reading the index.
+    """Check that ``PREFIX.bin`` and ``PREFIX.idx`` are complete, which reads the index.
 
     Returns:
-        Lines and tokens; None for an index of fairseq's other implementations (lazy, cached, huffman), which passes
-        unread.
+        Number of lines and of tokens; None for an index of fairseq's other implementations (lazy, cached, huffman),
+        which is not checked.
 
     Raises:
-        UserError: a file is missing, is not what it should be, or has been cut short. Names the file and the remedy.
+        UserError: if a file is missing, truncated or of another kind; the message names the file and what to do.
     """
     header = _read_header(prefix)
     return header and (header[0], _check_lengths(prefix, *header))
 
 
 def check_dictionary(directory: str | Path, symbols: Iterable[str]):
-    """Make sure that a dictionary is the one that the data-bin in ``directory`` was prepared with.
+    """Check that a dictionary is the one that the data-bin in ``directory`` was prepared with.
 
     Args:
-        directory: of the data-bin; without a ``manifest.json`` there is nothing to compare with, and all passes.
-        symbols: of the dictionary, as ``dictionary_fingerprint`` takes them.
+        directory: directory of the data-bin; without a ``manifest.json``, nothing is checked.
+        symbols: symbols of the dictionary, as for :func:`dictionary_fingerprint`.
 
     Raises:
-        UserError: the manifest names another dictionary, or cannot be read.
+        UserError: if the manifest names another dictionary or cannot be read.
     """
     path = Path(directory, MANIFEST)
     if path.exists() and Manifest.read(path).dictionary_sha256 != dictionary_fingerprint(symbols):
@@ -144,16 +148,16 @@ def check_dictionary(directory: str | Path, symbols: Iterable[str]):
 
 
 def check_token_range(prefix: str | Path, symbols: int):
-    """Make sure that a dictionary knows the tokens of a data-bin, as far as its first 2**28 tokens tell.
+    """Check that the first 2**28 tokens of a data-bin are in the dictionary.
 
-    For data-bins whose manifest does not vouch for the dictionary.
+    For data-bins whose manifest does not identify the dictionary.
 
     Args:
-        prefix: of a data-bin that :func:`check_data_bin` has passed.
-        symbols: in the dictionary, ``<mask>`` not counted.
+        prefix: prefix of a data-bin that has passed :func:`check_data_bin`.
+        symbols: number of symbols in the dictionary, without ``<mask>``.
 
     Raises:
-        UserError: a token is not in the dictionary.
+        UserError: if a token is not in the dictionary.
     """
     header = _read_header(prefix)
     if header is None or os.path.getsize(f"{prefix}.bin") == 0:
@@ -168,7 +172,7 @@ def check_token_range(prefix: str | Path, symbols: int):
 
 
 def _read_header(prefix: str | Path) -> tuple[int, np.dtype] | None:
-    """Number of lines and type of the tokens; None for another implementation's index."""
+    """Return the number of lines and the dtype of the tokens; None for an index of another implementation."""
     path = f"{prefix}.idx"
     for file in (path, f"{prefix}.bin"):
         if not os.path.isfile(file):
@@ -190,7 +194,7 @@ def _read_header(prefix: str | Path) -> tuple[int, np.dtype] | None:
 
 
 def _check_lengths(prefix: str | Path, lines: int, kind: np.dtype) -> int:
-    """The number of tokens, once both files have the length that the index promises."""
+    """Check that both files have the length that the index implies, and return the number of tokens."""
     expected = _HEADER.size + lines * (4 + 8)
     _check_length(f"{prefix}.idx", expected)
     sizes = np.memmap(f"{prefix}.idx", dtype="<i4", mode="r", offset=_HEADER.size, shape=(lines,))

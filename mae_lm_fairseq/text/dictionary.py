@@ -1,4 +1,4 @@
-"""fairseq's ``dict.txt``, read and written without fairseq: ids are places in a tuple of symbols."""
+"""Reading and writing of fairseq's ``dict.txt`` without fairseq; an id is an index into a tuple of symbols."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,10 +8,10 @@ from mae_lm_fairseq.utils.errors import UserError
 
 
 def read_symbols(path: str | Path) -> tuple[str, ...]:
-    """The whole dictionary in the order of ids: ``<s> <pad> </s> <unk>``, the lines of the file, ``<mask>``.
+    """Return the complete dictionary in the order of ids: ``<s> <pad> </s> <unk>``, the lines of the file, ``<mask>``.
 
     Raises:
-        UserError: the file cannot be read, a line is not "symbol count", or a symbol comes twice.
+        UserError: if the file cannot be read, a line is not "symbol count", or a symbol is repeated.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
@@ -33,10 +33,10 @@ def read_symbols(path: str | Path) -> tuple[str, ...]:
 
 
 def write_symbols(symbols: Sequence[str], path: str | Path):
-    """Write a dictionary such as :func:`read_symbols` returns, with 1 for every count, which it does not know.
+    """Write a dictionary as returned by :func:`read_symbols`. Counts are unknown and written as 1.
 
     Raises:
-        UserError: the special symbols are not where fairseq has them, or ``dict.txt`` cannot hold a symbol.
+        UserError: if the special symbols are not at fairseq's positions, or ``dict.txt`` cannot hold a symbol.
     """
     if (*symbols[: len(SPECIALS)], symbols[-1]) != (*SPECIALS, MASK):
         raise UserError(f"{path}: a dictionary of fairseq begins with {' '.join(SPECIALS)} and ends with {MASK}")

@@ -1,7 +1,7 @@
-"""Text files through a tokenizer into a data-bin, with several processes and bounded memory.
+"""Tokenization of text files into a data-bin, with several processes and bounded memory.
 
-The caller's process reads and writes, workers encode. Chunks are written in the order in which they were read, so
-the number of workers does not show in the result.
+The calling process reads and writes, workers encode. Chunks are written in the order in which they were read, so the
+result does not depend on the number of workers.
 """
 
 from collections import Counter, deque
@@ -19,18 +19,18 @@ from mae_lm_fairseq.text.tokenizer import EOS, UNK, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.workers import WorkerPool
 
-# Chunks handed out per worker: enough that none waits, few enough that memory stays small.
+# Chunks in flight per worker: enough to keep it busy, few enough to keep memory small.
 _AHEAD = 3
 
 
 @dataclass(frozen=True)
 class EncodedBlock:
-    """What a worker made of a chunk.
+    """Encoded chunk.
 
     Attributes:
         tokens: int32[sum of sizes].
-        sizes: int32[lines], each with its ``</s>``.
-        unknown: the characters that became ``<unk>``.
+        sizes: int32[lines], including each line's ``</s>``.
+        unknown: counts of the characters that became ``<unk>``.
     """
 
     tokens: np.ndarray
@@ -38,21 +38,21 @@ class EncodedBlock:
     unknown: Counter[str]
 
 
-# A blank line: what separates documents.
+# A blank line, which separates documents.
 _SEPARATOR = EncodedBlock(np.array([EOS], dtype=np.int32), np.ones(1, dtype=np.int32), Counter())
 
 
 @dataclass
 class Tally:
-    """The books of one split while it is written.
+    """Statistics of a split while it is written.
 
     Attributes:
-        counts: int64[symbols], how often each symbol of fairseq's dictionary occurs.
-        lines: read from the files, and put between them.
-        tokens: that came out of the tokenizer, ``</s>`` included.
-        documents: runs of lines with text that have begun.
+        counts: int64[symbols], number of occurrences of each symbol of fairseq's dictionary.
+        lines: number of lines, including blank lines added between files.
+        tokens: number of tokens, ``</s>`` included.
+        documents: number of documents (runs of lines with text) so far.
         in_document: whether the last line had text.
-        unknown: the characters that became ``<unk>``.
+        unknown: counts of the characters that became ``<unk>``.
     """
 
     counts: np.ndarray
@@ -63,7 +63,7 @@ class Tally:
     unknown: Counter[str] = field(default_factory=Counter)
 
     def add(self, block: EncodedBlock, lines: int):
-        """Count a block that was made from so many lines."""
+        """Add a block that encodes ``lines`` lines."""
         has_text = block.sizes > 1
         self.documents += int((has_text & ~np.concatenate(([self.in_document], has_text[:-1]))).sum())
         self.in_document = bool(has_text[-1])
@@ -74,11 +74,11 @@ class Tally:
 
 
 class EncodingPool:
-    """Processes that have loaded a tokenizer. A context manager.
+    """Context manager with worker processes that have loaded a tokenizer.
 
     Args:
-        model: the sentencepiece model, which the caller has found to be in order.
-        workers: how many processes.
+        model: path of a valid sentencepiece model.
+        workers: number of processes.
     """
 
     def __init__(self, model: Path, workers: int):
@@ -92,10 +92,10 @@ class EncodingPool:
         self._pool.__exit__(*error)
 
     def encode(self, chunks: Iterable[Chunk]) -> Iterator[tuple[Chunk, EncodedBlock]]:
-        """The chunks, each with its encoding, in order; a bounded number of them is in memory.
+        """Yield the chunks with their encodings, in order, with a bounded number of chunks in memory.
 
         Raises:
-            UserError: a line is not UTF-8, or a worker died.
+            UserError: if a line is not UTF-8, or a worker died.
         """
         pending = deque()
         for chunk in chunks:
@@ -132,17 +132,19 @@ def encode_files(
     writer: DataBinWriter,
     progress: Callable[[int], object],
 ) -> Tally:
-    """Write all lines of the files; a blank line becomes a lone ``</s>``, and one stands between any two files.
+    """Write all lines of the files. A blank line is written as a single ``</s>``.
+
+    A blank line is added between two files, unless the first one ends with one.
 
     Args:
         files: text files.
-        symbols: in fairseq's dictionary, ``<mask>`` not counted.
+        symbols: number of symbols in fairseq's dictionary, without ``<mask>``.
         pool: encodes the lines.
-        writer: takes them, in order.
-        progress: told, again and again, how many more bytes of the files on disk are done.
+        writer: receives the lines in order.
+        progress: called repeatedly with the number of bytes on disk that have been processed since the last call.
 
     Raises:
-        UserError: a file cannot be read or is not UTF-8, or a worker died.
+        UserError: if a file cannot be read or is not UTF-8, or a worker died.
     """
     tally = Tally(np.zeros(symbols, dtype=np.int64))
     done = 0

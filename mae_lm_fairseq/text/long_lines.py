@@ -1,29 +1,32 @@
-"""Cutting lines that are longer than a sample, which fairseq would drop with one line in the log."""
+"""Splitting of lines that are longer than a sequence. fairseq drops such lines with only a log message."""
 
 import numpy as np
 import torch
 from fairseq.data import BaseWrapperDataset, FairseqDataset
 
 MIN_SAMPLE_TOKENS = 4
-"""Shortest --tokens-per-sample: <s> and three more, so that no cut leaves a single token behind."""
+"""Minimum of --tokens-per-sample: <s> and three tokens, so that no part has a single token."""
 
 
 def split_long_lines(dataset: FairseqDataset, max_tokens: int) -> FairseqDataset:
-    """The same tokens in lines of at most ``max_tokens``; the dataset itself where none is longer."""
+    """Return the same tokens in lines of at most ``max_tokens`` tokens.
+
+    Returns the dataset itself if no line is longer.
+    """
     if (np.asarray(dataset.sizes) <= max_tokens).all():
         return dataset
     return SplitLongLinesDataset(dataset, max_tokens)
 
 
 class SplitLongLinesDataset(BaseWrapperDataset):
-    """Lines cut into pieces of ``max_tokens`` and a remainder of at least two tokens.
+    """Lines split into parts of ``max_tokens`` tokens and a remainder of at least two tokens.
 
-    A remainder of one token would be an end-of-line alone, which ``complete_doc`` takes for the end of a
-    document and drops.
+    A remainder of one token would be a single end-of-line, which ``complete_doc`` treats as the end of a document and
+    drops.
 
     Args:
-        dataset: of 1-D token tensors, with ``sizes``.
-        max_tokens: longest piece, at least 3.
+        dataset: dataset of 1-D token tensors, with ``sizes``.
+        max_tokens: maximum length of a part, at least 3.
     """
 
     def __init__(self, dataset: FairseqDataset, max_tokens: int):

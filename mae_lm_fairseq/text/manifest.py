@@ -1,4 +1,4 @@
-"""What a data-bin was made of: the ``manifest.json`` beside it."""
+"""Provenance of a data-bin: the ``manifest.json`` beside it."""
 
 import json
 import platform
@@ -13,16 +13,16 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True)
 class SplitStatistics:
-    """The books of one split.
+    """Statistics of one split.
 
     Attributes:
-        documents: runs of lines with text between blank ones.
-        lines: lines in the data-bin: those of the files, blank ones too, and one blank line between two files where
-            neither has one.
-        tokens_in: pieces that came out of the tokenizer, and one end per line.
-        tokens_out: tokens in the finished data-bin.
-        unk: how many of the pieces are ``<unk>``.
-        unk_rate: their share of the pieces, line ends not counted.
+        documents: number of documents (runs of lines with text, separated by blank lines).
+        lines: lines in the data-bin: all lines of the files, and a blank line between two files if neither has one
+            there.
+        tokens_in: number of tokens that the tokenizer returned, plus one end-of-line per line.
+        tokens_out: number of tokens in the finished data-bin.
+        unk: number of ``<unk>`` tokens.
+        unk_rate: fraction of ``<unk>`` among the tokens, without line ends.
     """
 
     documents: int
@@ -35,14 +35,14 @@ class SplitStatistics:
 
 @dataclass(frozen=True)
 class Manifest:
-    """How a data-bin came about.
+    """Provenance of a data-bin.
 
     Attributes:
-        versions: of Python and of the packages that had a part in it.
-        options: of the command, by name.
-        tokenizer_sha256: of the sentencepiece model file.
+        versions: versions of Python and of the packages involved.
+        options: command-line options by name.
+        tokenizer_sha256: SHA-256 of the sentencepiece model file.
         dictionary_sha256: ``dictionary_fingerprint`` of fairseq's dictionary.
-        splits: by name.
+        splits: statistics by name of the split.
     """
 
     versions: dict[str, str]
@@ -60,7 +60,7 @@ class Manifest:
         """Read a manifest.
 
         Raises:
-            UserError: the file cannot be read or is not a manifest.
+            UserError: if the file cannot be read or is not a manifest.
         """
         try:
             fields = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -73,6 +73,6 @@ class Manifest:
 
 
 def current_versions() -> dict[str, str]:
-    """Versions of what prepares data here."""
+    """Return the versions of Python and of the packages that prepare data."""
     packages = {name: version(name) for name in ("mae_lm_fairseq", "sentencepiece", "numpy")}
     return {"python": platform.python_version(), **packages}

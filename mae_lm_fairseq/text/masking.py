@@ -1,7 +1,7 @@
-"""Masked samples and their layout.
+"""Masking of sequences, and the layout of masked batches.
 
-Which tokens are masked is drawn by fairseq's ``MaskTokensDataset``, as for RoBERTa, from seed, epoch and sample; there,
-``<s>`` and ``</s>`` are tokens like any other.
+fairseq's ``MaskTokensDataset`` selects the tokens to mask by seed, epoch and index of the sequence, as in RoBERTa. It
+treats ``<s>`` and ``</s>`` as ordinary tokens.
 """
 
 import numpy as np
@@ -14,13 +14,13 @@ from mae_lm_fairseq.utils.errors import UserError
 
 
 def masked_pair(dataset: FairseqDataset, dictionary: Dictionary, **masking) -> tuple[FairseqDataset, FairseqDataset]:
-    """The corrupted inputs and their targets (``<pad>`` where nothing is predicted).
+    """Return the corrupted inputs and their targets (``<pad>`` where nothing is predicted).
 
-    ``MaskTokensDataset.apply_mask`` is not used: the cache that it puts around both does not know the epoch, so
-    that small data sets keep the masks of the epoch before.
+    Does not use ``MaskTokensDataset.apply_mask``: the cache that it adds ignores the epoch, so that small data sets
+    keep the masks of the previous epoch.
 
     Args:
-        dataset: of 1-D token tensors.
+        dataset: dataset of 1-D token tensors.
         masking: further arguments of fairseq's ``MaskTokensDataset``.
     """
     source, target = (
@@ -31,10 +31,10 @@ def masked_pair(dataset: FairseqDataset, dictionary: Dictionary, **masking) -> t
 
 
 def word_starts(dictionary: Dictionary) -> torch.ByteTensor:
-    """[vocabulary] 1 where a piece starts a word, read from sentencepiece's U+2581; special tokens do too.
+    """Return [vocabulary] uint8, 1 for subwords that start a word (sentencepiece's U+2581) and for special tokens.
 
     Raises:
-        UserError: no piece is marked, so the dictionary is not sentencepiece's.
+        UserError: if no subword has the mark, so the dictionary is not sentencepiece's.
     """
     pieces = dictionary.symbols
     if not any(piece.startswith(WORD_START) for piece in pieces):
@@ -48,16 +48,16 @@ def word_starts(dictionary: Dictionary) -> torch.ByteTensor:
 
 
 class EarlyMasksDataset(BaseWrapperDataset):
-    """Marks a share of the ``<mask>``s of every batch in its ``net_input.early_masks``, [B, T] bool.
+    """Adds ``net_input.early_masks`` [B, T] bool to every batch: a random fraction of its ``<mask>`` tokens.
 
-    Those are for the encoder to see, an ablation of MAE-LM's paper (figure 4). They are drawn from seed, epoch and
-    sample, so that they do not depend on the batch, nor on the number of data workers.
+    The encoder sees these tokens, an ablation of the MAE-LM paper (figure 4). They are drawn by seed, epoch and index
+    of the sequence, so they depend neither on the batch nor on the number of data workers.
 
     Args:
-        dataset: gives batches with ``id`` [B] and ``net_input.src_tokens`` [B, T].
+        dataset: dataset whose batches have ``id`` [B] and ``net_input.src_tokens`` [B, T].
         mask: id of ``<mask>``.
-        share: of a sample's ``<mask>``s, in (0, 1]; what is left of a token is rounded at random.
-        seed: of the draw.
+        share: fraction of the ``<mask>`` tokens of a sequence, in (0, 1]; fractional counts are rounded at random.
+        seed: seed of the draw.
     """
 
     def __init__(self, dataset: FairseqDataset, mask: int, share: float, seed: int):
@@ -81,18 +81,18 @@ class EarlyMasksDataset(BaseWrapperDataset):
         return batch
 
     def _draw(self, sample: int, places: torch.Tensor) -> torch.Tensor:
-        # The 1 keeps this apart from what fairseq draws from the same three numbers.
+        # The 1 separates these draws from fairseq's, which are seeded with the same three numbers.
         generator = np.random.default_rng((1, self.seed, self.epoch, sample))
         count = int(self.share * len(places) + generator.random())
         return places[torch.from_numpy(generator.choice(len(places), count, replace=False))]
 
 
 class LayoutDataset(BaseWrapperDataset):
-    """Adds to every batch its ``layout`` (core/packing.py), computed once, on the CPU, in the data workers.
+    """Adds ``layout`` (core/packing.py) to every batch. It is computed once, on the CPU, in the data workers.
 
     Args:
-        dataset: gives batches with ``net_input.src_tokens`` and ``target``, both [B, T] padded with ``pad``, and
-            perhaps ``net_input.early_masks``.
+        dataset: dataset whose batches have ``net_input.src_tokens`` and ``target``, both [B, T] padded with ``pad``,
+            and optionally ``net_input.early_masks``.
         pad, mask: ids of ``<pad>`` and ``<mask>``.
     """
 

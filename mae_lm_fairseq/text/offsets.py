@@ -1,7 +1,7 @@
-"""Which slice of the original text each piece of it stands for.
+"""Spans of the original text that tokens stand for.
 
-sentencepiece normalises before it cuts (NFKC, white space, control characters), so that pieces, put together, are not
-the text; but it tells the characters of the original that each piece was made of.
+sentencepiece normalises text before it splits it (NFKC, white space, control characters), so joined tokens differ from
+the text. It does return the characters of the original that each token was made of.
 """
 
 import unicodedata
@@ -12,29 +12,30 @@ from mae_lm_fairseq.text.tokenizer import WORD_START, Tokenizer
 
 
 def encode_with_spans(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, np.ndarray]:
-    """The pieces of a text, and the characters that each one stands for.
+    """Encode a text, and return the characters that each token stands for.
 
-    A piece has the characters that it was made of, without white space around them. All pieces of one character, such
-    as the bytes of an emoji or ``1``, the fraction slash and ``2`` of a half sign, have that character; a mere word
-    start has what the next piece has. Any slice of ``text`` from the begin of a piece to the end of the same or a later
-    one begins and ends with something visible; it is empty only after the last visible character.
+    A token's span is the characters that it was made of, without surrounding white space. All tokens of one character,
+    such as the bytes of an emoji or ``1``, the fraction slash and ``2`` of a half sign, have that character as their
+    span. A token that is only a word start has the span of the next token. A slice of ``text`` from the start of one
+    token to the end of the same or a later one begins and ends with visible characters; it is empty only after the last
+    visible character.
 
     Args:
-        tokenizer: of the model.
-        text: anything that UTF-8 can hold.
+        tokenizer: tokenizer of the model.
+        text: any text that UTF-8 can represent.
 
     Returns:
-        ids: int32[pieces], fairseq's.
-        spans: int64[pieces, 2], begin and end of each piece in ``text``, counted in characters; both ascend.
+        ids: int32[tokens], fairseq's ids.
+        spans: int64[tokens, 2], start and end of each token in ``text``, in characters; both ascending.
     """
     ids, spans = tokenizer.encode_with_offsets(text)
     visible = np.fromiter((not _is_blank(character) for character in text), dtype=bool, count=len(text))
-    # int64[characters + 1]: the first visible character from here on, and one past the last one up to here.
+    # int64[characters + 1]: the next visible character, and one past the previous visible character.
     next_visible = np.append(np.where(visible, np.arange(len(text)), len(text)), len(text))
     next_visible = np.minimum.accumulate(next_visible[::-1])[::-1]
     last_visible = np.maximum.accumulate(np.append(0, np.where(visible, np.arange(1, len(text) + 1), 0)))
     begins, ends = next_visible[spans[:, 0]], last_visible[spans[:, 1]]
-    # A piece without a character of its own shares the next piece that has one.
+    # A token without visible characters shares the span of the next token that has some.
     own = begins < ends
     index = np.arange(len(ids))
     owner = np.minimum.accumulate(np.where(own, index, len(ids))[::-1])[::-1]
@@ -45,5 +46,5 @@ def encode_with_spans(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, np.n
 
 
 def _is_blank(character: str) -> bool:
-    """White space, and what is not seen: control characters and joiners, a BOM, sentencepiece's own word start."""
+    """Return whether a character is invisible: white space, control, joiner, BOM, or sentencepiece's word start."""
     return character.isspace() or character == WORD_START or unicodedata.category(character) in ("Cc", "Cf")

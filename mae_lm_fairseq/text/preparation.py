@@ -1,4 +1,4 @@
-"""From raw text to a data-bin with its tokenizer, dictionary and manifest: the job behind prepare.py."""
+"""Data preparation: raw text to a data-bin with tokenizer, dictionary and manifest. Used by prepare.py."""
 
 import os
 import shutil
@@ -26,22 +26,22 @@ from mae_lm_fairseq.utils.files import directory_while_used
 
 SAMPLE_BYTES = 50_000_000
 _UNFINISHED = "unfinished"
-# In the order in which they move to their place: what is last makes the data-bin whole.
+# In the order in which they are moved to their destination; the last one completes the data-bin.
 _PRODUCTS = (TOKENIZER, DICTIONARY, "train.bin", "valid.bin", "train.idx", "valid.idx", MANIFEST)
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asks for.
+    """Options of the command.
 
     Attributes:
-        train, valid: files and directories of text.
-        destdir: where the data-bin goes.
-        vocab_size: pieces of the model to train; may be left out where one is given.
-        sentencepiece_model: the model to use instead of training one.
+        train, valid: text files and directories of text files.
+        destdir: directory for the data-bin.
+        vocab_size: vocabulary size of the model to train; optional with ``sentencepiece_model``.
+        sentencepiece_model: use this model instead of training one.
         character_coverage: see ``train_model``.
-        max_unk_rate: highest share of ``<unk>`` among the pieces of a split.
-        workers: processes that encode.
+        max_unk_rate: maximum fraction of ``<unk>`` among the tokens of a split.
+        workers: number of processes that encode.
     """
 
     train: list[str]
@@ -55,13 +55,13 @@ class Options:
 
 
 def prepare(options: Options) -> Manifest:
-    """Do it all, or leave nothing behind.
+    """Prepare the data-bin, or leave nothing behind.
 
     Raises:
-        UserError: the message says what is wrong.
+        UserError: if preparation fails; the message gives the reason.
     """
     _check(options)
-    # The short split goes first: a tokenizer that does not suit the text is found out within seconds.
+    # The short split is first, so that an unsuitable tokenizer is detected within seconds.
     files = {"valid": find_files(options.valid), "train": find_files(options.train)}
     if common := {path.resolve() for path in files["train"]} & {path.resolve() for path in files["valid"]}:
         raise UserError(f"{min(common)}: in --train and in --valid; a file can only be in one of them")
@@ -111,7 +111,7 @@ def _check(options: Options):
 
 @contextmanager
 def _unfinished(destdir: Path) -> Iterator[Path]:
-    """A directory for what is not yet whole; it and all that is still in it goes, however the block is left."""
+    """Create a directory for unfinished files; it is removed with its content when the block is left."""
     directory = destdir / _UNFINISHED
     try:
         directory.mkdir()
@@ -126,7 +126,7 @@ def _unfinished(destdir: Path) -> Iterator[Path]:
 
 
 def _model(files: list[Path], options: Options) -> bytes:
-    """The content of the sentencepiece model: the given one's, or a new one's."""
+    """Return the content of the sentencepiece model, given or newly trained."""
     if options.sentencepiece_model is not None:
         return Tokenizer(options.sentencepiece_model).path.read_bytes()
     lines = sample_lines(files, SAMPLE_BYTES)
@@ -153,7 +153,7 @@ def _encode_splits(
 
 
 def _statistics(split: str, tally: Tally, directory: Path) -> SplitStatistics:
-    """The books of a finished split, which have to agree with what stands on disk."""
+    """Return the statistics of a finished split, after comparing them with the files on disk."""
     if tally.documents == 0:
         raise UserError(f"--{split}: there is no text in the files")
     lines, tokens = check_data_bin(directory / split)

@@ -1,4 +1,4 @@
-"""The tokenizer of a pretraining run, from its data-bin, for the data of other tasks."""
+"""The tokenizer of a pretraining run, read from its data-bin, for preparing data of other tasks."""
 
 import os
 from pathlib import Path
@@ -11,15 +11,15 @@ from mae_lm_fairseq.utils.errors import UserError
 
 
 def open_tokenizer(data_bin: Path, checkpoint: str | Path | None = None, dictionary: str | None = None) -> Tokenizer:
-    """The tokenizer that a data-bin of ``preprocess/pretrain/prepare.py`` was made with.
+    """Return the tokenizer of a data-bin made by ``mae-lm prepare``.
 
     Args:
-        data_bin: with sentencepiece.bpe.model, dict.txt and, unless it was made by hand, manifest.json.
-        checkpoint: what is to be fine-tuned, for the message.
-        dictionary: fingerprint of the dictionary that the checkpoint was trained with; None where it is not known.
+        data_bin: directory with sentencepiece.bpe.model, dict.txt and, unless it was made by hand, manifest.json.
+        checkpoint: checkpoint to fine-tune, for the error message.
+        dictionary: fingerprint of the dictionary that the checkpoint was trained with, or None if unknown.
 
     Raises:
-        UserError: a file is missing, they do not belong together, or they are not the checkpoint's.
+        UserError: if a file is missing, or the files do not match each other or the checkpoint.
     """
     for name in (TOKENIZER, DICTIONARY):
         if not os.path.isfile(data_bin / name):

@@ -1,7 +1,7 @@
-"""Raw text on disk: which files there are, their lines in chunks, and a bounded sample of the lines.
+"""Raw text on disk: find files, read their lines in chunks, sample lines.
 
-A line ends with ``\\n`` or ``\\r\\n`` and with nothing else: form feeds and Unicode's own line separators stay inside
-their line, as they do for sentencepiece's own reader.
+A line ends with ``\\n`` or ``\\r\\n`` only. Form feeds and Unicode's line separators are part of their line, as in
+sentencepiece's own reader.
 """
 
 import codecs
@@ -23,20 +23,20 @@ LONGEST_LINE = 1 << 26
 SAMPLE_BLOCK = 1 << 18
 
 _DECOMPRESSORS = {".gz": gzip.open, ".xz": lzma.open}
-# Text that a compressed byte is taken to stand for: the true size is not known before everything has been read.
-# Rather too much than too little: that makes a sample smaller, this leaves the ends of the files out of it.
+# Assumed compression ratio; the true size is unknown until everything has been read. Too high a value makes a sample
+# smaller, too low a value excludes the ends of the files from it.
 _TEXT_PER_COMPRESSED_BYTE = 5
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some whole lines of one file.
+    """Some complete lines of one file.
 
     Attributes:
-        path: the file.
-        first_line: the number of the first line in the file, counted from 1.
-        data: the lines as they stand in the file, decompressed, without a byte order mark.
-        position: how far the file on disk has been read, in bytes (compressed ones, if it is compressed).
+        path: path of the file.
+        first_line: number of the first line in the file, counted from 1.
+        data: the bytes of the lines, decompressed, without a byte order mark.
+        position: number of bytes of the file on disk that have been read (compressed bytes for a compressed file).
     """
 
     path: Path
@@ -45,20 +45,20 @@ class Chunk:
     position: int
 
     def line_count(self) -> int:
-        """Lines in ``data``; the last one need not have an end."""
+        """Return the number of lines in ``data``; the last one may lack a line end."""
         return self.data.count(b"\n") + (self.data[-1:] not in (b"\n", b""))
 
     def not_utf8(self, error: UnicodeDecodeError) -> UserError:
-        """What to tell the user when ``split_lines(self.data)`` raised ``error``."""
+        """Return the error to raise after ``split_lines(self.data)`` has raised ``error``."""
         number = self.first_line + self.data.count(b"\n", 0, error.start)
         return UserError(f"{self.path}: line {number} is not UTF-8 ({error.reason}); convert the file")
 
 
 def split_lines(data: bytes) -> list[str]:
-    """The lines in ``data`` without their ends; text behind the last end counts as a line, its absence does not.
+    """Split ``data`` into lines without line ends. Text after the last line end is a line; an empty rest is not.
 
     Raises:
-        UnicodeDecodeError: ``data`` is not UTF-8.
+        UnicodeDecodeError: if ``data`` is not UTF-8.
     """
     lines = data.decode("utf-8").replace("\r\n", "\n").split("\n")
     if not lines[-1]:
@@ -67,10 +67,10 @@ def split_lines(data: bytes) -> list[str]:
 
 
 def find_files(paths: Iterable[str | Path]) -> list[Path]:
-    """The files named, and those in the directories named: recursively, sorted, without hidden ones.
+    """Return the files named, and the files in the directories named: recursively, sorted, without hidden ones.
 
     Raises:
-        UserError: a path does not exist or is not a regular file, or a directory holds no file.
+        UserError: if a path does not exist or is not a regular file, or a directory contains no file.
     """
     files = []
     for path in map(Path, paths):
@@ -93,7 +93,7 @@ def _files_below(directory: Path) -> Iterator[Path]:
     seen = set()
     for root, directories, names in os.walk(directory, followlinks=True, onerror=refuse):
         real = os.path.realpath(root)
-        if real in seen:  # a link to a directory above would be followed round and round
+        if real in seen:  # a link to a parent directory would be followed forever
             directories.clear()
             continue
         seen.add(real)
@@ -103,7 +103,7 @@ def _files_below(directory: Path) -> Iterator[Path]:
 
 @contextmanager
 def _open(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """The text as a stream of bytes, and the file on disk below it, whose position tells the progress."""
+    """Open a file as a stream of text bytes; also yield the file on disk, whose position shows the progress."""
     try:
         with open(path, "rb") as raw:
             yield _DECOMPRESSORS.get(path.suffix, lambda file: file)(raw), raw
@@ -121,10 +121,10 @@ def _read_line(stream: BinaryIO, path: Path) -> bytes:
 
 
 def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
-    """The file in chunks of about ``chunk_bytes``, cut behind line ends.
+    """Read a file in chunks of about ``chunk_bytes`` that end at line ends.
 
     Raises:
-        UserError: the file cannot be read or decompressed, or a line is too long to be text.
+        UserError: if the file cannot be read or decompressed, or a line is too long to be text.
     """
     with _open(path) as (stream, raw):
         first_line = 1
@@ -136,13 +136,13 @@ def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
 
 
 def sample_lines(files: list[Path], max_bytes: int, block: int = SAMPLE_BLOCK) -> Iterator[str]:
-    """About ``max_bytes`` of lines, spread evenly over ``files``; all lines if they are not more than that.
+    """Sample about ``max_bytes`` of lines, spread evenly over ``files``; all lines if they have no more than that.
 
-    The files are taken as one long text, of which blocks at equal distances are read. In a compressed file all that
-    lies before the last block has to be decompressed, and the sample can come out smaller.
+    The files are treated as one long text, of which blocks at equal distances are read. A compressed file has to be
+    decompressed up to its last block, and its sample can be smaller than requested.
 
     Raises:
-        UserError: a file cannot be read or is not UTF-8.
+        UserError: if a file cannot be read or is not UTF-8.
     """
     sizes = [
         path.stat().st_size * (_TEXT_PER_COMPRESSED_BYTE if path.suffix in _DECOMPRESSORS else 1) for path in files
@@ -153,7 +153,7 @@ def sample_lines(files: list[Path], max_bytes: int, block: int = SAMPLE_BLOCK) -
 
 
 def _stretches(sizes: list[int], max_bytes: int, block: int) -> list[list[tuple[int, int]]]:
-    """For each file the (offset, length) pairs of what to read of it."""
+    """Return the (offset, length) pairs to read of each file."""
     total = sum(sizes)
     if total <= max_bytes:
         return [[(0, size)] for size in sizes]
@@ -170,9 +170,9 @@ def _stretches(sizes: list[int], max_bytes: int, block: int) -> list[list[tuple[
 def _lines_starting_in(stream: BinaryIO, stretches: list[tuple[int, int]], path: Path) -> Iterator[str]:
     position = 0
     for offset, length in stretches:
-        # Never backwards, which a compressed stream would do by starting over: the last line may reach this far.
+        # Never seek backwards, where a compressed stream starts over: the last line may extend past this offset.
         if position < offset:
-            # From one byte before, so that a line that starts exactly at the offset is kept.
+            # Start one byte before, so that a line that starts exactly at the offset is kept.
             stream.seek(offset - 1)
             position = offset - 1 + len(_read_line(stream, path))
         while position < offset + length and (line := _read_line(stream, path)):

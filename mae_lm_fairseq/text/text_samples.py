@@ -1,4 +1,4 @@
-"""Texts of the length that a model takes, from lines of text."""
+"""Sequences of the length that a model takes, made from lines of text."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
@@ -8,10 +8,12 @@ from mae_lm_fairseq.text.text_files import find_files, read_chunks, split_lines
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
-    """The lines of a file of UTF-8, plain, .gz or .xz, or of those in a directory; an empty one between two files.
+    """Yield the lines of a UTF-8 file (plain, .gz or .xz), or of all files in a directory.
+
+    An empty line follows each file.
 
     Raises:
-        UserError: there is no such file, or it cannot be read.
+        UserError: if the file does not exist or cannot be read.
     """
     for file in find_files([path]):
         for chunk in read_chunks(file):
@@ -30,14 +32,14 @@ def text_samples(
     closing: list[int],
     limit: int,
 ) -> list[list[int]]:
-    """Texts of whole lines of one document, as long as fits; a line that is longer makes several.
+    """Group the lines of each document into sequences that are as long as possible. Longer lines are split.
 
     Args:
-        lines: of documents with blank lines between them.
-        encode: gives the ids of a line.
-        length: the most tokens of a text, ``opening`` and ``closing`` included.
-        opening, closing: ids at both ends of every text.
-        limit: how many tokens there are to be; the text that reaches it is the last, and whole.
+        lines: lines of documents, with blank lines between documents.
+        encode: returns the ids of a line.
+        length: maximum number of tokens of a sequence, ``opening`` and ``closing`` included.
+        opening, closing: ids at both ends of every sequence.
+        limit: number of tokens to collect; the sequence that reaches it is the last, and is complete.
     """
     room, samples, count, current = length - len(opening) - len(closing), [], 0, []
 

@@ -1,8 +1,8 @@
-"""The one place that knows how sentencepiece's ids and fairseq's belong together.
+"""Tokenizer: a sentencepiece model with fairseq's ids. The only module that maps the ids of the two.
 
-fairseq puts ``<s> <pad> </s> <unk>`` at 0 to 3 and the lines of ``dict.txt`` behind them. ``dict.txt`` holds the pieces
-in the model's own order, without its unknown and control pieces. A model trained here starts with ``<unk> <s> </s>``,
-so a piece's id in fairseq is its id in sentencepiece plus one; any other layout is mapped by a table.
+fairseq assigns 0 to 3 to ``<s> <pad> </s> <unk>`` and the following ids to the lines of ``dict.txt``. ``dict.txt``
+lists the pieces in the model's order, without its unknown and control pieces. A model trained here starts with ``<unk>
+<s> </s>``, so the id of a piece in fairseq is its sentencepiece id plus one; any other order is mapped by a table.
 """
 
 import hashlib
@@ -28,38 +28,38 @@ BOS, PAD, EOS, UNK = range(len(SPECIALS))
 _NO_DUMMY_PREFIX = b"\x1a\x02\x18\x00"
 
 SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 4, 2**31 - 1
-"""Of a model to train: ``<unk> <s> </s>`` and one character; what sentencepiece can count."""
+"""Limits for a model to train: ``<unk> <s> </s>`` and one character; the range of sentencepiece's counter."""
 LOWEST_COVERAGE = 0.98
-"""The lowest share of the text's characters to know that sentencepiece accepts."""
+"""Lowest character coverage that sentencepiece accepts."""
 
-# sentencepiece's trainer leaves longer sentences out, with nothing but a line in its log.
+# sentencepiece's trainer skips longer sentences, with only a log message.
 LONGEST_SENTENCE = 4192
 
 
 class Tokenizer:
-    """A sentencepiece model that speaks fairseq's ids.
+    """A sentencepiece model that returns fairseq's ids.
 
     Attributes:
-        path: the model file.
+        path: path of the model file.
         fingerprint: SHA-256 of the model file, in hexadecimal.
         pieces: the symbols of ``dict.txt`` in order; the first has id 4 in fairseq.
 
     Args:
-        path: a sentencepiece model.
-        model: its content, where that has been read already.
+        path: path of a sentencepiece model.
+        model: content of the file, if it has been read already.
 
     Raises:
-        UserError: the file is not a sentencepiece model, or fairseq cannot hold its pieces.
+        UserError: if the file is not a sentencepiece model, or fairseq cannot represent its pieces.
     """
 
     def __init__(self, path: str | Path, model: bytes | None = None):
         self.path = Path(path)
         try:
             model = self.path.read_bytes() if model is None else model
-            if not model:  # sentencepiece takes this for "no model yet", and complains later
+            if not model:  # sentencepiece treats an empty model as not loaded, and fails later
                 raise UserError(f"{path}: not a sentencepiece model (it is empty)")
             self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
-            # Asked for all at once, which takes a tenth of the time.
+            # One call for all ids is ten times faster.
             ids = list(range(self._model.get_piece_size()))
             pieces = self._model.id_to_piece(ids)
         except OSError as error:
@@ -87,24 +87,24 @@ class Tokenizer:
 
     @property
     def symbols(self) -> list[str]:
-        """fairseq's dictionary in order, ``<mask>`` not counted."""
+        """fairseq's dictionary in order, without ``<mask>``."""
         return [*SPECIALS, *self.pieces]
 
     @property
     def model_size(self) -> int:
-        """Pieces in the model, its unknown and control pieces included: what ``--vocab-size`` means."""
+        """Number of pieces in the model, unknown and control pieces included; the value of ``--vocab-size``."""
         return len(self._fairseq_ids)
 
     def encode_lines(self, lines: list[str]) -> list[np.ndarray]:
-        """fairseq ids of each line, as an int32 array without ``</s>``; nothing is added or cut."""
+        """Encode each line to an int32 array of fairseq ids, without ``</s>`` and without truncation."""
         return [self._fairseq_ids[ids] for ids in self._model.encode(lines, out_type=int, num_threads=1)]
 
     def encode_block(self, lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """All lines in one array, each one ended by ``</s>``.
+        """Encode all lines into one array, with ``</s>`` after each line.
 
         Returns:
             tokens: int32[sum of sizes], fairseq ids.
-            sizes: int32[lines], tokens of each line with its ``</s>``.
+            sizes: int32[lines], tokens of each line, ``</s>`` included.
         """
         encoded = self._model.encode(lines, out_type=int, num_threads=1)
         sizes = np.fromiter(map(len, encoded), dtype=np.int32, count=len(encoded)) + np.int32(1)
@@ -115,10 +115,10 @@ class Tokenizer:
         return tokens, sizes
 
     def encode_masked(self, text: str) -> list[int]:
-        """fairseq ids of a text without ``</s>``, in which each ``<mask>`` stands for the token of that name.
+        """Encode a text without ``</s>``, with the mask token for each ``<mask>``.
 
-        White space before a ``<mask>`` belongs to the masked token; where none follows it, a word goes on: the full
-        stop of "in <mask>." is the piece for one at the end of a word.
+        White space before a ``<mask>`` belongs to the masked token. Text that follows a ``<mask>`` without white space
+        continues its word: the full stop of "in <mask>." is encoded as at the end of a word.
         """
         first, *rest = text.split(MASK)
         ids = self._encode(self._model, first)
@@ -128,11 +128,11 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of fairseq ids, with ``<mask>`` where it is, and without ``<s> <pad> </s>``."""
+        """Return the text of fairseq ids, with ``<mask>`` but without ``<s> <pad> </s>``."""
         symbols = [*self.symbols, MASK]
         left_out = (BOS, PAD, EOS)
         pieces = [symbols[index] for index in ids if index not in left_out]
-        # What the model does not know it leaves as it is; the mark before the mask becomes a space.
+        # The model keeps unknown pieces such as <mask> unchanged; the word start before it becomes a space.
         pieces = [part for piece in pieces for part in ((WORD_START, MASK) if piece == MASK else (piece,))]
         return self._model.decode_pieces(pieces)
 
@@ -141,23 +141,23 @@ class Tokenizer:
 
     @cached_property
     def _continuing_model(self) -> sentencepiece.SentencePieceProcessor:
-        """The model that does not take the start of a text for the start of a word."""
+        """The model without a word start at the beginning of a text."""
         return sentencepiece.SentencePieceProcessor(model_proto=self._model_bytes + _NO_DUMMY_PREFIX)
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """The pieces of a text without ``</s>``, and the characters that sentencepiece made each of them of.
+        """Encode a text without ``</s>``, and return the characters that sentencepiece made each token of.
 
         Returns:
-            ids: int32[pieces], fairseq's.
-            offsets: int64[pieces, 2], begin and end in ``text``. White space belongs to the piece that follows it; when
-                several pieces are made of one character, it belongs to the last, and the others are empty.
+            ids: int32[tokens], fairseq's ids.
+            offsets: int64[tokens, 2], start and end in ``text``. White space belongs to the following token. A
+                character that becomes several tokens belongs to the last of them, and the others are empty.
         """
         encoded = self._model.encode(text, return_type="offset_mapping")
         ids, offsets = (np.array(encoded[name], dtype=np.int64) for name in ("ids", "offsets"))
         return self._fairseq_ids[ids], offsets.reshape(-1, 2)
 
     def unknown_characters(self, lines: list[str]) -> Counter[str]:
-        """How often each character that became part of an ``<unk>`` did so."""
+        """Count the characters that became part of an ``<unk>``."""
         characters = Counter()
         for line in lines:
             ids = self._model.encode(line, out_type=int)
@@ -171,8 +171,8 @@ class Tokenizer:
         """Write ``dict.txt``.
 
         Args:
-            path: the file to write.
-            counts: int[len(symbols)], how often each symbol occurs; 1 each if left out.
+            path: path of the file.
+            counts: int[len(symbols)], number of occurrences of each symbol; None for 1 each.
         """
         counts = np.ones(len(self.symbols), dtype=np.int64) if counts is None else counts
         with open(path, "w", encoding="utf-8", newline="\n") as file:
@@ -181,18 +181,18 @@ class Tokenizer:
 
 
 def train_model(lines: Iterable[str], vocab_size: int, character_coverage: float) -> bytes:
-    """Train a BPE model; the same lines give the same model.
+    """Train a BPE model. The result is deterministic.
 
     Args:
-        lines: text; sentencepiece holds all of it in memory.
-        vocab_size: pieces, with ``<unk> <s> </s>`` and the single characters among them.
-        character_coverage: share of the text's characters that get pieces of their own; the rest become ``<unk>``.
+        lines: text; sentencepiece keeps all of it in memory.
+        vocab_size: number of pieces, including ``<unk> <s> </s>`` and the single characters.
+        character_coverage: fraction of the text's characters that get their own piece; the rest become ``<unk>``.
 
     Returns:
         The content of a sentencepiece model file.
 
     Raises:
-        UserError: the text does not suit the vocabulary size, or there is none.
+        UserError: if there is no text, or ``vocab_size`` is too large or too small for it.
     """
     model = io.BytesIO()
     try:
@@ -212,11 +212,11 @@ def train_model(lines: Iterable[str], vocab_size: int, character_coverage: float
 
 
 def _sentences(lines: Iterable[str]) -> Iterator[str]:
-    """The lines in a form that sentencepiece's trainer takes, long ones in parts."""
+    """Yield the lines as sentencepiece's trainer accepts them, with long lines split."""
     for line in lines:
-        # Its normalisation leaves U+0085 alone, and white space in a piece could not stand in dict.txt.
+        # sentencepiece does not normalise U+0085, and dict.txt cannot represent white space in a piece.
         line = " ".join(line.split())
-        # A character takes at most four bytes.
+        # The limit is in bytes, and a character has at most four.
         while len(line) > LONGEST_SENTENCE // 4:
             cut = line.rfind(" ", 1, LONGEST_SENTENCE // 4)
             cut = cut if cut > 0 else LONGEST_SENTENCE // 4

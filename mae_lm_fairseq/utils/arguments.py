@@ -1,4 +1,4 @@
-"""What several command lines ask for; mistakes are told before the work begins, not after it."""
+"""Argument types shared by several command lines; invalid values are reported before the work begins."""
 
 import argparse
 import math
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def positive(text: str) -> int:
-    """A whole number above zero."""
+    """Parse an integer above zero."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not above zero")
@@ -15,7 +15,7 @@ def positive(text: str) -> int:
 
 
 def positive_number(text: str) -> float:
-    """A number above zero."""
+    """Parse a finite number above zero."""
     number = float(text)
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a number above zero")
@@ -23,7 +23,7 @@ def positive_number(text: str) -> float:
 
 
 def output_file(text: str) -> Path:
-    """A file that can be written when there is something to write."""
+    """Parse the path of a file that can be written later."""
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is a directory")

@@ -1,4 +1,4 @@
-"""Errors that the user can fix, and how a command reports them."""
+"""Errors that the user can fix, and how commands report them."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ class UserError(Exception):
     """An error that the user can fix.
 
     Args:
-        message: names the file, option or value at fault, and what to do about it. Characters that a terminal does not
-            print, such as a line break in a name that a file holds, are escaped.
+        message: names the file, option or value at fault, and what to do about it. Non-printable characters, such as a
+            line break in a name that a file contains, are escaped.
     """
 
     def __init__(self, message: str):
@@ -17,19 +17,19 @@ class UserError(Exception):
 
 
 class RefusedFile(UserError):
-    """A file asks to run code when it is loaded."""
+    """A file that would run code when it is loaded."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal has asked the program to end. Like Ctrl-C it passes ``except Exception``."""
+    """A signal that asks the program to end. Like Ctrl-C, it is not caught by ``except Exception``."""
 
 
 @contextlib.contextmanager
 def errors_end_the_program() -> Iterator[None]:
-    """End the program with an error message and exit code 1 on a :class:`UserError`, and on Ctrl-C.
+    """End the program with an error message and exit code 1 on a :class:`UserError` or Ctrl-C.
 
     Raises:
-        SystemExit: the block has raised one of them.
+        SystemExit: if the block raises one of them.
     """
     try:
         yield

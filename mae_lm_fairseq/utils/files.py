@@ -1,4 +1,4 @@
-"""Files and directories that appear whole or not at all."""
+"""Files and directories that appear complete or not at all."""
 
 import contextlib
 import json
@@ -13,49 +13,49 @@ from mae_lm_fairseq.utils.errors import UserError
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file of UTF-8; a reader sees the old one or all of the new one.
+    """Write a UTF-8 file atomically: readers see the old content or all of the new one.
 
     Raises:
-        UserError: the file cannot be written, for example because the disk is full.
+        UserError: if the file cannot be written, for example because the disk is full.
     """
     temporary = path.with_name(f".{path.name}.partial")
     try:
-        # Lines end as the text has them, as in the CSV of Python's own writer.
+        # newline="" keeps the line ends of the text, such as those of Python's CSV writer.
         temporary.write_text(text, encoding="utf-8", newline="")
         temporary.replace(path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
     finally:
-        with contextlib.suppress(OSError):  # it has its name, or was not made
+        with contextlib.suppress(OSError):  # already renamed, or never created
             temporary.unlink()
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write data as JSON."""
+    """Write data as JSON, atomically."""
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 @contextlib.contextmanager
 def directory_while_used(directory: Path) -> Iterator[None]:
-    """Make a directory and its parents; those that are still empty when the block ends are removed again."""
+    """Create a directory and its parents; those that are empty when the block ends are removed again."""
     made = [path for path in (directory, *directory.parents) if not os.path.exists(path)]
     try:
         directory.mkdir(parents=True, exist_ok=True)
         yield
     finally:
         for path in made:
-            with contextlib.suppress(OSError):  # something is in it, or it was not made
+            with contextlib.suppress(OSError):  # not empty, or never created
                 path.rmdir()
 
 
 @contextlib.contextmanager
 def new_directory(out: Path) -> Iterator[Path]:
-    """A directory that gets its name ``out`` when the ``with`` block ends, and vanishes if it fails.
+    """Create a directory that is renamed to ``out`` when the ``with`` block ends, and removed if the block fails.
 
     Raises:
-        UserError: there is something at ``out`` already, or the directory or what is in it cannot be written.
+        UserError: if ``out`` exists already, or the directory or its content cannot be written.
     """
-    if os.path.exists(out):  # Path.exists raises where a name is too long
+    if os.path.exists(out):  # Path.exists raises for names that are too long
         raise UserError(f"{out} exists already; choose another directory, or take it away first")
     parent, prefix = out.parent, f".{out.name}."
     try:
@@ -65,7 +65,7 @@ def new_directory(out: Path) -> Iterator[Path]:
         ):
             temporary = Path(name)
             yield temporary
-            # It lets nobody else in, and safetensors nobody else read.
+            # Other users cannot access what tempfile and safetensors create.
             for path in (temporary, *temporary.rglob("*")):
                 path.chmod(0o755 if path.is_dir() else 0o644)
             os.rename(temporary, out)
@@ -79,10 +79,10 @@ def new_directory(out: Path) -> Iterator[Path]:
 
 
 def system_error(error: BaseException) -> str | None:
-    """Return the operating system's message for an error of a library that writes files, None for any other error.
+    """Return the operating system's error message behind a library's error, or None for any other error.
 
-    torch raises an error of its own on top of the ``OSError``; safetensors and tokenizers, which are written in Rust,
-    quote its number.
+    torch raises its own error on top of the ``OSError``. safetensors and tokenizers, which are written in Rust, quote
+    its number.
     """
     cause = error
     while cause is not None:

@@ -1,8 +1,11 @@
-"""What a program of ours says besides its results."""
+"""Logging of this package's programs."""
 
 import logging
 
 
 def quieten() -> None:
-    """Shows warnings, a line each, and no more: one of fairseq's imports makes everybody's loggers print everything."""
+    """Log warnings only, one line each.
+
+    One of fairseq's imports sets the root logger to DEBUG, so that all loggers print everything.
+    """
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s", force=True)

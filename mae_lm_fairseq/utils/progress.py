@@ -10,7 +10,7 @@ SECONDS_BETWEEN_LINES = 15
 
 
 class _Lines:
-    """Turns tqdm's redrawing of one line into lines."""
+    """Stream that writes each redraw of a tqdm bar as a line of its own."""
 
     def __init__(self, stream: TextIO):
         self.stream = stream
@@ -24,7 +24,10 @@ class _Lines:
 
 
 def progress_bar(iterable: Iterable | None = None, stream: TextIO | None = None, **options) -> tqdm:
-    """A tqdm bar on a stream, by default standard output; where that is no terminal, a line every few seconds."""
+    """Return a tqdm bar on a stream (default: standard output).
+
+    It prints a line every few seconds if the stream is not a terminal.
+    """
     stream = stream or sys.stdout
     if stream.isatty():
         return tqdm(iterable, file=stream, dynamic_ncols=True, miniters=0, **options)

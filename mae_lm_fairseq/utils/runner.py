@@ -1,7 +1,7 @@
-"""One runner for every experiment: a table of commands, each of which ends in one result file.
+"""Experiment runner: executes a table of commands, each of which produces one result file.
 
-A run whose result file is there is not run again; one that was interrupted starts again and resumes from whatever its
-command keeps (``fairseq-train``: ``checkpoint_last.pt``). Results are written by the runner, at once and whole.
+A run whose result file exists is skipped. An interrupted run is started again and resumes from whatever its command
+keeps (``fairseq-train``: ``checkpoint_last.pt``). The runner writes result files atomically, as soon as a run ends.
 """
 
 import contextlib
@@ -25,19 +25,19 @@ from mae_lm_fairseq.utils.training_log import last_update
 
 POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 10
-"""How long a process may take to end after SIGTERM, before it is killed."""
+"""Time that a process has to end after SIGTERM, before it is killed."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One command and what it leaves.
+    """One command and its result.
 
     Args:
-        name: what the progress display and messages call it.
+        name: name in the progress display and in messages.
         command: the program and its arguments.
-        result: the JSON file that says the run is done; its log lies beside it, with the suffix ``.log``.
-        read_result: reads what the finished run left into a dictionary for the result file.
-        share_done: how much of the run is done, in [0, 1], while it is going on.
+        result: JSON file that marks the run as done; its log is beside it, with the suffix ``.log``.
+        read_result: reads the output of the finished run into a dictionary for the result file.
+        share_done: returns the fraction of the run that is done, in [0, 1].
     """
 
     name: str
@@ -52,7 +52,7 @@ class Run:
 
 
 def updates_done(max_update: int) -> Callable[[Run], float]:
-    """``Run.share_done`` of ``fairseq-train --log-format json --max-update MAX_UPDATE``."""
+    """Return ``Run.share_done`` for ``fairseq-train --log-format json --max-update MAX_UPDATE``."""
     return lambda run: min(1.0, last_update(run.log) / max_update)
 
 
@@ -60,13 +60,13 @@ def run_all(runs: Sequence[Run], jobs: int = 1, threads: int = 1) -> list[dict]:
     """Run everything that has no result yet, and return all results in the order of ``runs``.
 
     Args:
-        runs: what to run.
-        jobs: how many runs at the same time.
-        threads: threads for each run, and for reading its result while others go on.
+        runs: the runs.
+        jobs: number of runs at the same time.
+        threads: threads of each run, and for reading its result while other runs are active.
 
     Raises:
-        UserError: a run failed, or a result file comes from another command. What is still going on is ended first.
-        Interrupted: the program got SIGINT or SIGTERM. What is still going on is ended first.
+        UserError: if a run fails, or a result file comes from another command. Active runs are ended first.
+        Interrupted: if the program receives SIGINT or SIGTERM. Active runs are ended first.
     """
     waiting = [run for run in runs if not _is_done(run)]
     if not waiting:
@@ -85,7 +85,7 @@ def run_all(runs: Sequence[Run], jobs: int = 1, threads: int = 1) -> list[dict]:
 
 
 def read_result(run: Run) -> dict | None:
-    """What the run's result file holds, or ``None`` while there is no whole one."""
+    """Return the content of the run's result file, or None if there is no valid one yet."""
     with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
         return json.loads(run.result.read_text(encoding="utf-8"))["result"]
     return None
@@ -94,10 +94,10 @@ def read_result(run: Run) -> dict | None:
 def claim(out: Path, options: dict[str, Any]):
     """Reserve a directory for these options, or refuse one that holds files made with other options.
 
-    A claim alone protects nothing: where a start failed before it made anything, the next claim replaces its own.
+    A directory with nothing but a claim can be claimed again, for example after a start that failed early.
 
     Raises:
-        UserError: which of them differ, or the directory cannot be written.
+        UserError: if options differ (the message names them), or the directory cannot be written.
     """
     path = out / "options.json"
     try:
@@ -130,7 +130,7 @@ def _is_done(run: Run) -> bool:
 
 @dataclass
 class _Process:
-    """A run that is going on."""
+    """The process of an active run."""
 
     run: Run
     threads: int
@@ -142,13 +142,17 @@ class _Process:
         limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(self.threads))
         with open(self.run.log, "ab") as log:
             _wait_for_orphan(self.run, log)
-            # A session of its own: Ctrl-C reaches the runner only, which then ends the run and all that it started.
+            # In a new session, so that only the runner receives Ctrl-C. It then ends the run and all that it started.
             self.handle = subprocess.Popen(
                 self.run.command, stdout=log, stderr=log, env=os.environ | limits, start_new_session=True
             )
 
     def finish(self) -> None:
-        """Write the result file of a process that ended well; tell of one that did not."""
+        """Write the result file.
+
+        Raises:
+            UserError: if the process failed.
+        """
         run = self.run
         if self.handle.returncode != 0:
             raise UserError(f"{run.name} failed (exit code {self.handle.returncode}), {run.log} ends: {_end(run.log)}")
@@ -164,7 +168,7 @@ class _Process:
 
 @contextlib.contextmanager
 def _limited(threads: int) -> Iterator[None]:
-    """Let torch use so many threads: where there is a run for every core, more of them wait for each other."""
+    """Limit torch's threads: with one run per core, more threads would wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -175,7 +179,7 @@ def _limited(threads: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ending(processes: list[_Process]) -> Iterator[None]:
-    """End, with all that they started, the processes that are still in the list when the block is left."""
+    """End the processes that are in the list when the block is left, with all that they started."""
     try:
         yield
     finally:
@@ -191,7 +195,7 @@ def _ending(processes: list[_Process]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_as_errors() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM leave the block by an exception, once: the cleaning up after it is not disturbed."""
+    """Leave the block with an exception on Ctrl-C or SIGTERM, once, so that cleaning up is not interrupted."""
     numbers = (signal.SIGINT, signal.SIGTERM)
 
     def interrupt(number, frame):
@@ -208,13 +212,13 @@ def signals_as_errors() -> Iterator[None]:
 
 
 class _Display:
-    """One bar over all runs, with the share that each running one has done and an estimate of the time left."""
+    """Progress bar over all runs, with the fraction done of each active run and the estimated time left."""
 
     def __init__(self, runs: Sequence[Run]):
         self.runs = runs
         self.done = self._done()
         form = "{percentage:3.0f}%|{bar:25}| {elapsed}, {remaining} left{postfix}"
-        # No smoothing: runs of one table differ in speed, and the average is the better guess.
+        # No smoothing, because runs differ in speed and the overall average is the better estimate.
         self.bar = progress_bar(total=len(runs), initial=self.done, bar_format=form, smoothing=0)
 
     def __enter__(self) -> "_Display":
@@ -236,10 +240,10 @@ class _Display:
 
 
 def _wait_for_orphan(run: Run, log: BinaryIO) -> None:
-    """Wait for a process of this run that outlived its killed runner: two would write to the same checkpoints.
+    """Wait for a process of this run that outlived its killed runner. Two would write to the same checkpoints.
 
-    Every process of a run holds a lock on the run's log, which ends with the last of them. Not every file system has
-    locks.
+    Every process of a run holds a lock on the run's log, which is released when the last one ends. File systems without
+    locks are not checked.
     """
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -251,6 +255,6 @@ def _wait_for_orphan(run: Run, log: BinaryIO) -> None:
 
 
 def _end(log: Path) -> str:
-    """The last line of a log that says anything."""
+    """Return the last non-empty line of a log."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "(nothing)")

@@ -1,7 +1,7 @@
-"""What ``fairseq-train --log-format json`` printed, as arrays.
+"""Reader for the output of ``fairseq-train --log-format json``.
 
-Read what it prints: fairseq 0.12's ``--log-file`` gets neither losses nor numbers of updates, because its handler hangs
-on the trainer's logger and not on that of the progress bar.
+Pass the printed output. fairseq 0.12's ``--log-file`` has neither losses nor numbers of updates, because its handler is
+attached to the trainer's logger and not to the progress bar's.
 """
 
 import json
@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 
 NATS_PER_BIT = math.log(2)
-"""fairseq logs losses in bits, rounded to three digits: to 0.0004 nats."""
+"""fairseq logs losses in bits, rounded to three digits, which is a precision of 0.0004 nats."""
 
 
 def read_records(path: Path, stage: str) -> dict[int, dict]:
-    """The records of one stage of a log, by number of updates.
+    """Return the records of one stage of a log, by number of updates.
 
-    A run that was interrupted repeats the updates after its last checkpoint in the same file: the later record counts.
+    An interrupted run repeats the updates after its last checkpoint in the same file; the later record is used.
 
     Args:
         path: the log file.
@@ -33,7 +33,7 @@ def read_records(path: Path, stage: str) -> dict[int, dict]:
             continue
         try:
             record = json.loads(message)
-        except json.JSONDecodeError:  # the stage's other messages, or a line cut off by a kill
+        except json.JSONDecodeError:  # another message of the stage, or a line cut off by a kill
             continue
         if isinstance(record, dict) and f"{prefix}num_updates" in record:
             records[int(record[f"{prefix}num_updates"])] = {
@@ -43,7 +43,7 @@ def read_records(path: Path, stage: str) -> dict[int, dict]:
 
 
 def loss_curve(path: Path, stage: str) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of updates, and the loss of one stage in nats after each."""
+    """Return the numbers of updates and the loss of one stage after each of them, in nats."""
     records = {
         update: float(record["loss"]) for update, record in read_records(path, stage).items() if "loss" in record
     }
@@ -51,20 +51,20 @@ def loss_curve(path: Path, stage: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def seconds_per_update(path: Path) -> float:
-    """The median over the log of the seconds that an update took, validation and saving left out.
+    """Return the median duration of an update in seconds, without validation and saving.
 
-    The median, because what the machine does besides for a while is not the run's.
+    The median is robust against other load on the machine.
     """
-    # Not from the updates a second, of which fairseq leaves two digits after the point.
+    # Not from the logged updates per second, which have two decimals only.
     return statistics.median(
         float(record["wpb"]) / float(record["wps"]) for record in read_records(path, "train_inner").values()
     )
 
 
 def last_update(path: Path) -> int:
-    """The number of updates the log has reached; 0 for a log that is absent or still empty.
+    """Return the number of updates that the log has reached; 0 if it is missing or empty.
 
-    Only the end of the file is read, because a progress display asks again and again.
+    Reads only the end of the file, because progress displays call this repeatedly.
     """
     try:
         with open(path, "rb") as log:

@@ -1,4 +1,4 @@
-"""Worker processes that inherit nothing from the process that starts them."""
+"""Worker processes that inherit nothing from their parent process."""
 
 import multiprocessing
 import os
@@ -12,13 +12,13 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class WorkerPool(ProcessPoolExecutor):
-    """An executor whose workers are started afresh (``spawn``), end with their parent and ignore Ctrl-C.
+    """Executor whose workers are spawned, end with their parent and ignore Ctrl-C.
 
-    A forked worker has its parent's signal handlers until it installs its own. When another worker dies in that
-    moment, the executor sends SIGTERM to the new one; a handler that raises then unwinds the parent's stack *in the
-    worker*, which becomes a second copy of the program, and the executor waits for it for ever.
+    A forked worker has its parent's signal handlers until it installs its own. If another worker dies in that moment,
+    the executor sends SIGTERM to the new one. A handler that raises then unwinds the parent's stack *in the worker*,
+    which becomes a second copy of the program, and the executor waits for it forever.
 
-    Leaving the ``with`` block cancels what has not begun.
+    Leaving the ``with`` block cancels calls that have not started.
 
     Args:
         workers: number of processes.
@@ -30,8 +30,8 @@ class WorkerPool(ProcessPoolExecutor):
         super().__init__(workers, context, initializer=_start, initargs=(initializer, initargs))
 
     def submit(self, function: Callable, /, *args, **kwargs) -> Future:
-        """Hand out a call, and start a worker where none is idle."""
-        # A worker inherits the mask: no signal reaches it before it has chosen its handlers.
+        """Submit a call, and start a worker if none is idle."""
+        # A worker inherits the signal mask, so that no signal reaches it before it has set its handlers.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             return super().submit(function, *args, **kwargs)
@@ -40,15 +40,15 @@ class WorkerPool(ProcessPoolExecutor):
 
     def __exit__(self, *_) -> None:
         if self._broken:
-            # A worker that was being started when another one died is unknown to the thread that ends the workers of a
-            # broken pool, and then waits for all of them (CPython 3.11; from 3.14 on, kill_workers() does this).
+            # The thread that ends the workers of a broken pool does not know a worker that was being started when
+            # another one died, but waits for it, too (CPython 3.11; since 3.14, kill_workers() does this).
             for process in list(self._processes.values()):
                 process.kill()
         self.shutdown(cancel_futures=True)
 
 
 def _start(initializer: Callable | None, initargs: tuple) -> None:
-    # The parent decides what happens on Ctrl-C.
+    # The parent handles Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
@@ -58,6 +58,6 @@ def _start(initializer: Callable | None, initargs: tuple) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this worker when its parent was killed; it would wait for work for ever."""
+    """End this worker if its parent is killed; otherwise it would wait for work forever."""
     connection.wait([parent_process().sentinel])
     os._exit(1)

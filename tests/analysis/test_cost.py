@@ -1,4 +1,4 @@
-"""What a plan says: by hand where that is possible, and the documented figures."""
+"""Cost plans, against hand calculations and the documented figures."""
 
 import json
 import re
@@ -47,7 +47,7 @@ def test_flops_of_a_token():
     assert again == pytest.approx(Flops(flops.encoder * 4 / 3, flops.decoder * 4 / 3, flops.head))
 
 
-def test_time_and_exchange():
+def test_training_time_and_gradient_exchange():
     planned = plan(TINY)
     assert planned.hours * 3600 * 8 * 312e12 * 0.25 == pytest.approx(10**9 * planned.flops.total)
     assert planned.run.updates == -(-(10**9) // (40 * 2 * 8 * 8))
@@ -60,12 +60,12 @@ def test_time_and_exchange():
     assert alone.hours == pytest.approx(8 * planned.hours)
 
 
-def test_what_does_not_fit():
+def test_plans_that_exceed_device_memory():
     assert not plan(Run("mae_lm_base", device_kind="rtx4090", batch_size=64)).fits
     assert plan(Run("mae_lm_base", device_kind="rtx4090", batch_size=64, checkpoint_activations=True)).fits
 
 
-def test_samples_longer_than_the_preset():
+def test_longer_sequences_raise_max_positions():
     assert plan(replace(TINY, tokens_per_sample=600)).run.config.max_positions == 600
 
 
@@ -112,13 +112,13 @@ def test_script(monkeypatch, capsys):
     assert f"relative compute: {ratio:.1%} of mae_lm_roberta_tiny" in text
 
 
-def test_the_masking_rate_is_the_recipes(monkeypatch, capsys):
+def test_default_masking_rate_is_that_of_the_recipe(monkeypatch, capsys):
     run_script(monkeypatch, "mae_lm_3ml_self_tiny", "--batch-size", "2", "--vocab-size", "300", "--json")
     assert [made["mask_prob"] for made in json.loads(capsys.readouterr().out)["plans"]] == [0.5, 0.15]
 
 
 @pytest.mark.parametrize("tokens", ["many", "1.5", "inf", "nan"])
-def test_script_wants_whole_numbers(monkeypatch, capsys, tokens):
+def test_token_counts_must_be_integers(monkeypatch, capsys, tokens):
     with pytest.raises(SystemExit) as stop:
         run_script(monkeypatch, "mae_lm_tiny", "--tokens", tokens)
     assert stop.value.code != 0
@@ -131,14 +131,14 @@ def relative(size: str, preset: str = "mae_lm_3ml_self", **changes) -> float:
 
 
 def changed(size: str, sample: Sample | None = None, **changes) -> float:
-    """3ML-self with another sample, or another network."""
+    """Return the relative cost of 3ML-self for another sample or another network."""
     run = Run(f"mae_lm_3ml_self_{size}", mask_prob=0.5, vocab_size=GPT2_VOCABULARY)
     flops = forward_flops(replace(run.config, **changes), GPT2_VOCABULARY, [sample or run.sample])
     return TRAINING * flops.total / 512 / flops_per_token(run.roberta()).total
 
 
 def measured(size: str) -> float:
-    """What scripts/benchmark.py found."""
+    """Return the ratio measured by scripts/benchmark.py."""
     return json.loads((ROOT / "scripts" / "results" / f"cpu-{size}.json").read_text())["ratios"]["three_ml_step_cost"]
 
 
@@ -159,7 +159,7 @@ DOCUMENTED = {
 
 
 def test_documented_figures():
-    text = (ROOT / "docs" / "cost.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "results" / "compute-3ml.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.*) \| ([\d.]+) % \| ([\d.]+) % \|$", text, flags=re.MULTILINE)
     assert len(rows) == len(DOCUMENTED)
     for (label, *figures), (start, compute) in zip(rows, DOCUMENTED.items(), strict=True):

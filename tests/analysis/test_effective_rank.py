@@ -1,4 +1,4 @@
-"""Ranks of matrices of which they are known, and streamed moments against a full decomposition."""
+"""Effective ranks of matrices with known ranks, and streamed moments against a full decomposition."""
 
 import math
 
@@ -30,7 +30,7 @@ def matrix(singular_values, rows=50, seed=0):
 @pytest.mark.parametrize(
     ("singular_values", "share", "expected"),
     [
-        ([1.0] * 10, 0.9, 9),  # each holds a tenth
+        ([1.0] * 10, 0.9, 9),  # each value contributes a tenth
         ([1.0] * 10, 0.91, 10),
         ([1.0] * 10, 1.0, 10),
         ([3.0, 1.0, 0.0], 0.9, 1),  # 9 of 10
@@ -58,13 +58,13 @@ def test_every_measure_of_a_known_spectrum():
     assert found["threshold"].tolist() == [3, 1, 0]
     assert found["numerical"].tolist() == [3, 1, 0]
     assert found["stable"].tolist() == [1.5, 1, 0]
-    # Singular values 2, 1, 1: shares 1/2, 1/4, 1/4.
+    # Singular values 2, 1, 1 are fractions 1/2, 1/4, 1/4.
     assert found["entropy"].tolist() == pytest.approx([math.exp(1.5 * math.log(2)), 1, 0], abs=1e-12)
 
 
 @pytest.mark.parametrize("centred", [False, True])
 def test_streamed_moments_agree_with_a_full_decomposition(centred):
-    """Also float32 states in parts, of which the sums are exact to 1e-12 in float64."""
+    """float32 states added in chunks also agree; their sums are exact to 1e-12 in float64."""
     generator = torch.Generator().manual_seed(1)
     states = torch.randn(700, 12, generator=generator) @ torch.randn(12, 40, generator=generator) + 3
     moments = SecondMoments(40, chunks=5)
@@ -78,7 +78,7 @@ def test_streamed_moments_agree_with_a_full_decomposition(centred):
     assert moments.count == 700
     for name, value in ranks(expected).items():
         assert float(ranks(found)[name]) == pytest.approx(float(value), rel=1e-6)
-    assert ranks(found)["numerical"] == 12 + (not centred)  # of which one is the mean
+    assert ranks(found)["numerical"] == 12 + (not centred)  # the mean adds one
 
 
 def test_memory_does_not_grow_with_the_text():
@@ -89,7 +89,7 @@ def test_memory_does_not_grow_with_the_text():
     assert [tensor.numel() for tensor in (moments.counts, moments.sums, moments.products)] == sizes == [2, 16, 128]
 
 
-def test_centring_a_constant_leaves_nothing():
+def test_centred_constant_has_rank_zero():
     moments = SecondMoments(6, chunks=2)
     for chunk in (0, 1):
         moments.add(torch.full((999, 6), 0.1234567), chunk)
@@ -112,7 +112,7 @@ def test_a_resample_is_the_text_with_chunks_repeated():
             torch.testing.assert_close(row.sort(descending=True).values, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_resamples_start_with_the_whole_and_come_from_the_seed():
+def test_resamples_start_with_the_original_and_depend_on_the_seed():
     drawn = resamples(20, 300, seed=3)
     assert drawn.shape == (301, 20)
     assert torch.equal(drawn[0], torch.ones(20).double())
@@ -121,8 +121,10 @@ def test_resamples_start_with_the_whole_and_come_from_the_seed():
     assert not torch.equal(drawn, resamples(20, 300, seed=4))
 
 
-def test_intervals_cover_the_truth_as_often_as_they_say():
-    """Of a mean whose true value is 0: 95 %, within three standard deviations of 300 trials, few chunks or many."""
+def test_confidence_intervals_have_their_nominal_coverage():
+    """95 % intervals of a mean of 0 cover it in 95 % of 300 trials (within three standard deviations), for few and many
+    chunks.
+    """
     generator = np.random.default_rng(5)
     for count in (3, 20):
         covered = 0

@@ -1,4 +1,4 @@
-"""The formulas count what torch counts."""
+"""FLOP formulas against torch's FLOP counter."""
 
 import pytest
 import torch
@@ -8,12 +8,12 @@ from mae_lm_fairseq.analysis.flops import TRAINING, Sample, forward_flops, head_
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from tests.support.networks import MASK, PAD, VARIANTS, VOCABULARY, layout_for, network
 
-# Large enough for what is not counted to be small beside what is.
+# Large enough that the operations which the formulas ignore are negligible.
 WIDE = {"encoder_embed_dim": 64, "encoder_ffn_embed_dim": 256, "max_positions": 48, "attention_dropout": 0.0}
 
 
 def corrupted(masked: int, early: int, visible_and_predicted: int):
-    """Four rows of 40 tokens of which the given numbers are masked, early masks, and predicted though visible."""
+    """Return four rows of 40 tokens with the given numbers of masked, early-masked and visible predicted tokens."""
     tokens = torch.randint(4, MASK, (4, 40), generator=torch.Generator().manual_seed(0))
     targets, early_masks = torch.full_like(tokens, PAD), torch.zeros_like(tokens, dtype=torch.bool)
     predicted = masked + visible_and_predicted

@@ -1,4 +1,4 @@
-"""The rehearsed training step computes what the formula says, and uses the memory that a real one uses."""
+"""FLOPs and memory of the rehearsed training step against a real one."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def measured(
     autocast: bool = False,
     checkpoint_activations: bool = False,
 ) -> int:
-    """The most bytes that tensors take in a real step, with torch's fused AdamW."""
+    """Return the peak number of bytes in tensors during a real step with torch's fused AdamW."""
     mask = VOCABULARY - 1
     tokens = torch.full((rows, sample.sequence), TOKEN)
     tokens[:, -sample.predicted :] = mask
@@ -66,7 +66,7 @@ def test_formula_counts_what_torch_counts(preset, size):
 @pytest.mark.parametrize("checkpoint_activations", [False, True], ids=["kept", "checkpointed"])
 @pytest.mark.parametrize("size", ["tiny", "small"])
 @pytest.mark.parametrize("preset", PRESETS)
-def test_memory_is_what_a_real_step_takes(preset, size, checkpoint_activations, tmp_path):
+def test_memory_equals_that_of_a_real_step(preset, size, checkpoint_activations, tmp_path):
     batch = config(preset, size), Sample(128, 90, 38), 8
     options = {"checkpoint_activations": checkpoint_activations}
     planned = memory_of(*batch, **options)
@@ -92,7 +92,7 @@ def memory(precision: str = "fp32", rows: int = 8, **options) -> Memory:
     return memory_of(config("mae_lm", "tiny"), Sample(128, 90, 38), rows, precision=PRECISIONS[precision], **options)
 
 
-def test_what_depends_on_the_parameters_alone():
+def test_memory_that_depends_on_parameters_only():
     network = MaskedAutoencoder(config("mae_lm", "tiny"), VOCABULARY, PAD, VOCABULARY - 1)
     parameters = sum(parameter.numel() for parameter in network.parameters())
     for precision, weight, optimizer in [("fp32", 4, 8), ("autocast", 4, 8), ("bf16", 2, 16), ("fp16", 2, 16)]:
@@ -102,7 +102,7 @@ def test_what_depends_on_the_parameters_alone():
         assert found.gradients == weight * parameters
 
 
-def test_what_takes_more_memory_or_less():
+def test_options_that_change_memory():
     usual = memory()
     assert memory(rows=16).encoder > 1.9 * usual.encoder
     assert memory(checkpoint_activations=True).total < usual.total

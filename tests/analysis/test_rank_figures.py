@@ -1,4 +1,4 @@
-"""What the figures of ranks show."""
+"""Contents of the rank figures."""
 
 import pytest
 from matplotlib.figure import Figure
@@ -23,7 +23,7 @@ def models():
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The figures that were saved."""
+    """Collect the figures that are saved."""
     figures, save = [], Figure.savefig
     monkeypatch.setattr(
         Figure, "savefig", lambda self, *args, **kwargs: (figures.append(self), save(self, *args, **kwargs))
@@ -57,14 +57,14 @@ def test_ranks_have_a_panel_for_each_model(models, drawn, tmp_path):
     assert [entry.get_text() for entry in legend.get_texts()] == [series.label for series in SERIES]
 
 
-def test_many_models_take_several_lines_of_panels(models, drawn, tmp_path):
+def test_many_models_take_several_rows_of_panels(models, drawn, tmp_path):
     plot_ranks(tmp_path / "ranks.png", models * 2, measure="entropy")
     assert len(drawn[0].axes) == 4
     assert drawn[0].axes[3].get_ylabel() == "entropy rank (directions)"
     assert lines(drawn[0].axes[3])[SERIES[0].label] == values(models[1], "ranks", "entropy", input="clean")
 
 
-def test_gaps_and_what_is_outside_in_one_panel(models, drawn, tmp_path):
+def test_gaps_and_outside_figures_have_one_panel(models, drawn, tmp_path):
     plot_gaps(tmp_path / "gaps.png", models)
     plot_outside(tmp_path / "outside.png", models)
     gaps, outside = (figure.axes[0] for figure in drawn)

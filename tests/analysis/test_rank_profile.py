@@ -1,4 +1,4 @@
-"""Profiles of encoders whose ranks are known."""
+"""Rank profiles of encoders with known ranks."""
 
 import pytest
 import torch
@@ -15,8 +15,11 @@ SETTINGS = RankSettings(bootstrap=20, threshold=0.99)
 
 
 class KnownStates:
-    """Real tokens span six directions, three of them only where there is ``[MASK]`` in the text; ``[MASK]`` spans as
-    many more as the number of the layer, of ``DIM`` in all."""
+    """Encoder with hidden states of known rank.
+
+    Real tokens span six directions if the text contains ``[MASK]``, otherwise three of them. ``[MASK]`` spans
+    ``layer + 1`` further directions, out of ``DIM`` in all.
+    """
 
     inputs = ("clean", "as_trained")
     layers, dim, max_tokens, pad, mask = 4, DIM, 64, PAD, MASK
@@ -48,7 +51,7 @@ def rows(profile, name, **place):
     return [row for row in profile[name] if place.items() <= row.items()]
 
 
-def test_ranks_and_gaps_are_what_they_are_known_to_be(known):
+def test_ranks_and_gaps_of_known_states(known):
     for layer in range(5):
         for kind, tokens, rank in (("clean", "real", 3), ("as_trained", "real", 6), ("as_trained", "mask", layer + 1)):
             [row] = rows(known, "ranks", layer=layer, input=kind, tokens=tokens)
@@ -72,7 +75,7 @@ def test_the_same_tokens_are_compared(known):
     assert described.items() <= known.items()
 
 
-def test_all_of_mask_is_outside(known):
+def test_mask_states_are_outside_the_span_of_real_tokens(known):
     for row in known["outside"]:
         assert row["share"] == row["low"] == pytest.approx(1, abs=1e-12)
         assert row["excess"] == pytest.approx(1, abs=0.01)
@@ -82,7 +85,7 @@ def test_all_of_mask_is_outside(known):
         assert row["angles"] == pytest.approx([90] * min(row["layer"] + 1, 6))
 
 
-def test_little_memory_means_reading_again_and_changes_nothing(known):
+def test_memory_limit_adds_passes_without_changing_results(known):
     steps = {}
 
     def progress(items, name):
@@ -99,7 +102,7 @@ def test_little_memory_means_reading_again_and_changes_nothing(known):
     assert again.items() <= known.items()
 
 
-def test_every_setting_counts(known):
+def test_every_setting_changes_the_profile(known):
     for changes in ({"mask_prob": 0.3}, {"threshold": 0.5}, {"centred": True}, {"bootstrap": 10}, {"seed": 2}):
         values = {name: getattr(SETTINGS, name) for name in ("threshold", "bootstrap")} | changes
         other = rank_profile(KnownStates(), TEXTS, [BOS], RankSettings(**values))
@@ -115,13 +118,13 @@ def test_settings_out_of_range_are_refused_by_name(name, value):
         RankSettings(**{name: value})
 
 
-def test_one_text_is_too_little():
+def test_a_single_text_is_refused():
     with pytest.raises(ValueError, match="too little"):
         rank_profile(KnownStates(), TEXTS[:1], [BOS])
 
 
-def test_the_monitor_measures_what_the_profile_does():
-    """The last layer of the same texts with the same masks."""
+def test_monitor_agrees_with_profile():
+    """Compare the last layer on the same texts with the same masks."""
     texts = [text(20, seed).tolist() for seed in range(40)]
     for variant, count in (("mae_lm", 4), ("mae_lm_roberta", 3)):
         encoder = network(variant).train().encoder
@@ -135,7 +138,7 @@ def test_the_monitor_measures_what_the_profile_does():
         assert len(found) == count
 
 
-def test_the_statements_hold_in_a_model_made_for_them(known):
+def test_lemma_and_theorem_hold_for_known_states(known):
     lemma, theorem = check_lemma(known), check_theorem(known)
     assert lemma["numerical"] == {
         "ranks": {k: k + 1.0 for k in range(5)},
@@ -153,7 +156,7 @@ def test_the_statements_hold_in_a_model_made_for_them(known):
     assert "numerical rank of real tokens 6 of 12" in said
 
 
-def test_the_statements_do_not_hold_where_nothing_of_them_is_there(known):
+def test_lemma_and_theorem_fail_without_their_effects(known):
     reversed_rises = [
         {**row, **{name: -row[name] for name in row if name not in ("layer", "input")}} for row in known["rises"]
     ]
@@ -162,13 +165,14 @@ def test_the_statements_do_not_hold_where_nothing_of_them_is_there(known):
     assert check_lemma(changed)["threshold"]["verdict"] == FAILS
     theorem = check_theorem(changed)
     assert theorem["verdict"] == OPEN
-    # Four layers together: 1.25 % on both sides together for each; 20 chunks: 2.75859 standard deviations, not 2.09302.
+    # Simultaneous over four layers: 1.25 % for both tails of each layer; 20 chunks: 2.75859 standard deviations instead
+    # of 2.09302.
     assert theorem["layers"][0]["low"] == pytest.approx(-0.1 * 2.75859 / 2.09302, abs=1e-5)
     below = [{**row, "excess": -0.3, "excess_low": -0.4, "excess_high": -0.2} for row in known["outside"]]
     assert check_theorem(known | {"outside": below})["verdict"] == FAILS
 
 
-def test_there_is_nothing_to_check_in_an_encoder_without_masks():
+def test_nothing_to_check_for_an_encoder_without_masks():
     texts = [text(20, seed).tolist() for seed in range(4)]
     states = EncoderStates(network("mae_lm").encoder, PAD, MASK)
     profile = rank_profile(states, texts, [BOS], RankSettings(bootstrap=2)) | {"label": "MAE-LM"}

@@ -1,4 +1,4 @@
-"""Whose states are taken from which layer, of our encoders and of Hugging Face's."""
+"""Token hidden states by layer, from our encoders and Hugging Face models."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def masked_text():
         ("mae_lm_roberta", ("clean", "as_trained")),
     ],
 )
-def test_forcing_is_for_encoders_that_leave_masks_out(variant, inputs, masked_text):
+def test_forced_input_is_for_encoders_without_masks(variant, inputs, masked_text):
     states = states_of(variant)
     assert states.inputs == inputs
     assert (states.layers, states.dim, states.max_tokens) == (3, 16, 24)
@@ -57,8 +57,8 @@ def test_forcing_is_for_encoders_that_leave_masks_out(variant, inputs, masked_te
 
 
 @pytest.mark.parametrize("variant", ["mae_lm", "mae_lm_roberta"])
-def test_rows_are_those_of_the_network(variant, masked_text):
-    """Position by position; a network of 16 float32 numbers a state, computed in another order at most."""
+def test_states_equal_those_of_the_network(variant, masked_text):
+    """Compare position by position; only the order of the float32 operations differs."""
     model = network(variant).eval()
     corrupted = masked_text.tokens.masked_fill(masked_text.is_masked, MASK)
     for kind, tokens, layer, rows in states_by_kind(EncoderStates(model.encoder, PAD, MASK), masked_text):
@@ -76,7 +76,7 @@ def test_rows_are_those_of_the_network(variant, masked_text):
 
 
 def reference(encoder, tokens, places):
-    """The encoder's layers on the tokens at some places of one text, as if there were no other texts."""
+    """Run the encoder's layers on the selected positions of one text, alone in its batch."""
     from mae_lm_fairseq.core.packing import layout_of
 
     positions = torch.arange(len(tokens))[None]
@@ -86,7 +86,7 @@ def reference(encoder, tokens, places):
         return encoder.run(list(encoder.layers), embedded, layout)
 
 
-def test_what_is_masked_is_not_seen_as_trained(masked_text):
+def test_masked_tokens_do_not_influence_as_trained_states(masked_text):
     other = masked_text._replace(tokens=masked_text.tokens.masked_fill(masked_text.is_masked, 7))
     states = states_of("mae_lm")
     first, second = ({x[:3]: x[3] for x in states_by_kind(states, part)} for part in (masked_text, other))
@@ -95,7 +95,7 @@ def test_what_is_masked_is_not_seen_as_trained(masked_text):
         assert same is (key[0] != "clean" or key[2] == 0), key
 
 
-def test_masks_that_the_encoder_saw_in_pretraining_are_seen_as_trained(masked_text):
+def test_mask_in_encoder_fraction_is_visible_as_trained(masked_text):
     encoder = network("mae_lm").encoder
     found = {
         share: {x[:3]: x[3] for x in states_by_kind(EncoderStates(encoder, PAD, MASK, share), masked_text)}
@@ -109,7 +109,7 @@ def test_masks_that_the_encoder_saw_in_pretraining_are_seen_as_trained(masked_te
     assert torch.equal(found[0.5]["forced", "mask", 3], found[0.0]["forced", "mask", 3])
 
 
-def test_looking_leaves_mode_and_random_numbers_alone(masked_text):
+def test_measuring_keeps_training_mode_and_random_state(masked_text):
     states = states_of("mae_lm")
     for mode in (True, False):
         states.encoder.train(mode)
@@ -121,7 +121,7 @@ def test_looking_leaves_mode_and_random_numbers_alone(masked_text):
         assert not any(x[3].requires_grad for x in once)
 
 
-def test_masks_are_a_share_of_what_is_no_special_token():
+def test_masks_are_a_fraction_of_ordinary_tokens():
     texts = [[*text(length, seed).tolist(), EOS] for seed, length in enumerate((20, 11, 5, 3))]
     masked = mask_texts(texts, PAD, KEEP, 0.3, seed=1)
     for row, ids in enumerate(texts):
@@ -131,7 +131,7 @@ def test_masks_are_a_share_of_what_is_no_special_token():
         assert not np.isin(masked.tokens[row][places], [*KEEP, PAD]).any()
 
 
-def test_masks_belong_to_the_text_and_the_seed():
+def test_masks_depend_on_text_and_seed_only():
     texts = [text(20, seed).tolist() for seed in range(6)]
     whole = mask_texts(texts, PAD, KEEP, 0.3, seed=1).is_masked
     parts = [mask_texts(texts[k : k + 2], PAD, KEEP, 0.3, seed=1, first=k).is_masked for k in (0, 2, 4)]
@@ -140,8 +140,8 @@ def test_masks_belong_to_the_text_and_the_seed():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_hugging_face_states_are_those_of_each_text_alone(kind):
-    """Padding changes the order of sums at most: 1e-5 in float32."""
+def test_hugging_face_states_do_not_depend_on_padding(kind):
+    """Padding only changes the order of sums: 1e-5 in float32."""
     model = tiny_model(kind, vocabulary=30, pad=PAD)
     states = HuggingFaceStates(model, PAD, MASK)
     assert (states.layers, states.dim, states.max_tokens) == (2, 16, 64)
@@ -156,7 +156,7 @@ def test_hugging_face_states_are_those_of_each_text_alone(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_longest_text_of_hugging_face_models(kind):
+def test_maximum_length_of_hugging_face_models(kind):
     states = HuggingFaceStates(tiny_model(kind, vocabulary=30, pad=PAD), PAD, MASK)
     assert len(states(text(64)[None], see_masks=True)[0].states) == 64
     with pytest.raises((IndexError, RuntimeError)):

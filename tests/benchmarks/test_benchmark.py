@@ -1,4 +1,4 @@
-"""scripts/benchmark.py at a size from which there is nothing to learn but that it works."""
+"""scripts/benchmark.py at a size that only shows that it works."""
 
 import json
 import runpy
@@ -19,7 +19,7 @@ TINY = Setting(2, 2, 32, 2, 100, 16, 4, "cpu", ("fp32",), steps=2, together=40, 
 
 
 def run_script(monkeypatch, *arguments):
-    """Run scripts/benchmark.py in this process, with a tiny setting instead of its own."""
+    """Run scripts/benchmark.py in this process, with a tiny setting in place of ``cpu-small``."""
     monkeypatch.setitem(SETTINGS, "cpu-small", TINY)
     monkeypatch.setattr(sys, "argv", ["benchmark.py", "--setting", "cpu-small", *map(str, arguments)])
     runpy.run_path(str(ROOT / "scripts" / "benchmark.py"), run_name="__main__")
@@ -71,7 +71,7 @@ def test_peers_train_on_the_same_batches():
         rows = [row for row in results.rows if row.case.ragged is ragged]
         assert len(rows) == count
         assert len({(row.text_tokens, row.predicted_tokens) for row in rows}) == 1
-        # Weights are random: the loss is that of guessing.
+        # With random weights the loss is that of guessing.
         assert all(row.losses[0] == pytest.approx(4.6, abs=0.3) for row in rows)
 
 

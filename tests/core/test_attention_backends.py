@@ -1,4 +1,4 @@
-"""Every backend computes the attention of the eager one, and the same gradients."""
+"""Outputs and gradients of every attention backend against the eager one."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from tests.support.networks import PRESETS, batch, layout_for, masked, network, 
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
-# torch has no backward pass of FlexAttention on CPUs.
+# torch has no backward pass for FlexAttention on CPUs.
 TRAINED = (AttentionBackend.sdpa, AttentionBackend.flex) if HAS_GPU else (AttentionBackend.sdpa,)
 RAGGED = masked(batch(text(20), text(7, 1), text(13, 2)), [(0, 2), (0, 3), (1, 5), (2, 1), (2, 12)])
 FULL = masked(batch(text(9), text(9, 1)), [(0, 2), (1, 2)])
@@ -32,25 +32,25 @@ def gradients(net, backend, tokens, targets):
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize(("tokens", "targets"), [RAGGED, FULL], ids=["ragged", "full"])
-def test_flex_gives_the_states_of_eager(preset, tokens, targets):
+def test_flex_states_equal_eager(preset, tokens, targets):
     net = network(preset).eval()
     layout = layout_for(tokens, targets)
     with torch.no_grad():
         expected = net.masked_states(tokens, layout)
         for stack in net.stacks():
             stack.attention_backend = AttentionBackend.flex
-        # float32 sums in another order.
+        # float32 sums in another order
         torch.testing.assert_close(net.masked_states(tokens, layout), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("backend", TRAINED)
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize(("tokens", "targets"), [RAGGED, FULL], ids=["ragged", "full"])
-def test_outputs_and_all_gradients_are_those_of_eager(preset, backend, tokens, targets):
+def test_outputs_and_gradients_equal_eager(preset, backend, tokens, targets):
     net = network(preset, dropout=0, attention_dropout=0)
     expected, expected_gradients = gradients(net, AttentionBackend.eager, tokens, targets)
     states, found = gradients(net, backend, tokens, targets)
-    # float32 sums in another order.
+    # float32 sums in another order
     torch.testing.assert_close(states, expected, rtol=1e-5, atol=1e-5)
     assert found.keys() == expected_gradients.keys()
     assert any("relative_bias" in name and gradient.any() for name, gradient in found.items())
@@ -79,7 +79,7 @@ def test_reruns_are_bit_equal_on_a_cpu_with_dropout(backend):
 
 
 @pytest.mark.parametrize("backend", [AttentionBackend.eager, AttentionBackend.sdpa])
-def test_attention_dropout_stays_on(backend):
+def test_attention_dropout_is_applied_in_training_only(backend):
     layout = layout_for(*FULL).sequence
     pattern = attention_pattern(layout, layout, None, backend)
     q = k = torch.randn(18, 2, 4)
@@ -97,7 +97,7 @@ def test_flex_refuses_dropout():
 
 
 @pytest.mark.parametrize("lengths", [(20, 7, 13), (8, 8), (3, 1, 1, 1, 18, 2), (16,)])
-def test_flex_computes_just_the_blocks_that_share_a_row(monkeypatch, lengths):
+def test_flex_block_mask_has_only_blocks_within_rows(monkeypatch, lengths):
     monkeypatch.setattr(attention_backends, "FLEX_BLOCK", 4)
     layout = layout_for(*masked(batch(*map(text, lengths)), [(0, 2)]))
     pattern = attention_pattern(layout.visible, layout.sequence, None, AttentionBackend.flex).block_mask
@@ -108,13 +108,13 @@ def test_flex_computes_just_the_blocks_that_share_a_row(monkeypatch, lengths):
 
 
 def _full_blocks(mask):
-    """to_dense() of the blocks in which every pair counts, which create_block_mask keeps apart."""
+    """Return ``to_dense()`` of the full blocks, which ``create_block_mask`` stores separately."""
     dense = torch.zeros_like(mask.to_dense())
     for row, number in enumerate(mask.full_kv_num_blocks[0, 0]):
         dense[0, 0, row, mask.full_kv_indices[0, 0, row, :number].long()] = 1
     return dense
 
 
-def test_auto_is_the_fastest_that_keeps_the_mathematics():
+def test_auto_backend_of_each_device():
     assert fastest_backend("cpu") is AttentionBackend.eager
     assert fastest_backend("cuda") is AttentionBackend.sdpa

@@ -1,4 +1,4 @@
-"""The whole network against plain implementations of its own, and at the edges."""
+"""The whole network against a plain reimplementation, and edge cases."""
 
 import pytest
 import torch
@@ -37,7 +37,10 @@ def plain_bias(weights, stack, query_positions, key_positions, cfg):
 
 
 def plain_attention(queries, keys, weights, prefix, bias, heads):
-    """What each query of a row [Q, d] gathers from the keys [K, d], head by head; nothing from no keys."""
+    """Return the attention output of the queries [Q, d] of one row over the keys [K, d], computed head by head.
+
+    Without keys the output is the bias of the output projection.
+    """
     d = queries.shape[1]
     q = plain_linear(queries, weights, f"{prefix}.qkv_proj")[:, :d]
     k, v = plain_linear(keys, weights, f"{prefix}.qkv_proj")[:, d:].split(d, 1)
@@ -50,7 +53,7 @@ def plain_attention(queries, keys, weights, prefix, bias, heads):
 
 
 def plain_layer(queries, keys, weights, prefix, bias, heads, memory=None, memory_bias=None):
-    """One post-layer-norm layer over the positions of one row; with a memory, one of the Transformer's decoder."""
+    """Apply one post-layer-norm layer to the positions of one row; with a memory, a Transformer decoder layer."""
     x = queries + plain_attention(queries, keys, weights, f"{prefix}.attention", bias, heads)
     x = plain_norm(x, weights, f"{prefix}.attention_layer_norm")
     if memory is not None:
@@ -61,7 +64,7 @@ def plain_layer(queries, keys, weights, prefix, bias, heads, memory=None, memory
 
 
 def plain_encoder(row, seen, weights, cfg):
-    """States of what the encoder has seen in the end."""
+    """Return the encoder's output: the hidden states of all tokens that have entered it by the last layer."""
     positions = torch.arange(len(row))
     numbers = torch.arange(int(seen.sum())) if cfg.renumber_visible else positions[seen]
     embedded = weights["encoder.embed_tokens.weight"][row]
@@ -77,7 +80,7 @@ def plain_encoder(row, seen, weights, cfg):
 
 
 def plain_decoder(states, row, seen, predicted, weights, cfg):
-    """States of the predicted positions, from those of the seen ones."""
+    """Return the hidden states of the predicted positions, given those of the positions seen by the encoder."""
     mask_embedding = weights["encoder.embed_tokens.weight"][MASK]
     if "decoder.project_in.weight" in weights:
         states = plain_linear(states, weights, "decoder.project_in")
@@ -104,7 +107,7 @@ def plain_decoder(states, row, seen, predicted, weights, cfg):
 
 
 def plain_logits(model, tokens, targets, early=None):
-    """The methods as the papers tell them: one row after the other, every layer at every position, loops."""
+    """Compute the logits as the papers describe the methods: row by row, every layer at every position, with loops."""
     weights, cfg = dict(model.named_parameters()), model.config
     logits = []
     for number, (row, target) in enumerate(zip(tokens, targets, strict=True)):
@@ -147,7 +150,7 @@ def test_equals_a_plain_implementation(variant, changes):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_kept_or_random_token_is_seen_and_predicted(variant):
-    """In a row of its own too, where no mask is left."""
+    """Also in a row without any ``[MASK]``."""
     model = network(variant).eval()
     tokens, targets = masked(batch(text(9, 1), text(12, 2), text(7, 3)), [(0, 2), (1, 3)])
     tokens[0, 2], tokens[1, 5], targets[1, 5] = targets[0, 2], 7, 11
@@ -162,7 +165,7 @@ def test_early_masks_go_through_the_encoder(variant):
     model = network(variant).eval()
     tokens, targets = masked(batch(text(9, 1), text(3, 2), text(14, 3)), PLACES)
     early = torch.zeros_like(tokens, dtype=torch.bool)
-    early[0, 3] = early[2, 5] = early[2, 6] = True  # the last one is no mask
+    early[0, 3] = early[2, 5] = early[2, 6] = True  # the last one is not a mask
     logits = model(tokens, layout_for(tokens, targets, early))
     torch.testing.assert_close(logits, plain_logits(model, tokens, targets, early), rtol=0, atol=1e-5)
     without = model(tokens, layout_for(tokens, targets))
@@ -183,7 +186,7 @@ def test_a_prediction_does_not_depend_on_what_else_is_predicted(variant):
 
 
 @pytest.mark.parametrize("variant", ["mae_lm_cross", "mae_lm_3ml_cross"])
-def test_cross_attention_leaves_the_encoders_output_alone(variant):
+def test_cross_attention_does_not_change_encoder_output(variant):
     model = network(variant).eval()
     tokens, targets = masked(batch(text(9, 1), text(12, 2)), [(0, 2), (0, 5), (1, 3)])
     layout = layout_for(tokens, targets)
@@ -198,7 +201,7 @@ def test_cross_attention_leaves_the_encoders_output_alone(variant):
     assert computed == [3] * len(model.decoder.layers)
 
 
-def test_masks_join_before_the_layer_that_is_named():
+def test_masks_join_at_mask_join_layer():
     tokens, targets = masked(batch(text(9, 1), text(12, 2)), [(0, 2), (0, 5), (1, 3)])
     for join_layer in (1, 2):
         model = network("mae_lm_mask_later", mask_join_layer=join_layer).eval()
@@ -206,7 +209,7 @@ def test_masks_join_before_the_layer_that_is_named():
         states = model.encode(tokens, layout)
         assert [len(state) for state in states] == [18] * (join_layer + 1) + [21] * (3 - join_layer)
         assert [part.index.numel() for part in model.encoder_layouts(layout)] == [len(state) for state in states]
-        # Below the join it is MAE-LM's encoder.
+        # Below that layer it is MAE-LM's encoder.
         mae_lm = network("mae_lm").eval()
         mae_lm.encoder.load_state_dict(model.encoder.state_dict())
         below = mae_lm.encode(tokens, layout)[: join_layer + 1]
@@ -214,8 +217,8 @@ def test_masks_join_before_the_layer_that_is_named():
 
 
 @pytest.mark.parametrize("variant", [variant for variant in VARIANTS if variant != "mae_lm_roberta"])
-def test_masks_do_not_influence_what_the_encoder_makes_of_visible_tokens(variant):
-    """Neither their number nor what stands under them, below the layer at which they join."""
+def test_masks_do_not_influence_states_of_visible_tokens(variant):
+    """Neither their number nor their original tokens, below the layer at which they join."""
     model = network(variant).eval()
     original = text(12, 1)
     tokens, targets = masked(batch(original), [(0, 4), (0, 11), (0, 10)])
@@ -244,7 +247,7 @@ def test_shared_positions_are_one_table():
     assert sum(p.numel() for p in network().parameters()) - sum(p.numel() for p in model.parameters()) == 26 * 16
 
 
-def test_equal_widths_need_no_projection_and_other_widths_two():
+def test_projections_exist_only_if_hidden_sizes_differ():
     names = {name for name, _ in network("mae_lm", decoder_embed_dim=16).named_parameters()}
     assert names == {name for name, _ in network("mae_lm").named_parameters()}
     added = {name for name, _ in network("mae_lm_narrow").named_parameters()} - names
@@ -275,7 +278,7 @@ EDGES = {
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("edge", EDGES)
-def test_edges_give_finite_losses_and_gradients_everywhere(variant, edge):
+def test_edge_cases_have_finite_losses_and_gradients(variant, edge):
     model = network(variant, dropout=0.1, attention_dropout=0.1).train()
     tokens, targets = masked(*EDGES[edge])
     logits = model(tokens, layout_for(tokens, targets))
@@ -288,7 +291,7 @@ def test_edges_give_finite_losses_and_gradients_everywhere(variant, edge):
         assert torch.isfinite(parameter.grad).all(), name
 
 
-def test_a_text_longer_than_the_position_table_is_refused_and_one_as_long_is_not():
+def test_only_texts_longer_than_the_position_table_are_refused():
     model = network()
     for length in (24, 25):
         tokens = batch(text(length))
@@ -300,7 +303,7 @@ def test_a_text_longer_than_the_position_table_is_refused_and_one_as_long_is_not
                 model.encode(tokens, layout)
 
 
-def test_dropout_settings_act_where_they_say():
+def test_dropout_options_act_in_their_part_of_the_network():
     tokens, targets = masked(batch(text(12, 1), text(12, 2)), [(0, 4), (1, 2)])
     layout = layout_for(tokens, targets)
     still = {"dropout": 0.0, "attention_dropout": 0.0, "decoder_dropout": 0.0}
@@ -314,8 +317,8 @@ def test_dropout_settings_act_where_they_say():
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_checkpointed_activations_change_memory_and_nothing_else(variant):
-    """Dropout is on: the layers that are computed again must draw the same masks."""
+def test_activation_checkpointing_only_changes_memory(variant):
+    """Dropout is on: recomputed layers must draw the same dropout masks."""
     tokens, targets = masked(batch(text(20, 1), text(17, 2)), [(0, 4), (1, 2)])
     layout = layout_for(tokens, targets)
     outcomes = []
@@ -355,7 +358,7 @@ def test_bert_initialisation():
     assert model.lm_head.weight is model.encoder.embed_tokens.weight
 
 
-def test_relative_bias_init_moves_both_tables_and_nothing_else():
+def test_relative_bias_init_changes_only_both_bias_tables():
     normal, neighbours = (
         network(relative_bias_init=RelativeBiasInit.normal),
         network(relative_bias_init=RelativeBiasInit.neighbours),

@@ -1,4 +1,4 @@
-"""The size table, and the contradictions that the configuration refuses by name."""
+"""Model sizes, and contradictions that the configuration refuses by option name."""
 
 import pytest
 
@@ -43,12 +43,12 @@ DIFFERENCES = {
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("size", SIZES)
-def test_presets_of_a_size_differ_in_what_happens_to_the_masks_alone(preset, size):
+def test_presets_of_a_size_differ_only_in_mask_handling(preset, size):
     mae_lm, other = (vars(MaskedAutoencoderConfig(**preset_values(name, size))) for name in ("mae_lm", preset))
     assert {name for name in mae_lm if mae_lm[name] != other[name]} <= DIFFERENCES[preset]
 
 
-def test_the_knob_is_how_many_layers_do_not_see_masks():
+def test_layers_before_masks_of_each_preset():
     found = {preset: MaskedAutoencoderConfig(**preset_values(preset, "base")).layers_before_masks for preset in PRESETS}
     assert found == {
         "mae_lm_roberta": 0,
@@ -61,7 +61,7 @@ def test_the_knob_is_how_many_layers_do_not_see_masks():
     assert later.layers_before_masks == 9
 
 
-def test_the_decoder_is_shaped_like_the_encoder_unless_it_is_said_otherwise():
+def test_decoder_sizes_default_to_those_of_the_encoder():
     config = MaskedAutoencoderConfig()
     assert config.decoder[1:4] == config.encoder[1:4] == (768, 3072, 12)
     narrow = MaskedAutoencoderConfig(decoder_embed_dim=512, decoder_ffn_embed_dim=2048, decoder_attention_heads=8)

@@ -1,4 +1,4 @@
-"""The chunked loss against the plain one: value, count and all gradients."""
+"""The chunked loss against a plain one: value, number of correct predictions, all gradients."""
 
 import pytest
 import torch
@@ -69,7 +69,7 @@ def test_no_positions():
     assert not any(gradient.any() for gradient in torch.autograd.grad(loss, [states, *tensors[1:]]))
 
 
-def test_the_logits_never_stand_in_memory_whole(monkeypatch):
+def test_complete_logits_are_never_in_memory(monkeypatch):
     monkeypatch.setattr(cross_entropy, "CHUNK_ELEMENTS", 4 * VOCABULARY)
     tensors, targets = inputs()
     largest = 0

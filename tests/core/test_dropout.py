@@ -1,4 +1,4 @@
-"""The cheap mask of Dropout drops the right share and keeps the expectation."""
+"""Drop rate, expectation and gradient of the inexpensive Dropout mask."""
 
 import pytest
 import torch
@@ -7,17 +7,17 @@ from mae_lm_fairseq.core.dropout import Dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_share_and_expectation(p):
+def test_drop_rate_and_expectation(p):
     torch.manual_seed(0)
     n = 1_000_003
     dropped = Dropout(p)(torch.ones(n))
-    # Five standard deviations of a binomial share.
+    # Five standard deviations of a binomial proportion.
     assert abs((dropped == 0).float().mean().item() - p) < 5 * (p * (1 - p) / n) ** 0.5
     assert dropped.unique().tolist() == [0.0, pytest.approx(1 / (1 - p), rel=2e-4)]
 
 
 @pytest.mark.parametrize("p", [-0.5, 1.0, 1.5, float("nan")])
-def test_what_is_no_share_is_refused(p):
+def test_invalid_rates_are_refused(p):
     with pytest.raises(ValueError, match=r"must be in \[0, 1\)"):
         Dropout(p)
 
@@ -51,5 +51,5 @@ def test_reproducible_off_in_evaluation_and_at_zero():
     assert Dropout(0.0)(x) is x
 
 
-def test_keeps_the_type():
+def test_dtype_is_kept():
     assert Dropout(0.5)(torch.ones(4, dtype=torch.bfloat16)).dtype is torch.bfloat16

@@ -1,4 +1,4 @@
-"""A token's state does not depend on what else is in the batch; nor do the gradients."""
+"""Independence of hidden states and gradients from the rest of the batch."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from tests.support.networks import MASK, PAD, VARIANTS, batch, layout_for, masked, network, text
 
 ROWS = [text(11, seed=1), text(4, seed=2), text(17, seed=3), text(1, seed=4)]
-# The last row is all masks.
+# The last row consists of masks only.
 PLACES = [(0, 2), (0, 3), (0, 9), (1, 0), (2, 5), (2, 16), (3, 0)]
 
 
@@ -21,7 +21,7 @@ def encode(model, tokens, targets):
 
 
 def logits_and_gradients(model, batches):
-    """Logits of all batches together, and the gradients of their summed cross-entropy."""
+    """Return the concatenated logits of all batches, and the gradients of their summed cross-entropy."""
     model.zero_grad()
     collected = []
     for tokens, targets in batches:
@@ -33,7 +33,7 @@ def logits_and_gradients(model, batches):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_states_alone_padded_and_in_any_order(variant):
+def test_states_do_not_depend_on_padding_or_order(variant):
     model = network(variant).eval()
     rows = corrupted_rows()
     alone = [encode(model, tokens[None], targets[None]) for tokens, targets in rows]
@@ -45,7 +45,7 @@ def test_states_alone_padded_and_in_any_order(variant):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_logits_and_all_gradients_alone_padded_and_more_padded(variant):
+def test_logits_and_gradients_do_not_depend_on_padding(variant):
     model = network(variant).eval()
     rows = corrupted_rows()
     one_by_one = [(tokens[None], targets[None]) for tokens, targets in rows]

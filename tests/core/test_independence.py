@@ -1,4 +1,4 @@
-"""core is pure PyTorch."""
+"""Imports of ``core`` without fairseq and transformers."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A batch of hand-sized rows on its way between padded, packed and rows."""
+"""Conversions between padded batches, packed batches and rows, on a small hand-written batch."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def test_sequence_is_everything_but_padding(layout):
     assert layout.sequence.row_positions.tolist() == [[0, 1, 2, 3, 4]]
 
 
-def test_visible_leaves_out_masks_and_keeps_positions(layout):
+def test_visible_drops_masks_and_keeps_positions(layout):
     assert layout.visible.index.tolist() == [0, 1, 3, 4, 5, 7]
     assert layout.visible.positions.tolist() == [0, 1, 3, 4, 0, 2]
     assert layout.visible.slots.tolist() == [0, 1, 2, 3, 4, 5]
@@ -36,13 +36,13 @@ def test_visible_leaves_out_masks_and_keeps_positions(layout):
     assert layout.visible_in_sequence.tolist() == [0, 1, 3, 4, 5, 7]
 
 
-def test_a_predicted_token_that_is_no_mask_stays_visible(layout):
+def test_predicted_tokens_that_are_not_masks_stay_visible(layout):
     assert layout.predicted.index.tolist() == [2, 3, 6]
     assert layout.predicted_in_sequence.tolist() == [2, 3, 6]
     assert 3 in layout.visible.index.tolist()
 
 
-def test_decoded_is_what_is_masked_or_predicted(layout):
+def test_decoded_is_masked_or_predicted(layout):
     assert layout.masked.index.tolist() == [2, 6]
     assert layout.decoded.index.tolist() == [2, 3, 6]
     assert places(layout.masked, layout.decoded).tolist() == [0, 2]
@@ -90,7 +90,7 @@ def test_left_padding_does_not_count_as_position():
     assert layout.sequence.positions.tolist() == [0, 1, 2]
 
 
-def test_restore_gives_names_back_to_plain_tuples(layout):
+def test_restore_converts_plain_tuples_to_named_tuples(layout):
     def plain(value):
         return tuple(map(plain, value)) if isinstance(value, tuple) else value
 

@@ -1,4 +1,4 @@
-"""Weight for weight, the encoder is a stock MPNetModel with the T5 bias, and a stock RobertaModel without it."""
+"""Equality of the encoder with stock models of equal weights: MPNetModel with the T5 bias, RobertaModel without it."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def copy_linear(target, weight, bias):
 
 
 def copy_encoder(encoder, stock, attention_of, projections):
-    """Copy our encoder's weights into a stock BERT-like model whose attention parts have the given names."""
+    """Copy our encoder's weights into a stock BERT-like model with the given names of attention modules."""
     stock.embeddings.word_embeddings.weight.data.copy_(encoder.embed_tokens.weight)
     stock.embeddings.position_embeddings.weight.data.copy_(encoder.embed_positions.weight)
     copy_linear(stock.embeddings.LayerNorm, encoder.embed_layer_norm.weight, encoder.embed_layer_norm.bias)

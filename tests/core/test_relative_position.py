@@ -1,4 +1,4 @@
-"""The T5 bias: buckets as in the published codes, values by hand, gradients to the table."""
+"""T5 relative position bias: buckets as in the published implementations, values by hand, gradients of the table."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from mae_lm_fairseq.core.relative_position import NEIGHBOUR_BIAS, RelativePositi
 
 
 @pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (64, 256), (8, 20)])
-def test_buckets_are_t5s(buckets, max_distance):
+def test_buckets_equal_t5(buckets, max_distance):
     offsets = torch.arange(-600, 601)
     ours = relative_position_bucket(offsets, buckets, max_distance)
     theirs = T5Attention._relative_position_bucket(
@@ -19,7 +19,7 @@ def test_buckets_are_t5s(buckets, max_distance):
     assert set(ours.tolist()) == set(range(buckets)) - {buckets // 2}  # the bucket of offset "+0" stays empty
 
 
-def test_buckets_are_mpnets():
+def test_buckets_equal_mpnet():
     offsets = torch.arange(-511, 512)
     theirs = MPNetEncoder.relative_position_bucket(offsets, num_buckets=32, max_distance=128)
     assert torch.equal(relative_position_bucket(offsets, 32, 128), theirs)

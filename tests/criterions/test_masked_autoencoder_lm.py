@@ -1,4 +1,4 @@
-"""The loss: that of fairseq's masked_lm, with sensible figures beside it."""
+"""The loss, against fairseq's ``masked_lm``, and the values logged beside it."""
 
 import math
 
@@ -57,7 +57,7 @@ def test_a_batch_with_and_without_its_layout(setting):
     assert torch.equal(criterion(model, batch)[0], criterion(model, without)[0])
 
 
-def test_a_batch_without_masked_tokens_is_worth_nothing(setting, data_bin):
+def test_a_batch_without_masked_tokens_has_zero_loss_and_gradients(setting, data_bin):
     task, model, ours, all_batches = setting
     pad = task.dictionary.pad()
     batch = all_batches[0]
@@ -74,7 +74,7 @@ def test_a_batch_without_masked_tokens_is_worth_nothing(setting, data_bin):
         assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
 
 
-def test_figures(setting):
+def test_logged_values(setting):
     task, model, criterion, all_batches = setting
     batch = all_batches[0]
     loss, _, log = criterion(model, batch)
@@ -96,7 +96,7 @@ def test_figures(setting):
     assert values["encoder_share"] == pytest.approx(100 * (1 - unseen / batch["ntokens"]), abs=0.05)
 
 
-def test_nothing_is_logged_of_an_update_without_masked_tokens():
+def test_loss_is_not_logged_for_updates_without_masked_tokens():
     log = {"loss": 0.0, "correct": 0, "encoder_tokens": 5, "ntokens": 5, "nsentences": 1, "sample_size": 0}
     with metrics.aggregate() as aggregate:
         MaskedAutoencoderLMCriterion.reduce_metrics([log, log])

@@ -1,4 +1,4 @@
-"""The command line that all fine-tuning commands have in common."""
+"""Command-line options shared by all fine-tuning commands."""
 
 import argparse
 
@@ -15,13 +15,13 @@ def options(*words):
     return parse(parser, [*NEEDED, *words])
 
 
-def test_what_follows_two_dashes_is_for_fairseq():
+def test_arguments_after_two_dashes_go_to_fairseq():
     parsed = options("--learning-rates", "1e-4", "3", "--", "--lr", "-1")
     assert (parsed["learning_rates"], parsed["extra"]) == ([1e-4, 3.0], ["--lr", "-1"])
 
 
 @pytest.mark.parametrize("rate", ["nan", "inf", "0", "-1"])
-def test_learning_rates_that_cannot_work_are_named(rate, capsys):
+def test_invalid_learning_rates_are_named(rate, capsys):
     with pytest.raises(SystemExit):
         options("--learning-rates", "1e-4", rate)
     assert f"argument --learning-rates: {rate} is not a number above zero" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Statistics over seeds against numpy and scipy."""
+"""Statistics over seeds, against numpy and scipy."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def test_a_summary():
     assert str(summarise([70.0])) == "70.0 (one seed)"
 
 
-def test_welchs_interval_is_scipys():
+def test_welch_interval_equals_scipy():
     stats = pytest.importorskip("scipy.stats")
     ours, theirs = [81.0, 82.5, 80.7], [78.0, 80.0, 75.5, 77.0]
     found = difference(summarise(ours), summarise(theirs))

@@ -1,4 +1,4 @@
-"""scripts/finetune_glue.py, killed and started again."""
+"""A run of scripts/finetune_glue.py that is killed and restarted."""
 
 import json
 import runpy
@@ -16,7 +16,7 @@ from tests.support.processes import wait_for
 SCRIPT = ROOT / "scripts" / "finetune_glue.py"
 
 
-def test_a_killed_sweep_goes_on_and_gives_the_same_table(tmp_path, monkeypatch):
+def test_a_killed_sweep_resumes_to_the_same_results(tmp_path, monkeypatch):
     tokenizer = write_tokenizer(tmp_path / "data-bin")
     checkpoint = save_pretrained(tmp_path / "pretrained.pt", tokenizer, "mae_lm_tiny")
     copy = write_official(tmp_path / "glue", TASKS["SST-2"], make_rows(TASKS["SST-2"], 64))
@@ -37,7 +37,7 @@ def test_a_killed_sweep_goes_on_and_gives_the_same_table(tmp_path, monkeypatch):
     assert not (first / "result.json").exists()
     subprocess.run(command, check=True, timeout=300, capture_output=True)
 
-    # Not in one process: the same seeds give the same bits on a CPU.
+    # One run was in-process, the other was not: equal seeds give bit-equal results on a CPU.
     results = [json.loads((out / "results.json").read_text()) for out in (straight, broken)]
     assert results[0] == results[1]
     assert results[0]["options"] == further[1:]

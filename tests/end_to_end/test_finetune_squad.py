@@ -1,4 +1,4 @@
-"""From a file of questions to the number in the table, through the command."""
+"""scripts/finetune_squad.py, from a question file to the reported metrics."""
 
 import json
 import subprocess
@@ -13,14 +13,14 @@ from tests.support.answering import write_squad, write_tokenizer
 from tests.support.processes import kill_with_children, wait_for
 
 ROOT = Path(__file__).parent.parent.parent
-# Enough of a network to learn sixteen answers by heart in a few seconds.
+# Large enough to memorise sixteen answers in a few seconds.
 LEARN_BY_HEART = ["--encoder-layers", "2", "--dropout", "0", "--attention-dropout", "0"]
 LEARN_BY_HEART += ["--max-update", "100", "--total-num-update", "300", "--save-interval-updates", "50"]
 
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory):
-    """Tokenizer and questions."""
+    """Write the tokenizer and the questions."""
     directory = tmp_path_factory.mktemp("squad")
     return {"tokenizer": write_tokenizer(directory / "data-bin"), "train": write_squad(directory / "squad.json")}
 
@@ -47,7 +47,7 @@ def start_command(given, out) -> subprocess.Popen:
     )
 
 
-def test_answers_are_learned_by_heart_and_sigkill_changes_nothing(given, tmp_path, capsys):
+def test_answers_are_memorised_and_sigkill_changes_nothing(given, tmp_path, capsys):
     through = finetune(Options(checkpoint=None, extra=LEARN_BY_HEART, **options(given, tmp_path / "through")))
     assert through["metrics"]["exact_match"]["values"] == [100.0]
     assert json.loads((tmp_path / "through" / "results.json").read_text()) == through

@@ -1,4 +1,4 @@
-"""From raw text through fairseq-train to transformers and back, with the commands."""
+"""Export to transformers and back through the commands, starting from raw text and fairseq-train."""
 
 import os
 import random
@@ -22,12 +22,14 @@ from tests.support import ROOT
 from tests.support.exports import stock
 from tests.support.training import RECIPE, parse
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "hugging-face.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "pretraining.md").read_text(encoding="utf-8")
+SCRIPTS = {"export": "scripts/export_hf.py", "import": "scripts/import_hf.py"}
 
 
 @pytest.fixture(scope="module")
 def run_script():
-    """``run_script(name, *arguments)`` runs a program of scripts/ in this process."""
+    """Return ``run_script(name, *arguments)``, which runs a program of scripts/ in this process."""
 
     def run(name, *arguments):
         with pytest.MonkeyPatch.context() as patch:
@@ -39,9 +41,9 @@ def run_script():
 
 @pytest.fixture(scope="module")
 def text_bin(tmp_path_factory, run_script):
-    """A data-bin made of this package's README by prepare.py."""
+    """Prepare a data-bin from a page of the documentation with prepare.py."""
     directory = tmp_path_factory.mktemp("text")
-    words = README.split()
+    words = TEXT.split()
     for split, seed in (("train", 0), ("valid", 1)):
         start = random.Random(seed).randrange(100)
         lines = [" ".join(words[place : place + 12]) for place in range(start, len(words), 12)]
@@ -52,7 +54,7 @@ def text_bin(tmp_path_factory, run_script):
 
 
 def pretrain(data, save, *options):
-    """What ``fairseq-train`` does, here; the last checkpoint."""
+    """Run ``fairseq-train`` in this process and return the last checkpoint."""
     metrics.reset()
     checkpoint_utils.save_checkpoint.__dict__.pop("best", None)
     train.main(parse(data, *RECIPE, "--num-workers", 0, "--no-epoch-checkpoints", "--save-dir", save, *options))
@@ -61,7 +63,7 @@ def pretrain(data, save, *options):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, run_cli, text_bin):
-    """The checkpoint of a short run of ``fairseq-train``."""
+    """Return the checkpoint of a short run of ``fairseq-train``."""
     save = tmp_path_factory.mktemp("trained")
     command = ["fairseq-train", text_bin, *RECIPE, "--user-dir", "mae_lm_fairseq", "--arch", "mae_lm_tiny"]
     done = run_cli([*command, "--save-dir", save, "--num-workers", 0, "--max-update", 20, "--lr", 1e-2])
@@ -71,7 +73,7 @@ def trained(tmp_path_factory, run_cli, text_bin):
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory, run_script, trained, text_bin):
-    """What export_hf.py makes of it."""
+    """Export the checkpoint with export_hf.py."""
     out = tmp_path_factory.mktemp("exported") / "out"
     text = text_bin.parent / "valid.txt"
     run_script("scripts/export_hf.py", trained, "--data-bin", text_bin, "--out", out, "--text", text)
@@ -93,7 +95,7 @@ def test_a_trained_checkpoint_computes_the_same_in_transformers(trained, text_bi
 
 
 @pytest.mark.parametrize("preset", ["mae_lm", "mae_lm_roberta"])
-def test_pretraining_goes_on_from_an_import(preset, run_script, trained, text_bin, exported, tmp_path, capsys):
+def test_pretraining_continues_from_an_import(preset, run_script, trained, text_bin, exported, tmp_path, capsys):
     run_script("scripts/import_hf.py", exported, "--preset", preset, "--out", tmp_path / "imported")
     options = capsys.readouterr().out.splitlines()[-1].split()
     assert options[:2] == ["--finetune-from-model", str(tmp_path / "imported" / "model.pt")]
@@ -101,7 +103,7 @@ def test_pretraining_goes_on_from_an_import(preset, run_script, trained, text_bi
     assert again.sentencepiece == before.sentencepiece
     encoder = [name for name in before.weights if name.startswith("autoencoder.encoder.")]
     assert all(torch.equal(before.weights[name], again.weights[name]) for name in encoder)
-    # No step at this learning rate moves a weight: what was loaded is what is saved.
+    # At learning rate 0 no weight changes: the saved weights are the loaded ones.
     still = pretrain(text_bin, tmp_path / "still", *options, "--max-update", 1, "--lr", 0, "--init-std", 0.5)
     loaded = read(still, text_bin)
     assert all(torch.equal(loaded.weights[name], again.weights[name]) for name in again.weights)
@@ -111,12 +113,11 @@ def test_pretraining_goes_on_from_an_import(preset, run_script, trained, text_bi
 
 
 def blocks(language):
-    """What the README's section on Hugging Face tells people to type."""
-    section = README.split("## Hugging Face\n")[1].split("\n## ")[0]
-    return re.findall(rf"^```{language}\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE)
+    """Return the code blocks of docs/hugging-face.md."""
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)
 
 
-def test_what_the_readme_says(run_script, trained, text_bin, run_cli, tmp_path, monkeypatch):
+def test_examples_of_the_page(run_script, trained, text_bin, run_cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data-bin").symlink_to(text_bin)
     (tmp_path / "checkpoints").mkdir()
@@ -124,10 +125,10 @@ def test_what_the_readme_says(run_script, trained, text_bin, run_cli, tmp_path, 
     for split in ("train.txt", "valid.txt"):
         (tmp_path / split).symlink_to(text_bin.parent / split)
     stock(tmp_path / "roberta-base", "roberta", max_position_embeddings=66)
-    commands = [shlex.split(block) for block in blocks("bash") if block.startswith("scripts/")]
-    for script, *arguments in commands:
-        if script.endswith(".py"):
-            run_script(script, *arguments)
+    commands = [shlex.split(block)[1:] for block in blocks("bash") if block.startswith("mae-lm ")]
+    for verb, *arguments in commands:
+        if verb in SCRIPTS:
+            run_script(SCRIPTS[verb], *arguments)
     scope = {}
     for block in blocks("python"):
         if "sentence_transformers" in block:
@@ -143,14 +144,14 @@ def test_what_the_readme_says(run_script, trained, text_bin, run_cli, tmp_path, 
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = run_cli(["/bin/bash", tmp_path / "block.sh"], cwd=tmp_path, env={"PATH": path})
     assert done.returncode == 0, done.stderr
-    [(_, arch, data, save, *options)] = [words for words in commands if words[0].endswith("pretrain.sh")]
+    [(_, arch, data, save, *options)] = [words for words in commands if words[0] == "pretrain"]
     last = pretrain(tmp_path / data, tmp_path / save, "--arch", arch, *options, "--max-update", 2)
     imported = read(tmp_path / "imported" / "model.pt", tmp_path / "imported")
     assert read(last, tmp_path / data).symbols == imported.symbols
 
 
 def same_in_onnxruntime(path, directory):
-    """Whether the network in an ONNX file computes the encoder's states, for other sizes than it was exported with."""
+    """Check that an ONNX file computes the encoder's hidden states, also for input sizes not used in the export."""
     session = pytest.importorskip("onnxruntime").InferenceSession(path, providers=["CPUExecutionProvider"])
     tokenizer, encoder = AutoTokenizer.from_pretrained(directory), AutoModel.from_pretrained(directory).eval()
     for texts in (["a"], ["One.", "Two words and then some more of them.", "And three sentences. Of text. In one."]):

@@ -1,4 +1,4 @@
-"""Several processes on one CPU: scripts/launch_cpu.py, and torchrun, which is refused there."""
+"""Training with several processes on one CPU: scripts/launch_cpu.py, and torchrun, which is refused without a GPU."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ SPARSE = ["--batch-size", 1, "--mask-prob", 0.02]
 
 @pytest.fixture(scope="module")
 def train(fairseq_train, launch_cpu, data_bin):
-    """``train(processes, save_dir, *options)`` trains and checks the exit code."""
+    """Return ``train(processes, save_dir, *options)``, which trains and checks the exit code."""
 
     def run(processes, save_dir, *options, data=data_bin):
         arguments = [data, *SETTINGS, "--save-dir", save_dir, *options]
@@ -38,7 +38,7 @@ def train(fairseq_train, launch_cpu, data_bin):
 
 @pytest.fixture(scope="module")
 def in_two(train, tmp_path_factory):
-    """Where 20 updates in two processes left their checkpoint, and one of the tenth update."""
+    """Return the directory of a run of 20 updates in two processes, with checkpoints after updates 10 and 20."""
     directory = tmp_path_factory.mktemp("in_two")
     train(2, directory, *RAGGED, "--max-update", 20, "--save-interval-updates", 10)
     return directory
@@ -48,12 +48,12 @@ def assert_same_parameters(a, b):
     assert a["optimizer_history"][-1]["num_updates"] == b["optimizer_history"][-1]["num_updates"] == 20
     assert a["model"].keys() == b["model"].keys()
     for name in a["model"]:
-        # They were equal; another order of the sums may differ by float32's rounding, which Adam makes larger.
+        # Usually bit-equal, but sums in another order may round differently in float32, which Adam amplifies.
         torch.testing.assert_close(a["model"][name], b["model"][name], rtol=0, atol=1e-5)
 
 
 def test_two_processes_train_as_one_that_accumulates(train, data_bin, in_two, tmp_path):
-    """Over the ends of epochs too, where the second process has no batch for the last update."""
+    """Also across the ends of epochs, where the second process has no batch for the last update."""
     _, task, _, _ = set_up(data_bin)
     task.load_dataset("train")
     assert len(batches(task, batch_size=32)) % 2 == 1
@@ -63,7 +63,7 @@ def test_two_processes_train_as_one_that_accumulates(train, data_bin, in_two, tm
 
 
 def test_two_processes_train_as_one_on_shards_of_different_sizes(train, tmp_path):
-    """A shard an epoch; in the last update of each the second process has no batch."""
+    """Each epoch reads one shard, and the second process has no batch for its last update."""
     shards = make_data(tmp_path / "shards")
     _, task, _, _ = set_up(shards)
     numbers = []
@@ -88,7 +88,7 @@ def test_effective_ranks_are_measured_once_and_change_nothing(train, in_two, tmp
 
 
 def test_a_batch_without_masked_tokens_on_one_process_does_no_harm(train, data_bin, tmp_path):
-    """fairseq deals batches out in turn: the even ones to one process, the odd ones to the other."""
+    """fairseq deals out batches in turn: even ones to one process, odd ones to the other."""
     _, task, _, _ = set_up(data_bin, *SPARSE)
     task.load_dataset("train")
     predicted = [bool(batch["target"].ne(task.dictionary.pad()).any()) for batch in batches(task, batch_size=1)[:40]]
@@ -102,15 +102,15 @@ def test_a_batch_without_masked_tokens_on_one_process_does_no_harm(train, data_b
 
 
 def test_two_processes_resume(train, in_two, tmp_path):
-    """Within an epoch, with the same numbers bit for bit."""
+    """Within an epoch, bit for bit."""
     shutil.copy(in_two / "checkpoint_2_10.pt", tmp_path / "checkpoint_last.pt")
     resumed = train(2, tmp_path, *RAGGED, "--max-update", 20)
     assert "@ 10 updates)" in resumed.stdout
     assert_same_training_state(checkpoint(in_two), checkpoint(tmp_path))
 
 
-def test_one_process_goes_on_where_two_were(train, in_two, tmp_path):
-    """In the middle of an epoch: with the same batches, so with the same end."""
+def test_one_process_resumes_a_run_of_two(train, in_two, tmp_path):
+    """In the middle of an epoch, with the same batches and therefore the same final weights."""
     shutil.copy(in_two / "checkpoint_2_10.pt", tmp_path / "checkpoint_last.pt")
     resumed = train(1, tmp_path, *RAGGED, "--update-freq", 2, "--max-update", 20)
     assert "1 processes go on where 2 were; 0 batches come again" in resumed.stdout
@@ -124,8 +124,8 @@ def test_one_process_goes_on_where_two_were(train, in_two, tmp_path):
         ("the launcher", signal.SIGINT, "error: interrupted by SIGINT"),
     ],
 )
-def test_the_end_of_one_ends_all(data_bin, tmp_path, victim, number, told):
-    """Even a process that notices nothing, and the data workers of all."""
+def test_failure_of_one_process_ends_all(data_bin, tmp_path, victim, number, told):
+    """Even a process that is stopped, and the data workers of all processes."""
     command = [
         sys.executable,
         ROOT / "scripts" / "launch_cpu.py",
@@ -158,10 +158,10 @@ def test_the_end_of_one_ends_all(data_bin, tmp_path, victim, number, told):
 
 
 def living(session: int) -> dict[int, int]:
-    """The processes of a session that have not ended, with their groups."""
+    """Return the ids of the live processes of a session, with their process groups."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it ended meanwhile
+        with contextlib.suppress(OSError):  # ended in the meantime
             state, _, group, its_session = path.read_text().rpartition(")")[2].split()[:4]
             if int(its_session) == session and state not in "ZX":
                 found[int(path.parent.name)] = int(group)
@@ -169,13 +169,13 @@ def living(session: int) -> dict[int, int]:
 
 
 def with_workers(session: int) -> list[int]:
-    """The processes that train, in the order of their start: each leads a group with its data workers."""
+    """Return the ids of the training processes in starting order; each leads a group with its data workers."""
     processes = living(session)
     return sorted({group for pid, group in processes.items() if pid != group} & processes.keys() - {session})
 
 
-def test_mistakes_are_told_once(launch_cpu, tmp_path):
-    """Both processes find that the data are not there."""
+def test_errors_are_reported_once(launch_cpu, tmp_path):
+    """Both processes find that the data is missing."""
     done = launch_cpu(2, "--", tmp_path / "nowhere", *SETTINGS, "--save-dir", tmp_path)
     assert done.returncode == 1
     assert_one_line(done, "nowhere")
@@ -187,5 +187,5 @@ def test_torchrun_without_a_gpu_is_refused(run_cli, data_bin, tmp_path):
     start = ["torchrun", "--nproc-per-node", 2, program, data_bin, *SETTINGS]
     done = run_cli([*start, "--save-dir", tmp_path / "saved", "--max-update", 1], env={"CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode != 0
-    assert "start scripts/launch_cpu.py 2 --" in done.stderr
+    assert "start python -m mae_lm_fairseq.recipes.launch_cpu 2 --" in done.stderr
     assert not (tmp_path / "saved").exists()

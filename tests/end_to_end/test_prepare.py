@@ -13,10 +13,10 @@ import sentencepiece
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
+from mae_lm_fairseq.commands.prepare import main
 from mae_lm_fairseq.text import encoding
 from mae_lm_fairseq.text.data_bin import check_data_bin, dictionary_fingerprint
 from mae_lm_fairseq.text.manifest import Manifest
-from mae_lm_fairseq.text.prepare import main
 from mae_lm_fairseq.text.text_files import Chunk, read_chunks
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
@@ -30,11 +30,11 @@ VOCABULARY = 120
 
 
 def prepare(*arguments, **options):
-    """The command, in this process; options as ``vocab_size=9``."""
+    """Run the command in this process, with options given as ``vocab_size=9``."""
     options = {"workers": 1} | options
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
     main([str(argument) for argument in (*arguments, *flags)])
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # a caller's processes must not inherit another
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # a caller's processes must not inherit another handler
 
 
 def story(documents, seed=0):
@@ -49,7 +49,7 @@ def story(documents, seed=0):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """A directory with train.txt, valid.txt and a data-bin made of them."""
+    """Create a directory with train.txt, valid.txt and the data-bin prepared from them."""
     directory = tmp_path_factory.mktemp("corpus")
     (directory / "train.txt").write_text(story(300))
     (directory / "valid.txt").write_text(story(10, seed=1))
@@ -60,7 +60,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture
 def again(corpus, tmp_path):
-    """``again(train, valid, **options)`` prepares into ``tmp_path / "out"``, by default the corpus."""
+    """Return ``again(train, valid, **options)``: prepare (by default) the corpus into ``tmp_path / "out"``."""
 
     def run(train=None, valid=None, **options):
         splits = ["--train", train or corpus / "train.txt", "--valid", valid or corpus / "valid.txt"]
@@ -80,7 +80,7 @@ def content(directory):
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != "manifest.json"}
 
 
-def test_the_products_are_what_the_command_promises(corpus):
+def test_output_files(corpus):
     directory = corpus / "data-bin"
     assert {path.name for path in directory.iterdir()} == PRODUCTS
     tokenizer = Tokenizer(directory / "sentencepiece.bpe.model")
@@ -102,8 +102,8 @@ def test_the_products_are_what_the_command_promises(corpus):
         assert (books.unk, books.unk_rate) == (0, 0)
 
 
-def test_it_is_what_doing_it_by_hand_gives(corpus, tmp_path, run_cli):
-    """Pieces line by line, then the real fairseq-preprocess: the same bytes, sizes and all."""
+def test_output_equals_fairseq_preprocess(corpus, tmp_path, run_cli):
+    """Tokenizing line by line and running the real fairseq-preprocess gives the same bytes."""
     model = sentencepiece.SentencePieceProcessor(model_file=str(corpus / "data-bin/sentencepiece.bpe.model"))
     for split in ("train", "valid"):
         text = (corpus / f"{split}.txt").read_text().split("\n")[:-1]
@@ -118,7 +118,7 @@ def test_it_is_what_doing_it_by_hand_gives(corpus, tmp_path, run_cli):
     assert {name: theirs[name] for name in names} == {name: ours[name] for name in names}
 
 
-def test_fairseq_train_reads_it_as_it_is(corpus, tmp_path, run_cli):
+def test_fairseq_train_reads_the_output(corpus, tmp_path, run_cli):
     options = (
         "--task masked_lm --criterion masked_lm --arch roberta --cpu --sample-break-mode complete_doc --no-save "
         "--tokens-per-sample 64 --encoder-layers 1 --encoder-embed-dim 8 --encoder-ffn-embed-dim 8 "
@@ -130,14 +130,14 @@ def test_fairseq_train_reads_it_as_it_is(corpus, tmp_path, run_cli):
     assert "valid on 'valid' subset" in done.stdout + done.stderr
 
 
-def test_the_number_of_workers_does_not_show(corpus, again, monkeypatch, tmp_path):
+def test_output_does_not_depend_on_the_number_of_workers(corpus, again, monkeypatch, tmp_path):
     monkeypatch.setattr(encoding, "read_chunks", lambda path: read_chunks(path, 500))
     for workers in (1, 3):
         again(workers=workers, destdir=tmp_path / str(workers))
         assert content(tmp_path / str(workers)) == content(corpus / "data-bin")
 
 
-def test_packed_and_plain_text_give_the_same(corpus, again, tmp_path):
+def test_compressed_text_gives_the_same_output(corpus, again, tmp_path):
     text = (corpus / "train.txt").read_bytes()
     for suffix, pack in [(".gz", gzip.compress), (".xz", lzma.compress)]:
         path = tmp_path / f"train{suffix}"
@@ -153,13 +153,13 @@ def test_a_new_file_begins_a_new_document(again, tmp_path):
         (tmp_path / f"text/{number}").write_bytes(text.encode())
     directory = again(tmp_path / "text", max_unk_rate=1)
     lines = "".join("." if len(line) == 1 else "x" for line in lines_of(directory))
-    # Added were the dots behind b, d and e, whose files end without a blank line.
+    # Blank lines are added after b, d and e, whose files do not end with one.
     assert lines == "".join(["xx.", "x.", "x.", ".x.", "x..", "."])
     books = Manifest.read(directory / "manifest.json").splits["train"]
     assert (books.documents, books.lines) == (5, len(lines))
 
 
-def test_unknown_characters_stop_it_unless_told_otherwise(again, tmp_path):
+def test_unknown_characters_above_max_unk_rate_are_refused(again, tmp_path):
     (tmp_path / "train").write_text("abc def\n" * 100 + "漢字 漢\n")
     with pytest.raises(UserError, match=r"--train: .*% of the tokens are <unk>, .*'漢' \(2\), '字' \(1\)"):
         again(tmp_path / "train")
@@ -169,7 +169,7 @@ def test_unknown_characters_stop_it_unless_told_otherwise(again, tmp_path):
     assert books.unk_rate == 2 / (books.tokens_out - books.lines)
 
 
-def test_the_validation_text_is_held_to_the_same(again, tmp_path):
+def test_unknown_characters_in_validation_text_are_refused(again, tmp_path):
     (tmp_path / "valid").write_text("漢\n")
     with pytest.raises(UserError, match=r"--valid: .* are <unk>"):
         again(valid=tmp_path / "valid")
@@ -210,7 +210,7 @@ def test_character_coverage_reaches_the_training(tmp_path):
         ({"valid": "linked", "train": "train.txt"}, "train.txt: in --train and in --valid"),
     ],
 )
-def test_what_the_user_can_mend_is_told_in_one_line(again, tmp_path, monkeypatch, options, message):
+def test_user_errors_have_one_line_messages(again, tmp_path, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
     Path("blank").write_text("\n \n")
     Path("empty").touch()
@@ -241,7 +241,7 @@ def test_the_given_model_may_lie_in_the_destination(corpus, again, tmp_path):
     assert content(tmp_path / "out") == content(corpus / "data-bin")
 
 
-def test_tokens_that_get_lost_are_noticed(again, tmp_path, monkeypatch):
+def test_lost_tokens_are_detected(again, tmp_path, monkeypatch):
     write = encoding.DataBinWriter.write
     monkeypatch.setattr(
         encoding.DataBinWriter, "write", lambda self, tokens, sizes: write(self, tokens[:1], sizes[:1] * 0 + 1)
@@ -251,7 +251,7 @@ def test_tokens_that_get_lost_are_noticed(again, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_directory_that_existed_stays(again, tmp_path):
+def test_an_existing_directory_is_kept_on_failure(again, tmp_path):
     (tmp_path / "train").write_text("漢字\n")
     (tmp_path / "out").mkdir()
     with pytest.raises(UserError, match="are <unk>"):
@@ -259,7 +259,7 @@ def test_a_directory_that_existed_stays(again, tmp_path):
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_only_so_much_is_read_ahead(corpus):
+def test_read_ahead_is_bounded(corpus):
     taken = []
 
     def chunks():
@@ -286,7 +286,7 @@ def test_the_script_works_from_anywhere(tmp_path):
 
 
 def workers_of(pid):
-    """The worker processes of a process; not multiprocessing's resource tracker, nor what has not been executed yet."""
+    """Return the ids of the workers, without the resource tracker and children that have not called exec yet."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [int(child) for child in children if "multiprocessing.spawn" in command_line(child)]
 
@@ -294,7 +294,7 @@ def workers_of(pid):
 def command_line(pid):
     try:
         return Path(f"/proc/{pid}/cmdline").read_text()
-    except FileNotFoundError:  # it has ended
+    except FileNotFoundError:  # the process has ended
         return ""
 
 
@@ -340,8 +340,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
-def test_a_worker_that_dies_ends_the_program_and_no_other_worker_runs_it(corpus, tmp_path):
-    """The other one is told to end while it is being started, which a slow fork would make last a second."""
+def test_death_of_a_worker_ends_the_program_and_its_other_workers(corpus, tmp_path):
+    """The surviving worker is terminated while it starts; the slow fork stretches that moment to a second."""
     (tmp_path / "train.txt").write_text(story(300) * 2000)
     command = [sys.executable, "-c", SLOW_FORK, SCRIPT, "--destdir", tmp_path / "out", "--workers", "2"]
     command += ["--train", tmp_path / "train.txt", "--valid", corpus / "valid.txt"]

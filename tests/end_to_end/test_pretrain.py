@@ -17,12 +17,12 @@ ENCODER_SHARE = {
     "mae_lm_3ml_cross_tiny": 85,
     "mae_lm_mask_later_tiny": 92.5,
 }
-"""Per cent of the text that the two layers of a preset's encoder see on average, with 15 % masked."""
+"""Percentage of tokens that an encoder layer sees, averaged over the two layers of each preset, with 15 % masked."""
 
 
 @pytest.fixture(scope="module")
 def train(fairseq_train, data_bin):
-    """``train(save_dir, *options)`` runs fairseq-train on the test data, and checks its exit code."""
+    """Return ``train(save_dir, *options)``, which runs fairseq-train on the test data and checks its exit code."""
 
     def run(save_dir, *options, data=data_bin, arch="mae_lm_tiny", fails=False):
         command = [data, *RECIPE, "--user-dir", "mae_lm_fairseq", "--arch", arch]
@@ -34,7 +34,7 @@ def train(fairseq_train, data_bin):
 
 
 def checkpoint(directory, name="checkpoint_last.pt"):
-    # Our own run wrote it; torch's scalars and containers are all that is in there.
+    # weights_only is not needed for a file that this test has written.
     return torch.load(directory / name, weights_only=False)
 
 
@@ -51,7 +51,7 @@ def assert_same_training_state(a, b):
 @pytest.mark.parametrize(
     ("updates", "options"),
     [
-        # scripts/torture.py ends runs anywhere.
+        # scripts/torture.py also interrupts runs at arbitrary updates.
         pytest.param(10, [], marks=pytest.mark.slow),
         (20, ["--batch-size", 32, "--update-freq", 2, "--num-workers", 2, "--mask-whole-words"]),
     ],
@@ -74,8 +74,8 @@ def test_stopping_and_resuming_ends_where_one_run_ends(train, tmp_path, updates,
     assert any(not torch.equal(half["model"][name], once["model"][name]) for name in half["model"])
 
 
-def test_another_run_with_data_workers_ends_the_same(train, tmp_path):
-    """Bit for bit, with dropout on, over the end of an epoch: neither chance nor the number of workers shows."""
+def test_training_does_not_depend_on_data_workers(train, tmp_path):
+    """Bit for bit, with dropout on, across the end of an epoch: training is deterministic for any number of workers."""
     for workers in (0, 2):
         train(tmp_path / str(workers), "--max-update", 40, "--batch-size", 16, "--num-workers", workers)
     one, other = (checkpoint(tmp_path / workers) for workers in "02")
@@ -87,7 +87,7 @@ def test_another_run_with_data_workers_ends_the_same(train, tmp_path):
     "arch",
     [
         *("mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_mask_later_tiny"),
-        # What differs in them is the decoder, which tests/core compares with plain ones.
+        # They differ only in the decoder, which tests/core compares with plain implementations.
         *(pytest.param(f"mae_lm_3ml_{kind}_tiny", marks=pytest.mark.slow) for kind in ("self", "cross")),
     ],
 )
@@ -100,8 +100,8 @@ def test_learns_validates_and_keeps_the_best(train, tmp_path, arch):
     lines = [json.loads(line[line.index("{") :]) for line in log.read_text().splitlines() if '"valid_loss"' in line]
     losses = [float(line["valid_loss"]) for line in lines]
     assert len(losses) >= 3
-    assert losses[-1] < losses[0] - 0.2  # bits
-    # Of small samples not exactly 15 % are masked.
+    assert losses[-1] < losses[0] - 0.2  # in bits
+    # In small batches the masked fraction is not exactly 15 %.
     assert float(lines[-1]["valid_encoder_share"]) == pytest.approx(ENCODER_SHARE[arch], abs=2)
     best = checkpoint(tmp_path / "saved", "checkpoint_best.pt")
     accuracies = [float(line["valid_accuracy"]) for line in lines]
@@ -131,7 +131,7 @@ def test_fairseqs_own_criterion_gives_the_same_training(train, tmp_path):
         train(tmp_path / criterion, "--max-update", 5, "--criterion", criterion)
     ours, theirs = (checkpoint(tmp_path / name) for name in ("masked_autoencoder_lm", "masked_lm"))
     for name in ours["model"]:
-        # Adam divides by the root of the squared gradient: rounding of 1e-7 in a small gradient becomes 1e-5 here.
+        # Adam divides by the root of the squared gradient, so rounding of 1e-7 in a small gradient becomes 1e-5.
         torch.testing.assert_close(ours["model"][name], theirs["model"][name], rtol=0, atol=2e-5)
 
 
@@ -150,12 +150,12 @@ def test_fairseqs_own_task_trains_our_model(train, tmp_path):
         (["--bf16"], "--autocast bf16"),
     ],
 )
-def test_mistakes_in_options_end_in_one_line(train, tmp_path, options, named):
+def test_option_errors_have_one_line_messages(train, tmp_path, options, named):
     assert_one_line(train(tmp_path / "saved", *options, fails=True), named)
     assert not list((tmp_path / "saved").glob("*.pt"))
 
 
-def test_damaged_data_end_in_one_line(train, data_bin, tmp_path):
+def test_damaged_data_has_one_line_messages(train, data_bin, tmp_path):
     data = shutil.copytree(data_bin, tmp_path / "data")
     (data / "valid.bin").write_bytes((data / "valid.bin").read_bytes()[:100])
     assert_one_line(train(tmp_path / "saved", data=data, fails=True), "valid.bin")
@@ -164,7 +164,7 @@ def test_damaged_data_end_in_one_line(train, data_bin, tmp_path):
     assert not list((tmp_path / "saved").glob("*.pt"))
 
 
-def test_a_checkpoint_of_other_data_or_another_model_is_left_alone(train, data_bin, tmp_path):
+def test_a_checkpoint_of_other_data_or_another_model_is_refused_and_kept(train, data_bin, tmp_path):
     saved = tmp_path / "saved"
     train(saved, "--max-update", 1)
     before = (saved / "checkpoint_last.pt").read_bytes()

@@ -1,4 +1,4 @@
-"""What the quickstart's smoke run, a job of its own in CI, does not see."""
+"""Quickstart behaviour that its smoke run, a separate CI job, does not cover."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ FEW_UPDATES = dataclasses.replace(module.SMOKE, vocabulary=400, updates=4, warmu
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """A text file of 400 documents in a language of 300 words."""
+    """Write a text file of 400 documents with a vocabulary of 300 words."""
     generator = random.Random(0)
     words = ["".join(generator.choices("abcdefghijklmnop", k=generator.randint(2, 7))) for _ in range(300)]
     documents = [
@@ -30,7 +30,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, corpus):
-    """The directory of a quickstart of a few updates."""
+    """Return the directory of a quickstart of a few updates."""
     out = tmp_path_factory.mktemp("quickstart")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "SMOKE", FEW_UPDATES)
@@ -56,7 +56,7 @@ def test_results_of_a_corpus(finished, corpus):
     assert (finished / "losses.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_two_runs_differ_in_nothing_but_the_architecture(finished):
+def test_the_two_runs_differ_only_in_the_architecture(finished):
     commands = [
         json.loads((finished / "runs" / name / "result.json").read_text())["command"] for name in module.ARCHITECTURES
     ]
@@ -103,7 +103,7 @@ def test_too_little_text_is_refused(tmp_path):
         (["--smoke", "--corpus", "no-such-file"], "error: cannot read no-such-file"),
     ],
 )
-def test_mistakes_are_told_before_the_install(run_cli, arguments, message):
+def test_option_errors_are_reported_before_installing(run_cli, arguments, message):
     result = run_cli([ROOT / "scripts" / "quickstart.sh", *arguments], env={"PYTHON": "/no/python"})
     assert result.returncode == 1
     assert result.stdout == ""

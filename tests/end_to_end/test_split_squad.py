@@ -29,7 +29,7 @@ def test_every_article_is_in_one_of_the_files(tmp_path):
     assert len(set(map(tuple, parts.values()))) > 1
 
 
-def test_what_cannot_be_split_or_is_there_already_is_refused(tmp_path):
+def test_impossible_splits_and_existing_output_are_refused(tmp_path):
     whole = str(write_squad(tmp_path / "squad.json"))
     for number in ("0", "8"):
         with pytest.raises(UserError, match="has 8 articles"):
@@ -42,7 +42,7 @@ def test_what_cannot_be_split_or_is_there_already_is_refused(tmp_path):
         split([whole, "--dev-articles", "2", "--out", str(tmp_path / "out")])
 
 
-def test_what_json_can_hold_and_text_cannot_stays(tmp_path):
+def test_lone_surrogates_are_kept(tmp_path):
     whole = write_squad(tmp_path / "squad.json")
     content = json.loads(whole.read_text(encoding="utf-8"))
     content["data"][0]["title"] = "half of a pair: \ud800"

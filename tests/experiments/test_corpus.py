@@ -11,13 +11,13 @@ LINE = "This is line {} of document {}, and it says nothing more."
 
 @pytest.fixture
 def text():
-    """1,000 documents of ten lines, about 600,000 characters."""
+    """Return 1,000 documents of ten lines, about 600,000 characters."""
     return "\n\n".join("\n".join(LINE.format(i, d) for i in range(10)) for d in range(1000)) + "\n"
 
 
 @pytest.fixture
 def split(tmp_path):
-    """Splits a text and gives the counts, the training and the validation text."""
+    """Return a function that splits a text and returns the counts, the training text and the validation text."""
 
     def split(content, name="corpus.txt", most_bytes=10**7):
         path = tmp_path / name
@@ -31,7 +31,7 @@ def split(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["corpus.txt", "corpus.txt.gz", "corpus.txt.xz"])
-def test_every_document_is_whole_in_one_of_the_splits(text, split, name):
+def test_every_document_is_complete_in_one_split(text, split, name):
     counts, train, valid = split(text, name)
     assert counts == {"documents": 1000, "lines": 10_000, "characters": len(text.replace("\n", ""))}
     documents = [part.strip().split("\n\n") for part in (train, valid)]
@@ -64,7 +64,7 @@ def test_reading_stops_at_the_limit(text, split, capsys):
         (b"caf\xe9\n" * 100_000, "line 1 is not UTF-8"),
     ],
 )
-def test_what_cannot_be_used_is_told_in_one_line(split, content, message):
+def test_unusable_text_has_one_line_messages(split, content, message):
     with pytest.raises(UserError, match=message) as error:
         split(content)
     assert "\n" not in str(error.value)

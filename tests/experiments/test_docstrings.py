@@ -92,7 +92,7 @@ def test_contents_of_a_note_stays():
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """An installed package whose import would fail."""
+    """Create an installed package that would fail to import."""
     root = tmp_path / "site" / "documented"
     (root / "tests").mkdir(parents=True)
     (root / "__init__.py").write_text('"""A module that must be parsed and never be imported."""\nraise SystemExit\n')
@@ -145,6 +145,6 @@ def test_corpus_is_deterministic_without_duplicates_and_split_by_module(package,
     assert not set(valid.split("\n")) & set(train.split("\n")) - {""}
 
 
-def test_absent_packages_are_told(tmp_path):
+def test_missing_packages_are_named(tmp_path):
     with pytest.raises(UserError, match="none of the packages no_such_package"):
         write_corpus(tmp_path / "t", tmp_path / "v", ["no_such_package"])

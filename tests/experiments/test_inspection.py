@@ -17,7 +17,7 @@ TEXT = [
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A data directory with a tokenizer."""
+    """Create a data directory with a tokenizer."""
     folder = tmp_path_factory.mktemp("data")
     (folder / "text").write_text("\n".join(TEXT) + "\n")
     sentencepiece.SentencePieceTrainer.train(
@@ -37,12 +37,12 @@ def pieces(data):
 
 def test_unigram_entropy_counts_everything_but_padding():
     batches = [torch.tensor([[0, 5, 5, 2], [0, 5, 2, PAD]]), torch.tensor([[5, PAD]])]
-    shares = [2 / 8, 4 / 8, 2 / 8]  # of 0, 5 and 2
+    shares = [2 / 8, 4 / 8, 2 / 8]  # of tokens 0, 5 and 2
     assert unigram_entropy(batches, PAD) == pytest.approx(-sum(share * math.log(share) for share in shares))
 
 
 class TableModel(torch.nn.Module):
-    """The state of a token is its row in a table, at padding too."""
+    """Model whose hidden state of a token, including padding, is the token's row of a table."""
 
     def __init__(self, table):
         super().__init__()

@@ -29,7 +29,7 @@ COMMAND = "scripts/compare_presets.py data-bin --size tiny"
 
 
 def configuration(variant, data):
-    """What ``fairseq-train`` makes of a row's command."""
+    """Return the configuration that ``fairseq-train`` parses from a variant's command."""
     command = training_command(variant.architecture, data, Path("out"), 4, 2, 2, *variant.options)
     return parse(*command[command.index(str(data)) :])
 
@@ -52,7 +52,7 @@ def test_every_row_is_another_network_and_gives_a_loss(data_bin, table):
         task.load_dataset("valid")
         torch.manual_seed(1)
         model = task.build_model(cfg.model).eval()
-        # An untrained model knows nothing of 200 words: ln 200 = 5.3, and more as it is wrong with conviction at times.
+        # An untrained model of about 200 tokens: ln 200 = 5.3, and more where it is confidently wrong.
         assert 5 < inspection.masked_loss(model, task) < 7, variant.title
 
 
@@ -62,16 +62,16 @@ def test_every_row_of_base_is_another_network():
         assert_all_differ(variants, [configuration(variant, Path("data")) for variant in variants])
 
 
-def test_no_preset_is_left_out():
+def test_every_preset_is_compared():
     assert {variant.architecture for variant in presets("tiny")} == {f"{preset}_tiny" for preset in PRESETS}
 
 
-def test_mask_later_joins_at_each_layer_that_has_one_on_both_sides():
+def test_mask_later_variants_join_at_every_inner_layer():
     joins = [variant.options[1] for variant in presets("small") if "mask_later" in variant.architecture]
     assert joins == ["1", "2", "3"]
 
 
-def test_decoder_widths_of_base_are_the_papers():
+def test_decoder_sizes_of_base_are_those_of_the_paper():
     widths = [
         dict(zip(variant.options[::2], variant.options[1::2], strict=True))
         for variant in ablations("base")
@@ -85,9 +85,9 @@ def test_decoder_widths_of_base_are_the_papers():
 
 @pytest.fixture(scope="module")
 def table(data_bin, tmp_path_factory):
-    """A comparison of two tiny networks after two updates, and its directory."""
+    """Compare two tiny networks after two updates; return the rows, the variants and the directory."""
     out = tmp_path_factory.mktemp("comparison")
-    # Another seed too: the validation text is to be masked alike.
+    # The seeds differ, to check that the validation text is masked alike anyway.
     smaller = ("--encoder-layers", "2", "--encoder-embed-dim", "16", "--encoder-ffn-embed-dim", "32")
     variants = [
         Variant("as trained", "mae_lm_tiny", smaller),
@@ -97,7 +97,7 @@ def table(data_bin, tmp_path_factory):
     return rows, variants, out
 
 
-def test_a_comparison_leaves_its_table_and_does_nothing_twice(table, data_bin):
+def test_a_comparison_writes_its_table_and_reuses_results(table, data_bin):
     rows, variants, out = table
     content = json.loads((out / "table.json").read_text())
     assert [row["title"] for row in content["rows"]] == ["as trained", "more masked"]
@@ -152,9 +152,9 @@ def test_a_data_bin_without_a_validation_split_is_refused_before_training(data_b
 
 
 def test_the_published_table_is_that_of_the_results():
-    """As ``compare`` writes it, and with every preset."""
+    """The table is formatted as by ``compare``, and has every preset."""
     content = json.loads((ROOT / "scripts" / "results" / "presets-tiny.json").read_text(encoding="utf-8"))
-    document = (ROOT / "docs" / "presets.md").read_text(encoding="utf-8")
+    document = (ROOT / "docs" / "results" / "presets.md").read_text(encoding="utf-8")
     assert table_of(content["rows"]) in document
     assert content["command"] in document
     assert [(row["title"], row["architecture"]) for row in content["rows"]] == [

@@ -1,4 +1,4 @@
-"""Ranks of checkpoints, bundles and Hugging Face directories, through the commands."""
+"""Effective ranks of checkpoints, bundles and Hugging Face directories, through the commands."""
 
 import csv
 import json
@@ -23,7 +23,7 @@ FEW = DEFAULTS.__class__(bootstrap=5)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A text, a data-bin with dictionary and tokenizer, and checkpoints of random weights."""
+    """Create a text, a data-bin with dictionary and tokenizer, and randomly initialised checkpoints."""
     folder = tmp_path_factory.mktemp("ranks")
     lines = [" ".join(WORDS[(7 * row + place * place) % 40] for place in range(12)) for row in range(120)]
     lines[30] = lines[70] = ""
@@ -48,7 +48,7 @@ def run(script, monkeypatch, *arguments):
     runpy.run_path(str(ROOT / "scripts" / script), run_name="__main__")
 
 
-def test_command_leaves_data_and_figures(folder, tmp_path, monkeypatch, capsys):
+def test_command_writes_data_and_figures(folder, tmp_path, monkeypatch, capsys):
     models = [folder / arch / "checkpoint.pt" for arch in ("mae_lm_roberta_tiny", "mae_lm_tiny")]
     options = ["--text", folder / "text", "--tokenizer", folder / "data", "--out", tmp_path / "out", "--bootstrap", 5]
     options += ["--tokens", 1500, "--tokens-per-sample", 32, "--labels", "MLM", "MAE-LM"]
@@ -74,7 +74,7 @@ def test_command_leaves_data_and_figures(folder, tmp_path, monkeypatch, capsys):
         assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_theory_is_told_of_each_model(folder, tmp_path, monkeypatch, capsys):
+def test_theory_report_covers_each_model(folder, tmp_path, monkeypatch, capsys):
     models = [folder / arch / "checkpoint.pt" for arch in ("mae_lm_roberta_tiny", "mae_lm_tiny")]
     options = ["--text", folder / "text", "--tokenizer", folder / "data", "--json", tmp_path / "theory.json"]
     run("check_theory.py", monkeypatch, *models, *options, "--tokens", 1500, "--tokens-per-sample", 32)
@@ -86,7 +86,7 @@ def test_theory_is_told_of_each_model(folder, tmp_path, monkeypatch, capsys):
 
 
 def test_fine_tuning_before_and_after(folder, tmp_path):
-    """Fine-tuned models have a classification head and no decoder; the encoder's weights have moved."""
+    """Fine-tuned models have a classification head and no decoder; the encoder's weights have changed."""
     pretrained = folder / "mae_lm_tiny" / "checkpoint.pt"
     restore = ["--restore-file", pretrained, "--reset-optimizer", "--reset-dataloader", "--reset-meters"]
     sentences = write_sentences(tmp_path / "sentences", folder / "data" / "dict.txt")
@@ -113,7 +113,7 @@ def test_stock_hugging_face_models(folder, tmp_path, kind):
     counts = {row["tokens"]: row["count"] for row in found["ranks"]}
     texts = open_model(tmp_path / kind, None).texts(folder / "text", 32, 1500)
     assert found["tokens"] == sum(map(len, texts)) >= 1500
-    assert counts["mask"] == sum(round(0.15 * (len(text) - 2)) for text in texts)  # not the special tokens
+    assert counts["mask"] == sum(round(0.15 * (len(text) - 2)) for text in texts)  # special tokens are never masked
     assert counts["real"] == found["tokens"] - counts["mask"]
 
 
@@ -147,7 +147,7 @@ def test_our_texts_are_those_of_the_data_bin(folder):
         ({"path": "data"}, "data/config.json: No such file"),
     ],
 )
-def test_what_is_wrong_is_named(folder, options, message):
+def test_invalid_inputs_are_named(folder, options, message):
     path = folder / options.pop("path", "mae_lm_tiny/checkpoint.pt")
     with pytest.raises(UserError, match=message):
         ranks_of(folder, path, **options)
@@ -196,7 +196,7 @@ def test_wrong_options_are_refused(folder, tmp_path, monkeypatch, arguments, mes
         run("effective_rank.py", monkeypatch, folder / "mae_lm_tiny" / "checkpoint.pt", *options)
 
 
-def test_nothing_is_measured_where_it_could_not_be_drawn(folder, tmp_path, monkeypatch):
+def test_missing_matplotlib_is_reported_before_measuring(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("mae_lm_fairseq.analysis.figures.find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="the figures need matplotlib"):
         run("effective_rank.py", monkeypatch, folder / "missing.pt", "--text", "missing", "--out", tmp_path)

@@ -33,7 +33,10 @@ SEEN = {
 
 
 def ranks(variant, seed, gap):
-    """Of real tokens 20 in clean text and ``gap`` more in other text; of [MASK] 2, 7 and 12 through the layers."""
+    """Return synthetic ranks.
+
+    Real tokens have 20 in clean text and ``gap`` more otherwise; [MASK] tokens have 2, 7 and 12 through the layers.
+    """
 
     def value(kind, layer):
         if kind[1] == "mask":
@@ -50,7 +53,7 @@ def ranks(variant, seed, gap):
 
 @pytest.fixture
 def content():
-    """Results in which everything is as the papers have it, but that 3ML makes no difference."""
+    """Return results that agree with the papers, except that 3ML makes no difference."""
     pretraining, finetuning = [], []
     slowness = {MLM: 1.0, MAE_LM: 2.0, THREE_ML: 0.5}
     quality = {MLM: 70.0, MAE_LM: 80.0, THREE_ML: 70.0, FRACTIONS[0.5]: 75.0, FRACTIONS[1.0]: 70.0}
@@ -79,10 +82,10 @@ def content():
     }
 
 
-def test_verdicts_say_what_the_numbers_say(content):
+def test_verdicts_follow_from_the_numbers(content):
     found = verdicts(Results(content))
     shown = ["shown" in verdict for verdict in found]
-    # The fourth compares ranks of clean text, which are equal, the last but one 3ML.
+    # The fourth finding compares ranks on clean text, which are equal; the last but one is about 3ML.
     assert shown == [True, True, True, False, True, True, False, True]
     assert "from 7.0 in the first layer to 12.2 in the last" in found[0]
     assert "0.00 ± 0.00 with `[MASK]` forced into its encoder, 0.00 ± 0.00 with masked tokens left out" in found[2]
@@ -100,7 +103,7 @@ def test_a_gap_is_closed_only_where_there_is_one_and_it_gets_smaller(content, ml
     assert words in verdicts(Results(content))[2]
 
 
-def test_equal_seeds_leave_nothing_to_judge_by():
+def test_findings_without_variance_are_not_clear():
     assert not finding([2, 2], [1, 1]).is_clear
     assert str(finding([2, 2], [1, 1])) == "+1.0 [+1.0, +1.0]"
     assert finding([2.0, 2.1, 2.2], [1, 1, 1]).is_clear
@@ -117,7 +120,7 @@ def test_every_line_of_a_figure_has_its_own_colour(content, tmp_path, monkeypatc
 
 def test_equal_time_is_read_off_the_same_runs(content):
     results = Results(content)
-    # 3ML ends after 10 seconds. There the MLM is at its first checkpoint, and MAE-LM, half as fast, before its own.
+    # 3ML ends after 10 seconds. By then the MLM has reached its first checkpoint; MAE-LM, half as fast, has not.
     assert results.at_equal_time(results.loss, THREE_ML) == [4.0] * 3
     assert results.at_equal_time(results.loss, MLM) == [5.0] * 3
     assert results.at_equal_time(results.score, MLM) == pytest.approx([35.1, 35.2, 35.3])
@@ -160,7 +163,7 @@ def test_scales_have_the_seeds_and_checkpoints_that_they_promise(scale):
     assert stops(scale)[-1:] == stops(scale, FRACTIONS[1.0]) == [scale.updates]
 
 
-def test_neighbours_stand_in_for_a_task_of_glue(tmp_path):
+def test_neighbours_task_replaces_a_glue_task(tmp_path):
     lines = [word for number in range(3000) for word in (f"line {number}", f"next to {number}")] + ["", "alone", ""]
     other = [f"new {line}" for line in lines[:300]]
     rows = write_neighbours(lines, other, tmp_path / NEIGHBOURS.name)
@@ -184,7 +187,7 @@ def test_smoke_scale(tmp_path):
     assert "## Effective rank" in (tmp_path / "report.md").read_text(encoding="utf-8")
 
 
-def test_no_other_checkpoint_stands_in_for_one_that_is_not_there(tmp_path):
+def test_a_missing_checkpoint_is_not_replaced_by_another(tmp_path):
     scale = SCALES["smoke"]
     first, last = stops(scale)
     folder = reproduction._folder(tmp_path, MLM, 1) / "checkpoints"
@@ -198,7 +201,7 @@ def test_no_other_checkpoint_stands_in_for_one_that_is_not_there(tmp_path):
         reproduction._checkpoint(tmp_path, scale, MLM, 1, first)
 
 
-def test_what_is_missing_is_told_before_anything_is_trained(data_bin, tmp_path):
+def test_missing_inputs_are_named_before_training(data_bin, tmp_path):
     with pytest.raises(UserError, match="is no data-bin"):
         reproduction.given_data(tmp_path, tmp_path, "RTE")
     with pytest.raises(UserError, match=r"has no sentencepiece\.bpe\.model"):

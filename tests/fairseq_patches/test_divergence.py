@@ -1,4 +1,4 @@
-"""The error message for numbers that are not finite; that checkpoints stay: tests/fault_injection."""
+"""Error messages for non-finite losses and gradients; tests/fault_injection checks that checkpoints survive."""
 
 from types import SimpleNamespace
 
@@ -19,7 +19,7 @@ WORKERS = (
 
 @pytest.fixture
 def told():
-    """``told(end)`` is the line for an update that ends so: an exception, or a dictionary of what is logged."""
+    """Return ``told(end)``: the error message of an update that raises ``end`` or, if it is a dictionary, logs it."""
     cfg = parse("data-bin", "--task", "masked_lm", "--arch", "roberta", "--lr", "5e-4", "--batch-size", "16")
     trainer = SimpleNamespace(
         cfg=cfg, data_parallel_world_size=4, get_num_updates=lambda: 120, get_lr=lambda: 5e-4, spec=Trainer
@@ -46,7 +46,7 @@ def told():
 
 
 @pytest.mark.parametrize("end", [FloatingPointError("gradients are Nan/Inf"), {"loss": float("nan")}])
-def test_it_says_what_ran_and_what_to_change(told, end):
+def test_message_names_the_settings_and_the_remedies(told, end):
     message = told(end)
     assert "the loss or a gradient is not finite" in message
     assert "lr 0.0005, 4 x 2 x 16 sequences" in message
@@ -59,7 +59,7 @@ def test_float16(told):
 
 
 def test_several_processes(told):
-    """fairseq takes numbers that are not finite for processes that contradict each other."""
+    """fairseq mistakes non-finite gradient norms for an inconsistency between processes."""
     line = "-" * 80
     assert "is not finite" in told(FloatingPointError(WORKERS.format(norm="nan", line=line)))
     assert told(FloatingPointError(WORKERS.format(norm="0.7", line=line))).startswith(

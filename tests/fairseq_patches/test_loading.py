@@ -1,4 +1,4 @@
-"""Checkpoints are read as data, and each sort of damage is reported; each test fails without its patch."""
+"""Loading checkpoints without running code, and reporting damage; each test fails without its patch."""
 
 import argparse
 import multiprocessing
@@ -38,14 +38,14 @@ class TestReading:
     @pytest.mark.parametrize("module", [b"numpy.core.multiarray", b"numpy._core.multiarray"])
     def test_scalars_of_either_numpy(self, tmp_path, module):
         path = tmp_path / "checkpoint.pt"
-        # The older of torch's two file formats is one plain pickle, in which a name can be exchanged.
+        # The older of torch's two file formats is one plain pickle, in which a module name can be replaced.
         torch.save({**STATE, "best": np.float64(0.1)}, path, _use_new_zipfile_serialization=False)
         written = np.float64().__reduce__()[0].__module__.encode()
         assert written in path.read_bytes()
         path.write_bytes(path.read_bytes().replace(written, module))
         assert checkpoint_utils.load_checkpoint_to_cpu(str(path))["best"] == np.float64(0.1)
 
-    def test_cure_is_what_allows_them(self, tmp_path):
+    def test_numpy_scalars_are_refused_without_the_patch(self, tmp_path):
         torch.save({**STATE, "best": np.float64(0.1)}, tmp_path / "checkpoint.pt")
         allowed = torch.serialization.get_safe_globals()
         torch.serialization.clear_safe_globals()
@@ -72,7 +72,7 @@ class TestReading:
             checkpoint_utils.load_checkpoint_to_cpu.__wrapped__(str(path))
         assert proof.exists()
 
-    def test_something_that_fairseq_takes_for_an_older_checkpoint(self, tmp_path):
+    def test_file_that_fairseq_mistakes_for_an_older_checkpoint(self, tmp_path):
         path = str(tmp_path / "checkpoint.pt")
         torch.save({name: value for name, value in STATE.items() if name != "optimizer_history"}, path)
         assert "not a checkpoint of fairseq" in refusal(checkpoint_utils.load_checkpoint_to_cpu, path)

@@ -1,4 +1,4 @@
-"""Options that cannot work are refused before anything starts; each test fails without its patch."""
+"""Option checks that run before training starts; each test fails without its patch."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from mae_lm_fairseq.utils.errors import UserError
 from tests.support.fairseq_commands import SETTINGS, config, refusal, settings
 
 DECAY = ("--lr-scheduler", "polynomial_decay")
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # hydra's, some for each configuration
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # hydra warns several times per configuration
 
 mae_lm_fairseq.register()
 
@@ -52,7 +52,7 @@ class TestNumpy:
 
 class TestSettings:
     @pytest.mark.parametrize("flag", ["--bf16", "--memory-efficient-bf16"])
-    def test_bf16_is_no_tpu(self, flag):
+    def test_bf16_does_not_imply_tpu(self, flag):
         arguments = settings(flag)
         assert arguments.bf16
         assert not arguments.tpu
@@ -119,7 +119,7 @@ class TestSettings:
         assert "--lr is empty" in refusal(option_checks.check_settings, config("--lr", ""))
 
     @pytest.mark.parametrize("value", ["abc", "1e-3 1e-4", "1e-3,abc"])
-    def test_lists_that_are_none(self, value, capsys):
+    def test_invalid_lists(self, value, capsys):
         with pytest.raises(SystemExit):
             settings("--lr", value)
         assert f"error: argument --lr: {value!r} is not a number, nor a list" in capsys.readouterr().err
@@ -160,8 +160,8 @@ class TestSettings:
         warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
         assert warnings == ["--max-update 30 is more than --total-num-update 20: the updates after it change nothing"]
 
-    def test_a_check_leaves_nothing_behind(self, tmp_path, monkeypatch):
-        """fairseq-validate has a --save-dir, too, where it saves nothing."""
+    def test_checks_create_no_files(self, tmp_path, monkeypatch):
+        """fairseq-validate also has a --save-dir, but saves nothing there."""
         cfg = config()
         monkeypatch.chdir(tmp_path)
         option_checks.check_settings(cfg)
@@ -175,7 +175,7 @@ class TestSettings:
 
     @pytest.mark.parametrize("options", [[], ["--distributed-world-size", "2"]])
     def test_torchrun_without_a_gpu(self, monkeypatch, tmp_path, options):
-        """fairseq would train twice, or divide by the number of GPUs."""
+        """fairseq would train the same thing twice, or divide by the number of GPUs."""
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         cfg = config(*options, "--cpu", "--save-dir", tmp_path / "run")
         option_checks.check_settings(cfg)
@@ -206,7 +206,7 @@ class TestSettings:
         missing.touch()
         option_checks.check_settings(config(option, missing, *save_dir))
 
-    def test_run_that_goes_on_needs_no_start(self, tmp_path):
+    def test_resumed_run_needs_no_initial_checkpoint(self, tmp_path):
         (tmp_path / "checkpoint_last.pt").touch()
         option_checks.check_settings(config("--finetune-from-model", tmp_path / "missing.pt", "--save-dir", tmp_path))
 

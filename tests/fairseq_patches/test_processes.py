@@ -1,4 +1,4 @@
-"""How fairseq's own commands and processes end; each test fails without its patch."""
+"""Exit codes and error messages of fairseq's commands and processes; each test fails without its patch."""
 
 import os
 import subprocess
@@ -17,14 +17,14 @@ from mae_lm_fairseq.fairseq_patches import processes
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.fairseq_commands import SETTINGS, complaint
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # hydra's, some for each configuration
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # hydra warns several times per configuration
 
 mae_lm_fairseq.register()
 
 
 @pytest.mark.parametrize(("code", "expected"), [(1, SystemExit), (3, torch.multiprocessing.ProcessExitedException)])
 def test_error_in_a_started_process(capfd, monkeypatch, code, expected):
-    """As fairseq starts one for each GPU."""
+    """fairseq starts such a process for each GPU."""
     monkeypatch.setattr(processes, "check_settings", lambda cfg: None)
     monkeypatch.setattr(processes, "fairseq_distributed_main", _fail)
 
@@ -62,7 +62,7 @@ def trained(train, tmp_path_factory) -> Path:
 
 
 class TestTraining:
-    """Through fairseq's own commands."""
+    """Errors and resuming through fairseq's own commands."""
 
     def test_resume(self, train, trained, tmp_path):
         done = train(tmp_path, "--max-update", "4", "--restore-file", trained)
@@ -139,7 +139,7 @@ def test_error_in_the_processes_that_fairseq_spawns(run_cli, tmp_path):
     done = run_cli(["python", script, tmp_path / "empty", *together, *backends, *options, *rest])
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    # torch's launcher may report after it that it stops the other process.
+    # torch's launcher may log afterwards that it stops the other process.
     assert f"\nerror: {tmp_path}/empty/dict.txt does not exist" in done.stderr
 
 
@@ -174,8 +174,8 @@ next(iter(BufferedIterator(10, Batches())))
 """
 
 
-def test_a_run_that_stops_while_batches_are_loaded_ends_well(run_cli, tmp_path):
+def test_exit_while_batches_are_prefetched(run_cli, tmp_path):
     script = tmp_path / "stop.py"
     script.write_text(LOADING_AHEAD)
     done = run_cli(["python", script], env={"PYTHONPATH": str(PACKAGE.parent)})
-    assert done.returncode == 0, done.stderr  # without the patch it is -6
+    assert done.returncode == 0, done.stderr  # -6 without the patch

@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from."""
+"""Choice of the checkpoint from which a run resumes."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from mae_lm_fairseq.utils.errors import RefusedFile, UserError
 
 
 def save(path: Path, updates: int, time: int):
-    """A checkpoint of so many updates that was written at that time."""
+    """Write a checkpoint with this number of updates and this modification time."""
     history = [{"num_updates": updates, "lr_scheduler_state": {}, "optimizer_name": "Adam"}]
     state = {"model": {"weight": torch.full((5000,), float(updates))}, "args": None, "cfg": None}
     torch.save({**state, "optimizer_history": history, "extra_state": {"train_iterator": {}}}, path)
@@ -24,7 +24,7 @@ def save(path: Path, updates: int, time: int):
 
 @pytest.fixture
 def run(tmp_path):
-    """A directory as fairseq leaves it after update 30."""
+    """Create a save directory as fairseq leaves it after update 30."""
     for name, updates, time in (("1_10", 10, 1), ("2_20", 20, 2), ("2", 25, 3), ("2_30", 30, 4), ("last", 30, 5)):
         save(tmp_path / f"checkpoint{'_' if name != '2' else ''}{name}.pt", updates, time)
     save(tmp_path / "crash.pt", 99, 9)
@@ -39,26 +39,26 @@ def cut(path: Path):
 
 
 def flip(path: Path):
-    """One bit of a weight, which torch reads as another weight."""
+    """Flip one bit of a weight, which torch loads without complaint."""
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
 
-def test_whole_and_newest_stays(run, caplog):
+def test_valid_newest_checkpoint_is_kept(run, caplog):
     before = (run / "checkpoint_last.pt").read_bytes()
     restore_last(run)
     assert (run / "checkpoint_last.pt").read_bytes() == before
     assert not caplog.records
 
 
-def test_nothing_to_go_on_from(tmp_path):
+def test_empty_directory(tmp_path):
     restore_last(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("damage", [cut, flip])
-def test_the_newest_whole_one_takes_the_place_of_a_damaged_one(run, caplog, damage):
+def test_damaged_checkpoint_is_replaced_by_the_newest_valid_one(run, caplog, damage):
     damage(run / "checkpoint_last.pt")
     damage(run / "checkpoint_2_30.pt")
     restore_last(run)
@@ -67,7 +67,7 @@ def test_the_newest_whole_one_takes_the_place_of_a_damaged_one(run, caplog, dama
     message = caplog.records[0].getMessage()
     assert "checkpoint_last.pt is damaged" in message
     assert "going on from checkpoint2.pt, update 25" in message
-    assert {path.name for path in run.glob("checkpoint_?.*")} == set()  # nothing half-made
+    assert {path.name for path in run.glob("checkpoint_?.*")} == set()  # no temporary files
 
 
 def test_a_kill_before_the_copy(run, caplog):
@@ -83,8 +83,8 @@ def test_a_kill_before_the_first_copy(run):
     assert saved_updates(run / "checkpoint_last.pt") == 30
 
 
-def test_going_back_on_purpose_is_respected(run, caplog):
-    """An older checkpoint, copied to checkpoint_last.pt after the others were written."""
+def test_intentional_rollback_is_kept(run, caplog):
+    """An older checkpoint was copied to checkpoint_last.pt after the others were written."""
     shutil.copyfile(run / "checkpoint_1_10.pt", run / "checkpoint_last.pt")
     restore_last(run)
     assert saved_updates(run / "checkpoint_last.pt") == 10
@@ -105,7 +105,7 @@ def test_names_with_a_suffix_are_another_run(run):
     assert [saved_updates(run / f"checkpoint_last{suffix}.pt") for suffix in ("", "_b")] == [30, 5]
 
 
-def test_none_is_whole(run):
+def test_no_valid_checkpoint(run):
     for path in run.glob("checkpoint*.pt"):
         if path.name != "checkpoint_mine.pt":
             cut(path)
@@ -114,7 +114,7 @@ def test_none_is_whole(run):
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_malicious_one_is_refused_and_not_replaced(run):
+def test_malicious_checkpoint_is_refused_and_not_replaced(run):
     class Malicious:
         def __reduce__(self):
             return os.mkdir, (str(run / "it-ran"),)
@@ -125,12 +125,12 @@ def test_a_malicious_one_is_refused_and_not_replaced(run):
     assert not (run / "it-ran").exists()
 
 
-def test_changed_bytes_are_noticed_wherever_a_checkpoint_is_read(run):
+def test_changed_bytes_are_detected_when_loading(run):
     path = run / "checkpoint_2_30.pt"
     flip(path)
     with pytest.raises(UserError, match="it is damaged, or not a checkpoint"):
         checkpoint_utils.load_checkpoint_to_cpu(str(path))
-    assert torch.load(path)["model"]["weight"].unique().numel() == 2  # torch itself takes it
+    assert torch.load(path)["model"]["weight"].unique().numel() == 2  # torch itself loads it
 
 
 def test_a_file_in_the_older_format(run):
@@ -161,7 +161,7 @@ def test_the_position_in_the_epoch_fits_another_number_of_processes(before, iter
     ("settings", "converts"),
     [({}, True), ({"finetune_from_model": "a.pt"}, False), ({"reset_dataloader": True}, False)],
 )
-def test_where_an_epoch_begins_there_is_no_position_to_fit(settings, converts):
+def test_position_is_not_converted_if_the_epoch_starts_anew(settings, converts):
     cfg = SimpleNamespace(
         checkpoint=SimpleNamespace(**{"finetune_from_model": None, "reset_dataloader": False} | settings),
         distributed_training=SimpleNamespace(distributed_world_size=2),

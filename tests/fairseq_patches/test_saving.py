@@ -1,4 +1,4 @@
-"""A checkpoint appears complete or not at all; each test fails without its patch."""
+"""Atomic saving of checkpoints; each test fails without its patch."""
 
 import multiprocessing
 import os
@@ -20,11 +20,11 @@ mae_lm_fairseq.register()
 
 
 class TestSaving:
-    """The same for both ways in which fairseq gives a checkpoint its names."""
+    """Both ways in which fairseq gives a checkpoint its names."""
 
     @pytest.fixture(params=["torch_persistent_save", "PathManager.copy"])
     def saving(self, request, tmp_path):
-        """``saving(state)`` makes a function ``save(path)``; with ``original`` it does what fairseq did."""
+        """Return ``saving(state)``, which returns ``save(path)``; ``save`` runs fairseq's own code if ``original``."""
         source = tmp_path / "source.pt"
 
         def saving(state: dict):
@@ -41,8 +41,8 @@ class TestSaving:
         return saving
 
     @pytest.mark.parametrize("original", [False, True])
-    def test_failure_leaves_what_was_there(self, tmp_path, saving, monkeypatch, original):
-        """With a real limit on the size of files, which strikes in the middle of writing as a full disk does."""
+    def test_failed_write_keeps_the_old_file(self, tmp_path, saving, monkeypatch, original):
+        """A real limit on the size of files makes the write fail midway, as a full disk does."""
         monkeypatch.setattr(time, "sleep", lambda seconds: None)
         path = tmp_path / "saved" / "checkpoint.pt"
         path.parent.mkdir()
@@ -62,7 +62,7 @@ class TestSaving:
         assert intact is not original
         assert original or torch.load(path) == {"updates": 2}
 
-    def test_on_disk_before_it_has_its_name(self, tmp_path, saving, monkeypatch):
+    def test_file_is_synced_before_it_is_renamed(self, tmp_path, saving, monkeypatch):
         order = []
         for name in ("fsync", "replace"):
             original = getattr(os, name)

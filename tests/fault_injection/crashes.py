@@ -1,7 +1,7 @@
-"""Faults of a training: kills, full disks, damaged checkpoints, numbers that are not finite.
+"""Faults injected into a training run: kills, full disks, damaged checkpoints, non-finite numbers.
 
 Each function yields rows of the table. After most faults the training is finished and compared, bit by bit, with an
-undisturbed one. Only torch and fairseq are needed here: scripts/smoke.py runs in environments without hypothesis.
+undisturbed one. Only torch and fairseq are needed: scripts/smoke.py runs in environments without hypothesis.
 """
 
 import os
@@ -20,11 +20,11 @@ from tests.fault_injection.processes import obey_permissions
 from tests.fault_injection.report import Fault, Row
 from tests.fault_injection.training import Training, TrainingProcess, Workplace, difference
 
-EQUAL = "the run goes on from its newest checkpoint and ends bit for bit where an undisturbed one ends"
+EQUAL = "the run resumes from its newest checkpoint and ends bit for bit like an undisturbed run"
 
 
 def _compare(training: Training, end: int, reference: Training) -> str | None:
-    """Finish a training; return how its end differs from the reference, or None."""
+    """Finish a training; return how its final state differs from the reference, or None."""
     return training.finish(end) or difference(training.last, reference.last)
 
 
@@ -32,11 +32,12 @@ def _compare(training: Training, end: int, reference: Training) -> str | None:
 
 
 def kills(place: Workplace, times: int) -> Iterator[Row]:
-    """SIGKILL in one run, again and again, every other time while a checkpoint is being written.
+    """Send SIGKILL to one run repeatedly, every other time while it writes a checkpoint.
 
-    The promise of a kill is checked by the next process that logs where it resumes, or by the end of the run.
+    A kill counts as survived when a later process logs that it resumed at the right update, or when the run ends as
+    the reference does.
     """
-    on = "the next start goes on from the newest checkpoint that was complete"
+    on = "the next start resumes from the newest complete checkpoint"
     anywhere = Row("SIGKILL at a random moment of a run (start-up, update, validation, epoch end, shard change)", on)
     saving = Row("SIGKILL while a checkpoint is being written", on)
     training = place.training()
@@ -60,13 +61,11 @@ def kills(place: Workplace, times: int) -> Iterator[Row]:
             row.record(f"ended by itself: {process.final_error()}")
         else:
             unproven.append(row)
-    end = training.saved_updates() + 17  # not a multiple of the interval of checkpoints
+    end = training.saved_updates() + 17  # not a multiple of the checkpoint interval
     reference = place.undisturbed(end)
-    state = torch.load(
-        reference.last, weights_only=True
-    )  # of the reference: the killed run may not have saved anything
+    state = torch.load(reference.last, weights_only=True)  # the killed run may not have saved anything
     epoch = state["extra_state"]["train_iterator"]["epoch"]
-    whole = Row(f"all these kills in one run of {end} updates and {epoch} epochs, two shards in turn", EQUAL)
+    whole = Row(f"all these kills in a single run of {end} updates and {epoch} epochs, two shards in turn", EQUAL)
     problem = _compare(training, end, reference)
     for row in (*unproven, whole):
         row.record(problem)
@@ -84,8 +83,11 @@ def _wait_for_saving(training: Training, process: TrainingProcess, generator: ra
 
 
 def full_disk(place: Workplace, times: int) -> Iterator[Row]:
-    """A full disk, imitated by a limit on the size of files, which ends a write in its middle, too."""
-    row = Row("no room on the disk for a checkpoint", f"one line tells, the checkpoints stay; with room again, {EQUAL}")
+    """Fill the disk, simulated by a limit on the size of files, which also interrupts a write midway."""
+    row = Row(
+        "no space on the disk for a checkpoint",
+        f"an error message, the checkpoints stay; with free space again, {EQUAL}",
+    )
 
     def fill(training: Training) -> Callable[[], None]:
         room = int(training.last.stat().st_size * place.random.uniform(0.4, 0.95))
@@ -97,10 +99,10 @@ def full_disk(place: Workplace, times: int) -> Iterator[Row]:
 
 
 def unwritable_directory(place: Workplace, times: int) -> Iterator[Row]:
-    """The directory is not writable, from the start or from some moment on."""
+    """Make the checkpoint directory unwritable, from the start or during the run."""
     row = Row(
-        "the checkpoints' directory may not be written to, from the start or from some moment on",
-        f"one line tells, the checkpoints stay; with permission again, {EQUAL}",
+        "the checkpoint directory is not writable, from the start or later",
+        f"an error message, the checkpoints stay; with permission again, {EQUAL}",
     )
 
     def forbid(training: Training) -> Callable[[], None]:
@@ -132,12 +134,12 @@ def _before_saving(action: Callable[[], None]) -> None:
 
 
 def _struck(place: Workplace, fault: Callable[[Training], Callable[[], None]], message: str) -> str | None:
-    """End a run with a fault after update 20, then finish it without; return what was lost, or None.
+    """End a run with a fault after update 20, then finish it without the fault; return what was lost, or None.
 
     Args:
-        place: of the run.
-        fault: takes the training, and returns what its next process calls before it trains.
-        message: part of the error message that this process must end with; the checkpoints must stay as they are.
+        place: directory of the run.
+        fault: takes the training and returns a function that its next process calls before it trains.
+        message: part of the error message that this process must end with; the checkpoints must not change.
     """
     training = place.copy(place.undisturbed(20))
     before = training.last.read_bytes()
@@ -155,7 +157,7 @@ def _struck(place: Workplace, fault: Callable[[Training], Callable[[], None]], m
 
 
 def damaged_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
-    """The newest checkpoint is damaged between two processes, every third time under both of its names."""
+    """Damage the newest checkpoint between two processes, every third time under both of its names."""
     row = Row("checkpoint_last.pt is cut, changed or overwritten, every third time with another one", EQUAL)
     origin, reference = place.undisturbed(20), place.undisturbed(30)
     for number in range(times):
@@ -168,7 +170,10 @@ def damaged_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
 
 
 def _damaged(content: bytes, generator: random.Random) -> bytes:
-    """Cut, change one bit, overwrite, or replace: a training for each is too slow for hypothesis to shrink."""
+    """Truncate the content, flip one bit, overwrite a range, or replace everything.
+
+    hypothesis is not used because each case is a training, which is too slow for shrinking.
+    """
     place, length = generator.randrange(len(content)), generator.randint(1, 5000)
     flipped = bytes([content[place] ^ 1 << generator.randrange(8)])
     damage = generator.choice([b"", flipped, generator.randbytes(length), None])
@@ -178,7 +183,7 @@ def _damaged(content: bytes, generator: random.Random) -> bytes:
 
 
 class _Malicious:
-    """Makes a directory when it is unpickled."""
+    """Object that creates a directory when it is unpickled."""
 
     def __init__(self, proof: Path):
         self.proof = proof
@@ -188,8 +193,10 @@ class _Malicious:
 
 
 def malicious_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
-    """A checkpoint that would run code, in both formats of torch, to resume from or to fine-tune."""
-    row = Row("a checkpoint that runs code when it is unpickled", "one line refuses it, and nothing ran")
+    """Resume from or fine-tune a checkpoint that would execute code, in both of torch's file formats."""
+    row = Row(
+        "a checkpoint that runs code when it is unpickled", "it is refused with an error message, and nothing in it ran"
+    )
     origin = place.undisturbed(5)
     for number in range(times):
         training = place.training()
@@ -211,10 +218,10 @@ def malicious_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
 
 
 def divergence(place: Workplace, times: int) -> Iterator[Row]:
-    """A loss of NaN, or an infinite one."""
+    """Make the loss NaN or infinite."""
     row = Row(
         "a loss or a gradient that is not finite",
-        f"one line tells what to change, the checkpoints stay; when the cause is gone, {EQUAL}",
+        f"the error message says what to change, the checkpoints stay; without the cause, {EQUAL}",
     )
     for number in range(times):
         factor = (float("nan"), float("inf"))[number % 2]

@@ -1,4 +1,4 @@
-"""Damage to sound input: strategies of hypothesis, and the loop that tries what they generate."""
+"""Damaged versions of valid input: hypothesis strategies, and the loop that runs a case on each of them."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from tests.fault_injection.report import Row
 from tests.fault_injection.training import Workplace
 
 Damage = Callable[[bytes], SearchStrategy[bytes]]
-"""A strategy of damaged versions of the content of a file."""
+"""Function that returns a strategy for damaged versions of a file's content."""
 
 BYTES = st.binary(max_size=300) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass"))
 TEXTS = (
@@ -25,7 +25,7 @@ TEXTS = (
     "a \ufffe \uffff \U0010ffff b\n".encode() * 20,
     "a\x85b\u2028c\u3000d\x0be\x1cf \u200b\ufeffg\n".encode() * 20,
 )
-"""Text that is hard to read: empty, without a line end, NULs, a surrogate, carriage returns, 400 kB in a line, ..."""
+"""Text that is hard to read: empty, no final newline, NULs, a surrogate, carriage returns, a line of 400 kB, ..."""
 _KEYS = (
     *("data", "paragraphs", "context", "qas", "id", "question", "answers", "text", "answer_start", "is_impossible"),
     *("sentence1", "sentence2", "label", "splits", "format", "network", "about", "\ud800"),
@@ -39,18 +39,18 @@ JSON = st.recursive(
     lambda inside: st.lists(inside, max_size=3) | st.dictionaries(st.sampled_from(_KEYS), inside, max_size=4),
     max_leaves=12,
 )
-"""Anything that JSON can hold, with the keys that our parsers look for."""
+"""Any JSON value, with the keys that our parsers look for."""
 _TOO_MUCH_JSON = st.sampled_from([b"[" * 100_000, b"9" * 5000])
 
 
 def cuts(content: bytes, times: int) -> Iterator[bytes]:
-    """The content cut at every length, or at about ``times`` lengths where it is longer than twice that."""
+    """Yield the content truncated at every length, or at about ``times`` lengths if it is longer than twice that."""
     for length in range(0, len(content), max(1, len(content) // times)):
         yield content[:length]
 
 
 def damaged(content: bytes) -> SearchStrategy[bytes]:
-    """The content with one bit changed, overwritten in one place, cut, or replaced."""
+    """Return a strategy that flips one bit of the content, overwrites a range, truncates it or replaces it."""
     place = st.integers(0, len(content) - 1)
     flipped = st.builds(
         lambda at, bit: _overwrite(content, at, bytes([content[at] ^ 1 << bit])), place, st.integers(0, 7)
@@ -67,7 +67,7 @@ def _overwrite(content: bytes, place: int, other: bytes) -> bytes:
 
 @st.composite
 def altered(draw, value: Any, others: SearchStrategy = JSON) -> Any:
-    """A copy of nested dictionaries and lists in which one entry is missing or is one of ``others``."""
+    """Draw a copy of nested dictionaries and lists with one entry removed or replaced by one of ``others``."""
     if not isinstance(value, dict | list) or not value or draw(st.integers(0, 9)) == 9:
         return draw(others)
     changed = value.copy()
@@ -80,7 +80,9 @@ def altered(draw, value: Any, others: SearchStrategy = JSON) -> Any:
 
 
 def damaged_json(content: bytes) -> SearchStrategy[bytes]:
-    """JSON with a value missing or another one, or with a key twice; any JSON; or damaged as bytes."""
+    """Return a strategy of JSON with a value removed or replaced or a key duplicated, of other JSON, and of damaged
+    bytes.
+    """
     keys = st.sampled_from(list(re.finditer(rb'"[^"]+":', content)))
 
     def twice(key: re.Match[bytes], value: Any) -> bytes:
@@ -97,7 +99,7 @@ def _dump(value: Any) -> bytes:
 
 
 def damaged_lines(content: bytes) -> SearchStrategy[bytes]:
-    """A dictionary with an entry replaced, or every entry twice, or damaged as bytes."""
+    """Return a strategy of dictionaries with an entry replaced, all entries duplicated, or damaged bytes."""
     lines = content.splitlines(keepends=True)
     entries = (b"", b"\n", b"a\n", b"a b\n", b"a -1\n", b"a 1e9\n", b"<s> 1\n", b"<mask> 1\n", b"a\0 1\n", b"\xff 1\n")
     entry = st.sampled_from([*entries, b"a \xc2\xb2\n", b"a 1 #fairseq:x\n", lines[0]])
@@ -116,15 +118,15 @@ def attempt(
     times: int,
     first: Iterable[Any] = (),
 ) -> None:
-    """Try a case with what a strategy generates; of the failures the row keeps the smallest, which hypothesis finds.
+    """Run a case on generated values; the row keeps the smallest failing value, as shrunk by hypothesis.
 
     Args:
-        place: with the seed.
+        place: provides the seed.
         row: counts the tries.
         case: returns what is wrong, or None.
-        strategy: of the argument of ``case``.
+        strategy: generates the argument of ``case``.
         times: number of generated values.
-        first: values to be tried before these.
+        first: values to try before the generated ones.
     """
     for value in first:
         row.record(_described(case(value), value))
@@ -162,11 +164,11 @@ def _described(problem: str | None, value: Any) -> str | None:
 def attempt_file(
     place: Workplace, row: Row, path: Path, damage: Damage, case: Callable[[], str | None], times: int, lengths: int = 0
 ) -> None:
-    """Try a case with a file that is damaged, or cut at ``lengths`` lengths, and restore the file."""
+    """Run a case on a file that is damaged, or truncated at ``lengths`` lengths, then restore the file."""
     sound = path.read_bytes()
 
     def write(content: bytes) -> None:
-        path.unlink(missing_ok=True)  # the former may still be mapped into memory
+        path.unlink(missing_ok=True)  # the previous file may still be memory-mapped
         path.write_bytes(content)
 
     def damaged_case(content: bytes) -> str | None:

@@ -1,4 +1,4 @@
-"""Files of GLUE and SQuAD, and predictions, damaged. Each function yields rows of the table."""
+"""Damaged GLUE and SQuAD files and predictions. Each function yields rows of the table."""
 
 import functools
 import io
@@ -29,7 +29,7 @@ from tests.support import ROOT, answering, glue
 # -------------------------------------------------------------------------------------------------------------- GLUE
 
 GLUE = ("CoLA", "STS-B", "RTE")
-"""Tasks: without a header; with scores; with pairs of sentences and names of classes."""
+"""Tasks without a header row, with real-valued scores, and with sentence pairs and named classes."""
 ROWS = 6
 _CELLS = ("", " ", "\0", "nan", "1e999", "-1", "9" * 5000, "\ufeff", "a\rb", "\x85", "\t", "entailment", "two\nlines")
 _COLUMNS = (
@@ -39,11 +39,11 @@ _COLUMNS = (
     pa.array([b"\xff\xfe"]).cast(pa.large_binary()),
     pa.array(["a"]).dictionary_encode(),
 )
-"""First cell of other columns of Parquet."""
+"""First cell of each replacement column for a Parquet table."""
 
 
 def damaged_tsv(content: bytes) -> SearchStrategy[bytes]:
-    """Change one cell of a row, or damage the bytes."""
+    """Return a strategy that changes one cell of a row, or damages the bytes."""
     lines = [line.split("\t") for line in content.decode().split("\n")]
 
     def change(row: int, column: int, cell: str) -> bytes:
@@ -57,7 +57,7 @@ def damaged_tsv(content: bytes) -> SearchStrategy[bytes]:
 
 
 def damaged_records(content: bytes) -> SearchStrategy[bytes]:
-    """One damaged line of JSON lines, or damaged as bytes."""
+    """Return a strategy that damages one line of a JSON lines file, or its bytes."""
     lines = content.splitlines(keepends=True)
     return damaged_json(lines[1]).map(lambda line: b"".join([lines[0], line, b"\n", *lines[2:]])) | _damaged_text(
         content
@@ -65,7 +65,7 @@ def damaged_records(content: bytes) -> SearchStrategy[bytes]:
 
 
 def damaged_parquet(content: bytes) -> SearchStrategy[bytes]:
-    """A table with another column, or damaged as bytes."""
+    """Return a strategy that replaces one column of a table, or damages its bytes."""
     table = parquet.read_table(io.BytesIO(content))
 
     def change(place: int, name: str, column: list | pa.Array) -> bytes:
@@ -96,7 +96,7 @@ LAYOUTS: dict[str, Damage] = {
 
 
 def damaged_glue(place: Workplace, times: int) -> Iterator[Row]:
-    """One damaged set of a task in every layout; the other sets stay valid."""
+    """Damage one set of a GLUE task in every layout; the other sets stay valid."""
     row = Row("a set of GLUE, cut, or with other types, columns, cells, labels, bytes; in every layout", WHOLE)
     tokenizer = Tokenizer(glue.write_tokenizer(place.directory / "tokenizer") / TOKENIZER)
     for task in map(TASKS.get, GLUE):
@@ -140,7 +140,7 @@ def _check_data(sound: Path, destdir: Path) -> None:
 
 
 def damaged_squad(place: Workplace, times: int) -> Iterator[Row]:
-    """A file of questions, as training reads it and as preprocess/squad splits it."""
+    """Damage a question file that is read for training and split by preprocess/squad."""
     row = Row("a file of SQuAD, cut, or with other types, keys missing or twice, other bytes; read and split", WHOLE)
     tokenizer = Tokenizer(answering.write_tokenizer(place.directory / "tokenizer") / TOKENIZER)
     split = runpy.run_path(str(ROOT / "preprocess" / "squad" / "split.py"))["main"]
@@ -166,7 +166,7 @@ def damaged_squad(place: Workplace, times: int) -> Iterator[Row]:
 
 
 def damaged_predictions(place: Workplace, times: int) -> Iterator[Row]:
-    """The input of SQuAD's metrics: questions, answers, probabilities."""
+    """Damage the input of the SQuAD metrics: questions, answers, probabilities."""
     row = Row("questions, predictions or probabilities for SQuAD's metrics that are damaged or of other types", CLEAR)
     for version_2 in (True, False):
         directory = place.directory / str(version_2)

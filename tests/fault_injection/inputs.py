@@ -1,7 +1,7 @@
-"""Damaged data-bins, texts, checkpoints and options. Each function yields rows of the table.
+"""Damaged data-bins, texts and checkpoints, and invalid options. Each function yields rows of the table.
 
-Every case has to end with an error message, or succeed where its row allows that. Output is left on the disk only if it
-is valid.
+Every case must end with an error message, or succeed where its row allows that. Files that it leaves on the disk must
+be valid.
 """
 
 import functools
@@ -33,7 +33,7 @@ VOCABULARY = 64
 
 
 def write_data_bin(prefix: Path, lines: int = 12) -> None:
-    """Write lines of different lengths, tokens from 4 to 63."""
+    """Write a data-bin with lines of different lengths and tokens from 4 to 63."""
     generator = np.random.default_rng(0)
     sizes = generator.integers(1, 7, size=lines)
     with DataBinWriter(prefix, VOCABULARY) as writer:
@@ -41,9 +41,9 @@ def write_data_bin(prefix: Path, lines: int = 12) -> None:
 
 
 def read_data_bin(prefix: Path) -> None:
-    """Read a data-bin as training does: check it, then read every line."""
+    """Read a data-bin as training does: validate it, then read every line."""
     if check_data_bin(prefix) is None:
-        return  # of another of fairseq's formats, which we do not read
+        return  # another fairseq format, which this package does not read
     check_token_range(prefix, VOCABULARY)
     dataset = MMapIndexedDataset(str(prefix))
     for number in range(len(dataset)):
@@ -52,7 +52,7 @@ def read_data_bin(prefix: Path) -> None:
 
 
 def damaged_data_bins(place: Workplace, times: int) -> Iterator[Row]:
-    """A data-bin with changed bytes, or cut at every length, which must be refused or read completely."""
+    """Damage the bytes of a data-bin or truncate it at every length; it must be refused or read completely."""
     row = Row("a data-bin whose .idx or .bin is cut, at every length, or changed anywhere", CLEAR)
     prefix = place.directory / "train"
     write_data_bin(prefix)
@@ -63,7 +63,7 @@ def damaged_data_bins(place: Workplace, times: int) -> Iterator[Row]:
 
 
 def damaged_dictionaries(place: Workplace, times: int) -> Iterator[Row]:
-    """A damaged ``dict.txt``, as the task reads it."""
+    """Damage ``dict.txt`` as read by the task."""
     row = Row("a dict.txt that is damaged, or has an entry twice", CLEAR)
     path = place.directory / "dict.txt"
     path.write_text("".join(f"\u2581w{n} {n}\n" for n in range(20)), encoding="utf-8")
@@ -73,7 +73,7 @@ def damaged_dictionaries(place: Workplace, times: int) -> Iterator[Row]:
 
 
 def damaged_files(place: Workplace, times: int) -> Iterator[Row]:
-    """Anything for our own parsers, of which scripts/fuzz.py takes one at a time."""
+    """Damage the input of our own parsers, the ones that scripts/fuzz.py fuzzes one at a time."""
     row = Row(f"a damaged file for one of our parsers: {', '.join(PARSERS)}", CLEAR)
     for name, parser in PARSERS.items():
         case = lambda content: outcome(lambda: parse(name, content, place.directory))  # noqa: B023, E731
@@ -85,7 +85,7 @@ def damaged_files(place: Workplace, times: int) -> Iterator[Row]:
 
 
 def absurd_texts(place: Workplace, times: int) -> Iterator[Row]:
-    """Text through the whole preparation, with a new tokenizer and with a given one."""
+    """Run arbitrary text through the whole preparation, with a new and with an existing tokenizer."""
     row = Row("text of any bytes or characters, NULs, lone surrogates, endless lines, empty documents", WHOLE)
     (place.directory / "valid.txt").write_text("a b c d e f g\n" * 20)
     (place.directory / "sane.txt").write_text("abc de fg hi jkl mnop\nqrs tuv wxyz\n\n" * 50)
@@ -122,7 +122,7 @@ def _is_valid_or_missing(directory: Path) -> str | None:
 
 
 def truncated_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
-    """A checkpoint that is cut or damaged, as every command of fairseq reads it."""
+    """Truncate or damage a checkpoint as read by every fairseq command."""
     on = "an error message, or exactly the weights that were saved"
     row = Row("a checkpoint that is cut or damaged, read as every command reads it", on)
     path = place.directory / "checkpoint.pt"
@@ -161,7 +161,7 @@ RANGES = {
     "optimizer": ("adam", "fused_adamw"),
     "adam-betas": ("(0.9, 0.98)", "()", "1", "0.9", "(2, 3)"),
 }
-"""Values of options, valid ones and others."""
+"""Valid and invalid values of options."""
 _BASE = shlex.split(
     "--task masked_autoencoder_lm --criterion masked_autoencoder_lm --arch mae_lm_tiny --cpu --optimizer adam "
     "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --batch-size 4 "
@@ -173,7 +173,7 @@ _SETTINGS = st.sampled_from([(f"--{name}", value) for name, values in RANGES.ite
 
 
 def absurd_options(place: Workplace, times: int) -> Iterator[Row]:
-    """One to three options with values from :data:`RANGES`, up to the first update."""
+    """Set one to three options to values from :data:`RANGES`, and train up to the first update."""
     row = Row("options of the model and of the task with values out of range, one to three at a time", CLEAR)
     directory = place.directory
     (directory / "dict.txt").write_text("".join(f"\u2581w{n} 1\n" for n in range(VOCABULARY - 4)), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Bundles, checkpoints and directories of Hugging Face, damaged. Each function yields rows of the table."""
+"""Damaged bundles, checkpoints and Hugging Face directories. Each function yields rows of the table."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,17 +40,17 @@ TENSORS = st.sampled_from(
         torch.ones(8, 8, device="meta"),
     ]
 )
-"""Tensors in the place of a weight."""
+"""Replacements for a weight."""
 
 
 def small_model(place: Workplace, preset: str = "mae_lm", **changes: int) -> Pretrained:
-    """Return a small network of random weights with a tokenizer."""
+    """Return a small randomly initialised network with a tokenizer."""
     model = (write_tokenizer(place.directory / "tokenizer") / TOKENIZER).read_bytes()
     return pretrained(preset, {**SIZES, "max_positions": 16, **changes}, model)
 
 
 def damaged_safetensors(content: bytes) -> SearchStrategy[bytes]:
-    """Damaged as bytes, in the header, or in the type or shape of one of the weights."""
+    """Return a strategy that damages the header, the type or shape of one weight, or the bytes."""
     end = 8 + int.from_bytes(content[:8], "little")
     headers = damaged_json(content[8:end])
     weights = safetensors.torch.load(content)
@@ -80,7 +80,7 @@ BUNDLE_FILES: dict[str, Damage] = {
 
 
 def damaged_bundles(place: Workplace, times: int) -> Iterator[Row]:
-    """A bundle with one damaged file, loaded and used."""
+    """Damage one file of a bundle, then load and use the bundle."""
     row = Row("a bundle of which one file is damaged, cut or missing, or has other values, weights, symbols", CLEAR)
     bundle = place.directory / "bundle"
     write_bundle(small_model(place), bundle)
@@ -105,7 +105,7 @@ def damaged_bundles(place: Workplace, times: int) -> Iterator[Row]:
 
 
 def absurd_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
-    """Other objects in a checkpoint: in ours for a bundle, in one of fairseq's RoBERTa for an import."""
+    """Replace objects in our checkpoint, which is bundled, and in one of fairseq's RoBERTa, which is imported."""
     ours = Row("a checkpoint with other values, or weights of other types and shapes, to make a bundle of", WHOLE)
     others = Row("a checkpoint of fairseq's RoBERTa with other values, or weights of other types and shapes", WHOLE)
     model = small_model(place, **WITHOUT_BIAS)
@@ -154,7 +154,7 @@ STOCK_FILES: dict[str, Damage] = {
 
 
 def damaged_exports(place: Workplace, times: int) -> Iterator[Row]:
-    """An exported directory with one damaged file, imported."""
+    """Damage one file of an exported directory, then import it."""
     row = Row("a directory of Hugging Face, cut, damaged, with other values, weights, tokens, to import", WHOLE)
     source = place.directory / "source"
     export_stock(small_model(place, "mae_lm_roberta", **WITHOUT_BIAS), source)

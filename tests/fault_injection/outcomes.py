@@ -1,4 +1,4 @@
-"""Check how a case ends, and what it leaves on the disk."""
+"""Checks of how a case ends, and of the files that it leaves."""
 
 import contextlib
 import io
@@ -10,26 +10,26 @@ from pathlib import Path
 
 from mae_lm_fairseq.utils.errors import UserError
 
-CLEAR = "success, or one line that says what is wrong"
-WHOLE = f"{CLEAR}; what is left behind is whole, or nothing"
+CLEAR = "success, or an error message that says what is wrong"
+WHOLE = f"{CLEAR}; the output is complete or absent"
 
 LONGEST_CASE_SECONDS = 120.0
-"""The slowest cases train a tokenizer, which takes some seconds."""
+"""The slowest cases train a tokenizer, which takes several seconds."""
 
 
 class Hang(BaseException):
-    """A case does not end. Not an Exception, which the code under test might catch."""
+    """Raised when a case exceeds its time limit. Not an Exception, which the code under test might catch."""
 
 
 def outcome(action: Callable[[], object]) -> str | None:
-    """Run ``action``; return None if it succeeds or ends with an error message, and otherwise what is wrong."""
+    """Run ``action``; return None if it succeeds or ends with an error message, otherwise what is wrong."""
     try:
         with _time_limit(LONGEST_CASE_SECONDS):
             quietly(action)
     except UserError as error:
         return None if len(str(error).splitlines()) == 1 else f"more than a line: {error}"
     except SystemExit as error:
-        return None if error.code == 2 else f"exit code {error.code}"  # of argparse, after its message
+        return None if error.code == 2 else f"exit code {error.code}"  # argparse exits with 2 after its error message
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a panic in Rust is not an Exception
@@ -52,7 +52,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
 
 
 def quietly(action: Callable[[], object]) -> None:
-    """Call ``action`` without progress bars, results and warnings; errors are passed on."""
+    """Call ``action`` with progress bars, output and warnings suppressed; exceptions are passed on."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -63,12 +63,12 @@ def quietly(action: Callable[[], object]) -> None:
 
 
 def product_outcome(action: Callable[[Path], object], check: Callable[[Path], object], directory: Path) -> str | None:
-    """Return the :func:`outcome` of writing a file or directory, or what is wrong with what is left there.
+    """Return the :func:`outcome` of writing a file or directory, or what is wrong with the result.
 
     Args:
         action: takes a path that does not exist, and may create it.
         check: raises an exception if the file or directory at that path is not valid.
-        directory: does not exist, before and afterwards; the path lies in it.
+        directory: parent of that path; it must not exist, and is removed afterwards.
     """
     directory.mkdir()
     try:

@@ -1,4 +1,4 @@
-"""Our own parsers, each a function of the bytes of one file; for ``scripts/fuzz.py`` and for the tests."""
+"""Our own parsers, each as a function of the bytes of one file, for ``scripts/fuzz.py`` and the tests."""
 
 import json
 import struct
@@ -27,13 +27,13 @@ _BUNDLE = {"format": 1, "network": vars(MaskedAutoencoderConfig()), "about": {}}
 
 
 class Parser(NamedTuple):
-    """A parser of one file.
+    """Parser of one file.
 
     Attributes:
         file: name of the file.
         read: reads the file.
         sample: valid content.
-        damage: strategy of damaged content.
+        damage: returns a strategy of damaged content.
     """
 
     file: str
@@ -77,13 +77,13 @@ PARSERS = {
 
 
 def parse(name: str, content: bytes, directory: Path) -> bool:
-    """Give bytes to a parser, as a file in a directory.
+    """Write bytes to a file in a directory and parse it.
 
     Returns:
         Whether the parser accepts them. It may refuse them with a UserError; any other exception is passed on.
     """
     parser = PARSERS[name]
-    (directory / "train.bin").touch()  # of the index
+    (directory / "train.bin").touch()  # for the index parser
     path = directory / parser.file
     path.write_bytes(content)
     try:

@@ -1,4 +1,4 @@
-"""Processes on Linux: their children and their permissions."""
+"""Child processes and permissions on Linux."""
 
 import ctypes
 import os
@@ -10,16 +10,16 @@ _DAC_OVERRIDE, _DAC_READ_SEARCH = 1, 2
 
 
 def children(pid: int) -> list[int]:
-    """Return the children of a process, sorted by their ids."""
+    """Return the ids of the children of a process, sorted."""
     lists = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))
     return sorted(int(child) for each in lists for child in each.split())
 
 
 def obey_permissions() -> None:
-    """Drop the superuser's right to ignore the permissions of files, so that a directory can be made unwritable.
+    """Drop root's capability to ignore file permissions, so that a directory can be made unwritable.
 
     Raises:
-        OSError: the system refuses.
+        OSError: if the system refuses.
     """
     if os.geteuid() != 0:
         return

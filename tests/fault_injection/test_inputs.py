@@ -1,4 +1,4 @@
-"""Each kind of damaged input a few times; scripts/torture.py tries them more often, and scripts/fuzz.py the parsers."""
+"""Damaged input, a few cases of each kind; scripts/torture.py tries more, and scripts/fuzz.py fuzzes the parsers."""
 
 import contextlib
 import subprocess
@@ -47,7 +47,7 @@ class _UntidyError(UserError):
         (ValueError("x"), "ValueError: x"),
     ],
 )
-def test_what_is_no_good_end_is_noticed(end, expected):
+def test_bad_exits_are_reported(end, expected):
     def action():
         raise end
 
@@ -57,7 +57,7 @@ def test_what_is_no_good_end_is_noticed(end, expected):
 
 @pytest.mark.parametrize("times", [1, 100])
 def test_the_smallest_failure_is_reported(tmp_path, times):
-    """Of those that hypothesis finds; another value that is tried first is kept, too."""
+    """hypothesis shrinks only the values that it generates; a failing value of ``first`` is kept as well."""
     row = Row("a number", "below 10")
     case = lambda number: "too large" if number >= 10 else None  # noqa: E731
     attempt(Workplace(tmp_path, ""), row, case, st.integers(0, 1000), times, first=[500, 1])
@@ -73,11 +73,14 @@ def test_a_case_that_raises_is_a_loss(tmp_path):
 
 @pytest.mark.parametrize("parser", parsers.PARSERS)
 def test_a_parser_accepts_its_sample(tmp_path, parser):
-    """So a fuzzer begins behind the first check; the other files of a bundle are missing."""
+    """A valid sample takes the fuzzer past the first check.
+
+    The sample of a bundle is refused, because the other files of the bundle are missing.
+    """
     assert parsers.parse(parser, parsers.PARSERS[parser].sample, tmp_path) is (parser != "bundle")
 
 
-def test_a_parser_that_breaks_is_noticed(tmp_path, monkeypatch):
+def test_unexpected_parser_exceptions_are_passed_on(tmp_path, monkeypatch):
     broken = parsers.Parser("file", lambda path: int(path.read_bytes()), b"1")
     monkeypatch.setitem(parsers.PARSERS, "broken", broken)
     with pytest.raises(ValueError, match="invalid literal"):
@@ -85,13 +88,13 @@ def test_a_parser_that_breaks_is_noticed(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_fuzzer_finds_nothing_in_a_moment():
+def test_fuzzer_finds_nothing_in_two_seconds():
     pytest.importorskip("atheris")
     done = subprocess.run([sys.executable, ROOT / "scripts/fuzz.py", "dictionary", "--seconds", "2"])
     assert done.returncode == 0
 
 
-def test_what_does_not_end_is_noticed(monkeypatch):
+def test_hangs_are_reported(monkeypatch):
     monkeypatch.setattr(outcomes, "LONGEST_CASE_SECONDS", 0.1)
 
     def action():
@@ -134,7 +137,7 @@ def test_any_bytes_for_a_manifest(tmp_path, content):
 @anything
 @given(content=BYTES, chunk_bytes=st.integers(1, 50))
 def test_any_bytes_for_text(tmp_path, content, chunk_bytes):
-    """Chunks hold every line once, whatever the bytes; a sample of all is all, or says what is not UTF-8."""
+    """Chunks contain every line exactly once; sampling returns all lines, or reports invalid UTF-8."""
     path = Path(tmp_path, "text")
     path.write_bytes(content)
     chunks = list(read_chunks(path, chunk_bytes))

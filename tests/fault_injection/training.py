@@ -1,8 +1,8 @@
-"""A small pretraining that can be started, killed and resumed within a second.
+"""Small pretraining run that can be started, killed and resumed within a second.
 
 This process imports torch and fairseq and parses the options once; each training process is a child forked from it that
-does what ``fairseq-train`` does then. So it must not compute with several threads itself: call :func:`prepare_to_fork`
-first.
+then does what ``fairseq-train`` does. The parent must therefore not start computing threads: call
+:func:`prepare_to_fork` first.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ def _write_document(writer: DataBinWriter, generator: np.random.Generator) -> No
 
 
 class TrainingProcess:
-    """One training process, which leads a process group of its own.
+    """Training process that leads its own process group.
 
     Args:
         cfg: the parsed arguments of ``fairseq-train``.
@@ -83,7 +83,8 @@ class TrainingProcess:
         self.log, self.code = log, None
         sys.stdout.flush()
         sys.stderr.flush()
-        # A signal that reached the child before it has its own handlers would unwind the parent's stack there.
+        # A signal that reaches the child before it has installed its own handlers would unwind the parent's stack
+        # there.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         self.pid = os.fork()
         if self.pid == 0:
@@ -93,7 +94,7 @@ class TrainingProcess:
             os.setpgid(self.pid, self.pid)
 
     def has_ended(self) -> bool:
-        """Return whether it has ended; ``code`` is then its exit code, negative after a signal."""
+        """Return whether the process has ended; ``code`` is then its exit code, negative if a signal ended it."""
         if self.code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -101,7 +102,7 @@ class TrainingProcess:
         return self.code is not None
 
     def wait(self, seconds: float = 240) -> int:
-        """Wait for its end and return the exit code; after so many seconds, kill it."""
+        """Wait until the process ends and return its exit code; kill it after ``seconds``."""
         deadline = time.monotonic() + seconds
         while not self.has_ended():
             if time.monotonic() > deadline:
@@ -110,23 +111,23 @@ class TrainingProcess:
         return self.code
 
     def kill(self) -> None:
-        """Send SIGKILL to it and to its data workers."""
+        """Send SIGKILL to the process and its data workers."""
         if not self.has_ended():
             os.killpg(self.pid, signal.SIGKILL)
             while not self.has_ended():
                 time.sleep(0.002)
 
     def output(self) -> str:
-        """Return everything that it has printed."""
+        """Return everything that the process has printed."""
         return self.log.read_text(errors="replace")
 
     def resumed_from(self) -> int | None:
-        """Return the update that it resumed from; None if it was killed before it logged that."""
+        """Return the update that the process resumed from, or None if it was killed before it logged that."""
         found = _RESUMED.search(self.output())
         return found and int(found[1])
 
     def final_error(self) -> str:
-        """Return the error message that its output ends with, or the last line with a complaint."""
+        """Return the error message that the output ends with, or "no error message" with the last line."""
         output = self.output()
         line = output.strip().splitlines()[-1] if output.strip() else "no output"
         return line if line.startswith("error: ") and "Traceback" not in output else f"no error message: {line}"
@@ -162,7 +163,7 @@ def _train(cfg: DictConfig, log: Path, fault: Callable[[], None] | None) -> None
 
 
 class Training:
-    """A training and its directory, across all its processes.
+    """Training run and its directory, across all its processes.
 
     Args:
         data: data argument of ``fairseq-train``.
@@ -181,7 +182,7 @@ class Training:
 
     @property
     def last(self) -> Path:
-        """The checkpoint that the next process resumes from."""
+        """Path of the checkpoint that the next process resumes from."""
         return self.directory / "checkpoint_last.pt"
 
     def start(self, updates: int, fault: Callable[[], None] | None = None) -> TrainingProcess:
@@ -197,8 +198,8 @@ class Training:
         return None if process.wait() == 0 else f"could not resume: {process.final_error()}"
 
     def is_saving(self, since: float) -> bool:
-        """Return whether a checkpoint is being written, or was at a kill, that was begun after ``since``."""
-        with contextlib.suppress(FileNotFoundError):  # it was renamed meanwhile
+        """Return whether an unfinished checkpoint exists that was started after the time ``since``."""
+        with contextlib.suppress(FileNotFoundError):  # renamed in the meantime
             return any(path.stat().st_mtime > since for path in self.directory.glob("*.pt.tmp"))
         return False
 
@@ -208,12 +209,12 @@ class Training:
 
 
 class Workplace:
-    """A directory for the trainings and files of a fault.
+    """Directory for the training runs and files of one fault.
 
     Args:
         directory: an empty directory.
         data: data argument of ``fairseq-train``.
-        seed: of all random choices.
+        seed: seed of all random choices.
     """
 
     def __init__(self, directory: Path, data: str, seed: int = 0):
@@ -223,18 +224,18 @@ class Workplace:
         directory.mkdir(parents=True, exist_ok=True)
 
     def training(self, *options: str) -> Training:
-        """Return a new training."""
+        """Return a new training run."""
         self._number += 1
         return Training(self.data, self.directory / f"run-{self._number}", *options)
 
     def copy(self, training: Training) -> Training:
-        """Return a training with the same checkpoints."""
+        """Return a training run with the same checkpoints."""
         twin = self.training()
         shutil.copytree(training.directory, twin.directory, dirs_exist_ok=True)  # keeps the modification times
         return twin
 
     def undisturbed(self, updates: int) -> Training:
-        """Return the training of so many updates in one process; it must not be changed."""
+        """Return a training run of ``updates`` updates in one process; it is shared and must not be changed."""
         if updates not in self._undisturbed:
             training = self.training()
             problem = training.finish(updates)
@@ -251,7 +252,8 @@ def difference(one: Path, other: Path) -> str | None:
         {
             "model": state["model"],
             "optimizer": state["last_optimizer_state"],
-            # Not the best loss that the schedule has seen, which fairseq saves before it hears of an epoch's last one.
+            # Not the best loss in the scheduler's state: fairseq saves the checkpoint of an epoch's end before it
+            # reports that epoch's loss to the scheduler.
             "updates": state["optimizer_history"][-1]["num_updates"],
             "position in the data": state["extra_state"]["train_iterator"],
         }

@@ -1,4 +1,4 @@
-"""sentencepiece models that the tests of this directory share."""
+"""sentencepiece models shared by the tests of this directory."""
 
 import random
 
@@ -12,7 +12,7 @@ PUNCTUATION = (".", ",", "?", "!", ";", ":", " –", "…", "'s")  # noqa: RUF00
 
 @pytest.fixture(scope="session")
 def lines() -> list[str]:
-    """Sentences of made-up words in several scripts, some with numbers, capitals, marks and signs."""
+    """Return sentences of synthetic words in several scripts, some with numbers, capitals, diacritics and symbols."""
     generator = random.Random(0)
     words = [
         "".join(generator.choices(alphabet, k=generator.randint(1, 8))) for alphabet in ALPHABETS for _ in range(60)
@@ -32,12 +32,12 @@ def _sentence(generator: random.Random, words: list[str]) -> str:
 
 @pytest.fixture(scope="session", params=[("bpe", False), ("bpe", True), ("unigram", False), ("unigram", True)], ids=str)
 def any_model(request, lines) -> bytes:
-    """A model of each of the four kinds."""
+    """Return a serialized model of each of the four kinds."""
     kind, byte_fallback = request.param
     return train_sentencepiece(lines[:300], kind, byte_fallback)
 
 
 @pytest.fixture(scope="session")
 def model(lines) -> bytes:
-    """A BPE model, as prepare.py trains it."""
+    """Return a serialized BPE model, as prepare.py trains it."""
     return train_sentencepiece(lines[:300])

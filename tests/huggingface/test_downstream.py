@@ -1,4 +1,4 @@
-"""What other packages make of an exported encoder."""
+"""Use of an exported encoder in other packages."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def exported(changes, model, tmp_path):
 
 
 def states(directory, lines):
-    """The encoder's states [B, T, dim] and which of them are of tokens [B, T]."""
+    """Return the batch, the encoder's hidden states [B, T, dim], and which of them belong to tokens [B, T]."""
     batch = AutoTokenizer.from_pretrained(directory)(lines, padding=True, truncation=True, return_tensors="pt")
     with torch.no_grad():
         output = AutoModel.from_pretrained(directory).eval()(**batch).last_hidden_state
@@ -26,7 +26,7 @@ def states(directory, lines):
 
 
 @BOTH_KINDS
-def test_sentence_transformers_takes_the_mean_of_the_states(exported, lines):
+def test_sentence_transformers_averages_the_states(exported, lines):
     sentence_transformers = pytest.importorskip(
         "sentence_transformers", reason="sentence-transformers is not installed"
     )
@@ -53,7 +53,7 @@ def test_onnxruntime_computes_the_same(exported, lines, tmp_path):
         dynamic_shapes=(free, free),
     )
     session = onnxruntime.InferenceSession(tmp_path / "encoder.onnx", providers=["CPUExecutionProvider"])
-    for texts in (lines[:2], lines[2:7], ["a"]):  # the sizes that it was exported with, and others
+    for texts in (lines[:2], lines[2:7], ["a"]):  # the sizes used in the export, and others
         batch, output, is_token = states(exported, texts)
         (found,) = session.run(None, {name: values.numpy() for name, values in batch.items()})
         np.testing.assert_allclose(found[is_token], output[is_token], rtol=0, atol=1e-5)

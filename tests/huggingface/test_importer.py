@@ -1,4 +1,4 @@
-"""Import of stock directories and of fairseq's RoBERTa."""
+"""Import of stock Hugging Face directories and of fairseq's RoBERTa."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ TOKENS = torch.tensor([[0, 5, 6, 7, 8, 2], [0, 9, 6, 2, 1, 1]])
 
 @BOTH_KINDS
 @ALL_PRESETS
-def test_out_and_in_again_is_bit_equal(preset, kind, changes, model, tmp_path):
+def test_export_and_import_are_bit_equal(preset, kind, changes, model, tmp_path):
     original = pretrained(preset, changes, model)
     export_stock(original, tmp_path / "out")
     again = import_foreign(tmp_path / "out", preset)
@@ -42,7 +42,7 @@ def test_out_and_in_again_is_bit_equal(preset, kind, changes, model, tmp_path):
 
 
 @BOTH_KINDS
-def test_a_head_comes_back_bit_equal(kind, changes, model, tmp_path):
+def test_export_and_import_of_a_head_are_bit_equal(kind, changes, model, tmp_path):
     original = pretrained("mae_lm", changes, model, heads=["sentence_classification_head"])
     export_stock(original, tmp_path / "out")
     again = import_foreign(tmp_path / "out", "mae_lm")
@@ -55,7 +55,7 @@ def test_a_head_comes_back_bit_equal(kind, changes, model, tmp_path):
 def test_stock_models_compute_the_same_here(kind, pickled, tmp_path):
     model = stock(tmp_path / "stock", kind, pickled=pickled)
     with torch.no_grad():
-        if kind != "mpnet":  # a model trained by transformers has learned something there
+        if kind != "mpnet":  # a model trained in transformers has learned token type embeddings
             model.roberta.embeddings.token_type_embeddings.weight[0] += 1
             if not pickled:
                 model.save_pretrained(tmp_path / "stock")
@@ -118,7 +118,7 @@ def test_a_stock_classifier_computes_the_same_here(tmp_path):
         ({"max_position_embeddings": 10**7}, "is of shape"),
     ],
 )
-def test_what_does_not_fit_is_refused(changes, reason, tmp_path):
+def test_inconsistent_configurations_are_refused(changes, reason, tmp_path):
     stock(tmp_path / "stock", "roberta")
     path = tmp_path / "stock" / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
@@ -126,7 +126,7 @@ def test_what_does_not_fit_is_refused(changes, reason, tmp_path):
         import_foreign(tmp_path / "stock", "mae_lm")
 
 
-def test_weights_without_a_place_are_refused(tmp_path):
+def test_unknown_weights_are_refused(tmp_path):
     stock(tmp_path / "stock", "roberta")
     path = tmp_path / "stock" / "model.safetensors"
     save_file({**load_file(path), "roberta.adapter.weight": torch.zeros(2)}, path)
@@ -144,7 +144,7 @@ def test_weights_without_a_place_are_refused(tmp_path):
     ],
     ids=["segments of another width", "no segments", "keys of another width", "a number for queries"],
 )
-def test_weights_that_cannot_be_put_together_are_refused(name, weight, tmp_path):
+def test_weights_of_inconsistent_shapes_are_refused(name, weight, tmp_path):
     stock(tmp_path / "stock", "roberta")
     path = tmp_path / "stock" / "model.safetensors"
     save_file({**load_file(path), name: weight}, path)
@@ -153,7 +153,7 @@ def test_weights_that_cannot_be_put_together_are_refused(name, weight, tmp_path)
 
 
 @pytest.mark.parametrize("weight", [torch.ones(2, 2).to_sparse(), torch.ones(2, device="meta"), torch.ones(2) * 1j, 5])
-def test_what_is_no_plain_weight_is_refused(weight, tmp_path):
+def test_entries_that_are_not_dense_weights_are_refused(weight, tmp_path):
     stock(tmp_path / "stock", "roberta", pickled=True)
     path = tmp_path / "stock" / "pytorch_model.bin"
     torch.save({**torch.load(path), "other": weight}, path)
@@ -162,7 +162,7 @@ def test_what_is_no_plain_weight_is_refused(weight, tmp_path):
 
 
 def test_a_tokenizer_that_makes_transformers_panic_is_refused(model, tmp_path):
-    """What its part in Rust raises then is no ``Exception``."""
+    """The tokenizers library, written in Rust, raises a panic that is not an ``Exception``."""
     export_stock(pretrained("mae_lm", WITH_BIAS, model), tmp_path / "out")
     path = tmp_path / "out" / "tokenizer.json"
     content = json.loads(path.read_bytes())
@@ -186,7 +186,7 @@ def test_files_outside_of_the_directory_are_not_read(tmp_path):
     assert "secret" not in import_foreign(tmp_path / "stock", "mae_lm").symbols
 
 
-def test_output_weights_of_their_own_are_refused(tmp_path):
+def test_untied_output_weights_are_refused(tmp_path):
     stock(tmp_path / "stock", "roberta")
     path = tmp_path / "stock" / "model.safetensors"
     save_file({**load_file(path), "lm_head.decoder.weight": torch.zeros(12, 16)}, path)
@@ -195,7 +195,7 @@ def test_output_weights_of_their_own_are_refused(tmp_path):
 
 
 class Malicious:
-    """Runs when it is unpickled."""
+    """Object that executes code when it is unpickled."""
 
     def __reduce__(self):
         return exec, ("raise SystemExit('the code in the file ran')",)
@@ -225,13 +225,13 @@ def test_code_in_a_directory_is_not_run(tmp_path):
         path = tmp_path / "stock" / name
         path.write_text(json.dumps({**json.loads(path.read_text()), **additions}))
     (tmp_path / "stock" / "evil.py").write_text(f"open({str(tmp_path / 'it ran')!r}, 'w')\nclass Evil: pass\n")
-    with contextlib.suppress(UserError):  # or the stock class in its place
+    with contextlib.suppress(UserError):  # or the stock class is used instead
         import_foreign(tmp_path / "stock", "mae_lm")
     assert not (tmp_path / "it ran").exists()
 
 
 def fairseq_roberta(directory, classes=0):
-    """A checkpoint of fairseq's RoBERTa of random weights, and the model."""
+    """Save a randomly initialised checkpoint of fairseq's RoBERTa and return the model."""
     directory.mkdir()
     dictionary = Dictionary()
     for word in "abcdefg":
@@ -285,7 +285,7 @@ def test_fairseq_roberta_computes_the_same_here(tmp_path):
 def test_a_checkpoint_that_holds_something_else_is_refused(changes, message, tmp_path):
     fairseq_roberta(tmp_path / "roberta")
     path = tmp_path / "roberta" / "model.pt"
-    torch.save({**torch.load(path, weights_only=False), **changes}, path)  # our own
+    torch.save({**torch.load(path, weights_only=False), **changes}, path)  # written by this test
     with pytest.raises(UserError, match=message):
         import_foreign(path, "mae_lm")
 
@@ -293,7 +293,7 @@ def test_a_checkpoint_that_holds_something_else_is_refused(changes, message, tmp
 def test_fairseq_roberta_of_an_older_version_and_with_a_head(tmp_path):
     model = fairseq_roberta(tmp_path / "roberta", classes=3)
     path = tmp_path / "roberta" / "model.pt"
-    state = torch.load(path, weights_only=False)  # our own
+    state = torch.load(path, weights_only=False)  # written by this test
     older = {}
     for name, weight in state["model"].items():
         if name.endswith(("q_proj.weight", "q_proj.bias")):

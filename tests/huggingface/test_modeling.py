@@ -1,4 +1,4 @@
-"""The whole autoencoder as a model of transformers."""
+"""The whole autoencoder as a transformers model."""
 
 from dataclasses import asdict
 
@@ -19,14 +19,14 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
 def masked(original):
-    """Two texts of which some tokens are masked."""
+    """Return two texts with some tokens masked."""
     mask = original.mask
     return torch.tensor([[0, 5, mask, 7, 8, mask, 2], [0, mask, 9, 2, 1, 1, 1]])
 
 
 @ALL_PRESETS
 @pytest.mark.parametrize("changes", [{}, {"relative_buckets": 0}], ids=["bias", "no bias"])
-def test_predictions_are_the_original(preset, changes, model, tmp_path):
+def test_predictions_equal_the_original(preset, changes, model, tmp_path):
     original = pretrained(preset, changes, model)
     assert export_autoencoder(original, tmp_path / "out") == "MAELMForMaskedLM"
     loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
@@ -57,7 +57,7 @@ def test_shared_weights_are_saved_once_and_stay_shared(tmp_path):
     assert network.decoder.embed_positions.weight is network.encoder.embed_positions.weight
 
 
-def test_the_configuration_comes_back(tmp_path):
+def test_configuration_round_trip(tmp_path):
     original = pretrained("mae_lm_3ml_cross", {"decoder_embed_dim": 8, "decoder_attention_heads": 2})
     config = MAELMConfig(asdict(original.config), len(original.symbols))
     config.save_pretrained(tmp_path)
@@ -82,7 +82,7 @@ def test_loss_hidden_states_and_gradients():
     wanted = torch.nn.functional.cross_entropy(output.logits[labels.ne(-100)], labels[labels.ne(-100)])
     torch.testing.assert_close(output.loss, wanted)
     assert len(output.hidden_states) == 3
-    assert not output.hidden_states[-1][tokens.eq(original.mask)].any()  # the encoder never sees them
+    assert not output.hidden_states[-1][tokens.eq(original.mask)].any()  # MAE-LM's encoder never sees [MASK]
     output.loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 

@@ -1,4 +1,4 @@
-"""The table of names, against the classes that it speaks of."""
+"""The table of parameter names, against the classes that it maps to."""
 
 import pytest
 import torch

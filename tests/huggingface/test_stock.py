@@ -1,4 +1,4 @@
-"""Export to stock classes of transformers: what users load computes the same."""
+"""Export to stock transformers classes, which must compute the same."""
 
 import json
 from dataclasses import replace
@@ -28,12 +28,12 @@ from tests.support.exports import ALL_PRESETS, WITH_BIAS, WITHOUT_BIAS, pretrain
 
 CLASSES = {"mpnet": "MPNet", "roberta": "Roberta"}
 BOTH_KINDS = pytest.mark.parametrize(("kind", "changes"), [("mpnet", WITH_BIAS), ("roberta", WITHOUT_BIAS)])
-# Single precision; the states are of the order of 1.
+# Single precision; hidden states are of the order of 1.
 CLOSE = {"rtol": 0, "atol": 1e-5}
 
 
 def texts_and_ids(out, model, lines):
-    """Padded ids [B, T] from the exported tokenizer, checked against sentencepiece."""
+    """Return padded ids [B, T] from the exported tokenizer, checked against sentencepiece."""
     batch = AutoTokenizer.from_pretrained(out)(lines, padding=True, truncation=True, return_tensors="pt")
     tokenizer = Tokenizer(out / "sentencepiece.bpe.model")
     for row, ids in zip(batch["input_ids"].tolist(), tokenizer.encode_lines(lines), strict=True):
@@ -43,7 +43,7 @@ def texts_and_ids(out, model, lines):
 
 @BOTH_KINDS
 @ALL_PRESETS
-def test_tokens_and_states_are_the_original(preset, kind, changes, model, lines, tmp_path):
+def test_tokens_and_states_equal_the_original(preset, kind, changes, model, lines, tmp_path):
     original = pretrained(preset, changes, model)
     out = tmp_path / "exported"
     written = export_stock(original, out)
@@ -57,7 +57,7 @@ def test_tokens_and_states_are_the_original(preset, kind, changes, model, lines,
     torch.testing.assert_close(theirs.last_hidden_state[is_token], ours[-1][is_token], **CLOSE)
     for their, our in zip(theirs.hidden_states, ours, strict=True):
         torch.testing.assert_close(their[is_token], our[is_token], **CLOSE)
-    for row in range(2):  # nothing changes without padding
+    for row in range(2):  # the result is the same without padding
         alone = batch["input_ids"][row : row + 1, : int(is_token[row].sum())]
         state = AutoModel.from_pretrained(out)(alone).last_hidden_state
         torch.testing.assert_close(state[0], ours[-1][row, : alone.shape[1]], **CLOSE)
@@ -78,7 +78,7 @@ def test_the_vanilla_model_fills_in_masks(kind, changes, model, tmp_path):
 
 
 @BOTH_KINDS
-def test_a_classification_head_goes_along(kind, changes, model, tmp_path):
+def test_classification_head_is_exported(kind, changes, model, tmp_path):
     original = pretrained("mae_lm", changes, model, heads=["sentence_classification_head"])
     assert export_stock(original, tmp_path / "out") == f"{CLASSES[kind]}ForSequenceClassification"
     classifier = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
@@ -106,7 +106,7 @@ def test_one_of_several_heads_is_chosen(model, tmp_path):
 
 
 @BOTH_KINDS
-def test_a_head_for_answers_goes_along(kind, changes, model, tmp_path):
+def test_span_head_is_exported(kind, changes, model, tmp_path):
     original = pretrained("mae_lm", changes, model, heads=["unused"])
     weights = {name: weight for name, weight in original.weights.items() if not name.startswith("classification")}
     weights |= {
@@ -128,8 +128,8 @@ CLASS_OF = {
 }
 
 
-def test_every_bundle_becomes_something(bundles, tmp_path):
-    """What came through fairseq's trainer, with the heads that fine-tuning leaves behind; the exporter compares."""
+def test_every_bundle_is_exported_to_its_class(bundles, tmp_path):
+    """Checkpoints of fairseq's trainer, also with fine-tuned heads; the exporter itself compares the outputs."""
     for name, bundle in bundles.items():
         assert export_stock(read(bundle), tmp_path / name) == CLASS_OF.get(name, "MPNetModel"), name
     labels = {name: AutoConfig.from_pretrained(tmp_path / name).num_labels for name in ("classification", "regression")}
@@ -158,7 +158,7 @@ def test_without_tokenizer_states_are_compared_on_random_ids(tmp_path):
         ({"relative_max_distance": 64}, "--relative-max-distance 64 has no counterpart"),
     ],
 )
-def test_what_has_no_counterpart_is_refused(changes, reason, tmp_path):
+def test_options_without_counterpart_are_refused(changes, reason, tmp_path):
     with pytest.raises(UserError, match=reason):
         export_stock(pretrained("mae_lm", changes), tmp_path / "out")
     assert not list(tmp_path.iterdir())
@@ -171,7 +171,7 @@ def test_a_head_of_another_width_is_refused(tmp_path):
         export_stock(original, tmp_path / "out")
 
 
-def test_decoder_knobs_are_no_obstacle(tmp_path):
+def test_decoder_options_do_not_prevent_export(tmp_path):
     export_stock(
         pretrained("mae_lm_3ml_cross", {"decoder_relative_buckets": 16, "decoder_embed_dim": 8}), tmp_path / "o"
     )
@@ -205,7 +205,7 @@ def test_nothing_is_written_when_the_export_differs(fault, model, tmp_path, monk
 
 
 def test_lines_with_special_tokens_are_not_compared(model, tmp_path):
-    """They are written out in this very repository's texts, and are ordinary characters to sentencepiece."""
+    """Special tokens spelled out in text, as in this repository's files, are ordinary characters to sentencepiece."""
     export_stock(pretrained("mae_lm", {}, model), tmp_path / "out", lines=["abc <mask> de", "abc de", "</s>"])
     assert f"on {len(comparison.SENTENCES) + 1} lines of text" in (tmp_path / "out" / "README.md").read_text()
 
@@ -218,7 +218,7 @@ def test_an_existing_directory_is_left_alone(tmp_path):
 
 
 @ALL_PRESETS
-def test_the_card_says_what_must_be_known(preset, model, tmp_path):
+def test_contents_of_the_model_card(preset, model, tmp_path):
     export_stock(pretrained(preset, {}, model), tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text()
     assert f"`{preset}_tiny`" in card

@@ -1,4 +1,4 @@
-"""The fast tokenizer against sentencepiece."""
+"""The exported fast tokenizer against sentencepiece."""
 
 import unicodedata
 
@@ -26,7 +26,7 @@ def same(both, texts):
     tokenizer, fast = both
     ours = [ids.tolist() for ids in tokenizer.encode_lines(list(texts))]
     theirs = fast(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
-    if isinstance(fast.backend_tokenizer.model, Unigram):  # equally probable splits, see EXCEPTIONS
+    if isinstance(fast.backend_tokenizer.model, Unigram):  # equally probable segmentations, see EXCEPTIONS
         ours, theirs = [sorted(ids) for ids in ours], [sorted(ids) for ids in theirs]
     assert theirs == ours
 
@@ -40,7 +40,7 @@ def test_white_space_and_unknown_characters(both):
     same(both, ["  a   b ", "\ta\u00a0b\u3000c", "", " ", "ђ", "aђђb ђ", "\U0001f600 \U0001f600", "ﬁｆ①"])
 
 
-# What EXCEPTIONS speaks of is left out: marks and joiners, jamo, special tokens, the sign for a space.
+# Without the characters named in EXCEPTIONS: marks and joiners, jamo, special tokens, the sign for a space.
 CHARACTERS = st.characters(
     blacklist_categories=("Cs", "Cf", "Cn", "Co", "Mn", "Me", "Mc", "Sk"),
     blacklist_characters="\u2581\uff9e\uff9f",
@@ -51,20 +51,20 @@ TEXTS = st.lists(LETTERS | CHARACTERS, max_size=40).map("".join)
 
 @settings(max_examples=300, deadline=None)
 @given(texts=st.lists(TEXTS.filter(lambda text: "<" not in text), min_size=1, max_size=8))
-def test_ids_are_those_of_sentencepiece_on_any_text_that_is_promised(both, texts):
+def test_ids_are_those_of_sentencepiece_on_any_supported_text(both, texts):
     same(both, texts)
 
 
 @pytest.mark.parametrize("text", ["ﬁ\u0301", "\u1112\u1161\u11ab", "q\u0323\u0307\u0323 t\u0323\u0307", "²\u200d"])
 def test_normalisation_differs_where_the_exceptions_say(both, text):
-    """If this fails `tokenizers` has become better, and EXCEPTIONS can be shorter."""
+    """If this fails, `tokenizers` has improved and EXCEPTIONS can be shortened."""
     tokenizer, fast = both
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tokenizer.path))
     theirs = fast.backend_tokenizer.normalizer.normalize_str(text)
     assert processor.normalize(text).removeprefix("▁").replace("▁", " ") != theirs
 
 
-def test_masks_stand_where_a_token_is_missing(both, lines):
+def test_mask_in_text_becomes_one_token(both, lines):
     tokenizer, fast = both
     mask = len(tokenizer.symbols)
     assert fast.mask_token_id == mask
@@ -73,7 +73,7 @@ def test_masks_stand_where_a_token_is_missing(both, lines):
     ids = fast(f"{first} <mask> {second}", **encode)["input_ids"]
     parts = [fast(part, **encode)["input_ids"] for part in (first, second)]
     assert ids == [*parts[0], mask, *parts[1]]
-    # Without a space the same word goes on: no piece for the start of a word.
+    # Without a space the same word continues: no piece for the start of a word.
     assert fast.convert_ids_to_tokens(fast("<mask>.", **encode)["input_ids"]) == ["<mask>", "."]
     assert fast.decode(ids) == f"{fast.decode(parts[0])} <mask> {fast.decode(parts[1])}"
 
@@ -88,13 +88,13 @@ def test_special_tokens_pairs_and_padding(both):
     ]
     assert set(batch) == {"input_ids", "attention_mask"}
     assert batch["attention_mask"].tolist() == batch["input_ids"].ne(1).long().tolist()
-    # As fairseq's sentence_prediction with its separator.
+    # As in fairseq's sentence_prediction with its separator.
     assert fast("abc de", "er")["input_ids"] == [0, *first, 2, 2, *second, 2]
     assert fast("abc " * 200, truncation=True)["input_ids"][-1] == 2
     assert len(fast("abc " * 200, truncation=True)["input_ids"]) == 64
 
 
-def test_text_comes_back(both):
+def test_decoding_restores_text(both):
     tokenizer, fast = both
     text = "abc de, er!"
     ids = fast(text)["input_ids"]
@@ -119,7 +119,7 @@ def test_ids_with_masks_are_those_of_our_own_interface(both, lines):
         ({"model_type": "char"}, "neither BPE nor unigram"),
     ],
 )
-def test_what_would_differ_is_refused(lines, options, reason):
+def test_unsupported_models_are_refused(lines, options, reason):
     model = train_sentencepiece(lines[:100], **{"vocab_size": 200, **options})
     with pytest.raises(UserError, match=reason):
         fast_tokenizer(model, tuple(pieces(model)), 64)

@@ -1,4 +1,4 @@
-"""--compile: the same numbers, no recompiling once warm, and eager where compiling fails."""
+"""``--compile``: equal results, no recompilation once warm, and eager execution if compiling fails."""
 
 import logging
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration  # compiles
 
 @pytest.fixture(autouse=True)
 def nothing_compiled_before(tmp_path, monkeypatch):
-    """In this process or by another run of the tests at the same time."""
+    """Start without compiled code of this process or of a concurrent test run."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     torch._dynamo.reset()
     counters.clear()
@@ -50,7 +50,7 @@ def run(net, function, seed, tokens, targets):
         pytest.param("mae_lm_roberta", False, marks=pytest.mark.slow),
     ],
 )
-def test_same_numbers_dropout_too_and_a_graph_for_each_kind_of_batch(preset, checkpointing):
+def test_same_results_with_dropout_and_one_graph_per_kind_of_batch(preset, checkpointing):
     net = network(preset, encoder_layers=1).train()
     for stack in net.stacks():
         stack.checkpoint_activations = checkpointing
@@ -66,11 +66,11 @@ def test_same_numbers_dropout_too_and_a_graph_for_each_kind_of_batch(preset, che
         for name, gradient in found.items():
             torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-4, atol=1e-4, msg=name)
     assert compiled.compiled is not None
-    # Rows are full or ragged, in the encoder and in the decoder; nothing else of a batch is compiled in.
+    # Graphs differ only in whether rows are full or ragged, in the encoder and in the decoder.
     assert counters["stats"]["unique_graphs"] == len(kinds) == 2
 
 
-def test_the_option_compiles_training_and_nothing_else(data_bin):
+def test_compile_option_compiles_only_training(data_bin):
     layers = ["--encoder-layers", 1, "--decoder-layers", 1]
     _, task, model, criterion = set_up(data_bin, *layers, "--compile")
     _, _, plain, _ = set_up(data_bin, *layers)
@@ -93,7 +93,7 @@ def test_the_option_compiles_training_and_nothing_else(data_bin):
     assert counters["stats"]["unique_graphs"] == 1
 
 
-def test_where_compiling_fails_there_is_one_warning_and_the_same_result(caplog):
+def test_failed_compilation_warns_once_and_runs_eagerly(caplog):
     def broken(graph, inputs):
         raise OSError("no compiler here")
 
@@ -107,7 +107,7 @@ def test_where_compiling_fails_there_is_one_warning_and_the_same_result(caplog):
     assert "no compiler here" in warning
 
 
-def test_errors_of_the_network_itself_stay():
+def test_errors_of_the_network_are_passed_on():
     net = network()
     compiled = Compiled(net.masked_states, backend="aot_eager")
     tokens = batch(text(25))

@@ -1,4 +1,4 @@
-"""Fine-tuning: what a model takes from a pretraining checkpoint, and what it refuses."""
+"""Weights that fine-tuning takes from a pretraining checkpoint, and checkpoints that it refuses."""
 
 import contextlib
 import logging
@@ -24,7 +24,7 @@ def sentences(tmp_path_factory, data_bin):
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory, data_bin):
-    """Checkpoints of random weights, as pretraining writes them, by architecture."""
+    """Save a randomly initialised pretraining checkpoint of each architecture."""
     directory = tmp_path_factory.mktemp("pretrained")
     return {arch: save_pretrained(directory / f"{arch}.pt", data_bin, arch) for arch in ARCHITECTURES}
 
@@ -34,7 +34,7 @@ def weights(path):
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_encoder_is_taken_over_and_all_that_is_left_learns(sentences, pretrained, arch, caplog):
+def test_encoder_weights_are_loaded_and_all_parameters_train(sentences, pretrained, arch, caplog):
     _, task, model = set_up_finetuning(sentences, arch=arch)
     task.load_dataset("train")
     with caplog.at_level(logging.INFO, "mae_lm_fairseq.models.finetuning"):
@@ -63,7 +63,7 @@ def test_features_of_clean_text_are_those_of_pretraining(sentences, pretrained, 
         assert torch.equal(before.eval()(tokens, features_only=True)[0], after.eval()(tokens, features_only=True)[0])
 
 
-def test_head_computes_what_hugging_faces_does(sentences):
+def test_head_equals_hugging_face(sentences):
     transformers = pytest.importorskip("transformers")
     from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
 
@@ -101,7 +101,7 @@ def test_missing_and_unexpected_encoder_weights_are_named(sentences, pretrained,
         model.load_state_dict(saved | {"autoencoder.encoder.extra": saved[name]})
 
 
-def test_heads_of_another_name_or_shape_stay_behind(sentences, pretrained):
+def test_heads_of_another_shape_are_not_loaded(sentences, pretrained):
     _, _, mnli = set_up_finetuning(sentences, classes=3)
     _, _, same = set_up_finetuning(sentences, classes=3)
     _, _, rte = set_up_finetuning(sentences, classes=2)
@@ -141,7 +141,7 @@ METRICS = {
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_an_interrupted_run_goes_on_with_any_best_checkpoint_metric(data_bin, pretrained, tmp_path, metric):
+def test_an_interrupted_run_resumes_with_any_best_checkpoint_metric(data_bin, pretrained, tmp_path, metric):
     classes = 1 if "--regression-target" in METRICS[metric] else 2
     data = write_sentences(tmp_path / "data", data_bin / "dict.txt", classes)
     options = ["--finetune-from-model", pretrained["mae_lm_tiny"], *METRICS[metric], "--best-checkpoint-metric", metric]
@@ -194,7 +194,7 @@ def test_a_decoder_of_other_heads_is_refused(own, fits):
 
 
 def test_layer_lr_decay_shrinks_the_updates_layer_by_layer(sentences, tmp_path):
-    """Adam's first update is the learning rate in every element, whatever the gradient, if that is not tiny."""
+    """Adam's first update changes every element by the learning rate, unless its gradient is tiny."""
     _, _, model = set_up_finetuning(sentences)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     begin = ["--lr", 1e-2, "--layer-lr-decay", 0.5, "--adam-eps", 1e-20, "--max-update", 1]

@@ -1,4 +1,4 @@
-"""The model in fairseq's registries: its architectures, its options, its outputs."""
+"""The model in fairseq's registries: architectures, options, outputs."""
 
 import logging
 import os
@@ -34,7 +34,7 @@ def command_line(arch, *arguments):
 
 
 def hydra(arch, **values):
-    """The model's configuration as fairseq-hydra-train completes a YAML file that names the architecture."""
+    """Return the model's configuration that fairseq-hydra-train derives from a YAML file with this architecture."""
     cfg = OmegaConf.create({"model": {"_name": arch, **values}})
     add_defaults(cfg)
     return cfg.model
@@ -60,7 +60,7 @@ def test_checkpoints_keep_every_value(arch):
 
 
 NO_DECODER = ["--decoder-layers", 0, "--decoder-relative-buckets", 0]
-# Values, and what they are compared with, if that is not mae_lm_tiny.
+# Values, and the options of the network to compare with if it is not mae_lm_tiny.
 OPTIONS = {
     "mask-join": ("embeddings", NO_DECODER),
     "mask-join-layer": (1, ["--arch", "mae_lm_mask_later_tiny", "--encoder-layers", 3, "--mask-join-layer", 2]),
@@ -93,10 +93,10 @@ def test_the_list_above_is_complete():
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_each_option_changes_what_is_computed_and_is_kept(data_bin, option):
+def test_each_option_changes_the_output_and_is_saved(data_bin, option):
     value, others = OPTIONS[option]
     name, given = option.replace("-", "_"), [f"--{option}"] if OPTIONS[option][0] is True else [f"--{option}", value]
-    # MAE-LM has a decoder, what differs from it in where the masks join has none.
+    # A network with another --mask-join has no decoder, so it is compared with MAE-LM itself.
     _, task, model, _ = set_up(data_bin, *([] if option == "mask-join" else others))
     cfg, _, changed, _ = set_up(data_bin, *others, *given)
     assert getattr(changed.autoencoder.config, name) == value
@@ -108,7 +108,7 @@ def test_each_option_changes_what_is_computed_and_is_kept(data_bin, option):
 
 
 def outputs(model, mask):
-    """The predictions for two masked positions, far apart, so that --relative-max-distance matters too."""
+    """Return the predictions for two masked positions, far enough apart for --relative-max-distance to matter."""
     tokens = torch.randint(4, 100, (2, 64), generator=torch.Generator().manual_seed(0))
     masked = torch.zeros_like(tokens, dtype=torch.bool)
     masked[:, 1] = masked[:, 40] = True
@@ -120,7 +120,7 @@ def outputs(model, mask):
 
 @pytest.mark.parametrize("option", ["decoder_attention", "mask_join"])
 def test_members_are_named_like_their_values(option):
-    """Hydra goes by the name, the command line by the value."""
+    """Hydra identifies a member by its name, the command line by its value."""
     knob = next(knob for knob in fields(MaskedAutoencoderConfig) if knob.name == option)
     assert [member.name for member in knob.type] == [member.value for member in knob.type]
     for member in knob.type:
@@ -137,7 +137,7 @@ def test_hydra_takes_flags_and_unset_numbers():
     assert (config.decoder_embed_dim, config.decoder_ffn_embed_dim) == (None, 64)
 
 
-# What stood in checkpoints when there were only these two presets.
+# Parameter names in checkpoints from when only these two presets existed.
 LAYER = [
     *(f"{block}.{part}" for block in ("attention.qkv_proj", "attention.out_proj") for part in ("weight", "bias")),
     *(
@@ -154,7 +154,7 @@ HEAD = ["weight", "bias", "dense.weight", "dense.bias", "layer_norm.weight", "la
 @pytest.mark.parametrize(
     ("arch", "stacks"), [("mae_lm_tiny", ("encoder", "decoder")), ("mae_lm_roberta_tiny", ("encoder",))]
 )
-def test_names_in_checkpoints_stay(data_bin, arch, stacks):
+def test_parameter_names_in_checkpoints_are_stable(data_bin, arch, stacks):
     _, _, model, _ = set_up(data_bin, arch=arch)
     names = {f"autoencoder.{stack}.{name}" for stack in stacks for name in STACK}
     names |= {"autoencoder.encoder.embed_tokens.weight", *(f"autoencoder.lm_head.{name}" for name in HEAD)}
@@ -168,7 +168,7 @@ def test_mask_join_makes_a_roberta(data_bin):
     assert by_options.autoencoder.config == by_preset.autoencoder.config
 
 
-def test_contradictions_end_in_one_line(data_bin):
+def test_contradictory_options_are_refused(data_bin):
     with pytest.raises(UserError, match=r"--encoder-embed-dim 16 .* --encoder-attention-heads 3"):
         set_up(data_bin, "--encoder-attention-heads", 3)
 
@@ -194,8 +194,8 @@ def test_shapes_with_and_without_masked_tokens(trained_on):
     assert torch.equal(model.get_normalized_probs((at_masks, {}), log_probs=True).argmax(-1), at_masks.argmax(-1))
 
 
-def test_positions_asked_for_may_be_padding(trained_on):
-    """fairseq's masked_lm asks for every position when a batch has no masked token, on a GPU."""
+def test_padding_positions_may_be_requested(trained_on):
+    """On a GPU, fairseq's masked_lm asks for every position if a batch has no masked token."""
     task, model, _, batch = trained_on
     tokens = batch["net_input"]["src_tokens"]
     everywhere = model(tokens, masked_tokens=torch.ones_like(tokens, dtype=torch.bool))[0]
@@ -210,14 +210,14 @@ def test_a_dictionary_without_mask_is_refused(data_bin):
         task.build_model(cfg.model)
 
 
-def test_autocast_of_the_caller_stays(trained_on):
+def test_autocast_of_the_caller_is_kept(trained_on):
     _, model, _, batch = trained_on
     with torch.autocast("cpu", torch.bfloat16):
         assert model(**batch["net_input"], layout=batch["layout"])[0].dtype is torch.bfloat16
 
 
 @pytest.mark.parametrize(("autocast", "kept"), [("none", "64"), ("bf16", None)])
-def test_few_primitives_are_kept_in_float32(data_bin, monkeypatch, autocast, kept):
+def test_onednn_primitive_cache_is_limited_in_float32(data_bin, monkeypatch, autocast, kept):
     name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
     monkeypatch.setenv(name, "7")
     for given in ("7", None):
@@ -286,7 +286,7 @@ def test_checkpoint_activations_reaches_the_network(data_bin):
 
 @pytest.mark.parametrize("options", PRECISIONS)
 def test_half_precision_weights(data_bin, options):
-    """What --bf16 makes of the model: everything in bfloat16 but the bias, the softmax and the loss."""
+    """--bf16 converts the whole model to bfloat16; only position bias, softmax and loss are computed in float32."""
     arch, *options = options.split()
     _, task, model, criterion = set_up(data_bin, *options, arch=arch)
     task.load_dataset("train")
@@ -313,7 +313,7 @@ def test_the_attention_backend_is_chosen_once_and_logged(data_bin, caplog):
         assert [stack.attention_backend for stack in each.autoencoder.stacks()] == [backend] * 2
 
 
-def test_flex_is_refused_where_it_would_change_the_mathematics_or_cannot_train(data_bin):
+def test_flex_is_refused_with_attention_dropout_and_in_cpu_training(data_bin):
     with pytest.raises(UserError, match="no attention dropout; use sdpa"):
         set_up(data_bin, "--attention-backend", "flex")
     options = ["--attention-backend", "flex", "--attention-dropout", 0]

@@ -1,4 +1,4 @@
-"""fused_adamw against fairseq's adam and against the formula."""
+"""``fused_adamw`` against fairseq's ``adam`` and against the formula."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def optimizer(name, parameters, **changes):
 
 
 def trajectory(name, steps=20, scale=1.0, **changes):
-    """The parameter after each step on gradients drawn from a seed."""
+    """Return the parameter after each step, with gradients drawn from a seed."""
     generator = torch.Generator().manual_seed(0)
     parameter = torch.nn.Parameter(torch.randn(50, generator=generator))
     chosen = optimizer(name, [parameter], **changes)
@@ -29,7 +29,7 @@ def trajectory(name, steps=20, scale=1.0, **changes):
 
 
 def test_follows_the_formula():
-    """m / (sqrt(v / (1 - b2^t)) + eps), decoupled weight decay; double precision by hand."""
+    """m / (sqrt(v / (1 - b2^t)) + eps) with decoupled weight decay, computed in double precision."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(50, generator=generator).double()
     m = v = torch.zeros(50, dtype=torch.float64)
@@ -43,13 +43,13 @@ def test_follows_the_formula():
 
 
 def test_equals_fairseqs_adam_but_for_the_place_of_eps():
-    """With an eps that is too small to matter; what remains is the rounding of twenty updates of 1e-2."""
+    """With a negligible eps, only the rounding of twenty updates of 1e-2 remains."""
     fused, theirs = (trajectory(name, adam_eps=1e-12) for name in ("fused_adamw", "adam"))
     torch.testing.assert_close(fused, theirs, rtol=0, atol=2e-6)
 
 
-def test_eps_counts_more_in_fairseqs_adam_at_first():
-    """Gradients of 1e-6 beside eps 1e-6: there sqrt(v) of the first step is a seventh of the gradient."""
+def test_eps_has_more_influence_in_early_steps_of_fairseqs_adam():
+    """Gradients of 1e-6 with eps 1e-6: fairseq adds eps to sqrt(v), a seventh of the gradient in the first step."""
     fused, theirs = (trajectory(name, steps=1, scale=1e-6, weight_decay=0.0) for name in ("fused_adamw", "adam"))
     start = torch.randn(50, generator=torch.Generator().manual_seed(0))
     assert ((fused - start).abs() > 1.5 * (theirs - start).abs()).all()
@@ -58,7 +58,7 @@ def test_eps_counts_more_in_fairseqs_adam_at_first():
 @pytest.mark.parametrize(
     "change", [{"lr": [2e-2]}, {"adam_betas": "(0.8, 0.98)"}, {"weight_decay": 0.0}, {"adam_eps": 0.1}]
 )
-def test_options_act(change):
+def test_every_option_changes_the_result(change):
     assert not torch.equal(trajectory("fused_adamw"), trajectory("fused_adamw", **change))
 
 

@@ -1,4 +1,4 @@
-"""fairseq's two fp16 optimizers on our model's parameters: built, stepped, saved and restored."""
+"""fairseq's two fp16 optimizers on our model's parameters: building, stepping, saving and restoring."""
 
 import itertools
 import math
@@ -10,18 +10,18 @@ from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer, build_opt
 from tests.support.training import batches, set_up
 
 LR, UPDATES = 1e-2, 3
-EPSILON = 2**-11  # the relative error of rounding to float16
+EPSILON = 2**-11  # relative error of rounding to float16
 OPTIONS = ["--adam-betas", "(0.9, 0.98)", "--adam-eps", 1e-6, "--weight-decay", 0.1]
 OPTIONS += ["--lr", LR, "--fp16", "--fp16-init-scale", 4]
 
-# fused_adamw refuses the second one: tests/optim/test_fused_adamw.py.
+# fused_adamw refuses MemoryEfficientFP16Optimizer: tests/optim/test_fused_adamw.py.
 PAIRS = [(FP16Optimizer, "adam"), (FP16Optimizer, "fused_adamw"), (MemoryEfficientFP16Optimizer, "adam")]
 each_pair = pytest.mark.parametrize(("wrapper", "name"), PAIRS, ids=lambda value: getattr(value, "__name__", value))
 
 
 @pytest.fixture
 def build(data_bin, monkeypatch):
-    """``build(wrapper, name)`` makes the model's parameters and their optimizer; without wrapper in float32."""
+    """Return ``build(wrapper, name)``: parameters and their optimizer, in float32 if there is no wrapper."""
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)  # the index of the CPU
 
     def build(wrapper, name, weights=()):
@@ -36,7 +36,7 @@ def build(data_bin, monkeypatch):
 
 
 def train(parameters, optimizer, updates=range(UPDATES)):
-    """Updates on gradients that depend on the number of the update alone, in the order of the trainer's calls."""
+    """Run updates with gradients that depend only on the update number, in the call order of the trainer."""
     for update in updates:
         generator = torch.Generator().manual_seed(update)
         optimizer.zero_grad()
@@ -47,7 +47,10 @@ def train(parameters, optimizer, updates=range(UPDATES)):
 
 
 def gradient(parameter, generator):
-    """Away from zero, where float16 has few digits after clipping, and the same in either precision."""
+    """Return gradients of magnitude 0.5 to 1.5, equal in both precisions.
+
+    Smaller ones would have few significant digits in float16 after clipping.
+    """
     sign = torch.randn(parameter.shape, generator=generator).sign()
     return (sign * (0.5 + torch.rand(parameter.shape, generator=generator))).half().to(parameter)
 
@@ -58,12 +61,12 @@ def test_steps_as_in_float32(build, wrapper, name):
     half, single = build(wrapper, name), build(None, name)
     train(*half)
     train(*single)
-    # At the start and at the end a weight is rounded to float16; without a copy in float32, in each update.
+    # Weights are rounded to float16 at the start and at the end or, without a float32 copy, in each update.
     roundings = 2 if wrapper is FP16Optimizer else 1 + UPDATES
     for before, ours, exact in zip(start, half[0], single[0], strict=True):
         assert ours.dtype == torch.float16
         assert (exact - before).abs().mean() > LR
-        # Adam's way of LR in each update, from gradients that clipping rounds to 11 bits.
+        # Adam moves by about LR in each update, from gradients that clipping rounds to 11 bits.
         atol = UPDATES * LR * 2 * EPSILON
         torch.testing.assert_close(ours.float(), exact, rtol=roundings * EPSILON, atol=atol)
 
@@ -71,17 +74,17 @@ def test_steps_as_in_float32(build, wrapper, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["mae_lm_tiny", "mae_lm_roberta_tiny"])
 def test_200_updates_learn_what_float32_learns(data_bin, monkeypatch, arch):
-    """The whole model in float16, as --fp16 has it on a GPU; only the fused kernels are other ones here."""
+    """The whole model is in float16, as with --fp16 on a GPU; only the fused kernels differ."""
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     half, single = (losses(data_bin, arch, wrapper) for wrapper in (FP16Optimizer, None))
     assert single[-1] < single[0] - 0.3
     assert not half.equal(single)
-    # Same batches, masks and dropout; what is computed keeps 11 bits, and after 200 updates 0.5 % were seen.
+    # Same batches, masks and dropout; computations keep 11 bits. The difference observed after 200 updates is 0.5 %.
     torch.testing.assert_close(half, single, rtol=0.01, atol=0)
 
 
 def losses(data_bin, arch, wrapper) -> torch.Tensor:
-    """The mean loss in bits a token of each 20 of 200 updates."""
+    """Return the mean loss in bits per token, over each 20 of 200 updates."""
     cfg, task, model, criterion = set_up(
         data_bin, *OPTIONS, "--lr", 5e-3, "--encoder-embed-dim", 64, "--optimizer", "adam", arch=arch
     )
@@ -102,13 +105,13 @@ def losses(data_bin, arch, wrapper) -> torch.Tensor:
 
 
 def endless(task):
-    """The batches of epoch after epoch."""
+    """Yield the batches of one epoch after the other."""
     return itertools.chain.from_iterable(batches(task, epoch=epoch) for epoch in itertools.count(1))
 
 
 @each_pair
 def test_state_is_saved_and_restored(build, wrapper, name, tmp_path):
-    """Through a file, exactly, and the next update is the one that would have followed."""
+    """The state is restored exactly from a file, and the next update is the same."""
     parameters, optimizer = build(wrapper, name)
     train(parameters, optimizer)
     optimizer.scaler.loss_scale = 8.0
@@ -119,14 +122,14 @@ def test_state_is_saved_and_restored(build, wrapper, name, tmp_path):
     assert_same_state(optimizer.state_dict()["state"], restored.state_dict()["state"], parameters)
     train(parameters, optimizer, [UPDATES])
     train(copies, restored, [UPDATES])
-    # FP16Optimizer's copies in float32 are not saved: they begin again with what float16 has kept of them, weights that
-    # were at most LR larger.
+    # FP16Optimizer does not save its float32 copies: they restart from the float16 weights. Weights were at most LR
+    # larger.
     roundings = 2 if wrapper is FP16Optimizer else 0
     torch.testing.assert_close(copies, parameters, rtol=roundings * EPSILON, atol=roundings * EPSILON * LR)
 
 
 def assert_same_state(saved, restored, parameters):
-    """Nothing is missing, or was cast to the parameters' type on the way."""
+    """Check that nothing is missing and nothing was cast to the parameters' type."""
     assert saved.keys() == restored.keys()
     assert sum(state["exp_avg"].numel() for state in saved.values()) == sum(p.numel() for p in parameters)
     for key, state in saved.items():

@@ -1,4 +1,4 @@
-"""Loading a bundle costs little more than reading its file."""
+"""Time to load a bundle, relative to the time to read its file."""
 
 import statistics
 import time
@@ -22,7 +22,7 @@ def seconds(action) -> float:
 
 @pytest.mark.slow
 def test_loading_takes_at_most_one_and_a_half_times_reading(text_data, tmp_path):
-    """MAE-LM base, 114 million parameters; every weight is looked at, so that none is left for later."""
+    """MAE-LM base has 114 million parameters; all of them are accessed, so that lazy loading is measured, too."""
     config, symbols = MaskedAutoencoderConfig(), read_symbols(text_data / "dict.txt")
     network = MaskedAutoencoder(config, len(symbols), pad=1, mask=len(symbols) - 1)
     weights = {f"autoencoder.{name}": weight for name, weight in network.state_dict().items()}

@@ -1,4 +1,4 @@
-"""A checkpoint becomes a bundle and is read back bit for bit; what does not belong together is refused in one line."""
+"""Reading and writing of checkpoints and bundles: bit-equal round trips, and error messages for inconsistent files."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def test_bundle_holds_what_the_checkpoint_holds(name, checkpoints, bundles, text
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_network_is_the_trained_one(name, text_data, checkpoints, bundles):
-    """Same logits, bit for bit, as from the model that fairseq builds and loads."""
+    """The logits are bit-equal to those of the model that fairseq builds and loads."""
     arch, *arguments = VARIANTS[name]
     _, _, model, _ = set_up(text_data, *arguments, arch=arch)
     model.load_state_dict(saved(checkpoints[name])["model"])
@@ -57,7 +57,7 @@ def test_network_is_the_trained_one(name, text_data, checkpoints, bundles):
 
 
 def test_network_trains_on(bundles):
-    """What is read is a network like any other: its parameters get gradients, tied ones once."""
+    """Parameters of a loaded network get gradients, and tied ones stay tied."""
     pretrained = read(bundles["shared_positions"])
     network = build(pretrained)
     tokens = torch.tensor([[0, 5, pretrained.mask, 2]])
@@ -67,7 +67,7 @@ def test_network_trains_on(bundles):
 
 
 def test_training_leaves_the_bundle_alone(bundles):
-    """Weights may be the mapped file: what is written to them stays in memory."""
+    """Weights may be memory-mapped from the file; writing to them must stay in memory."""
     file = bundles["mae_lm_tiny"] / "model.safetensors"
     before = file.read_bytes()
     network = build(read(bundles["mae_lm_tiny"]))
@@ -77,8 +77,11 @@ def test_training_leaves_the_bundle_alone(bundles):
     assert file.read_bytes() == before
 
 
-def test_weights_are_where_torch_puts_them(bundles):
-    """Matrix products round differently elsewhere; in the file, too, for the large ones, so that nothing is copied."""
+def test_weights_are_aligned_as_by_torch(bundles):
+    """Matrix products round differently if weights are not aligned as torch aligns them.
+
+    The data in the file is aligned, too, so that large weights need no copy.
+    """
     pretrained = read(bundles["mae_lm_tiny"])
     assert {weight.data_ptr() % 64 for weight in pretrained.weights.values()} == {0}
     content = (bundles["mae_lm_tiny"] / "model.safetensors").read_bytes()
@@ -91,7 +94,7 @@ def test_tied_weights_are_stored_once(bundles):
     assert not {"autoencoder.lm_head.weight", "autoencoder.decoder.embed_positions.weight"} & stored.keys()
 
 
-def test_half_precision_stays(checkpoints, text_data, tmp_path):
+def test_half_precision_is_kept(checkpoints, text_data, tmp_path):
     state = saved(checkpoints["mae_lm_tiny"])
     state["model"] = {name: weight.half() for name, weight in state["model"].items()}
     torch.save(state, tmp_path / "half.pt")
@@ -99,14 +102,14 @@ def test_half_precision_stays(checkpoints, text_data, tmp_path):
     assert {weight.dtype for weight in read(tmp_path / "bundle").weights.values()} == {torch.float16}
 
 
-def test_about_says_where_it_comes_from_and_no_more(bundles):
+def test_about_has_the_origin_without_paths(bundles):
     about = read(bundles["classification"]).about
     assert (about["architecture"], about["task"], about["updates"]) == ("mae_lm_tiny", "sentence_prediction", 1)
     assert about["trained_on"]["train"]["tokens_out"] == 1000
     assert "/home/me" not in json.dumps(about)
 
 
-def test_what_the_encoder_saw_of_masks_is_known(checkpoints, text_data, tmp_path):
+def test_mask_in_encoder_is_stored(checkpoints, text_data, tmp_path):
     state = saved(checkpoints["mae_lm_tiny"])
     state["cfg"]["task"]["mask_in_encoder"] = 0.5
     torch.save(state, tmp_path / "half.pt")
@@ -212,14 +215,14 @@ def test_damaged_bundle_is_refused(message, bundles, tmp_path):
 
 @pytest.fixture(scope="module")
 def victim(bundles, tmp_path_factory):
-    """A bundle to damage."""
+    """Copy a bundle to be damaged."""
     return shutil.copytree(bundles["mae_lm_3ml_cross_tiny"], tmp_path_factory.mktemp("victim") / "bundle")
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_damage_is_refused_or_harmless(victim, data):
-    """Bytes overwritten or cut off, in any file: one line, or weights like any others; never another exception."""
+    """Overwriting or truncating any file ends in an error message or in valid weights, never in another exception."""
     path = data.draw(st.sampled_from(sorted(victim.iterdir())))
     content = path.read_bytes()
     place = data.draw(st.integers(0, min(len(content), 4000) - 1))
@@ -234,7 +237,7 @@ def test_any_damage_is_refused_or_harmless(victim, data):
 
 
 class Evil:
-    """Runs a command when it is unpickled."""
+    """Object that runs a command when it is unpickled."""
 
     def __init__(self, command):
         self.command = command
@@ -268,7 +271,7 @@ def test_pickles_cannot_run_code(kind, tmp_path, text_data, bundles, monkeypatch
         MAELMModel.from_pretrained(bundle)
     assert not trace.exists()
     torch.load(evil, weights_only=False) if kind != "pickle" else pickle.loads(evil.read_bytes())
-    assert trace.exists()  # so the file was a trap indeed
+    assert trace.exists()  # so the file would have run code
 
 
 class TestCheckpoints:

@@ -1,4 +1,4 @@
-"""The YAML for fairseq-hydra-train says what the command line says."""
+"""Equality of the YAML for fairseq-hydra-train and the command line."""
 
 import pytest
 import torch
@@ -13,12 +13,12 @@ from mae_lm_fairseq.recipes.hydra import as_yaml
 from mae_lm_fairseq.recipes.pretrain import complete, understand
 from mae_lm_fairseq.recipes.settings import ARCHITECTURES
 
-# A second of processor time for most tests. Hydra warns some times for each configuration.
+# Most tests take a second of CPU time. Hydra warns several times per configuration.
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::UserWarning")]
 
 
 def from_yaml(architecture, directory):
-    """The configuration that fairseq-hydra-train trains with."""
+    """Return the configuration that fairseq-hydra-train uses."""
     (directory / "recipe.yaml").write_text(as_yaml(architecture, "data", "saved"))
     GlobalHydra.instance().clear()
     hydra_init("recipe")
@@ -29,7 +29,7 @@ def from_yaml(architecture, directory):
 
 
 def shapes(cfg):
-    """Names and shapes of a model's parameters and buffers, without making them."""
+    """Return the names and shapes of a model's parameters and buffers, without allocating them."""
     words = Dictionary()
     words.add_symbol("<mask>")
     task = tasks.TASK_REGISTRY[cfg.task._name](cfg.task, words)
@@ -43,9 +43,9 @@ def test_yaml_and_command_line_are_the_same(architecture, tmp_path):
     by_yaml = from_yaml(architecture, tmp_path)
     paths = by_yaml.task.data, by_yaml.checkpoint.save_dir
     by_flags = understand(complete(architecture, *paths, []))
-    # A criterion without options gets all arguments from the command line, and its name alone from YAML.
+    # From the command line, a criterion without options gets all arguments; from YAML only its name.
     assert by_yaml.criterion._name == by_flags.criterion._name
-    # Training does not read how generated text is scored; the command line has a default for it.
+    # Scoring of generated text is not used in training; the command line has a default for it.
     groups = set(by_flags) - {"criterion", "scoring"}
     assert {group: by_yaml[group] for group in groups} == {group: by_flags[group] for group in groups}
     assert shapes(by_yaml) == shapes(by_flags)

@@ -1,4 +1,4 @@
-"""What the launcher refuses, tells and divides; tests/end_to_end/test_launch_cpu.py has it at work."""
+"""Option checks, error messages and resource division of the launcher; tests/end_to_end/test_launch_cpu.py runs it."""
 
 import multiprocessing
 import os
@@ -12,19 +12,19 @@ from mae_lm_fairseq.utils.errors import UserError
 
 
 @pytest.mark.parametrize("processes", [-1, 0, 10**6])
-def test_numbers_of_processes_that_make_no_sense(processes):
+def test_invalid_numbers_of_processes_are_refused(processes):
     with pytest.raises(UserError, match=f"^{processes} processes: give a number from 1 to"):
         launcher.launch(processes, ["data-bin"])
 
 
 @pytest.mark.parametrize("argument", ["--distributed-world-size", "--ddp-backend=pytorch_ddp"])
-def test_options_that_are_the_launchers(argument):
+def test_options_set_by_the_launcher_are_refused(argument):
     with pytest.raises(UserError, match=f"leave out {argument}"):
         launcher.launch(2, ["data-bin", argument])
 
 
 @pytest.mark.parametrize(("given", "threads"), [(None, "2"), ("3", "3")])
-def test_the_machine_is_shared(monkeypatch, given, threads):
+def test_cpu_threads_are_divided(monkeypatch, given, threads):
     environment = {} if given is None else {"OMP_NUM_THREADS": given}
     monkeypatch.setattr(os, "environ", environment)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 9)
@@ -42,7 +42,7 @@ def test_the_machine_is_shared(monkeypatch, given, threads):
         ([None, 3], None, "error: process 1 ended with exit code 3", ""),
     ],
 )
-def test_the_first_failure_is_told(capsys, codes, complaint, told, details):
+def test_the_first_failure_is_reported(capsys, codes, complaint, told, details):
     complaints = multiprocessing.SimpleQueue()
     if complaint is not None:
         complaints.put(complaint)

@@ -1,4 +1,4 @@
-"""``scripts/pretrain.sh``: what it makes of a preset, flags and a machine; a short training."""
+"""``scripts/pretrain.sh``: configuration from a preset, flags and the machine, and a short training."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from mae_lm_fairseq.recipes.settings import ARCHITECTURES, recipe
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
 
-# A second of processor time for most tests. Hydra warns some times for each configuration.
+# Most tests take a second of CPU time. Hydra warns several times per configuration.
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::UserWarning")]
 
 ELSEWHERE = ["--distributed-init-method", "tcp://localhost:1", "--distributed-rank", "0", "--distributed-world-size"]
@@ -76,22 +76,22 @@ def test_flags_win_and_the_number_of_sequences_is_kept():
     ("number", "batch_size", "smaller", "expected"),
     [(1, 32, True, (32, 64)), (8, 32, True, (32, 8)), (128, 32, True, (16, 1)), (8, 64, False, (64, 4))],
 )
-def test_shares(number, batch_size, smaller, expected):
+def test_sequences_are_divided_among_processes(number, batch_size, smaller, expected):
     assert share(2048, number, batch_size, smaller) == expected
 
 
 @pytest.mark.parametrize(("number", "batch_size", "smaller"), [(24, 32, True), (4096, 32, True), (64, 64, False)])
-def test_shares_that_are_not_equal_are_refused(number, batch_size, smaller):
+def test_unequal_divisions_are_refused(number, batch_size, smaller):
     with pytest.raises(UserError, match=rf"2,048 .*{number} processes.*--batch-size.*--update-freq"):
         share(2048, number, batch_size, smaller)
 
 
 class TestOnGPUs:
-    """What a process sees on a node with GPUs. There are none here: it is only asked what it would do."""
+    """Configuration of a process on a simulated node with GPUs; nothing is trained."""
 
     @pytest.fixture
     def node(self, monkeypatch):
-        """``node(gpus, NAME=value...)``: GPUs and environment of a node."""
+        """Return ``pretend(gpus, NAME=value...)``, which simulates the GPUs and the environment of a node."""
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
         def pretend(gpus, **environment):
@@ -111,7 +111,7 @@ class TestOnGPUs:
 
     def test_one_node(self, node):
         node(8)
-        cfg = configured("mae_lm_base", "--distributed-world-size", "8")  # what fairseq takes where it sees 8
+        cfg = configured("mae_lm_base", "--distributed-world-size", "8")  # fairseq's own value if it sees 8
         assert processes(cfg) == (8, 0)
         assert cfg.optimization.update_freq == [8]
 
@@ -143,10 +143,10 @@ def test_trains_on_a_cpu(run_script, data_bin, tmp_path):
     done = run_script("mae_lm_tiny", data_bin, tmp_path / "saved", *few)
     assert done.returncode == 0, done.stderr
     summary, command, *_ = done.stdout.splitlines()
-    assert "32 sequences (16 a batch x 2 accumulated x 1 process) x 64 tokens = 2,048 tokens an update" in summary
+    assert "32 sequences (16 per batch x 2 accumulated x 1 process) x 64 tokens = 2,048 tokens per update" in summary
     assert summary.endswith("3 updates = 6,144 tokens")
     assert command.startswith(f"fairseq-train {data_bin} ")
-    trained = torch.load(tmp_path / "saved" / "checkpoint_last.pt", weights_only=False)  # our own run wrote it
+    trained = torch.load(tmp_path / "saved" / "checkpoint_last.pt", weights_only=False)  # written by this test
     assert trained["optimizer_history"][-1]["num_updates"] == 3
     assert trained["cfg"]["model"]["dropout"] == 0
 
@@ -156,11 +156,11 @@ def test_trains_on_a_cpu(run_script, data_bin, tmp_path):
     [
         (["mae_lm_huge", ".", "saved"], "mae_lm_huge; the presets are mae_lm_tiny, "),
         (["mae_lm_tiny", "nowhere", "saved"], "nowhere: no such directory"),
-        (["mae_lm_tiny", "."], "usage: scripts/pretrain.sh PRESET DATA_BIN SAVE_DIR"),
+        (["mae_lm_tiny", "."], "required: SAVE_DIR; usage: mae-lm pretrain PRESET DATA_BIN SAVE_DIR"),
         (["mae_lm_base", ".", "saved", "--cpu", "--batch-size", "48"], "2,048 sequences"),
     ],
 )
-def test_mistakes_end_in_one_line(run_script, arguments, named):
+def test_errors_have_one_line_messages(run_script, arguments, named):
     done = run_script(*arguments)
     assert done.returncode == 1
     *_, last = done.stderr.strip().splitlines()
@@ -169,8 +169,8 @@ def test_mistakes_end_in_one_line(run_script, arguments, named):
     assert "Traceback" not in done.stderr
 
 
-def test_ctrl_c_ends_it_without_a_traceback(data_bin, tmp_path):
-    """A terminal sends the signal to all processes of the command, data workers too."""
+def test_ctrl_c_ends_training_without_a_traceback(data_bin, tmp_path):
+    """A terminal sends the signal to all processes of the command, including data workers."""
     command = ["/bin/bash", ROOT / "scripts" / "pretrain.sh", "mae_lm_tiny", data_bin, tmp_path / "saved", "--cpu"]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
@@ -195,7 +195,7 @@ def test_help(run_script):
 
 @pytest.fixture
 def run_script(run_cli):
-    """``run_script(*arguments)`` runs scripts/pretrain.sh with this Python."""
+    """Return ``run_script(*arguments)``, which runs scripts/pretrain.sh with this Python."""
 
     def run(*arguments):
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

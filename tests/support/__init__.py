@@ -1,6 +1,6 @@
-"""Helpers that several tests share."""
+"""Helpers shared by several test modules."""
 
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The checkout."""
+"""Root directory of the checkout."""

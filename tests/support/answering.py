@@ -1,4 +1,4 @@
-"""Made-up questions with their tokenizer, and fine-tuning on them in this process."""
+"""Synthetic SQuAD-style questions, a tokenizer for them, and in-process fine-tuning on them."""
 
 import json
 import random
@@ -23,7 +23,7 @@ OPTIONS = shlex.split(
 
 
 def write_tokenizer(directory: Path, pieces: int = 200) -> Path:
-    """A data-bin without data, for the words of the questions."""
+    """Write a data-bin that holds only a tokenizer and a dictionary, trained on the contexts and questions."""
     directory.mkdir(parents=True)
     text = [f"{context(number)} {question}" for number in range(8) for question, _ in questions(number)]
     (directory / TOKENIZER).write_bytes(train_model(text, pieces, 1.0))
@@ -32,7 +32,7 @@ def write_tokenizer(directory: Path, pieces: int = 200) -> Path:
 
 
 def context(number: int) -> str:
-    """Three sentences about one person, in an order that depends on the number."""
+    """Return three sentences about one person, in an order that depends on the number."""
     name, place, year = NAMES[number], PLACES[number], YEARS[number]
     sentences = [f"{name} lives in {place}.", f"The year was {year}.", "Nothing else is known … 😀 ﬁn."]
     random.Random(number).shuffle(sentences)
@@ -40,12 +40,12 @@ def context(number: int) -> str:
 
 
 def questions(number: int) -> list[tuple[str, str]]:
-    """Questions about it, and their answers."""
+    """Return (question, answer) pairs for ``context(number)``."""
     return [(f"Where does {NAMES[number]} live?", PLACES[number]), (f"When was {NAMES[number]} there?", YEARS[number])]
 
 
 def write_squad(path: Path, version_2: bool = False, people: int = 8) -> Path:
-    """A file in SQuAD's JSON, an article a person; in 2.0 with one more question each, which has no answer."""
+    """Write a SQuAD JSON file with one article per person; version 2.0 adds one unanswerable question to each."""
     articles = []
     for number in range(people):
         text = context(number)
@@ -64,7 +64,7 @@ def write_squad(path: Path, version_2: bool = False, people: int = 8) -> Path:
 
 
 def set_up_answering(data_bin: Path, squad: Path, *arguments, arch: str = "mae_lm_tiny"):
-    """Configuration, task, model and criterion for a file of questions and further options."""
+    """Return configuration, task, model and criterion for a question file and further options."""
     files = ["--train-file", squad, "--valid-file", squad]
     cfg = parse(data_bin, *OPTIONS, *SHAPE, *files, "--arch", arch, *arguments)
     task = tasks.setup_task(cfg.task)

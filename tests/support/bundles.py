@@ -1,4 +1,4 @@
-"""Checkpoints of every kind with a data-bin that has a tokenizer, for the tests of what reads them."""
+"""Checkpoints and bundles of every kind of model, with a tokenizer, for the tests that read them."""
 
 from pathlib import Path
 
@@ -31,12 +31,12 @@ VARIANTS = {
     "shared_positions": ("mae_lm_tiny", "--decoder-share-positions"),
     "narrow_decoder": ("mae_lm_tiny", "--decoder-embed-dim", 8, "--decoder-attention-heads", 2),
 }
-"""Architecture and further options."""
+"""Architecture and further options of each variant."""
 
 
 @pytest.fixture(scope="session")
 def text_data(tmp_path_factory) -> Path:
-    """What of a data-bin stays with a model: dictionary, tokenizer, manifest."""
+    """Create the files of a data-bin that are kept with a model: dictionary, tokenizer, manifest."""
     directory = tmp_path_factory.mktemp("text-data")
     model = directory / "sentencepiece.bpe.model"
     model.write_bytes(train_model(TEXT * 4, 200, 1.0))
@@ -52,9 +52,12 @@ def text_data(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory, text_data) -> dict[str, Path]:
-    """A checkpoint of random weights for each variant, and one with each head: two classes, regression, answers."""
+    """Create a randomly initialised checkpoint of each variant, and one with each kind of head.
+
+    The heads are: classification with two classes, regression, and answer spans.
+    """
     directory = tmp_path_factory.mktemp("checkpoints")
-    # Standard deviations above those of training, so that predictions and features differ visibly.
+    # Larger standard deviations than in training, so that predictions and features differ visibly.
     paths = {
         name: save_pretrained(directory / f"{name}.pt", text_data, arch, "--init-std", 0.2, *arguments)
         for name, (arch, *arguments) in VARIANTS.items()
@@ -73,7 +76,7 @@ def checkpoints(tmp_path_factory, text_data) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def bundles(tmp_path_factory, checkpoints, text_data) -> dict[str, Path]:
-    """The bundles of the checkpoints."""
+    """Write a bundle of each checkpoint."""
     directory = tmp_path_factory.mktemp("bundles")
     for name, checkpoint in checkpoints.items():
         write_bundle(read_checkpoint(checkpoint, text_data), directory / name)
@@ -81,12 +84,12 @@ def bundles(tmp_path_factory, checkpoints, text_data) -> dict[str, Path]:
 
 
 def saved(checkpoint: Path) -> dict:
-    """What a checkpoint holds."""
+    """Return the contents of a checkpoint."""
     return torch.load(checkpoint, weights_only=True)
 
 
 def with_span_head(state: dict) -> dict:
-    """A checkpoint of pretraining as question_answering would leave it, with a random head."""
+    """Return a pretraining checkpoint converted to a ``question_answering`` one with a random head."""
     head = SpanHead(16, init_std=0.5).state_dict()
     weights = {name: weight for name, weight in state["model"].items() if name.startswith("autoencoder.encoder.")}
     return {**state, "model": weights | {f"classification_heads.span.{name}": weight for name, weight in head.items()}}

@@ -1,4 +1,4 @@
-"""Faults of disks."""
+"""Simulated disk faults."""
 
 import contextlib
 import resource
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def room_for(size: int) -> Iterator[None]:
-    """Let no file grow beyond ``size`` bytes: writing fails in the middle, as on a full disk."""
+    """Limit the size of every file to ``size`` bytes, so that a write fails midway, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

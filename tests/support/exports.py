@@ -1,4 +1,4 @@
-"""Tiny networks of random weights to export."""
+"""Tiny randomly initialised networks to export."""
 
 import io
 
@@ -19,7 +19,7 @@ TINY = {
     "encoder_ffn_embed_dim": 32,
     "encoder_attention_heads": 4,
     "max_positions": 40,
-    # Large enough that a wrong weight shows in the states.
+    # Large enough that a wrong weight changes the hidden states visibly.
     "init_std": 0.3,
 }
 WITH_BIAS, WITHOUT_BIAS = {}, {"relative_buckets": 0}
@@ -27,12 +27,12 @@ ALL_PRESETS = pytest.mark.parametrize("preset", PRESETS)
 
 
 def pretrained(preset="mae_lm", changes=None, model: bytes | None = None, symbols=None, heads=()) -> Pretrained:
-    """A network of random weights; classification heads of 3 classes with the names in ``heads``."""
+    """Return a randomly initialised network, with a 3-class classification head for each name in ``heads``."""
     config = MaskedAutoencoderConfig(**{**preset_values(preset, "tiny"), **TINY, **(changes or {})})
     symbols = symbols or (tuple(pieces(model)) if model else (*SPECIALS, *(f"w{i}" for i in range(45)), MASK))
     torch.manual_seed(3)
     network = MaskedAutoencoder(config, len(symbols), 1, len(symbols) - 1)
-    for name, weight in network.named_parameters():  # biases and layer norms, too
+    for name, weight in network.named_parameters():  # including biases and layer norms
         torch.nn.init.normal_(weight, mean=float("norm.weight" in name), std=config.init_std)
     state = network.state_dict()
     if heads:
@@ -46,7 +46,7 @@ def pretrained(preset="mae_lm", changes=None, model: bytes | None = None, symbol
 
 
 def pieces(model: bytes) -> list[str]:
-    """fairseq's dictionary for a sentencepiece model."""
+    """Return the symbols of fairseq's dictionary for a sentencepiece model."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     ids = range(processor.get_piece_size())
     return [
@@ -57,7 +57,7 @@ def pieces(model: bytes) -> list[str]:
 
 
 def train_sentencepiece(lines, model_type="bpe", byte_fallback=False, vocab_size=450, **options) -> bytes:
-    """The content of a sentencepiece model."""
+    """Train a sentencepiece model and return its serialized bytes."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
@@ -83,7 +83,7 @@ STOCK_SIZES = {
 
 
 def stock(directory, kind, task="ForMaskedLM", pickled=False, **changes):
-    """A stock model of random weights in transformers' own format, with a tokenizer of another kind than ours."""
+    """Save a randomly initialised transformers model with a byte-level BPE tokenizer, unlike our exports."""
     name = {"mpnet": "MPNet", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}[kind]
     values = {**STOCK_SIZES, "vocab_size": 12, "num_labels": 3, "initializer_range": 0.3, **changes}
     torch.manual_seed(0)

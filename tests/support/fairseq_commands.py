@@ -1,4 +1,4 @@
-"""fairseq's options, and the ends of its commands, for the tests of its patches."""
+"""fairseq options, and checks of how its commands end, for the tests of the patches."""
 
 import shlex
 import subprocess
@@ -23,7 +23,7 @@ STATE = {
     "optimizer_history": [{"optimizer_name": "Adam", "lr_scheduler_state": {}, "num_updates": 2}],
     "extra_state": {"train_iterator": {}},
 }
-"""The content of a checkpoint."""
+"""Contents of a checkpoint."""
 
 
 def settings(*arguments: str, data: Path | str = "data-bin"):
@@ -32,12 +32,12 @@ def settings(*arguments: str, data: Path | str = "data-bin"):
 
 
 def config(*arguments: str):
-    """The configuration of a command line."""
+    """Return the configuration for a command line."""
     return convert_namespace_to_omegaconf(settings(*arguments))
 
 
 def refusal(function, *arguments) -> str:
-    """The message of the UserError that a function raises, or with which it ends the program."""
+    """Return the message of the UserError that a function raises, or with which it exits the program."""
     with pytest.raises((UserError, SystemExit)) as caught:
         function(*arguments)
     message = str(caught.value).removeprefix("error: ")
@@ -46,7 +46,7 @@ def refusal(function, *arguments) -> str:
 
 
 def complaint(done: subprocess.CompletedProcess) -> str:
-    """The error message with which a command ended."""
+    """Return the error message with which a command ended."""
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     return done.stderr.splitlines()[-1]

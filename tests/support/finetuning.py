@@ -1,4 +1,4 @@
-"""Data for fairseq's ``sentence_prediction``, and fine-tuning in this process."""
+"""Data for fairseq's ``sentence_prediction`` task, and in-process fine-tuning."""
 
 import random
 import shlex
@@ -24,7 +24,11 @@ FINETUNING = shlex.split(
 
 
 def write_sentences(directory: Path, dictionary: Path, classes: int = 2, size: int = 40) -> Path:
-    """A data-bin of made-up sentence pairs; their label is how their first token falls, or, with 1 class, its share."""
+    """Write a data-bin of synthetic sentence pairs.
+
+    The label depends on the first token: its id modulo ``classes`` or, with 1 class (regression), proportional to its
+    id.
+    """
     generator = random.Random(1)
     for part in ("input0", "input1", "label"):
         (directory / part).mkdir(parents=True)
@@ -52,7 +56,7 @@ def _write(prefix: Path, rows: list[list[int]], symbols: int):
 
 
 def save_pretrained(path: Path, data_bin: Path, arch: str, *arguments) -> Path:
-    """A checkpoint of random weights, as pretraining writes it."""
+    """Save a randomly initialised checkpoint in the format of pretraining."""
     trainer = Trainer(*set_up(data_bin, *arguments, arch=arch))
     trainer.consolidate_optimizer()
     trainer.save_checkpoint(str(path), {"train_iterator": {"epoch": 1}})
@@ -60,7 +64,7 @@ def save_pretrained(path: Path, data_bin: Path, arch: str, *arguments) -> Path:
 
 
 def set_up_finetuning(data: Path, *arguments, arch: str = "mae_lm_tiny", classes: int = 2):
-    """Configuration, task and model for a data-bin of sentences and further options."""
+    """Return configuration, task and model for a data-bin of sentences and further options."""
     cfg = parse(data, *FINETUNING, *SHAPE, "--arch", arch, "--num-classes", classes, *arguments)
     task = tasks.setup_task(cfg.task)
     torch.manual_seed(1)
@@ -68,20 +72,20 @@ def set_up_finetuning(data: Path, *arguments, arch: str = "mae_lm_tiny", classes
 
 
 def finetune(data: Path, save: Path, *arguments, arch: str = "mae_lm_tiny", classes: int = 2) -> dict:
-    """Train as ``fairseq-train`` does, and return what the last checkpoint holds."""
+    """Train as ``fairseq-train`` does and return the contents of the last checkpoint."""
     train_here(data, *FINETUNING, *SHAPE, "--arch", arch, "--num-classes", classes, "--save-dir", save, *arguments)
     return torch.load(save / "checkpoint_last.pt", weights_only=True)
 
 
 def train_here(*arguments):
-    """``fairseq-train`` with these arguments, in this process."""
+    """Run ``fairseq-train`` with these arguments in this process."""
     metrics.reset()
     checkpoint_utils.save_checkpoint.__dict__.pop("best", None)
     train.main(parse(*arguments))
 
 
 def run_here(runs, jobs: int, threads: int) -> list[dict]:
-    """``run_all`` of the runner, with every ``fairseq-train`` in this process."""
+    """Replace the runner's ``run_all``: run every ``fairseq-train`` command in this process."""
     results = []
     for run in runs:
         train_here(*run.command[3:])

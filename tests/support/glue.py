@@ -1,4 +1,4 @@
-"""Small copies of GLUE in both layouts, and a tokenizer, for tests."""
+"""Small synthetic GLUE data sets in the official and the Hub layout, and a tokenizer."""
 
 import json
 import random
@@ -32,7 +32,7 @@ WORDS = [
     "not",
 ]
 
-# The official headers of training and development sets, and of test sets.
+# Official headers of training and development sets, and of test sets.
 HEADERS = {
     "CoLA": (None, "index sentence"),
     "SST-2": ("sentence label", "index sentence"),
@@ -59,7 +59,7 @@ def sentence(generator: random.Random, longest: int = 9) -> str:
 
 
 def write_tokenizer(directory: Path, seed: int = 0) -> Path:
-    """What a data-bin of pretraining has of the tokenizer."""
+    """Write the tokenizer files of a pretraining data-bin."""
     generator = random.Random(seed)
     directory.mkdir(parents=True)
     model = train_model([sentence(generator) for _ in range(300)], 60, 1.0)
@@ -69,7 +69,10 @@ def write_tokenizer(directory: Path, seed: int = 0) -> Path:
 
 
 def make_rows(task: Task, rows: int = 12) -> dict[str, list[dict]]:
-    """Rows by official set: ``sentences``, and ``label`` as the TSV files have it, which the first word tells."""
+    """Return synthetic rows for each official set.
+
+    Each row has ``sentences`` and a ``label`` as spelled in the TSV files. The label is a function of the first word.
+    """
     generator, sets = random.Random(1), {}
     for official in task.splits.values():
         sets[official] = []
@@ -82,7 +85,7 @@ def make_rows(task: Task, rows: int = 12) -> dict[str, list[dict]]:
 
 
 def write_official(directory: Path, task: Task, sets: dict[str, list[dict]]) -> Path:
-    """``directory/TASK/*.tsv``."""
+    """Write the rows as ``directory/TASK/*.tsv``."""
     folder = directory / task.name
     folder.mkdir(parents=True)
     for official, rows in sets.items():
@@ -99,7 +102,7 @@ def write_official(directory: Path, task: Task, sets: dict[str, list[dict]]) -> 
 
 
 def write_hub(directory: Path, task: Task, sets: dict[str, list[dict]], as_list: bool = False) -> Path:
-    """``directory/task/*.jsonl``, or ``.json``."""
+    """Write the rows as ``directory/task/*.jsonl``, or ``.json`` if ``as_list``."""
     folder = directory / task.name.lower().replace("-", "")
     folder.mkdir(parents=True)
     for official, rows in sets.items():

@@ -1,4 +1,4 @@
-"""Tiny random models of Hugging Face, and directories of them with a tokenizer."""
+"""Tiny randomly initialised Hugging Face models, and model directories with a tokenizer."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ KINDS = ("bert", "roberta", "mpnet")
 
 
 def tiny_model(kind: str, vocabulary: int, pad: int, layers: int = 2):
-    """A random model of width 16 for texts of up to 64 tokens, in evaluation mode."""
+    """Return a randomly initialised model of hidden size 16, for up to 64 tokens, in evaluation mode."""
     from transformers import AutoConfig, AutoModel
 
     config = AutoConfig.for_model(
@@ -27,7 +27,7 @@ def tiny_model(kind: str, vocabulary: int, pad: int, layers: int = 2):
 
 
 def save_model(directory: Path, kind: str, words: list[str]) -> Path:
-    """The directory of a tiny model, whose tokenizer takes whole words."""
+    """Save a tiny model with a word-level tokenizer and return the directory."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

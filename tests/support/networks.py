@@ -1,4 +1,4 @@
-"""Small networks and batches for the tests of core."""
+"""Small networks and batches for the tests of ``core``."""
 
 import torch
 
@@ -18,7 +18,7 @@ VARIANTS = {
     "mae_lm_reset_mask_states": {"reset_mask_states": True},
     "mae_lm_3ml_cross_reset_mask_states": {"reset_mask_states": True},
 }
-"""The presets, and further networks whose names begin with the preset that they change."""
+"""The presets, and variations of them; each name begins with the preset that it changes."""
 
 
 def config(variant: str = "mae_lm", **changes) -> MaskedAutoencoderConfig:
@@ -43,20 +43,24 @@ def network(variant: str = "mae_lm", seed: int = 0, **changes) -> MaskedAutoenco
 
 
 def text(length: int, seed: int = 0) -> torch.Tensor:
-    """[length] ordinary tokens after <s>."""
+    """Return [length] tokens: ``<s>``, then random ordinary tokens."""
     tokens = torch.randint(4, MASK, (length,), generator=torch.Generator().manual_seed(seed))
     tokens[0] = BOS
     return tokens
 
 
 def batch(*rows: list[int] | torch.Tensor) -> torch.Tensor:
-    """Rows padded on the right to the longest."""
+    """Stack rows into a batch, padded on the right."""
     rows = [torch.as_tensor(row) for row in rows]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
 
 
 def masked(tokens: torch.Tensor, places: list[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The tokens with <mask> at the (row, column) places, and the targets, <pad> elsewhere."""
+    """Replace the tokens at the (row, column) positions by ``<mask>``.
+
+    Returns:
+        The corrupted tokens, and the targets: the original token at those positions, ``<pad>`` elsewhere.
+    """
     corrupted, targets = tokens.clone(), torch.full_like(tokens, PAD)
     for row, column in places:
         targets[row, column] = tokens[row, column]

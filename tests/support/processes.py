@@ -1,8 +1,8 @@
-"""Processes that tests start.
+"""Subprocesses started by tests.
 
-Importing torch and fairseq takes several seconds of processor time. So :func:`fairseq_train` and :func:`launch_cpu` run
-their commands in children of a server that has imported both (multiprocessing's fork server). They have their own
-streams, exit code and process, as a command has. :func:`run_command` runs a real command.
+Importing torch and fairseq takes several seconds of CPU time. :func:`fairseq_train` and :func:`launch_cpu` therefore
+run their commands in children of a server that has already imported both (multiprocessing's fork server). Like a real
+command, each child has its own streams and exit code. :func:`run_command` runs a real command.
 """
 
 import contextlib
@@ -25,19 +25,19 @@ from tests.support import ROOT
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
 LONGEST_COMMAND_SECONDS = 280.0
-"""Less than the time limit of a test, so that a command that hangs is reported with its output."""
+"""Below the time limit of a test, so that a command that hangs is reported with its output."""
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["fairseq_cli.train", "torch._dynamo", __name__])
 
 
 def fork(function: Callable, *args, **options) -> multiprocessing.Process:
-    """Start a forked process that calls a function, to be interrupted."""
+    """Start a forked process that calls a function and can be interrupted with SIGINT."""
 
     def call():
-        # It is ignored in what a shell without job control has started in its background.
+        # Background processes of a shell without job control ignore SIGINT.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        gc.callbacks.clear()  # hypothesis has one, and an interrupt that arrives there is lost
+        gc.callbacks.clear()  # hypothesis registers one; a KeyboardInterrupt raised in it is lost
         with errors_end_the_program():
             function(*args, **options)
 
@@ -50,7 +50,7 @@ def fork(function: Callable, *args, **options) -> multiprocessing.Process:
 
 @contextlib.contextmanager
 def untraced() -> Iterator[None]:
-    """Run without coverage, which makes code that is not ours two to five times slower; also a decorator."""
+    """Suspend coverage tracing, which makes third-party code two to five times slower; also usable as a decorator."""
     trace = sys.gettrace()
     sys.settrace(None)
     try:
@@ -60,7 +60,7 @@ def untraced() -> Iterator[None]:
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
-    """Wait until a condition holds; the limit is for what never happens, and generous for a loaded machine."""
+    """Wait until a condition holds; the time limit is generous for a loaded machine."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:g} seconds"
@@ -78,7 +78,7 @@ def kill_with_children(process: subprocess.Popen) -> None:
 def run_command(
     command: list, *, cwd: Path = ROOT, env: dict[str, str] | None = None, timeout: float = LONGEST_COMMAND_SECONDS
 ) -> subprocess.CompletedProcess:
-    """Run a command of this environment."""
+    """Run a command of this Python environment."""
     program, *arguments = map(str, command)
     return subprocess.run(
         [Path(sys.executable).parent / program, *arguments],
@@ -95,13 +95,18 @@ def fairseq_train(*arguments: object) -> subprocess.CompletedProcess:
     return _run_in_child(_train, ["fairseq-train", *arguments])
 
 
+def mae_lm(*arguments: object, cwd: Path = ROOT) -> subprocess.CompletedProcess:
+    """Run ``mae-lm`` in a directory, in a child of the server."""
+    return _run_in_child(_mae_lm, ["mae-lm", *arguments], cwd)
+
+
 def launch_cpu(*arguments: object) -> subprocess.CompletedProcess:
-    """Run ``scripts/launch_cpu.py`` in the checkout; it and the processes that it starts are children of the server."""
+    """Run ``scripts/launch_cpu.py`` in the checkout; it and its worker processes are children of the server."""
     return _run_in_child(_launch, [ROOT / "scripts" / "launch_cpu.py", *arguments])
 
 
 def stop_server() -> None:
-    """Stop the server and wait for it, so that the time of its children counts as time of this process's children."""
+    """Stop the server and wait for it, so that this process is charged with the CPU time of the server's children."""
     multiprocessing.forkserver._forkserver._stop()
 
 
@@ -111,17 +116,23 @@ def _train() -> None:
     cli_main()
 
 
+def _mae_lm() -> None:
+    from mae_lm_fairseq.cli import main
+
+    sys.exit(main())
+
+
 def _launch() -> None:
     get_context = multiprocessing.get_context
     multiprocessing.get_context = lambda method=None: get_context("forkserver" if method == "spawn" else method)
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 
-def _run_in_child(main: Callable[[], None], command: list) -> subprocess.CompletedProcess:
+def _run_in_child(main: Callable[[], None], command: list, cwd: Path = ROOT) -> subprocess.CompletedProcess:
     words = list(map(str, command))
     with tempfile.TemporaryDirectory() as directory:
         outputs = [Path(directory, name) for name in ("stdout", "stderr")]
-        process = _SERVER.Process(target=_child, args=(main, words, *outputs))
+        process = _SERVER.Process(target=_child, args=(main, words, cwd, *outputs))
         with _environment():
             process.start()
         process.join(LONGEST_COMMAND_SECONDS)
@@ -134,7 +145,7 @@ def _run_in_child(main: Callable[[], None], command: list) -> subprocess.Complet
 
 @contextlib.contextmanager
 def _environment() -> Iterator[None]:
-    """The first child starts the server, with the environment of this moment."""
+    """Set :data:`ENVIRONMENT`, since the first child starts the server, which inherits the environment."""
     before = {name: os.environ.get(name) for name in ENVIRONMENT}
     os.environ.update(ENVIRONMENT)
     try:
@@ -147,14 +158,14 @@ def _environment() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _child(main: Callable[[], None], words: list[str], stdout: Path, stderr: Path) -> None:
-    sys.settrace(None)  # as in a command, coverage does not count here
-    multiprocessing.set_start_method(None, force=True)  # data workers are forked, as those of a command
+def _child(main: Callable[[], None], words: list[str], cwd: Path, stdout: Path, stderr: Path) -> None:
+    sys.settrace(None)  # coverage does not trace real commands either
+    multiprocessing.set_start_method(None, force=True)  # data workers are forked, as in a real command
     for stream, path in ((sys.stdout, stdout), (sys.stderr, stderr)):
         assert isinstance(stream, io.TextIOWrapper)
         with open(path, "w") as file:
             os.dup2(file.fileno(), stream.fileno())
-    os.chdir(ROOT)
+    os.chdir(cwd)
     sys.argv = words
     try:
         main()

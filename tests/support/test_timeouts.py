@@ -36,4 +36,4 @@ def test_a_hanging_test_is_ended_with_its_children(tmp_path):
     assert 'test_hanging.py", line 7 in test_hangs' in done.stderr
     child = int(done.stdout.partition("child ")[2].split()[0])
     command_line = Path(f"/proc/{child}/cmdline")
-    assert not (command_line.exists() and command_line.read_bytes())  # of a zombie it is empty
+    assert not (command_line.exists() and command_line.read_bytes())  # a zombie's command line is empty

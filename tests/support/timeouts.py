@@ -1,6 +1,6 @@
-"""The end of a test that hangs: stacks on stderr, then SIGKILL to its whole process group.
+"""Timeout for tests: print all stacks to stderr, then SIGKILL the whole process group.
 
-pytest-timeout by itself ends the process that runs the test; the processes that the test has started would stay, and
+pytest-timeout alone kills only the process that runs the test. Processes started by the test would survive, and
 ``scripts/test.sh`` would wait for the pipes that they hold open.
 """
 
@@ -15,7 +15,10 @@ import pytest
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings) -> bool:
-    """Called by pytest-timeout before each test; ``item.cancel_timeout`` is what it calls afterwards."""
+    """Start the timer of a test.
+
+    pytest-timeout calls this hook before each test, and ``item.cancel_timeout`` after it.
+    """
     timer = threading.Timer(settings.timeout, end_process_group, (item.nodeid, settings.timeout))
     timer.daemon = True
     item.cancel_timeout = timer.cancel
@@ -24,7 +27,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings) -> bool:
 
 
 def end_process_group(test: str, seconds: float) -> None:
-    """Dump the stack of every thread and kill this process's group, itself included."""
+    """Dump the stack of every thread and kill the process group, including this process."""
     print(f"\n{test} was still running after {seconds:g} s\n", file=sys.__stderr__, flush=True)
     faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
     os.killpg(0, signal.SIGKILL)

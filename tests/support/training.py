@@ -1,4 +1,4 @@
-"""fairseq's training in this process, for tests that look inside it."""
+"""fairseq training in this process, for tests that inspect its state."""
 
 import argparse
 import copy
@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 import mae_lm_fairseq  # noqa: F401  it registers what the recipe names
 
-# Mild enough for a model of two layers and width 16 to train in a second.
+# Mild enough for a model with two layers and hidden size 16 to train in a second.
 RECIPE = shlex.split(
     "--task masked_autoencoder_lm --criterion masked_autoencoder_lm --cpu --optimizer adam --lr 1e-3 "
     "--lr-scheduler polynomial_decay --warmup-updates 2 --total-num-update 40 --clip-norm 2.0 --batch-size 8 "
@@ -22,7 +22,7 @@ RECIPE = shlex.split(
 
 
 def parse(*arguments) -> DictConfig:
-    """Return the configuration that ``fairseq-train`` makes of a command line, which takes 0.3 s the first time."""
+    """Return the configuration for a ``fairseq-train`` command line; parsing takes 0.3 s and is cached."""
     return copy.deepcopy(_parse(*map(str, arguments)))
 
 
@@ -33,7 +33,7 @@ def _parse(*arguments: str) -> DictConfig:
 
 
 def set_up(data, *arguments, arch: str = "mae_lm_tiny"):
-    """Configuration, task, model and criterion for a data-bin and further options."""
+    """Return configuration, task, model and criterion for a data-bin and further options."""
     cfg = parse(data, *RECIPE, "--arch", arch, *arguments)
     task = tasks.setup_task(cfg.task)
     torch.manual_seed(1)
@@ -41,7 +41,7 @@ def set_up(data, *arguments, arch: str = "mae_lm_tiny"):
 
 
 def batches(task, split: str = "train", epoch: int = 1, workers: int = 0, batch_size: int = 8) -> list[dict]:
-    """All batches of one epoch, in the order of training."""
+    """Return all batches of one epoch, in training order."""
     iterator = task.get_batch_iterator(
         task.dataset(split),
         max_sentences=batch_size,

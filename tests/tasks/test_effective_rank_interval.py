@@ -1,4 +1,4 @@
-"""--effective-rank-interval: what is logged, when, of what, and that training does not notice."""
+"""``--effective-rank-interval``: measurements, their schedule and logging, and their independence from training."""
 
 import json
 import logging
@@ -28,7 +28,7 @@ NAMES = {
 
 @pytest.fixture
 def pretrain(data_bin, caplog):
-    """``pretrain(save_dir, *options)`` trains in this process; returns the updates and ranks that were measured."""
+    """Return ``pretrain(save_dir, *options)``: train in this process and return the measured ranks by update."""
 
     def run(save_dir, *options, arch="mae_lm_tiny", data=data_bin):
         metrics.reset()
@@ -53,8 +53,8 @@ def measured(messages):
 
 
 @pytest.mark.parametrize("arch", NAMES)
-def test_training_does_not_notice(pretrain, tmp_path, arch):
-    """Bit for bit, with dropout on, over the end of an epoch, with accumulated gradients."""
+def test_measuring_does_not_change_training(pretrain, tmp_path, arch):
+    """Bit for bit, with dropout on, across the end of an epoch, with accumulated gradients."""
     options = ("--max-update", 21, "--update-freq", 2, "--batch-size", 32)
     ranks = pretrain(tmp_path / "with", *options, *EVERY_4, arch=arch)
     assert list(ranks) == [4, 8, 12, 16, 20]
@@ -76,11 +76,11 @@ def test_a_resumed_run_measures_the_same_texts(pretrain, tmp_path):
     assert_same_training_state(checkpoint(tmp_path / "once"), checkpoint(tmp_path / "twice"))
 
 
-def test_every_progress_bar_gets_what_was_measured(pretrain, tmp_path, caplog):
+def test_every_progress_bar_gets_the_measured_ranks(pretrain, tmp_path, caplog):
     options = ("--log-format", "json", "--log-interval", 2, "--max-update", 10, "--disable-validation")
     ranks = pretrain(tmp_path, *options, *EVERY_4, "--tensorboard-logdir", tmp_path / "board")
     records = [json.loads(message) for message in caplog.messages if message.startswith('{"epoch"')]
-    records = [record for record in records if "num_updates" in record]  # not those of a whole epoch
+    records = [record for record in records if "num_updates" in record]  # without the summary of an epoch
     logged = {int(record["num_updates"]): record.get("rank_real_clean") for record in records}
     assert set(logged) == {2, 4, 6, 8, 10}
     values = {update: found["rank_real_clean"] for update, found in ranks.items()}
@@ -97,7 +97,7 @@ def test_texts_come_from_all_over_the_validation_split(data_bin, monkeypatch):
     assert np.array_equal(np.random.get_state()[1], state)
     blocks = task._load_dataset_split("valid", 1, False)
     rows = [row[row.ne(1)] for batch in task.rank_monitor.batches for row in batch.tokens]
-    assert len(rows) == len(blocks)  # the test data have fewer tokens
+    assert len(rows) == len(blocks)  # the test data has fewer tokens than the limit
     assert all(torch.equal(row, block) for row, block in zip(rows, blocks, strict=True))
     monkeypatch.setattr(masked_autoencoder_lm, "MONITORED_TOKENS", int(np.sum(blocks.sizes)) // 4)
     _, task, model, _ = set_up(data_bin, *EVERY_4)
@@ -130,7 +130,7 @@ def test_no_validation_split(data_bin, pretrain, tmp_path):
     pretrain(tmp_path / "saved", *options, data=data)
 
 
-def test_what_cannot_work_is_refused(data_bin):
+def test_invalid_options_are_refused(data_bin):
     with pytest.raises(UserError, match="--effective-rank-interval -1 must not be negative"):
         set_up(data_bin, "--effective-rank-interval", -1)
     with pytest.raises(UserError, match="choose such an --arch"):

@@ -1,4 +1,4 @@
-"""The task: nothing lost, masks that change when they should, data that belong together."""
+"""The task: complete batches, masks per epoch and seed, and consistent data."""
 
 import json
 import multiprocessing
@@ -44,7 +44,7 @@ def test_tokens_in_are_tokens_trained_on(task_for, data_bin, tokens_per_sample, 
         "--tokens-per-sample", tokens_per_sample, "--sample-break-mode", mode, "--max-positions", tokens_per_sample
     )
     lines = lines_of(data_bin, task)
-    # In complete_doc a lone </s> ends a document and is no text.
+    # In complete_doc, a lone </s> ends a document and is not text.
     expected = torch.cat([line for line in lines if mode != "complete_doc" or len(line) > 1])
     trained = []
     for batch in batches(task):
@@ -58,13 +58,13 @@ def test_tokens_in_are_tokens_trained_on(task_for, data_bin, tokens_per_sample, 
 
 
 def mapped_kilobytes(path, kind):
-    """What this process has in memory of a file, wherever it maps it, of a kind of smaps: Rss, Anonymous, ..."""
+    """Return the kB that this process holds of a mapped file, for one field of smaps: Rss, Anonymous, ..."""
     entries = Path("/proc/self/smaps").read_text().split(f"{path}\n")[1:]
     return sum(int(re.search(rf"^{kind}: +(\d+) kB", entry, re.MULTILINE)[1]) for entry in entries)
 
 
 def test_processes_share_the_data_in_memory(task_for, data_bin):
-    """Pages of the file, which the system has once, and no copies of a process's own."""
+    """Workers map the pages of the file, which the system shares, and make no private copies."""
     task = task_for()
     context = multiprocessing.get_context("fork")
     found = context.Queue()
@@ -126,7 +126,7 @@ def test_early_masks_change_every_epoch_and_depend_on_the_sample_alone(task_for)
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
-def test_the_share_of_masks_in_the_encoder(task_for, share):
+def test_the_fraction_of_masks_in_the_encoder(task_for, share):
     task = task_for("--mask-in-encoder", share, "--mask-prob", 0.5)
     without = batches(task_for("--mask-prob", 0.5))
     masks = early = 0
@@ -139,12 +139,12 @@ def test_the_share_of_masks_in_the_encoder(task_for, share):
         assert torch.equal(seen & is_mask, batch["net_input"]["early_masks"])
         assert torch.equal(seen & ~is_mask, ~is_mask & tokens.ne(task.dictionary.pad()))
         masks, early = masks + int(is_mask.sum()), early + int((seen & is_mask).sum())
-    # At most a token in a sample of about 15 masked ones is rounded, and at random.
+    # The number of early masks per sequence (of about 15 masks) is randomly rounded to an integer.
     assert early / masks == pytest.approx(share, abs=0.02)
 
 
-def test_without_early_masks_batches_are_as_they_were(task_for):
-    """Their layout holds what it would hold without the option."""
+def test_mask_in_encoder_0_changes_nothing(task_for):
+    """The layout is the one without the option."""
     task = task_for("--mask-in-encoder", 0)
     for batch in batches(task):
         assert "early_masks" not in batch["net_input"]
@@ -167,7 +167,7 @@ def test_masks_depend_on_the_seed(task_for):
 
 @pytest.mark.integration  # starts data workers
 def test_data_workers_end_with_their_epoch(task_for, monkeypatch):
-    """Left to the garbage collector they would end after torch's interval, which is five seconds by default."""
+    """If left to the garbage collector, they would end only after torch's check interval, five seconds by default."""
     monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 200.0)
     batches(task_for(), workers=2)
     wait_for(lambda: not multiprocessing.active_children(), seconds=100)
@@ -178,7 +178,7 @@ def test_truncated_lines_leave_no_remainders(task_for):
     assert len(task.dataset("train")) == len(data_utils.load_indexed_dataset(str(task.cfg.data) + "/train"))
 
 
-def test_validation_masks_stay(task_for):
+def test_validation_masks_are_constant(task_for):
     task = task_for(splits=("train", "valid"))
     iterators = [
         task.get_batch_iterator(task.dataset("valid"), max_sentences=8, epoch=epoch, num_workers=1) for epoch in (1, 2)
@@ -312,7 +312,7 @@ def test_truncated_data_are_named(task_for, copied, suffix):
         task_for(data=copied)
 
 
-def test_a_dictionary_that_is_none_is_named(task_for, copied):
+def test_invalid_dictionaries_are_named(task_for, copied):
     for content in (b"word without count\n", b"\xff\xfe 3\n", b"a 1\na 1\n"):
         (copied / "dict.txt").write_bytes(content)
         with pytest.raises(UserError, match=r"dict\.txt"):
@@ -321,7 +321,7 @@ def test_a_dictionary_that_is_none_is_named(task_for, copied):
 
 def test_a_dictionary_that_is_too_short_for_the_data_is_refused(task_for, copied):
     lines = (copied / "dict.txt").read_text().splitlines()
-    # fairseq-preprocess fills the dictionary up to a multiple of 8 with words that no text has.
+    # fairseq-preprocess pads the dictionary to a multiple of 8 with words that occur in no text.
     (copied / "dict.txt").write_text("\n".join(lines[:-8]) + "\n")
     with pytest.raises(UserError, match=r"train\.bin holds the token"):
         task_for(data=copied)

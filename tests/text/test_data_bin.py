@@ -57,7 +57,7 @@ def test_tokens_are_stored_as_fairseq_does(vocabulary):
     lines=st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=9), min_size=1, max_size=20),
     lines_per_write=st.integers(1, 20),
 )
-def test_the_files_are_those_of_fairseq(tmp_path_factory, vocabulary, lines, lines_per_write):
+def test_files_equal_those_of_fairseq(tmp_path_factory, vocabulary, lines, lines_per_write):
     directory = tmp_path_factory.mktemp("bin")
     write(directory / "ours", lines, vocabulary, lines_per_write)
     write_as_fairseq(directory / "theirs", lines, vocabulary)
@@ -127,7 +127,7 @@ def test_damage_is_found_and_named(tmp_path, suffix, damage, message):
     assert "prepare the data again" in str(caught.value)
 
 
-def test_other_implementations_of_fairseq_pass_unread(tmp_path):
+def test_other_formats_of_fairseq_are_not_checked(tmp_path):
     write_as_fairseq(tmp_path / "train", implementation="lazy")
     assert check_data_bin(tmp_path / "train") is None
 
@@ -155,7 +155,7 @@ def test_a_manifest_comes_back_as_it_was_written(tmp_path):
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"splits": {}}', '{"splits": {"train": {"lines": 1}}}', "\udcff", None]
 )
-def test_what_is_no_manifest_is_refused(tmp_path, text):
+def test_invalid_manifests_are_refused(tmp_path, text):
     path = tmp_path / "manifest.json"
     if text is not None:
         path.write_text(text, encoding="utf-8", errors="surrogateescape")

@@ -1,4 +1,4 @@
-"""Nothing is lost when lines longer than a sample are cut."""
+"""Splitting of lines that are longer than a sequence, without loss of tokens."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Masks: their rate, their words, and the epochs they change with."""
+"""Masking: rate, whole words, and changes from epoch to epoch."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_all_predicted_tokens_are_masks_at_the_given_rate(dictionary):
         original = torch.where(is_predicted, target[i], source[i])
         assert torch.equal(original, source.dataset[i])
         predicted, tokens = predicted + int(is_predicted.sum()), tokens + len(original)
-    # The number per sentence is rounded at random, so the share is close: half a token in each of 200 sentences.
+    # The number per sentence is rounded at random: an error of about half a token in each of 200 sentences.
     assert predicted / tokens == pytest.approx(0.3, abs=0.5 / 22 / 200**0.5 * 5)
 
 
@@ -61,7 +61,7 @@ def test_eighty_ten_ten(dictionary):
         total += int(is_predicted.sum())
         masks += int(source[i][is_predicted].eq(dictionary.index("<mask>")).sum())
         kept += int(source[i][is_predicted].eq(target[i][is_predicted]).sum())
-    # Five standard deviations; a random token is the same as the original in one of eight cases.
+    # Five standard deviations; a random token equals the original in one of eight cases.
     tolerance = 5 * (0.8 * 0.2 / total) ** 0.5
     assert masks / total == pytest.approx(0.8, abs=tolerance)
     assert kept / total == pytest.approx(0.1 + 0.1 / 8, abs=tolerance)

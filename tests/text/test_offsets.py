@@ -14,7 +14,7 @@ LETTERS_DIGITS_SIGNS = st.characters(categories=["L", "N", "P", "S"], exclude_ch
 NICE_TEXTS = st.lists(st.text(LETTERS_DIGITS_SIGNS, min_size=1, max_size=6), max_size=8).flatmap(
     lambda words: st.sampled_from([" ", "\n", "\u3000", "  "]).map(lambda space: space.join(words))
 )
-# What normalisation changes most: ligatures, fractions, half widths, accents apart, zero widths, controls, emoji.
+# Characters that normalisation changes most: ligatures, fractions, half widths, accents, zero widths, controls, emoji.
 ODD_TEXTS = st.text(
     st.sampled_from("ab ﬁ½ﷺｶﾞe\u0301\u200b\ufeff\x00\r\n\t▁日👩\u200d👧가각\u1100\u1161'.ǅΩ"), max_size=20
 )
@@ -58,14 +58,14 @@ def test_every_visible_character_belongs_to_a_piece(tokenizer, text):
 @settings(deadline=None)
 @given(text=NICE_TEXTS)
 def test_words_are_found_again(tokenizer, text):
-    """From each word to the pieces that touch it and back: nothing is lost, nothing of a neighbour comes along."""
+    """The pieces that touch a word cover exactly that word, without any character of its neighbours."""
     _, spans = encode_with_spans(tokenizer, text)
     for word in re.finditer(r"\S+", text):
         touching = spans[(spans[:, 0] < word.end()) & (spans[:, 1] > word.start())]
         assert text[touching[0, 0] : touching[-1, 1]] == word.group()
 
 
-def test_all_pieces_of_a_character_have_it(tmp_path):
+def test_all_pieces_of_a_character_have_its_span(tmp_path):
     tokenizer = Tokenizer(train(tmp_path / "a.model", byte_fallback=True, vocab_size=320))
     assert set(slices(tokenizer, " 日 ")) == {"日"}
     assert len(slices(tokenizer, " 日 ")) == 4  # a word start and three bytes

@@ -56,7 +56,7 @@ def test_directories_are_searched_in_order_without_hidden_files(tmp_path):
     assert not any("/." in name or name.startswith(".") for name in names)
 
 
-def test_what_is_no_file_is_refused(tmp_path):
+def test_missing_and_special_files_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "broken").mkdir()
@@ -73,7 +73,7 @@ def test_what_is_no_file_is_refused(tmp_path):
 
 @pytest.mark.parametrize("suffix", PACKERS)
 @given(lines=st.lists(st.text("ab\r é", max_size=5), max_size=30), size=st.integers(1, 40), ended=st.booleans())
-def test_chunks_are_whole_lines_and_together_the_file(tmp_path_factory, suffix, lines, size, ended):
+def test_chunks_are_complete_lines_that_concatenate_to_the_file(tmp_path_factory, suffix, lines, size, ended):
     path = tmp_path_factory.mktemp("chunks") / f"text{suffix}"
     data = "\n".join(lines).encode() + b"\n" * ended
     path.write_bytes(PACKERS[suffix](data))
@@ -148,7 +148,7 @@ def test_the_sample_is_bounded_and_repeats_nothing(tmp_path_factory, counts, blo
         path.write_bytes(numbered(count))
     lines = [list(sample_lines([path], 10**9)) for path in paths]
     sample = list(sample_lines(paths, 1000, block))
-    # Every block may end with one line that reaches beyond it.
+    # Each block may end with a line that extends beyond the block.
     assert sum(len(line) + 1 for line in sample) <= max(1000, block) + (1000 // block + 1) * 20
     remaining = iter(line for file in lines for line in file)
     assert all(line in remaining for line in sample)  # in order, each line of the corpus at most once
@@ -169,7 +169,7 @@ def test_the_sample_is_spread_over_all_of_the_text(tmp_path, suffix):
 
 
 def test_compressed_text_is_read_forwards_only(tmp_path, monkeypatch):
-    """Lines longer than the gaps between the blocks must not make the stream start over."""
+    """Lines longer than the gaps between the blocks must not restart the decompression."""
     skipped = []
 
     class Forwards(io.BytesIO):

@@ -14,7 +14,7 @@ def samples(text, length, limit=10**6, closing=()):
     return text_samples(text.split("\n"), encode, length, [0], list(closing), limit)
 
 
-def test_texts_are_whole_lines_of_one_document():
+def test_texts_are_complete_lines_of_one_document():
     text = "11 12\n13\n14 15 16\n\n21\n \n31 32"
     assert samples(text, 6) == [[0, 11, 12, 2, 13, 2], [0, 14, 15, 16, 2], [0, 21, 2], [0, 31, 32, 2]]
     assert samples(text, 7, closing=[9]) == [

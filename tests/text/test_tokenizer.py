@@ -15,7 +15,7 @@ TEXT = [SENTENCE[i % 5 :: 1 + i % 3] for i in range(60)]
 
 
 def train(path, lines=TEXT, **options):
-    """A model with options that ours does not take."""
+    """Train a model with options that our training does not offer."""
     options = {"vocab_size": 60, "model_type": "bpe", "character_coverage": 1.0, "minloglevel": 2} | options
     with open(path, "wb") as file:
         sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=file, **options)
@@ -64,8 +64,8 @@ def test_symbols_are_those_of_fairseqs_dictionary(tokenizer, dictionary):
     assert (dictionary.eos(), dictionary.unk()) == (EOS, UNK)
 
 
-# Letters of the text, letters that are not in it, and what normalisation or line reading might trip over.
-# U+0085 is left out: see the test after this one.
+# Letters of the text, letters outside it, and characters that normalisation or line splitting might mishandle. U+0085
+# has a test of its own below.
 AWKWARD = "acehit“—\u2019▁<>s/ \t\r\x00\x07\x0b\x1c\xa0\xad\u200b\u2028\u3000\ufeffﬁ漢字é\u0301🙂"
 
 ANYTHING = st.characters(codec="utf-8", exclude_characters="\n\x85")
@@ -137,7 +137,7 @@ def test_models_with_white_space_in_a_piece_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"not a model", None])
-def test_what_is_no_model_is_refused(tmp_path, content):
+def test_invalid_models_are_refused(tmp_path, content):
     if content is not None:
         (tmp_path / "x.model").write_bytes(content)
     with pytest.raises(UserError, match=r"x.model: (not a sentencepiece model|No such file)") as caught:
@@ -174,7 +174,7 @@ def test_character_coverage_decides_which_characters_are_known(tmp_path):
 
 
 @pytest.mark.parametrize("gap", [" ", ""])
-def test_long_lines_are_not_left_out_of_training(tmp_path, gap):
+def test_long_lines_are_used_in_training(tmp_path, gap):
     lines = ["short", gap.join(["Ωμέγα"] * 3000)]
     (tmp_path / "x.model").write_bytes(train_model(lines, 20, 1.0))
     assert "Ωμέγα" in "".join(Tokenizer(tmp_path / "x.model").pieces)
@@ -191,7 +191,7 @@ def test_long_lines_are_not_left_out_of_training(tmp_path, gap):
         (["▁ ▁"], 50, "--train: there is no text"),
     ],
 )
-def test_what_training_cannot_do_is_told_in_one_line(lines, size, message):
+def test_training_errors_have_one_line_messages(lines, size, message):
     with pytest.raises(UserError, match=message) as caught:
         train_model(lines, size, 1.0)
     assert "\n" not in str(caught.value)

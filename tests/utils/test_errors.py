@@ -1,4 +1,4 @@
-"""How errors that the user can fix end a program."""
+"""Exit of a program on errors that the user can fix."""
 
 import pytest
 
@@ -36,6 +36,6 @@ def test_other_errors_pass():
         1 / 0  # noqa: B018
 
 
-def test_only_interruptions_pass_a_library_users_handler():
+def test_user_errors_are_exceptions_and_interruptions_are_not():
     assert issubclass(UserError, Exception)
     assert not issubclass(Interrupted, Exception)

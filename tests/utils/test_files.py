@@ -1,4 +1,4 @@
-"""Files and directories that appear whole or not at all."""
+"""Atomic writing of files and directories."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from mae_lm_fairseq.utils.files import directory_while_used, new_directory, writ
 from tests.support.disks import room_for
 
 
-def test_text_is_as_it_was_written(tmp_path):
+def test_text_is_written_unchanged(tmp_path):
     write_text(tmp_path / "file", "ä\r\nb\n")
     assert (tmp_path / "file").read_bytes() == "ä\r\nb\n".encode()
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
@@ -36,7 +36,7 @@ def test_text_for_which_the_disk_is_too_full_changes_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, UserError])
-def test_a_directory_whose_making_fails_is_not_there(tmp_path, error):
+def test_failed_new_directories_are_removed(tmp_path, error):
     def make():
         with new_directory(tmp_path / "new" / "out") as directory:
             (directory / "file").touch()
@@ -96,7 +96,7 @@ def test_directories_that_existed_or_are_in_use_stay(tmp_path):
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "c", "file"]
 
 
-def test_other_errors_stay_what_they_are(tmp_path):
+def test_other_errors_are_passed_on(tmp_path):
     def make():
         with new_directory(tmp_path / "out"):
             raise KeyError("a fault of the program")

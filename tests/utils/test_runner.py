@@ -17,7 +17,7 @@ from tests.support.processes import fork, wait_for
 
 @pytest.fixture
 def run(tmp_path):
-    """Makes a run of a Python program, which works in the directory of its result."""
+    """Return a function that makes a run of a Python program, which gets the directory of its result as argument."""
 
     def make(name, program, **options):
         folder = tmp_path / name
@@ -37,7 +37,7 @@ def leave(text):
 
 
 def is_alive(pid):
-    """Whether a process exists and is not a zombie."""
+    """Return whether a process exists and is not a zombie."""
     status = Path(f"/proc/{pid}/status")
     return status.exists() and "State:\tZ" not in status.read_text()
 
@@ -53,7 +53,7 @@ def test_results_come_in_the_order_of_the_table_and_each_run_has_its_log(run):
     assert {path.name for path in runs[0].result.parent.iterdir()} == {"left", "result.json", "result.log"}
 
 
-def test_a_finished_run_is_not_run_again_and_this_is_said(run, capsys):
+def test_finished_runs_are_reused_and_reported(run, capsys):
     done, fresh = run("done", leave("first")), run("fresh", leave("fresh"))
     run_all([done])
     done.log.unlink()
@@ -69,7 +69,7 @@ def test_a_result_of_another_command_is_refused(run):
         run_all([run("it", leave("new"))])
 
 
-def test_a_directory_is_for_the_options_that_claimed_it(tmp_path):
+def test_a_claimed_directory_refuses_other_options(tmp_path):
     claim(tmp_path, {"size": "tiny"})
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "result.json").touch()
@@ -95,7 +95,7 @@ def test_a_claim_without_results_is_replaced(tmp_path):
     assert json.loads((tmp_path / "options.json").read_text()) == {"size": "tiny"}
 
 
-def test_a_torn_result_counts_as_none(run):
+def test_truncated_results_are_ignored(run):
     torn = run("torn", leave("whole"))
     torn.result.write_text('{"name": "torn", "resu')
     assert read_result(torn) is None
@@ -149,7 +149,7 @@ def test_a_failing_run_ends_the_others_and_its_log_is_quoted(run):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_runs_with_what_they_started_and_the_next_start_goes_on(run, capfd, number):
+def test_a_signal_ends_runs_and_their_children_and_the_next_start_reruns_them(run, capfd, number):
     interrupted = run(
         "interrupted",
         """
@@ -190,8 +190,8 @@ def test_progress_inside_a_run_is_shown(run, capsys, monkeypatch):
     assert updates_done(max_update=20)(training) == 1.0
 
 
-def test_what_outlived_a_killed_runner_is_waited_for(run, capsys):
-    """Two processes would write to the same checkpoints."""
+def test_orphans_of_a_killed_runner_are_waited_for(run, capsys):
+    """Otherwise two processes would write to the same checkpoints."""
     again = run("again", "import sys, pathlib; print(pathlib.Path(sys.argv[1], 'done').exists());" + leave("here"))
     with open(again.log, "ab") as log:
         fcntl.flock(log, fcntl.LOCK_EX)

@@ -40,8 +40,8 @@ def test_records_have_names_without_the_stage(log):
     assert list(read_records(log, "train_inner").values())[-1]["wall"] == "4"
 
 
-def test_the_pace_of_a_run_is_not_that_of_a_pause(log):
-    """Two intervals of two updates a second, one during which the machine did something else."""
+def test_seconds_per_update_ignores_a_slow_interval(log):
+    """Two intervals at two updates per second, and a slow one in which the machine was busy otherwise."""
     log.write_text(
         "".join(
             f'x | INFO | train_inner | {{"wpb": "400", "wps": "{speed}", "num_updates": "{updates}"}}\n'

@@ -1,4 +1,4 @@
-"""MAE-LM in a copy of its authors' repository, which is a fork of a whole fairseq."""
+"""MAE-LM in a copy of its authors' repository, which is a fork of fairseq."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ from training import Training
 
 
 def build(spec: dict) -> Training:
-    """The model of ``spec["options"]``, whose first item is the directory of the copy."""
+    """Build the model of ``spec["options"]``, whose first item is the directory of the copy."""
     directory, *options = spec["options"]
     sys.path.insert(0, directory)  # before pip's fairseq
     import fairseq
@@ -34,9 +34,9 @@ def build(spec: dict) -> Training:
 
 
 def shortened_sample(tokens, masked, pad: int, mask: int) -> dict:
-    """A batch as their data set makes it: masked tokens taken out, the places of the others, marked targets.
+    """Return a batch as their data set makes it: visible tokens with their positions, and all targets.
 
-    A target is ``<mask>`` where the token is visible and ``<pad>`` where there is none.
+    A target is ``<mask>`` at visible tokens, and ``<pad>`` at padding.
     """
     visible = tokens.ne(pad) & ~masked
     shape = (len(tokens), int(visible.sum(1).max()))

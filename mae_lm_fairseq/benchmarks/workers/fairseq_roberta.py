@@ -1,22 +1,22 @@
-"""fairseq's own RoBERTa, through its parser, task, model and criterion."""
+"""fairseq's own RoBERTa, built with its parser, task, model and criterion."""
 
 from training import Training
 
 
 def build(spec: dict) -> Training:
-    """The model of ``spec["options"]``."""
+    """Build the model of ``spec["options"]``."""
     _, task, model, loss = fairseq_parts(spec, "--task", "masked_lm", "--criterion", "masked_lm")
     pad, mask = task.dictionary.pad(), task.mask_idx
     return Training(spec, model, lambda tokens, masked: fairseq_sample(tokens, masked, pad, mask), loss)
 
 
 def fairseq_parts(spec: dict, *options: str):
-    """Configuration, task, model and loss of a command line of ``fairseq-train``."""
+    """Return configuration, task, model and loss for a ``fairseq-train`` command line."""
     from fairseq import options as fairseq_options
     from fairseq import tasks
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-    # What has no effect on a step must be given, too: fairseq's optimizer wants a learning rate.
+    # fairseq's optimizer requires a learning rate, although it does not change the time of a step.
     command = [spec["directory"], *options, *spec["options"], "--lr", "1e-4", "--tokens-per-sample", spec["length"]]
     parser = fairseq_options.get_training_parser()
     cfg = convert_namespace_to_omegaconf(fairseq_options.parse_args_and_arch(parser, [str(word) for word in command]))
@@ -31,7 +31,7 @@ def fairseq_parts(spec: dict, *options: str):
 
 
 def fairseq_sample(tokens, masked, pad: int, mask: int) -> dict:
-    """A batch as fairseq's data sets for masked language models make it."""
+    """Return a batch as fairseq's data sets for masked language models make it."""
     lengths = tokens.ne(pad).sum(1)
     return {
         "net_input": {"src_tokens": tokens.masked_fill(masked, mask), "src_lengths": lengths},

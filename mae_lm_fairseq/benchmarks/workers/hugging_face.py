@@ -6,7 +6,9 @@ PAD = 1
 
 
 def build(spec: dict) -> Training:
-    """The class named in ``spec["options"]``, with torch's fused attention where it has it."""
+    """Build the class named in ``spec["options"]``, with torch's fused attention if supported."""
+    import mae_lm_fairseq.huggingface  # noqa: F401, I001  hides a broken torchaudio: must come before transformers
+
     import transformers
 
     model_class = getattr(transformers, spec["options"][0])
@@ -24,7 +26,7 @@ def build(spec: dict) -> Training:
         eos_token_id=2,
         hidden_dropout_prob=0.1,
         attention_probs_dropout_prob=0.1,
-        # MPNet has no other attention than its own.
+        # MPNet supports only its own attention.
         attn_implementation="eager" if spec["options"][0] == "MPNetForMaskedLM" else "sdpa",
     )
 

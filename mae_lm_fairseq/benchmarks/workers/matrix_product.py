@@ -1,4 +1,4 @@
-"""Products of two square matrices: the rate that the machine can reach."""
+"""Products of two square matrices, to measure the rate that the machine can reach."""
 
 import time
 
@@ -6,14 +6,14 @@ import torch
 
 
 class MatrixProduct:
-    """Square matrices of one precision."""
+    """Two square matrices of one precision."""
 
     def __init__(self, size: int, device: str, dtype: torch.dtype):
         self.left, self.right = torch.randn(2, size, size, device=device).to(dtype)
         self.products = 10 if device == "cuda" else 1
 
     def rate(self, _batch: str, steps: int) -> list[float]:
-        """The rate of each of some products, in GFLOP/s."""
+        """Return the rate of each of ``steps`` measurements in GFLOP/s."""
         self._seconds()
         work = 2 * len(self.left) ** 3 * self.products
         return [work / self._seconds() / 1e9 for _ in range(steps)]
@@ -32,6 +32,6 @@ class MatrixProduct:
 
 
 def build(spec: dict) -> MatrixProduct:
-    """A product in ``spec["precision"]``."""
+    """Build a product in ``spec["precision"]``."""
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[spec["precision"]]
     return MatrixProduct(spec["matrix"], spec["device"], dtype)

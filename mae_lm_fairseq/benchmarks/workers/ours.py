@@ -1,18 +1,18 @@
-"""Our models, through fairseq's parser, as ``fairseq-train --user-dir`` would build them."""
+"""Our models, built with fairseq's parser as ``fairseq-train --user-dir`` does."""
 
 from fairseq_roberta import fairseq_parts, fairseq_sample
 from training import Training
 
 
 class _Given:
-    """Stands for a data set whose batch is there already."""
+    """Stub of a data set that returns a ready batch."""
 
     def collater(self, samples: list) -> dict:
         return samples[0]
 
 
 def build(spec: dict) -> Training:
-    """The model of ``spec["options"]``."""
+    """Build the model of ``spec["options"]``."""
     import mae_lm_fairseq
     from mae_lm_fairseq.text.masking import LayoutDataset
 

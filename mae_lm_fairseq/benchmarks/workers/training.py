@@ -1,4 +1,4 @@
-"""Training steps, their time and their memory, the same for every model."""
+"""Training steps with their time and memory, the same for every model."""
 
 import itertools
 import json
@@ -16,13 +16,13 @@ class Training:
     """A model in training.
 
     Args:
-        spec: what the process was told, see :class:`~mae_lm_fairseq.benchmarks.processes.Process`.
-        model: to train, on the CPU.
-        collate: from tokens and masks, [B, T] each, to what ``loss`` takes.
-        loss: of the model on a batch: the sum or the mean over the predicted tokens, by how much to divide it for
-            the mean, and the number of predicted tokens.
-        optimizer: torch's fused AdamW where it is None.
-        autocast: whether bf16 comes from torch.autocast around the loss. Our models bring their own.
+        spec: the process's options, see :class:`~mae_lm_fairseq.benchmarks.processes.Process`.
+        model: the model to train, on the CPU.
+        collate: converts tokens and masks, [B, T] each, to the batch that ``loss`` takes.
+        loss: returns, for the model and a batch, the sum or the mean of the loss over the predicted tokens, the divisor
+            that gives the mean, and the number of predicted tokens.
+        optimizer: creates the optimizer; None for torch's fused AdamW.
+        autocast: whether bf16 uses torch.autocast around the loss; our models apply their own autocast.
     """
 
     def __init__(
@@ -45,9 +45,10 @@ class Training:
         self.batches = {}
 
     def train(self, batch: str, steps: int) -> list[dict]:
-        """Some steps on a batch; the seconds, loss in nats and number of predicted tokens of each."""
+        """Run some steps on a batch; return the seconds, loss in nats and number of predicted tokens of each."""
         sample = self._batch(batch)
-        # Elsewhere memory stays as the steps before left it; a GPU is shared with the others and was given back.
+        # On a CPU the allocator keeps memory between steps. A GPU is shared with the other processes and its memory was
+        # released, so a step that is not timed allocates it again.
         if self.device.type == "cuda":
             self._step(sample)
         done = [self._step(sample) for _ in range(steps)]
@@ -57,7 +58,7 @@ class Training:
         return done
 
     def memory(self, batch: str, _steps: int) -> int:
-        """One more step; the most memory that tensors took at one time, in bytes."""
+        """Run another step and return its peak memory, in bytes."""
         sample = self._batch(batch)
         if self.device.type == "cuda":
             self._step(sample)
@@ -98,7 +99,7 @@ class Training:
             torch.cuda.synchronize()
 
     def _resident_bytes(self) -> int:
-        """Weights and optimizer state: what was there before the step."""
+        """Return the bytes of weights and optimizer state, which exist before the step."""
         state = self.optimizer.state_dict()["state"]
         tensors = [value for values in state.values() for value in values.values() if isinstance(value, Tensor)]
         return sum(tensor.nbytes for tensor in (*self.model.parameters(), *self.model.buffers(), *tensors))
@@ -109,7 +110,7 @@ def _fused_adamw(parameters: list) -> torch.optim.Optimizer:
 
 
 def _to(sample, device: torch.device):
-    """A batch on a device; named tuples become plain ones, as fairseq does it."""
+    """Move a batch to a device; named tuples become plain ones, as in fairseq."""
     if isinstance(sample, Tensor):
         return sample.to(device)
     if isinstance(sample, dict):
@@ -120,11 +121,11 @@ def _to(sample, device: torch.device):
 
 
 def _peak_allocated(profile: torch.profiler.profile) -> int:
-    """The most bytes that were allocated since the profile began, from its memory events."""
+    """Return the peak of the bytes allocated since the profile began, from its memory events."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "trace.json")
         profile.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]
     events = sorted((event for event in events if event["name"] == "[memory]"), key=lambda event: event["ts"])
-    # Not the events' own totals: they go on from the last profile, with all that was freed since still in them.
+    # The events' own totals are wrong here: they continue from the last profile and miss everything freed in between.
     return max(itertools.accumulate(event["args"]["Bytes"] for event in events), default=0)

@@ -1,8 +1,8 @@
-"""The program of a subject's process: builds a model, then trains as many steps on a batch as it is told to.
+"""Program of a subject's process: builds a model, then runs training steps on request.
 
-It is started with the number of a file descriptor, over which it is sent a dictionary (see ``main``) and then
-requests, tuples of a word, the file of a batch and a number of steps. It answers ``("done", value)``, or
-``("failed", one line)`` and ends. Not imported as part of the package, see ``__init__.py``.
+Its argument is the number of a file descriptor. It receives a dictionary over it (see ``main``), and then requests:
+tuples of a method name, the file of a batch and a number of steps. It answers ``("done", value)``, or ``("failed",
+reason)`` and exits. It is not imported as part of the package, see ``__init__.py``.
 """
 
 import importlib
@@ -25,7 +25,7 @@ def main(connection: Connection) -> None:
             connection.send(("done", getattr(subject, word)(*arguments)))
     except EOFError:
         pass
-    except (Exception, SystemExit) as problem:  # fairseq's programs exit
+    except (Exception, SystemExit) as problem:  # fairseq's programs call sys.exit
         lines = str(problem).strip().splitlines() or ["no reason given"]
         connection.send(("failed", f"{type(problem).__name__}: {lines[0]}"))
 

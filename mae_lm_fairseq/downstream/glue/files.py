@@ -1,7 +1,6 @@
-"""Local copies of GLUE: the official TSV files, and the layout of the Hugging Face hub in Parquet, JSON or JSON lines.
+"""Readers for local copies of GLUE: the official TSV files, and the hub's layout in Parquet, JSON or JSON lines.
 
-Nothing is guessed and nothing is dropped in silence: another column layout is an error, and so are rows that do not fit
-theirs, by line number.
+An unexpected column layout is an error. Malformed rows are reported with their line numbers, never dropped silently.
 """
 
 import json
@@ -21,13 +20,13 @@ _SHOWN = 10
 
 @dataclass
 class Rows:
-    """The rows of one set.
+    """Rows of one set.
 
     Attributes:
         path: the file.
-        sentences: of each row, one or two.
-        labels: class numbers, or scores; empty for a test set.
-        malformed: (line, what is wrong) of the rows that are not among the others.
+        sentences: one or two sentences per row.
+        labels: class numbers or scores; empty for a test set.
+        malformed: (line, problem) of each malformed row; these rows are not in ``sentences`` and ``labels``.
     """
 
     path: Path
@@ -36,22 +35,22 @@ class Rows:
     malformed: list[tuple[int, str]] = field(default_factory=list)
 
     def describe_malformed(self) -> str:
-        """The malformed rows in one line."""
+        """Describe the malformed rows in a single string."""
         shown = "; ".join(f"line {line}: {problem}" for line, problem in self.malformed[:_SHOWN])
         more = len(self.malformed) - _SHOWN
         return shown + (f"; and {more} more" if more > 0 else "")
 
 
 def read_split(task: Task, glue_dir: Path, official: str) -> Rows:
-    """The rows of one set of a task.
+    """Read one set of a task.
 
     Args:
         task: the task.
-        glue_dir: with a directory for each task, or that directory.
+        glue_dir: directory with one subdirectory per task, or the directory of this task.
         official: name of the set in the official layout.
 
     Raises:
-        UserError: there is no such set, or its columns are not the task's.
+        UserError: if the set does not exist or its columns do not match the task.
     """
     path = _find(task, glue_dir, official)
     labelled = not official.startswith("test")
@@ -85,7 +84,7 @@ def _find(task: Task, glue_dir: Path, official: str) -> Path:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a text file, without a byte order mark."""
+    """Return the lines of a text file, without the byte order mark."""
     try:
         data = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
         return split_lines(data)
@@ -97,7 +96,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def _read_tsv(task: Task, path: Path, labelled: bool) -> Rows:
-    """GLUE's files know no quotes: every tab separates."""
+    """Read a TSV file. GLUE does not use quoting, so every tab is a separator."""
     lines = read_lines(path)
     wanted = [*task.columns, task.label_column] if labelled else list(task.columns)
     if task.headerless and labelled:
@@ -132,7 +131,7 @@ def _tsv_label(task: Task, label: str) -> int | None:
 
 
 def _records(path: Path) -> Iterator[tuple[int, dict]]:
-    """(line or row number from 1, record) of a file in the Hugging Face layout."""
+    """Yield (line or row number from 1, record) of a file in the Hugging Face layout."""
     rows = _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
     for line, record in enumerate(rows, start=1):
         if not isinstance(record, dict):
@@ -162,7 +161,7 @@ def _json_rows(path: Path) -> list:
 
 
 def _hub_label(task: Task, label: int | str) -> int | None:
-    """The hub numbers the classes; exports may hold their names."""
+    """Return the class number of a hub label; exported files may contain class names instead of numbers."""
     if isinstance(label, int) and 0 <= label < len(task.labels):
         return label
     return _tsv_label(task, str(label))
@@ -172,10 +171,10 @@ def _hub_label(task: Task, label: int | str) -> int | None:
 
 
 def _add(rows: Rows, task: Task, line: int, cells: list, labelled: bool, to_class: Callable, index) -> None:
-    """Add a row, or note what is wrong with it.
+    """Add a row, or record why it is malformed.
 
     Raises:
-        UserError: the row of a test set has another number than its place, which the predictions would go by.
+        UserError: if the index of a test row is not its position. Predictions are matched by position.
     """
     sentences = tuple(cells[: len(task.columns)])
     if not all(map(is_text, sentences)):
@@ -197,7 +196,7 @@ def _add(rows: Rows, task: Task, line: int, cells: list, labelled: bool, to_clas
 
 
 def is_text(cell) -> bool:
-    """Whether this is something to encode: JSON can hold half of a surrogate pair."""
+    """Return whether a cell is non-empty text that can be encoded; JSON strings can contain lone surrogates."""
     try:
         return isinstance(cell, str) and bool(cell.strip() and cell.encode())
     except UnicodeEncodeError:

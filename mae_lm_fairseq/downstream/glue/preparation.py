@@ -1,4 +1,4 @@
-"""From a local copy of GLUE to the data-bin of fairseq's ``sentence_prediction``: the job behind preprocess/glue."""
+"""Conversion of a local copy of GLUE to a data-bin for fairseq's ``sentence_prediction``; used by preprocess/glue."""
 
 import functools
 import json
@@ -20,30 +20,30 @@ from mae_lm_fairseq.utils.files import new_directory
 logger = logging.getLogger(__name__)
 
 SHORTEST_PAIR = 6
-"""Tokens: one of each sentence, ``<s>`` and three times ``</s>``."""
+"""Shortest possible pair in tokens: one token per sentence, ``<s>`` and three ``</s>``."""
 
 
 def prepare(
     task: Task, glue_dir: Path, tokenizer: Tokenizer, destdir: Path, max_positions: int, skip_malformed: bool = False
 ) -> dict:
-    """Write ``input0``, for pairs ``input1``, and ``label``, with the books in ``task.json``.
+    """Write ``input0``, ``input1`` (pairs only) and ``label``, and the statistics to ``task.json``.
 
-    A sample is ``<s> A </s>`` or ``<s> A </s> </s> B </s>``: fairseq adds ``<s>`` and the ``</s>`` between
-    (``--init-token 0 --separator-token 2``).
+    A sequence is ``<s> A </s>`` or ``<s> A </s> </s> B </s>``. fairseq adds ``<s>`` and the ``</s>`` between the
+    sentences (``--init-token 0 --separator-token 2``).
 
     Args:
-        task: what to prepare.
-        glue_dir: with a directory for each task, or that directory.
-        tokenizer: of the pretraining run.
-        destdir: appears whole or not at all.
-        max_positions: longest sample; of a longer one the end goes, of a pair the end of the longer sentence.
-        skip_malformed: leave malformed rows out of the training and development sets.
+        task: the task to prepare.
+        glue_dir: directory with one subdirectory per task, or the directory of this task.
+        tokenizer: tokenizer of the pretraining run.
+        destdir: output directory; created only if preparation succeeds.
+        max_positions: maximum sequence length; see :func:`truncated`.
+        skip_malformed: drop malformed rows of the training and development sets.
 
     Returns:
-        The books.
+        The statistics.
 
     Raises:
-        UserError: nothing was written; the message says why.
+        UserError: if the data cannot be prepared; nothing is written.
     """
     read = functools.partial(read_split, task, glue_dir)
     return prepare_rows(task, read, tokenizer, destdir, max_positions, skip_malformed)
@@ -73,7 +73,7 @@ def prepare_rows(
 
 
 def _write_sets(task: Task, sets: dict[str, Rows], tokenizer: Tokenizer, directory: Path, max_positions: int) -> dict:
-    """Write all of the data, and give the books."""
+    """Write all sets and return the statistics."""
     inputs = [directory / f"input{number}" for number in range(len(task.columns))]
     for folder in (*inputs, directory / "label"):
         folder.mkdir(parents=True)
@@ -158,15 +158,15 @@ def joined(sample: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def length(sample: Sequence[np.ndarray]) -> int:
-    """Tokens of a sample with ``<s>`` and every ``</s>``."""
+    """Return the length of a sequence in tokens, including ``<s>`` and every ``</s>``."""
     return sum(map(len, sample)) + 2 * len(sample)
 
 
 def truncated(sample: Sequence[np.ndarray], max_positions: int) -> list[np.ndarray]:
-    """One or two sentences without the tokens that make their sample longer than ``max_positions``.
+    """Truncate one or two sentences so that their sequence has at most ``max_positions`` tokens.
 
-    They go one by one from the end of the sentence that is the longer one then, the second of two equals, as BERT has
-    it (Devlin et al. 2019).
+    Tokens are removed one at a time from the end of the currently longer sentence, or of the second one if both are
+    equally long, as in BERT (Devlin et al. 2019).
     """
     sample = list(sample)
     excess = length(sample) - max_positions

@@ -1,4 +1,4 @@
-"""Fine-tuning on a task of GLUE: data, runs, evaluation, report and test predictions; scripts/finetune_glue.py."""
+"""Fine-tuning on a GLUE task: data, runs, evaluation, report and test predictions; used by ``mae-lm finetune glue``."""
 
 import json
 import math
@@ -28,7 +28,7 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json, write_text
 from mae_lm_fairseq.utils.runner import Run, claim
 
-# fairseq's criterion computes these in validation, which chooses the best checkpoint of a run.
+# Metrics that fairseq's criterion computes in validation, and that select the best checkpoint of a run.
 SELECTION = {
     ("accuracy",): ("accuracy", {}),
     ("matthews",): ("mcc", {"report_mcc": True}),
@@ -39,11 +39,11 @@ SELECTION = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options(FinetuningOptions):
-    """What the user asks for besides what all tasks have in common.
+    """Options of fine-tuning on GLUE, in addition to those of all tasks.
 
     Attributes:
-        task: of GLUE.
-        glue_dir: the local copy.
+        task: the GLUE task.
+        glue_dir: the local copy of GLUE.
         from_mnli: whether the checkpoint was fine-tuned on MNLI.
         skip_malformed: see :func:`~mae_lm_fairseq.downstream.glue.preparation.prepare`.
     """
@@ -55,10 +55,10 @@ class Options(FinetuningOptions):
 
 
 def finetune(options: Options) -> dict:
-    """Do, or go on with, all of it; return what ``results.json`` holds.
+    """Fine-tune, or resume an unfinished sweep, and return the content of ``results.json``.
 
     Raises:
-        UserError: nothing was overwritten; the message says why.
+        UserError: if options, data or checkpoint are invalid; existing results are kept.
     """
     task, out = options.task, options.out
     origin = find_origin(options)
@@ -101,10 +101,10 @@ def run_task(task: Task, options: FinetuningOptions, origin: Origin, data: Path,
 
 
 def find_origin(options: Options) -> Origin:
-    """Where fine-tuning starts.
+    """Return the starting point of fine-tuning.
 
     Raises:
-        UserError: options contradict each other or the checkpoint.
+        UserError: if options contradict each other or the checkpoint.
     """
     if options.checkpoint is None and options.from_mnli:
         raise UserError("--from-mnli contradicts --checkpoint none: give the checkpoint fine-tuned on MNLI")
@@ -113,7 +113,7 @@ def find_origin(options: Options) -> Origin:
         if options.task.name not in FROM_MNLI:
             raise UserError(f"--from-mnli is for {', '.join(FROM_MNLI)}, not for {options.task.name}")
         if origin.heads != ("MNLI",):
-            raise UserError(f"--from-mnli: {options.checkpoint} was not fine-tuned on MNLI by scripts/finetune_glue.py")
+            raise UserError(f"--from-mnli: {options.checkpoint} was not fine-tuned on MNLI by mae-lm finetune glue")
     elif origin.heads:
         raise UserError(
             f"--checkpoint {options.checkpoint} was fine-tuned already, on {', '.join(origin.heads)}; give the "
@@ -123,7 +123,7 @@ def find_origin(options: Options) -> Origin:
 
 
 def prepared(options: Options, tokenizer: Tokenizer, max_positions: int) -> tuple[Path, dict]:
-    """The task's data-bin and its books, made at the first call."""
+    """Return the description of the starting point for results and reports."""
 
     def make(data: Path) -> dict:
         return prepare(options.task, options.glue_dir, tokenizer, data, max_positions, options.skip_malformed)
@@ -143,7 +143,7 @@ def prepare_once(data: Path, make: Callable[[Path], dict]) -> tuple[Path, dict]:
 
 
 def make_sweep(task: Task, options: FinetuningOptions, origin: Origin, data: Path, books: dict) -> Sweep:
-    """Learning rates x seeds."""
+    """Return the sweep over learning rates and seeds."""
     updates = task.epochs * math.ceil(books["splits"]["train"]["rows"] / task.batch_size)
     metric, reports = SELECTION[task.metrics]
     chosen: Settings = settings_for(origin, min(updates, options.max_updates or updates), task.batch_size)
@@ -166,9 +166,9 @@ def make_sweep(task: Task, options: FinetuningOptions, origin: Origin, data: Pat
 
 
 def evaluate(task: Task, checkpoint: Path, data: Path) -> dict[str, float]:
-    """The metrics on the development sets in per cent, and ``score``, their mean.
+    """Return the metrics on the development sets in per cent, and ``score``, their mean.
 
-    Those of MNLI are called ``accuracy`` and ``accuracy_mismatched``.
+    For MNLI the metrics are ``accuracy`` (matched) and ``accuracy_mismatched``.
     """
     model, fairseq_task = prediction.load(checkpoint, data)
     metrics, further = {}, {}
@@ -184,7 +184,7 @@ def evaluate(task: Task, checkpoint: Path, data: Path) -> dict[str, float]:
 
 
 def write_predictions(task: Task, run: Run, data: Path, out: Path):
-    """Write what a run's best checkpoint predicts on the test sets, for the GLUE server."""
+    """Write the test set predictions of a run's best checkpoint in the format of the GLUE server."""
     model, fairseq_task = prediction.load(best_checkpoint(run), data)
     for split in task.splits:
         if split.startswith("test"):
@@ -199,12 +199,12 @@ def write_results(out: Path, content: dict, *remarks: str):
 
 
 def report_of(content: dict, *remarks: str) -> str:
-    """``report.md``."""
+    """Return the text of ``report.md``."""
     settings = f"{content['settings']['updates']:,} updates of {content['settings']['batch_size']} samples"
     sets = "; ".join(
         f"{split} {counts['rows']:,} rows, {counts['truncated']:,} truncated, {counts['malformed']:,} left out"
         for split, counts in content["data"].items()
     )
     *metrics, task_score = content["metrics"].values()
-    hidden = ("score",) if task_score in metrics else ()  # a mean of one metric
+    hidden = ("score",) if task_score in metrics else ()  # the mean of a single metric
     return report(content, settings, "score", hidden, " ".join([f"Data: {sets}.", *remarks]))

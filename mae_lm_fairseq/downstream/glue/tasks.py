@@ -1,10 +1,10 @@
-"""GLUE's tasks as rows of a table, and their metrics.
+"""Table of the GLUE tasks, and their metrics.
 
-Sources: columns and file names are those of the official download (gluebenchmark.com) and of ``nyu-mll/glue`` on the
-Hugging Face hub, numbers of rows those of the official files. Epochs, batch sizes and learning rates are RoBERTa's (Liu
-et al. 2019, arXiv 1907.11692, Table 10, whose grid is 1e-5, 2e-5, 3e-5 and batches of 16 and 32 for 10 epochs; of the
-two batch sizes the one in examples/roberta/README.glue.md of fairseq). Metrics are GLUE's (Wang et al. 2019, arXiv
-1804.07461).
+Sources: column and file names are those of the official download (gluebenchmark.com) and of ``nyu-mll/glue`` on the
+Hugging Face hub; the numbers of rows are those of the official files. Epochs, batch sizes and learning rates are
+RoBERTa's (Liu et al. 2019, arXiv 1907.11692, Table 10: learning rates 1e-5, 2e-5 and 3e-5, batches of 16 and 32, 10
+epochs). Of the two batch sizes, each task uses the one in fairseq's examples/roberta/README.glue.md. Metrics are GLUE's
+(Wang et al. 2019, arXiv 1804.07461).
 """
 
 import math
@@ -16,26 +16,26 @@ import numpy as np
 from mae_lm_fairseq.utils.errors import UserError
 
 SCORE_RANGE = 5.0
-"""STS-B's scores go from 0 to this; models are trained on scores / 5."""
+"""Maximum of STS-B's scores, which start at 0. Models are trained on scores / 5."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One row.
+    """A GLUE task.
 
     Attributes:
-        name: also of its directory in the official layout.
-        columns: of the sentences in the TSV files, one or two.
-        label_column: in the TSV files.
-        labels: names in the TSV files, in the order of the classes; empty for regression.
-        hub_columns: of the sentences in the Hugging Face layout.
-        metrics: what is reported, keys of :data:`METRICS`; the task's score is their mean.
-        rows: of the official training, development and test sets.
-        batch_size: sentences or pairs in an update.
+        name: name of the task and of its directory in the official layout.
+        columns: sentence columns in the TSV files, one or two.
+        label_column: label column in the TSV files.
+        labels: label names in the TSV files, in class order; empty for regression.
+        hub_columns: sentence columns in the Hugging Face layout.
+        metrics: reported metrics, keys of :data:`METRICS`; the task's score is their mean.
+        rows: numbers of rows of the official training, development and test sets.
+        batch_size: sentences or pairs per update.
         dev, test: official names of the sets, in the order of fairseq's valid, valid1 and test, test1.
-        headerless: whether training and development sets have no header, but four columns.
+        headerless: whether the training and development sets have four columns and no header.
         epochs: passes over the training set.
-        learning_rates: the grid.
+        learning_rates: the learning rates to try.
         score_range: the scores that a model for regression is trained to give as 0 and as 1.
         also_reported: further metrics, which are not part of the task's score.
     """
@@ -71,7 +71,7 @@ class Task:
 
     @property
     def splits(self) -> dict[str, str]:
-        """fairseq's names of the sets -> the official ones."""
+        """Mapping from fairseq's names of the sets to the official ones."""
         numbered = {"train": "train"}
         for split, official in (("valid", self.dev), ("test", self.test)):
             numbered |= {f"{split}{number or ''}": name for number, name in enumerate(official)}
@@ -88,7 +88,7 @@ class Task:
         return low + values * (high - low)
 
     def submission_file(self, split: str) -> str:
-        """What the GLUE server calls the predictions on a test set, by fairseq's name of that."""
+        """Return the file name that the GLUE server expects for a test set, given fairseq's name of the set."""
         return {"test": "MNLI-m.tsv", "test1": "MNLI-mm.tsv"}[split] if self.name == "MNLI" else f"{self.name}.tsv"
 
 
@@ -135,14 +135,14 @@ TASKS = {
 }  # fmt: skip
 
 FROM_MNLI = ("MRPC", "RTE", "STS-B")
-"""The tasks that RoBERTa's paper started from a model fine-tuned on MNLI."""
+"""Tasks that the RoBERTa paper starts from a model fine-tuned on MNLI."""
 
 
 def find_task(name: str) -> Task:
-    """The task of that name, in any case.
+    """Return the task with the given name, ignoring case.
 
     Raises:
-        UserError: there is none.
+        UserError: if no task has this name.
     """
     for task in TASKS.values():
         if name.lower() == task.name.lower():
@@ -180,7 +180,7 @@ def _correlation(name: str):
         from scipy import stats
 
         if np.ptp(predicted) == 0:
-            return 0.0  # not defined; a constant says nothing of the scores
+            return 0.0  # the correlation with a constant is undefined
         return getattr(stats, name)(predicted, true).statistic
 
     return correlate
@@ -194,11 +194,12 @@ METRICS = {
     "pearson": _correlation("pearsonr"),
     "spearman": _correlation("spearmanr"),
 }
-"""(predictions, true values) -> value, by scikit-learn and scipy, which come with fairseq."""
+"""Metrics as functions (predictions, true values) -> value, from scikit-learn and scipy, which are installed with
+fairseq."""
 
 
 def predictions(task: Task, logits: np.ndarray) -> np.ndarray:
-    """What a model says: classes, or STS-B's scores.
+    """Convert logits to predictions: classes, or scores for STS-B.
 
     Args:
         task: the task.
@@ -213,7 +214,7 @@ def predictions(task: Task, logits: np.ndarray) -> np.ndarray:
 
 
 def score(task: Task, predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
-    """The task's metrics in per cent; all of them on the same [rows] of predictions and true values."""
+    """Return the task's metrics in per cent, given predictions and true values, both of shape [rows]."""
     return _computed(task.metrics, predicted, true)
 
 
@@ -227,12 +228,12 @@ def _computed(names: Sequence[str], predicted: np.ndarray, true: np.ndarray) -> 
 
 
 def task_score(metrics: Mapping[str, float]) -> float:
-    """One number for a task: the mean of its metrics, those of both development sets for MNLI."""
+    """Return the score of a task: the mean of its metrics, over both development sets for MNLI."""
     return math.fsum(metrics.values()) / len(metrics)
 
 
 def glue_average(scores: Mapping[str, float]) -> float:
-    """The average of the tasks as the GLUE paper has it: that of one score for each task, WNLI counted where it is."""
+    """Return the mean of the tasks' scores, as defined in the GLUE paper; WNLI counts if it is given."""
     return math.fsum(scores.values()) / len(scores)
 
 
@@ -240,7 +241,7 @@ def glue_average(scores: Mapping[str, float]) -> float:
 
 
 def submission(task: Task, predicted: Sequence) -> str:
-    """Predictions on a test set in the format of the GLUE server: row numbers, and labels' names or scores up to 5."""
+    """Return test set predictions in the format of the GLUE server: row numbers with label names or scores up to 5."""
     if task.is_regression:
         named = [f"{min(max(value, 0.0), SCORE_RANGE):.3f}" for value in predicted]
     else:

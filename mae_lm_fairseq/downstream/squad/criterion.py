@@ -1,4 +1,4 @@
-"""The loss of SQuAD: where the answer starts, and where it ends."""
+"""Loss for SQuAD: cross-entropy of the start and end of the answer."""
 
 import math
 
@@ -12,11 +12,11 @@ from mae_lm_fairseq.downstream.squad.windows import HEAD
 
 @register_criterion("question_answering")
 class QuestionAnsweringCriterion(FairseqCriterion):
-    """The mean of the cross-entropies of start and end over the tokens of a sample, in bits (``loss``), and how many
-    samples have both right (``accuracy``, per cent).
+    """Mean of the start and end cross-entropies over the tokens of a sequence.
 
-    The loss is that of Hugging Face's models for question answering, but that padding is never an answer, so that it
-    does not depend on what else is in a batch.
+    Logs ``loss`` in bits and ``accuracy``, the percentage of sequences with correct start and end. The loss is that of
+    Hugging Face's question answering models, except that padding is excluded, so that the loss of a sequence does not
+    depend on the rest of the batch.
     """
 
     def __init__(self, task):
@@ -24,12 +24,12 @@ class QuestionAnsweringCriterion(FairseqCriterion):
         self.pad = task.source_dictionary.pad()
 
     def forward(self, model, sample: dict, reduce: bool = True):
-        """The summed loss in nats, the number of samples, and what to log."""
+        """Return the summed loss in nats, the number of sequences, and the values to log."""
         logits, _ = model(**sample["net_input"], features_only=True, classification_head_name=HEAD)
         is_padding = sample["net_input"]["src_tokens"].eq(self.pad)
         logits = logits.float().masked_fill(is_padding[..., None], -torch.inf)
         target = sample["target"]
-        # [B, T, 2] against [B, 2]: the mean of both is half of their sum.
+        # Logits are [B, T, 2], targets [B, 2]; the mean of start and end is half of their sum.
         loss = F.cross_entropy(logits, target, reduction="sum") / 2
         return (
             loss,
@@ -45,7 +45,7 @@ class QuestionAnsweringCriterion(FairseqCriterion):
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict]):
-        """Log the averages over the samples of all processes."""
+        """Log the averages over the sequences of all workers."""
         total = {key: sum(log.get(key, 0) for log in logging_outputs) for key in logging_outputs[0]}
         samples = total["sample_size"]
         metrics.log_scalar("loss", total["loss"] / samples / math.log(2), samples, round=3)

@@ -1,4 +1,4 @@
-"""From the logits of start and end to answers, as in BERT's recipe for SQuAD 1.1 and 2.0 (Devlin et al., 2019)."""
+"""Decoding of start and end logits to answers, as in BERT's recipe for SQuAD 1.1 and 2.0 (Devlin et al., 2019)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,14 +10,14 @@ from mae_lm_fairseq.downstream.squad.windows import SpanWindows
 
 N_BEST = 20
 MAX_ANSWER = 30
-"""Longest answer in pieces."""
+"""Maximum length of an answer in subwords."""
 NO_ANSWER = 0
-"""The token ``<s>``, at which an answer starts and ends that is not there."""
+"""Position of ``<s>``, which is start and end of the answer "no answer"."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """The characters from ``begin`` to ``end`` of a context, with the sum of the logits of start and end."""
+    """The characters from ``begin`` to ``end`` of a context, scored by the sum of the start and end logits."""
 
     text: str
     begin: int
@@ -27,12 +27,11 @@ class Candidate:
 
 @dataclass
 class Answers:
-    """What was found in all windows of a question.
+    """Answers to a question, collected from all of its windows.
 
     Attributes:
-        candidates: the best slices of the context, the best one first, at most ``N_BEST``; empty where the context has
-            no text.
-        null_score: the score of "no answer", the lowest that a window gave it.
+        candidates: at most ``N_BEST`` spans of the context, best first; empty if the context has no text.
+        null_score: the score of "no answer": the minimum over the windows.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
@@ -40,35 +39,35 @@ class Answers:
 
     @property
     def text(self) -> str:
-        """The best answer; empty where there is none."""
+        """The best answer; empty if there are no candidates."""
         return self.candidates[0].text if self.candidates else ""
 
     @property
     def no_answer_probability(self) -> float:
-        """That of "no answer" against the best answer: the logistic function of the difference of their scores."""
+        """Probability of "no answer" against the best answer: the sigmoid of the difference of their scores."""
         if not self.candidates:
             return 1.0
         difference = self.null_score - self.candidates[0].score
         return torch.tensor(difference, dtype=torch.float64).sigmoid().item()
 
     def probabilities(self) -> list[float]:
-        """Of the candidates, against each other."""
+        """Return the probabilities of the candidates: the softmax of their scores."""
         scores = torch.tensor([candidate.score for candidate in self.candidates], dtype=torch.float64)
         return scores.softmax(0).tolist()
 
 
 def best_spans(logits: Tensor, answerable: Tensor, max_answer: int = MAX_ANSWER, n_best: int = N_BEST):
-    """The best slices of each sample of a batch.
+    """Return the best spans of each sequence of a batch.
 
-    A slice starts and ends where an answer may, does not end before it starts, and has ``max_answer`` tokens at most.
+    A span starts and ends at answerable tokens, does not end before it starts, and has at most ``max_answer`` tokens.
 
     Args:
         logits: [B, T, 2] of start and end.
         answerable: [B, T] bool.
 
     Returns:
-        scores [B, N], the sums of the two logits, -inf for slices that there are not; starts and ends [B, N]; N is
-        ``n_best``, or less where a sample has no more pairs of tokens.
+        scores [B, N], the sums of the two logits, -inf for invalid spans; starts and ends [B, N]. N is ``n_best``, or
+        the number of token pairs T * T if that is smaller.
     """
     start, end = logits.float().masked_fill(~answerable[..., None], -torch.inf).unbind(-1)
     length = start.shape[1]
@@ -80,11 +79,11 @@ def best_spans(logits: Tensor, answerable: Tensor, max_answer: int = MAX_ANSWER,
 
 @torch.no_grad()
 def answer_all(logits_of_batches: Iterator[tuple[dict, Tensor]], windows: SpanWindows) -> dict[str, Answers]:
-    """The answers to all questions, by id, in the order of the data set.
+    """Return the answers to all questions by id, in the order of the data set.
 
     Args:
-        logits_of_batches: batches of the windows, each once and in any order, with their logits [B, T, 2].
-        windows: of the questions.
+        logits_of_batches: batches of windows with their logits [B, T, 2]; each window once, in any order.
+        windows: the windows of all questions.
     """
     answers = {window.question.id: Answers() for window in windows.windows}
     for batch, logits in logits_of_batches:
@@ -105,9 +104,9 @@ def answer_all(logits_of_batches: Iterator[tuple[dict, Tensor]], windows: SpanWi
 
 
 def _best_of_each_slice(candidates: list[Candidate]) -> list[Candidate]:
-    """Sorted by score, each slice once, although several windows, or pieces of one character, gave it."""
+    """Sort by score and drop duplicate spans (from overlapping windows, or several subwords of one character)."""
     best = {}
-    # By place where scores are equal, so that the order of the batches does not matter.
+    # Break ties by position, so that the order of the batches does not matter.
     for candidate in sorted(candidates, key=lambda each: (-each.score, each.begin, each.end)):
         best.setdefault((candidate.begin, candidate.end), candidate)
     return list(best.values())[:N_BEST]

@@ -1,4 +1,4 @@
-"""Questions whose answers are slices of a text: the JSON of SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018)."""
+"""Reader for the JSON of SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018)."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from mae_lm_fairseq.utils.errors import UserError
 
 @dataclass(frozen=True)
 class Answer:
-    """``text`` stands at ``start`` in its context, counted in characters."""
+    """An answer: ``text`` at character ``start`` of its context."""
 
     text: str
     start: int
@@ -18,7 +18,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Question:
-    """A question; without answers it cannot be answered from its context."""
+    """A question; if it has no answers, it cannot be answered from its context."""
 
     id: str
     text: str
@@ -34,7 +34,7 @@ class Paragraph:
 
 
 def read_squad(path: str | Path, version_2: bool, needs_answers: bool = True) -> list[Paragraph]:
-    """Read a file of SQuAD's format, and check all of it.
+    """Read and validate a file in SQuAD's format.
 
     Args:
         path: the file.
@@ -42,9 +42,9 @@ def read_squad(path: str | Path, version_2: bool, needs_answers: bool = True) ->
         needs_answers: whether a question must have a list of answers, which may be empty in version 2.
 
     Raises:
-        UserError: one line that names the file and, by article, paragraph and question, what is wrong there: a missing
-            key, a value of another kind, an answer that is not where ``answer_start`` points, an id that occurred
-            before, a question without an answer, or one that has answers and is marked as impossible.
+        UserError: if the file is invalid. The message gives the file, article, paragraph, question and the problem: a
+            missing key, a value of the wrong type, an answer that is not at ``answer_start``, a duplicate id, a
+            question without an answer, or a question that has answers but is marked as impossible.
     """
     seen = set()
     paragraphs = [
@@ -58,17 +58,17 @@ def read_squad(path: str | Path, version_2: bool, needs_answers: bool = True) ->
 
 
 def read_articles(path: str | Path) -> tuple[str, list[dict]]:
-    """The version and the articles of a file that :func:`read_squad` accepts, as they stand in its JSON."""
+    """Return the version and the unmodified JSON articles of a file that :func:`read_squad` accepts."""
     read_squad(path, version_2=True)
     content = read_json(path)
     return content.get("version", ""), content["data"]
 
 
 def read_json(path: str | Path):
-    """What a JSON file holds.
+    """Return the content of a JSON file.
 
     Raises:
-        UserError: it cannot be read or is not JSON.
+        UserError: if the file cannot be read or is not JSON.
     """
     try:
         return json.loads(Path(path).read_text(encoding="utf-8-sig"))
@@ -79,7 +79,7 @@ def read_json(path: str | Path):
 
 
 class _Node:
-    """An object of the JSON and where it stands, so that what it lacks can be told in one line."""
+    """A JSON object with its position in the file, for error messages."""
 
     def __init__(self, content, place: str):
         self.content, self.place = content, place

@@ -1,7 +1,7 @@
-"""Exact match and F1 of answers, bit for bit what SQuAD's evaluation scripts print (Rajpurkar et al., 2016 and 2018).
+"""Exact match and F1, bit for bit as in SQuAD's evaluation scripts (Rajpurkar et al., 2016 and 2018).
 
-``python -m mae_lm_fairseq.downstream.squad.metrics DATASET PREDICTIONS`` prints the JSON of the script for 1.1, or of
-the one for 2.0 where the questions say whether they are answerable.
+``python -m mae_lm_fairseq.downstream.squad.metrics DATASET PREDICTIONS`` prints the JSON of the script for SQuAD 1.1,
+or of the one for 2.0 if the dataset marks questions as answerable or not.
 """
 
 import argparse
@@ -18,24 +18,24 @@ from mae_lm_fairseq.downstream.squad.files import read_json
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 
 GoldAnswers = list[tuple[str, list[str]]]
-"""The id of each question and its answers, in the order of the dataset; an unanswerable question has no answers."""
+"""(id, answers) of each question, in dataset order; an unanswerable question has no answers."""
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 def normalise(answer: str) -> str:
-    """Lower case, without ASCII punctuation, without English articles, words separated by one space."""
+    """Lower-case an answer, remove ASCII punctuation and English articles, and collapse whitespace."""
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(prediction: str, answer: str) -> bool:
-    """Whether two answers are the same once they are normalised."""
+    """Return whether two answers are equal after normalisation."""
     return normalise(prediction) == normalise(answer)
 
 
 def f1(prediction: str, answer: str) -> float:
-    """F1 of the words of two answers, as multisets; 0 where one has no words."""
+    """Return the F1 of the words of two answers, as multisets; 0 if either has no words."""
     predicted, expected = normalise(prediction).split(), normalise(answer).split()
     common = (Counter(predicted) & Counter(expected)).total()
     if common == 0:
@@ -45,18 +45,18 @@ def f1(prediction: str, answer: str) -> float:
 
 
 def f1_or_no_answer(prediction: str, answer: str) -> float:
-    """:func:`f1`, but 1 where neither has words: SQuAD 2.0's, in which no answer is an answer."""
+    """Return :func:`f1`, or 1 if neither answer has words, as in SQuAD 2.0, where "no answer" is an answer."""
     if not normalise(prediction) and not normalise(answer):
         return 1.0
     return f1(prediction, answer)
 
 
 def evaluate_1_1(gold: GoldAnswers, predictions: dict[str, str]) -> dict[str, float]:
-    """What the script for SQuAD 1.1 prints.
+    """Compute the metrics of the SQuAD 1.1 script.
 
     Args:
         gold: the questions.
-        predictions: the answer to each, by id; a question that is missing scores 0.
+        predictions: the answer to each question, by id; a missing prediction scores 0.
 
     Returns:
         ``exact_match`` and ``f1`` in per cent.
@@ -75,22 +75,22 @@ def evaluate_2_0(
     na_probs: dict[str, float] | None = None,
     na_prob_thresh: float = 1.0,
 ) -> dict[str, float | int]:
-    """What the script for SQuAD 2.0 prints.
+    """Compute the metrics of the SQuAD 2.0 script.
 
     Args:
         gold: the questions.
-        predictions: the answer to each, by id; an empty one for "no answer".
-        na_probs: how probable it is that a question has no answer, by id. With these the result has the best scores
-            that any threshold gives, and the threshold.
-        na_prob_thresh: a question with a higher probability counts as answered with "no answer".
+        predictions: the answer to each question, by id; empty for "no answer".
+        na_probs: the probability that a question has no answer, by id. If given, the result includes the best scores
+            over all thresholds, and these thresholds.
+        na_prob_thresh: questions with a higher probability count as answered with "no answer".
 
     Returns:
-        ``exact`` and ``f1`` in per cent and ``total``, the number of questions; the same of the answerable ones
-        (``HasAns_``) and the others (``NoAns_``) where there are any; and ``best_exact``, ``best_exact_thresh``,
-        ``best_f1`` and ``best_f1_thresh``.
+        ``exact`` and ``f1`` in per cent and ``total``, the number of questions; the same with the prefixes ``HasAns_``
+        and ``NoAns_`` for the answerable and the unanswerable questions, if any; with ``na_probs``, also
+        ``best_exact``, ``best_exact_thresh``, ``best_f1`` and ``best_f1_thresh``.
 
     Raises:
-        UserError: a question has no prediction, or no probability.
+        UserError: if a question has no prediction or no probability.
     """
     questions = dict(gold)
     _require_all(questions, predictions, "prediction")
@@ -121,11 +121,11 @@ def evaluate_2_0(
 def best_threshold(
     questions: dict[str, list[str]], predictions: dict[str, str], scores: dict[str, float], na_probs: dict[str, float]
 ) -> tuple[float, float]:
-    """The best mean score, in per cent, and the threshold that gives it.
+    """Return the best mean score in per cent, and its threshold.
 
-    A question is answered where its probability of having no answer is not above the threshold. The search starts
-    where none is and lets in one question after the other; the first of equally good thresholds counts, and 0 if none
-    is better than to answer nothing.
+    A question counts as answered if its no-answer probability does not exceed the threshold. The search starts with no
+    question answered and adds them in order of this probability. The first of equally good thresholds is returned, or 0
+    if answering never beats answering nothing.
     """
     score = best = sum(not answers for answers in questions.values())
     threshold = 0.0
@@ -144,7 +144,7 @@ def _best(metric: Callable[[str, str], float], prediction: str, answers: list[st
 
 
 def _scores_2_0(metric: Callable, questions: dict[str, list[str]], predictions: dict[str, str]) -> dict[str, float]:
-    """The score of each question; answers of which normalisation leaves nothing do not count."""
+    """Return the score of each question; answers that are empty after normalisation are ignored."""
     return {
         name: _best(metric, predictions[name], [answer for answer in answers if normalise(answer)] or [""])
         for name, answers in questions.items()
@@ -168,10 +168,10 @@ def _require_all(questions: dict[str, list[str]], values: dict, kind: str):
 
 
 def read_gold(path: str | Path) -> tuple[GoldAnswers, bool]:
-    """The questions of a dataset in SQuAD's JSON, and whether it is one of 2.0.
+    """Read the questions of a dataset in SQuAD's JSON, and whether it is version 2.0.
 
     Raises:
-        UserError: the file cannot be read or is not such a dataset.
+        UserError: if the file cannot be read or is not in SQuAD's format.
     """
     content = read_json(path)
     try:
@@ -200,7 +200,7 @@ def _text(answer: dict) -> str:
 
 
 def _read_by_id(path: str | Path, is_right: Callable[[Any], bool], what: str) -> dict:
-    """A JSON object from ids to values of one kind."""
+    """Read a JSON object that maps ids to values of one type."""
     values = read_json(path)
     if not isinstance(values, dict) or not all(map(is_right, values.values())):
         raise UserError(f"{path}: must be one JSON object with {what} for each question's id")
@@ -212,7 +212,7 @@ def _is_number(value: Any) -> bool:
 
 
 def main(arguments: list[str]):
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", metavar="DATASET", help="in the JSON of SQuAD 1.1 or 2.0")
     parser.add_argument("predictions", metavar="PREDICTIONS", help="a JSON object: an answer for each question's id")

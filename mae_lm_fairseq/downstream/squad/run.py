@@ -1,4 +1,4 @@
-"""Fine-tuning on SQuAD: runs, answers, metrics and report; scripts/finetune_squad.py."""
+"""Fine-tuning on SQuAD: runs, answers, metrics and report; used by ``mae-lm finetune squad``."""
 
 import math
 from collections.abc import Iterator
@@ -32,11 +32,11 @@ PREDICTIONS, N_BEST, NA_PROB = "predictions.json", "nbest.json", "na_prob.json"
 
 @dataclass(frozen=True)
 class Recipe:
-    """What fine-tuning on SQuAD needs besides what it shares with GLUE.
+    """Hyperparameters of fine-tuning that are specific to SQuAD.
 
     Attributes:
-        learning_rates: the grid.
-        batch_size: samples in an update.
+        learning_rates: the learning rates to try.
+        batch_size: sequences per update.
         weight_decay: of AdamW.
         epochs: passes over the training set.
     """
@@ -48,25 +48,25 @@ class Recipe:
 
 
 ROBERTA = Recipe((1.5e-5,), batch_size=48, weight_decay=0.01, epochs=2)
-"""SQuAD's column of Table 10 in Liu et al. (2019, arXiv 1907.11692), for RoBERTa large."""
+"""For RoBERTa large: the SQuAD column of Table 10 in Liu et al. (2019, arXiv 1907.11692)."""
 OURS = Recipe((5e-4,), batch_size=16, weight_decay=0.01, epochs=10)
 """For tiny and small models and few questions."""
 
 
 def recipe(architecture: str) -> Recipe:
-    """The papers' for base and large, ours for tiny and small."""
+    """Return the papers' recipe for base and large, and our own for tiny and small."""
     _, size = ARCHITECTURES[architecture]
     return OURS if COLUMNS[size] == DEVELOPMENT else ROBERTA
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(FinetuningOptions):
-    """What the user asks for besides what all tasks have in common.
+    """Options of fine-tuning on SQuAD, in addition to those of all tasks.
 
     Attributes:
         train, dev: files in SQuAD's JSON.
         version_2: whether questions may have no answer.
-        tokens_per_sample: None for BERT's 384, or as many as the model has positions where it has fewer.
+        tokens_per_sample: maximum sequence length; None for BERT's 384, or the model's maximum if that is smaller.
         doc_stride: see :class:`~mae_lm_fairseq.downstream.squad.windows.SpanWindows`.
     """
 
@@ -78,10 +78,10 @@ class Options(FinetuningOptions):
 
 
 def finetune(options: Options) -> dict:
-    """Do, or go on with, all of it; return what ``results.json`` holds.
+    """Fine-tune, or resume an unfinished sweep, and return the content of ``results.json``.
 
     Raises:
-        UserError: nothing was overwritten; the message says why.
+        UserError: if options, data or checkpoint are invalid; existing results are kept.
     """
     out = options.out
     origin = find_pretrained_origin(options.checkpoint, options.arch)
@@ -126,7 +126,7 @@ def finetune(options: Options) -> dict:
 
 
 def report_of(content: dict) -> str:
-    """``report.md``."""
+    """Return the text of ``report.md``."""
     settings = "{updates:,} updates of {batch_size} samples of up to {tokens_per_sample} tokens, stride {doc_stride}"
     data = "; ".join(f"{split}: {describe(counts)}" for split, counts in content["data"].items())
     ending = f"Data: {data}. {PREDICTIONS} is by {content['predictions_by']}."
@@ -134,7 +134,11 @@ def report_of(content: dict) -> str:
 
 
 def sample_length(options: Options, origin: Origin) -> int:
-    """Tokens per sample, within the table of positions."""
+    """Return the maximum sequence length in tokens.
+
+    Raises:
+        UserError: if it is too short, or exceeds the model's positions.
+    """
     length = options.tokens_per_sample
     if length is None:
         length = min(QuestionAnsweringConfig.tokens_per_sample, origin.max_positions)
@@ -147,7 +151,7 @@ def sample_length(options: Options, origin: Origin) -> int:
 
 
 def count_samples(path: Path, options: Options, tokenizer: Tokenizer, length: int) -> dict[str, int]:
-    """Count and print the samples of a file, see :class:`~mae_lm_fairseq.downstream.squad.windows.SpanWindows`."""
+    """Count and print the windows of a file, see :class:`~mae_lm_fairseq.downstream.squad.windows.SpanWindows`."""
     questions = read_squad(path, options.version_2)
     counts = SpanWindows(questions, tokenizer, length, options.doc_stride, seed=1).counts
     print(f"{path.name}: {describe(counts)}")
@@ -155,14 +159,14 @@ def count_samples(path: Path, options: Options, tokenizer: Tokenizer, length: in
 
 
 def describe(counts: dict[str, int]) -> str:
-    """The counts in words."""
+    """Format the counts as text."""
     return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
 
 
 def make_sweep(options: Options, origin: Origin, length: int, windows: int) -> Sweep:
-    """Learning rates x seeds, of ``windows`` samples an epoch.
+    """Return the sweep over learning rates and seeds, with ``windows`` sequences per epoch.
 
-    There is no validation between: what counts is the last checkpoint, as in the papers.
+    Runs are not validated during training: the last checkpoint is evaluated, as in the papers.
     """
     usual = recipe(origin.model["_name"])
     updates = usual.epochs * math.ceil(windows / usual.batch_size)
@@ -194,10 +198,10 @@ def make_sweep(options: Options, origin: Origin, length: int, windows: int) -> S
 
 
 def evaluate(checkpoint: Path, options: Options) -> dict[str, float]:
-    """What the official script says of a checkpoint's answers, which are left beside the checkpoints.
+    """Compute the official metrics of a checkpoint, and write its answers next to the checkpoint directory.
 
-    For 2.0 a question is left unanswered where that is more probable than the threshold that gives the best F1, as the
-    papers report it for the development set.
+    For SQuAD 2.0, a question is left unanswered if its no-answer probability exceeds the threshold with the best F1, as
+    the papers do for the development set.
     """
     model, task = prediction.load(checkpoint, options.tokenizer)
     task.load_dataset("valid")
@@ -223,7 +227,7 @@ def evaluate(checkpoint: Path, options: Options) -> dict[str, float]:
 
 @torch.no_grad()
 def logits_of_batches(model: torch.nn.Module, windows: SpanWindows) -> Iterator[tuple[dict, Tensor]]:
-    """Batches of windows of like lengths, with their logits of start and end."""
+    """Yield batches of windows of similar length, with their start and end logits."""
     order = np.argsort(windows.sizes, kind="stable")
     on_gpu = next(model.parameters()).is_cuda
     for start in range(0, len(order), BATCH):
@@ -234,7 +238,7 @@ def logits_of_batches(model: torch.nn.Module, windows: SpanWindows) -> Iterator[
 
 
 def n_best(found: Answers) -> list[dict]:
-    """The candidates for an answer with their probabilities, for ``nbest.json``."""
+    """Return the candidates for an answer with their probabilities, for ``nbest.json``."""
     return [
         {**asdict(candidate), "probability": probability}
         for candidate, probability in zip(found.candidates, found.probabilities(), strict=True)

@@ -1,4 +1,4 @@
-"""The task of SQuAD: find the answer of a question in a text, or say that it has none."""
+"""fairseq task for SQuAD: find the answer to a question in a text, or report that it has none."""
 
 import logging
 from dataclasses import dataclass, field
@@ -21,28 +21,28 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class QuestionAnsweringConfig(FairseqDataclass):
-    """Where questions and tokenizer are, and how long contexts are cut; the defaults are BERT's and RoBERTa's."""
+    """Questions, tokenizer and window lengths of SQuAD; the defaults are BERT's and RoBERTa's."""
 
-    data: str = field(default=MISSING, metadata={"help": "data-bin whose tokenizer and dictionary the model knows"})
+    data: str = field(default=MISSING, metadata={"help": "data-bin of pretraining, with tokenizer and dictionary"})
     train_file: str = field(default=MISSING, metadata={"help": "training questions in SQuAD's JSON"})
     valid_file: str = field(default=MISSING, metadata={"help": "questions for validation in SQuAD's JSON"})
     version_2: bool = field(default=False, metadata={"help": "SQuAD 2.0: questions may have no answer"})
     tokens_per_sample: int = field(
-        default=TOKENS_PER_SAMPLE, metadata={"help": "longest sample in tokens, special ones included"}
+        default=TOKENS_PER_SAMPLE, metadata={"help": "maximum length of a sequence in tokens, special tokens included"}
     )
     doc_stride: int = field(
         default=DOC_STRIDE,
-        metadata={"help": "a context that is too long goes on this many pieces later in its next sample"},
+        metadata={"help": "tokens between the starts of two windows of a long context"},
     )
     seed: int = II("common.seed")
 
 
 @register_task("question_answering", dataclass=QuestionAnsweringConfig)
 class QuestionAnsweringTask(FairseqTask):
-    """Span prediction over SQuAD 1.1 and 2.0, with the tokenizer that the model was pretrained with.
+    """Span prediction on SQuAD 1.1 and 2.0, with the tokenizer of the pretrained model.
 
-    Samples are made in memory from the JSON files. In windows of a context that do not have the answer, start and end
-    are ``<s>``, in 1.1 as in 2.0 (BERT's recipe).
+    Sequences are built in memory from the JSON files. In windows that do not contain the answer, start and end are
+    ``<s>``, for both 1.1 and 2.0 (BERT's recipe).
     """
 
     def __init__(self, cfg: QuestionAnsweringConfig):
@@ -65,7 +65,7 @@ class QuestionAnsweringTask(FairseqTask):
         """Load the questions of ``train`` or ``valid``.
 
         Raises:
-            UserError: there is no such split, or its file is missing or not in SQuAD's format.
+            UserError: if the split does not exist, or its file is missing or not in SQuAD's format.
         """
         paths = {"train": self.cfg.train_file, "valid": self.cfg.valid_file}
         if split not in paths:

@@ -1,7 +1,7 @@
-"""Samples of question answering: ``<s> question </s> </s> context </s>``, long contexts in windows that overlap.
+"""Sequences for question answering: ``<s> question </s> </s> context </s>``, long contexts in overlapping windows.
 
 The layout is that of sentence pairs in RoBERTa's fine-tuning (``--init-token 0 --separator-token 2`` of fairseq's
-``sentence_prediction``), which Hugging Face's RoBERTa and MPNet tokenizers make, too.
+``sentence_prediction``), and of Hugging Face's RoBERTa and MPNet tokenizers.
 """
 
 import itertools
@@ -18,19 +18,19 @@ from mae_lm_fairseq.text.offsets import encode_with_spans
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, Tokenizer
 
 HEAD = "span"
-"""The name of the head that predicts start and end."""
+"""Name of the head that predicts start and end."""
 TOKENS_PER_SAMPLE, DOC_STRIDE = 384, 128
-"""BERT's and RoBERTa's longest sample, and the step in which longer contexts go on."""
+"""Maximum sequence length and window stride of BERT and RoBERTa, in tokens."""
 MAX_QUESTION = 64
-"""Longer questions are cut, as in BERT's recipe (Devlin et al., 2019)."""
+"""Maximum question length in subwords; longer ones are truncated, as in BERT's recipe (Devlin et al., 2019)."""
 SPECIAL_TOKENS = 4
 MIN_SAMPLE = 16
-"""With fewer tokens there would be no room for a question and a context."""
+"""Minimum of ``tokens_per_sample``: leaves room for a question and a context."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """A text, its pieces, and the characters [pieces, 2] that each of them stands for."""
+    """A text, its token ids, and the character span of each token, [tokens, 2]."""
 
     text: str
     ids: np.ndarray
@@ -39,7 +39,7 @@ class Context:
 
 @dataclass(frozen=True)
 class EncodedQuestion:
-    """A question in pieces; ``answer`` has the first and the last piece of its answer in the context."""
+    """A tokenized question; ``answer`` is the first and last token of its answer in the context."""
 
     id: str
     ids: np.ndarray
@@ -49,7 +49,7 @@ class EncodedQuestion:
 
 @dataclass(frozen=True)
 class Window:
-    """The pieces of a question's context from ``begin`` up to ``end``."""
+    """The tokens from ``begin`` up to ``end`` (exclusive) of a question's context."""
 
     question: EncodedQuestion
     begin: int
@@ -60,16 +60,16 @@ class Window:
 
     @property
     def offset(self) -> int:
-        """Where the context starts in the sample."""
+        """Position of the window's first context token in the sequence."""
         return len(self.question.ids) + SPECIAL_TOKENS - 1
 
     def tokens(self) -> np.ndarray:
-        """int64[length]."""
+        """Return the sequence, int64 [length]."""
         context = self.question.context.ids[self.begin : self.end]
         return np.concatenate(([BOS], self.question.ids, [EOS, EOS], context, [EOS])).astype(np.int64)
 
     def target(self) -> tuple[int, int]:
-        """Where in the sample the answer starts and ends; at ``<s>`` if it is not, or not all, in the window."""
+        """Return the positions of the answer's start and end; (0, 0), ``<s>``, unless the window contains all of it."""
         if self.question.answer is None:
             return 0, 0
         first, last = self.question.answer
@@ -78,37 +78,39 @@ class Window:
         return self.offset + first - self.begin, self.offset + last - self.begin
 
     def answerable(self) -> np.ndarray:
-        """bool[length]: where an answer may start or end, which is at pieces of the context that stand for text."""
+        """Return where an answer may start or end, bool [length]: at context tokens with a non-empty character span."""
         spans = self.question.context.spans[self.begin : self.end]
         return np.concatenate((np.zeros(self.offset, dtype=bool), spans[:, 0] < spans[:, 1], [False]))
 
     def slice_of_context(self, start: int, end: int) -> tuple[int, int]:
-        """The characters of the context from one place in the sample to another."""
+        """Return the character span in the context of the tokens at positions ``start`` to ``end``."""
         spans = self.question.context.spans
         return int(spans[self.begin + start - self.offset, 0]), int(spans[self.begin + end - self.offset, 1])
 
 
 class SpanWindows(FairseqDataset):
-    """The windows of the questions of some paragraphs, in an order of their own that ``seed`` shuffles.
+    """Windows of all questions of some paragraphs.
+
+    Epochs iterate over the windows in an order shuffled by ``seed``.
 
     Args:
-        paragraphs: with their questions.
-        tokenizer: cuts text into pieces.
-        tokens_per_sample: longest sample in tokens, the special ones included.
-        doc_stride: how many pieces after a window the next one of a context starts; a window that is shorter than
-            that starts the next one at its end.
-        seed: of the order.
+        paragraphs: contexts with their questions.
+        tokenizer: the tokenizer.
+        tokens_per_sample: maximum sequence length, special tokens included.
+        doc_stride: distance between the starts of successive windows of a context, in tokens; reduced to the length of
+            a window if it is larger, so that windows leave no gaps.
+        seed: seed of the order.
 
     Attributes:
-        windows: those of one question one after the other, in the order of the paragraphs.
-        counts: how many questions and windows there are, how many questions were cut, how many contexts had to be
-            strided, and how many windows do not have the answer, by name.
+        windows: all windows, grouped by question, in the order of the paragraphs.
+        counts: numbers of questions, windows, truncated questions, contexts that needed several windows, and windows
+            that do not contain the answer, by name.
     """
 
     def __init__(
         self, paragraphs: list[Paragraph], tokenizer: Tokenizer, tokens_per_sample: int, doc_stride: int, seed: int
     ):
-        # Half of what there is may go to the question.
+        # A question may take at most half of the space.
         self.longest_question = min(MAX_QUESTION, (tokens_per_sample - SPECIAL_TOKENS) // 2)
         self.tokens_per_sample = tokens_per_sample
         self.doc_stride = doc_stride
@@ -155,7 +157,7 @@ class SpanWindows(FairseqDataset):
         }
 
     def collater(self, samples: list[dict]) -> dict:
-        """A batch: ``src_tokens`` [B, T], ``target`` [B, 2], ``answerable`` [B, T] bool; empty for no samples."""
+        """Return a batch: ``src_tokens`` [B, T], ``target`` [B, 2], ``answerable`` [B, T] bool; {} for no samples."""
         if not samples:
             return {}
         tokens = [sample["tokens"] for sample in samples]
@@ -180,7 +182,7 @@ class SpanWindows(FairseqDataset):
 
 
 def _pieces_of_answer(question: Question, spans: np.ndarray) -> tuple[int, int] | None:
-    """The first and the last piece that have characters of the (first) answer; None if there are none."""
+    """Return the first and last token that overlap the first answer; None if no token does."""
     if not question.answers:
         return None
     answer = question.answers[0]

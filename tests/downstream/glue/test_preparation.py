@@ -1,4 +1,4 @@
-"""Every task of GLUE, from a copy in either layout to what fairseq's sentence_prediction reads."""
+"""Preparation of every GLUE task, from both layouts to the data that fairseq's ``sentence_prediction`` reads."""
 
 import argparse
 import logging
@@ -20,7 +20,7 @@ def tokenizer(tmp_path_factory):
 
 
 def load(task, data):
-    """The task as fairseq sets it up."""
+    """Set up the task as fairseq does."""
     cfg = argparse.Namespace(
         data=str(data), num_classes=task.num_classes, init_token=0, separator_token=2, no_shuffle=False,
         shorten_method="none", shorten_data_split_list="", add_prev_output_tokens=False, max_positions=64,
@@ -86,7 +86,7 @@ def test_tasks_are_found_in_any_case():
         find_task("SQuAD")
 
 
-def test_long_samples_are_cut_and_counted(tokenizer, tmp_path):
+def test_long_inputs_are_truncated_and_counted(tokenizer, tmp_path):
     task = TASKS["RTE"]
     glue = write_official(tmp_path / "glue", task, make_rows(task))
     books, sizes = [], []
@@ -102,16 +102,16 @@ def test_long_samples_are_cut_and_counted(tokenizer, tmp_path):
     assert [counts["tokens"] for counts in books] == [sum(of) for of in sizes]
 
 
-def test_positions_that_leave_no_text_are_refused(tokenizer, tmp_path):
+def test_max_positions_without_room_for_text_is_refused(tokenizer, tmp_path):
     glue = write_official(tmp_path / "glue", TASKS["RTE"], make_rows(TASKS["RTE"]))
     with pytest.raises(UserError, match="--max-positions 5 must be at least 6"):
         prepare(TASKS["RTE"], glue, tokenizer, tmp_path / "data", 5)
     prepare(TASKS["RTE"], glue, tokenizer, tmp_path / "data", 6)
 
 
-def test_the_longer_sentence_of_a_pair_is_cut():
+def test_the_longer_sentence_of_a_pair_is_truncated():
     first, second = truncated([np.arange(10, 17), np.arange(20, 23)], 11)
-    # 11 positions, 4 of them <s> and three </s>: 7 are left.
+    # 11 positions minus <s> and three </s> leave 7 for the sentences.
     assert (first.tolist(), second.tolist()) == ([10, 11, 12, 13], [20, 21, 22])
     first, second = truncated([np.arange(10, 17), np.arange(20, 23)], 9)
     assert (first.tolist(), second.tolist()) == ([10, 11, 12], [20, 21])
@@ -133,7 +133,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("kind", MALFORMED)
-def test_what_does_not_fit_is_named(kind, tokenizer, tmp_path):
+def test_malformed_files_are_named(kind, tokenizer, tmp_path):
     task = TASKS["RTE"]
     glue = write_official(tmp_path / "glue", task, make_rows(task))
     text, message = MALFORMED[kind]
@@ -161,7 +161,7 @@ MALFORMED_RECORDS = {
 
 
 @pytest.mark.parametrize("kind", MALFORMED_RECORDS)
-def test_records_that_do_not_fit_are_named(kind, tokenizer, tmp_path):
+def test_malformed_records_are_named(kind, tokenizer, tmp_path):
     task = TASKS["STS-B"]
     glue = write_hub(tmp_path / "glue", task, make_rows(task), as_list=True)
     content, message = MALFORMED_RECORDS[kind]
@@ -181,7 +181,7 @@ def test_damaged_parquet_is_named(tokenizer, tmp_path):
         prepare(task, glue, tokenizer, tmp_path / "data", 64)
 
 
-def test_malformed_rows_can_be_left_out_but_not_of_a_test_set(tokenizer, tmp_path, caplog):
+def test_malformed_rows_can_be_skipped_except_in_test_sets(tokenizer, tmp_path, caplog):
     task = TASKS["RTE"]
     glue = write_official(tmp_path / "glue", task, make_rows(task))
     path = glue / "RTE" / "train.tsv"
@@ -213,7 +213,7 @@ def test_a_shuffled_test_set_is_refused(tokenizer, tmp_path):
         prepare(task, glue, tokenizer, tmp_path / "data", 64)
 
 
-def test_a_missing_set_is_named_and_unusual_numbers_of_rows_warned_of(tokenizer, tmp_path, caplog):
+def test_missing_sets_are_named_and_unusual_row_counts_warned_about(tokenizer, tmp_path, caplog):
     task = TASKS["MNLI"]
     glue = write_official(tmp_path / "glue", task, make_rows(task))
     with caplog.at_level(logging.WARNING):
@@ -226,7 +226,7 @@ def test_a_missing_set_is_named_and_unusual_numbers_of_rows_warned_of(tokenizer,
         prepare(task, glue, tokenizer, tmp_path / "data", 64)
 
 
-def test_a_tokenizer_must_be_whole_and_the_checkpoints(tmp_path):
+def test_incomplete_or_other_tokenizers_are_refused(tmp_path):
     directory = write_tokenizer(tmp_path / "data-bin")
     with pytest.raises(UserError, match=r"not the tokenizer of model\.pt"):
         open_tokenizer(directory, "model.pt", "another fingerprint")

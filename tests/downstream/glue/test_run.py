@@ -1,4 +1,4 @@
-"""Fine-tuning on GLUE in this process: every start, every kind of task, and what is refused."""
+"""In-process fine-tuning on GLUE: initial weights, kinds of tasks, and refused inputs."""
 
 import json
 from dataclasses import replace
@@ -45,7 +45,7 @@ def glue_dir(tmp_path_factory):
 
 @pytest.fixture
 def options(tokenizer, checkpoints, glue_dir, tmp_path, monkeypatch):
-    """Three updates from MAE-LM on RTE, in this process."""
+    """Return options for three updates on RTE from MAE-LM, in this process."""
     monkeypatch.setattr(finetuning, "run_all", run_here)
     return Options(
         task=TASKS["RTE"],
@@ -60,7 +60,7 @@ def options(tokenizer, checkpoints, glue_dir, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_every_pretraining_checkpoint_is_a_start(options, checkpoints, arch):
+def test_finetuning_starts_from_every_pretraining_checkpoint(options, checkpoints, arch):
     content = finetune(replace(options, checkpoint=checkpoints[arch]))
     assert content["start"]["_name"] == arch
     assert content["start"]["from"] == "a pretraining checkpoint"
@@ -72,11 +72,11 @@ def test_every_pretraining_checkpoint_is_a_start(options, checkpoints, arch):
     [kept] = options.out.glob("runs/*/checkpoints/*.pt")
     saved = torch.load(kept, weights_only=True)
     assert "last_optimizer_state" not in saved
-    # The shape is the checkpoint's, not the architecture's.
+    # The shape comes from the checkpoint, not from the architecture.
     assert saved["model"]["autoencoder.encoder.embed_tokens.weight"].shape[1] == 16
 
 
-def test_random_weights_are_a_start(options):
+def test_finetuning_starts_from_random_weights(options):
     content = finetune(replace(options, checkpoint=None, arch="mae_lm_tiny"))
     assert (content["start"]["from"], content["start"]["checkpoint"]) == ("random weights", None)
 
@@ -91,7 +91,7 @@ KINDS = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_of_task(options, name):
-    """The numbers are those of predictions made one by one."""
+    """Batched predictions equal those made one by one."""
     task = TASKS[name]
     content = finetune(replace(options, task=task, max_updates=8, seeds=2))
     assert list(content["metrics"]) == [*KINDS[name], "score"]
@@ -131,7 +131,7 @@ def test_from_mnli(options, tmp_path):
         finetune(replace(options, from_mnli=True))
 
 
-def test_wrong_inputs_are_refused_and_leave_nothing(options, checkpoints, tokenizer, tmp_path):
+def test_wrong_inputs_are_refused_without_leaving_files(options, checkpoints, tokenizer, tmp_path):
     other = write_tokenizer(tmp_path / "other", seed=5)
     (tmp_path / "damaged.pt").write_bytes(checkpoints["mae_lm_tiny"].read_bytes()[:5000])
     wrong = {
@@ -152,7 +152,7 @@ def test_wrong_inputs_are_refused_and_leave_nothing(options, checkpoints, tokeni
         assert not options.out.exists()
 
 
-def test_a_missing_set_leaves_no_data_behind_and_the_right_directory_is_accepted(options, tmp_path):
+def test_a_rerun_after_a_missing_set_succeeds(options, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="RTE has no set train"):
         finetune(replace(options, glue_dir=tmp_path / "empty"))
@@ -160,7 +160,7 @@ def test_a_missing_set_leaves_no_data_behind_and_the_right_directory_is_accepted
     assert finetune(options)["task"] == "RTE"
 
 
-def test_results_of_something_else_are_not_overwritten(options):
+def test_results_of_other_options_are_not_overwritten(options):
     finetune(options)
     before = (options.out / "results.json").read_bytes()
     with pytest.raises(UserError, match="holds results of another task"):
@@ -180,7 +180,7 @@ def test_the_learning_rate_with_the_best_median_is_chosen(tmp_path):
     assert sweep.best_run(results, 3e-5).name == "lr3e-05-seed3"
 
 
-def test_models_side_by_side(tmp_path, capsys):
+def test_comparison_report_of_models(tmp_path, capsys):
     def result(task, **metrics):
         return {"task": task, "metrics": {name: vars(summarise(values)) for name, values in metrics.items()}}
 

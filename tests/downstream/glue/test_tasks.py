@@ -1,4 +1,4 @@
-"""The metrics are scikit-learn's and scipy's; predictions have the server's format."""
+"""GLUE metrics against scikit-learn and scipy, and the format of submissions."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_metrics_on_random_predictions():
         assert score(TASKS["STS-B"], predicted, true) == {"pearson": 100 * pearson, "spearman": 100 * spearman}
 
 
-def test_constant_predictions_are_worth_nothing():
+def test_constant_predictions_score_zero():
     assert score(TASKS["STS-B"], np.full(9, 2.5), np.arange(9)) == {"pearson": 0.0, "spearman": 0.0}
     assert score(TASKS["CoLA"], np.zeros(9, int), np.arange(9) % 2) == {"matthews": 0.0}
     assert score(TASKS["MRPC"], np.zeros(9, int), np.arange(9) % 2)["f1"] == 0.0

@@ -11,7 +11,7 @@ from tests.support.answering import set_up_answering, write_squad, write_tokeniz
 
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory):
-    """Data set, model ready for evaluation, and criterion; samples differ in length."""
+    """Return data set, model in evaluation mode, and criterion; the inputs differ in length."""
     directory = tmp_path_factory.mktemp("criterion")
     squad = write_squad(directory / "squad.json", version_2=True)
     data_bin = write_tokenizer(directory / "data-bin")
@@ -20,7 +20,7 @@ def setting(tmp_path_factory):
     return task.dataset("train"), model.eval(), criterion
 
 
-def test_the_loss_is_hugging_faces(setting):
+def test_loss_equals_hugging_face(setting):
     transformers = pytest.importorskip("transformers")
     dataset, model, criterion = setting
     batch = dataset.collater([dataset[0]])
@@ -46,10 +46,10 @@ def test_padding_does_not_change_the_loss(setting):
     together, samples, _ = criterion(model, dataset.collater(chosen))
     apart = sum(criterion(model, dataset.collater([sample]))[0] for sample in chosen)
     assert samples == 2
-    torch.testing.assert_close(together, apart, rtol=1e-5, atol=0)  # products of other shapes in float32
+    torch.testing.assert_close(together, apart, rtol=1e-5, atol=0)  # matrix products of other shapes, in float32
 
 
-def test_what_is_logged(setting):
+def test_logged_values(setting):
     dataset, model, criterion = setting
     batch = dataset.collater([dataset[index] for index in range(4)])
     loss, samples, logged = criterion(model, batch)
@@ -63,10 +63,10 @@ def test_what_is_logged(setting):
     assert meters["loss"].avg == pytest.approx(loss.item() / samples / math.log(2))
 
 
-def test_the_head_starts_as_the_network_does():
+def test_initial_weights_of_the_head():
     torch.manual_seed(1)
     head = SpanHead(4096, init_std=0.05)
     assert head(torch.randn(2, 3, 4096)).shape == (2, 3, 2)
-    # The standard deviation of a sample of 8192 values is within 5 % of the true one.
+    # The standard deviation of 8192 drawn values is within 5 % of the true one.
     assert head.qa_outputs.weight.std().item() == pytest.approx(0.05, rel=0.05)
     assert not head.qa_outputs.bias.any()

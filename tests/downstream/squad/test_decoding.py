@@ -13,7 +13,7 @@ CONTEXT = "one two three four five six seven eight nine ten eleven twelve thirte
 
 
 @pytest.mark.parametrize("max_answer", [1, 3, 30])
-def test_the_best_spans_are_those_of_a_search_by_hand(max_answer):
+def test_best_spans_equal_exhaustive_search(max_answer):
     torch.manual_seed(1)
     logits, answerable = torch.randn(3, 9, 2), torch.rand(3, 9) < 0.7
     scores, starts, ends = best_spans(logits, answerable, max_answer, n_best=12)
@@ -39,7 +39,7 @@ def windows(tmp_path_factory):
 
 
 def batches(windows, order, size):
-    """Batches whose logits belong to the place in the context, so that all windows agree about it."""
+    """Yield batches whose logits depend only on the position in the context, so that overlapping windows agree."""
     generator = torch.Generator().manual_seed(2)
     of_pieces = 5 * torch.randn(len(windows.windows[0].question.context.ids), 2, generator=generator)
     null = torch.randn(len(windows), generator=generator)
@@ -55,12 +55,12 @@ def batches(windows, order, size):
         yield batch, logits
 
 
-def test_answers_of_all_windows_are_put_together(windows):
+def test_answers_of_all_windows_are_merged(windows):
     order = list(range(len(windows)))
     found = answer_all(batches(windows, order, 3), windows)
     assert list(found) == ["first", "second"]
     assert all(len(window.question.context.ids) > window.end - window.begin for window in windows.windows)
-    # Both questions have the same context, and so the same slices.
+    # Both questions have the same context, and therefore the same candidates.
     assert found["first"].candidates == found["second"].candidates
     slices = [(each.begin, each.end) for each in found["first"].candidates]
     assert len(set(slices)) == len(slices) == 20

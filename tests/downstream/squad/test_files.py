@@ -57,7 +57,7 @@ def test_questions_come_with_their_answers(write):
 
 
 def change(*path, to=None):
-    """The dataset with one value replaced, or taken out."""
+    """Return the dataset with one value replaced or removed."""
     changed = node = copy.deepcopy(DATASET)
     for key in path[:-1]:
         node = node[key]
@@ -94,7 +94,7 @@ SECOND = (*PARAGRAPH, "qas", 1)
         (change(*SECOND, "id", to="q1"), "question 2: the id q1 occurred before"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(write, content, message):
+def test_errors_name_their_place_in_the_file(write, content, message):
     with pytest.raises(UserError, match=message):
         read_squad(write(content), version_2=True)
 

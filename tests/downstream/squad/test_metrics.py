@@ -34,7 +34,8 @@ PREDICTIONS = {
 }
 NA_PROBS = dict(zip(PREDICTIONS, (0.1, 0.2, 0.3, 0.6, 0.05, 0.9, 0.8, 0.7, 0.4, 0.75), strict=True))
 
-# Printed by the evaluation scripts of SQuAD 1.1 (for the first seven questions) and 2.0 for the files of `files`.
+# Output of the official SQuAD evaluation scripts, 1.1 (first seven questions) and 2.0, for the files written by
+# `files`.
 OFFICIAL_1_1 = {"exact_match": 42.857142857142854, "f1": 56.97278911564626}
 OFFICIAL_2_0 = {
     "exact": 50.0,
@@ -69,7 +70,7 @@ answers = st.lists(words, max_size=4).map(" ".join)
 
 @pytest.fixture
 def files(tmp_path):
-    """Writes dataset, predictions and probabilities as JSON, and returns their paths."""
+    """Return a function that writes dataset, predictions and probabilities as JSON and returns their paths."""
 
     def write(gold, version_2):
         questions = [
@@ -86,13 +87,13 @@ def files(tmp_path):
     return write
 
 
-def test_the_command_prints_what_the_script_for_1_1_prints(files, capsys):
+def test_output_equals_official_script_1_1(files, capsys):
     dataset, predictions, _ = files(GOLD[:7], version_2=False)
     main([dataset, predictions])
     assert capsys.readouterr().out == json.dumps(OFFICIAL_1_1) + "\n"
 
 
-def test_the_command_prints_what_the_script_for_2_0_prints(files, capsys):
+def test_output_equals_official_script_2_0(files, capsys):
     dataset, predictions, na_probs = files(GOLD, version_2=True)
     main([dataset, predictions])
     assert capsys.readouterr().out == json.dumps(OFFICIAL_2_0, indent=2) + "\n"
@@ -102,17 +103,17 @@ def test_the_command_prints_what_the_script_for_2_0_prints(files, capsys):
 
 def test_normalisation():
     assert normalise(" The  cat's\tA-team, an\u00a0été — “½”! ") == "cats ateam été — “½”"
-    assert normalise("Theatre a.n. other") == "theatre other"  # "a.n." is an article once its dots are gone
+    assert normalise("Theatre a.n. other") == "theatre other"  # without its dots, "a.n." is the article "an"
 
 
-def test_two_empty_answers_agree_in_2_0_alone():
+def test_empty_answers_match_only_in_squad_2_0():
     assert (f1("", "the"), f1_or_no_answer("", "the")) == (0.0, 1.0)
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(answers, st.lists(answers, min_size=1, max_size=3)), min_size=1, max_size=6))
 def test_random_answers_score_as_in_torchmetrics(pairs):
-    """torchmetrics scores answers without words as SQuAD 2.0 does, and everything in float32."""
+    """torchmetrics scores answers without words as SQuAD 2.0 does, and computes in float32."""
     theirs = squad(
         [{"id": str(index), "prediction_text": prediction} for index, (prediction, _) in enumerate(pairs)],
         [
@@ -166,7 +167,7 @@ def test_the_best_threshold_is_the_best_of_all(questions):
         (2, '{"article": 0.5}', "no probability of no answer for 9 of 10 questions, such as punctuation"),
     ],
 )
-def test_what_is_wrong_with_the_files_is_said(files, arguments, content, message):
+def test_damaged_files_are_named(files, arguments, content, message):
     paths = files(GOLD, version_2=True)
     with open(paths[arguments], "w", encoding="utf-8") as file:
         file.write(content or "")

@@ -1,4 +1,4 @@
-"""Fine-tuning on questions in this process: every start, both versions of SQuAD, and what is refused."""
+"""In-process fine-tuning on questions: initial weights, both versions of SQuAD, and refused inputs."""
 
 import json
 from dataclasses import replace
@@ -27,14 +27,14 @@ def tokenizer(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory, tokenizer):
-    """Of encoders that know 64 positions."""
+    """Create a checkpoint of each architecture, with 64 positions."""
     directory = tmp_path_factory.mktemp("pretrained")
     return {arch: save_pretrained(directory / f"{arch}.pt", tokenizer, arch) for arch in ARCHITECTURES}
 
 
 @pytest.fixture
 def options(tokenizer, checkpoints, tmp_path, monkeypatch):
-    """Three updates from MAE-LM, in this process."""
+    """Return options for three updates from MAE-LM, in this process."""
 
     monkeypatch.setattr(finetuning, "run_all", run_here)
     train, dev = write_squad(tmp_path / "train.json"), write_squad(tmp_path / "dev.json", people=3)
@@ -51,7 +51,7 @@ def options(tokenizer, checkpoints, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_every_pretraining_checkpoint_is_a_start(options, checkpoints, arch):
+def test_finetuning_starts_from_every_pretraining_checkpoint(options, checkpoints, arch):
     content = finetune(replace(options, checkpoint=checkpoints[arch]))
     assert content["start"]["_name"] == arch
     assert content == json.loads((options.out / "results.json").read_text())
@@ -62,7 +62,7 @@ def test_every_pretraining_checkpoint_is_a_start(options, checkpoints, arch):
     assert saved["model"]["classification_heads.span.qa_outputs.weight"].shape == (2, 16)
 
 
-def test_answers_are_slices_and_the_numbers_those_of_the_script(options, capsys):
+def test_answers_are_context_slices_scored_as_by_the_metrics_command(options, capsys):
     content = finetune(replace(options, tokens_per_sample=20, doc_stride=5))
     assert content["data"]["dev"]["strided_contexts"] > 0
     contexts = {
@@ -112,13 +112,13 @@ def test_random_weights_and_further_options(options):
     assert (cfg["model"]["encoder_layers"], cfg["optimizer"]["weight_decay"]) == (1, 0.5)
 
 
-def test_base_models_take_the_papers_settings_and_small_ones_ours():
+def test_base_models_use_the_settings_of_the_paper():
     assert squad.recipe("mae_lm_base") == squad.recipe("mae_lm") == squad.recipe("mae_lm_roberta_large")
     assert squad.recipe("mae_lm_base").learning_rates == (1.5e-5,)
     assert squad.recipe("mae_lm_roberta_small").learning_rates != (1.5e-5,)
 
 
-def test_wrong_inputs_are_refused_and_leave_nothing(options, checkpoints, tmp_path):
+def test_wrong_inputs_are_refused_without_leaving_files(options, checkpoints, tmp_path):
     other = write_tokenizer(tmp_path / "other", pieces=150)
     unanswerable = write_squad(tmp_path / "unanswerable.json", version_2=True)
     (tmp_path / "damaged.pt").write_bytes(checkpoints["mae_lm_tiny"].read_bytes()[:5000])
@@ -143,7 +143,7 @@ def test_wrong_inputs_are_refused_and_leave_nothing(options, checkpoints, tmp_pa
         assert not options.out.exists()
 
 
-def test_results_of_something_else_are_not_overwritten(options, checkpoints):
+def test_results_of_other_options_are_not_overwritten(options, checkpoints):
     finetune(options)
     before = (options.out / "results.json").read_bytes()
     for changes, name in (

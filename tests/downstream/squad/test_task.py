@@ -18,7 +18,7 @@ def squad(tmp_path_factory):
 
 
 @pytest.mark.parametrize("arch", ["mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_cross_tiny"])
-def test_a_pretrained_encoder_is_taken_over_and_learns(data_bin, squad, tmp_path, arch):
+def test_pretrained_encoder_weights_are_loaded_and_trained(data_bin, squad, tmp_path, arch):
     saved = torch.load(save_pretrained(tmp_path / "pretrained.pt", data_bin, arch), weights_only=True)
     _, task, model, criterion = set_up_answering(data_bin, squad, "--version-2", arch=arch)
     model.check_checkpoint("pretrained.pt", saved)
@@ -33,13 +33,13 @@ def test_a_pretrained_encoder_is_taken_over_and_learns(data_bin, squad, tmp_path
 
 
 def test_ids_are_those_of_pretraining(data_bin, squad):
-    """Two ways to the dictionary: from the tokenizer here, from dict.txt there."""
+    """The dictionary comes from the tokenizer here, and from dict.txt in pretraining."""
     _, pretraining, _, _ = set_up(data_bin)
     _, task, _, _ = set_up_answering(data_bin, squad, "--version-2")
     assert task.source_dictionary.symbols == pretraining.source_dictionary.symbols
 
 
-def test_an_epoch_has_every_window_once_whatever_the_number_of_workers(data_bin, squad):
+def test_an_epoch_has_every_window_once_for_any_number_of_workers(data_bin, squad):
     epochs = []
     for workers in (0, 1):
         _, task, _, _ = set_up_answering(data_bin, squad, "--version-2", "--tokens-per-sample", 40)
@@ -62,7 +62,7 @@ def test_an_epoch_has_every_window_once_whatever_the_number_of_workers(data_bin,
         (["--arch", "roberta_base"], "--task question_answering is for the architectures mae_lm_"),
     ],
 )
-def test_options_that_cannot_work_are_refused(data_bin, squad, arguments, message):
+def test_invalid_options_are_refused(data_bin, squad, arguments, message):
     with pytest.raises(UserError, match=message):
         set_up_answering(data_bin, squad, *arguments)
 

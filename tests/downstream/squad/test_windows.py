@@ -36,7 +36,7 @@ def test_a_sample_is_laid_out_as_a_sentence_pair(tokenizer):
 
 @pytest.mark.parametrize("answer", ["w0", "w7 w8 w9", "w59", "w33 w34"])
 @pytest.mark.parametrize("stride", [1, 10, 1000])
-def test_windows_cover_the_context_and_lead_back_to_the_answer(tokenizer, answer, stride):
+def test_windows_cover_the_context_and_targets_decode_to_the_answer(tokenizer, answer, stride):
     dataset = windows(tokenizer, question(answer), stride=stride)
     assert max(dataset.sizes) == 48
     assert dataset.counts["windows"] == len(dataset) > 1
@@ -59,7 +59,7 @@ def test_windows_cover_the_context_and_lead_back_to_the_answer(tokenizer, answer
         assert with_answer
 
 
-def test_an_answer_that_is_cut_by_a_window_is_not_there(tokenizer):
+def test_an_answer_cut_by_a_window_is_not_a_target(tokenizer):
     dataset = windows(tokenizer, question(" ".join(WORDS[:50])))
     assert {window.target() for window in dataset.windows} == {(0, 0)}
     assert dataset.counts["without_answer"] == len(dataset)
@@ -70,7 +70,7 @@ def test_no_answer_is_the_first_token(tokenizer):
     assert dataset[0]["target"].tolist() == [0, 0]
 
 
-def test_long_questions_are_cut_and_counted(tokenizer):
+def test_long_questions_are_truncated_and_counted(tokenizer):
     dataset = windows(tokenizer, question("w1"), question("w1", "so " * 200, "long"), context="w0 w1 w2")
     assert dataset.counts == {
         "questions": 2,
@@ -79,10 +79,10 @@ def test_long_questions_are_cut_and_counted(tokenizer):
         "strided_contexts": 0,
         "without_answer": 0,
     }
-    assert len(dataset.windows[1].question.ids) == 22  # half of 48 tokens less four
+    assert len(dataset.windows[1].question.ids) == 22  # half of 48 tokens minus four special tokens
 
 
-def test_a_context_without_text_has_one_sample_without_a_place_for_an_answer(tokenizer):
+def test_an_empty_context_has_one_window_without_answerable_positions(tokenizer):
     dataset = windows(tokenizer, question(), context=" \n")
     assert len(dataset) == 1
     assert not dataset[0]["answerable"].any()

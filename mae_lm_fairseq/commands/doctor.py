@@ -1,7 +1,9 @@
-"""``python -m mae_lm_fairseq.doctor [--json]``: versions, what works here, and what to do about what does not.
+"""Check versions and what works on this machine, and say how to fix what does not.
 
-Nothing of the package or of what it needs is imported outside of the examinations, so that it has an answer where
-fairseq, torch or both are missing or broken. The exit code is 1 where something has to be mended.
+The exit code is 1 if anything is broken.
+
+Example:
+    mae-lm doctor --json
 """
 
 import argparse
@@ -22,7 +24,10 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parent
+# The package and its dependencies are imported inside the checks, so that the report also works if fairseq, torch or
+# both are missing or broken.
+
+PACKAGE = Path(__file__).resolve().parents[1]
 REQUIRED = {
     "torch": ("2.6", None),
     "numpy": ("1.24", "2.5"),
@@ -31,20 +36,20 @@ REQUIRED = {
     "safetensors": (None, None),
     "tqdm": (None, None),
 }
-"""Lowest version, and the first that is too new; the same as in setup.py."""
+"""Lowest supported version and first unsupported version, as in setup.py."""
 OPTIONAL = ("transformers", "pyarrow", "scipy", "matplotlib", "tensorboardX")
 LEAST_SHARED_MEMORY = 256 << 20
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of an examination.
+    """Result of one check.
 
     Attributes:
-        subject: what was looked at.
-        state: "works", "absent" (and can be done without) or "broken".
-        details: a version, a name, a reason.
-        remedy: what to do; empty where there is nothing to do.
+        subject: what was checked.
+        state: "works", "absent" (optional and missing) or "broken".
+        details: a version, a name or a reason.
+        remedy: how to fix it; may be empty.
     """
 
     subject: str
@@ -57,7 +62,7 @@ class Finding:
 
 
 def python() -> Finding:
-    """The interpreter."""
+    """Check the version of the interpreter."""
     version = platform.python_version()
     if (3, 11) <= sys.version_info[:2] <= (3, 13):
         return Finding("python", "works", version)
@@ -65,10 +70,10 @@ def python() -> Finding:
 
 
 def required(name: str) -> Finding:
-    """A package that nothing works without: there, of a version that was tried, and importable."""
+    """Check that a required package is installed, in a supported version, and importable."""
     lowest, too_new = REQUIRED[name]
     wanted = f"{name}{f'>={lowest}' if lowest else ''}{f',<{too_new}' if too_new else ''}"
-    install = f"pip install '{wanted}' with PIP_CONSTRAINT=constraints.txt, or scripts/install.sh"
+    install = f"pip install '{wanted}'"
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -83,7 +88,7 @@ def required(name: str) -> Finding:
 
 
 def optional(name: str) -> Finding:
-    """A package that some commands want."""
+    """Check a package that only some commands need."""
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -110,11 +115,11 @@ def _problem_of(action: Callable[[], object]) -> str | None:
     return None
 
 
-# ------------------------------------------------------------------------------------------------------------ traps
+# ------------------------------------------------------------------------------------------------------ known conflicts
 
 
 def old_fairseq() -> Finding | None:
-    """PyPI's own fairseq, which shares its import name with the maintained build."""
+    """Check for PyPI's ``fairseq``, which installs over the import name of the maintained ``fairseq-fixed``."""
     try:
         version = metadata.version("fairseq")
     except metadata.PackageNotFoundError:
@@ -126,7 +131,10 @@ def old_fairseq() -> Finding | None:
 
 
 def compiled_fairseq() -> Finding | None:
-    """The parts of fairseq in C, which fit the NumPy that they were compiled with and later ones."""
+    """Check fairseq's C extensions.
+
+    They work with the NumPy version that they were compiled with and later ones.
+    """
     if importlib.util.find_spec("fairseq") is None:
         return None
     problem = _problem_of_import("fairseq.data.data_utils_fast")
@@ -137,7 +145,7 @@ def compiled_fairseq() -> Finding | None:
 
 
 def one_copy() -> Finding:
-    """This package, found once."""
+    """Check that Python finds exactly one copy of this package, and that it works with fairseq."""
     from mae_lm_fairseq.fairseq_patches.copies import importable_copies
 
     places = {PACKAGE, *importable_copies()}
@@ -153,20 +161,24 @@ def one_copy() -> Finding:
 
 
 def torchaudio() -> Finding | None:
-    """fairseq requires it, and pip brings one for another torch."""
+    """Check torchaudio: fairseq requires it, and pip may install a build for another torch.
+
+    This must come before transformers is imported.
+    """
     if importlib.util.find_spec("torchaudio") is None:
         return None
     problem = _problem_of_import("torchaudio")
     if problem is None:
         return Finding("torchaudio", "works", metadata.version("torchaudio"))
-    remedy = (
-        "pip uninstall torchaudio: only fairseq's speech code wants it, and transformers' models fail to load with it"
-    )
-    return Finding("torchaudio", "broken", problem, remedy)
+    from mae_lm_fairseq.huggingface.broken_torchaudio import hide_broken_torchaudio
+
+    hide_broken_torchaudio()  # transformers is checked as this package uses it
+    remedy = "pip uninstall torchaudio: this package ignores it, but other programs cannot load transformers' models"
+    return Finding("torchaudio", "absent", f"cannot be imported: {problem}", remedy)
 
 
 def apex() -> Finding:
-    """NVIDIA's apex, or the other package of that name."""
+    """Check whether an installed apex is NVIDIA's or an unrelated package of that name."""
     if importlib.util.find_spec("apex") is None:
         return Finding("apex", "absent", "not installed: training does without")
     problem = _problem_of_import("apex.multi_tensor_apply")
@@ -176,19 +188,19 @@ def apex() -> Finding:
 
 
 def transformers_models() -> Finding:
-    """The classes that exported models use."""
+    """Check that the transformers classes of exported models can be imported."""
     if importlib.util.find_spec("transformers") is None:
         return Finding("transformers' models", "absent", "not installed", "pip install transformers to export")
     try:
         from transformers import MPNetModel, RobertaModel
-    except Exception as error:  # whatever the packages that transformers tries raise
-        remedy = "mend torchaudio if it is named above; otherwise install the transformers of constraints.txt"
+    except Exception as error:  # importing optional dependencies of transformers can raise anything
+        remedy = "pip install 'transformers>=4.57'"
         return Finding("transformers' models", "broken", " ".join(str(error).split())[:200], remedy)
     return Finding("transformers' models", "works", f"{RobertaModel.__name__}, {MPNetModel.__name__}")
 
 
 def compiler() -> Finding:
-    """What fairseq is built with, and torch.compile works with."""
+    """Check the C++ compiler and headers, which are needed to build fairseq and for torch.compile."""
     name = os.environ.get("CXX", "g++")
     header = Path(sysconfig.get_paths()["include"], "Python.h")
     if shutil.which(name) is None:
@@ -199,7 +211,7 @@ def compiler() -> Finding:
 
 
 def shared_memory() -> Finding | None:
-    """Through which data workers hand over their batches."""
+    """Check the size of /dev/shm, through which data workers return batches."""
     if not os.path.isdir("/dev/shm"):
         return None
     free = shutil.disk_usage("/dev/shm").free
@@ -209,11 +221,11 @@ def shared_memory() -> Finding | None:
     return Finding("shared memory", "broken", f"only {free >> 20} MB free in /dev/shm", remedy)
 
 
-# ----------------------------------------------------------------------------------------------------- what works
+# ------------------------------------------------------------------------------------------------------------- features
 
 
 def gpu() -> Finding:
-    """Whether torch sees one."""
+    """Check whether torch sees a GPU."""
     import torch
 
     if torch.cuda.is_available():
@@ -226,7 +238,7 @@ def gpu() -> Finding:
 
 
 def bf16() -> Finding:
-    """Whether bfloat16 works on the device that training would take."""
+    """Check whether bfloat16 works on the device used for training."""
     import torch
 
     if torch.cuda.is_available():
@@ -239,19 +251,19 @@ def bf16() -> Finding:
 
 
 def compilation() -> Finding:
-    """Whether ``--compile`` would have an effect; tries it, which takes some seconds."""
+    """Check ``--compile`` by compiling a small function, which takes a few seconds."""
     import torch
 
     try:
         torch.compile(lambda x: (x + 1).relu())(torch.ones(2))
-    except Exception as error:  # the errors of a compiler, of dynamo, of triton
+    except Exception as error:  # compiler, dynamo and triton have unrelated exception types
         reason = " ".join(str(error).split())[:200]
         return Finding("torch.compile", "absent", reason, "--compile would be left out; it wants a C++ compiler")
     return Finding("torch.compile", "works", "--compile")
 
 
 def flex_attention() -> Finding:
-    """Whether ``--attention-backend flex`` can train."""
+    """Check whether ``--attention-backend flex`` can train."""
     import torch
 
     problem = _problem_of_import("torch.nn.attention.flex_attention")
@@ -263,7 +275,7 @@ def flex_attention() -> Finding:
 
 
 def processes() -> Finding:
-    """Ways in which processes exchange gradients."""
+    """Check which backends for distributed training are available."""
     import torch.distributed as distributed
 
     known = {"gloo (CPU)": distributed.is_gloo_available(), "nccl (GPU)": distributed.is_nccl_available()}
@@ -273,27 +285,28 @@ def processes() -> Finding:
     return Finding("several processes", "works", ", ".join(found))
 
 
-# ------------------------------------------------------------------------------------------------------- the program
+# --------------------------------------------------------------------------------------------------------- command line
 
 
 def examinations() -> list[tuple[str, Callable[[], Finding | None]]]:
-    """All of them with the names of their subjects, in the order of the report."""
+    """Return all checks with the names of their subjects, in the order of the report."""
     needed = [(name, lambda name=name: required(name)) for name in REQUIRED]
     wanted = [(name, lambda name=name: optional(name)) for name in OPTIONAL]
     others = (
-        *(old_fairseq, compiled_fairseq, one_copy, torchaudio, apex, transformers_models, compiler, shared_memory),
+        *(old_fairseq, compiled_fairseq, one_copy, apex, transformers_models, compiler, shared_memory),
         *(gpu, bf16, compilation, flex_attention, processes),
     )
-    return [("python", python), *needed, *wanted, *((check.__name__.replace("_", " "), check) for check in others)]
+    named = ((check.__name__.replace("_", " "), check) for check in others)
+    return [("python", python), *needed, ("torchaudio", torchaudio), *wanted, *named]
 
 
 def examine() -> list[Finding]:
-    """Every finding; an examination that fails is one too."""
+    """Run all checks and return their findings. A check that raises is itself reported as broken."""
     findings = []
     for subject, check in examinations():
         try:
             finding = check()
-        except Exception as error:  # as where torch is missing
+        except Exception as error:  # for example because torch is missing
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             finding = Finding(subject, "broken", reason, "mend what is broken above first")
         if finding is not None:
@@ -302,7 +315,7 @@ def examine() -> list[Finding]:
 
 
 def report(findings: list[Finding]) -> str:
-    """A line for each finding, and one below it where there is something to do."""
+    """Format the findings, one per line, each followed by its remedy if it has one."""
     lines = [f"{platform.platform()}, {os.cpu_count()} cores"]
     for finding in findings:
         lines.append(f"{finding.state:<7} {finding.subject}: {finding.details}")
@@ -311,12 +324,17 @@ def report(findings: list[Finding]) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The program; its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m mae_lm_fairseq.doctor", description="What works on this machine.")
+def parser() -> argparse.ArgumentParser:
+    """Return the argument parser."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    as_json = parser.parse_args(arguments).json
-    # What is imported may have something to say, but this is not its turn.
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    as_json = parser().parse_args(argv).json
+    # Imported packages may print or warn, which would garble the report.
     with (
         warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()),
@@ -326,7 +344,3 @@ def main(arguments: list[str] | None = None) -> int:
         findings = examine()
     print(json.dumps([asdict(finding) for finding in findings], indent=2) if as_json else report(findings))
     return int(any(finding.state == "broken" for finding in findings))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""What the doctor finds on machines that are broken in known ways."""
+"""Findings of the doctor on environments with known faults."""
 
 import json
 import sys
@@ -8,12 +8,12 @@ from importlib import metadata
 import pytest
 
 import mae_lm_fairseq
-from mae_lm_fairseq import doctor
+from mae_lm_fairseq.commands import doctor
 from tests.support import ROOT
 
 
 def hide(monkeypatch, *names: str):
-    """Packages that are not installed."""
+    """Make packages appear as not installed."""
     version = metadata.version
 
     def without(name: str) -> str:
@@ -25,7 +25,7 @@ def hide(monkeypatch, *names: str):
 
 
 def pretend(monkeypatch, name: str, version: str):
-    """A package of another version."""
+    """Make a package appear in another version."""
     original = metadata.version
     monkeypatch.setattr(metadata, "version", lambda asked: version if asked == name else original(asked))
 
@@ -70,12 +70,13 @@ def test_fairseq_compiled_for_another_numpy(monkeypatch):
 
 @pytest.fixture
 def broken_module(tmp_path, monkeypatch):
-    """``broken_module(name, line)`` is found first, and says that line when it is imported."""
+    """Return ``make(name, line)``, which shadows a module by one that consists of this line."""
 
     def make(name: str, line: str):
         (tmp_path / f"{name}.py").write_text(line)
         monkeypatch.syspath_prepend(tmp_path)
-        monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.setitem(sys.modules, name, None)  # so that it is restored after the test
+        del sys.modules[name]
 
     return make
 
@@ -83,9 +84,10 @@ def broken_module(tmp_path, monkeypatch):
 def test_torchaudio_of_another_torch(broken_module):
     broken_module("torchaudio", "raise OSError('undefined symbol')")
     finding = doctor.torchaudio()
-    assert finding.state == "broken"
+    assert finding.state == "absent"
     assert "undefined symbol" in finding.details
     assert "pip uninstall torchaudio" in finding.remedy
+    assert doctor.torchaudio() is None  # transformers, which is checked next, does not find it
 
 
 def test_apex_of_another_project(broken_module):
@@ -104,7 +106,7 @@ def test_two_copies(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("part", ["models.mae_lm", "criterions.masked_autoencoder_lm"])
 def test_a_part_that_does_not_import(monkeypatch, part):
-    """As with a version of torch that lacks something."""
+    """For example with a version of torch that lacks something."""
     monkeypatch.setattr(mae_lm_fairseq, "_registered", False)
     monkeypatch.setitem(sys.modules, f"mae_lm_fairseq.{part}", None)
     finding = doctor.one_copy()
@@ -136,7 +138,7 @@ def test_a_driver_without_a_gpu(monkeypatch):
     assert doctor.gpu().state == "absent"
 
 
-def test_an_examination_that_fails_is_a_finding(monkeypatch, capsys):
+def test_a_failing_examination_is_a_finding(monkeypatch, capsys):
     def gpu():
         raise ImportError("No module named 'torch'")
 
@@ -147,12 +149,12 @@ def test_an_examination_that_fails_is_a_finding(monkeypatch, capsys):
     assert "-> mend what is broken above first" in printed
 
 
-def test_it_speaks_where_fairseq_is_broken(run_cli, tmp_path):
-    """As a command, with everything else as it is on this machine; nothing but JSON on stdout."""
+def test_doctor_runs_with_a_broken_fairseq(run_cli, tmp_path):
+    """Runs as a command in this environment, except for fairseq; stdout holds nothing but JSON."""
     (tmp_path / "fairseq").mkdir()
     (tmp_path / "fairseq/__init__.py").write_text("raise ValueError('mutable default')")
     path = f"{tmp_path}:{ROOT}"
-    done = run_cli(["python", "-m", "mae_lm_fairseq.doctor", "--json"], cwd=tmp_path, env={"PYTHONPATH": path})
+    done = run_cli(["python", "-m", "mae_lm_fairseq", "doctor", "--json"], cwd=tmp_path, env={"PYTHONPATH": path})
     findings = {finding["subject"]: finding for finding in json.loads(done.stdout)}
     assert done.returncode == 1, done.stderr
     assert "mutable default" in findings["fairseq-fixed"]["details"]

@@ -1,6 +1,9 @@
-"""The command of preprocess/pretrain/prepare.py: raw text to a sentencepiece model, dict.txt and a data-bin.
+"""Turn raw text into a sentencepiece model, dict.txt and a data-bin.
 
-Text is UTF-8, plain, .gz or .xz; documents are separated by blank lines, and a new file begins a new document.
+Text is UTF-8: plain, .gz or .xz. Documents are separated by blank lines, and each file starts a new document.
+
+Example:
+    mae-lm prepare --train train.txt --valid valid.txt --vocab-size 16000 --destdir data-bin
 """
 
 import argparse
@@ -10,11 +13,11 @@ import sys
 
 from mae_lm_fairseq.text.manifest import Manifest
 from mae_lm_fairseq.text.preparation import SAMPLE_BYTES, Options, prepare
-from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
+from mae_lm_fairseq.utils.errors import UserError
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line; its names are those of ``Options``."""
+    """Return the argument parser; its names are those of ``Options``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     text = "text files, and directories, whose files are all taken (hidden ones are not)"
@@ -51,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def report(manifest: Manifest) -> str:
-    """The books of the splits as a table."""
+    """Format the statistics of the splits as a table."""
     head = f"{'':6}{'documents':>12}{'lines':>14}{'tokens in':>16}{'tokens out':>16}{'<unk>':>12}{'rate':>10}"
     rows = [
         f"{name:6}{s.documents:12,}{s.lines:14,}{s.tokens_in:16,}{s.tokens_out:16,}{s.unk:12,}{s.unk_rate:10.4%}"
@@ -60,11 +63,11 @@ def report(manifest: Manifest) -> str:
     return "\n".join([head, *rows])
 
 
-def main(argv: list[str] | None = None):
+def main(argv: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        UserError: in every case that the user can fix.
+        UserError: on any error that the user can fix.
     """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -77,8 +80,3 @@ def main(argv: list[str] | None = None):
         sys.exit("error: interrupted; nothing was left behind")
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-if __name__ == "__main__":
-    with errors_end_the_program():
-        main()
