@@ -12,6 +12,8 @@ VERBS = {
     "pretrain": ("pretrain", "pretrain an architecture with its recipe"),
     "finetune glue": ("finetune_glue", "fine-tune on a GLUE task"),
     "finetune squad": ("finetune_squad", "fine-tune on SQuAD 1.1 or 2.0"),
+    "finetune classification": ("finetune_classification", "fine-tune on your own files of labelled texts"),
+    "predict": ("predict", "predict labels, scores or answers with a model"),
     "rank": ("rank", "measure effective ranks, layer by layer"),
     "theory": ("theory", "check the MAE-LM paper's statements on models"),
     "compare": ("compare", "train all presets, or ablations, of one size"),
