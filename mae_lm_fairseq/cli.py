@@ -20,10 +20,10 @@ VERBS = {
     "reproduce": ("reproduce", "repeat the papers' comparison at small scale"),
     "export": ("export", "export a model to Hugging Face transformers"),
     "import": ("import_", "import a RoBERTa or MPNet encoder"),
-    "bundle": ("bundle", "put a checkpoint and its tokenizer in a directory"),
+    "bundle": ("bundle", "bundle a checkpoint with its tokenizer"),
     "plan": ("plan", "estimate FLOPs, memory and time of pretraining"),
     "benchmark": ("benchmark", "time training steps of several implementations"),
-    "doctor": ("doctor", "check what works on this machine"),
+    "doctor": ("doctor", "check the environment"),
 }
 """The module in ``mae_lm_fairseq.commands`` and the summary of each verb."""
 HELP = "\n".join(

@@ -18,7 +18,7 @@ from torch.distributed.run import get_args_parser
 
 from mae_lm_fairseq.cli import VERBS
 from mae_lm_fairseq.downstream.glue.tasks import TASKS
-from mae_lm_fairseq.recipes.pretrain import complete, understand
+from mae_lm_fairseq.recipes.pretrain import build_arguments, parse_configuration
 from tests.support import ROOT
 from tests.support.answering import write_squad
 from tests.support.documentation import PAGES, Block, anchors, blocks, links, prose
@@ -129,11 +129,11 @@ def understand_command(words: list[str]) -> None:
         arguments = arguments[len(verb.split()) :]
         if verb == "pretrain":
             architecture, data, save_dir, *extra = arguments
-            assert understand(complete(architecture, data, save_dir, extra)).model._name == architecture
+            assert parse_configuration(build_arguments(architecture, data, save_dir, extra)).model._name == architecture
         else:
             importlib.import_module(f"mae_lm_fairseq.commands.{VERBS[verb][0]}").parser().parse_args(arguments)
     elif program in ("fairseq-train", "fairseq-validate"):
-        understand(arguments)
+        parse_configuration(arguments)
     elif program == "python" and arguments[0] == "-m":
         importlib.import_module(arguments[1]).parser().parse_args(arguments[2:])
     else:
@@ -150,10 +150,9 @@ def test_blocks_run(block, workspace, tmp_path, mae_lm, run_cli, monkeypatch):
         exec(compile(block.adapted(), str(block), "exec"), {"__name__": "__main__"})
         return
     adapted = Block(block.page, block.line, block.language, block.adapted(), block.test, "")
-    commands = [shlex.split(command, comments=True) for command in adapted.commands()]
-    if all(words[0] == "mae-lm" for words in commands):
-        for _, *words in commands:
-            done = mae_lm(*words, cwd=tmp_path)
+    if all(command.startswith("mae-lm ") for command in adapted.commands()):
+        for command in adapted.commands():
+            done = mae_lm(*shlex.split(command, comments=True)[1:], cwd=tmp_path)
             assert done.returncode == 0, done.stderr
         return
     (tmp_path / "block.sh").write_text("set -euo pipefail\n" + adapted.text)
@@ -187,6 +186,8 @@ def workspace(tmp_path_factory, mae_lm, text_data, checkpoints, bundles) -> Path
         targets[f"checkpoints/{name}/checkpoint_last.pt"] = checkpoints[checkpoint]
     for name, target in targets.items():
         (directory / name).symlink_to(target)
+    done = mae_lm("export", "mae-lm", "--out", "mae-lm-hf", cwd=directory)
+    assert done.returncode == 0, done.stderr
     for name in ("scripts", "preprocess"):
         (directory / name).symlink_to(ROOT / name)
     return directory

@@ -15,19 +15,17 @@ from pathlib import Path
 from mae_lm_fairseq.benchmarks.settings import SETTINGS, subjects
 from mae_lm_fairseq.utils.arguments import output_file
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--setting", choices=SETTINGS, required=True, help="sizes, device and subjects")
-    parser.add_argument(
-        "--authors-repo", type=Path, metavar="DIR", help="an importable copy of github.com/yumeng5/MAE-LM"
-    )
-    parser.add_argument("--steps", type=int, metavar="N", help="timed steps of each subject (default: the setting's)")
-    parser.add_argument("--json", type=output_file, required=True, metavar="FILE", help="where all figures go")
-    parser.add_argument("--figure", type=output_file, metavar="FILE", help="a PNG of speed and memory")
+    parser.add_argument("--authors-repo", type=Path, metavar="DIR", help="importable copy of github.com/yumeng5/MAE-LM")
+    parser.add_argument("--steps", type=int, metavar="N", help="timed steps per subject (default: the setting's)")
+    parser.add_argument("--json", type=output_file, required=True, metavar="FILE", help="JSON file for all results")
+    parser.add_argument("--figure", type=output_file, metavar="FILE", help="PNG file for a plot of speed and memory")
     return parser
 
 
@@ -38,7 +36,7 @@ def main(argv: list[str] | None = None) -> None:
     from mae_lm_fairseq.benchmarks.figure import draw
     from mae_lm_fairseq.benchmarks.measurement import measure
 
-    quieten()
+    configure_logging()
     setting = SETTINGS[arguments.setting]
     groups = subjects(setting, arguments.authors_repo)
     results = measure(setting, groups, arguments.steps or setting.steps)

@@ -12,15 +12,19 @@ from pathlib import Path
 
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of fairseq-train")
-    parser.add_argument("--data-bin", type=Path, required=True, metavar="DIR", help="has dictionary and tokenizer")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the bundle; must not exist yet")
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="checkpoint of fairseq-train")
+    parser.add_argument(
+        "--data-bin", type=Path, required=True, metavar="DIR", help="data-bin with dictionary and tokenizer"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="directory of the bundle, which must not exist"
+    )
     return parser
 
 
@@ -30,7 +34,7 @@ def main(argv: list[str] | None = None) -> None:
     from mae_lm_fairseq.pretrained.bundle import write_bundle
     from mae_lm_fairseq.pretrained.reading import read_checkpoint
 
-    quieten()
+    configure_logging()
     pretrained = read_checkpoint(arguments.checkpoint, arguments.data_bin)
     if pretrained.sentencepiece is None:
         raise UserError(f"{arguments.data_bin / TOKENIZER} does not exist; put the data's tokenizer there")

@@ -66,7 +66,7 @@ def python() -> Finding:
     version = platform.python_version()
     if (3, 11) <= sys.version_info[:2] <= (3, 13):
         return Finding("python", "works", version)
-    return Finding("python", "broken", version, "make an environment with Python 3.11, 3.12 or 3.13")
+    return Finding("python", "broken", version, "create an environment with Python 3.11, 3.12 or 3.13")
 
 
 def required(name: str) -> Finding:
@@ -96,7 +96,7 @@ def optional(name: str) -> Finding:
     problem = _problem_of_import(name)
     if problem is None:
         return Finding(name, "works", version)
-    return Finding(name, "broken", f"{version} cannot be imported: {problem}", f"install {name} again, or take it out")
+    return Finding(name, "broken", f"{version} cannot be imported: {problem}", f"install {name} again, or uninstall it")
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -126,7 +126,7 @@ def old_fairseq() -> Finding | None:
         return None
     remedy = "pip uninstall fairseq, then pip install --force-reinstall --no-deps fairseq-fixed"
     return Finding(
-        "fairseq", "broken", f"{version} lies over fairseq-fixed, and does not import on Python 3.11", remedy
+        "fairseq", "broken", f"{version} replaces fairseq-fixed, and cannot be imported on Python 3.11", remedy
     )
 
 
@@ -148,15 +148,13 @@ def one_copy() -> Finding:
     """Check that Python finds exactly one copy of this package, and that it works with fairseq."""
     from mae_lm_fairseq.fairseq_patches.copies import importable_copies
 
-    places = {PACKAGE, *importable_copies()}
-    if len(places) > 1:
-        remedy = "uninstall or rename one of them: --user-dir and Python have to find the same"
-        return Finding(PACKAGE.name, "broken", " and ".join(sorted(map(str, places))), remedy)
+    copies = {PACKAGE, *importable_copies()}
+    if len(copies) > 1:
+        remedy = "uninstall or rename one of them; --user-dir and Python must find the same copy"
+        return Finding(PACKAGE.name, "broken", " and ".join(sorted(map(str, copies))), remedy)
     problem = _problem_of(lambda: importlib.import_module(PACKAGE.name).register())
     if problem is not None:
-        return Finding(
-            PACKAGE.name, "broken", f"cannot work with fairseq: {problem}", "mend what is broken above first"
-        )
+        return Finding(PACKAGE.name, "broken", f"cannot work with fairseq: {problem}", "fix what is broken above first")
     return Finding(PACKAGE.name, "works", str(PACKAGE))
 
 
@@ -173,18 +171,20 @@ def torchaudio() -> Finding | None:
     from mae_lm_fairseq.huggingface.broken_torchaudio import hide_broken_torchaudio
 
     hide_broken_torchaudio()  # transformers is checked as this package uses it
-    remedy = "pip uninstall torchaudio: this package ignores it, but other programs cannot load transformers' models"
+    remedy = "pip uninstall torchaudio; this package ignores it, but other programs cannot load transformers' models"
     return Finding("torchaudio", "absent", f"cannot be imported: {problem}", remedy)
 
 
 def apex() -> Finding:
     """Check whether an installed apex is NVIDIA's or an unrelated package of that name."""
     if importlib.util.find_spec("apex") is None:
-        return Finding("apex", "absent", "not installed: training does without")
+        return Finding("apex", "absent", "not installed; training does not need it")
     problem = _problem_of_import("apex.multi_tensor_apply")
     if problem is None:
         return Finding("apex", "works", "NVIDIA's")
-    return Finding("apex", "broken", problem, "pip uninstall apex: it is not NVIDIA's, which is built from source")
+    return Finding(
+        "apex", "broken", problem, "pip uninstall apex; this is not NVIDIA's apex, which is built from source"
+    )
 
 
 def transformers_models() -> Finding:
@@ -204,9 +204,11 @@ def compiler() -> Finding:
     name = os.environ.get("CXX", "g++")
     header = Path(sysconfig.get_paths()["include"], "Python.h")
     if shutil.which(name) is None:
-        return Finding("C++ compiler", "absent", f"no {name}", "install one to build fairseq, and for --compile")
+        return Finding("C++ compiler", "absent", f"{name} not found", "install one to build fairseq, and for --compile")
     if not header.exists():
-        return Finding("C++ compiler", "absent", f"{name}, but no {header}", "install Python's headers (python3-dev)")
+        return Finding(
+            "C++ compiler", "absent", f"{name} found, but not {header}", "install Python's headers (python3-dev)"
+        )
     return Finding("C++ compiler", "works", shutil.which(name))
 
 
@@ -234,7 +236,7 @@ def gpu() -> Finding:
     if shutil.which("nvidia-smi") is None:
         return Finding("GPU", "absent", "none; train with --cpu")
     remedy = "install a torch that was built for CUDA" if torch.version.cuda is None else "update the driver"
-    return Finding("GPU", "broken", "there is a driver, but torch does not see a GPU", remedy)
+    return Finding("GPU", "broken", "a driver is installed, but torch does not see a GPU", remedy)
 
 
 def bf16() -> Finding:
@@ -244,7 +246,7 @@ def bf16() -> Finding:
     if torch.cuda.is_available():
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return Finding("bf16", "works", "--bf16")
-        return Finding("bf16", "absent", "this GPU has none", "train with --fp16")
+        return Finding("bf16", "absent", "not supported by this GPU", "train with --fp16")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         product = torch.ones(8, 8) @ torch.ones(8, 8)
     return Finding("bf16", "works" if product.dtype == torch.bfloat16 else "broken", "--cpu --autocast bf16")
@@ -258,7 +260,7 @@ def compilation() -> Finding:
         torch.compile(lambda x: (x + 1).relu())(torch.ones(2))
     except Exception as error:  # compiler, dynamo and triton have unrelated exception types
         reason = " ".join(str(error).split())[:200]
-        return Finding("torch.compile", "absent", reason, "--compile would be left out; it wants a C++ compiler")
+        return Finding("torch.compile", "absent", reason, "--compile would have no effect; it needs a C++ compiler")
     return Finding("torch.compile", "works", "--compile")
 
 
@@ -268,7 +270,7 @@ def flex_attention() -> Finding:
 
     problem = _problem_of_import("torch.nn.attention.flex_attention")
     if problem is not None:
-        return Finding("flex attention", "absent", problem, "install a newer torch, or take another attention backend")
+        return Finding("flex attention", "absent", problem, "install a newer torch, or use another attention backend")
     if not torch.cuda.is_available():
         return Finding("flex attention", "absent", "trains on CUDA only; eager and sdpa work everywhere")
     return Finding("flex attention", "works", "--attention-backend flex --attention-dropout 0")
@@ -279,16 +281,18 @@ def processes() -> Finding:
     import torch.distributed as distributed
 
     known = {"gloo (CPU)": distributed.is_gloo_available(), "nccl (GPU)": distributed.is_nccl_available()}
-    found = [name for name, is_there in known.items() if is_there]
+    found = [name for name, is_available in known.items() if is_available]
     if not found:
-        return Finding("several processes", "absent", "neither gloo nor nccl", "install another build of torch")
+        return Finding(
+            "several processes", "absent", "torch has neither gloo nor nccl", "install another build of torch"
+        )
     return Finding("several processes", "works", ", ".join(found))
 
 
 # --------------------------------------------------------------------------------------------------------- command line
 
 
-def examinations() -> list[tuple[str, Callable[[], Finding | None]]]:
+def checks() -> list[tuple[str, Callable[[], Finding | None]]]:
     """Return all checks with the names of their subjects, in the order of the report."""
     needed = [(name, lambda name=name: required(name)) for name in REQUIRED]
     wanted = [(name, lambda name=name: optional(name)) for name in OPTIONAL]
@@ -300,15 +304,15 @@ def examinations() -> list[tuple[str, Callable[[], Finding | None]]]:
     return [("python", python), *needed, ("torchaudio", torchaudio), *wanted, *named]
 
 
-def examine() -> list[Finding]:
+def run_checks() -> list[Finding]:
     """Run all checks and return their findings. A check that raises is itself reported as broken."""
     findings = []
-    for subject, check in examinations():
+    for subject, check in checks():
         try:
             finding = check()
         except Exception as error:  # for example because torch is missing
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            finding = Finding(subject, "broken", reason, "mend what is broken above first")
+            finding = Finding(subject, "broken", reason, "fix what is broken above first")
         if finding is not None:
             findings.append(finding)
     return findings
@@ -341,6 +345,6 @@ def main(argv: list[str] | None = None) -> int:
         contextlib.redirect_stderr(io.StringIO()),
     ):
         warnings.simplefilter("ignore")
-        findings = examine()
+        findings = run_checks()
     print(json.dumps([asdict(finding) for finding in findings], indent=2) if as_json else report(findings))
     return int(any(finding.state == "broken" for finding in findings))

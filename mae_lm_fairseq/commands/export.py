@@ -14,19 +14,19 @@ import argparse
 from pathlib import Path
 
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", metavar="BUNDLE_OR_CHECKPOINT", help="bundle, or checkpoint of fairseq-train")
-    parser.add_argument("--data-bin", metavar="DIR", help="with a checkpoint: dictionary and tokenizer")
-    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="new directory to write")
+    parser.add_argument("--data-bin", metavar="DIR", help="data-bin of a checkpoint, with dictionary and tokenizer")
+    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="output directory, which must not exist")
     kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument("--head", metavar="NAME", help="the head to export, where there are several")
+    kinds.add_argument("--head", metavar="NAME", help="head to export, if the model has several")
     kinds.add_argument("--autoencoder", action="store_true", help="export the whole autoencoder, to fill in masks")
-    parser.add_argument("--text", metavar="FILE", type=Path, help="compare on the lines of this file, too")
+    parser.add_argument("--text", metavar="FILE", type=Path, help="text file whose lines are also compared")
     return parser
 
 
@@ -35,11 +35,11 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser().parse_args(argv)
     from mae_lm_fairseq.pretrained.reading import read
 
-    quieten()
+    configure_logging()
     try:
         from mae_lm_fairseq.huggingface.exporter import export_autoencoder, export_stock
     except ImportError as error:
-        raise UserError(f"{error}: pip install transformers protobuf, or this package with its extra hf") from None
+        raise UserError(f"{error}; pip install transformers protobuf, or this package with its extra hf") from None
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()

@@ -20,14 +20,20 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("task", metavar="TASK", help=f"one of {', '.join(TASKS)}")
-    add("--glue-dir", type=Path, required=True, metavar="DIR", help="a local copy of GLUE, official or of the hub")
+    add(
+        "--glue-dir",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="local copy of GLUE, in the official or the hub's layout",
+    )
     add_options(parser, "RoBERTa's, 1e-5 2e-5 3e-5")
     add(
         "--from-mnli",
         action="store_true",
-        help=f"the checkpoint was fine-tuned on MNLI by this program; for {', '.join(FROM_MNLI)}",
+        help=f"start from a checkpoint fine-tuned on MNLI; for {', '.join(FROM_MNLI)}",
     )
-    add("--skip-malformed", action="store_true", help="leave malformed rows out, of all but test sets")
+    add("--skip-malformed", action="store_true", help="drop malformed rows, except from test sets")
     return parser
 
 

@@ -28,14 +28,14 @@ def parser() -> argparse.ArgumentParser:
         "--tokens-per-sample",
         type=positive,
         metavar="N",
-        help="longest sample (default: 384, or as many as the model has positions)",
+        help="maximum sequence length (default: 384, or the model's if that is smaller)",
     )
     add(
         "--doc-stride",
         type=positive,
         default=argparse.SUPPRESS,
         metavar="N",
-        help="a longer context goes on this many pieces later in its next sample (default: 128)",
+        help="tokens between the starts of two windows of a long context (default: 128)",
     )
     return parser
 

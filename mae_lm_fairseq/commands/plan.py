@@ -1,7 +1,7 @@
 """Estimate what pretraining an architecture costs, beside the RoBERTa preset of its size with 15 % of the text masked.
 
-Sequences are assumed to be full. FLOPs are those of matrix products, by formula. Memory is that of tensors, from a
-rehearsal of the step without content, with attention written out; a fused kernel needs less, the allocator and CUDA
+Sequences are assumed to be full. FLOPs are those of matrix products, by formula. Memory is that of tensors, counted
+while the step runs on fake tensors with unfused attention; a fused kernel needs less, the allocator and CUDA
 itself some more. MFU is the fraction of the data sheet's FLOP/s that the run reaches: 25 % is what NVIDIA's own
 BERT-large at 512 tokens reached on a V100 (30.1 sequences of 1.02 TFLOP per second, DeepLearningExamples, 2019). FLOPs
 and seconds that mae-lm benchmark writes give yours. The exchange of gradients is assumed to hide behind the
@@ -22,20 +22,20 @@ from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.recipes.settings import recipe
 
 HELP = {
-    "mask_prob": ("P", "share of the tokens that are masked and predicted (default: the recipe's)"),
-    "vocab_size": ("N", "entries of the dictionary, special ones included"),
-    "tokens_per_sample": ("N", "length of the samples"),
-    "batch_size": ("N", "samples in a batch of one device"),
-    "update_freq": ("N", "batches that each device accumulates for an update"),
+    "mask_prob": ("P", "fraction of the tokens that are masked and predicted (default: the recipe's)"),
+    "vocab_size": ("N", "size of the dictionary, special tokens included"),
+    "tokens_per_sample": ("N", "sequence length in tokens"),
+    "batch_size": ("N", "sequences per batch of one device"),
+    "update_freq": ("N", "batches that each device accumulates per update"),
     "tokens": (
         "N",
-        "text in all, repetitions included, such as 131e9 (the default: BERT's and RoBERTa's 125,000 updates "
-        "of 2,048 samples)",
+        "training text in total, repetitions included, such as 131e9 (default: BERT's and RoBERTa's 125,000 "
+        "updates of 2,048 sequences)",
     ),
     "devices": ("N", "number of accelerators"),
     "device_kind": ("K", f"one of {', '.join(DEVICES)}"),
     "precision": ("P", f"one of {', '.join(PRECISIONS)}, after fairseq-train's --bf16, --fp16, --autocast bf16"),
-    "mfu": ("F", "share of the accelerator's FLOP/s that is reached, see above"),
+    "mfu": ("F", "fraction of the accelerator's FLOP/s that is reached, see above"),
 }
 
 
@@ -44,7 +44,7 @@ def count(text: str) -> int:
     with contextlib.suppress(ValueError):
         if float(text).is_integer():
             return int(float(text))
-    raise argparse.ArgumentTypeError(f"{text} is no whole number")
+    raise argparse.ArgumentTypeError(f"{text} is not an integer")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -62,8 +62,8 @@ def parser() -> argparse.ArgumentParser:
                 metavar=metavar,
                 help=text.replace("%", "%%") + " (default: %(default)s)" * ("(default:" not in text),
             )
-    parser.add_argument("--checkpoint-activations", action="store_true", help="as for fairseq-train")
-    parser.add_argument("--json", action="store_true", help="print data instead of a table")
+    parser.add_argument("--checkpoint-activations", action="store_true", help="as in fairseq-train")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     return parser
 
 

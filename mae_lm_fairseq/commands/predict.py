@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.utils.arguments import output_file
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     options = parser().parse_args(argv)
-    quieten()
+    configure_logging()
     if options.out.resolve() == options.input.resolve():
         raise UserError(f"--out {options.out} is the input; choose another file")
     from mae_lm_fairseq.downstream.classification.prediction import predict_file

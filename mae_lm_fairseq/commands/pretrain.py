@@ -25,7 +25,7 @@ import sys
 import warnings
 from typing import NoReturn
 
-from mae_lm_fairseq.recipes.pretrain import arithmetic, complete, understand
+from mae_lm_fairseq.recipes.pretrain import arithmetic, build_arguments, parse_configuration
 from mae_lm_fairseq.recipes.settings import recipe
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -45,9 +45,9 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("preset", metavar="PRESET", help="architecture, such as mae_lm_base")
-    parser.add_argument("data", metavar="DATA_BIN", help="made by mae-lm prepare")
-    parser.add_argument("save_dir", metavar="SAVE_DIR", help="where checkpoints go")
-    flags = parser.add_argument("flags", nargs=argparse.REMAINDER, metavar="FLAGS", help="of fairseq-train")
+    parser.add_argument("data", metavar="DATA_BIN", help="data-bin made by mae-lm prepare")
+    parser.add_argument("save_dir", metavar="SAVE_DIR", help="directory for checkpoints")
+    flags = parser.add_argument("flags", nargs=argparse.REMAINDER, metavar="FLAGS", help="flags of fairseq-train")
     flags.required = False
     return parser
 
@@ -63,8 +63,8 @@ def main(argv: list[str] | None = None) -> None:
             raise UserError(f"{path}: no such directory; mae-lm prepare makes a data-bin")
     from mae_lm_fairseq.recipes.machine import processes
 
-    words = complete(options.preset, options.data, options.save_dir, options.flags)
-    cfg = understand(words)
+    words = build_arguments(options.preset, options.data, options.save_dir, options.flags)
+    cfg = parse_configuration(words)
     number, rank = processes(cfg)
     if rank == 0:
         accumulated = cfg.optimization.update_freq[0]

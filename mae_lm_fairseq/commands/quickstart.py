@@ -11,20 +11,22 @@ Examples:
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="every step in less than 2 minutes; nothing is learned")
+    parser.add_argument(
+        "--smoke", action="store_true", help="run all steps in less than 2 minutes; the models learn next to nothing"
+    )
     parser.add_argument(
         "--corpus",
         type=Path,
         metavar="FILE",
-        help="a text file (also .gz, .xz) instead of the docstrings of the installed Python packages",
+        help="text file (also .gz, .xz) to use instead of the docstrings of the installed Python packages",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where everything goes (default: quickstart/NAME)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="output directory (default: quickstart/NAME)")
     return parser
 
 
@@ -35,7 +37,7 @@ def main(argv: list[str] | None = None) -> None:
     from mae_lm_fairseq.experiments.quickstart import quickstart
     from mae_lm_fairseq.utils.runner import signals_as_errors
 
-    quieten()
+    configure_logging()
     check_matplotlib()
     if options.corpus:
         options.corpus = options.corpus.resolve()

@@ -1,4 +1,4 @@
-"""Measure how many directions the representations of trained models use, layer by layer, and draw it.
+"""Measure and plot the effective rank of trained models' hidden states, layer by layer.
 
 For each model: real tokens in clean text, real tokens in text with [MASK], and [MASK] itself; for models that keep
 [MASK] out of their encoder, both as trained and with [MASK] forced into the encoder. Writes ranks.json, ranks.csv,
@@ -14,13 +14,13 @@ from pathlib import Path
 from mae_lm_fairseq.experiments.rank_options import add_options
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", required=True, metavar="DIR", help="where the results go")
+    parser.add_argument("--out", required=True, metavar="DIR", help="output directory")
     add_options(parser)
     return parser
 
@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     arguments = parser().parse_args(argv)
-    quieten()
+    configure_logging()
     from mae_lm_fairseq.analysis.figures import check_matplotlib
     from mae_lm_fairseq.analysis.rank_figures import plot_gaps, plot_outside, plot_ranks
     from mae_lm_fairseq.experiments.ranks import measure_models, write_csv

@@ -1,7 +1,7 @@
 """Reproduce the findings of MAE-LM's and 3ML's papers at small scale: pretraining, ranks, fine-tuning, a report.
 
 Every variant is pretrained with several seeds on the same text, and its checkpoints are fine-tuned on one task. Without
-your own data the text is that of docstrings, and the task tells adjacent lines from others. Writes OUT/report.md,
+your own data, the text is docstrings, and the task is to distinguish adjacent lines from others. Writes OUT/report.md,
 OUT/results.json and figures. Started again, it resumes.
 
 Example:
@@ -17,7 +17,7 @@ from mae_lm_fairseq.downstream.glue.tasks import TASKS
 from mae_lm_fairseq.experiments.scales import SCALES
 from mae_lm_fairseq.utils.arguments import positive
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
@@ -25,11 +25,13 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     scales = "; ".join(f"{name}: {scale.updates:,} updates of {scale.size} models" for name, scale in SCALES.items())
     parser.add_argument("--scale", required=True, choices=SCALES, help=scales)
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where everything goes")
-    parser.add_argument("--data-bin", type=Path, metavar="DIR", help="text, made by mae-lm prepare")
-    parser.add_argument("--glue-dir", type=Path, metavar="DIR", help="with --data-bin: a local copy of GLUE")
-    parser.add_argument("--task", choices=TASKS, help="of GLUE, with --glue-dir (default: STS-B)")
-    parser.add_argument("--jobs", type=positive, default=2, metavar="N", help="runs at a time (default: %(default)s)")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="output directory")
+    parser.add_argument("--data-bin", type=Path, metavar="DIR", help="data-bin for pretraining, made by mae-lm prepare")
+    parser.add_argument("--glue-dir", type=Path, metavar="DIR", help="local copy of GLUE, with --data-bin")
+    parser.add_argument("--task", choices=TASKS, help="task of GLUE, with --glue-dir (default: STS-B)")
+    parser.add_argument(
+        "--jobs", type=positive, default=2, metavar="N", help="number of parallel runs (default: %(default)s)"
+    )
     return parser
 
 
@@ -41,12 +43,12 @@ def main(argv: list[str] | None = None) -> None:
     from mae_lm_fairseq.experiments.reproduction import given_data, reproduce
     from mae_lm_fairseq.experiments.reproduction_report import write_report
 
-    quieten()
+    configure_logging()
     check_matplotlib()
     if (options.data_bin is None) != (options.glue_dir is None):
-        raise UserError("--data-bin and --glue-dir go together: give both, or neither")
+        raise UserError("--data-bin and --glue-dir need each other; give both or neither")
     if options.task and not options.glue_dir:
-        raise UserError("--task is for a copy of GLUE: give --data-bin and --glue-dir too, or leave it out")
+        raise UserError("--task needs a copy of GLUE; add --data-bin and --glue-dir, or remove --task")
     given, out = None, options.out.resolve()
     if options.data_bin:
         given = given_data(options.data_bin.resolve(), options.glue_dir.resolve(), options.task or "STS-B")

@@ -12,21 +12,21 @@ import argparse
 from mae_lm_fairseq.experiments.rank_options import add_options
 from mae_lm_fairseq.utils.arguments import output_file
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="also write numbers and verdicts here")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="JSON file for numbers and verdicts")
     return parser
 
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     arguments = parser().parse_args(argv)
-    quieten()
+    configure_logging()
     from mae_lm_fairseq.analysis.theory import check_lemma, check_theorem, report
     from mae_lm_fairseq.experiments.ranks import measure_models
 

@@ -14,7 +14,7 @@ from mae_lm_fairseq.downstream.glue.tasks import TASKS, glue_average
 from mae_lm_fairseq.downstream.seeds import Summary, difference
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_text
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 from mae_lm_fairseq.utils.markdown import markdown_table
 
 
@@ -49,11 +49,11 @@ def read_table(arguments: list[str]) -> Table:
     for argument in arguments:
         label, equals, directory = argument.partition("=")
         if not (label and equals and directory):
-            raise UserError(f"{argument}: give LABEL=DIR")
+            raise UserError(f"{argument}: must be LABEL=DIR")
         for result in read_results(Path(directory)):
             row = table.setdefault(label, {})
             if result["task"] in row:
-                raise UserError(f"{directory}: {label} has results of {result['task']} already")
+                raise UserError(f"{directory}: {label} already has results of {result['task']}")
             row[result["task"]] = {name: Summary(**summary) for name, summary in result["metrics"].items()}
     return table
 
@@ -77,7 +77,7 @@ def _read(path: Path) -> dict:
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
-        raise UserError(f"{path} is damaged: it is no JSON") from None
+        raise UserError(f"{path} is damaged: not JSON") from None
     return result if isinstance(result, dict) else {}
 
 
@@ -114,7 +114,7 @@ def markdown(table: Table) -> str:
     head = [
         "# Development sets",
         "",
-        "Medians over the seeds, in per cent. AVG is GLUE's: the mean over its tasks of the mean of a task's metrics.",
+        "Medians over the seeds, in per cent. AVG is GLUE's average: the mean over tasks of each task's mean metric.",
         "",
         markdown_table(["model", *names, "AVG", "seeds"], rows),
     ]
@@ -155,7 +155,7 @@ def _differences(table: Table, tasks: dict[str, Column]) -> list[str]:
             for task, known in zip(tasks, both, strict=True)
         ]
         rows.append([label, *cells])
-    head = f"Mean score above that of {base}, with Welch's 95 % interval:"
+    head = f"Mean score minus that of {base}, with Welch's 95 % interval:"
     return ["", head, "", markdown_table(["model", *tasks], rows)]
 
 
@@ -174,12 +174,12 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None):
     """Write ``glue.md`` and ``glue.png``."""
     options = parser().parse_args(argv)
-    quieten()
+    configure_logging()
     table = read_table(options.results)
     try:
         options.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--out {options.out}: cannot be made: {error.strerror}") from None
+        raise UserError(f"--out {options.out}: cannot be created: {error.strerror}") from None
     text = markdown(table)
     write_text(options.out / "glue.md", text)
     tasks = columns_of(table)

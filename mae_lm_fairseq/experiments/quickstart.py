@@ -28,7 +28,7 @@ from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.tokenizer import WORD_START
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.runner import Run, claim, run_all, updates_done
+from mae_lm_fairseq.utils.runner import Run, reserve, run_all, updates_done
 from mae_lm_fairseq.utils.training_log import loss_curve, read_records
 from mae_lm_fairseq.utils.versions import versions
 
@@ -50,7 +50,7 @@ def describe(corpus: Path) -> str:
     """Describe a corpus by name, size and checksum, independent of its location."""
     try:
         with open(corpus, "rb") as file:
-            return f"{corpus.name}, {corpus.stat().st_size} bytes, CRC {zlib.crc32(file.read(FULL.most_bytes)):08x}"
+            return f"{corpus.name}, {corpus.stat().st_size} bytes, CRC {zlib.crc32(file.read(FULL.max_bytes)):08x}"
     except OSError as error:
         raise UserError(f"cannot read {corpus}: {error.strerror}") from None
 
@@ -64,7 +64,7 @@ def make_text(out: Path, recipe: Recipe, corpus: Path | None) -> dict[str, int]:
         return json.loads(counted.read_text())
     folder.mkdir(exist_ok=True)
     if corpus:
-        counts = split_corpus(corpus, folder / "train.txt", folder / "valid.txt", recipe.most_bytes)
+        counts = split_corpus(corpus, folder / "train.txt", folder / "valid.txt", recipe.max_bytes)
     else:
         counts = docstrings.write_corpus(folder / "train.txt", folder / "valid.txt", recipe.packages)
     write_json(counted, counts)
@@ -84,7 +84,7 @@ def prepare(out: Path, recipe: Recipe) -> Path:
     command += ["--vocab-size", recipe.vocabulary, "--workers", 2]
     code = subprocess.run([str(part) for part in command]).returncode
     if code:
-        raise UserError(f"preprocessing failed with exit code {code}; its message stands above")
+        raise UserError(f"preprocessing failed with exit code {code}; see its message above")
     return data
 
 
@@ -154,7 +154,7 @@ def quickstart(out: Path, smoke: bool = False, corpus: Path | None = None) -> No
     """Run, or resume, all steps in the directory ``out``."""
     recipe = SMOKE if smoke else FULL
     origin = corpus.name if corpus else "the docstrings of the installed Python packages"
-    claim(out, {"smoke": smoke, "corpus": describe(corpus) if corpus else None})
+    reserve(out, {"smoke": smoke, "corpus": describe(corpus) if corpus else None})
     with step(1, f"Text: {origin}"):
         make_text(out, recipe, corpus)
     with step(2, "Preprocessing"):

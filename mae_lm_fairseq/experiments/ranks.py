@@ -80,10 +80,10 @@ def model_ranks(
     reader = open_model(Path(path), data_bin)
     least, most = len(reader.opening) + len(reader.closing) + 1, reader.states.max_tokens
     if not least <= tokens_per_sample <= most:
-        raise UserError(f"--tokens-per-sample {tokens_per_sample} is not for {path}: it takes {least} to {most}")
+        raise UserError(f"--tokens-per-sample {tokens_per_sample}: {path} takes sequences of {least} to {most} tokens")
     texts = reader.texts(text, tokens_per_sample, tokens)
     if len(texts) < 2:
-        raise UserError(f"{text} is too short: it takes two texts of up to {tokens_per_sample} tokens, or more")
+        raise UserError(f"{text} is too short: at least two texts of up to {tokens_per_sample} tokens are needed")
     label = label or default_label(path)
 
     def progress(steps: Sequence, name: str) -> Iterable:
@@ -111,15 +111,15 @@ def open_model(path: Path, data_bin: str | Path | None) -> Reader:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if path.is_dir() and (kind := _hugging_face_kind(path)):
         if kind not in STOCK:
-            raise UserError(f"{path}: a model of type {kind} cannot be read; {', '.join(STOCK)} can")
+            raise UserError(f"{path}: the model type {kind} is not supported; {', '.join(STOCK)} are")
         return _open_hugging_face(path, device)
     if not path.is_dir() and data_bin is None:
-        raise UserError(f"{path} is a checkpoint: name the data-bin with its tokenizer (--tokenizer)")
+        raise UserError(f"{path} is a checkpoint; give its data-bin with --tokenizer")
     pretrained = read(path, None if path.is_dir() else data_bin)
     encoder = build(pretrained).encoder.float().to(device)
     folder = path if path.is_dir() else Path(data_bin)
     if pretrained.sentencepiece is None:
-        raise UserError(f"{folder} has no {TOKENIZER}, which the text is read with")
+        raise UserError(f"{folder} has no {TOKENIZER}, which is needed to tokenize the text")
     tokenizer = Tokenizer(folder / TOKENIZER)
     return Reader(
         EncoderStates(encoder, pretrained.pad, pretrained.mask, pretrained.mask_in_encoder),
@@ -145,10 +145,12 @@ def _open_hugging_face(directory: Path, device: str) -> Reader:
 
         from transformers import AutoModel, AutoTokenizer
 
-        from mae_lm_fairseq.huggingface.foreign import explained
+        from mae_lm_fairseq.huggingface.foreign import transformers_errors
     except ImportError:
-        raise UserError(f"{directory} is a Hugging Face model: pip install transformers") from None
-    with explained(directory):
+        raise UserError(
+            f"{directory} is a Hugging Face model, which needs transformers; pip install transformers"
+        ) from None
+    with transformers_errors(directory):
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
         model = AutoModel.from_pretrained(directory, local_files_only=True, add_pooling_layer=False)
     model = model.float().eval().to(device)
@@ -177,7 +179,7 @@ def measure_models(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     paths, text = arguments.models, arguments.text
     labels = arguments.labels or [default_label(path) for path in paths]
     if len(labels) != len(paths) or len(set(labels)) < len(labels):
-        raise UserError(f"--labels: {len(paths)} models need as many different names, not {' '.join(labels)}")
+        raise UserError(f"--labels: {len(paths)} models need as many different labels, not {' '.join(labels)}")
     try:
         settings = RankSettings(**{field.name: getattr(arguments, field.name) for field in fields(RankSettings)})
     except ValueError as problem:

@@ -21,9 +21,9 @@ class Autocast(str, Enum):
     bf16 = "bf16"
 
 
-def knob_type(knob: Field) -> type:
+def option_type(option: Field) -> type:
     """Return the type of an option's values, without ``None``: ``int`` for ``int | None``."""
-    return next((kind for kind in get_args(knob.type) if kind is not NoneType), knob.type)
+    return next((kind for kind in get_args(option.type) if kind is not NoneType), option.type)
 
 
 NetworkOptions = make_dataclass(
@@ -31,8 +31,8 @@ NetworkOptions = make_dataclass(
     # The default is None, so that unset options get the architecture's value, on the command line and under Hydra.
     [
         # fairseq's parser understands Optional[int], not int | None.
-        (knob.name, Optional[knob_type(knob)], field(default=None, metadata=knob.metadata))  # noqa: UP045
-        for knob in fields(MaskedAutoencoderConfig)
+        (option.name, Optional[option_type(option)], field(default=None, metadata=option.metadata))  # noqa: UP045
+        for option in fields(MaskedAutoencoderConfig)
     ],
     bases=(FairseqDataclass,),
 )
@@ -78,19 +78,19 @@ def core_config(cfg) -> MaskedAutoencoderConfig:
     fill_in(cfg, getattr(cfg, "_name", None) or "mae_lm")
     try:
         return MaskedAutoencoderConfig(
-            **{knob.name: _value(knob, getattr(cfg, knob.name)) for knob in fields(MaskedAutoencoderConfig)}
+            **{option.name: _value(option, getattr(cfg, option.name)) for option in fields(MaskedAutoencoderConfig)}
         )
     except ValueError as problem:
         raise UserError(str(problem)) from None
 
 
-def _value(knob: Field, value: Any) -> Any:
-    return None if value is None else knob_type(knob)(value)
+def _value(option: Field, value: Any) -> Any:
+    return None if value is None else option_type(option)(value)
 
 
 def architecture_values(name: str) -> dict:
     """Return all option values of an architecture such as ``mae_lm_tiny``; ``mae_lm`` is ``mae_lm_base``."""
-    defaults = {knob.name: knob.default for knob in fields(MaskedAutoencoderConfig)}
+    defaults = {option.name: option.default for option in fields(MaskedAutoencoderConfig)}
     values = {**defaults, **preset_values(*ARCHITECTURES[name])}
     return {key: value.value if isinstance(value, Enum) else value for key, value in values.items()}
 

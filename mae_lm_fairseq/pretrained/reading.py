@@ -84,8 +84,8 @@ class Pretrained:
     @property
     def mask_in_encoder(self) -> float:
         """Value of ``--mask-in-encoder`` in pretraining; 0 if unknown, as after fine-tuning."""
-        share = self.about.get("mask_in_encoder")
-        return share if isinstance(share, float) and 0 <= share <= 1 else 0.0
+        fraction = self.about.get("mask_in_encoder")
+        return fraction if isinstance(fraction, float) and 0 <= fraction <= 1 else 0.0
 
 
 def read(path: str | Path, data_bin: str | Path | None = None) -> Pretrained:
@@ -96,7 +96,7 @@ def read(path: str | Path, data_bin: str | Path | None = None) -> Pretrained:
     """
     if os.path.isdir(path):
         if data_bin is not None:
-            raise UserError(f"{path} is a bundle and has its dictionary inside: leave the data-bin out")
+            raise UserError(f"{path} is a bundle, which contains its dictionary; do not give a data-bin")
         return read_bundle(path)
     return read_checkpoint(path, data_bin)
 
@@ -108,13 +108,13 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
         UserError: if a file is missing, damaged, could run code, or does not match the others.
     """
     if data_bin is None:
-        raise UserError(f"{path} is no bundle: name the data-bin with its dict.txt and {TOKENIZER}, too")
+        raise UserError(f"{path} is not a bundle; give its data-bin, with dict.txt and {TOKENIZER}, too")
     state = load_as_data(path)
     options = _at(state, "cfg", "model")
     if not isinstance(options, dict) or options.get("_name") not in ARCHITECTURES:
-        raise UserError(f"{path} is a checkpoint of another model than mae_lm_fairseq's")
+        raise UserError(f"{path} is not a checkpoint of an mae_lm_fairseq model")
     # A checkpoint older than an option was trained with what is now the option's default.
-    values = {knob.name: options.get(knob.name, knob.default) for knob in fields(MaskedAutoencoderConfig)}
+    values = {option.name: options.get(option.name, option.default) for option in fields(MaskedAutoencoderConfig)}
     symbols = read_symbols(Path(data_bin, DICTIONARY))
     check_dictionary(data_bin, symbols[:-1])
     fingerprint = dictionary_fingerprint(symbols)
@@ -150,11 +150,11 @@ def read_bundle(directory: str | Path) -> Pretrained:
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; is {directory} a bundle of mae-lm bundle?") from None
     except (ValueError, LookupError, TypeError, RecursionError):
-        raise UserError(f"{path} does not describe a bundle; make the bundle again") from None
+        raise UserError(f"{path} is not the description of a bundle; create the bundle again") from None
     if form != FORMAT:
-        raise UserError(f"{path}: this is format {form!r} of bundles, and {FORMAT} is known here; use a newer version")
+        raise UserError(f"{path}: the bundle has format {form!r}, and only {FORMAT} is supported; use a newer version")
     if not isinstance(network, dict) or not isinstance(about, dict):
-        raise UserError(f"{path} does not describe a bundle; make the bundle again")
+        raise UserError(f"{path} is not the description of a bundle; create the bundle again")
     config = network_config(network, path)
     symbols = read_symbols(directory / DICTIONARY)
     weights = _weights(directory / WEIGHTS)
@@ -264,4 +264,4 @@ def _weights(path: Path) -> dict[str, Tensor]:
         with safetensors.safe_open(path, framework="pt") as file:
             return {name: _aligned(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118  not a dict
     except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f"{path} cannot be read, it is damaged or missing; make the bundle again") from error
+        raise UserError(f"{path} is damaged or missing; create the bundle again") from error

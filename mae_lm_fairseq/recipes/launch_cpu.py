@@ -18,7 +18,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("processes", type=int, metavar="N", help="number of processes")
-    parser.add_argument("arguments", nargs="+", metavar="ARGUMENT", help="what fairseq-train takes, after --")
+    parser.add_argument("arguments", nargs="+", metavar="ARGUMENT", help="arguments of fairseq-train, after --")
     return parser
 
 

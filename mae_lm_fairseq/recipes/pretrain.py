@@ -6,7 +6,7 @@ from mae_lm_fairseq.recipes.settings import as_arguments, recipe, settings
 # fairseq and torch are imported inside functions: it takes seconds, in which Ctrl-C must not print a traceback.
 
 
-def understand(words: list[str]):
+def parse_configuration(words: list[str]):
     """Return the configuration (a DictConfig) that fairseq-train builds from its arguments."""
     register()
     from fairseq import options
@@ -15,7 +15,7 @@ def understand(words: list[str]):
     return convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), words))
 
 
-def complete(architecture: str, data: str, save_dir: str, extra: list[str]) -> list[str]:
+def build_arguments(architecture: str, data: str, save_dir: str, extra: list[str]) -> list[str]:
     """Return all arguments of fairseq-train.
 
     They are the recipe's, this machine's, and the user's, which come last and take precedence.
@@ -23,19 +23,21 @@ def complete(architecture: str, data: str, save_dir: str, extra: list[str]) -> l
     Raises:
         UserError: if the architecture does not exist, or the sequences of an update cannot be divided by the processes.
     """
-    from mae_lm_fairseq.recipes.machine import meeting, precision, processes, share
+    from mae_lm_fairseq.recipes.machine import distributed_options, precision, processes, split_global_batch
 
     chosen = settings(architecture)
     begin = [data, "--user-dir", str(PACKAGE), "--save-dir", save_dir]
     # 0 marks options that the user did not set.
-    asked = understand([*begin, *as_arguments(chosen), "--batch-size", "0", "--update-freq", "0", *extra])
+    asked = parse_configuration([*begin, *as_arguments(chosen), "--batch-size", "0", "--update-freq", "0", *extra])
     chosen["common"] |= precision(asked)
-    chosen["distributed_training"] = meeting(asked)
+    chosen["distributed_training"] = distributed_options(asked)
     if asked.optimization.update_freq == [0]:
-        number, _ = processes(understand([*begin, *as_arguments(chosen), *extra]))
+        number, _ = processes(parse_configuration([*begin, *as_arguments(chosen), *extra]))
         sequences = recipe(architecture)["sequences"].value
         batch_size = asked.dataset.batch_size or chosen["dataset"]["batch_size"]
-        batch_size, accumulated = share(sequences, number, batch_size, smaller=not asked.dataset.batch_size)
+        batch_size, accumulated = split_global_batch(
+            sequences, number, batch_size, smaller=not asked.dataset.batch_size
+        )
         chosen["dataset"]["batch_size"] = batch_size
         chosen["optimization"]["update_freq"] = [accumulated]
     return [*begin, *as_arguments(chosen), *extra]

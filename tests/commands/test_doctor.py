@@ -142,11 +142,11 @@ def test_a_failing_examination_is_a_finding(monkeypatch, capsys):
     def gpu():
         raise ImportError("No module named 'torch'")
 
-    monkeypatch.setattr(doctor, "examinations", lambda: [("GPU", gpu), ("python", doctor.python)])
+    monkeypatch.setattr(doctor, "checks", lambda: [("GPU", gpu), ("python", doctor.python)])
     assert doctor.main([]) == 1
     printed = capsys.readouterr().out
     assert "broken  GPU: ImportError: No module named 'torch'" in printed
-    assert "-> mend what is broken above first" in printed
+    assert "-> fix what is broken above first" in printed
 
 
 def test_doctor_runs_with_a_broken_fairseq(run_cli, tmp_path):

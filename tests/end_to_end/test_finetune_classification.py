@@ -114,7 +114,7 @@ def test_own_files_give_the_numbers_of_glue_and_predictions_those_of_the_evaluat
     for metric in ("accuracy", "score"):
         assert found["metrics"][metric] == expected["metrics"][metric]
     assert list(found["metrics"]) == ["accuracy", "f1", "matthews", "score"]
-    assert f"`f1` is that of the label {task.labels[1]}." in (out / "report.md").read_text()
+    assert f"`f1` refers to the label {task.labels[1]}." in (out / "report.md").read_text()
 
     # Both predictions on the test set, and those of bundle, checkpoint and evaluation on the development set.
     submitted = [line.split("\t")[1] for line in (tmp_path / "of-glue" / f"{name}.tsv").read_text().splitlines()[1:]]
@@ -187,7 +187,7 @@ def test_a_killed_sweep_resumes_and_changed_files_are_refused(tokenizer, checkpo
 
     train = files / "train.tsv"
     train.write_text(train.read_text().replace("cat", "dog", 1))
-    with pytest.raises(UserError, match="holds results of another train file"):
+    with pytest.raises(UserError, match="has results of another train file"):
         finetune_classification.main(broken)
 
 
@@ -207,7 +207,7 @@ def test_lines_of_plain_text_and_what_predict_refuses(tokenizer, checkpoint, in_
         "no such file or directory": (tmp_path / "nothing", lines, "a.csv"),
         "is a pretrained model, which has no task yet": (checkpoint, lines, "a.csv", "--data-bin", tokenizer),
         "does not know the names of its labels": (tmp_path / "without_labels", lines, "a.csv"),
-        "is no bundle: name the data-bin": (kept, lines, "a.csv"),
+        "is not a bundle; give its data-bin": (kept, lines, "a.csv"),
         "line 2: the column 'text' is empty": (model, tmp_path / "gap.txt", "a.csv"),
         r"ends in \.tsv, \.csv or \.jsonl": (model, lines, "a.txt"),
         "has no column 'text'; name another one with --text: sentence": (model, tmp_path / "other.tsv", "a.csv"),
@@ -230,7 +230,7 @@ def test_wrong_files_are_refused_and_leave_nothing(tokenizer, checkpoint, in_pro
         "has no column 'nothing'; name another one with --text: text, kind": ("--text", "nothing"),
         "--text and --label both name the column 'kind'": ("--text", "kind"),
         "--text and --text-pair both name the column 'text'": ("--text-pair", "text"),
-        "line 3: the column 'text' is empty, or is not text; mend the file": ("--test", files / "bad.tsv"),
+        "line 3: the column 'text' is empty, or is not text; fix the file": ("--test", files / "bad.tsv"),
         "No such file": ("--dev", files / "missing.tsv"),
     }
     for message, (option, value) in refused.items():

@@ -132,7 +132,7 @@ def test_losses_are_of_the_same_masked_positions(table, data_bin):
     ("arguments", "message"),
     [
         (["nowhere", "--size", "tiny", "--updates", "2"], "nowhere is no data-bin"),
-        (["DATA", "--size", "huge", "--updates", "2"], "--size huge: the sizes are tiny"),
+        (["DATA", "--size", "huge", "--updates", "2"], "--size huge: choose one of tiny"),
     ],
 )
 def test_mistakes_are_named_before_anything_is_written(data_bin, tmp_path, monkeypatch, arguments, message):

@@ -65,11 +65,11 @@ def kills(place: Workplace, times: int) -> Iterator[Row]:
     reference = place.undisturbed(end)
     state = torch.load(reference.last, weights_only=True)  # the killed run may not have saved anything
     epoch = state["extra_state"]["train_iterator"]["epoch"]
-    whole = Row(f"all these kills in a single run of {end} updates and {epoch} epochs, two shards in turn", EQUAL)
+    all_kills = Row(f"all these kills in a single run of {end} updates and {epoch} epochs, two shards in turn", EQUAL)
     problem = _compare(training, end, reference)
-    for row in (*unproven, whole):
+    for row in (*unproven, all_kills):
         row.record(problem)
-    yield from (anywhere, saving, whole)
+    yield from (anywhere, saving, all_kills)
 
 
 def _wait_for_saving(training: Training, process: TrainingProcess, generator: random.Random, began: float) -> None:
@@ -94,7 +94,7 @@ def full_disk(place: Workplace, times: int) -> Iterator[Row]:
         return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
 
     for _ in range(times):
-        row.record(_struck(place, fill, "cannot save"))
+        row.record(_try_fault(place, fill, "cannot save"))
     yield row
 
 
@@ -118,7 +118,7 @@ def unwritable_directory(place: Workplace, times: int) -> Iterator[Row]:
 
     faults = ((forbid, "cannot be written to"), (forbid_later, "cannot save"))
     for number in range(times):
-        row.record(_struck(place, *faults[number % 2]))
+        row.record(_try_fault(place, *faults[number % 2]))
     yield row
 
 
@@ -133,7 +133,7 @@ def _before_saving(action: Callable[[], None]) -> None:
     checkpoint_utils.save_checkpoint = acting
 
 
-def _struck(place: Workplace, fault: Callable[[Training], Callable[[], None]], message: str) -> str | None:
+def _try_fault(place: Workplace, fault: Callable[[Training], Callable[[], None]], message: str) -> str | None:
     """End a run with a fault after update 20, then finish it without the fault; return what was lost, or None.
 
     Args:
@@ -225,7 +225,7 @@ def divergence(place: Workplace, times: int) -> Iterator[Row]:
     )
     for number in range(times):
         factor = (float("nan"), float("inf"))[number % 2]
-        row.record(_struck(place, lambda _, factor=factor: lambda: _spoil_loss(factor), "is not finite"))
+        row.record(_try_fault(place, lambda _, factor=factor: lambda: _spoil_loss(factor), "is not finite"))
     yield row
 
 

@@ -19,7 +19,7 @@ from mae_lm_fairseq.downstream.prediction import open_finetuned
 from mae_lm_fairseq.downstream.sweep import MODEL, find_pretrained_origin
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.runner import claim
+from mae_lm_fairseq.utils.runner import reserve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ def finetune(options: Options) -> dict:
         test = _TestFile(task, tables.pop("test"), out)
     origin = find_pretrained_origin(options.checkpoint, options.arch)
     tokenizer = open_tokenizer(options.tokenizer, options.checkpoint, origin.dictionary)
-    claim(
+    reserve(
         out,
         {
             **{f"{name} file": sha256(path.read_bytes()).hexdigest() for name, path in files.items()},
@@ -77,15 +77,15 @@ def finetune(options: Options) -> dict:
         rows = {name: to_rows(task, table, labelled=True) for name, table in tables.items()}
         return prepare_rows(task, rows.get, tokenizer, data, origin.max_positions, options.skip_malformed)
 
-    data, books = prepare_once(out / "data-bin", make)
-    content, chosen = run_task(task, options, origin, data, books)
+    data, statistics = prepare_once(out / "data-bin", make)
+    content, chosen = run_task(task, options, origin, data, statistics)
     content["files"] = {name: "/".join(path.resolve().parts[-2:]) for name, path in files.items()}
     content["labels"] = list(task.labels)
-    remarks = [f"`f1` is that of the label {task.labels[1]}."] if "f1" in task.also_reported else []
+    remarks = [f"`f1` refers to the label {task.labels[1]}."] if "f1" in task.also_reported else []
     if options.test:
         content["test_metrics"] = test.predict()
         found = ", ".join(f"{name} {value:.1f}" for name, value in content["test_metrics"].items())
-        remarks.append(f"Test predictions are those of {chosen.name}" + (f": {found}." if found else "."))
+        remarks.append(f"Test predictions: {chosen.name}" + (f" ({found})." if found else "."))
     write_results(out, content, *remarks)
     return content
 

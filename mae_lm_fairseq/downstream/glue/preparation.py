@@ -82,7 +82,7 @@ def _write_sets(task: Task, sets: dict[str, Rows], tokenizer: Tokenizer, directo
     shutil.copyfile(tokenizer.path, directory / TOKENIZER)
     classes = "".join(f"{number} 1\n" for number in range(task.num_classes))
     (directory / "label" / DICTIONARY).write_text(classes, encoding="utf-8")
-    books = {
+    statistics = {
         "task": task.name,
         "head": task.head,
         "columns": task.columns,
@@ -96,8 +96,8 @@ def _write_sets(task: Task, sets: dict[str, Rows], tokenizer: Tokenizer, directo
         },
         "versions": current_versions(),
     }
-    (directory / TASK).write_text(json.dumps(books, indent=2) + "\n", encoding="utf-8")
-    return books
+    (directory / TASK).write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
+    return statistics
 
 
 def check_rows(split: str, rows: Rows, skip_malformed: bool):
@@ -109,10 +109,10 @@ def check_rows(split: str, rows: Rows, skip_malformed: bool):
     if rows.malformed:
         message = f"{rows.path}: {len(rows.malformed)} malformed rows: {rows.describe_malformed()}"
         if split.startswith("test"):
-            raise UserError(f"{message}; mend the file: predictions go by row")
+            raise UserError(f"{message}; fix the file: predictions are assigned by row")
         if not skip_malformed:
-            raise UserError(f"{message}; mend the file, or leave them out (--skip-malformed)")
-        logger.warning("%s; left out", message)
+            raise UserError(f"{message}; fix the file, or drop them with --skip-malformed")
+        logger.warning("%s; dropped", message)
     if not rows.sentences:
         raise UserError(f"{rows.path}: has no rows")
 
@@ -120,7 +120,7 @@ def check_rows(split: str, rows: Rows, skip_malformed: bool):
 def _warn_of_unusual_size(task: Task, official: str, rows: Rows):
     expected = task.rows.get(official, len(rows.sentences))
     if len(rows.sentences) != expected:
-        logger.warning("%s: %d rows, where the official %s has %d", rows.path, len(rows.sentences), official, expected)
+        logger.warning("%s: %d rows; the official %s has %d", rows.path, len(rows.sentences), official, expected)
 
 
 def _write(task: Task, split: str, rows: Rows, tokenizer: Tokenizer, directory: Path, max_positions: int) -> dict:

@@ -26,7 +26,7 @@ from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json, write_text
-from mae_lm_fairseq.utils.runner import Run, claim
+from mae_lm_fairseq.utils.runner import Run, reserve
 
 # Metrics that fairseq's criterion computes in validation, and that select the best checkpoint of a run.
 SELECTION = {
@@ -63,7 +63,7 @@ def finetune(options: Options) -> dict:
     task, out = options.task, options.out
     origin = find_origin(options)
     tokenizer = open_tokenizer(options.tokenizer, options.checkpoint, origin.dictionary)
-    claim(
+    reserve(
         out,
         {
             "task": task.name,
@@ -73,27 +73,27 @@ def finetune(options: Options) -> dict:
             "updates": options.max_updates,
         },
     )
-    data, books = prepared(options, tokenizer, origin.max_positions)
-    content, chosen = run_task(task, options, origin, data, books)
+    data, statistics = prepared(options, tokenizer, origin.max_positions)
+    content, chosen = run_task(task, options, origin, data, statistics)
     content["test_predictions_by"] = chosen.name
     write_predictions(task, chosen, data, out)
-    write_results(out, content, f"Test predictions are those of {chosen.name}.")
+    write_results(out, content, f"Test predictions: {chosen.name}.")
     return content
 
 
-def run_task(task: Task, options: FinetuningOptions, origin: Origin, data: Path, books: dict) -> tuple[dict, Run]:
+def run_task(task: Task, options: FinetuningOptions, origin: Origin, data: Path, statistics: dict) -> tuple[dict, Run]:
     """Fine-tune on the data-bin of a task.
 
     Returns:
         For a result file: the task, its data, where the training started, and what :func:`run_sweep` returns; and the
         best run.
     """
-    sweep = make_sweep(task, options, origin, data, books)
+    sweep = make_sweep(task, options, origin, data, statistics)
     ran, chosen = run_sweep(sweep, options.jobs, options.threads)
     content = {
         "task": task.name,
         "start": {"from": origin.kind, **origin.described()},
-        "data": books["splits"],
+        "data": statistics["splits"],
         "settings": {"updates": sweep.settings["optimization"]["max_update"], "batch_size": task.batch_size},
         **ran,
     }
@@ -116,14 +116,14 @@ def find_origin(options: Options) -> Origin:
             raise UserError(f"--from-mnli: {options.checkpoint} was not fine-tuned on MNLI by mae-lm finetune glue")
     elif origin.heads:
         raise UserError(
-            f"--checkpoint {options.checkpoint} was fine-tuned already, on {', '.join(origin.heads)}; give the "
-            "pretraining checkpoint, or --from-mnli where that is meant"
+            f"--checkpoint {options.checkpoint} has already been fine-tuned on {', '.join(origin.heads)}; use the "
+            "pretraining checkpoint, or add --from-mnli"
         )
     return origin
 
 
 def prepared(options: Options, tokenizer: Tokenizer, max_positions: int) -> tuple[Path, dict]:
-    """Return the description of the starting point for results and reports."""
+    """Return the path and the statistics of the task's data-bin, which the first call creates."""
 
     def make(data: Path) -> dict:
         return prepare(options.task, options.glue_dir, tokenizer, data, max_positions, options.skip_malformed)
@@ -136,15 +136,15 @@ def prepare_once(data: Path, make: Callable[[Path], dict]) -> tuple[Path, dict]:
     if (data / TASK).exists():
         print(f"data: done before, reusing {data}")
         return data, json.loads((data / TASK).read_text(encoding="utf-8"))
-    books = make(data)
-    for split, counts in books["splits"].items():
+    statistics = make(data)
+    for split, counts in statistics["splits"].items():
         print(f"{split}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
-    return data, books
+    return data, statistics
 
 
-def make_sweep(task: Task, options: FinetuningOptions, origin: Origin, data: Path, books: dict) -> Sweep:
+def make_sweep(task: Task, options: FinetuningOptions, origin: Origin, data: Path, statistics: dict) -> Sweep:
     """Return the sweep over learning rates and seeds."""
-    updates = task.epochs * math.ceil(books["splits"]["train"]["rows"] / task.batch_size)
+    updates = task.epochs * math.ceil(statistics["splits"]["train"]["rows"] / task.batch_size)
     metric, reports = SELECTION[task.metrics]
     chosen: Settings = settings_for(origin, min(updates, options.max_updates or updates), task.batch_size)
     chosen["checkpoint"] |= {"best_checkpoint_metric": metric, "maximize_best_checkpoint_metric": True}
@@ -200,9 +200,9 @@ def write_results(out: Path, content: dict, *remarks: str):
 
 def report_of(content: dict, *remarks: str) -> str:
     """Return the text of ``report.md``."""
-    settings = f"{content['settings']['updates']:,} updates of {content['settings']['batch_size']} samples"
+    settings = f"{content['settings']['updates']:,} updates of {content['settings']['batch_size']} sequences"
     sets = "; ".join(
-        f"{split} {counts['rows']:,} rows, {counts['truncated']:,} truncated, {counts['malformed']:,} left out"
+        f"{split} {counts['rows']:,} rows, {counts['truncated']:,} truncated, {counts['malformed']:,} dropped"
         for split, counts in content["data"].items()
     )
     *metrics, task_score = content["metrics"].values()

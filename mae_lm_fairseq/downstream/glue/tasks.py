@@ -147,7 +147,7 @@ def find_task(name: str) -> Task:
     for task in TASKS.values():
         if name.lower() == task.name.lower():
             return task
-    raise UserError(f"{name}: no such task of GLUE; the tasks are {', '.join(TASKS)}")
+    raise UserError(f"{name} is not a task of GLUE; choose one of {', '.join(TASKS)}")
 
 
 # ---------------------------------------------------------------------------------------------------------- metrics

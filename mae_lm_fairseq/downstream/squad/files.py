@@ -94,7 +94,7 @@ class _Node:
             raise self.error(f"lacks the key '{key}' of SQuAD's format")
         value = self.content[key]
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise self.error(f"'{key}' must be of the kind {kind.__name__}, not {type(value).__name__}")
+            raise self.error(f"'{key}' must be of type {kind.__name__}, not {type(value).__name__}")
         return value
 
     def text(self, key: str) -> str:
@@ -102,7 +102,7 @@ class _Node:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise self.error(f"'{key}' has half of a surrogate pair, which is no character") from None
+            raise self.error(f"'{key}' contains an unpaired surrogate, which is not a character") from None
         return text
 
     def list(self, key: str, name: str) -> Iterator["_Node"]:
@@ -116,7 +116,7 @@ def _read_paragraph(node: _Node, version_2: bool, needs_answers: bool, seen: set
     for question in node.list("qas", "question"):
         questions.append(_read_question(question, context, version_2, needs_answers))
         if questions[-1].id in seen:
-            raise question.error(f"the id {questions[-1].id} occurred before; ids must be unique")
+            raise question.error(f"the id {questions[-1].id} occurs twice; ids must be unique")
         seen.add(questions[-1].id)
     return Paragraph(context, tuple(questions))
 
@@ -128,7 +128,7 @@ def _read_question(node: _Node, context: str, version_2: bool, needs_answers: bo
         return Question(name, node.text("question"), ())
     answers = tuple(_read_answer(answer, context) for answer in node.list("answers", "answer"))
     if not answers and not version_2:
-        raise node.error("has no answer; questions without one are for --version-2")
+        raise node.error("has no answer; add --version-2 for SQuAD 2.0")
     impossible = node.get("is_impossible", bool) if "is_impossible" in node.content else not answers
     if impossible and answers:
         raise node.error("is marked as impossible, but has answers")

@@ -24,7 +24,7 @@ from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json, write_text
-from mae_lm_fairseq.utils.runner import claim
+from mae_lm_fairseq.utils.runner import reserve
 
 BATCH = 32
 PREDICTIONS, N_BEST, NA_PROB = "predictions.json", "nbest.json", "na_prob.json"
@@ -91,7 +91,7 @@ def finetune(options: Options) -> dict:
         "train": count_samples(options.train, options, tokenizer, length),
         "dev": count_samples(options.dev, options, tokenizer, length),
     }
-    claim(
+    reserve(
         out,
         {
             "training questions": str(options.train.resolve()),
@@ -127,9 +127,9 @@ def finetune(options: Options) -> dict:
 
 def report_of(content: dict) -> str:
     """Return the text of ``report.md``."""
-    settings = "{updates:,} updates of {batch_size} samples of up to {tokens_per_sample} tokens, stride {doc_stride}"
+    settings = "{updates:,} updates of {batch_size} sequences of up to {tokens_per_sample} tokens, stride {doc_stride}"
     data = "; ".join(f"{split}: {describe(counts)}" for split, counts in content["data"].items())
-    ending = f"Data: {data}. {PREDICTIONS} is by {content['predictions_by']}."
+    ending = f"Data: {data}. {PREDICTIONS}: {content['predictions_by']}."
     return report(content, settings.format(**content["settings"]), "F1", ("total", "thresh"), ending)
 
 
@@ -144,8 +144,8 @@ def sample_length(options: Options, origin: Origin) -> int:
         length = min(QuestionAnsweringConfig.tokens_per_sample, origin.max_positions)
     if not MIN_SAMPLE <= length <= origin.max_positions:
         raise UserError(
-            f"--tokens-per-sample {length}: must be from {MIN_SAMPLE} to {origin.max_positions}, which is as many "
-            "positions as the model knows"
+            f"--tokens-per-sample {length}: must be from {MIN_SAMPLE} to {origin.max_positions}, the model's number "
+            "of positions"
         )
     return length
 

@@ -123,7 +123,7 @@ def test_from_mnli(options, tmp_path):
     [mnli] = (tmp_path / "mnli").glob("runs/*/checkpoints/*.pt")
     content = finetune(replace(options, checkpoint=mnli, from_mnli=True))
     assert content["start"]["from"] == "a model fine-tuned on MNLI"
-    with pytest.raises(UserError, match="was fine-tuned already, on MNLI"):
+    with pytest.raises(UserError, match="has already been fine-tuned on MNLI"):
         finetune(replace(options, checkpoint=mnli))
     with pytest.raises(UserError, match="--from-mnli is for MRPC, RTE, STS-B, not for CoLA"):
         finetune(replace(options, checkpoint=mnli, from_mnli=True, task=TASKS["CoLA"]))
@@ -141,7 +141,7 @@ def test_wrong_inputs_are_refused_without_leaving_files(options, checkpoints, to
         "cannot read the checkpoint": {"checkpoint": tmp_path / "damaged.pt"},
         "not the tokenizer of": {"tokenizer": other},
         "has no sentencepiece": {"tokenizer": tmp_path},
-        "name the architecture with --arch": {"checkpoint": None},
+        "add --arch": {"checkpoint": None},
         "no such architecture": {"checkpoint": None, "arch": "roberta_base"},
         "a checkpoint has its own architecture": {"arch": "mae_lm_tiny"},
         "--from-mnli contradicts": {"checkpoint": None, "arch": "mae_lm_tiny", "from_mnli": True},
@@ -163,9 +163,9 @@ def test_a_rerun_after_a_missing_set_succeeds(options, tmp_path):
 def test_results_of_other_options_are_not_overwritten(options):
     finetune(options)
     before = (options.out / "results.json").read_bytes()
-    with pytest.raises(UserError, match="holds results of another task"):
+    with pytest.raises(UserError, match="has results of another task"):
         finetune(replace(options, task=TASKS["WNLI"]))
-    with pytest.raises(UserError, match="holds results of another updates"):
+    with pytest.raises(UserError, match="has results of another updates"):
         finetune(replace(options, max_updates=4))
     assert (options.out / "results.json").read_bytes() == before
 
