@@ -40,7 +40,7 @@ def open_finetuned(path: Path, data_bin: Path | None = None) -> torch.nn.Module:
         )
     if model.tokenizer is None:
         raise UserError(f"{data_bin or path}: has no {TOKENIZER}; put that of the pretraining run there")
-    # What evaluation computes in, also for weights that were trained in half precision.
+    # The precision of evaluation, also for weights that were trained in half precision.
     return model.float().to("cuda" if torch.cuda.is_available() else "cpu")
 
 

@@ -90,7 +90,7 @@ def predicted_cells(model, source, out, *more):
 
 
 def evaluated_labels(out, task, split="valid"):
-    """What the model of the best run predicts for a split of its data-bin, as its evaluation does."""
+    """Return the predictions of the best run's model for a split of its data-bin, computed as its evaluation does."""
     content = json.loads((out / "results.json").read_text())
     of_lr = f"lr{content['learning_rate']:g}"
     scores = content["metrics"]["score"]["values"]
