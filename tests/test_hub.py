@@ -162,9 +162,9 @@ class TestPredict:
         torch.testing.assert_close(hub.predict(HEAD, RAGGED), alone, atol=1e-5, rtol=0)
 
     def test_unknown_head(self, hubs):
-        with pytest.raises(ValueError, match=f"no ClassificationHead 'x'; the model has {HEAD}"):
+        with pytest.raises(ValueError, match=f"no ClassificationHead 'x'; it has {HEAD}"):
             hubs["classification"].predict("x", "The dog")
-        with pytest.raises(ValueError, match="the model has none"):
+        with pytest.raises(ValueError, match="it has none"):
             hubs["mae_lm_tiny"].predict("x", "The dog")
 
 
@@ -189,7 +189,7 @@ class TestAnswer:
         assert max(candidate.end for candidate in found.candidates) > 100
 
     def test_other_heads_do_not_answer(self, hubs):
-        with pytest.raises(ValueError, match=f"no SpanHead '{HEAD}'; the model has none"):
+        with pytest.raises(ValueError, match=f"no SpanHead '{HEAD}'; it has none"):
             hubs["classification"].answer("The dog?", "The fox.", head=HEAD)
 
 
