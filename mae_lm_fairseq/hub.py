@@ -1,22 +1,19 @@
 """Hub interface: use a trained model, like the hub interfaces of fairseq. Returned by MAELMModel.from_pretrained."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead
-from mae_lm_fairseq.core.packing import batch_layout, to_device, unpack
+from mae_lm_fairseq.core.packing import batch_layout, batches_of_similar_length, to_device, unpack
 from mae_lm_fairseq.downstream.squad.decoding import Answers, answer_all
 from mae_lm_fairseq.downstream.squad.files import Paragraph, Question
 from mae_lm_fairseq.downstream.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, WORD_START, Tokenizer
-
-BATCH_TOKENS = 2048
-"""Maximum number of tokens in a batch, padding included; a longer text is a batch of its own."""
 
 Text = str | Sequence[int] | Tensor
 """A text as a string or as token ids."""
@@ -240,21 +237,6 @@ def hub_interface(model_type: type[nn.Module], pretrained: Pretrained) -> MAELMH
     model = model_type(build(pretrained), pretrained.pad, pretrained.mask, dictionary=fingerprint)
     model.classification_heads = build_heads(pretrained)
     return MAELMHubInterface(model, pretrained).eval()
-
-
-def batches_of_similar_length(lengths: Sequence[int], tokens: int = BATCH_TOKENS) -> Iterator[list[int]]:
-    """Yield batches of indices of texts, longest texts first.
-
-    Each batch has at most ``tokens`` tokens including its padding, or a single text.
-    """
-    batch = []
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        if batch and (len(batch) + 1) * lengths[batch[0]] > tokens:
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch
 
 
 def _is_one(texts: Text | Sequence[Text]) -> bool:
