@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from mae_lm_fairseq.analysis.effective_rank import MEASURES
-from mae_lm_fairseq.experiments.ranks import DEFAULTS, default_label, model_ranks, open_model, write_csv
+from mae_lm_fairseq.experiments.ranks import DEFAULTS, model_ranks, write_csv
+from mae_lm_fairseq.experiments.readers import default_label, open_model
 from mae_lm_fairseq.text.tokenizer import Tokenizer, train_model
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
@@ -140,8 +141,8 @@ def test_our_texts_are_those_of_the_data_bin(folder):
     ("options", "message"),
     [
         ({"data_bin": None}, "name the data-bin with its tokenizer"),
-        ({"tokens_per_sample": 65}, "--tokens-per-sample 65 is not for .*takes 2 to 64"),
-        ({"tokens_per_sample": 1}, "--tokens-per-sample 1 is not for .*takes 2 to 64"),
+        ({"tokens_per_sample": 65}, "--tokens-per-sample 65 does not suit .*checkpoint.pt: it takes 2 to 64"),
+        ({"tokens_per_sample": 1}, "--tokens-per-sample 1 does not suit .*takes 2 to 64"),
         ({"tokens": 10}, "too short"),
         ({"path": "missing.pt"}, "missing.pt: no such file"),
         ({"path": "data"}, "data/config.json: No such file"),
