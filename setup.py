@@ -24,7 +24,7 @@ setup(
         "tqdm",
     ],
     extras_require={
-        "analysis": ["matplotlib", "scipy", "tensorboardX"],
+        "analysis": ["matplotlib", "scikit-learn", "scipy", "tensorboardX"],
         "parquet": ["pyarrow"],
         # transformers reads sentencepiece's models with protobuf, as we do.
         "hf": ["transformers>=4.57", "protobuf"],
