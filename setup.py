@@ -14,19 +14,20 @@ setup(
     install_requires=[
         # The maintained build of fairseq 0.12 that current pip installs and Python 3.11 imports.
         "fairseq-fixed>=0.12.3.1",
-        # Below 2.6 torch.load executes pickles by default, and fairseq loads checkpoints with that default.
+        # Before 2.6, torch.load runs code in pickles by default, and fairseq loads checkpoints with that default.
         "torch>=2.6",
-        # fairseq 0.12 was written for much older versions; with 2.4 it was seen to work, fairseq_patches/ helps.
+        # fairseq 0.12 was written for much older versions; it was tested with 2.4 and works with fairseq_patches/.
         "numpy>=1.24,<2.5",
-        # 0.2.2 tells where in the text each piece comes from.
+        # Older versions do not return the position of each piece in the text.
         "sentencepiece>=0.2.2",
         "safetensors",
         "tqdm",
     ],
+    entry_points={"console_scripts": ["mae-lm = mae_lm_fairseq.cli:main"]},
     extras_require={
         "analysis": ["matplotlib", "scikit-learn", "scipy", "tensorboardX"],
         "parquet": ["pyarrow"],
-        # transformers reads sentencepiece's models with protobuf, as we do.
+        # Both transformers and this package read sentencepiece models with protobuf.
         "hf": ["transformers>=4.57", "protobuf"],
         "onnx": ["onnxscript", "onnxruntime"],
         "fuzz": ["atheris"],
@@ -40,6 +41,8 @@ setup(
             "pyarrow",
             "ruff",
             "sentence-transformers",
+            # The first that builds wheels without the package wheel.
+            "setuptools>=70.1",
             "torchmetrics",
         ],
     },

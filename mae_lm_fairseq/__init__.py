@@ -97,7 +97,10 @@ def _import_plugins() -> None:
             module = importlib.import_module(f"{__name__}.{module_name}")
             # If the name is already registered, fairseq keeps the other class without a warning.
             if name in registry and registry[name].__module__ != module.__name__:
-                raise UserError(f"{registry[name].__module__} has taken the name {name}, which {module.__name__} needs")
+                raise UserError(
+                    f"{registry[name].__module__} has already registered the name {name}, which {module.__name__} "
+                    "needs; use only one of the two"
+                )
 
 
 def _is_loaded_by_user_dir() -> bool:

@@ -124,7 +124,7 @@ class MAELMHubInterface(nn.Module):
         ids = self.encode(text)[None]
         is_mask = ids.eq(self.model.mask)
         if not is_mask.any():
-            raise ValueError(f"there is no {MASK} in the text {text!r}")
+            raise ValueError(f"the text {text!r} has no {MASK}")
         layout = to_device(batch_layout(ids, is_mask, self.model.pad, self.model.mask), self.device)
         logits, _ = self.model(ids.to(self.device), layout=layout)
         probabilities, tokens = logits.float().softmax(-1).topk(topk)
@@ -179,14 +179,14 @@ class MAELMHubInterface(nn.Module):
         texts = list(texts) if isinstance(texts, Tensor) and texts.dim() == 2 else texts
         texts = [texts] if _is_one(texts) else texts
         if not texts:
-            raise ValueError("there is no text in the list")
+            raise ValueError("the list has no text")
         [states] = self._layers(texts, all_layers=False)
         logits = module(torch.stack([text[:1] for text in states])).float()
         return logits if return_logits or logits.shape[1] == 1 else logits.log_softmax(-1)
 
     @torch.no_grad()
     def answer(self, question: str, context: str, head: str = "span") -> Answers:
-        """Find the answer to a question in a context, in the same way as ``scripts/finetune_squad.py``.
+        """Find the answer to a question in a context, in the same way as ``mae-lm finetune squad``.
 
         Uses the script's default sequence length and stride, and no threshold for SQuAD 2.0.
 
@@ -214,17 +214,17 @@ class MAELMHubInterface(nn.Module):
     def _head(self, name: str, kind: type[nn.Module]) -> nn.Module:
         heads = {head: module for head, module in self.model.classification_heads.items() if isinstance(module, kind)}
         if name not in heads:
-            raise ValueError(f"there is no {kind.__name__} {name!r}; the model has {', '.join(heads) or 'none'}")
+            raise ValueError(f"the model has no {kind.__name__} {name!r}; it has {', '.join(heads) or 'none'}")
         return heads[name]
 
     def _check_predicts(self) -> None:
         if self.model.autoencoder.lm_head is None:
-            raise ValueError("this model was fine-tuned: its decoder and language model head are gone; load the one "
-                             "that it was pretrained as to predict tokens")  # fmt: skip
+            raise ValueError("this model was fine-tuned, without decoder and language model head; to predict tokens, "
+                             "load the model that it was fine-tuned from")  # fmt: skip
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
-            raise ValueError("this model came without a tokenizer: give it ids")
+            raise ValueError("this model has no tokenizer; pass token ids")
         return self.tokenizer
 
     def _ids(self, text: Text) -> Tensor:

@@ -1,51 +1,8 @@
 #!/usr/bin/env python3
-"""Time training steps of MAE-LM, the RoBERTa preset and 3ML's setting beside fairseq, Hugging Face and the authors.
+"""The command ``mae-lm benchmark``."""
 
-Every subject trains in a process of its own on the same batches, with the same optimizer (torch's fused AdamW), the
-same dropout (0.1) and all cores; the processes take turns, a step each. Speed counts all tokens of the text. Peak
-memory is that of tensors: torch.cuda.max_memory_allocated on a GPU, the profiler's allocations on a CPU. FLOPs are
-by formula (mae_lm_fairseq/analysis/flops.py). cpu-small and cpu-base end within 12 minutes on two cores.
-"""
-
-import argparse
-from pathlib import Path
-
-from mae_lm_fairseq.benchmarks.settings import SETTINGS, subjects
-from mae_lm_fairseq.utils.arguments import output_file
+from mae_lm_fairseq.commands.benchmark import main
 from mae_lm_fairseq.utils.errors import errors_end_the_program
-from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.logging import quieten
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--setting", choices=SETTINGS, required=True, help="sizes, device and subjects")
-    parser.add_argument(
-        "--authors-repo", type=Path, metavar="DIR", help="an importable copy of github.com/yumeng5/MAE-LM"
-    )
-    parser.add_argument("--steps", type=int, metavar="N", help="timed steps of each subject (default: the setting's)")
-    parser.add_argument("--json", type=output_file, required=True, metavar="FILE", help="where all figures go")
-    parser.add_argument("--figure", type=output_file, metavar="FILE", help="a PNG of speed and memory")
-    return parser
-
-
-def main():
-    """Measure, print the table, and write the files."""
-    arguments = parser().parse_args()
-    from mae_lm_fairseq.benchmarks import report
-    from mae_lm_fairseq.benchmarks.figure import draw
-    from mae_lm_fairseq.benchmarks.measurement import measure
-
-    quieten()
-    setting = SETTINGS[arguments.setting]
-    groups = subjects(setting, arguments.authors_repo)
-    results = measure(setting, groups, arguments.steps or setting.steps)
-    print(report.table(results))
-    write_json(arguments.json, report.as_json(results))
-    if arguments.figure:
-        draw(results, arguments.figure)
-
 
 if __name__ == "__main__":
     with errors_end_the_program():

@@ -1,10 +1,10 @@
 #!/usr/bin/env python
-"""How many batches a data worker makes, beside what a GPU takes.
+"""Measure how many batches a data worker makes, and compare with what a GPU consumes.
 
     scripts/benchmark_data.py DATA_BIN [--tokens-per-sample N] [--batches N] [--peak-tflops F] [--mfu F] [--json FILE]
 
-The samples are read, masked and laid out as fairseq-train does it, in one process. A GPU takes what MAE-LM base does
-at the given share of its peak rate.
+The sequences are read and masked as in fairseq-train, in one process. The GPU is assumed to train MAE-LM base at the
+given fraction of its peak rate.
 """
 
 import argparse
@@ -14,24 +14,26 @@ from mae_lm_fairseq.benchmarks.data_pipeline import measure_pipeline
 from mae_lm_fairseq.utils.arguments import output_file, positive
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def main():
-    """Measure, and print one line a figure."""
+    """Measure, and print one result per line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data_bin", type=Path, metavar="DATA_BIN", help="data-bin made by mae-lm prepare")
     parser.add_argument(
-        "data_bin", type=Path, metavar="DATA_BIN", help="a data directory of preprocess/pretrain/prepare.py"
+        "--tokens-per-sample", type=int, default=512, metavar="N", help="sequence length (default: 512)"
     )
-    parser.add_argument("--tokens-per-sample", type=int, default=512, metavar="N", help="default: 512")
-    parser.add_argument("--batches", type=positive, default=50, metavar="N", help="batches of 32 samples (default: 50)")
     parser.add_argument(
-        "--peak-tflops", type=float, default=989, metavar="F", help="of the GPU (default: an H100's, bf16)"
+        "--batches", type=positive, default=50, metavar="N", help="batches of 32 sequences (default: 50)"
     )
-    parser.add_argument("--mfu", type=float, default=0.45, metavar="F", help="share of the peak (default: 0.45)")
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="where the figures go")
+    parser.add_argument(
+        "--peak-tflops", type=float, default=989, metavar="F", help="peak of the GPU (default: an H100's, bf16)"
+    )
+    parser.add_argument("--mfu", type=float, default=0.45, metavar="F", help="fraction of the peak (default: 0.45)")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="JSON file for the results")
     arguments = parser.parse_args()
-    quieten()
+    configure_logging()
     gpu_flops = arguments.peak_tflops * 1e12 * arguments.mfu
     figures = measure_pipeline(arguments.data_bin, arguments.tokens_per_sample, arguments.batches, gpu_flops)
     for name, value in figures.items():

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Time the features of ragged sentences beside stock transformers with the same weights, on this CPU.
+"""Time feature extraction from sentences of different lengths, in comparison with stock transformers, on this CPU.
 
-MPNetModel with the relative position bias, RobertaModel without; padded batches of 32 sentences, in the order given
-and sorted by length. The three take turns, round by round; a speed-up is the median of the rounds' ratios.
+The stock model has the same weights: MPNetModel with the relative position bias, RobertaModel without it. It runs on
+padded batches of 32 sentences, in the given order and sorted by length. The three take turns in every round; a speed-up
+is the median of the rounds' ratios.
 """
 
 import argparse
@@ -12,30 +13,32 @@ from mae_lm_fairseq.core.config import SIZES
 from mae_lm_fairseq.utils.arguments import output_file, positive
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SIZES, default="small", help="of the encoder (default: %(default)s)")
-    parser.add_argument("--no-bias", action="store_true", help="without relative positions, beside RobertaModel")
+    parser.add_argument("--size", choices=SIZES, default="small", help="size of the encoder (default: %(default)s)")
+    parser.add_argument("--no-bias", action="store_true", help="no relative positions; compare with RobertaModel")
     parser.add_argument("--sentences", type=positive, default=1000, metavar="N", help="default: %(default)s")
     parser.add_argument("--rounds", type=positive, default=5, metavar="N", help="default: %(default)s")
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="where the figures go")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="JSON file for the results")
     return parser
 
 
 def main():
-    """Measure and print."""
+    """Measure and print the results."""
     arguments = parser().parse_args()
     from mae_lm_fairseq.benchmarks.features import measure
 
-    quieten()
+    configure_logging()
     found = measure(arguments.size, not arguments.no_bias, arguments.sentences, arguments.rounds)
     print(f"{found.tokens:,} tokens, {found.padded:,} with padding; largest difference {found.difference:.1e}")
     for name, seconds in found.seconds.items():
-        print(f"{name:24} {statistics.median(seconds):7.2f} s   ours is {found.speedup(name):.2f} times as fast")
+        print(
+            f"{name:24} {statistics.median(seconds):7.2f} s   this package is {found.speedup(name):.2f} times as fast"
+        )
     if arguments.json:
         write_json(arguments.json, vars(found))
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Time preprocess/pretrain/prepare.py against encoding in a plain loop followed by fairseq-preprocess.
+"""Time preprocess/pretrain/prepare.py in comparison with a plain encoding loop followed by fairseq-preprocess.
 
-Both start from the same text and the same sentencepiece model, and run alternately; both use two processes. The
-tokens they write may differ by white space that the model does not know (U+0085): fairseq-preprocess takes it for a
-separator and drops it, prepare.py keeps it as <unk>.
+Both have the same text, sentencepiece model and number of processes (two), and run alternately. Their tokens may differ
+in white space that the model does not know (U+0085): fairseq-preprocess treats it as a separator and drops it,
+prepare.py keeps it as <unk>.
 """
 
 import argparse
@@ -30,7 +30,7 @@ WORKERS = 2
 
 
 def encode_part(model: Path, source: Path, target: Path, start: int, end: int):
-    """The loop that one would write by hand: pieces of the lines that start in bytes ``start`` to ``end``."""
+    """Encode the lines that start in bytes ``start`` to ``end`` in a plain loop."""
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     with open(source, "rb") as lines, open(target, "w", encoding="utf-8", newline="\n") as pieces:
         lines.seek(max(start - 1, 0))
@@ -41,7 +41,7 @@ def encode_part(model: Path, source: Path, target: Path, start: int, end: int):
 
 
 def by_hand(arguments: argparse.Namespace, directory: Path):
-    """Encode each split in two processes, put the halves together, and let fairseq-preprocess make the data-bin."""
+    """Encode each split in two processes, join the halves, and run fairseq-preprocess."""
     with WorkerPool(WORKERS) as pool:
         for split in ("train", "valid"):
             source = getattr(arguments, split)
@@ -71,7 +71,7 @@ def by_program(arguments: argparse.Namespace, directory: Path):
 
 
 def seconds(prepare, arguments: argparse.Namespace, directory: Path) -> float:
-    """Wall time of one way, in a directory of its own."""
+    """Return the wall time of one program, in a directory of its own."""
     directory.mkdir()
     start = time.perf_counter()
     prepare(arguments, directory)
@@ -79,18 +79,20 @@ def seconds(prepare, arguments: argparse.Namespace, directory: Path) -> float:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train", type=Path, required=True, metavar="FILE", help="plain text")
-    parser.add_argument("--valid", type=Path, required=True, metavar="FILE", help="plain text")
+    parser.add_argument("--train", type=Path, required=True, metavar="FILE", help="plain text file")
+    parser.add_argument("--valid", type=Path, required=True, metavar="FILE", help="plain text file")
     parser.add_argument("--sentencepiece-model", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--repeats", type=positive, default=3, metavar="N", help="runs of each (default: %(default)s)")
-    parser.add_argument("--json", type=output_file, required=True, metavar="FILE", help="where the figures go")
+    parser.add_argument(
+        "--repeats", type=positive, default=3, metavar="N", help="runs of each program (default: %(default)s)"
+    )
+    parser.add_argument("--json", type=output_file, required=True, metavar="FILE", help="JSON file for the results")
     return parser
 
 
 def main():
-    """Time both ways and write the figures."""
+    """Time both programs and write the results."""
     arguments = parser().parse_args()
     times = {"by_hand": [], "by_program": []}
     tokens = {}

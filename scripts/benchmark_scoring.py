@@ -12,11 +12,11 @@ from mae_lm_fairseq.core.config import PRESETS, SIZES
 from mae_lm_fairseq.utils.arguments import output_file, positive
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=PRESETS, default="mae_lm", help="default: %(default)s")
     parser.add_argument("--size", choices=SIZES, default="tiny", help="default: %(default)s")
@@ -31,7 +31,7 @@ def main():
     arguments = parser().parse_args()
     from mae_lm_fairseq.benchmarks.scoring import measure
 
-    quieten()
+    configure_logging()
     found = measure(arguments.preset, arguments.size, arguments.sentences, arguments.rounds)
     for name in ("scoring", "forward"):
         seconds = statistics.median(getattr(found, name))

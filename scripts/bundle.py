@@ -1,40 +1,8 @@
 #!/usr/bin/env python3
-"""Make a bundle of a checkpoint: one directory with weights, configuration, dictionary and tokenizer.
+"""The command ``mae-lm bundle``."""
 
-``MAELMModel.from_pretrained(DIR)`` loads it anywhere. The data-bin is that of pretraining, or one with the same
-dict.txt and sentencepiece.bpe.model.
-"""
-
-import argparse
-from pathlib import Path
-
-from mae_lm_fairseq.text.data_bin import TOKENIZER
-from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
-from mae_lm_fairseq.utils.logging import quieten
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of fairseq-train")
-    parser.add_argument("--data-bin", type=Path, required=True, metavar="DIR", help="has dictionary and tokenizer")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the bundle; must not exist yet")
-    return parser
-
-
-def main():
-    """Read and write."""
-    arguments = parser().parse_args()
-    from mae_lm_fairseq.pretrained.bundle import write_bundle
-    from mae_lm_fairseq.pretrained.reading import read_checkpoint
-
-    quieten()
-    pretrained = read_checkpoint(arguments.checkpoint, arguments.data_bin)
-    if pretrained.sentencepiece is None:
-        raise UserError(f"{arguments.data_bin / TOKENIZER} does not exist; put the data's tokenizer there")
-    write_bundle(pretrained, arguments.out)
-    print(f"{arguments.out}: {pretrained.about['architecture']} after {pretrained.about['updates']} updates")
-
+from mae_lm_fairseq.commands.bundle import main
+from mae_lm_fairseq.utils.errors import errors_end_the_program
 
 if __name__ == "__main__":
     with errors_end_the_program():

@@ -1,43 +1,8 @@
 #!/usr/bin/env python3
-"""Hold the two statements of the MAE-LM paper against trained models: Lemma 2.1, that the rank of [MASK] rises through
-the layers, and Theorem 2.2, that real tokens leave dimensions to [MASK] alone.
+"""The command ``mae-lm theory``."""
 
-Prints for each model what was measured, with intervals and a verdict, and what that does and does not show.
-"""
-
-import argparse
-
-from mae_lm_fairseq.experiments.rank_options import add_options
-from mae_lm_fairseq.utils.arguments import output_file
+from mae_lm_fairseq.commands.theory import main
 from mae_lm_fairseq.utils.errors import errors_end_the_program
-from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.logging import quieten
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    add_options(parser)
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="also write numbers and verdicts here")
-    return parser
-
-
-def main():
-    """Measure and print."""
-    arguments = parser().parse_args()
-    quieten()
-    from mae_lm_fairseq.analysis.theory import check_lemma, check_theorem, report
-    from mae_lm_fairseq.experiments.ranks import measure_models
-
-    profiles = measure_models(arguments)
-    for profile in profiles:
-        print(f"\n{report(profile)}")
-    if arguments.json:
-        found = {
-            profile["label"]: {"lemma": check_lemma(profile), "theorem": check_theorem(profile)} for profile in profiles
-        }
-        write_json(arguments.json, found)
-
 
 if __name__ == "__main__":
     with errors_end_the_program():

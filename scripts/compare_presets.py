@@ -1,45 +1,8 @@
 #!/usr/bin/env python3
-"""Train the presets of one size on the same text, or the ablations of MAE-LM, and compare them in one table.
+"""The command ``mae-lm compare``."""
 
-Leaves OUT/table.md and OUT/table.json. Started again, it runs only what is missing.
-"""
-
-import argparse
-import shlex
-import sys
-from pathlib import Path
-
-from mae_lm_fairseq.core.config import SIZES
-from mae_lm_fairseq.utils.arguments import positive
+from mae_lm_fairseq.commands.compare import main
 from mae_lm_fairseq.utils.errors import errors_end_the_program
-from mae_lm_fairseq.utils.logging import quieten
-
-
-def main():
-    """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", metavar="DATA_BIN", type=Path, help="made by preprocess/pretrain/prepare.py")
-    parser.add_argument("--size", required=True, metavar="SIZE", help=f"one of {', '.join(SIZES)}")
-    parser.add_argument("--updates", required=True, type=positive, metavar="N", help="of each variant")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where everything goes")
-    parser.add_argument("--ablations", action="store_true", help="the ablations of MAE-LM instead of the presets")
-    parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="runs at a time (default: %(default)s)")
-    parser.add_argument("--threads", type=positive, default=1, metavar="N", help="of each run (default: %(default)s)")
-    options = parser.parse_args()
-    quieten()
-    from mae_lm_fairseq.experiments.preset_comparison import ablations, compare, presets
-    from mae_lm_fairseq.recipes.training_command import check_data
-
-    check_data(options.data)
-    variants = (ablations if options.ablations else presets)(options.size)
-    title = f"{'Ablations' if options.ablations else 'Presets'} of size {options.size}"
-    command = shlex.join(["scripts/compare_presets.py", *sys.argv[1:]])
-    how = {"jobs": options.jobs, "threads": options.threads}
-    rows = compare(options.data.resolve(), variants, options.updates, options.out.resolve(), title, command, **how)
-    for row in rows:
-        print(f"{row['title']:55} {row['valid_loss']:.3f} nats  {row['seconds_per_update']:.3f} s an update")
-    print(f"Table: {options.out / 'table.md'}")
-
 
 if __name__ == "__main__":
     with errors_end_the_program():

@@ -1,62 +1,8 @@
 #!/usr/bin/env python3
-"""Export a pretrained or fine-tuned model for Hugging Face's transformers.
+"""The command ``mae-lm export``."""
 
-The encoder becomes a stock MPNet or RoBERTa that needs no code of this package: AutoModel and AutoTokenizer load the
-directory, which also has a model card. It is written only if token ids, states and predictions are the original's on
-text of several scripts. With --autoencoder the whole network is exported, decoder included, as a class of this package.
-"""
-
-import argparse
-from pathlib import Path
-
-from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
-from mae_lm_fairseq.utils.logging import quieten
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", metavar="BUNDLE_OR_CHECKPOINT", help="bundle, or checkpoint of fairseq-train")
-    parser.add_argument("--data-bin", metavar="DIR", help="with a checkpoint: dictionary and tokenizer")
-    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="new directory to write")
-    kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument("--head", metavar="NAME", help="the head to export, where there are several")
-    kinds.add_argument("--autoencoder", action="store_true", help="export the whole autoencoder, to fill in masks")
-    parser.add_argument("--text", metavar="FILE", type=Path, help="compare on the lines of this file, too")
-    return parser
-
-
-def main():
-    """Export and say what was written."""
-    arguments = parser().parse_args()
-    from mae_lm_fairseq.pretrained.reading import read
-
-    quieten()
-    try:
-        from transformers.utils.logging import disable_progress_bar
-
-        from mae_lm_fairseq.huggingface.exporter import export_autoencoder, export_stock
-    except ImportError as error:
-        raise UserError(f"{error}; install this package with its extra hf: pip install '.[hf]'") from None
-    disable_progress_bar()
-    pretrained = read(arguments.model, arguments.data_bin)
-    lines = read_lines(arguments.text) if arguments.text else []
-    if arguments.autoencoder:
-        written = export_autoencoder(pretrained, arguments.out, lines)
-    else:
-        written = export_stock(pretrained, arguments.out, arguments.head, lines)
-    print(f"{arguments.out}: {written}, compared with the original")
-
-
-def read_lines(path: Path) -> list[str]:
-    """The lines of a text file."""
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UserError(f"--text {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"--text {path}: not UTF-8; convert the file") from None
-
+from mae_lm_fairseq.commands.export import main
+from mae_lm_fairseq.utils.errors import errors_end_the_program
 
 if __name__ == "__main__":
     with errors_end_the_program():

@@ -1,55 +1,8 @@
 #!/usr/bin/env python3
-"""Fine-tune on SQuAD 1.1 or 2.0, from a checkpoint to exact match and F1: learning rates x seeds.
+"""The command ``mae-lm finetune squad``."""
 
-Started again with the same directory, it goes on where it was. It leaves results.json, report.md, and of the best run
-predictions.json in the format of the official script, nbest.json, and na_prob.json, the probabilities of no answer.
-What follows -- goes to fairseq-train, and wins.
-"""
-
-import argparse
-from pathlib import Path
-
-from mae_lm_fairseq.downstream.options import add_options, parse
-from mae_lm_fairseq.utils.arguments import positive
+from mae_lm_fairseq.commands.finetune_squad import main
 from mae_lm_fairseq.utils.errors import errors_end_the_program
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line; its names are those of ``Options``."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--train", type=Path, required=True, metavar="FILE", help="training questions in SQuAD's JSON")
-    add("--dev", type=Path, required=True, metavar="FILE", help="development questions in SQuAD's JSON")
-    add_options(parser, "RoBERTa's, 1.5e-5; ours, 5e-4, for tiny and small")
-    add("--version-2", action="store_true", help="SQuAD 2.0: questions may have no answer")
-    add(
-        "--tokens-per-sample",
-        type=positive,
-        metavar="N",
-        help="longest sample (default: 384, or as many as the model has positions)",
-    )
-    add(
-        "--doc-stride",
-        type=positive,
-        default=argparse.SUPPRESS,
-        metavar="N",
-        help="a longer context goes on this many pieces later in its next sample (default: 128)",
-    )
-    return parser
-
-
-def main(argv: list[str] | None = None):
-    """Run the command."""
-    options = parse(parser(), argv)
-    from mae_lm_fairseq.downstream.squad.run import Options, finetune
-
-    content = finetune(Options(**options))
-    for name in ("exact", "exact_match", "f1"):
-        if metric := content["metrics"].get(name):
-            seeds = ", ".join(f"{value:.1f}" for value in metric["values"])
-            print(f"{name}: median {metric['median']:.1f}, seeds {seeds}")
-    print(f"report: {options['out'] / 'report.md'}")
-
 
 if __name__ == "__main__":
     with errors_end_the_program():

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Give a parser bytes that a fuzzer comes up with (atheris: pip install '.[fuzz]'), until one breaks it.
+"""Fuzz a parser with atheris (pip install '.[fuzz]') until it fails.
 
-What a parser refuses in one line does not break it; any other exception ends the program, which then names the file
-that it has kept the bytes in. What it has learned stays in build/fuzz and is where the next start begins.
+Input that the parser rejects with an error message is no failure. Any other exception ends the program, which prints
+the path of the failing input. The corpus is kept in build/fuzz, and the next start continues from it.
 """
 
 import argparse
@@ -14,9 +14,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # tests/ is not
 try:
     import atheris
 except ImportError:
-    raise SystemExit("error: the fuzzer is missing: pip install '.[fuzz]'") from None
+    raise SystemExit("error: atheris is not installed; pip install '.[fuzz]'") from None
 
-# Of all of the package, so before the first module of it is imported.
+# Instrument the whole package, before its first module is imported.
 with atheris.instrument_imports(include=["mae_lm_fairseq"]):
     from mae_lm_fairseq.utils.arguments import positive
     from mae_lm_fairseq.utils.errors import errors_end_the_program
@@ -24,15 +24,15 @@ with atheris.instrument_imports(include=["mae_lm_fairseq"]):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", choices=PARSERS, metavar="TARGET", help=f"one of {', '.join(PARSERS)}")
-    parser.add_argument("--seconds", type=positive, default=60, metavar="N", help="how long (default: %(default)s)")
+    parser.add_argument("--seconds", type=positive, default=60, metavar="N", help="duration (default: %(default)s)")
     return parser
 
 
 def main(options: argparse.Namespace) -> None:
-    """Fuzz; atheris ends the process."""
+    """Run the fuzzer; atheris ends the process."""
     corpus, work = (Path("build", "fuzz", options.target, name) for name in ("corpus", "work"))
     for directory in (corpus, work):
         directory.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,9 @@ class GoldenError(Exception):
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("revisions", nargs=2, metavar="REV", help="two commits, as git names them; they may be equal")
+    parser.add_argument(
+        "revisions", nargs=2, metavar="REV", help="two commits, by any name that git accepts; they may be equal"
+    )
     return parser
 
 

@@ -1,50 +1,8 @@
 #!/usr/bin/env python3
-"""Import an encoder of RoBERTa's or MPNet's kind, to pretrain it further, to fine-tune it, or to analyse it.
+"""The command ``mae-lm import``."""
 
-From a directory of Hugging Face's transformers (config.json, weights, tokenizer) or from a checkpoint of fairseq's
-RoBERTa with its dict.txt. --out gets model.pt, which fairseq-train and the other programs take for a checkpoint,
-dict.txt, and the tokenizer: the sentencepiece model where the ids are its own, otherwise the files in tokenizer/. A
-decoder starts from random weights. Nothing that is read can run code.
-"""
-
-import argparse
-import os
-import shlex
-from pathlib import Path
-
-from mae_lm_fairseq.core.config import PRESETS
-from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
-from mae_lm_fairseq.utils.logging import quieten
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", metavar="HF_DIR_OR_FAIRSEQ_CHECKPOINT", type=Path, help="what to import")
-    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="new directory to write")
-    parser.add_argument("--preset", choices=PRESETS, default="mae_lm", help="of the network (default: %(default)s)")
-    parser.add_argument(
-        "--data-bin", metavar="DIR", type=Path, help="with a checkpoint: where dict.txt is (default: beside it)"
-    )
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the decoder's weights (default: 1)")
-    return parser
-
-
-def main():
-    """Import and say how to go on."""
-    arguments = parser().parse_args()
-    quieten()
-    if not os.path.exists(arguments.model):
-        raise UserError(f"{arguments.model} does not exist; a model of the Hugging Face hub must be downloaded first")
-    try:
-        from mae_lm_fairseq.huggingface.importer import import_foreign, network_options, write_import
-    except ImportError as error:
-        raise UserError(f"{error}; install this package with its extra hf: pip install '.[hf]'") from None
-    pretrained = import_foreign(arguments.model, arguments.preset, arguments.data_bin, arguments.seed)
-    write_import(pretrained, arguments.model, arguments.out)
-    words = ["--finetune-from-model", str(arguments.out / "model.pt"), *network_options(pretrained)]
-    print(f"{arguments.out} is written. fairseq-train goes on from it with\n{shlex.join(words)}")
-
+from mae_lm_fairseq.commands.import_ import main
+from mae_lm_fairseq.utils.errors import errors_end_the_program
 
 if __name__ == "__main__":
     with errors_end_the_program():

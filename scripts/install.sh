@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs the project and everything it needs into a virtual environment.
+# Install the project and its dependencies into a virtual environment.
 #
 #   scripts/install.sh [VENV [EXTRAS]]        default: .venv test,analysis,hf
 #
-# Other scripts source this file and call install_environment. A new environment takes $PYTHON (default: python3).
-# pip's own settings are honoured: point it at an index that has the torch build you want, if the default is not it.
+# Other scripts source this file and call install_environment. A new environment uses $PYTHON (default: python3).
+# pip's own settings apply. To install another build of torch, point pip at an index that has it.
 
-# install_environment VENV EXTRAS: fills VENV, or says in a moment that it is complete. Runs in a subshell, so
+# install_environment VENV EXTRAS: install into VENV, or return at once if it is complete. Runs in a subshell, so that
 # nothing leaks into the caller.
 install_environment() (
     set -euo pipefail
@@ -15,16 +15,16 @@ install_environment() (
     cd "$(dirname "${BASH_SOURCE[0]}")/.."
     stamp=$venv/.installed-$({ echo "$PWD $extras" && cat setup.py constraints.txt; } | cksum | tr ' ' -)
     if [ -e "$stamp" ] && [ -x "$venv/bin/python" ]; then
-        echo "Reusing $venv: it was filled from these very requirements [$extras]."
+        echo "Reusing $venv, which has these requirements [$extras]."
         exit
     fi
     create_venv
-    # The isolated build of fairseq must take the pinned torch too. Old pip hands PIP_CONSTRAINT on to it, new pip
-    # wants PIP_BUILD_CONSTRAINT. The path is relative because pip splits these variables at spaces.
+    # The isolated build of fairseq must use the pinned torch, too. Old pip passes PIP_CONSTRAINT on to it, new pip
+    # needs PIP_BUILD_CONSTRAINT. The path is relative because pip splits these variables at spaces.
     export PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
     check_compiler
     SECONDS=0
-    echo "Installing into $venv. The first time takes some minutes, more if fairseq has to be compiled."
+    echo "Installing into $venv. The first time takes a few minutes, or more if fairseq must be compiled."
     "$venv/bin/python" -m pip install --editable ".[$extras]"
     remove_broken_torchaudio
     check_imports
@@ -40,24 +40,24 @@ fail() {
 create_venv() {
     python=${PYTHON:-python3}
     if [ -x "$venv/bin/python" ]; then python=$venv/bin/python; fi
-    command -v "$python" >/dev/null || fail "no $python here: install Python 3.11, 3.12 or 3.13, or name one in PYTHON"
+    command -v "$python" >/dev/null || fail "$python not found; install Python 3.11, 3.12 or 3.13, or set PYTHON"
     "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' ||
-        fail "Python 3.11, 3.12 or 3.13 is needed, $python is $("$python" -V): name another in PYTHON"
+        fail "$python is $("$python" -V), but Python 3.11, 3.12 or 3.13 is needed; set PYTHON"
     if [ -x "$venv/bin/python" ]; then return 0; fi
     echo "Creating $venv with $("$python" -V)."
     "$python" -m venv "$venv" || {
         rm -rf "$venv"
-        fail "$python cannot make virtual environments: install its venv module (Debian, Ubuntu: python3-venv)"
+        fail "$python cannot create virtual environments; install its venv module (Debian, Ubuntu: python3-venv)"
     }
 }
 
-# For some versions of Python fairseq comes as source only.
+# For some versions of Python, fairseq is available as source only.
 check_compiler() {
     include=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
     if ! command -v "${CXX:-g++}" >/dev/null; then
-        missing="no ${CXX:-g++} here: install a C++ compiler"
+        missing="${CXX:-g++} not found: install a C++ compiler"
     elif ! [ -e "$include/Python.h" ]; then
-        missing="no $include/Python.h: install Python's headers (Debian, Ubuntu: python3-dev)"
+        missing="$include/Python.h not found: install Python's headers (Debian, Ubuntu: python3-dev)"
     else
         return 0
     fi
@@ -65,15 +65,15 @@ check_compiler() {
         fail "$missing; fairseq must be compiled for this Python"
 }
 
-# fairseq requires torchaudio, which only its speech code imports. Where pip found none that fits this torch, its
-# import fails, and with it every transformers model, because transformers tries torchaudio whenever it is there.
+# fairseq requires torchaudio, which only its speech code imports. If pip found no build that matches this torch, its
+# import fails, and so does that of any transformers model, because transformers imports torchaudio if it is installed.
 remove_broken_torchaudio() {
     if "$venv/bin/python" -c 'import torchaudio' 2>/dev/null; then return 0; fi
-    echo "Taking torchaudio out again: it does not fit this torch, and only fairseq's speech code wants it."
+    echo "Removing torchaudio: it does not match this torch, and only fairseq's speech code needs it."
     "$venv/bin/python" -m pip uninstall --yes --quiet torchaudio
 }
 
-# Outside of the checkout, so that the installed package is what gets imported.
+# Run outside of the checkout, so that the installed package is imported.
 check_imports() {
     echo "Checking that fairseq and mae_lm_fairseq can be imported."
     (cd "$venv" && bin/python -c 'import fairseq, mae_lm_fairseq') || fail "the installation in $venv does not work"

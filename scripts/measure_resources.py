@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Measure what long runs take: memory over epochs and shards, and preparation of a corpus 20 times as large.
+"""Measure the resources of long runs: memory over epochs and shards, and preparation of a corpus 20 times as large.
 
-Trains a tiny model for ten epochs over five shards with two data workers, and watches the memory of the trainer and of
-its workers; before that prepares a corpus, another of 20 times its size, and next to nothing, for what starting takes.
-Time is that of the processor, which other work on the machine hardly changes. Writes what it found as JSON.
+Prepares a corpus, another one of 20 times its size, and a minimal one to measure the start-up. Then trains a tiny model
+for ten epochs over five shards with two data workers, and records the memory of the trainer and its workers. Times are
+processor times, which other load on the machine hardly changes. Writes the results as JSON.
 """
 
 import argparse
@@ -37,7 +37,7 @@ SETTINGS = shlex.split(
 
 
 def write_text(path: Path, megabytes: float, seed: int) -> None:
-    """Made-up text with words of a Zipfian frequency, the same words whatever the seed."""
+    """Write random text whose words have Zipfian frequencies; the words are the same for every seed."""
     generator = random.Random(0)
     words = ["".join(generator.choices("abcdefghijklmnop", k=generator.randint(2, 9))) for _ in range(20_000)]
     generator.seed(seed)
@@ -49,7 +49,7 @@ def write_text(path: Path, megabytes: float, seed: int) -> None:
 
 
 def prepare(train: Path, valid: Path, destdir: Path, *options: object) -> tuple[float, int]:
-    """Seconds of processor time, and the most memory of its largest process in bytes."""
+    """Return the seconds of processor time, and the peak memory of the largest process in bytes."""
     script = ROOT / "preprocess" / "pretrain" / "prepare.py"
     inputs = ["--train", train, "--valid", valid, "--destdir", destdir, "--workers", 1]
     process = subprocess.Popen([sys.executable, script, *map(str, (*inputs, *options))], stderr=subprocess.DEVNULL)
@@ -60,7 +60,7 @@ def prepare(train: Path, valid: Path, destdir: Path, *options: object) -> tuple[
 
 
 def tokenizer(directory: Path) -> list[object]:
-    """Text for validation, and a tokenizer for all that is prepared, as an option."""
+    """Write the validation text and a tokenizer for all corpora, and return it as an option."""
     write_text(directory / "valid.txt", 0.1, 1)
     write_text(directory / "first.txt", 2, 2)
     prepare(directory / "first.txt", directory / "valid.txt", directory / "first", "--vocab-size", 4000)
@@ -68,12 +68,12 @@ def tokenizer(directory: Path) -> list[object]:
 
 
 def scaling(directory: Path, model: list[object], megabytes: float) -> dict:
-    """Preparation of a corpus, of one ``FACTOR`` times as large, and of next to nothing."""
+    """Measure the preparation of a corpus, of one ``FACTOR`` times as large, and of a minimal one."""
     sizes = {"start": megabytes / 1000, "small": megabytes, "large": megabytes * FACTOR}
     for seed, (name, size) in enumerate(sizes.items()):
         write_text(directory / f"{name}.txt", size, 3 + seed)
     rounds = []
-    for _ in range(3):  # interleaved: other work on the machine strikes all
+    for _ in range(3):  # interleaved, so that other load affects all of them
         rounds.append({})
         for name in sizes:
             rounds[-1][name] = prepare(directory / f"{name}.txt", directory / "valid.txt", directory / "made", *model)
@@ -84,13 +84,13 @@ def scaling(directory: Path, model: list[object], megabytes: float) -> dict:
 
 
 def anonymous_memory(pid: int) -> int:
-    """Bytes that a process has for itself: not files that it maps, which all share."""
+    """Return the bytes of a process's private memory, without mapped files, which processes share."""
     found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(found[1]) << 10 if found else 0
 
 
 def training(directory: Path, model: list[object]) -> dict:
-    """The most memory of trainer and of a worker in each epoch, in bytes."""
+    """Return the peak memory of the trainer and of a worker in each epoch, in bytes."""
     shards = [directory / f"shard-{number}" for number in range(SHARDS)]
     for number, shard in enumerate(shards):
         write_text(directory / f"shard-{number}.txt", 0.3, 10 + number)
@@ -115,10 +115,10 @@ def training(directory: Path, model: list[object]) -> dict:
 
 
 def main() -> None:
-    """Both measurements."""
+    """Run both measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", required=True, type=output_file, metavar="FILE", help="where the results go")
-    parser.add_argument("--megabytes", type=float, default=10, help="of the smaller corpus")
+    parser.add_argument("--json", required=True, type=output_file, metavar="FILE", help="JSON file for the results")
+    parser.add_argument("--megabytes", type=float, default=10, help="megabytes of the smaller corpus")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)

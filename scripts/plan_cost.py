@@ -1,82 +1,8 @@
 #!/usr/bin/env python3
-"""Say what pretraining an architecture costs, beside the RoBERTa preset of its size with 15 % of the text masked.
+"""The command ``mae-lm plan``."""
 
-Samples are taken to be full. FLOPs are those of matrix products, by formula (mae_lm_fairseq/analysis/flops.py). Memory
-is that of tensors, from a rehearsal of the step without content (mae_lm_fairseq/analysis/memory.py), with attention
-written out; a fused kernel needs less, the allocator and CUDA itself some more. MFU is the share of the data sheet's
-FLOP/s that the run reaches: 25 % is what NVIDIA's own BERT-large at 512 tokens reached on a V100 (30.1 samples of
-1.02 TFLOP a second, DeepLearningExamples, 2019). FLOPs and seconds that scripts/benchmark.py writes give yours. The
-exchange of gradients is taken to hide behind the computation.
-"""
-
-import argparse
-import contextlib
-import json
-from dataclasses import fields
-
-from mae_lm_fairseq.analysis.devices import DEVICES
-from mae_lm_fairseq.analysis.planned_run import PRECISIONS, Run
-from mae_lm_fairseq.core.config import ARCHITECTURES
-from mae_lm_fairseq.recipes.settings import recipe
+from mae_lm_fairseq.commands.plan import main
 from mae_lm_fairseq.utils.errors import errors_end_the_program
-
-HELP = {
-    "mask_prob": ("P", "share of the tokens that are masked and predicted (default: the recipe's)"),
-    "vocab_size": ("N", "entries of the dictionary, special ones included"),
-    "tokens_per_sample": ("N", "length of the samples"),
-    "batch_size": ("N", "samples in a batch of one device"),
-    "update_freq": ("N", "batches that each device accumulates for an update"),
-    "tokens": (
-        "N",
-        "text in all, repetitions included, such as 131e9 (the default: BERT's and RoBERTa's 125,000 updates "
-        "of 2,048 samples)",
-    ),
-    "devices": ("N", "number of accelerators"),
-    "device_kind": ("K", f"one of {', '.join(DEVICES)}"),
-    "precision": ("P", f"one of {', '.join(PRECISIONS)}, after fairseq-train's --bf16, --fp16, --autocast bf16"),
-    "mfu": ("F", "share of the accelerator's FLOP/s that is reached, see above"),
-}
-
-
-def count(text: str) -> int:
-    """A whole number, also written as 131e9."""
-    with contextlib.suppress(ValueError):
-        if float(text).is_integer():
-            return int(float(text))
-    raise argparse.ArgumentTypeError(f"{text} is no whole number")
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line: the fields of :class:`Run`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("preset", metavar="PRESET", help=f"one of {', '.join(ARCHITECTURES)}")
-    for field in fields(Run):
-        if field.name in HELP:
-            metavar, text = HELP[field.name]
-            kind = count if field.type is int else field.type
-            parser.add_argument(
-                f"--{field.name.replace('_', '-')}",
-                type=kind,
-                default=argparse.SUPPRESS if field.name == "mask_prob" else field.default,
-                metavar=metavar,
-                help=text.replace("%", "%%") + " (default: %(default)s)" * ("(default:" not in text),
-            )
-    parser.add_argument("--checkpoint-activations", action="store_true", help="as for fairseq-train")
-    parser.add_argument("--json", action="store_true", help="print data instead of a table")
-    return parser
-
-
-def main():
-    """Plan and print."""
-    arguments = vars(parser().parse_args())
-    from mae_lm_fairseq.analysis.cost import plan
-    from mae_lm_fairseq.analysis.cost_report import as_json, table
-
-    as_data = arguments.pop("json")
-    run = Run(**{"mask_prob": recipe(arguments["preset"])["mask_prob"].value, **arguments})
-    plans = plan(run), plan(run.roberta())
-    print(json.dumps(as_json(*plans), indent=2) if as_data else table(*plans))
-
 
 if __name__ == "__main__":
     with errors_end_the_program():

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# From a bare clone to two trained language models and their comparison, on two CPU cores.
+# Install the project, then train two language models and compare them, on two CPU cores.
 #
 #   scripts/quickstart.sh [--smoke] [--corpus FILE] [--out DIR]
 #
-# Makes a virtual environment (.venv in the checkout), installs the pinned requirements, takes text, prepares it,
-# pretrains MAE-LM and the RoBERTa preset on it, and leaves DIR/report.md with a figure, and DIR/results.json.
-# Takes about 10 minutes after the install. Started again, it goes on where it was, or reuses what is there.
+# Creates a virtual environment (.venv in the checkout), installs the pinned requirements, prepares text, pretrains
+# MAE-LM and the RoBERTa preset on it, and writes DIR/report.md with a figure, and DIR/results.json. Takes about 10
+# minutes after the installation. The same command resumes an interrupted quickstart and reuses its results.
 #
-#   --smoke         every step in less than 2 minutes after the install; nothing much is learned
+#   --smoke         all steps in less than 2 minutes after the installation; the models learn next to nothing
 #   --corpus FILE   text in UTF-8 (also .gz, .xz), documents separated by blank lines;
 #                   default: the docstrings of the installed Python packages
-#   --out DIR       default: quickstart/NAME, a NAME for each choice of the options above
+#   --out DIR       default: quickstart/NAME, with a NAME that depends on the options above
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# A mistake should be told now and not after the install.
+# Report mistakes now and not after the installation.
 arguments=("$@")
 while [ $# -gt 0 ]; do
     case $1 in
@@ -31,4 +31,4 @@ done
 
 source "$root/scripts/install.sh"
 install_environment "$root/.venv" analysis
-exec "$root/.venv/bin/python" -m mae_lm_fairseq.experiments.quickstart ${arguments[@]+"${arguments[@]}"}
+exec "$root/.venv/bin/python" -m mae_lm_fairseq quickstart ${arguments[@]+"${arguments[@]}"}

@@ -1,56 +1,8 @@
 #!/usr/bin/env python3
-"""Reproduce the findings of MAE-LM's and 3ML's papers at small scale: pretraining, ranks, fine-tuning, a report.
+"""The command ``mae-lm reproduce``."""
 
-Every variant is pretrained with several seeds on the same text, and its checkpoints are fine-tuned on one task. Without
-data of yours the text is that of docstrings, and the task tells lines that stand beside each other from others.
-Leaves OUT/report.md, OUT/results.json and figures. Started again, it goes on where it was.
-"""
-
-import argparse
-import shlex
-import sys
-from pathlib import Path
-
-from mae_lm_fairseq.downstream.glue.tasks import TASKS
-from mae_lm_fairseq.experiments.scales import SCALES
-from mae_lm_fairseq.utils.arguments import positive
-from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
-from mae_lm_fairseq.utils.logging import quieten
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    scales = "; ".join(f"{name}: {scale.updates:,} updates of {scale.size} models" for name, scale in SCALES.items())
-    parser.add_argument("--scale", required=True, choices=SCALES, help=scales)
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where everything goes")
-    parser.add_argument("--data-bin", type=Path, metavar="DIR", help="text, made by preprocess/pretrain/prepare.py")
-    parser.add_argument("--glue-dir", type=Path, metavar="DIR", help="with --data-bin: a local copy of GLUE")
-    parser.add_argument("--task", choices=TASKS, help="of GLUE, with --glue-dir (default: STS-B)")
-    parser.add_argument("--jobs", type=positive, default=2, metavar="N", help="runs at a time (default: %(default)s)")
-    return parser
-
-
-def main():
-    """Run the command."""
-    options = parser().parse_args()
-    from mae_lm_fairseq.analysis.figures import check_matplotlib
-    from mae_lm_fairseq.experiments.reproduction import given_data, reproduce
-    from mae_lm_fairseq.experiments.reproduction_report import write_report
-
-    quieten()
-    check_matplotlib()
-    if (options.data_bin is None) != (options.glue_dir is None):
-        raise UserError("--data-bin and --glue-dir go together: give both, or neither")
-    if options.task and not options.glue_dir:
-        raise UserError("--task is for a copy of GLUE: give --data-bin and --glue-dir too, or leave it out")
-    given, out = None, options.out.resolve()
-    if options.data_bin:
-        given = given_data(options.data_bin.resolve(), options.glue_dir.resolve(), options.task or "STS-B")
-    content = reproduce(options.scale, out, given, options.jobs)
-    write_report(out, content, shlex.join(["scripts/reproduce.py", *sys.argv[1:]]))
-    print(f"Report: {options.out / 'report.md'}")
-
+from mae_lm_fairseq.commands.reproduce import main
+from mae_lm_fairseq.utils.errors import errors_end_the_program
 
 if __name__ == "__main__":
     with errors_end_the_program():

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Train a tiny model, kill it, resume it, and compare its end bit for bit with a run that was left alone.
+"""Train a tiny model, kill it, resume it, and compare the result bit for bit with an undisturbed run.
 
-Needs nothing but the package and its core dependencies; scripts/test_environments.sh runs it on every Python.
+Needs only the package and its core dependencies; scripts/test_environments.sh runs it on every Python.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 
 
 def main() -> None:
-    """Two kills in one run."""
+    """Kill one run twice."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process with threads cannot be forked
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # tests/ is not installed
@@ -27,7 +27,7 @@ def main() -> None:
         for row in kills(Workplace(Path(directory, "runs"), data), 2):
             print(f"{row.fault}: tried {row.tried}, lost {len(row.losses)}", *row.losses, sep="\n  ")
             if row.losses:
-                raise UserError("training or resuming does not work here: see above")
+                raise UserError("training or resuming failed, see above")
 
 
 if __name__ == "__main__":

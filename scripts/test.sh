@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Lints and tests the project, from any working directory.
+# Lint and test the project, from any working directory.
 #
 #   scripts/test.sh [--quick] [PYTEST ARGUMENTS]
 #
-# Without arguments: the gate, which is all but the slow tests, on two cores; at most 20 minutes of processor time. --quick:
-# the unit tests alone, at most 3 minutes. Further arguments go to pytest ("-m slow": everything longer). Paths are relative
-# to the project's root. The processor time is printed at the end. With COVERAGE=1 in the environment the lines that tests
-# run are counted, not those of commands that they start, and less than 90 % of them is a failure.
+# Without arguments: the gate, which is all tests except the slow ones, on two cores; at most 20 minutes of processor time.
+# --quick: only the unit tests, at most 3 minutes. Further arguments go to pytest ("-m slow": the slow tests). Paths are
+# relative to the project's root. The processor time is printed at the end. COVERAGE=1 in the environment measures the
+# coverage of lines, without commands that tests start; less than 90 % is a failure.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
@@ -23,8 +23,8 @@ fi
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/lint-imports --no-logo --no-cache
-# A test that hangs is ended by its time limit, with all processes of the run (tests/support/timeouts.py): "timeout" makes
-# a process group of them, and ends a run that hangs outside of any test.
+# A hanging test is ended by its time limit, with all processes of the run (tests/support/timeouts.py): "timeout" puts them
+# into one process group, and ends a run that hangs outside of any test.
 limit=(timeout --kill-after 60 2h)
 if [ -t 0 ]; then limit+=(--foreground); fi
 run=(.venv/bin/pytest)
@@ -35,7 +35,7 @@ fi
 status=0
 "${limit[@]}" "${run[@]}" ${selection[@]+"${selection[@]}"} "$@" || status=$?
 used=$(mktemp)
-times >"$used" # not in a pipe: a subshell has no children. Its last line: user and system time of all that have ended.
+times >"$used" # not in a pipe, as a subshell has no children. The last line is the user and system time of ended children
 awk 'END { split($0, t, /[ms ]+/); printf "%.1f minutes of processor time\n", t[1] + t[3] + (t[2] + t[4]) / 60 }' "$used"
 rm "$used"
 if [ "$status" -ne 0 ]; then exit "$status"; fi

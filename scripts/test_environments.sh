@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# Installs the project, lets the doctor look at it, trains, kills and resumes, on every Python that it promises to run on
-# and that this machine has: with the pinned versions, the newest torch and numpy, and the oldest allowed ones. fairseq is
-# the pinned one everywhere, compiled once for each Python where pip keeps what it compiled.
+# Install the project, run the doctor, train, kill and resume, with every supported Python that this machine has: with the
+# pinned versions, with the newest torch and numpy, and with the oldest supported ones. fairseq always has the pinned
+# version, and is compiled once per Python if pip caches wheels.
 #
 #   scripts/test_environments.sh [DIRECTORY]        default: build/environments
 #
-# Each environment takes some minutes and, where pip's index has torch with CUDA, 8 GB; it is deleted once it worked. Prints
-# a line for each, and ends with exit code 1 where one failed. What happened is in DIRECTORY/*.log.
+# Each environment takes a few minutes and, if pip's index has torch with CUDA, 8 GB; it is deleted if it works. Prints a
+# line for each, and exits with code 1 if one failed. The logs are in DIRECTORY/*.log.
 set -euo pipefail
 case ${1-} in -*) awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$0" && exit ;; esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 directory=${1:-build/environments}
 mkdir -p "$directory"
 
-# oldest torch and numpy for each Python that the limits of setup.py leave
+# oldest torch and numpy that setup.py allows for each Python
 declare -A oldest=([3.11]="torch==2.6.0 numpy==1.24.4" [3.12]="torch==2.6.0 numpy==1.26.4" [3.13]="torch==2.6.0 numpy==2.1.3")
 
-# versions PYTHON CHOICE: the constraints of an environment.
+# versions PYTHON CHOICE: print the constraints of an environment.
 versions() {
     if [ "$2" = oldest ]; then tr ' ' '\n' <<<"${oldest[$1]}"; fi
     grep -E '^(fairseq-fixed|Cython)==' constraints.txt # Cython compiles it
@@ -35,13 +35,13 @@ install() {
         { "$3/bin/python" -c 'import torchaudio' || "$3/bin/python" -m pip uninstall --yes torchaudio; }
 }
 
-# try PYTHON CHOICE: succeeds where every step does. In a condition "set -e" has no effect, so the steps are chained.
+# try PYTHON CHOICE: succeed if every step does. "set -e" has no effect in a condition, so the steps are chained.
 try() (
     place=$directory/$1-$2
     rm -rf "$place"
     {
         install "$1" "$2" "$place" &&
-            "$place/bin/python" -m mae_lm_fairseq.doctor &&
+            "$place/bin/python" -m mae_lm_fairseq doctor &&
             "$place/bin/python" scripts/smoke.py
     } >"$place.log" 2>&1 && rm -rf "$place"
 )
@@ -52,7 +52,7 @@ for python in 3.11 3.12 3.13; do
         echo "python $python: not on this machine"
         continue
     fi
-    # The oldest come last: pip keeps the fairseq that it compiled, and only one compiled with NumPy 2 runs with both.
+    # The oldest versions come last: pip caches the compiled fairseq, and only one compiled with NumPy 2 runs with both.
     for choice in pinned newest oldest; do
         if try "$python" "$choice"; then
             echo "python $python, $choice: works"

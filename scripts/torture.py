@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Kill, starve and poison small training runs, and see what is lost.
+"""Inject faults into small training runs and damage their input, and count what is lost.
 
-Prints a table of the faults, how often each was tried, survived and lost, and writes it as JSON. The exit code is not
-zero when anything was lost. The whole round takes about half an hour on two cores, --quick less than twelve minutes.
+Prints a table of the faults, with how often each was tried, survived and lost, and writes it as JSON. The exit code is
+nonzero if anything was lost. All faults take about half an hour on two cores, --quick less than twelve minutes.
 """
 
 import argparse
@@ -19,16 +19,16 @@ from mae_lm_fairseq.utils.files import write_json
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="each fault less often")
-    parser.add_argument("--json", required=True, type=output_file, metavar="FILE", help="where the results go")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments and places that are left to chance")
+    parser.add_argument("--quick", action="store_true", help="try each fault fewer times")
+    parser.add_argument("--json", required=True, type=output_file, metavar="FILE", help="JSON file for the results")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random moments and positions")
     return parser
 
 
 def main(options: argparse.Namespace) -> None:
-    """All faults, one after the other."""
+    """Inject all faults, one after the other."""
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process with threads cannot be forked
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # tests/ is not installed
     try:

@@ -1,27 +1,298 @@
 #!/usr/bin/env python3
-"""Write the pages of docs/ that are made from data: recipes.md and robustness.md.
+"""Write the generated pages of docs/: recipes, options, patches of fairseq, and results of the fault injection.
 
 scripts/write_docs.py
 """
 
 import argparse
+import ast
+import inspect
+import re
 import sys
+import textwrap
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, Field, fields
+from enum import Enum
 from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
 
 from mae_lm_fairseq.utils.errors import errors_end_the_program
+from mae_lm_fairseq.utils.markdown import markdown_table
 
 ROOT = Path(__file__).resolve().parent.parent
+
+OPTIONS = """\
+# Options
+
+The options that this package adds to `fairseq-train` and `mae-lm pretrain`. `scripts/write_docs.py` generates this page
+from the classes that define them. fairseq's own options are listed by `fairseq-train --help`. How to use the options is
+described in [pretraining.md](pretraining.md) and [finetuning.md](finetuning.md).
+
+"Not set" means that the option has no value by default; its description says what happens then. An option without
+choices takes a value of the type of its default, and one with the default `false` is a flag.
+"""
+
+NETWORK = """\
+## Network
+
+Defined in `mae_lm_fairseq/core/config.py`. The defaults are those of `mae_lm_base`. `--arch` selects other values, and
+options on the command line override them.
+"""
+
+RUNNING = """\
+## Running the network
+
+Defined in `mae_lm_fairseq/models/architectures.py`.
+"""
+
+TASK = """\
+## Task `masked_autoencoder_lm`
+
+Defined in `mae_lm_fairseq/tasks/masked_autoencoder_lm.py`, which extends fairseq's `masked_lm`. The descriptions of
+inherited options are fairseq's. `--mask-whole-words` needs no `--bpe` here. The data2vec options
+`--include-target-tokens`, `--skip-masking` and `--d2v2-multi` are rejected.
+"""
+
+CRITERION = """\
+## Criterion `masked_autoencoder_lm`
+
+Defined in `mae_lm_fairseq/criterions/masked_autoencoder_lm.py`. It has no options.
+"""
+
+OPTIMIZER = """\
+## Optimizer `fused_adamw`
+
+Defined in `mae_lm_fairseq/optim/fused_adamw.py`. Options that fairseq's `adam` also has have the same names.
+"""
+
+QUESTION_ANSWERING = """\
+## Task `question_answering`
+
+Defined in `mae_lm_fairseq/downstream/squad/task.py`; `mae-lm finetune squad` sets these options. The criterion of the
+same name has no options.
+"""
+
+PATCHES = """\
+# Patches of fairseq
+
+`mae_lm_fairseq/fairseq_patches/` holds all patches of fairseq, and of torch, NumPy and Hydra below it.
+`mae_lm_fairseq.register()` applies them; `--user-dir`, `mae-lm` and `MAELMModel` call it for you. Importing
+`mae_lm_fairseq` without fairseq patches nothing.
+
+- Each patch is one function. Its docstring says what goes wrong without it.
+- A patch replaces an attribute that fairseq looks up when it calls it, so the order of imports does not matter.
+- No function of fairseq is wrapped twice.
+- Versions: {versions}, for every patch.
+
+`scripts/write_docs.py` generates this page from the docstrings.
+"""
+
+# The tests of each patch.
+TESTS = {
+    "restore_numpy_compat": "fairseq_patches/test_options.py",
+    "read_checkpoints_as_data": "fairseq_patches/test_loading.py",
+    "check_checkpoints_before_restoring": "fairseq_patches/test_processes.py",
+    "resume_from_newest_checkpoint": "fairseq_patches/test_resuming.py",
+    "save_atomically": "fairseq_patches/test_saving.py",
+    "explain_unwritable_directories": "fault_injection/test_crashes.py",
+    "read_options": "fairseq_patches/test_options.py",
+    "check_options_of_the_trainer": "fairseq_patches/test_processes.py",
+    "refuse_second_copy": "test_registration.py",
+    "start_training_with_checks": "fairseq_patches/test_processes.py",
+    "report_errors_under_hydra": "fairseq_patches/test_processes.py",
+    "send_checkpoints_to_all_processes": "fairseq_patches/test_loading.py",
+    "stop_loading_batches_at_exit": "fairseq_patches/test_processes.py",
+    "stop_at_loss_that_is_not_finite": "fairseq_patches/test_divergence.py",
+}
+
+
+# ---------------------------------------------------------------------------------------------------------- options.md
+
+
+def options() -> str:
+    """Return the text of docs/options.md."""
+    import mae_lm_fairseq
+
+    mae_lm_fairseq.register()
+    from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
+    from mae_lm_fairseq.downstream.squad.task import QuestionAnsweringConfig
+    from mae_lm_fairseq.models.architectures import MAELMModelConfig
+    from mae_lm_fairseq.optim.fused_adamw import FusedAdamWConfig
+    from mae_lm_fairseq.tasks.masked_autoencoder_lm import MaskedAutoencoderLMConfig
+
+    network = fields(MaskedAutoencoderConfig)
+    names = {option.name for option in network}
+    sections = [
+        OPTIONS,
+        f"{NETWORK}\n{_option_table(network)}",
+        f"### Values by size\n\n{_sizes()}",
+        f"### Values by preset\n\n{_presets()}",
+        f"{RUNNING}\n{_option_table(option for option in fields(MAELMModelConfig) if option.name not in names)}",
+        f"{TASK}\n{_option_table(fields(MaskedAutoencoderLMConfig))}",
+        CRITERION,
+        f"{OPTIMIZER}\n{_option_table(fields(FusedAdamWConfig))}",
+        f"{QUESTION_ANSWERING}\n{_option_table(fields(QuestionAnsweringConfig))}",
+    ]
+    return "\n\n".join(section.strip("\n") for section in sections) + "\n"
+
+
+def _option_table(options: Iterable[Field]) -> str:
+    rows = [
+        [_option(option.name), _value(_default(option)), _choices(option), _description(option)]
+        for option in options
+        if option.name != "_name" and not str(_default(option)).startswith("${")  # an option of fairseq's, by reference
+    ]
+    return markdown_table(["option", "default", "choices", "description"], rows)
+
+
+def _option(name: str) -> str:
+    return "`DATA`, the first argument" if name == "data" else f"`--{name.replace('_', '-')}`"
+
+
+def _default(option: Field) -> Any:
+    return option.default if option.default_factory is MISSING else option.default_factory()
+
+
+def _value(value: Any) -> str:
+    if value is None or value == "":
+        return "not set"
+    if value == "???":  # OmegaConf's mark
+        return "required"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"`{value.value if isinstance(value, Enum) else value}`"
+
+
+def _choices(option: Field) -> str:
+    is_choice = isinstance(option.type, type) and issubclass(option.type, Enum)
+    return ", ".join(f"`{member.value}`" for member in option.type) if is_choice else ""
+
+
+def _description(option: Field) -> str:
+    return " ".join(option.metadata.get("help", "").split()).replace("|", "\\|").replace("<", "\\<")
+
+
+def _sizes() -> str:
+    from mae_lm_fairseq.core.config import SIZES, MaskedAutoencoderConfig
+
+    base = MaskedAutoencoderConfig()
+    names = [option.name for option in fields(base) if any(option.name in values for values in SIZES.values())]
+    rows = [
+        [f"`--{name.replace('_', '-')}`", *(_value(values.get(name, getattr(base, name))) for values in SIZES.values())]
+        for name in names
+    ]
+    return markdown_table(["option", *SIZES], rows)
+
+
+def _presets() -> str:
+    from mae_lm_fairseq.core.config import PRESETS
+
+    rows = [
+        [
+            f"`{preset}_SIZE`",
+            ", ".join(f"`--{name.replace('_', '-')} {_plain(value)}`" for name, value in values.items()),
+        ]
+        for preset, values in PRESETS.items()
+    ]
+    return markdown_table(["preset", "differences from `mae_lm` of the same size"], rows)
+
+
+def _plain(value: Any) -> str:
+    return str(value.value if isinstance(value, Enum) else value)
+
+
+# -------------------------------------------------------------------------------------------------- fairseq-patches.md
+
+
+def patches() -> str:
+    """Return the text of docs/fairseq-patches.md."""
+    from mae_lm_fairseq import fairseq_patches
+
+    [versions] = re.findall(r"fairseq-fixed [\d.]+ and torch [\d.]+ to [\d.]*\d", fairseq_patches.__doc__)
+    parts = [PATCHES.format(versions=versions)]
+    module = None
+    for patch in _patches(fairseq_patches.apply):
+        if patch.__module__ != module:
+            module = patch.__module__
+            name = module.rpartition(".")[2]
+            parts.append(f"## {name.capitalize()}\n\n{_markdown(sys.modules[module].__doc__)}")
+        parts.append(_section(patch))
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _patches(apply: Callable) -> list[FunctionType]:
+    """Return the patches in the order in which ``apply`` lists them."""
+    import importlib
+
+    [loop] = [node for node in ast.walk(_syntax(apply)) if isinstance(node, ast.For)]
+    names = [(element.value.id, element.attr) for element in loop.iter.elts]
+    return [getattr(importlib.import_module(f"{apply.__module__}.{module}"), patch) for module, patch in names]
+
+
+def _section(patch: FunctionType) -> str:
+    path = TESTS[patch.__name__]
+    targets = (
+        ", ".join(f"`{target}`" for target in _targets(patch)) or "nothing; it registers a function to run at exit"
+    )
+    return "\n\n".join(
+        [
+            f"### `{patch.__name__}`",
+            _markdown(patch.__doc__),
+            f"- Replaces: {targets}\n- Test: [tests/{path}](../tests/{path})",
+        ]
+    )
+
+
+def _targets(patch: FunctionType) -> list[str]:
+    """Return the names that a patch replaces: ``wrap(owner, "name", ...)`` and ``owner.name = ...``."""
+    targets = []
+    for node in ast.walk(_syntax(patch)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "wrap":
+            targets.append(f"{_owner(patch, node.args[0])}.{node.args[1].value}")
+        elif isinstance(node, ast.Assign):
+            targets += [f"{_owner(patch, to.value)}.{to.attr}" for to in node.targets if isinstance(to, ast.Attribute)]
+    return targets
+
+
+def _owner(patch: FunctionType, node: ast.expr) -> str:
+    owner = eval(ast.unparse(node), patch.__globals__)
+    return owner.__name__ if isinstance(owner, ModuleType) else f"{owner.__module__}.{owner.__qualname__}"
+
+
+def _syntax(function: Callable) -> ast.AST:
+    return ast.parse(textwrap.dedent(inspect.getsource(function)))
+
+
+def _markdown(docstring: str) -> str:
+    """Return a docstring as Markdown, without its sections (Args, Raises, ...)."""
+    text = re.split(r"\n\n(?:Args|Returns|Raises):\n", inspect.cleandoc(docstring))[0]
+    text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", text)
+    return text.replace("``", "`")
+
+
+# ---------------------------------------------------------------------------------------------------------------- pages
+
+
+def pages() -> dict[str, str]:
+    """Return the text of every generated page by its path in docs/."""
+    sys.path.insert(0, str(ROOT))  # tests/ is not installed
+    from mae_lm_fairseq.recipes import document as recipes
+    from tests.fault_injection import report as robustness
+
+    return {
+        "recipes.md": recipes.document(),
+        "options.md": options(),
+        "fairseq-patches.md": patches(),
+        "results/robustness.md": robustness.document(),
+    }
 
 
 def main() -> None:
     """Write all of them."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    sys.path.insert(0, str(ROOT))  # tests/ is not installed
-    from mae_lm_fairseq.recipes import document as recipes
-    from tests.fault_injection import report as robustness
-
-    for name, text in {"recipes.md": recipes.document, "robustness.md": robustness.document}.items():
-        (ROOT / "docs" / name).write_text(text(), encoding="utf-8")
+    for name, text in pages().items():
+        (ROOT / "docs" / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

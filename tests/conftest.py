@@ -39,7 +39,7 @@ INTEGRATION = {"end_to_end", "fault_injection"}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests as integration tests if they are in such a directory or use a fixture that starts commands."""
     for item in items:
-        starts_commands = {"run_cli", "fairseq_train", "launch_cpu"} & set(getattr(item, "fixturenames", ()))
+        starts_commands = {"run_cli", "fairseq_train", "launch_cpu", "mae_lm"} & set(getattr(item, "fixturenames", ()))
         if starts_commands or INTEGRATION & set(item.path.relative_to(ROOT).parts):
             item.add_marker(pytest.mark.integration)
 
@@ -74,6 +74,12 @@ def run_cli() -> Callable:
 def fairseq_train() -> Callable:
     """Return the function ``fairseq_train("data-bin", ...)``, which does not import torch and fairseq again."""
     return processes.fairseq_train
+
+
+@pytest.fixture(scope="session")
+def mae_lm() -> Callable:
+    """``mae_lm("bundle", ..., cwd=directory)`` runs that verb without importing torch and fairseq again."""
+    return processes.mae_lm
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,14 @@
-"""Conventions that all programs in scripts/ and preprocess/ follow."""
+"""Conventions of the verbs of ``mae-lm`` and of the programs in scripts/ and preprocess/."""
 
+import importlib
 import re
+import shlex
 import subprocess
 import sys
 
 import pytest
 
+from mae_lm_fairseq import cli
 from tests.support import ROOT
 
 HELP = """
@@ -18,13 +21,18 @@ class Refuse(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Refuse())
 for program in sys.argv[1:]:
-    sys.argv, printed = [program, "--help"], io.StringIO()
+    printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):
-            runpy.run_path(program, run_name="__main__")
+            if program.startswith("mae-lm"):
+                sys.argv, called = [*program.split(), "--help"], program
+                runpy.run_module("mae_lm_fairseq", run_name="__main__")
+            else:
+                sys.argv, called = [program, "--help"], program.rpartition("/")[2]
+                runpy.run_path(program, run_name="__main__")
     except SystemExit as end:
         assert not end.code, f"{program}: {end.code}"
-    assert printed.getvalue().startswith("usage: "), program
+    assert printed.getvalue().startswith(f"usage: {called} "), f"{program}: {printed.getvalue()}"
     print(program)
 """
 LEFT_OUT = ("fuzz.py", "golden_probe.py")
@@ -36,12 +44,56 @@ PROGRAMS = [
 
 def test_help_imports_neither_torch_nor_fairseq():
     """These imports take many seconds on a loaded machine, during which nothing is printed."""
-    done = subprocess.run([sys.executable, "-c", HELP, *PROGRAMS], capture_output=True, text=True, cwd=ROOT)
+    programs = ["mae-lm", *(f"mae-lm {verb}" for verb in cli.VERBS), *map(str, PROGRAMS)]
+    done = subprocess.run([sys.executable, "-c", HELP, *programs], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == len(PROGRAMS) > 20
+    assert done.stdout.splitlines() == programs
+    assert len(programs) > 35
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
 def test_errors_end_with_a_message(path):
     if path.name != "golden.py":  # it imports nothing from this package
         assert re.search(r'^if __name__ == "__main__":\n    with errors_end_the_program\(\):\n', path.read_text(), re.M)
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_examples_in_the_help_are_understood(verb):
+    module = importlib.import_module(f"mae_lm_fairseq.commands.{cli.VERBS[verb][0]}")
+    text = module.parser().format_help().replace("\\\n", " ")
+    examples = re.findall(rf"mae-lm {verb}\b(.*)", text.split("\nExample")[1].split("\n\n")[0])
+    assert examples
+    for example in examples:
+        module.parser().parse_args(shlex.split(example))
+
+
+def test_the_list_of_verbs_fits_a_screen():
+    lines = cli.HELP.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["pretain"], "unknown verb 'pretain'; did you mean pretrain?"),
+        (["finetune", "gleu"], "unknown verb 'finetune'; did you mean finetune glue or finetune squad"),
+        (["--smoke"], "unknown verb '--smoke'; mae-lm --help lists the verbs"),
+    ],
+)
+def test_unknown_verbs(words, message, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["mae-lm", *words])
+    assert cli.main() == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+def test_errors_of_a_verb(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["mae-lm", "pretrain", "mae_lm_tiny", str(tmp_path / "nowhere"), "saved"])
+    with pytest.raises(SystemExit, match=r"^error: .*nowhere: no such directory; mae-lm prepare makes a data-bin$"):
+        cli.main()
+
+
+def test_without_a_verb(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["mae-lm"])
+    assert cli.main() == 0
+    assert capsys.readouterr().out == f"{cli.HELP}\n"

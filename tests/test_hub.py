@@ -96,7 +96,7 @@ class TestFeatures:
         assert hubs["mae_lm_roberta_tiny"].extract_features(ids)[0, is_mask].any()
 
     def test_too_long(self, hubs):
-        with pytest.raises(ValueError, match="a text of 70 tokens is longer"):
+        with pytest.raises(ValueError, match="a sequence of 70 tokens is longer"):
             hubs["mae_lm_tiny"].extract_features([[0, *[5] * 68, 2], "short"])
 
     @given(st.lists(st.integers(1, 60), max_size=40), st.integers(1, 200))
@@ -156,7 +156,7 @@ class TestScore:
     def test_refusals(self, hubs):
         with pytest.raises(ValueError, match="this model was fine-tuned"):
             hubs["classification"].score("a")
-        with pytest.raises(ValueError, match=r"a text of \d+ tokens is longer"):
+        with pytest.raises(ValueError, match=r"a sequence of \d+ tokens is longer"):
             hubs["mae_lm_tiny"].score("a " * 70)
 
 
@@ -180,7 +180,7 @@ class TestFillMask:
         assert not fillings[0].text.startswith(" ")
 
     def test_without_a_mask(self, hubs):
-        with pytest.raises(ValueError, match="there is no <mask> in the text 'The fox'"):
+        with pytest.raises(ValueError, match="the text 'The fox' has no <mask>"):
             hubs["mae_lm_tiny"].fill_mask("The fox")
 
     def test_fine_tuned(self, hubs):
@@ -231,8 +231,8 @@ class TestAnswer:
         with torch.no_grad():
             start, end = hub.model(ids[None], classification_head_name="span")[0][0].unbind(-1)
         first = ids.tolist().index(2) + 2
-        places = [(a, b) for a in range(first, len(ids) - 1) for b in range(a, min(a + 30, len(ids) - 1))]
-        best = max((start[a] + end[b]).item() for a, b in places)
+        spans = [(a, b) for a in range(first, len(ids) - 1) for b in range(a, min(a + 30, len(ids) - 1))]
+        best = max((start[a] + end[b]).item() for a, b in spans)
         assert found.candidates[0].score == pytest.approx(best, abs=1e-5)
         assert found.text == context[found.candidates[0].begin : found.candidates[0].end] != ""
         assert found.null_score == pytest.approx((start[0] + end[0]).item(), abs=1e-5)

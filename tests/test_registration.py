@@ -186,7 +186,9 @@ class TestSecondCopy:
             "from fairseq.models import FairseqEncoderModel, register_model\n"
             "register_model('mae_lm')(type('Taken', (FairseqEncoderModel,), {}))\n"
         )
-        assert "has taken the name mae_lm" in complaint(run_python(program + USER_DIR.format([str(PACKAGE)])))
+        assert "has already registered the name mae_lm" in complaint(
+            run_python(program + USER_DIR.format([str(PACKAGE)]))
+        )
 
 
 def test_spawned_workers(run_cli, data_bin, tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 import torch
 
 from mae_lm_fairseq.analysis.flops import TRAINING, Flops, forward_flops
-from mae_lm_fairseq.analysis.memory import PAD, PRECISIONS, Memory, Rehearsal, training_memory
+from mae_lm_fairseq.analysis.memory import PAD, PRECISIONS, FakeTrainingStep, Memory, training_memory
 from mae_lm_fairseq.analysis.planned_run import Run
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
@@ -70,7 +70,7 @@ class Plan:
 def plan(run: Run) -> Plan:
     """Estimate the cost of a run."""
     memory = training_memory(
-        Rehearsal(
+        FakeTrainingStep(
             run.config,
             run.vocab_size,
             run.sample,

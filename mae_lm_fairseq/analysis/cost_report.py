@@ -49,8 +49,8 @@ def table(planned: Plan, reference: Plan) -> str:
     plans, run = [planned, reference], planned.run
     figures = [plan.as_json() for plan in plans]
     lines = [_line("", [plan.run.preset for plan in plans])]
-    for label, place, unit, form in ROWS:
-        lines.append(_line(label, [format(_figure(figure, place) / unit, form) for figure in figures]))
+    for label, path, unit, form in ROWS:
+        lines.append(_line(label, [format(_figure(figure, path) / unit, form) for figure in figures]))
     lines += [
         _line(f"fits {run.device_kind}", ["yes" if plan.fits else "NO" for plan in plans]),
         "",
@@ -65,7 +65,7 @@ def _line(label: str, values: list[str]) -> str:
     return f"{label:34}" + "".join(f"{value:>27}" for value in values)
 
 
-def _figure(figures: dict, place: str) -> float:
-    for name in place.split("."):
+def _figure(figures: dict, path: str) -> float:
+    for name in path.split("."):
         figures = figures[name]
     return figures

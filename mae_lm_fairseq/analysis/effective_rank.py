@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 MEASURES = {
-    "threshold": "smallest k whose k largest squared singular values hold a share of their sum (Meng et al., 2024)",
+    "threshold": "smallest k whose k largest squared singular values hold a fraction of their sum (Meng et al., 2024)",
     "entropy": "exp of the entropy of the singular values divided by their sum (Roy and Vetterli, 2007)",
     "stable": "sum of the squared singular values divided by the largest of them",
     "numerical": "number of singular values above a millionth of the largest",
@@ -27,22 +27,22 @@ NEGLIGIBLE = 1e-6
 digits; eigenvalues of second moments have 16 digits, but are squares."""
 
 
-def effective_rank(states: Tensor, share: float = 0.9) -> int:
-    """Return the threshold rank of the MAE-LM paper: the fewest directions that hold ``share`` of the sum of squares.
+def effective_rank(states: Tensor, fraction: float = 0.9) -> int:
+    """Return the threshold rank of the MAE-LM paper: the fewest directions with ``fraction`` of the sum of squares.
 
     Args:
         states: ``[N, d]``, one hidden state per row. They are not centred: the mean counts as a direction.
-        share: fraction of the sum of squares, in (0, 1].
+        fraction: fraction of the sum of squares, in (0, 1].
     """
-    return int(ranks(torch.linalg.svdvals(states.double()).square(), share)["threshold"])
+    return int(ranks(torch.linalg.svdvals(states.double()).square(), fraction)["threshold"])
 
 
-def ranks(energies: Tensor, share: float = 0.9) -> dict[str, Tensor]:
+def ranks(energies: Tensor, fraction: float = 0.9) -> dict[str, Tensor]:
     """Compute the ranks of matrices from their singular values, by the names of :data:`MEASURES`; 0 for a zero matrix.
 
     Args:
         energies: ``[..., d]`` squared singular values in any order.
-        share: fraction of their sum for the threshold rank, in (0, 1].
+        fraction: fraction of their sum for the threshold rank, in (0, 1].
 
     Returns:
         ``[...]`` for each measure, in float64.
@@ -50,17 +50,17 @@ def ranks(energies: Tensor, share: float = 0.9) -> dict[str, Tensor]:
     energies = energies.double().clamp(min=0).sort(-1, descending=True).values
     energies = torch.where(energies > NEGLIGIBLE**2 * energies[..., :1], energies, 0.0)
     total, values = energies.sum(-1), energies.sqrt()
-    exists = total > 0
-    held = energies.cumsum(-1) / total.where(exists, 1.0)[..., None]
-    portions = values / values.sum(-1).where(exists, 1.0)[..., None]
+    is_nonzero = total > 0
+    cumulative = energies.cumsum(-1) / total.where(is_nonzero, 1.0)[..., None]
+    normalised = values / values.sum(-1).where(is_nonzero, 1.0)[..., None]
     # The tolerance keeps rounding errors from adding a direction when all of them are required.
     found = {
-        "threshold": (held < share - 1e-9).sum(-1).double() + 1,
-        "entropy": torch.special.entr(portions).sum(-1).exp(),
-        "stable": total / energies[..., 0].where(exists, 1.0),
+        "threshold": (cumulative < fraction - 1e-9).sum(-1).double() + 1,
+        "entropy": torch.special.entr(normalised).sum(-1).exp(),
+        "stable": total / energies[..., 0].where(is_nonzero, 1.0),
         "numerical": (energies > 0).sum(-1).double(),
     }
-    return {name: found[name].where(exists, 0.0) for name in MEASURES}
+    return {name: found[name].where(is_nonzero, 0.0) for name in MEASURES}
 
 
 class SecondMoments:
@@ -142,14 +142,14 @@ def deviations(chunks: int, intervals: int = 1) -> float:
     return float(t.ppf(1 - 0.025 / intervals, chunks - 1))
 
 
-def subspace(matrix: Tensor, share: float = 0.9) -> Tensor:
-    """Return an orthonormal basis ``[d, k]`` of the fewest directions that hold ``share`` of moments ``[d, d]``."""
+def subspace(matrix: Tensor, fraction: float = 0.9) -> Tensor:
+    """Return an orthonormal basis ``[d, k]`` of the fewest directions that hold ``fraction`` of moments ``[d, d]``."""
     energies, directions = torch.linalg.eigh(matrix)
-    count = int(ranks(energies, share)["threshold"])
+    count = int(ranks(energies, fraction)["threshold"])
     return directions.flip(1)[:, :count]
 
 
-def share_outside(matrix: Tensor, basis: Tensor) -> float:
+def fraction_outside(matrix: Tensor, basis: Tensor) -> float:
     """Return the fraction of second moments ``[d, d]`` outside a subspace with orthonormal basis ``[d, k]``."""
     return float(1 - (basis * (matrix @ basis)).sum() / matrix.trace())
 

@@ -27,7 +27,7 @@ def check_matplotlib() -> None:
         UserError: if matplotlib, from the extra "analysis", is not installed.
     """
     if find_spec("matplotlib") is None:
-        raise UserError("the figures need matplotlib: pip install matplotlib, or this package with its extra analysis")
+        raise UserError("figures need matplotlib; pip install matplotlib, or this package with its extra analysis")
 
 
 def plot_losses(

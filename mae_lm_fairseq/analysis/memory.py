@@ -69,7 +69,7 @@ class Memory:
         return sum(vars(self).values())
 
 
-class Rehearsal:
+class FakeTrainingStep:
     """A network and a batch of fake tensors, to run a training step on.
 
     Args:
@@ -103,7 +103,7 @@ class Rehearsal:
         for stack in self.network.stacks():
             stack.checkpoint_activations = checkpoint_activations
 
-    def step(self, counter: "AllocationCounter | None" = None):
+    def run(self, counter: "AllocationCounter | None" = None):
         """Run the forward and backward pass; gradients accumulate."""
         enter = counter.enter if counter else lambda part: None
         with self.tensors:
@@ -161,20 +161,20 @@ class AllocationCounter(TorchDispatchMode):
         return result
 
 
-def training_memory(rehearsal: Rehearsal, accumulate: bool) -> Memory:
+def training_memory(training_step: FakeTrainingStep, accumulate: bool) -> Memory:
     """Measure the memory of a training step.
 
     Args:
-        rehearsal: the step to run.
+        training_step: the step to run.
         accumulate: whether gradients of a previous batch already exist (``--update-freq`` above 1).
     """
-    counter, network = AllocationCounter(), rehearsal.network
+    counter, network = AllocationCounter(), training_step.network
     for tensor in (*network.parameters(), *network.buffers()):
         counter.count(tensor, "weights")
     with counter, _gradients_counted(network, counter):
         for _ in range(2 if accumulate else 1):
-            rehearsal.step(counter)
-    optimizer = rehearsal.precision.optimizer_bytes * sum(parameter.numel() for parameter in network.parameters())
+            training_step.run(counter)
+    optimizer = training_step.precision.optimizer_bytes * sum(parameter.numel() for parameter in network.parameters())
     parts = ("weights", "gradients", "encoder", "decoder", "head", "backward")
     return Memory(optimizer=optimizer, **{part: counter.peak[part] for part in parts})
 
@@ -186,6 +186,8 @@ def _gradients_counted(network: nn.Module, counter: AllocationCounter):
         parameter.register_post_accumulate_grad_hook(lambda parameter: counter.count(parameter.grad, "gradients"))
         for parameter in network.parameters()
     ]
-    yield
-    for hook in hooks:
-        hook.remove()
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -17,7 +17,7 @@ ROBERTA_MASK_PROB = 0.15
 
 @dataclass(frozen=True)
 class Run:
-    """A pretraining run. The fields are the options of ``scripts/plan_cost.py``.
+    """A pretraining run. The fields are the options of ``mae-lm plan``.
 
     Raises:
         UserError: if a value is invalid; the message names the option.
@@ -46,11 +46,13 @@ class Run:
         self._require(self.tokens_per_sample > 1, "tokens_per_sample", "must be at least 2")
         self._require(0 < self.mfu <= 1, "mfu", "must be above 0 and at most 1")
         self._require(0 < self.mask_prob < 1, "mask_prob", "must be between 0 and 1")
-        leaves = 0 < self.sample.predicted < self.tokens_per_sample
-        self._require(leaves, "mask_prob", f"masks none, or all, of --tokens-per-sample {self.tokens_per_sample}")
+        masks_some = 0 < self.sample.predicted < self.tokens_per_sample
+        self._require(masks_some, "mask_prob", f"masks none or all of --tokens-per-sample {self.tokens_per_sample}")
         if self.precision in ("bf16", "autocast"):
             self._require(
-                self.device.has_bf16, "precision", f"needs bfloat16, which {self.device_kind} has not: take fp16"
+                self.device.has_bf16,
+                "precision",
+                f"needs bfloat16, which {self.device_kind} does not support; use fp16",
             )
 
     def roberta(self) -> "Run":
@@ -84,7 +86,7 @@ class Run:
         return -(-self.tokens // update)
 
     def _require_choice(self, name: str, choices: Iterable[str]):
-        self._require(getattr(self, name) in choices, name, f"is none of {', '.join(choices)}")
+        self._require(getattr(self, name) in choices, name, f"is not one of {', '.join(choices)}")
 
     def _require(self, holds: bool, name: str, rule: str):
         if not holds:

@@ -50,7 +50,7 @@ def plot_ranks(path: Path, models: Sequence[dict[str, Any]], measure: str = "thr
         for series in SERIES:
             kinds = [row for row in model["ranks"] if (row["input"], row["tokens"]) == series[:2]]
             _line(axes, kinds, measure, series.label, series.colour, series.style, series.marker)
-        axes.set(title=f"{model['label']} (width {model['width']})", ylim=(0, None))
+        axes.set(title=f"{model['label']} (hidden size {model['width']})", ylim=(0, None))
         _layers(axes, model["layers"])
     for axes in panels[:, 0]:
         axes.set_ylabel(_rank_label(models, measure))
@@ -64,7 +64,7 @@ def plot_ranks(path: Path, models: Sequence[dict[str, Any]], measure: str = "thr
     figure.legend(
         [found[label] for label in ordered], ordered, loc="outside lower center", ncols=min(2, columns), frameon=False
     )
-    figure.suptitle("How many directions representations use" + _masked(models))
+    figure.suptitle("Effective rank by layer" + _masked(models))
     figure.savefig(path, dpi=150)
 
 
@@ -78,8 +78,8 @@ def plot_gaps(path: Path, models: Sequence[dict[str, Any]], measure: str = "thre
         models,
         lambda model, kind: [row for row in model["gaps"] if row["input"] == kind],
         measure,
-        title="What [MASK] in the text adds to the rank of real tokens" + _masked(models),
-        label=f"rank with [MASK] less rank without\n({_rank_label(models, measure)})",
+        title="Effect of [MASK] in the text on the rank of real tokens" + _masked(models),
+        label=f"rank with [MASK] minus rank without\n({_rank_label(models, measure)})",
     )
 
 
@@ -103,7 +103,7 @@ def plot_outside(path: Path, models: Sequence[dict[str, Any]]) -> None:
         rows,
         "excess",
         title="[MASK] outside the space of the real tokens around it" + _masked(models),
-        label="share of [MASK]'s sum of squares outside,\nless the real tokens' own (percentage points)",
+        label="fraction of [MASK]'s sum of squares outside,\nminus that of the real tokens (percentage points)",
     )
 
 
@@ -124,7 +124,7 @@ def _plot_models(
     for number, model in enumerate(models):
         colour, marker = MORE_COLOURS[number % len(MORE_COLOURS)], "osD^vP*"[number % 7]
         _line(axes, rows(model, "as_trained"), name, model["label"], colour, "-", marker)
-        _line(axes, rows(model, "forced"), name, f"{model['label']}, [MASK] forced in", colour, ":", marker)
+        _line(axes, rows(model, "forced"), name, f"{model['label']}, forced [MASK]", colour, ":", marker)
     axes.set(title=title, ylabel=label)
     _layers(axes, max(model["layers"] for model in models))
     axes.legend(frameon=False)

@@ -11,11 +11,11 @@ from torch import Tensor
 from mae_lm_fairseq.analysis.effective_rank import (
     MEASURES,
     SecondMoments,
+    fraction_outside,
     interval,
     principal_angles,
     ranks,
     resamples,
-    share_outside,
     subspace,
 )
 from mae_lm_fairseq.analysis.rank_settings import DEFAULTS, RankSettings
@@ -75,8 +75,8 @@ def rank_profile(
                 counts[key] = moments[key].count
                 _, kind, tokens = key
                 if tokens == "mask":
-                    shares = _outside(moments[layer, kind, "real"], moments[key], weights, settings)
-                    outside.append({"layer": layer, "input": kind} | shares)
+                    fractions = _outside(moments[layer, kind, "real"], moments[key], weights, settings)
+                    outside.append({"layer": layer, "input": kind} | fractions)
     return {
         "width": encoder.dim,
         "layers": encoder.layers,
@@ -92,7 +92,7 @@ def rank_profile(
 def _chunks(texts: Sequence[list[int]]) -> list[Sequence[list[int]]]:
     """Divide the texts into contiguous chunks of equal size, because neighbouring texts are often from one document."""
     if len(texts) < 2:
-        raise ValueError(f"{len(texts)} text is too little for intervals")
+        raise ValueError(f"intervals need at least two texts, not {len(texts)}")
     count = min(CHUNKS, len(texts))
     bounds = [len(texts) * k // count for k in range(count + 1)]
     return [texts[start:end] for start, end in pairwise(bounds)]
@@ -131,35 +131,35 @@ def _rank_rows(found: dict, counts: dict, weights: Tensor) -> dict[str, list[dic
     """Return the rows of ``ranks``, ``gaps`` and ``rises``, given the ranks by layer, input and tokens."""
     rows, first = {"ranks": [], "gaps": [], "rises": []}, {}
     for (layer, kind, tokens), values in found.items():
-        place = {"layer": layer, "input": kind}
+        key = {"layer": layer, "input": kind}
         count = {"tokens": tokens, "count": counts[layer, kind, tokens]}
-        rows["ranks"].append(place | count | _with_intervals(values, weights))
+        rows["ranks"].append(key | count | _with_intervals(values, weights))
         if tokens == "mask":
             base, name = first.setdefault(kind, values), "rises"
         else:
             base, name = found[layer, "clean", "real"], "gaps"
         if base is not values:
             difference = {measure: values[measure] - base[measure] for measure in MEASURES}
-            rows[name].append(place | _with_intervals(difference, weights))
+            rows[name].append(key | _with_intervals(difference, weights))
     return rows
 
 
 def _outside(real: SecondMoments, mask: SecondMoments, weights: Tensor, settings: RankSettings) -> dict[str, Any]:
     """Measure how much of the space of ``[MASK]`` lies outside the space of the real tokens."""
-    share, excess, bases = [], [], []
+    fractions, excess, bases = [], [], []
     pairs = zip(real.matrices(weights, settings.centred), mask.matrices(weights, settings.centred), strict=True)
     for of_real, of_mask in pairs:
         basis = subspace(of_real, settings.threshold)
         bases = bases or [basis, subspace(of_mask, settings.threshold)]
-        share.append(share_outside(of_mask, basis))
-        excess.append(share[-1] - share_outside(of_real, basis))
-    (low, high), (excess_low, excess_high) = (interval(torch.tensor(x), weights.size(1)) for x in (share, excess))
+        fractions.append(fraction_outside(of_mask, basis))
+        excess.append(fractions[-1] - fraction_outside(of_real, basis))
+    (low, high), (excess_low, excess_high) = (interval(torch.tensor(x), weights.size(1)) for x in (fractions, excess))
     angles, dimensions = principal_angles(*bases), bases[1].size(1)
     return {
-        "share": share[0],
+        "share": fractions[0],
         "low": low,
         "high": high,
-        "share_of_real": share[0] - excess[0],
+        "share_of_real": fractions[0] - excess[0],
         "excess": excess[0],
         "excess_low": excess_low,
         "excess_high": excess_high,

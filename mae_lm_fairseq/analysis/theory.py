@@ -9,28 +9,28 @@ from typing import Any
 from mae_lm_fairseq.analysis.effective_rank import MEASURES, deviations
 
 LEMMA = """\
-Lemma 2.1, in our words. All [MASK]s enter the encoder as one vector plus their positions, so that their states there
-span few directions. At the output they have to differ as much as the predictions do, which is a lot. So the rank of
-the [MASK] states rises from the embeddings to the last layer."""
+Lemma 2.1, in our words. All [MASK] tokens enter the encoder as one vector plus their positions, so their hidden states
+there span few directions. At the output they must differ as much as the predictions do, which is a lot. The rank of
+the [MASK] states therefore rises from the embeddings to the last layer."""
 
 LEMMA_LIMITS = """\
-What this is not: the lemma is about exact rank in a well-trained MLM. A matrix of floating-point numbers has nearly
-always full rank, so effective ranks stand in for it, and they can disagree. Learned positions make the [MASK]s differ
-at the embeddings already. The layers between are no part of the statement."""
+Limits: the lemma is about exact rank in a well-trained MLM. A matrix of floating-point numbers almost always has full
+rank, so effective ranks are measured instead, and they can disagree. Learned positions make the [MASK] tokens differ at
+the embeddings already. The lemma says nothing about the layers in between."""
 
 THEOREM = """\
-Theorem 2.2, in our words. In some layer the states of real tokens do not span all dimensions, and the span of the
-[MASK] states is not contained in theirs: some dimensions are there for [MASK] alone."""
+Theorem 2.2, in our words. In some layer, the hidden states of real tokens do not span all dimensions, and the span of
+the [MASK] states is not contained in theirs: some dimensions are used by [MASK] alone."""
 
 THEOREM_LIMITS = """\
-What this is not: the theorem is about exact spans. Thousands of states of floating-point numbers span everything, as
-the numerical rank says, so the exact statement cannot be seen. What can be seen is its like for effective spaces: the
-share of [MASK]'s sum of squares outside of the fewest directions that hold {threshold:g} % of the real tokens', less
-what of the real tokens' own lies outside. Directions were fitted to the real tokens, not to [MASK]: any one kind of
-token that is left out of the fit can be expected outside to some degree, so the size matters more than the sign. That
-[MASK] uses directions which real tokens use little does not say that real tokens could not use them."""
+Limits: the theorem is about exact spans. Thousands of floating-point states span everything, as the numerical rank
+shows, so the exact statement cannot be observed. Its analogue for effective spaces can: the fraction of [MASK]'s sum of
+squares outside the fewest directions that hold {threshold:g} % of the real tokens' sum of squares, minus the same
+fraction of the real tokens themselves. The directions were fitted to the real tokens, not to [MASK]. Any kind of token
+that is not part of the fit can be expected to lie outside to some degree, so the size matters more than the sign. That
+[MASK] uses directions that real tokens use little does not mean that real tokens could not use them."""
 
-HOLDS, FAILS, OPEN = "shows in this model", "does not show: the contrary does", "is not decided by this much text"
+HOLDS, FAILS, OPEN = "holds in this model", "does not hold: the opposite does", "is not decided by this amount of text"
 
 
 def check_lemma(profile: dict[str, Any]) -> dict[str, Any] | None:
@@ -107,12 +107,12 @@ def report(profile: dict[str, Any]) -> str:
     """Return both statements with numbers, verdicts and limitations, as text."""
     lemma, theorem = check_lemma(profile), check_theorem(profile)
     head = (
-        f"{profile['label']}: {profile['layers']} layers, width {profile['width']}, {profile['tokens']:,} tokens in "
-        f"{profile['texts']:,} texts, {100 * profile['mask_prob']:g} % masked; intervals of 95 % from "
+        f"{profile['label']}: {profile['layers']} layers, hidden size {profile['width']}, {profile['tokens']:,} tokens "
+        f"in {profile['texts']:,} texts, {100 * profile['mask_prob']:g} % masked; 95 % intervals from "
         f"{profile['bootstrap']} resamples of {profile['chunks']} chunks of text"
     )
     if lemma is None:
-        return f"{head}\n\nNothing to check: both statements are about [MASK] in the encoder, which it never saw."
+        return f"{head}\n\nNothing to check: both statements are about encoders that see [MASK]; this one never did."
     return "\n\n".join([head, *_lemma_lines(lemma), *_theorem_lines(theorem, profile)])
 
 
@@ -122,7 +122,7 @@ def _lemma_lines(lemma: dict[str, Any]) -> list[str]:
         f"[{found['low']:+.1f}, {found['high']:+.1f}]: {found['verdict']}"
         for name, found in lemma.items()
     ]
-    return [LEMMA, "\n".join(["Rank of [MASK] by layer, from the first that sees it:", *lines]), LEMMA_LIMITS]
+    return [LEMMA, "\n".join(["Rank of [MASK] by layer, from the first layer that sees it:", *lines]), LEMMA_LIMITS]
 
 
 def _theorem_lines(theorem: dict[str, Any], profile: dict[str, Any]) -> list[str]:
@@ -134,10 +134,11 @@ def _theorem_lines(theorem: dict[str, Any], profile: dict[str, Any]) -> list[str
     gap = theorem["gap"]
     return [
         THEOREM,
-        "\n".join(["[MASK] outside of the real tokens' effective space, more than they are themselves:", *lines]),
-        f"Of effective spaces the statement {theorem['verdict']} (layer {theorem['layer']}; the intervals hold for all "
-        "layers together).",
-        f"What the paper explains by it: with [MASK] in the text, real tokens use {gap['gap']:+.0f} directions in the "
-        f"last layer [{gap['low']:+.1f}, {gap['high']:+.1f}]. It {_verdict(gap['low'], gap['high'])}.",
+        "\n".join(["[MASK] outside the real tokens' effective space, minus the real tokens themselves:", *lines]),
+        f"For effective spaces, the statement {theorem['verdict']} (layer {theorem['layer']}; the intervals hold for "
+        "all layers simultaneously).",
+        f"The gap that the paper explains by it: with [MASK] in the text, the rank of real tokens in the last layer "
+        f"changes by {gap['gap']:+.0f} [{gap['low']:+.1f}, {gap['high']:+.1f}]. That it rises "
+        f"{_verdict(gap['low'], gap['high'])}.",
         THEOREM_LIMITS.format(threshold=100 * profile["threshold"]),
     ]

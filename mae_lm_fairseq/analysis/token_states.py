@@ -17,8 +17,8 @@ from mae_lm_fairseq.core.packing import batch_layout, to_device
 
 INPUTS = {
     "clean": "no [MASK] in the text",
-    "as_trained": "text with [MASK], which the encoder sees where and when it did in pretraining",
-    "forced": "text with [MASK], which goes through the encoder from its embeddings on, though not in pretraining",
+    "as_trained": "text with [MASK], which the encoder sees as in pretraining",
+    "forced": "text with [MASK], which passes through all layers of the encoder, unlike in pretraining",
 }
 """The ways in which a text is encoded."""
 
@@ -88,10 +88,10 @@ class EncoderStates:
         self.layers = len(encoder.layers)
         self.dim = encoder.embed_tokens.embedding_dim
         self.max_tokens = encoder.embed_positions.max_positions
-        is_forced_new = mask_in_encoder < 1 and self._leaves_masks_out()
-        self.inputs = tuple(INPUTS) if is_forced_new else ("clean", "as_trained")
+        has_forced = mask_in_encoder < 1 and self._excludes_masks()
+        self.inputs = tuple(INPUTS) if has_forced else ("clean", "as_trained")
 
-    def _leaves_masks_out(self) -> bool:
+    def _excludes_masks(self) -> bool:
         lone_mask = torch.tensor([[self.mask]])
         layout = batch_layout(lone_mask, torch.zeros_like(lone_mask).bool(), self.pad, self.mask)
         return self.encoder.layouts(layout)[0].index.numel() == 0
@@ -105,8 +105,10 @@ class EncoderStates:
         layout = to_device(batch_layout(tokens, torch.zeros_like(tokens).bool(), self.pad, self.mask, early), device)
         was_training = self.encoder.training
         self.encoder.eval()
-        states = self.encoder(tokens.to(device), layout)
-        self.encoder.train(was_training)
+        try:
+            states = self.encoder(tokens.to(device), layout)
+        finally:
+            self.encoder.train(was_training)
         layouts = self.encoder.layouts(layout)
         return [LayerStates(layer, seen.index.cpu()) for layer, seen in zip(states, layouts, strict=True)]
 
@@ -137,8 +139,8 @@ class HuggingFaceStates:
             output_hidden_states=True,
         )
         index = is_token.flatten().nonzero().squeeze(1)
-        places = index.to(self.model.device)
-        return [LayerStates(layer.flatten(0, 1).index_select(0, places), index) for layer in output.hidden_states]
+        positions = index.to(self.model.device)
+        return [LayerStates(layer.flatten(0, 1).index_select(0, positions), index) for layer in output.hidden_states]
 
 
 def hugging_face_positions(model: nn.Module) -> int:
@@ -167,9 +169,9 @@ def mask_texts(
     is_masked = torch.zeros_like(tokens).bool()
     for row, text in enumerate(texts):
         tokens[row, : len(text)] = torch.tensor(text)
-        places = np.flatnonzero(~np.isin(text, list(keep)))
+        positions = np.flatnonzero(~np.isin(text, list(keep)))
         generator = np.random.default_rng((seed, first + row))
-        is_masked[row, generator.choice(places, round(mask_prob * len(places)), replace=False)] = True
+        is_masked[row, generator.choice(positions, round(mask_prob * len(positions)), replace=False)] = True
     return MaskedText(tokens, is_masked)
 
 

@@ -1,5 +1,7 @@
 """Speed of feature extraction from ragged sentences, compared with stock ``transformers`` with the same weights."""
 
+import mae_lm_fairseq.huggingface  # noqa: F401, I001  hides a broken torchaudio: must come before transformers
+
 import statistics
 import time
 from collections.abc import Callable, Iterator

@@ -46,28 +46,28 @@ def _mebibytes(row: Row) -> float:
 
 def _draw_curves(results: Results, axes) -> None:
     usual = results.setting.case()
-    for column, (knob, label) in enumerate((("length", "tokens per sample"), ("mask_prob", "share masked"))):
+    for column, (field, label) in enumerate((("length", "sequence length"), ("mask_prob", "fraction masked"))):
         rows = [
             row
             for row in results.rows
             if not row.case.ragged
             and row.case.rows * row.case.length == usual.rows * usual.length
-            and (row.case.length if knob == "mask_prob" else row.case.mask_prob)
-            == (usual.length if knob == "mask_prob" else usual.mask_prob)
+            and (row.case.length if field == "mask_prob" else row.case.mask_prob)
+            == (usual.length if field == "mask_prob" else usual.mask_prob)
         ]
         for line, (value, unit) in enumerate(((_speed, "tokens/s"), (_mebibytes, "peak memory (MiB)"))):
-            _draw_panel(axes[line][column], rows, knob, value)
+            _draw_panel(axes[line][column], rows, field, value)
             axes[line][column].set(xlabel=label, ylabel=unit, ylim=(0, None))
             axes[line][column].grid(alpha=0.25)
     axes[0][0].legend(frameon=False)
     precision = results.setting.precisions[0]
-    axes[0][0].set_title(f"{usual.mask_prob:.0%} masked, {usual.rows * usual.length} tokens a step, {precision}")
-    axes[0][1].set_title(f"{usual.length} tokens per sample")
+    axes[0][0].set_title(f"{usual.mask_prob:.0%} masked, {usual.rows * usual.length} tokens per step, {precision}")
+    axes[0][1].set_title(f"sequences of {usual.length} tokens")
 
 
-def _draw_panel(axes, rows: list[Row], knob: str, value: Callable[[Row], float]) -> None:
+def _draw_panel(axes, rows: list[Row], field: str, value: Callable[[Row], float]) -> None:
     for (name, label), marker in zip(CURVES.items(), "osD^v", strict=True):
-        points = sorted((getattr(row.case, knob), value(row)) for row in rows if row.subject.name == name)
+        points = sorted((getattr(row.case, field), value(row)) for row in rows if row.subject.name == name)
         if points:
             axes.plot(*zip(*points, strict=True), marker=marker, label=label)
 
@@ -79,5 +79,5 @@ def _draw_bars(results: Results, axes) -> None:
         panel.invert_yaxis()
         panel.set_xlabel(unit)
     usual = results.setting.case()
-    axes[0].set_title(f"{usual.rows} x {usual.length} tokens a step, {results.setting.precisions[0]} where not named")
+    axes[0].set_title(f"{usual.rows} x {usual.length} tokens per step, {results.setting.precisions[0]} unless named")
     axes[1].tick_params(labelleft=False)

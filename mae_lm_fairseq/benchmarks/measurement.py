@@ -60,8 +60,8 @@ def measure(
         for number, group in enumerate(groups, 1):
             names = ", ".join(subject.title for subject in group)
             if time.monotonic() > deadline:
-                report(f"[{number}/{len(groups)}] left out: {names}")
-                results.failed.update((s.title, "left out: the time of this setting is over") for s in group)
+                report(f"[{number}/{len(groups)}] skipped: {names}")
+                results.failed.update((s.title, "skipped: the time limit of this setting was reached") for s in group)
                 continue
             report(f"[{number}/{len(groups)}] {names}")
             with contextlib.ExitStack() as group_stack:
@@ -141,6 +141,6 @@ def _warm_up(process: Process, case: Case, batch: Batch, setting: Setting) -> Ro
 def _time_step(process: Process, row: Row) -> None:
     (step,) = process.ask("train", row.case.file, 1)
     if step["predicted"] != row.predicted_tokens:
-        raise SubjectFailed(f"it predicted {step['predicted']} tokens of {row.predicted_tokens}")
+        raise SubjectFailed(f"it predicted {step['predicted']} tokens instead of {row.predicted_tokens}")
     row.seconds.append(step["seconds"])
     row.losses.append(step["loss"])

@@ -15,11 +15,11 @@ from pathlib import Path
 from mae_lm_fairseq.experiments.reader_options import add_models
 from mae_lm_fairseq.utils.arguments import output_file, positive
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_models(parser, "a Hugging Face masked language model")
     parser.add_argument("--text", required=True, type=Path, metavar="FILE", help="UTF-8, plain, .gz or .xz")
@@ -38,9 +38,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measure, print and write."""
+    """Run the command."""
     arguments = parser().parse_args(argv)
-    quieten()
+    configure_logging()
     from mae_lm_fairseq.experiments.evaluation import measure_models, table
 
     results = measure_models(arguments)

@@ -14,7 +14,7 @@ from pathlib import Path
 from mae_lm_fairseq.experiments.reader_options import add_models
 from mae_lm_fairseq.utils.arguments import output_directory, positive
 from mae_lm_fairseq.utils.files import write_json, write_text
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Measure and write."""
     arguments = parser().parse_args(argv)
-    quieten()
+    configure_logging()
     from mae_lm_fairseq.downstream.minimal_pairs.report import markdown
     from mae_lm_fairseq.experiments.minimal_pairs import measure_models
 

@@ -56,7 +56,8 @@ class MaskedAutoencoder(nn.Module):
         """
         if layout.sequence.width > self.config.max_positions:
             raise ValueError(
-                f"a text of {layout.sequence.width} tokens is longer than --max-positions {self.config.max_positions}"
+                f"a sequence of {layout.sequence.width} tokens is longer than --max-positions "
+                f"{self.config.max_positions}"
             )
         return self.encoder(tokens, layout)
 
@@ -68,7 +69,7 @@ class MaskedAutoencoder(nn.Module):
         """Return the logits [number predicted, vocabulary], from the encoder's output."""
         return self.lm_head(self.decode(states, layout))
 
-    def masked_states(self, tokens: Tensor, layout: BatchLayout) -> Tensor:
+    def predicted_states(self, tokens: Tensor, layout: BatchLayout) -> Tensor:
         """Return the packed hidden states [number predicted, dim] that the language model head predicts from."""
         return self.decode(self.encode(tokens, layout)[-1], layout)
 

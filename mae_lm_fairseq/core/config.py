@@ -42,11 +42,11 @@ class StackConfig(NamedTuple):
     relative_max_distance: int
 
 
-def _knob(default: Any, help: str) -> Any:
+def _option_field(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
 
-_WIDTHS = (
+_SIZE_OPTIONS = (
     "encoder_embed_dim",
     "encoder_ffn_embed_dim",
     "encoder_attention_heads",
@@ -54,13 +54,13 @@ _WIDTHS = (
     "decoder_ffn_embed_dim",
     "decoder_attention_heads",
 )
-_MOST = {
+_MAXIMA = {
     **dict.fromkeys(("encoder_layers", "decoder_layers"), 10_000),
-    **dict.fromkeys((*_WIDTHS, "max_positions"), 1 << 24),
+    **dict.fromkeys((*_SIZE_OPTIONS, "max_positions"), 1 << 24),
     **dict.fromkeys(("relative_buckets", "relative_max_distance", "decoder_relative_buckets"), 1 << 24),
 }
 """Upper bounds, so that a typo fails at once instead of exhausting memory or overflowing a float."""
-_OF_THE_DECODER = {
+_DECODER_DEFAULTS = {
     "decoder_attention": DecoderAttention.self,
     "decoder_embed_dim": None,
     "decoder_ffn_embed_dim": None,
@@ -83,61 +83,70 @@ class MaskedAutoencoderConfig:
         ValueError: if a value is out of range or two values contradict each other; the message names the options.
     """
 
-    mask_join: MaskJoin = _knob(
+    mask_join: MaskJoin = _option_field(
         MaskJoin.decoder,
-        "where [MASK] joins: at the 'embeddings' (vanilla MLM, as RoBERTa), inside the 'encoder' (3ML's analysis) or "
-        "in the 'decoder' (MAE-LM and 3ML: the encoder never sees it)",
+        "where [MASK] joins: at the 'embeddings' (vanilla MLM, as in RoBERTa), inside the 'encoder' (3ML's analysis) "
+        "or in the 'decoder' (MAE-LM and 3ML: the encoder never sees it)",
     )
-    mask_join_layer: int | None = _knob(
+    mask_join_layer: int | None = _option_field(
         None,
-        "with --mask-join encoder: how many of the encoder's layers [MASK] does not see, so that it joins before the "
-        "next (default: half of them)",
+        "with --mask-join encoder: number of encoder layers below the one that [MASK] joins before (default: half "
+        "of the layers)",
     )
-    encoder_layers: int = _knob(12, "layers of the encoder")
-    encoder_embed_dim: int = _knob(768, "width of the encoder")
-    encoder_ffn_embed_dim: int = _knob(3072, "inner width of the encoder's feed-forward blocks")
-    encoder_attention_heads: int = _knob(12, "attention heads of the encoder")
-    decoder_layers: int = _knob(4, "layers of the decoder that is thrown away after pretraining; 0 without decoder")
-    decoder_attention: DecoderAttention = _knob(
+    encoder_layers: int = _option_field(12, "number of encoder layers")
+    encoder_embed_dim: int = _option_field(768, "hidden size of the encoder")
+    encoder_ffn_embed_dim: int = _option_field(3072, "feed-forward size of the encoder")
+    encoder_attention_heads: int = _option_field(12, "number of attention heads of the encoder")
+    decoder_layers: int = _option_field(
+        4, "number of decoder layers, which are dropped after pretraining; 0: no decoder"
+    )
+    decoder_attention: DecoderAttention = _option_field(
         DecoderAttention.self,
-        "what decoder layers attend to: 'self' (all positions to all), 'cross' (masked positions to the encoder's "
+        "attention of the decoder layers: 'self' (all positions to all), 'cross' (masked positions to the encoder's "
         "output) or 'self_cross' (masked positions to each other, then to the encoder's output)",
     )
-    decoder_embed_dim: int | None = _knob(None, "width of the decoder (default: the encoder's)")
-    decoder_ffn_embed_dim: int | None = _knob(
-        None, "inner width of the decoder's feed-forward blocks (default: the encoder's)"
+    decoder_embed_dim: int | None = _option_field(None, "hidden size of the decoder (default: the encoder's)")
+    decoder_ffn_embed_dim: int | None = _option_field(None, "feed-forward size of the decoder (default: the encoder's)")
+    decoder_attention_heads: int | None = _option_field(
+        None, "number of attention heads of the decoder (default: the encoder's)"
     )
-    decoder_attention_heads: int | None = _knob(None, "attention heads of the decoder (default: the encoder's)")
-    decoder_share_positions: bool = _knob(False, "one table of absolute positions for encoder and decoder")
-    reset_mask_states: bool = _knob(
+    decoder_share_positions: bool = _option_field(
+        False, "share one table of absolute positions between encoder and decoder"
+    )
+    reset_mask_states: bool = _option_field(
         False,
-        "ablation, with the task's --mask-in-encoder: the decoder gets the mask embedding instead of the encoder's "
-        "states at the [MASK]s that it saw",
+        "ablation, with the task's --mask-in-encoder: the decoder receives the mask embedding instead of the encoder's "
+        "hidden states of the [MASK] tokens that it saw",
     )
-    renumber_visible: bool = _knob(
+    renumber_visible: bool = _option_field(
         False,
-        "ablation: the encoder numbers the tokens that it sees 0, 1, 2, ..., so that its positions disagree with the "
-        "decoder's",
+        "ablation: the encoder numbers the visible tokens 0, 1, 2, ..., so its positions disagree with the decoder's",
     )
-    max_positions: int = _knob(512, "longest sample in tokens, <s> and </s> included")
-    relative_buckets: int = _knob(32, "buckets of the encoder's T5 relative position bias; 0 for no such bias")
-    relative_max_distance: int = _knob(128, "distance at which the buckets end; all farther tokens share the last")
-    decoder_relative_buckets: int = _knob(0, "buckets of the decoder's own such bias; 0 for none")
-    relative_bias_init: RelativeBiasInit = _knob(
+    max_positions: int = _option_field(512, "maximum length of a sequence in tokens, <s> and </s> included")
+    relative_buckets: int = _option_field(32, "buckets of the T5 relative position bias of the encoder; 0: no bias")
+    relative_max_distance: int = _option_field(
+        128, "distance at which the logarithmic buckets end; larger distances share the last bucket"
+    )
+    decoder_relative_buckets: int = _option_field(
+        0, "buckets of the T5 relative position bias of the decoder; 0: no bias"
+    )
+    relative_bias_init: RelativeBiasInit = _option_field(
         RelativeBiasInit.normal,
-        "start of the relative position bias: 'normal' (the papers') or 'neighbours' (each head leans towards "
+        "initialisation of the relative position bias: 'normal' (as in the papers) or 'neighbours' (each head prefers "
         "one neighbouring token, so that small models leave the unigram plateau in minutes)",
     )
-    dropout: float = _knob(0.1, "dropout on the encoder's embeddings and on each of its blocks' outputs")
-    attention_dropout: float = _knob(0.1, "dropout on the encoder's attention weights")
-    decoder_dropout: float = _knob(0.0, "dropout in the decoder, on the attention weights too")
-    init_std: float = _knob(0.02, "standard deviation of the initial weights")
+    dropout: float = _option_field(
+        0.1, "dropout on the embeddings of the encoder and on the output of each of its sublayers"
+    )
+    attention_dropout: float = _option_field(0.1, "dropout on the attention weights of the encoder")
+    decoder_dropout: float = _option_field(0.0, "dropout in the decoder, including its attention weights")
+    init_std: float = _option_field(0.02, "standard deviation of the initial weights")
 
     def __post_init__(self):
-        for name in ("encoder_layers", *_WIDTHS):
+        for name in ("encoder_layers", *_SIZE_OPTIONS):
             self._require(getattr(self, name) is None or getattr(self, name) > 0, name, "must be at least 1")
-        for name, most in _MOST.items():
-            self._require((getattr(self, name) or 0) <= most, name, f"must be at most {most:,}")
+        for name, maximum in _MAXIMA.items():
+            self._require((getattr(self, name) or 0) <= maximum, name, f"must be at most {maximum:,}")
         self._require(self.max_positions > 2, "max_positions", "must be at least 3")
         self._require(self.decoder_layers >= 0, "decoder_layers", "must not be negative")
         self._require(self.init_std > 0, "init_std", "must be positive")
@@ -188,33 +197,33 @@ class MaskedAutoencoderConfig:
         if self.mask_join_layer is not None and not inside:
             raise ValueError(
                 f"--mask-join-layer {self.mask_join_layer} contradicts --mask-join {self.mask_join.value}: "
-                "it goes with 'encoder'"
+                "it needs --mask-join encoder"
             )
         if inside and not 0 < self.layers_before_masks < self.encoder_layers:
             raise ValueError(
-                f"--mask-join-layer {self.layers_before_masks} must leave layers of the encoder on both sides: "
-                f"above 0 and below --encoder-layers {self.encoder_layers}"
+                f"--mask-join-layer {self.layers_before_masks} must be above 0 and below --encoder-layers "
+                f"{self.encoder_layers}, to leave encoder layers on both sides"
             )
         if self.renumber_visible and self.mask_join is not MaskJoin.decoder:
             raise ValueError(
                 f"--renumber-visible contradicts --mask-join {self.mask_join.value}: it makes the encoder's positions "
-                "disagree with the decoder's, so it goes with 'decoder'"
+                "disagree with the decoder's, and needs --mask-join decoder"
             )
 
     def _check_decoder(self):
         has_decoder = self.decoder_layers > 0
         if has_decoder != (self.mask_join is MaskJoin.decoder):
             raise ValueError(
-                f"--mask-join {self.mask_join.value} contradicts --decoder-layers {self.decoder_layers}: a decoder "
-                "(1 layer or more) goes with 'decoder', none (0 layers) with 'embeddings' and 'encoder'"
+                f"--mask-join {self.mask_join.value} contradicts --decoder-layers {self.decoder_layers}: "
+                "'decoder' needs at least 1 decoder layer, 'embeddings' and 'encoder' need --decoder-layers 0"
             )
-        for name, without in _OF_THE_DECODER.items():
-            if getattr(self, name) != without and not has_decoder:
+        for name, default in _DECODER_DEFAULTS.items():
+            if getattr(self, name) != default and not has_decoder:
                 raise ValueError(f"{_option(name)} has no effect without a decoder (--decoder-layers 0)")
         if self.decoder_share_positions and self.decoder.dim != self.encoder.dim:
             raise ValueError(
-                f"--decoder-share-positions contradicts --decoder-embed-dim {self.decoder.dim}: the encoder's table "
-                f"of positions is as wide as --encoder-embed-dim {self.encoder.dim}"
+                f"--decoder-share-positions contradicts --decoder-embed-dim {self.decoder.dim}: the shared "
+                f"position table has the size of --encoder-embed-dim {self.encoder.dim}"
             )
 
     def _check_heads(self):
@@ -230,11 +239,11 @@ class MaskedAutoencoderConfig:
             self._require(
                 buckets == 0 or (buckets >= 8 and buckets % 4 == 0),
                 name,
-                "must be 0 or a multiple of 4 from 8 on",
+                "must be 0, or a multiple of 4 and at least 8",
             )
             if buckets and self.relative_max_distance <= buckets // 4:
                 raise ValueError(
-                    f"--relative-max-distance {self.relative_max_distance} leaves no room for the "
+                    f"--relative-max-distance {self.relative_max_distance} is too small for "
                     f"{_option(name)} {buckets}: it must be above {buckets // 4}"
                 )
 

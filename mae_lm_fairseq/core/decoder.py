@@ -13,7 +13,7 @@ follow from the tokens alone.
 from torch import Tensor, nn
 
 from mae_lm_fairseq.core.config import DecoderAttention, MaskedAutoencoderConfig, MaskJoin
-from mae_lm_fairseq.core.packing import BatchLayout, places
+from mae_lm_fairseq.core.packing import BatchLayout, indices_in
 from mae_lm_fairseq.core.transformer import PositionEmbedding, SelfCrossLayer, TransformerLayer, TransformerStack
 
 
@@ -120,15 +120,15 @@ class SelfCrossAttentionDecoder(Decoder):
 
     def decode(self, states: Tensor, joined: Tensor, layout: BatchLayout) -> Tensor:
         masked, decoded, predicted, visible = layout.masked, layout.decoded, layout.predicted, layout.visible
-        stream = self.embed(joined.index_select(0, places(decoded, layout.sequence)), decoded)
-        masked_in_stream = places(masked, decoded)
+        stream = self.embed(joined.index_select(0, indices_in(decoded, layout.sequence)), decoded)
+        masked_in_stream = indices_in(masked, decoded)
         *layers, last_layer = self.layers
         if layers:
             pattern, memory_pattern = self.pattern(decoded, masked), self.pattern(decoded, visible)
             for layer in layers:
                 keys = stream.index_select(0, masked_in_stream)
                 stream = self.apply_layer(layer, keys, pattern, stream, states, memory_pattern)
-        keys, queries = stream.index_select(0, masked_in_stream), stream.index_select(0, places(predicted, decoded))
+        keys, queries = stream.index_select(0, masked_in_stream), stream.index_select(0, indices_in(predicted, decoded))
         pattern, memory_pattern = self.pattern(predicted, masked), self.pattern(predicted, visible)
         return self.apply_layer(last_layer, keys, pattern, queries, states, memory_pattern)
 

@@ -116,13 +116,13 @@ def batch_layout(
         masked=layout_of(is_mask, positions),
         predicted=predicted,
         decoded=layout_of(is_token & is_predicted | is_mask, positions),
-        visible_in_sequence=places(visible, sequence),
-        predicted_in_sequence=places(predicted, sequence),
+        visible_in_sequence=indices_in(visible, sequence),
+        predicted_in_sequence=indices_in(predicted, sequence),
         early_in_visible=pack(early, visible).nonzero().squeeze(1),
     )
 
 
-def places(part: Layout, whole: Layout) -> Tensor:
+def indices_in(part: Layout, whole: Layout) -> Tensor:
     """Return the index of each position of ``part`` in the packed positions of ``whole``, [N of part] int64."""
     return torch.searchsorted(whole.index, part.index)
 
@@ -189,6 +189,6 @@ def from_rows(rows: Tensor, layout: Layout) -> Tensor:
     return flat if layout.is_full else flat.index_select(0, layout.slots)
 
 
-def _spread(packed: Tensor, places: Tensor, rows: int, columns: int) -> Tensor:
-    flat = packed.new_zeros(rows * columns, *packed.shape[1:]).index_copy(0, places, packed)
+def _spread(packed: Tensor, index: Tensor, rows: int, columns: int) -> Tensor:
+    flat = packed.new_zeros(rows * columns, *packed.shape[1:]).index_copy(0, index, packed)
     return flat.view(rows, columns, *packed.shape[1:])

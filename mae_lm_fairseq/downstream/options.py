@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mae_lm_fairseq.utils.arguments import positive, positive_number
-from mae_lm_fairseq.utils.logging import quieten
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,15 +47,21 @@ def add_options(parser: argparse.ArgumentParser, usual_rates: str):
         usual_rates: the default learning rates, for the help text.
     """
     add = parser.add_argument
-    add("--checkpoint", required=True, metavar="FILE", help="of pretraining; 'none' for random weights")
-    add("--tokenizer", type=Path, required=True, metavar="DATA_BIN", help="the data-bin of the pretraining run")
-    add("--out", type=Path, required=True, metavar="DIR", help="where everything goes")
-    add("--arch", metavar="ARCH", help="with --checkpoint none: the architecture")
-    add("--seeds", type=positive, default=5, metavar="N", help="seeds 1 to N (default: %(default)s)")
-    add("--learning-rates", type=positive_number, nargs="+", metavar="LR", help=f"(default: {usual_rates})")
-    add("--max-updates", type=positive, metavar="N", help="end earlier than after the usual epochs")
-    add("--jobs", type=positive, default=1, metavar="N", help="runs at the same time (default: %(default)s)")
-    add("--threads", type=positive, default=1, metavar="N", help="threads of each run (default: %(default)s)")
+    add("--checkpoint", required=True, metavar="FILE", help="pretraining checkpoint, or 'none' for random weights")
+    add("--tokenizer", type=Path, required=True, metavar="DATA_BIN", help="data-bin of the pretraining run")
+    add("--out", type=Path, required=True, metavar="DIR", help="output directory")
+    add("--arch", metavar="ARCH", help="architecture, with --checkpoint none")
+    add("--seeds", type=positive, default=5, metavar="N", help="train with seeds 1 to N (default: %(default)s)")
+    add(
+        "--learning-rates",
+        type=positive_number,
+        nargs="+",
+        metavar="LR",
+        help=f"learning rates to try (default: {usual_rates})",
+    )
+    add("--max-updates", type=positive, metavar="N", help="stop after N updates, if the usual epochs are longer")
+    add("--jobs", type=positive, default=1, metavar="N", help="number of parallel runs (default: %(default)s)")
+    add("--threads", type=positive, default=1, metavar="N", help="number of threads per run (default: %(default)s)")
 
 
 def parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> dict:
@@ -63,6 +69,6 @@ def parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> dict:
     words = sys.argv[1:] if argv is None else argv
     end = words.index("--") if "--" in words else len(words)
     options = vars(parser.parse_args(words[:end]))
-    quieten()
+    configure_logging()
     checkpoint = None if options["checkpoint"] == "none" else Path(options["checkpoint"])
     return {**options, "checkpoint": checkpoint, "extra": words[end + 1 :]}

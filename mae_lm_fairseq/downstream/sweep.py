@@ -1,6 +1,7 @@
 """Fine-tuning sweeps for any task: starting point, runs over learning rates and seeds, and checkpoints to keep."""
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,6 +16,8 @@ from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.downstream.seeds import Summary, summarise
 from mae_lm_fairseq.models.architectures import architecture_values
+from mae_lm_fairseq.pretrained.bundle import write_bundle
+from mae_lm_fairseq.pretrained.reading import read_checkpoint
 from mae_lm_fairseq.pretrained.validation import head_names
 from mae_lm_fairseq.recipes.settings import Settings, as_arguments
 from mae_lm_fairseq.recipes.training_command import with_device
@@ -23,10 +26,12 @@ from mae_lm_fairseq.utils.markdown import markdown_table
 from mae_lm_fairseq.utils.runner import Run, run_all, updates_done
 from mae_lm_fairseq.utils.versions import versions
 
-WARMUP_SHARE = 0.06
+WARMUP_FRACTION = 0.06
 BEST, LAST = "checkpoint_best.pt", "checkpoint_last.pt"
+MODEL = "model"
+"""The directory, in that of the results, with the bundle of the best run."""
 # Model options that fine-tuning sets itself.
-_SET_HERE = ("max_positions", "dropout", "attention_dropout", "decoder_dropout")
+_SET_BY_FINETUNING = ("max_positions", "dropout", "attention_dropout", "decoder_dropout")
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,13 @@ class Origin:
     updates: int = 0
     sha256: str | None = None
 
+    @property
+    def kind(self) -> str:
+        """The kind of start, in words."""
+        if self.checkpoint is None:
+            return "random weights"
+        return f"a model fine-tuned on {', '.join(self.heads)}" if self.heads else "a pretraining checkpoint"
+
     def described(self) -> dict[str, Any]:
         """Return a description for a result file. It has only the end of the path, as the file may be published."""
         checkpoint = self.checkpoint and "/".join(self.checkpoint.parts[-2:])
@@ -64,7 +76,7 @@ def from_scratch(architecture: str) -> Origin:
         UserError: if the architecture does not exist.
     """
     if architecture not in ARCHITECTURES:
-        raise UserError(f"--arch {architecture}: no such architecture; there are {', '.join(ARCHITECTURES)}")
+        raise UserError(f"--arch {architecture}: no such architecture; choose one of {', '.join(ARCHITECTURES)}")
     return Origin(None, {"_name": architecture}, architecture_values(architecture)["max_positions"])
 
 
@@ -75,18 +87,22 @@ def origin_of(path: Path) -> Origin:
         UserError: if the file is missing, damaged, or from another model.
     """
     if not os.path.isfile(path):  # Path.is_file raises if a parent directory is not searchable
-        raise UserError(f"--checkpoint {path}: no such file; nothing was trained")
+        raise UserError(f"--checkpoint {path}: no such file; check the path")
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
     saved = (state["cfg"] or {}).get("model")
     name = saved.get("_name", "") if hasattr(saved, "keys") else ""
     if name not in ARCHITECTURES:
         raise UserError(f"--checkpoint {path}: not a model of this package (architecture {name or 'unknown'})")
-    usual = architecture_values(name)
-    changed = {key: saved[key] for key in usual if key not in _SET_HERE and saved.get(key, usual[key]) != usual[key]}
+    defaults = architecture_values(name)
+    changed = {
+        key: saved[key]
+        for key in defaults
+        if key not in _SET_BY_FINETUNING and saved.get(key, defaults[key]) != defaults[key]
+    }
     return Origin(
         path.resolve(),
         {"_name": name, **{key: value for key, value in changed.items() if value is not None and value is not False}},
-        saved.get("max_positions", usual["max_positions"]),
+        saved.get("max_positions", defaults["max_positions"]),
         (state.get("task_state") or {}).get("dictionary"),
         tuple(head_names(state["model"])),
         state["optimizer_history"][-1]["num_updates"],
@@ -102,11 +118,26 @@ def find_origin(checkpoint: Path | None, architecture: str | None) -> Origin:
     """
     if checkpoint is None:
         if architecture is None:
-            raise UserError("--checkpoint none starts from random weights: name the architecture with --arch")
+            raise UserError("--checkpoint none starts from random weights; add --arch")
         return from_scratch(architecture)
     if architecture is not None:
-        raise UserError(f"--arch {architecture} goes with --checkpoint none: a checkpoint has its own architecture")
+        raise UserError(f"--arch {architecture} is only for --checkpoint none: a checkpoint has its own architecture")
     return origin_of(checkpoint)
+
+
+def find_pretrained_origin(checkpoint: Path | None, architecture: str | None) -> Origin:
+    """Return what :func:`find_origin` does, if that is not a fine-tuned model.
+
+    Raises:
+        UserError: as there, or if the checkpoint was fine-tuned.
+    """
+    origin = find_origin(checkpoint, architecture)
+    if origin.heads:
+        raise UserError(
+            f"--checkpoint {checkpoint} has already been fine-tuned on {', '.join(origin.heads)}; use the "
+            "pretraining checkpoint"
+        )
+    return origin
 
 
 def settings_for(origin: Origin, updates: int, batch_size: int) -> Settings:
@@ -128,7 +159,7 @@ def settings_for(origin: Origin, updates: int, batch_size: int) -> Settings:
         "optimizer": {"_name": "fused_adamw", "adam_betas": "(0.9, 0.98)", "adam_eps": 1e-6, "weight_decay": 0.1},
         "lr_scheduler": {
             "_name": "polynomial_decay",
-            "warmup_updates": round(WARMUP_SHARE * updates),
+            "warmup_updates": round(WARMUP_FRACTION * updates),
             "total_num_update": updates,
         },
         "optimization": {"clip_norm": 0.0, "max_update": updates},
@@ -189,9 +220,9 @@ class Sweep:
         chosen["checkpoint"]["save_dir"] = folder / "checkpoints"
         chosen["common"]["seed"] = seed
         command = [sys.executable, "-m", "fairseq_cli.train", str(self.data), *as_arguments(chosen), *self.extra]
-        return Run(name, command, folder / "result.json", self._read_result, self._share_done)
+        return Run(name, command, folder / "result.json", self._read_result, self._fraction_done)
 
-    def _share_done(self, run: Run) -> float:
+    def _fraction_done(self, run: Run) -> float:
         return updates_done(self.settings["optimization"]["max_update"])(run)
 
     def _read_result(self, run: Run) -> dict[str, float]:
@@ -224,7 +255,7 @@ def best_checkpoint(run: Run) -> Path:
 
 
 def run_sweep(sweep: Sweep, jobs: int, threads: int) -> tuple[dict[str, Any], Run]:
-    """Run the missing runs of a sweep.
+    """Run the missing runs of a sweep, and keep the best run's model as a bundle.
 
     Returns:
         The content for a result file (the selected learning rate, its metrics, and those of the whole grid), and the
@@ -232,9 +263,11 @@ def run_sweep(sweep: Sweep, jobs: int, threads: int) -> tuple[dict[str, Any], Ru
     """
     runs = sweep.runs()
     results = run_all(runs, jobs=jobs, threads=threads)
-    tidy(runs)
+    keep_best_checkpoints(runs)
     summaries = sweep.summaries(results)
     rate = sweep.best_rate(summaries)
+    best = sweep.best_run(results, rate)
+    keep_model(sweep, best, next(result for run, result in zip(runs, results, strict=True) if run.name == best.name))
     grid = {f"{lr:g}": {name: asdict(summary) for name, summary in of.items()} for lr, of in summaries.items()}
     content = {
         "options": list(sweep.extra),
@@ -243,7 +276,16 @@ def run_sweep(sweep: Sweep, jobs: int, threads: int) -> tuple[dict[str, Any], Ru
         "grid": grid,
         "versions": versions(),
     }
-    return content, sweep.best_run(results, rate)
+    return content, best
+
+
+def keep_model(sweep: Sweep, run: Run, metrics: dict[str, float]):
+    """Write the bundle of a run's best checkpoint, with its metrics, in place of an earlier one."""
+    pretrained = read_checkpoint(best_checkpoint(run), sweep.data)
+    pretrained.about["development_set"] = metrics
+    shutil.rmtree(sweep.out / MODEL, ignore_errors=True)
+    write_bundle(pretrained, sweep.out / MODEL)
+    print(f"model: {sweep.out / MODEL}, by {run.name}")
 
 
 def report(content: dict[str, Any], settings: str, selection: str, hidden: Sequence[str], ending: str) -> str:
@@ -263,8 +305,8 @@ def report(content: dict[str, Any], settings: str, selection: str, hidden: Seque
         f"`{start['_name']}`, from {start['from']}"
         + (f": `{start['checkpoint']}` after {start['updates']:,} updates" if start["checkpoint"] else ""),
         "",
-        f"{settings}; development set, per cent: median (mean ± standard deviation), and every seed. The learning rate "
-        f"is the one with the highest median {selection}: {content['learning_rate']:g}.",
+        f"{settings}. Development set, in per cent: median (mean ± standard deviation), and every seed. The learning "
+        f"rate with the highest median {selection} is {content['learning_rate']:g}.",
         "",
     ]
     rows = [
@@ -274,10 +316,10 @@ def report(content: dict[str, Any], settings: str, selection: str, hidden: Seque
         if not name.endswith(tuple(hidden))
     ]
     table = markdown_table(["learning rate", "metric", "median (mean ± std)", "seeds"], rows)
-    return "\n".join([*lines, table, "", ending, ""])
+    return "\n".join([*lines, table, "", f"{ending} `{MODEL}/` holds the best model, for predictions.", ""])
 
 
-def tidy(runs: Sequence[Run]):
+def keep_best_checkpoints(runs: Sequence[Run]):
     """Keep only the best checkpoint of each finished run, without optimizer state."""
     for run in runs:
         kept = best_checkpoint(run)

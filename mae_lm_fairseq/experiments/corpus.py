@@ -6,7 +6,7 @@ from pathlib import Path
 from mae_lm_fairseq.text.text_files import read_chunks, split_lines
 from mae_lm_fairseq.utils.errors import UserError
 
-VALID_SHARE = 0.02
+VALID_FRACTION = 0.02
 VALID_CHARACTERS = (20_000, 250_000)
 """Minimum and maximum size of the validation text: enough for a meaningful loss, and fast to evaluate often."""
 FEWEST_CHARACTERS = 300_000
@@ -14,7 +14,7 @@ FEWEST_DOCUMENTS = 100
 LINES_PER_DOCUMENT = 20
 
 
-def read_documents(path: Path, most_bytes: int) -> list[list[str]]:
+def read_documents(path: Path, max_bytes: int) -> list[list[str]]:
     """Read documents (lists of lines), separated by blank lines, from a text file; ``.gz`` and ``.xz`` are unpacked.
 
     A text with few blank lines, such as a novel, is cut into documents of 20 lines. Otherwise the validation split
@@ -22,7 +22,7 @@ def read_documents(path: Path, most_bytes: int) -> list[list[str]]:
 
     Args:
         path: the file.
-        most_bytes: approximate number of bytes after which reading stops.
+        max_bytes: approximate number of bytes after which reading stops.
     """
     lines, size = [], 0
     for chunk in read_chunks(path):
@@ -31,8 +31,8 @@ def read_documents(path: Path, most_bytes: int) -> list[list[str]]:
         except UnicodeDecodeError as error:
             raise chunk.not_utf8(error) from None
         size += len(chunk.data)
-        if size >= most_bytes:
-            print(f"the first {size / 1e6:.0f} MB of {path.name} are enough for this many updates")
+        if size >= max_bytes:
+            print(f"using the first {size / 1e6:.0f} MB of {path.name}, enough for this number of updates")
             break
     documents = list(_split_at_blank_lines(lines))
     if len(documents) < FEWEST_DOCUMENTS:
@@ -51,7 +51,7 @@ def _split_at_blank_lines(lines: Iterable[str]) -> Iterable[list[str]]:
             document = []
 
 
-def split_corpus(path: Path, train: Path, valid: Path, most_bytes: int) -> dict[str, int]:
+def split_corpus(path: Path, train: Path, valid: Path, max_bytes: int) -> dict[str, int]:
     """Write documents from all parts of a text file to ``valid``, and the others to ``train``.
 
     A document goes to ``valid`` when it fits into the validation split's fraction of the text so far.
@@ -59,20 +59,20 @@ def split_corpus(path: Path, train: Path, valid: Path, most_bytes: int) -> dict[
     Returns:
         The counts ``documents``, ``lines`` and ``characters``.
     """
-    documents = read_documents(path, most_bytes)
+    documents = read_documents(path, max_bytes)
     sizes = [sum(map(len, document)) for document in documents]
     characters = sum(sizes)
     if characters < FEWEST_CHARACTERS or len(documents) < FEWEST_DOCUMENTS:
         raise UserError(
-            f"{path} holds {characters:,} characters in {len(documents):,} documents; at least {FEWEST_CHARACTERS:,} "
-            f"characters in {FEWEST_DOCUMENTS} documents of up to {LINES_PER_DOCUMENT} lines are needed"
+            f"{path} has {characters:,} characters in {len(documents):,} documents; at least {FEWEST_CHARACTERS:,} "
+            f"characters in {FEWEST_DOCUMENTS} documents of up to {LINES_PER_DOCUMENT} lines are required"
         )
-    fewest, most = VALID_CHARACTERS
-    share = min(most, max(fewest, VALID_SHARE * characters)) / characters
+    minimum, maximum = VALID_CHARACTERS
+    fraction = min(maximum, max(minimum, VALID_FRACTION * characters)) / characters
     room = 0.0
     with open(train, "w", encoding="utf-8") as train_file, open(valid, "w", encoding="utf-8") as valid_file:
         for document, size in zip(documents, sizes, strict=True):
-            room += share * size
+            room += fraction * size
             output = valid_file if size <= room else train_file
             room -= size if size <= room else 0
             output.write("\n".join(document) + "\n\n")

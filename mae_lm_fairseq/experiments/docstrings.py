@@ -1,7 +1,7 @@
 """Text corpus from the docstrings of installed Python packages, which every installation has.
 
 Packages are not imported: their sources are parsed with :mod:`ast`. A module becomes a document with one paragraph per
-line; blank lines separate documents, as ``preprocess/pretrain/prepare.py`` expects.
+line; blank lines separate documents, as ``mae-lm prepare`` expects.
 """
 
 import ast

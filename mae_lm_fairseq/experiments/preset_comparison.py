@@ -1,6 +1,6 @@
 """Comparison of the presets of one size, or of the ablations of MAE-LM, trained on one text.
 
-``scripts/compare_presets.py`` uses this module. All variants are trained on the same sequences in the same order for
+``mae-lm compare`` uses this module. All variants are trained on the same sequences in the same order for
 the same number of updates, and differ only as described in their row. Their losses are comparable: they are measured
 after training on the same masked positions, whatever the masking rate in training was.
 """
@@ -16,7 +16,7 @@ from mae_lm_fairseq.recipes.training_command import training_command
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json, write_text
 from mae_lm_fairseq.utils.markdown import markdown_table
-from mae_lm_fairseq.utils.runner import Run, claim, run_all, updates_done
+from mae_lm_fairseq.utils.runner import Run, reserve, run_all, updates_done
 from mae_lm_fairseq.utils.training_log import seconds_per_update
 from mae_lm_fairseq.utils.versions import versions
 
@@ -34,13 +34,13 @@ REPORT = """\
 
 {table}
 
-- Loss: cross-entropy in nats of a masked token of the validation text, 15 % of which is masked with `<mask>`, at the
-  same positions for every row.
-- Seconds an update: the median over the log, on {threads} core{plural} a run with {jobs} run{jobs_plural} at a time;
-  beside it its ratio to the first row's.
-- Parameters: of the network in pretraining, and what is left of it afterwards, in millions.
+- Loss: mean cross-entropy in nats per masked token of the validation text, 15 % of which is replaced by `<mask>`, at
+  the same positions for every row.
+- Seconds per update: median over the log, on {threads} core{plural} per run with {jobs} run{jobs_plural} at a time; in
+  parentheses, the ratio to the first row.
+- Parameters: of the network in pretraining, and of the encoder that is kept, in millions.
 
-Made by
+Command:
 
 ```bash
 {command}
@@ -94,10 +94,14 @@ def ablations(size: str) -> list[Variant]:
     architecture, config = f"mae_lm_{size}", _config("mae_lm", size)
     rows = {"MAE-LM": ()}
     rows |= {
-        f"{share:.0%} of the [MASK]s in the encoder": ("--mask-in-encoder", str(share))
-        for share in (0.25, 0.5, 0.75, 1.0)
+        f"{fraction:.0%} of the [MASK] tokens in the encoder": ("--mask-in-encoder", str(fraction))
+        for fraction in (0.25, 0.5, 0.75, 1.0)
     }
-    rows["all [MASK]s in the encoder, reset before the decoder"] = ("--mask-in-encoder", "1.0", "--reset-mask-states")
+    rows["all [MASK] tokens in the encoder, reset before the decoder"] = (
+        "--mask-in-encoder",
+        "1.0",
+        "--reset-mask-states",
+    )
     rows["misaligned positions"] = ("--renumber-visible",)
     rows["no relative positions"] = ("--relative-buckets", "0", "--decoder-relative-buckets", "0")
     rows |= {
@@ -105,9 +109,12 @@ def ablations(size: str) -> list[Variant]:
         for layers in (2, 4, 6, 8)
         if layers != config.decoder_layers
     }
-    rows |= {f"decoder {ratio[0]}/{ratio[1]} as wide": _decoder_width(config, *ratio) for ratio in ((2, 3), (4, 3))}
+    rows |= {
+        f"decoder of {ratio[0]}/{ratio[1]} the hidden size": _decoder_width(config, *ratio)
+        for ratio in ((2, 3), (4, 3))
+    }
     rows |= {f"decoder attention {kind}": ("--decoder-attention", kind) for kind in ("cross", "self_cross")}
-    rows |= {f"{share:.0%} masked": ("--mask-prob", str(share)) for share in (0.3, 0.4, 0.5, 0.6, 0.8)}
+    rows |= {f"{fraction:.0%} masked": ("--mask-prob", str(fraction)) for fraction in (0.3, 0.4, 0.5, 0.6, 0.8)}
     rows["80/10/10 corruption"] = ("--leave-unmasked-prob", "0.1", "--random-token-prob", "0.1")
     rows["whole words masked"] = ("--mask-whole-words",)
     return [Variant(title, architecture, options) for title, options in rows.items()]
@@ -141,7 +148,7 @@ def compare(
     Raises:
         UserError: if a run failed, or ``out`` has runs of other commands or cannot be written.
     """
-    claim(out, {"title": title, "updates": updates})
+    reserve(out, {"title": title, "updates": updates})
     runs = [_run(variant, data, updates, out) for variant in variants]
     results = run_all(runs, jobs=jobs, threads=threads)
     rows = [asdict(variant) | result for variant, result in zip(variants, results, strict=True)]
@@ -163,7 +170,7 @@ def compare(
 
 def _config(preset: str, size: str) -> MaskedAutoencoderConfig:
     if size not in SIZES:
-        raise UserError(f"--size {size}: the sizes are {', '.join(SIZES)}")
+        raise UserError(f"--size {size}: choose one of {', '.join(SIZES)}")
     return MaskedAutoencoderConfig(**preset_values(preset, size))
 
 

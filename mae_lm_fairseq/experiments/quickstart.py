@@ -1,10 +1,9 @@
 """Pretraining and comparison of two small models, in minutes on two CPU cores.
 
 The steps are: collect text, preprocess it, pretrain MAE-LM and the RoBERTa preset on the same data with the same masks
-and number of updates, and write a report. ``scripts/quickstart.sh`` installs the requirements and runs this module.
+and number of updates, and write a report.
 """
 
-import argparse
 import contextlib
 import json
 import subprocess
@@ -27,10 +26,9 @@ from mae_lm_fairseq.recipes.training_command import CPU, training_command
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.tokenizer import WORD_START
-from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
+from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.logging import quieten
-from mae_lm_fairseq.utils.runner import Run, claim, run_all, signals_as_errors, updates_done
+from mae_lm_fairseq.utils.runner import Run, reserve, run_all, updates_done
 from mae_lm_fairseq.utils.training_log import loss_curve, read_records
 from mae_lm_fairseq.utils.versions import versions
 
@@ -52,7 +50,7 @@ def describe(corpus: Path) -> str:
     """Describe a corpus by name, size and checksum, independent of its location."""
     try:
         with open(corpus, "rb") as file:
-            return f"{corpus.name}, {corpus.stat().st_size} bytes, CRC {zlib.crc32(file.read(FULL.most_bytes)):08x}"
+            return f"{corpus.name}, {corpus.stat().st_size} bytes, CRC {zlib.crc32(file.read(FULL.max_bytes)):08x}"
     except OSError as error:
         raise UserError(f"cannot read {corpus}: {error.strerror}") from None
 
@@ -66,7 +64,7 @@ def make_text(out: Path, recipe: Recipe, corpus: Path | None) -> dict[str, int]:
         return json.loads(counted.read_text())
     folder.mkdir(exist_ok=True)
     if corpus:
-        counts = split_corpus(corpus, folder / "train.txt", folder / "valid.txt", recipe.most_bytes)
+        counts = split_corpus(corpus, folder / "train.txt", folder / "valid.txt", recipe.max_bytes)
     else:
         counts = docstrings.write_corpus(folder / "train.txt", folder / "valid.txt", recipe.packages)
     write_json(counted, counts)
@@ -81,12 +79,12 @@ def prepare(out: Path, recipe: Recipe) -> Path:
         print(f"done before, reusing {data}")
         return data
     text = out / "text"
-    command = [sys.executable, "-m", "mae_lm_fairseq.text.prepare", "--destdir", data]
+    command = [sys.executable, "-m", "mae_lm_fairseq", "prepare", "--destdir", data]
     command += ["--train", text / "train.txt", "--valid", text / "valid.txt"]
     command += ["--vocab-size", recipe.vocabulary, "--workers", 2]
     code = subprocess.run([str(part) for part in command]).returncode
     if code:
-        raise UserError(f"preprocessing failed with exit code {code}; its message stands above")
+        raise UserError(f"preprocessing failed with exit code {code}; see its message above")
     return data
 
 
@@ -156,7 +154,7 @@ def quickstart(out: Path, smoke: bool = False, corpus: Path | None = None) -> No
     """Run, or resume, all steps in the directory ``out``."""
     recipe = SMOKE if smoke else FULL
     origin = corpus.name if corpus else "the docstrings of the installed Python packages"
-    claim(out, {"smoke": smoke, "corpus": describe(corpus) if corpus else None})
+    reserve(out, {"smoke": smoke, "corpus": describe(corpus) if corpus else None})
     with step(1, f"Text: {origin}"):
         make_text(out, recipe, corpus)
     with step(2, "Preprocessing"):
@@ -182,24 +180,3 @@ def print_summary(out: Path, content: dict) -> None:
     for name, result in content["runs"].items():
         print(f"{ARCHITECTURES[name]:14}  {', '.join(result['top5'])}")
     print(f"Report: {out / 'report.md'}   Figure: {out / FIGURE}", flush=True)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(prog="scripts/quickstart.sh", description=__doc__.partition("``scripts")[0])
-    parser.add_argument("--smoke", action="store_true", help="every step in less than 2 minutes; nothing is learned")
-    parser.add_argument("--corpus", type=Path, help="a text file (also .gz, .xz) instead of the docstrings")
-    parser.add_argument("--out", type=Path, help="where everything goes (default: quickstart/NAME)")
-    options = parser.parse_args(arguments)
-    if options.corpus:
-        options.corpus = options.corpus.resolve()
-    name = options.corpus.name.partition(".")[0] if options.corpus else "docstrings"
-    out = options.out or Path("quickstart") / (f"{name}-smoke" if options.smoke else name)
-    quieten()
-    with signals_as_errors():
-        quickstart(out.resolve(), options.smoke, options.corpus)
-
-
-if __name__ == "__main__":
-    with errors_end_the_program():
-        main()

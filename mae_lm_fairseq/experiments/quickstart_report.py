@@ -37,9 +37,9 @@ def _completions(content: dict, labels: dict[str, str]) -> str:
     for name, run in content["runs"].items():
         answers = zip(run["top5"], run["top5_probabilities"], strict=True)
         # Format as code because Markdown would take </s> for HTML, and escape bars, which would end the table's cell.
-        cells = [f"`{token}` ({share:.0%})".replace("|", "\\|") for token, share in answers]
+        cells = [f"`{token}` ({probability:.0%})".replace("|", "\\|") for token, probability in answers]
         rows.append([labels[name], ", ".join(cells)])
-    return markdown_table(["model", "five likeliest tokens"], rows)
+    return markdown_table(["model", "five most probable tokens"], rows)
 
 
 def _splits(manifest: Manifest) -> str:
@@ -53,25 +53,24 @@ def _splits(manifest: Manifest) -> str:
 REPORT = """\
 # Quickstart
 
-Two language models of the same size were pretrained on {origin}: the same data, the same masked positions, the same
-number of updates. In the RoBERTa preset the encoder reads `[MASK]`s; in MAE-LM they join after it, in a small decoder
-that is thrown away before fine-tuning.
+Two language models of the same size were pretrained on {origin}, with the same data, the same masked positions and the
+same number of updates. In the RoBERTa preset, the encoder reads `[MASK]` tokens. In MAE-LM, they join after it, in a
+small decoder that is dropped before fine-tuning.
 
 {losses}
 
-- Validation loss: cross-entropy on the masked tokens of the validation text.
-- Entropy: {entropy:.2f} nats is that of the token frequencies in the validation text, every token counted but padding
-  (`<s>` and `</s>` too, as they can be masked). It is the loss of a model that knows how frequent tokens are and does
-  not look at the context.
-- Effective rank: of the last encoder layer's states on unmasked validation text, the number of directions that hold
-  90 % of the energy. A few would mean that the encoder has collapsed. Both models are small and young: the papers'
-  comparison of ranks and scores needs longer training.
-- Neither was trained with dropout: in so few updates text is seen little more than once.
-- Seconds: wall time of the training program on one core, with validation; both ran at the same time.
+- Validation loss: mean cross-entropy per masked token of the validation text.
+- Entropy: {entropy:.2f} nats is the entropy of the token frequencies in the validation text, without padding (`<s>` and
+  `</s>` count, because they can be masked). A model that knows the frequencies and ignores the context has this loss.
+- Effective rank: the number of directions that hold 90 % of the sum of squares of the last encoder layer's hidden
+  states on unmasked validation text. A very low rank would mean that the encoder has collapsed. Both models are small
+  and trained briefly; the papers' comparison of ranks and scores needs longer training.
+- Dropout is off for both, because in so few updates the text is seen little more than once.
+- Seconds: wall time of the training program on one core, validation included; both ran at the same time.
 
 ![Losses](losses.png)
 
-## One sentence completed
+## A completed sentence
 
 > `{sentence}`{truth}
 
@@ -85,11 +84,11 @@ that is thrown away before fine-tuning.
 
 {versions}
 
-## How to go on
+## Next steps
 
-- `runs/ARCHITECTURE/result.json` holds the whole training command, `result.log` beside it what it printed, and
-  `checkpoints/` the model. The command with a higher `--max-update` and `--total-num-update` trains on.
-- `scripts/quickstart.sh --corpus FILE` does the same with a text of yours.
+- `runs/ARCHITECTURE/result.json` has the full training command, `result.log` its output, and `checkpoints/` the model.
+  To train longer, run the command with a higher `--max-update` and `--total-num-update`.
+- `mae-lm quickstart --corpus FILE` does the same with your own text.
 """
 
 

@@ -14,20 +14,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "models",
         nargs="+",
         metavar="CHECKPOINT_OR_HF_DIR",
-        help="checkpoints, pretrained or fine-tuned, bundles, or Hugging Face directories of type " + ", ".join(STOCK),
+        help="checkpoints (pretrained or fine-tuned), bundles, or Hugging Face directories of type " + ", ".join(STOCK),
     )
-    parser.add_argument("--text", required=True, metavar="FILE", help="UTF-8, plain, .gz or .xz, new to the models")
-    parser.add_argument("--tokenizer", metavar="DATA_BIN", help="the checkpoints' data-bin; others bring a tokenizer")
-    parser.add_argument("--labels", nargs="+", metavar="NAME", help="what to call the models, in their order")
+    parser.add_argument(
+        "--text", required=True, metavar="FILE", help="UTF-8 text that is new to the models (plain, .gz or .xz)"
+    )
+    parser.add_argument(
+        "--tokenizer", metavar="DATA_BIN", help="data-bin of checkpoints; other models contain a tokenizer"
+    )
+    parser.add_argument("--labels", nargs="+", metavar="NAME", help="names of the models, in the same order")
     options = {
-        "tokens": (50_000, "N", "how much of the text is read"),
-        "tokens_per_sample": (128, "N", "longest sample"),
-        "mask_prob": (RankSettings.mask_prob, "P", "share of the tokens that is masked"),
-        "threshold": (RankSettings.threshold, "T", "share of the sum of squares that the threshold rank holds"),
-        "bootstrap": (RankSettings.bootstrap, "N", "resamples behind the intervals"),
-        "seed": (RankSettings.seed, "N", "of masks and resamples"),
+        "tokens": (50_000, "N", "number of tokens to read"),
+        "tokens_per_sample": (128, "N", "maximum sequence length in tokens"),
+        "mask_prob": (RankSettings.mask_prob, "P", "fraction of tokens to mask"),
+        "threshold": (RankSettings.threshold, "T", "fraction of the sum of squares that defines the threshold rank"),
+        "bootstrap": (RankSettings.bootstrap, "N", "number of bootstrap resamples for the intervals"),
+        "seed": (RankSettings.seed, "N", "seed of masks and resamples"),
     }
     for name, (default, metavar, text) in options.items():
         option, text = f"--{name.replace('_', '-')}", f"{text} (default: %(default)s)"
         parser.add_argument(option, type=type(default), default=default, metavar=metavar, help=text)
-    parser.add_argument("--centred", action="store_true", help="ranks around the mean; the paper's are around zero")
+    parser.add_argument(
+        "--centred", action="store_true", help="measure ranks around the mean instead of zero, unlike the paper"
+    )

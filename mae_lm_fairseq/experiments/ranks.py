@@ -50,7 +50,7 @@ def model_ranks(
     reader = open_model(Path(path), data_bin)
     texts = reader.texts(text, tokens_per_sample, tokens)
     if len(texts) < 2:
-        raise UserError(f"{text} is too short: it takes two texts of up to {tokens_per_sample} tokens, or more")
+        raise UserError(f"{text} is too short: at least two texts of up to {tokens_per_sample} tokens are needed")
     label = label or default_label(path)
 
     def progress(steps: Sequence, name: str) -> Iterable:

@@ -83,7 +83,7 @@ class Reader:
     def _check_length(self, length: int) -> None:
         least, most = len(self.opening) + len(self.closing) + 1, self.states.max_tokens
         if not least <= length <= most:
-            raise UserError(f"--tokens-per-sample {length} does not suit {self.path}: it takes {least} to {most}")
+            raise UserError(f"--tokens-per-sample {length}: {self.path} takes sequences of {least} to {most} tokens")
 
     def _tokens(self, line: str) -> list[tuple[int, bool]]:
         """Return the ids of a line, and whether each starts a word."""
@@ -111,11 +111,11 @@ def model_labels(paths: Sequence[str | Path], labels: Sequence[str] | None) -> l
     """Return a label for each model: the given ones, or else the default ones.
 
     Raises:
-        UserError: if they are not as many different names as there are models.
+        UserError: if there are not as many different labels as models.
     """
     labels = labels or [default_label(path) for path in paths]
     if len(labels) != len(paths) or len(set(labels)) < len(labels):
-        raise UserError(f"--labels: {len(paths)} models need as many different names, not {' '.join(labels)}")
+        raise UserError(f"--labels: {len(paths)} models need as many different labels, not {' '.join(labels)}")
     return list(labels)
 
 
@@ -138,14 +138,14 @@ def open_model(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if path.is_dir() and (kind := _hugging_face_kind(path)):
         if not with_head and kind not in STOCK:
-            raise UserError(f"{path}: a model of type {kind} cannot be read; {', '.join(STOCK)} can")
+            raise UserError(f"{path}: the model type {kind} is not supported; {', '.join(STOCK)} are")
         return _open_hugging_face(path, device, with_head, random_weights)
     if not path.is_dir() and data_bin is None:
-        raise UserError(f"{path} is a checkpoint: name the data-bin with its tokenizer (--tokenizer or --data-bin)")
+        raise UserError(f"{path} is a checkpoint; give its data-bin with --data-bin (mae-lm rank: --tokenizer)")
     pretrained = read(path, None if path.is_dir() else data_bin)
     folder = path if path.is_dir() else Path(data_bin)
     if pretrained.sentencepiece is None:
-        raise UserError(f"{folder} has no {TOKENIZER}, which the text is read with")
+        raise UserError(f"{folder} has no {TOKENIZER}, which is needed to tokenize the text")
     tokenizer = Tokenizer(folder / TOKENIZER)
     network = _random_network(pretrained) if random_weights else build(pretrained)
     if with_head and network.lm_head is None:
@@ -185,12 +185,16 @@ def _hugging_face_kind(directory: Path) -> str | None:
 
 def _open_hugging_face(directory: Path, device: str, with_head: bool, random_weights: bool) -> Reader:
     try:
+        import mae_lm_fairseq.huggingface  # noqa: F401, I001  hides a broken torchaudio: must come before transformers
+
         from transformers import AutoTokenizer
 
-        from mae_lm_fairseq.huggingface.foreign import explained
+        from mae_lm_fairseq.huggingface.foreign import transformers_errors
     except ImportError:
-        raise UserError(f"{directory} is a Hugging Face model: pip install transformers") from None
-    with explained(directory):
+        raise UserError(
+            f"{directory} is a Hugging Face model, which needs transformers; pip install transformers"
+        ) from None
+    with transformers_errors(directory):
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
         model = _load_hugging_face(directory, with_head, random_weights)
     model = model.float().eval().to(device)

@@ -1,6 +1,6 @@
 """Reproduction of both papers' comparisons at a chosen scale: pretraining, ranks and fine-tuning.
 
-``scripts/reproduce.py`` uses this module. There are two sets of runs: every variant is pretrained with every seed, on
+``mae-lm reproduce`` uses this module. There are two sets of runs: every variant is pretrained with every seed, on
 the same text for the same number of updates, and the resulting checkpoints are fine-tuned with one recipe. The
 comparison at equal time uses the same runs.
 """
@@ -16,7 +16,7 @@ from mae_lm_fairseq.analysis.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.downstream.glue import run as glue
 from mae_lm_fairseq.downstream.glue.files import read_split
 from mae_lm_fairseq.downstream.glue.tasks import TASKS, Task
-from mae_lm_fairseq.downstream.sweep import LAST, Origin, best_checkpoint, origin_of, tidy
+from mae_lm_fairseq.downstream.sweep import LAST, Origin, best_checkpoint, keep_best_checkpoints, origin_of
 from mae_lm_fairseq.experiments import inspection, quickstart
 from mae_lm_fairseq.experiments.preset_comparison import COMMON_MASKING, Variant
 from mae_lm_fairseq.experiments.readers import open_model
@@ -26,7 +26,7 @@ from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.runner import Run, claim, run_all, updates_done
+from mae_lm_fairseq.utils.runner import Run, reserve, run_all, updates_done
 from mae_lm_fairseq.utils.training_log import seconds_per_update
 from mae_lm_fairseq.utils.versions import machine, versions
 
@@ -65,8 +65,8 @@ class Data:
 
     def described(self) -> dict[str, str]:
         """Return a description that identifies the data."""
-        places = {"data-bin": self.pretraining, "GLUE directory": self.glue}
-        return {"task": self.task.name} | {name: str(path.resolve()) for name, path in places.items()}
+        paths = {"data-bin": self.pretraining, "GLUE directory": self.glue}
+        return {"task": self.task.name} | {name: str(path.resolve()) for name, path in paths.items()}
 
 
 def reproduce(name: str, out: Path, given: Data | None = None, jobs: int = 2) -> dict:
@@ -85,7 +85,7 @@ def reproduce(name: str, out: Path, given: Data | None = None, jobs: int = 2) ->
         UserError: if a run failed, or ``out`` was used with other options or on another machine (times are compared).
     """
     scale = SCALES[name]
-    claim(out, {"scale": name, "jobs": jobs, "machine": machine(), **(given.described() if given else {})})
+    reserve(out, {"scale": name, "jobs": jobs, "machine": machine(), **(given.described() if given else {})})
     data = given or make_data(out, scale)
     first = pretraining_runs(out, data, scale)
     print(f"[1/2] Pretraining: {len(first)} runs", flush=True)
@@ -93,7 +93,7 @@ def reproduce(name: str, out: Path, given: Data | None = None, jobs: int = 2) ->
     runs = finetuning_runs(out, data, scale)
     print(f"[2/2] Fine-tuning on {data.task.name}: {len(runs)} runs", flush=True)
     finetuned = run_all(list(runs.values()), jobs=jobs)
-    tidy(list(runs.values()))
+    keep_best_checkpoints(list(runs.values()))
     content = {
         "scale": name,
         "task": data.task.name,
@@ -129,7 +129,7 @@ def trained(scale: Scale) -> list[tuple[str, int]]:
     ]
 
 
-def stops(scale: Scale, title: str = MLM) -> list[int]:
+def checkpoint_updates(scale: Scale, title: str = MLM) -> list[int]:
     """Return the update counts at which a variant is evaluated and fine-tuned: for :data:`FRACTIONS`, only the last."""
     equidistant = [scale.updates * number // scale.checkpoints for number in range(1, scale.checkpoints + 1)]
     return equidistant[-1:] if title in FRACTIONS.values() else equidistant
@@ -149,7 +149,7 @@ def finetuning_runs(out: Path, data: Data, scale: Scale) -> dict[tuple[str, int,
     chosen = [
         (title, seed, updates)
         for title, seed in trained(scale)
-        for updates in stops(scale, title)
+        for updates in checkpoint_updates(scale, title)
         if seed <= scale.seeds or updates == scale.updates
     ]
     first = origin_of(_checkpoint(out, scale, *chosen[0]))
@@ -211,11 +211,13 @@ def given_data(data_bin: Path, glue_dir: Path, task: str) -> Data:
     """
     check_data(data_bin)
     if not (data_bin / TOKENIZER).is_file():
-        raise UserError(f"{data_bin} has no {TOKENIZER}, with which to prepare {task}")
+        raise UserError(f"{data_bin} has no {TOKENIZER}, which is needed to prepare {task}")
     for official in TASKS[task].splits.values():
         rows = read_split(TASKS[task], glue_dir, official)
         if rows.malformed:
-            raise UserError(f"{rows.path}: {len(rows.malformed)} malformed rows: {rows.describe_malformed()}; mend it")
+            raise UserError(
+                f"{rows.path}: {len(rows.malformed)} malformed rows: {rows.describe_malformed()}; fix the file"
+            )
     return Data(data_bin, TASKS[task], glue_dir)
 
 
@@ -235,12 +237,12 @@ def _checkpoint(out: Path, scale: Scale, title: str, seed: int, updates: int) ->
         return folder / "checkpoint_last.pt"
     for path in folder.glob(f"checkpoint_*_{updates}.pt"):
         return path
-    raise UserError(f"{folder} has no checkpoint of update {updates}, the end of an epoch: give other text")
+    raise UserError(f"{folder} has no checkpoint of update {updates}, because an epoch ended there; use other text")
 
 
 def _pretraining_run(out: Path, data: Data, scale: Scale, variant: Variant, seed: int) -> Run:
     folder = _folder(out, variant.title, seed)
-    every = stops(scale)[0]
+    every = checkpoint_updates(scale)[0]
     options = ("--seed", str(seed), "--keep-interval-updates", "-1", "--disable-validation")
     options += ("--log-interval", str(min(10, every)))
     command = training_command(
@@ -257,7 +259,7 @@ def _pretraining_run(out: Path, data: Data, scale: Scale, variant: Variant, seed
     def read_result(run: Run) -> dict:
         pace = seconds_per_update(run.log)
         found = []
-        for updates in stops(scale, variant.title):
+        for updates in checkpoint_updates(scale, variant.title):
             checkpoint = _checkpoint(out, scale, variant.title, seed, updates)
             model, task = inspection.load(checkpoint, data.pretraining, **COMMON_MASKING)
             loss = round(inspection.masked_loss(model, task), 4)
@@ -310,7 +312,7 @@ def _finetuning_run(
 ) -> Run:
     pretrained = _checkpoint(out, scale, title, seed, updates)
     origin = origin_of(pretrained)
-    sweep = glue.make_sweep(_finetuning(out, data, scale, origin), origin, *prepared)
+    sweep = glue.make_sweep(data.task, _finetuning(out, data, scale, origin), origin, *prepared)
     folder = out / "finetuning" / f"{_folder(out, title, seed).name}-{updates}"
     [scored] = replace(sweep, out=folder.resolve(), seeds=[seed]).runs()
 

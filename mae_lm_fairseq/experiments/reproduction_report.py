@@ -27,7 +27,7 @@ KINDS = {
 }
 
 REPORT = """\
-# What was reproduced, at scale `{scale}`
+# Reproduction at scale `{scale}`
 
 {notes}
 
@@ -85,8 +85,8 @@ On {machine}, {jobs} runs at a time, one thread each; {versions}. `results.json`
 
 NOTES = {
     "smoke": "This scale shows that the command works. Of the papers it says nothing.",
-    "tiny": "At this size 3ML-self and MAE-LM are one network (docs/presets.md): what differs is the share that is "
-    "masked, 50 % and 15 %.",
+    "tiny": "At this size 3ML-self and MAE-LM are one network (docs/results/presets.md): what differs is the share "
+    "that is masked, 50 % and 15 %.",
 }
 
 
@@ -164,8 +164,8 @@ class Results:
             by_seed[run["variant"], run["seed"]][run["updates"]] = run["score"]
         self.score = defaultdict(list)
         for (variant, _), scores in by_seed.items():
-            stops = sorted({run["updates"] for run in content["finetuning"] if run["variant"] == variant})
-            self.score[variant].append([scores.get(updates, np.nan) for updates in stops])
+            checkpoints = sorted({run["updates"] for run in content["finetuning"] if run["variant"] == variant})
+            self.score[variant].append([scores.get(updates, np.nan) for updates in checkpoints])
 
     def _add_ranks(self, variant: str, rows: list[dict]):
         for kind in KINDS:
@@ -347,10 +347,10 @@ def _draw(out: Path, results: Results) -> None:
     )
     plot_panels(out / "time.png", "Quality against pretraining time", *panels)
     panels = (
-        Panel(title, "[MASK]s that the encoder sees (%)", label, {"MAE-LM": _by_fraction(values)})
+        Panel(title, "[MASK] tokens that the encoder sees (%)", label, {"MAE-LM": _by_fraction(values)})
         for title, label, values in qualities
     )
-    plot_panels(out / "fractions.png", "Quality against what the encoder sees of [MASK]", *panels)
+    plot_panels(out / "fractions.png", "Quality against the fraction of [MASK] in the encoder", *panels)
 
 
 def _draw_ranks(path: Path, results: Results) -> None:
@@ -368,7 +368,7 @@ def _draw_ranks(path: Path, results: Results) -> None:
         )
         for name in (MLM, MAE_LM)
     ]
-    plot_panels(path, "How many directions states use", *panels, share_y=True, from_zero=True)
+    plot_panels(path, "Effective rank by layer", *panels, share_y=True, from_zero=True)
 
 
 def _draw_gaps(path: Path, results: Results) -> None:
@@ -384,7 +384,7 @@ def _draw_gaps(path: Path, results: Results) -> None:
         for name in (MLM, MAE_LM)
         for kind, words in ((("clean", "real"), "before"), (FINETUNED, "after"))
     }
-    gap = Panel("Rank with [MASK] in the text less rank without", LAYER, "difference of effective ranks", gaps)
+    gap = Panel("Rank with [MASK] in the text minus rank without", LAYER, "difference of effective ranks", gaps)
     clean = Panel("Rank without [MASK] in the text", LAYER, f"effective rank (of {results.width})", stages)
     plot_panels(path, "Effective rank of real tokens", gap, clean)
 

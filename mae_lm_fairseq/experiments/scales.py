@@ -11,7 +11,7 @@ class Recipe:
 
     Args:
         packages: packages whose docstrings are read.
-        most_bytes: maximum number of bytes read from a user's corpus.
+        max_bytes: maximum number of bytes read from a user's corpus.
         vocabulary: size of the sentencepiece model.
         updates: number of updates of both models.
         warmup: warm-up updates.
@@ -19,7 +19,7 @@ class Recipe:
     """
 
     packages: tuple[str, ...]
-    most_bytes: int
+    max_bytes: int
     vocabulary: int
     updates: int
     warmup: int

@@ -23,8 +23,8 @@ def check_one_copy(user_dir: str | None) -> None:
     others = [copy for copy in (ours, *importable_copies()) if copy != given]
     if others:
         raise UserError(
-            f"two of the name {PACKAGE.name}: --user-dir gives {given}, and Python finds {others[0]}; uninstall or "
-            "rename one of them, and give the other to --user-dir"
+            f"two copies of {PACKAGE.name}: --user-dir is {given}, but Python finds {others[0]}; uninstall or rename "
+            "one of them, and pass the other to --user-dir"
         )
 
 

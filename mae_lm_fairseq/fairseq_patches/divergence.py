@@ -35,18 +35,19 @@ def _explanation(trainer: Trainer, batches: int, error: FloatingPointError) -> s
     """Return the error message: what happened and when, the state of the checkpoints, and options to change."""
     reason = first_line(error).rstrip(".")
     if reason.startswith("Minimum loss scale"):
-        happened = "float16 overflowed again and again"
-        remedy = "use --bf16 where the GPU has it; otherwise"
+        happened = "float16 overflowed repeatedly"
+        remedy = "use --bf16 if the GPU supports it, otherwise try"
     elif reason.startswith("Fatal error: gradients are inconsistent") and not re.search(r"= *(nan|inf)", str(error)):
         return f"update {trainer.get_num_updates() + 1}: {reason.removeprefix('Fatal error: ')}"
     else:
-        happened, remedy = "the loss or a gradient is not finite", "the usual cures are:"
+        happened, remedy = "the loss or a gradient is not finite", "try"
     dataset, optimization = trainer.cfg.dataset, trainer.cfg.optimization
     a_batch = f"{dataset.batch_size} sequences" if dataset.batch_size else f"{dataset.max_tokens} tokens"
     processes = trainer.data_parallel_world_size
     return (
         f"update {trainer.get_num_updates() + 1}: {happened} ({reason}); the checkpoints in "
-        f"{trainer.cfg.checkpoint.save_dir} are from before and good. The run had lr {trainer.get_lr():.3g}, "
-        f"{processes} x {batches} x {a_batch} an update and --clip-norm {optimization.clip_norm}: {remedy} "
-        "a lower --lr or a longer --warmup-updates, a larger --update-freq, a smaller --clip-norm, another --seed"
+        f"{trainer.cfg.checkpoint.save_dir} were saved before that and are valid. The run had lr "
+        f"{trainer.get_lr():.3g}, {processes} x {batches} x {a_batch} per update and --clip-norm "
+        f"{optimization.clip_norm}; {remedy} a lower --lr or a longer --warmup-updates, a larger --update-freq, "
+        "a smaller --clip-norm or another --seed"
     )

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
 from mae_lm_fairseq.fairseq_patches.resuming import convert_position
-from mae_lm_fairseq.pretrained.checkpoint_file import allow_plain_values, read_whole
+from mae_lm_fairseq.pretrained.checkpoint_file import allow_plain_values, read_checked
 from mae_lm_fairseq.utils.errors import UserError, first_line
 
 
@@ -35,12 +35,12 @@ def _load_checkpoint_as_data(load: Callable, path: str, *args, **kwargs) -> dict
         except OSError as error:
             raise UserError(f"cannot read the checkpoint {path}: {error.strerror or error}") from error
         except (KeyError, IndexError, TypeError, AttributeError) as error:  # from fairseq's upgrade of old checkpoints
-            lack = f"it has no {error}" if isinstance(error, KeyError) else "its parts are not what they should be"
+            lack = f"it has no {error}" if isinstance(error, KeyError) else "its content has another structure"
             raise UserError(f"{path} is not a checkpoint of fairseq: {lack}") from error
 
 
 def _load_weights_only(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
-    return read_whole(load, path, *args, **{**kwargs, "weights_only": True})
+    return read_checked(load, path, *args, **{**kwargs, "weights_only": True})
 
 
 def check_checkpoints_before_restoring() -> None:
@@ -66,10 +66,10 @@ def _load_checkpoint(load: Callable, trainer: Trainer, filename: str, *args, **k
     except UserError:
         raise
     except Exception as error:
-        explained = _explained(error, trainer, filename)
-        if explained is None:
+        user_error = _as_user_error(error, trainer, filename)
+        if user_error is None:
             raise
-        raise explained from error
+        raise user_error from error
 
 
 def _read_and_check(read: Callable, trainer: Trainer, filename: str, path: str, *args, **kwargs) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def _read_and_check(read: Callable, trainer: Trainer, filename: str, path: str, 
     return state
 
 
-def _explained(error: Exception, trainer: Trainer, filename: str) -> UserError | None:
+def _as_user_error(error: Exception, trainer: Trainer, filename: str) -> UserError | None:
     """Return an error that explains why a checkpoint does not fit, or None if ``error`` has another cause."""
     if isinstance(error, AssertionError) and "does not match; please reset the optimizer" in str(error):
         return UserError(f"the checkpoint {filename} does not fit: {first_line(error)}")
@@ -103,7 +103,7 @@ def _model_differences(saved: Any, current: Any) -> list[str]:
         return []
     ours, theirs = (_model_options(cfg) for cfg in (current, saved))
     return [
-        f"{name} is {theirs[name]} there and {ours[name]} here"
+        f"{name} is {theirs[name]} in the checkpoint and {ours[name]} here"
         for name in sorted(ours.keys() & theirs.keys())
         if ours[name] != theirs[name]
     ]

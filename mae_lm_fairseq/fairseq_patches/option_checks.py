@@ -39,7 +39,7 @@ def read_list(evaluate: Callable, text: Any, kind: type = float) -> list:
         try:
             return [kind(part) for part in text.split(",")]
         except ValueError:
-            raise ArgumentTypeError(f"{text!r} is not a number, nor a list of numbers such as 1,2") from None
+            raise ArgumentTypeError(f"{text!r} is neither a number nor a list of numbers such as 1,2") from None
 
 
 # fairseq keeps these as text and evaluates them later, because their defaults refer to other options.
@@ -53,7 +53,7 @@ def check_command_line(arguments: Namespace) -> None:
         UserError: if an option is invalid; the message names it.
     """
     if getattr(arguments, "lr_scheduler", None) == "polynomial_decay" and arguments.total_num_update is None:
-        raise UserError("--lr-scheduler polynomial_decay needs --total-num-update: usually what --max-update is")
+        raise UserError("--lr-scheduler polynomial_decay needs --total-num-update, usually the value of --max-update")
     for name in _LATE_NUMBERS:
         value = getattr(arguments, name, None)
         if isinstance(value, str) and not value.startswith("${"):
@@ -82,7 +82,7 @@ def check_settings(cfg: Any) -> None:
     _check_checkpoints_exist(cfg)
 
 
-_LEAST = {
+_MINIMA = {
     "common": {"seed": 0, "log_interval": 1},
     "dataset": {
         "batch_size": 1,
@@ -98,21 +98,21 @@ _LEAST = {
     "optimizer": {"adam_eps": 0, "weight_decay": 0},
     "lr_scheduler": {"warmup_updates": 0, "end_learning_rate": 0, "power": 0},
 }
-_MOST = {"seed": 2**32 - 1}  # limit of NumPy's generators
+_MAXIMA = {"seed": 2**32 - 1}  # limit of NumPy's generators
 
 
 def _check_numbers(cfg: Any) -> None:
     """Check the range of numbers, which would cause tracebacks in NumPy, torch and fairseq or have no effect."""
-    for section, least_values in _LEAST.items():
-        for name, least in least_values.items():
+    for section, minima in _MINIMA.items():
+        for name, minimum in minima.items():
             value = getattr(cfg[section], name, None)
             numbers = value if OmegaConf.is_list(value) else [value]
             if not numbers:
                 raise UserError(f"--{name.replace('_', '-')} is empty; give at least one number")
             for number in numbers:
-                most = _MOST.get(name, sys.float_info.max)
-                if number is not None and not least <= number <= most:
-                    limits = f"from {least} to {most}" if name in _MOST else f"from {least} on"
+                maximum = _MAXIMA.get(name, sys.float_info.max)
+                if number is not None and not minimum <= number <= maximum:
+                    limits = f"from {minimum} to {maximum}" if name in _MAXIMA else f"of at least {minimum}"
                     raise UserError(f"--{name.replace('_', '-')} {number} must be a number {limits}")
 
 
@@ -125,10 +125,10 @@ def _check_decay(cfg: Any) -> None:
     if not max(warmup, 0) < end < math.inf:
         raise UserError(
             f"--total-num-update {end:g} must be more than --warmup-updates {warmup}: the learning rate rises until "
-            "the latter and decays until the former"
+            "the latter and then decays until the former"
         )
     if end < last and schedule.end_learning_rate == 0:
-        _warn_once(f"--max-update {last} is more than --total-num-update {end:g}: the updates after it change nothing")
+        _warn_once(f"--max-update {last} is more than --total-num-update {end:g}: the learning rate is 0 after it")
 
 
 @cache
@@ -153,7 +153,7 @@ def pair_of_betas(given: Any) -> tuple[float, float]:
     except (ValueError, TypeError, SyntaxError):
         first = second = math.nan
     if not (0 <= first < 1 and 0 <= second < 1):
-        raise UserError(f"--adam-betas {given}: give two numbers from 0 to below 1, such as '(0.9, 0.98)'")
+        raise UserError(f"--adam-betas {given}: give two numbers in [0, 1), such as '(0.9, 0.98)'")
     return first, second
 
 
@@ -171,8 +171,8 @@ def _check_processes(cfg: Any) -> None:
     if distributed.distributed_world_size == 1 or not torch.cuda.is_available():
         raise UserError(
             f"torchrun started {started} processes, and each would train alone and overwrite the others' checkpoints: "
-            f"on a CPU start scripts/launch_cpu.py {started} -- with these arguments instead; on machines with one GPU "
-            f"each add --distributed-world-size {started}"
+            f"on a CPU start python -m mae_lm_fairseq.recipes.launch_cpu {started} -- with these arguments instead; on "
+            f"machines with one GPU each add --distributed-world-size {started}"
         )
 
 
@@ -186,7 +186,7 @@ def _check_precision(cfg: Any) -> None:
         if common[name] and not has_gpu:
             raise UserError(f"{option} needs a GPU: on a CPU use --autocast bf16 instead")
         if common[name] and autocast:
-            raise UserError(f"{option} and --autocast bf16 are two ways to the same end: choose one")
+            raise UserError(f"{option} and --autocast bf16 have the same purpose; choose one")
 
 
 def _check_checkpoints_exist(cfg: Any) -> None:
@@ -205,4 +205,4 @@ def _check_checkpoints_exist(cfg: Any) -> None:
         }
     for option, path in wanted.items():
         if path is not None and not PathManager.isfile(path):
-            raise UserError(f"{option} {path}: no such file ({os.path.abspath(path)}); nothing was trained")
+            raise UserError(f"{option} {path}: no such file ({os.path.abspath(path)}); check the path")

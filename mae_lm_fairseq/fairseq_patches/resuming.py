@@ -25,7 +25,7 @@ from fairseq.file_io import PathManager
 
 from mae_lm_fairseq.fairseq_patches.option_checks import DEFAULT_RESTORE_FILE
 from mae_lm_fairseq.fairseq_patches.patching import wrap
-from mae_lm_fairseq.pretrained.checkpoint_file import read_whole
+from mae_lm_fairseq.pretrained.checkpoint_file import read_checked
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
 
 logger = logging.getLogger(__name__)
@@ -54,8 +54,8 @@ def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Any, **kwargs) ->
         if "dataloader mismatch" not in str(error):
             raise
         raise UserError(
-            "the epoch of the checkpoint has more batches than that of these data and options; go on with the ones "
-            "that it was trained with, or add --reset-dataloader to begin with the first epoch again"
+            "the checkpoint's epoch has more batches than an epoch of these data and options; use the data and options "
+            "that it was trained with, or add --reset-dataloader to start again at the first epoch"
         ) from error
     _stop_if_done(trainer)
     return loaded
@@ -65,7 +65,7 @@ def _stop_if_done(trainer: Any) -> None:
     """Stop if all updates are done. fairseq checks the number of updates only after the first one."""
     most = trainer.cfg.optimization.max_update
     if most and trainer.get_num_updates() >= most:
-        logger.info("nothing is left to do: the checkpoint has %d updates of %d", trainer.get_num_updates(), most)
+        logger.info("training is complete: the checkpoint has %d of %d updates", trainer.get_num_updates(), most)
         trainer.cfg.optimization.stop_min_lr = math.inf  # makes fairseq stop before the first update
 
 
@@ -81,7 +81,9 @@ def convert_position(state: dict[str, Any], processes: int) -> None:
     if before != processes:
         had = position["iterations_in_epoch"] * before
         position["iterations_in_epoch"] = had // processes
-        logger.info("%d processes go on where %d were; %d batches come again", processes, before, had % processes)
+        logger.info(
+            "resuming with %d processes instead of %d; %d batches are repeated", processes, before, had % processes
+        )
 
 
 def _is_ours_to_choose(cfg: Any, trainer: Any) -> bool:
@@ -115,13 +117,13 @@ def restore_last(save_dir: Path, suffix: str = "") -> None:
     for updates, path in sorted(((saved_updates(path), path) for path in others), reverse=True):
         if updates > least and _fault(path) is None:
             why = f"is damaged ({fault})" if fault else "is not the newest: the run ended before it was written"
-            logger.warning("%s %s; going on from %s, update %d", last, why, path.name, updates)
+            logger.warning("%s %s; resuming from %s, update %d", last, why, path.name, updates)
             PathManager.copy(str(path), str(last), overwrite=True)
             return
     if fault or not last.exists():
         raise UserError(
-            f"{last}: {fault or 'no such file'}, and no other checkpoint there is whole; name one with --restore-file, "
-            f"or start anew in another --save-dir"
+            f"{last}: {fault or 'no such file'}, and no other checkpoint in that directory is valid; choose one with "
+            "--restore-file, or start again in another --save-dir"
         )
 
 
@@ -139,7 +141,7 @@ def _load(path: Path) -> dict[str, Any]:
 def _fault(path: Path) -> str | None:
     """Return what is wrong with a file, or None if it is a valid checkpoint."""
     try:
-        read_whole(_load, os.fspath(path), path)
+        read_checked(_load, os.fspath(path), path)
     except RefusedFile:
         raise
     except UserError as error:

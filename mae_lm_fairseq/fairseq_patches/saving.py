@@ -60,8 +60,8 @@ def _raise_cannot_save(filename: str, error: Exception) -> NoReturn:
     if reason is None:
         raise error
     raise UserError(
-        f"cannot save {filename}: {reason}; the checkpoints that were there are as they were: "
-        "fix that, and the same command resumes from the last one"
+        f"cannot save {filename}: {reason}; existing checkpoints are unchanged. Fix the cause, and the same command "
+        "resumes from the last one"
     ) from error
 
 

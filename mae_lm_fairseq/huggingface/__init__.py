@@ -1,0 +1,5 @@
+"""Exchange of models with Hugging Face's ``transformers``, which must be imported after this package."""
+
+from mae_lm_fairseq.huggingface.broken_torchaudio import hide_broken_torchaudio
+
+hide_broken_torchaudio()

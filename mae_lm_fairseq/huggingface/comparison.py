@@ -104,7 +104,7 @@ def load(model_class: type, directory: Path, without_pooler: bool = False) -> tr
     options = {"add_pooling_layer": False} if without_pooler else {}
     model, loaded = model_class.from_pretrained(directory, output_loading_info=True, **options)
     if problems := {kind: sorted(map(str, names)) for kind, names in loaded.items() if names}:
-        raise UserError(f"{NOTHING_WRITTEN}: its weights are not those of {model_class.__name__}: {problems}")
+        raise UserError(f"{NOTHING_WRITTEN}: its weights do not match {model_class.__name__}: {problems}")
     return model.eval()
 
 

@@ -48,7 +48,7 @@ def export_autoencoder(pretrained: Pretrained, out: Path, lines: Sequence[str] =
         UserError: if fine-tuning has removed the decoder, or the exported model makes other predictions.
     """
     if "autoencoder.lm_head.dense.weight" not in pretrained.weights:
-        raise UserError("--autoencoder: this model was fine-tuned and has no decoder any more")
+        raise UserError("--autoencoder: this model was fine-tuned and has no decoder")
     lines = comparable(lines)
     with new_directory(out) as directory:
         model = as_transformers_model(pretrained)

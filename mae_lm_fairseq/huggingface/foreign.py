@@ -35,7 +35,7 @@ _OUTPUT_BIAS = "lm_head.decoder.bias"
 
 
 @dataclass(frozen=True)
-class Foreign:
+class ForeignModel:
     """An encoder as read from its files.
 
     Attributes:
@@ -54,13 +54,13 @@ class Foreign:
     sentencepiece: bytes | None
 
 
-def read_stock(directory: Path) -> Foreign:
+def read_stock(directory: Path) -> ForeignModel:
     """Read a ``transformers`` directory."""
     path = directory / "config.json"
     try:
         config = json.loads(path.read_bytes())
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; name a directory of transformers, or a checkpoint") from None
+        raise UserError(f"{path}: {error.strerror}; give a directory of transformers, or a checkpoint") from None
     except (ValueError, RecursionError):
         raise UserError(f"{path}: damaged, or not JSON; restore it") from None
     kind = _KINDS.get(str(config.get("model_type"))) if isinstance(config, dict) else None
@@ -86,7 +86,7 @@ def read_stock(directory: Path) -> Foreign:
         weights = {f"{kind}.{name}": weight for name, weight in weights.items()}
     weights = _without_tied(weights, f"{kind}.embeddings.word_embeddings.weight", directory)
     symbols = _stock_symbols(directory)
-    return Foreign(kind, values, weights, symbols, _sentencepiece(directory, symbols))
+    return ForeignModel(kind, values, weights, symbols, _sentencepiece(directory, symbols))
 
 
 def _refuse_other_computation(config: Mapping[str, Any], path: Path):
@@ -101,7 +101,7 @@ def _refuse_other_computation(config: Mapping[str, Any], path: Path):
     }
     for name, (ours, default) in fixed.items():
         if (theirs := config.get(name, default)) != ours:
-            raise UserError(f"{path}: {name} is {theirs!r}, and in this package it is always {ours!r}")
+            raise UserError(f"{path}: {name} is {theirs!r}, but this package only supports {ours!r}")
 
 
 def _read_weights(directory: Path) -> dict[str, Tensor]:
@@ -117,19 +117,19 @@ def _read_weights(directory: Path) -> dict[str, Tensor]:
         raise
     except Exception as error:  # damaged files can raise anything
         refuse_code(path, error)
-        raise UserError(f"{path}: cannot be read, it is damaged or something else") from None
+        raise UserError(f"{path}: damaged, or not a file of weights") from None
 
 
 def _floats(weights: Any, path: Path) -> dict[str, Tensor]:
     if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
         raise UserError(f"{path} is not a dictionary of weights")
     if other := [name for name, weight in weights.items() if not is_plain(weight)]:
-        raise UserError(f"{path}: {other[0]} is not a weight")
+        raise UserError(f"{path}: {other[0]} is not a tensor of weights")
     return {name: weight.float() for name, weight in weights.items()}
 
 
 @contextlib.contextmanager
-def explained(directory: Path) -> Iterator[None]:
+def transformers_errors(directory: Path) -> Iterator[None]:
     """Convert any exception from ``transformers`` in the ``with`` block to a short error message.
 
     Raises:
@@ -148,7 +148,7 @@ def explained(directory: Path) -> Iterator[None]:
 def _stock_symbols(directory: Path) -> tuple[str, ...]:
     from transformers import AutoTokenizer
 
-    with explained(directory):
+    with transformers_errors(directory):
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
         vocabulary = tokenizer.get_vocab()
     symbols = tuple(sorted(vocabulary, key=vocabulary.get))
@@ -169,12 +169,14 @@ def _sentencepiece(directory: Path, symbols: tuple[str, ...]) -> bytes | None:
     return path.read_bytes() if same else None
 
 
-def read_fairseq(path: Path, data_bin: Path) -> Foreign:
+def read_fairseq(path: Path, data_bin: Path) -> ForeignModel:
     """Read a checkpoint of fairseq's RoBERTa, and the dictionary in a directory."""
     state = load_as_data(path)
     options = _options(state)
     if options.get("activation_fn", "gelu") != "gelu":
-        raise UserError(f"{path}: its activation function is {options['activation_fn']}, and here it is always gelu")
+        raise UserError(
+            f"{path}: its activation function is {options['activation_fn']}, but this package only supports gelu"
+        )
     names = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
     values = {name: options.get(name) for name in (*names, "dropout", "attention_dropout")}
     weights = _current_names(_floats(state["model"], path), path)
@@ -184,7 +186,7 @@ def read_fairseq(path: Path, data_bin: Path) -> Foreign:
     values |= {"max_positions": len(positions) - PAD - 1, "relative_buckets": 0}
     weights = _without_tied(weights, "encoder.sentence_encoder.embed_tokens.weight", path)
     symbols = read_symbols(data_bin / DICTIONARY)
-    return Foreign("fairseq", values, weights, symbols, _sentencepiece(data_bin, symbols))
+    return ForeignModel("fairseq", values, weights, symbols, _sentencepiece(data_bin, symbols))
 
 
 def _options(state: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -204,7 +206,7 @@ def _current_names(weights: Mapping[str, Tensor], source: Path) -> dict[str, Ten
         name = re.sub(r"^decoder\.", "encoder.", name).replace(".emb_layer_norm.", ".layernorm_embedding.")
         if joined := re.fullmatch(r"(.*\.self_attn\.)in_proj_(weight|bias)", name):
             if not weight.dim() or len(weight) % 3:
-                raise UserError(f"{source}: {name} is of shape {list(weight.shape)}, which has not three equal parts")
+                raise UserError(f"{source}: {name} has shape {list(weight.shape)}, which has no three equal parts")
             for part, separate in zip("qkv", weight.chunk(3), strict=True):
                 renamed[f"{joined[1]}{part}_proj.{joined[2]}"] = separate
         elif not _ADDS_NOTHING.fullmatch(name):
@@ -214,12 +216,12 @@ def _current_names(weights: Mapping[str, Tensor], source: Path) -> dict[str, Ten
 
 def _without_tied(weights: Mapping[str, Tensor], embeddings: str, source: Path) -> dict[str, Tensor]:
     """Drop the language model head's copies of the token embeddings and of its bias."""
-    left = {}
+    kept = {}
     for name, weight in weights.items():
         short = name.removeprefix("roberta.").removeprefix("mpnet.")
         first = embeddings if short in _OUTPUT_WEIGHTS else name.replace("decoder.bias", "bias")
         if short not in (*_OUTPUT_WEIGHTS, _OUTPUT_BIAS):
-            left[name] = weight
+            kept[name] = weight
         elif first not in weights or not torch.equal(weights[first], weight):
-            raise UserError(f"{source}: {name} is not {first}, but in this package the two are one weight")
-    return left
+            raise UserError(f"{source}: {name} differs from {first}, but this package ties the two")
+    return kept

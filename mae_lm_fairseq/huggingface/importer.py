@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
-from mae_lm_fairseq.huggingface.foreign import Foreign, read_fairseq, read_stock
+from mae_lm_fairseq.huggingface.foreign import ForeignModel, read_fairseq, read_stock
 from mae_lm_fairseq.huggingface.names import (
     CLASSIFICATION_HEAD,
     LM_HEAD,
@@ -64,7 +64,8 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
         UserError: if a file is missing, damaged or could run code, or the encoder's computation differs from ours.
     """
     foreign = read_stock(path) if path.is_dir() else read_fairseq(path, data_bin or path.parent)
-    defaults = {knob.name: knob.default for knob in fields(MaskedAutoencoderConfig)} | preset_values(preset, "base")
+    defaults = {option.name: option.default for option in fields(MaskedAutoencoderConfig)}
+    defaults |= preset_values(preset, "base")
     values = {name: getattr(value, "value", value) for name, value in {**defaults, **foreign.values}.items()}
     config = network_config(values, path)
     parts, head = _parts(foreign, path)
@@ -77,13 +78,13 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
     return Pretrained(config, weights, foreign.symbols, foreign.sentencepiece, about)
 
 
-def _parts(foreign: Foreign, source: Path) -> tuple[tuple[Part, ...], str]:
+def _parts(foreign: ForeignModel, source: Path) -> tuple[tuple[Part, ...], str]:
     """Return the parts to import, and our name of the task head (empty for none)."""
     encoder, found = encoder_parts(foreign.kind == "mpnet"), foreign.weights.keys()
     if foreign.kind == "fairseq":
         heads = head_names(found)
         if len(heads) > 1:
-            raise UserError(f"{source} has several heads ({', '.join(heads)}); one at most can be imported")
+            raise UserError(f"{source} has several heads ({', '.join(heads)}); at most one can be imported")
         if heads:
             return (*encoder, CLASSIFICATION_HEAD), heads[0]
     elif "classifier.dense.weight" in found:
@@ -95,7 +96,7 @@ def _parts(foreign: Foreign, source: Path) -> tuple[tuple[Part, ...], str]:
 
 
 def _under_our_names(
-    foreign: Foreign, config: MaskedAutoencoderConfig, parts: tuple[Part, ...], head: str, source: Path
+    foreign: ForeignModel, config: MaskedAutoencoderConfig, parts: tuple[Part, ...], head: str, source: Path
 ) -> dict[str, Tensor]:
     """Rename the weights, after checking that none is missing or unexpected."""
     if config.encoder_layers > len(foreign.weights):
@@ -108,12 +109,12 @@ def _under_our_names(
     if head:  # fairseq keeps the language model head in fine-tuning
         found = {name for name in found if not name.startswith(getattr(LM_HEAD.prefix, foreign.kind))}
     if different := sorted(expected ^ found):
-        fault = "is missing" if different[0] in expected else "has no place in this package"
-        raise UserError(f"{source}: the weight {different[0]} {fault} ({len(different)} such differences)")
+        fault = "is missing" if different[0] in expected else "is unknown to this package"
+        raise UserError(f"{source}: the weight {different[0]} {fault} ({len(different)} differences in total)")
     try:
         return to_ours(_without_segments(foreign.weights), names)
     except (RuntimeError, IndexError):  # also for mismatched shapes of q, k and v, or of positions and segments
-        raise UserError(f"{source}: its weights are of shapes that do not go together") from None
+        raise UserError(f"{source}: its weights have shapes that do not match each other") from None
 
 
 def _check_shapes(weights: dict[str, Tensor], config: MaskedAutoencoderConfig, symbols: int, source: Path):
@@ -123,7 +124,7 @@ def _check_shapes(weights: dict[str, Tensor], config: MaskedAutoencoderConfig, s
         weight = weights.get(f"autoencoder.{name}", expectation)
         if weight.shape != expectation.shape:
             raise UserError(
-                f"{source}: {name} is of shape {list(weight.shape)}, but configuration and dictionary ask for "
+                f"{source}: {name} has shape {list(weight.shape)}, but configuration and dictionary require "
                 f"{list(expectation.shape)}"
             )
 
@@ -201,10 +202,10 @@ def write_import(pretrained: Pretrained, source: Path, out: Path):
 def network_options(pretrained: Pretrained) -> list[str]:
     """Return the options with which fairseq-train builds the same network."""
     architecture = pretrained.about["architecture"]
-    usual = {knob.name: knob.default for knob in fields(MaskedAutoencoderConfig)}
-    usual |= preset_values(*ARCHITECTURES[architecture])
+    defaults = {option.name: option.default for option in fields(MaskedAutoencoderConfig)}
+    defaults |= preset_values(*ARCHITECTURES[architecture])
     words = ["--arch", architecture]
     for name, value in vars(pretrained.config).items():
-        if value != usual[name]:
+        if value != defaults[name]:
             words += [f"--{name.replace('_', '-')}", str(getattr(value, "value", value))]
     return words

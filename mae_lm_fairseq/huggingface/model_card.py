@@ -21,10 +21,10 @@ _USE = {
 }
 _MASK_WARNING = {
     MaskJoin.decoder: (
-        "**This encoder never saw `<mask>`.** In pretraining the masked positions were left out of the encoder, and a "
-        "decoder, which is not part of this export, predicted them. Do not put `<mask>` into its input: the state of "
-        "such a token means nothing, and it disturbs the others. To fill in masks, export the whole autoencoder "
-        "(`scripts/export_hf.py --autoencoder`)."
+        "**This encoder never saw `<mask>`.** In pretraining, the encoder received the visible tokens only, and a "
+        "decoder, which is not part of this export, predicted the masked ones. Do not put `<mask>` into its input: the "
+        "hidden state of such a token is meaningless, and it disturbs the others. To fill in masks, export the whole "
+        "autoencoder (`mae-lm export --autoencoder`)."
     ),
     MaskJoin.encoder: (
         "**The lower layers of this encoder never saw `<mask>`.** In pretraining it joined between two layers, which a "
@@ -46,8 +46,8 @@ def stock_card(pretrained: Pretrained, architecture: str, task: str, lines: int,
     warnings = [_MASK_WARNING[pretrained.config.mask_join]] if pretrained.config.mask_join in _MASK_WARNING else []
     if task in ("Model", "ForMaskedLM"):
         warnings.append(
-            f"The pooler of `{architecture.removesuffix(task)}Model` is left out, as this encoder has none: "
-            "`AutoModel` warns that it starts from random weights, and `pooler_output` means nothing. Use "
+            f"The pooler of `{architecture.removesuffix(task)}Model` is not exported, because this encoder has none. "
+            "`AutoModel` warns that it starts from random weights, and `pooler_output` is meaningless. Use "
             "`last_hidden_state`."
         )
     auto_class = "AutoModel" if task == "Model" else f"AutoModel{task}"
@@ -64,7 +64,7 @@ def autoencoder_card(pretrained: Pretrained, lines: int, reordered: int) -> str:
     return _card(
         pretrained,
         "MAELMForMaskedLM",
-        "Filling in `<mask>`, through the decoder where there is one.",
+        "Filling in `<mask>`, with the decoder if the model has one.",
         warnings,
         "AutoModelForMaskedLM",
         lines,
@@ -92,7 +92,7 @@ def _card(
         "data": _inline(about.get("trained_on")),
         "dictionary (SHA-256)": about.get("dictionary_sha256"),
         "versions": _inline(about.get("versions")),
-        "longest text": f"{pretrained.config.max_positions} tokens, `<s>` and `</s>` included",
+        "maximum sequence length": f"{pretrained.config.max_positions} tokens, `<s>` and `</s>` included",
     }
     table = "\n".join(f"| {key} | {value} |" for key, value in facts.items() if value is not None)
     cautions = "\n\n".join(warnings)
@@ -107,7 +107,7 @@ tags: [mae-lm, masked-language-modeling]
 
 # {name} as {architecture}
 
-Exported by `mae_lm_fairseq` (`scripts/export_hf.py`).
+Exported by `mae_lm_fairseq` (`mae-lm export`).
 
 | | |
 | --- | --- |
@@ -121,7 +121,7 @@ Exported by `mae_lm_fairseq` (`scripts/export_hf.py`).
 {load}
 ```
 
-## Know before use
+## Limitations
 
 {cautions}
 
@@ -134,15 +134,15 @@ Exported by `mae_lm_fairseq` (`scripts/export_hf.py`).
 def _tokenizer(pretrained: Pretrained, lines: int, reordered: int) -> str:
     if pretrained.sentencepiece is None:
         return (
-            "There is none in this directory: the model was not trained with sentencepiece. Use the one that its data "
-            "was made with; ids are those of fairseq's dictionary. The states were compared with the original's on "
-            "random ids."
+            "This directory has no tokenizer, because the model was not trained with sentencepiece. Use the tokenizer "
+            "of its training data; the ids are those of fairseq's dictionary. The hidden states were compared with the "
+            "original's on random ids."
         )
-    but = f", but for the order of pieces in {reordered} lines (see below)" if reordered else ""
+    but = f", except for the order of subwords in {reordered} lines (see below)" if reordered else ""
     exceptions = "\n".join(f"- {exception}" for exception in EXCEPTIONS)
     return (
-        f"Made of the sentencepiece model, with fairseq's ids. Ids, states and predictions were compared with the "
-        f"original on {lines} lines of text when this was written, and agreed{but}. On ordinary text the ids are "
+        f"Built from the sentencepiece model, with fairseq's ids. At export, ids, hidden states and predictions were "
+        f"compared with the original on {lines} lines of text, and agreed{but}. On ordinary text the ids equal "
         f"sentencepiece's; they may differ for\n\n{exceptions}"
     )
 

@@ -43,7 +43,7 @@ class MAELMConfig(PreTrainedConfig):
     def __init__(
         self, network: dict | None = None, vocab_size: int = 32000, mask_token_id: int | None = None, **others
     ):
-        defaults = {knob.name: knob.default for knob in fields(MaskedAutoencoderConfig)}
+        defaults = {option.name: option.default for option in fields(MaskedAutoencoderConfig)}
         self.network = {name: getattr(value, "value", value) for name, value in {**defaults, **(network or {})}.items()}
         self.vocab_size = vocab_size
         self.mask_token_id = vocab_size - 1 if mask_token_id is None else mask_token_id

@@ -77,9 +77,9 @@ def counterpart(pretrained: Pretrained, head: str | None = None) -> Counterpart:
     config, weights = pretrained.config, pretrained.weights
     kind, heads = _kind(config), head_names(weights)
     if head is not None and head not in heads:
-        raise UserError(f"--head {head}: there is no such head, but {', '.join(heads) or 'none at all'}")
+        raise UserError(f"--head {head}: no such head; the model has {', '.join(heads) or 'none'}")
     if head is None and len(heads) > 1:
-        raise UserError(f"there are several heads; choose one with --head: {', '.join(heads)}")
+        raise UserError(f"the model has several heads; choose one with --head: {', '.join(heads)}")
     if heads:
         head = head or heads[0]
         if f"{HEADS}{head}.qa_outputs.weight" in weights:
@@ -87,7 +87,7 @@ def counterpart(pretrained: Pretrained, head: str | None = None) -> Counterpart:
         inner_dim = len(weights[f"{HEADS}{head}.dense.weight"])
         if inner_dim != config.encoder_embed_dim:
             raise UserError(
-                f"the head {head} is {inner_dim} wide inside; those of transformers are as wide as the encoder "
+                f"the head {head} has the inner size {inner_dim}; transformers only supports the encoder's hidden size "
                 f"({config.encoder_embed_dim})"
             )
         return Counterpart(kind, "ForSequenceClassification", head)

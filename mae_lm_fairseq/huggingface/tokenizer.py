@@ -12,14 +12,14 @@ from mae_lm_fairseq.text.tokenizer import MASK, SPECIALS, WORD_START
 from mae_lm_fairseq.utils.errors import UserError
 
 EXCEPTIONS = (
-    "`<mask>`, `<s>`, `</s>`, `<pad>` and `<unk>` written out in a text, which are the special tokens here, and "
-    "ordinary characters to sentencepiece (the space before a `<mask>` belongs to it; what follows it without a space "
-    "goes on as the same word)",
+    "`<mask>`, `<s>`, `</s>`, `<pad>` and `<unk>` written out in a text, which are special tokens here, but ordinary "
+    "characters to sentencepiece (the space before a `<mask>` belongs to it; text that follows it without a space "
+    "continues the same word)",
     "U+2581, sentencepiece's own sign for a space, at the start of a text",
     "decomposed text beyond a letter with one mark: several combining marks on a letter, a mark or a joiner behind a "
     "character that Unicode normalisation (NFKC) changes, Hangul in separate jamo; `tokenizers` normalises grapheme "
     "clusters, sentencepiece the longest match",
-    "for a unigram model, splits into the same pieces that are equally probable, such as 0 00 and 00 0, where rounding "
+    "for a unigram model, equally probable splits into the same subwords, such as 0 00 and 00 0, where rounding "
     "decides",
 )
 """Cases in which the ids of the fast tokenizer may differ from sentencepiece's."""
@@ -81,11 +81,11 @@ def _check(proto, symbols: tuple[str, ...]):
     known = set(symbols)
     missing = [piece for piece in _pieces(proto) if piece not in known]
     if proto.trainer_spec.model_type not in (_UNIGRAM, _BPE):
-        raise UserError("the sentencepiece model is neither BPE nor unigram; there is no fast tokenizer for it")
+        raise UserError("the sentencepiece model is neither BPE nor unigram, so it has no fast tokenizer")
     if missing:
         raise UserError(
-            f"the dictionary lacks pieces of the sentencepiece model ({len(missing)}, the first {missing[0]!r}): "
-            "are they from the same data-bin?"
+            f"the dictionary lacks pieces of the sentencepiece model ({len(missing)}, the first {missing[0]!r}); "
+            "use those of one data-bin"
         )
     other = [p.piece for p in proto.pieces if p.type not in (_NORMAL, _UNKNOWN, _CONTROL, _BYTE)]
     if other:
@@ -99,9 +99,7 @@ def _check(proto, symbols: tuple[str, ...]):
     if proto.trainer_spec.treat_whitespace_as_suffix or not (
         spaces.escape_whitespaces and spaces.remove_extra_whitespaces
     ):
-        raise UserError(
-            "there is no fast tokenizer for a sentencepiece model that keeps repeated spaces or marks ends of words"
-        )
+        raise UserError("a sentencepiece model that keeps repeated spaces or marks ends of words has no fast tokenizer")
 
 
 def _pieces(proto) -> dict[str, float]:

@@ -21,9 +21,9 @@ class Autocast(str, Enum):
     bf16 = "bf16"
 
 
-def knob_type(knob: Field) -> type:
+def option_type(option: Field) -> type:
     """Return the type of an option's values, without ``None``: ``int`` for ``int | None``."""
-    return next((kind for kind in get_args(knob.type) if kind is not NoneType), knob.type)
+    return next((kind for kind in get_args(option.type) if kind is not NoneType), option.type)
 
 
 NetworkOptions = make_dataclass(
@@ -31,8 +31,8 @@ NetworkOptions = make_dataclass(
     # The default is None, so that unset options get the architecture's value, on the command line and under Hydra.
     [
         # fairseq's parser understands Optional[int], not int | None.
-        (knob.name, Optional[knob_type(knob)], field(default=None, metadata=knob.metadata))  # noqa: UP045
-        for knob in fields(MaskedAutoencoderConfig)
+        (option.name, Optional[option_type(option)], field(default=None, metadata=option.metadata))  # noqa: UP045
+        for option in fields(MaskedAutoencoderConfig)
     ],
     bases=(FairseqDataclass,),
 )
@@ -44,24 +44,22 @@ class MAELMModelConfig(NetworkOptions):
 
     autocast: Autocast = field(
         default=Autocast.none,
-        metadata={"help": "bf16: matrix products in bfloat16 and the rest in float32, on a CPU too"},
+        metadata={"help": "bf16: matrix products in bfloat16 and the rest in float32, on GPUs and CPUs"},
     )
     checkpoint_activations: bool = field(
         default=False,
-        metadata={"help": "compute each layer again in the backward pass instead of keeping its activations"},
+        metadata={"help": "recompute each layer in the backward pass instead of keeping its activations"},
     )
     attention_backend: AttentionBackend = field(
         default=AttentionBackend.auto,
         metadata={
-            "help": "eager: the readable reference; sdpa: torch's fused attention; flex: no padding, on CUDA, without "
-            "attention dropout; auto: the fastest for the device that changes no mathematics"
+            "help": "eager: plain PyTorch; sdpa: torch's fused attention; flex: no padding, on CUDA, without attention "
+            "dropout; auto: eager on CPUs, sdpa on GPUs"
         },
     )
     compile: bool = field(
         default=False,
-        metadata={
-            "help": "compile encoder and decoder for training with torch.compile; takes a minute or two at the start"
-        },
+        metadata={"help": "compile encoder and decoder for training with torch.compile, which takes a minute or two"},
     )
     classifier_dropout: Optional[float] = field(  # noqa: UP045
         default=None, metadata={"help": "fine-tuning: dropout in the classification head (default: --dropout)"}
@@ -80,19 +78,19 @@ def core_config(cfg) -> MaskedAutoencoderConfig:
     fill_in(cfg, getattr(cfg, "_name", None) or "mae_lm")
     try:
         return MaskedAutoencoderConfig(
-            **{knob.name: _value(knob, getattr(cfg, knob.name)) for knob in fields(MaskedAutoencoderConfig)}
+            **{option.name: _value(option, getattr(cfg, option.name)) for option in fields(MaskedAutoencoderConfig)}
         )
     except ValueError as problem:
         raise UserError(str(problem)) from None
 
 
-def _value(knob: Field, value: Any) -> Any:
-    return None if value is None else knob_type(knob)(value)
+def _value(option: Field, value: Any) -> Any:
+    return None if value is None else option_type(option)(value)
 
 
 def architecture_values(name: str) -> dict:
     """Return all option values of an architecture such as ``mae_lm_tiny``; ``mae_lm`` is ``mae_lm_base``."""
-    defaults = {knob.name: knob.default for knob in fields(MaskedAutoencoderConfig)}
+    defaults = {option.name: option.default for option in fields(MaskedAutoencoderConfig)}
     values = {**defaults, **preset_values(*ARCHITECTURES[name])}
     return {key: value.value if isinstance(value, Enum) else value for key, value in values.items()}
 

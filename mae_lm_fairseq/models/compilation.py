@@ -34,5 +34,7 @@ class Compiled:
         except RuntimeError as problem:  # base class of the errors of dynamo and inductor
             self.compiled = None
             result = self.function(*args)  # raises errors that are unrelated to compilation
-            logger.warning("--compile is left out, as it fails here: %s", " ".join(str(problem).split())[:300])
+            logger.warning(
+                "training without --compile, because compilation fails: %s", " ".join(str(problem).split())[:300]
+            )
             return result

@@ -15,8 +15,8 @@ from mae_lm_fairseq.utils.errors import UserError
 logger = logging.getLogger(__name__)
 
 # Options that change the output but not the shape of any weight.
-_NOT_IN_THE_WEIGHTS = ("encoder_attention_heads", "relative_max_distance")
-_OF_THE_DECODER = "decoder_attention_heads"
+_NOT_IN_WEIGHTS = ("encoder_attention_heads", "relative_max_distance")
+_DECODER_HEADS = "decoder_attention_heads"
 
 
 def predicts_masked_tokens(task: FairseqTask) -> bool:
@@ -24,7 +24,7 @@ def predicts_masked_tokens(task: FairseqTask) -> bool:
     return isinstance(task, MaskedLMTask)
 
 
-def take_over(saved: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
+def select_weights(saved: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights to load into a model for fine-tuning, from a pretraining or fine-tuning checkpoint.
 
     Decoder and language model head are dropped. A task head is loaded if the model has a head of the same name and
@@ -47,14 +47,14 @@ def take_over(saved: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Ten
     wanted = {name for name in own if not name.startswith(HEADS)}
     if encoder != wanted:
         raise UserError(
-            "the checkpoint's encoder is not the model's, nothing was trained: "
-            f"it lacks {_list(wanted - encoder)}; it has besides {_list(encoder - wanted)}; give the options of its "
+            "the checkpoint's encoder does not match the model: "
+            f"missing: {_list(wanted - encoder)}; unexpected: {_list(encoder - wanted)}; use the options of its "
             "architecture"
         )
     loaded = encoder | fitting
     logger.info("loaded from the checkpoint: %s", _list(loaded))
     logger.info("new, not in the checkpoint: %s", _list(own.keys() - loaded))
-    logger.info("left out of the checkpoint: %s", _list(saved.keys() - loaded))
+    logger.info("not loaded from the checkpoint: %s", _list(saved.keys() - loaded))
     return {name: saved[name] if name in loaded else weight for name, weight in own.items()}
 
 
@@ -75,23 +75,23 @@ def check_origin(filename: str, state: dict[str, Any], model_cfg: dict[str, Any]
     theirs = (state.get("task_state") or {}).get("dictionary")
     if theirs not in (None, dictionary):
         raise UserError(
-            f"{filename} was trained with another dictionary than the data's dict.txt, nothing was trained; prepare "
-            "the data with that checkpoint's tokenizer"
+            f"{filename} was trained with another dictionary than the data's dict.txt; prepare the data with that "
+            "checkpoint's tokenizer"
         )
     saved = (state.get("cfg") or {}).get("model")
     saved = saved if hasattr(saved, "keys") else {}  # checkpoints of other fairseq models may hold a Namespace
-    for name in (*_NOT_IN_THE_WEIGHTS, *([_OF_THE_DECODER] if decodes else [])):
+    for name in (*_NOT_IN_WEIGHTS, *([_DECODER_HEADS] if decodes else [])):
         there, here = (_value(options, name) for options in (saved, model_cfg))
         if name in saved and there != here:
             raise UserError(
-                f"{filename} does not fit this model, nothing was trained: --{name.replace('_', '-')} is "
-                f"{there} there and {here} here"
+                f"{filename} does not fit this model: --{name.replace('_', '-')} is {there} in the checkpoint and "
+                f"{here} here"
             )
 
 
 def _value(options: Mapping[str, Any], name: str) -> Any:
     """Return an option of a model. The decoder's number of attention heads defaults to the encoder's."""
-    if name == _OF_THE_DECODER and options.get(name) is None:
+    if name == _DECODER_HEADS and options.get(name) is None:
         return options.get("encoder_attention_heads")
     return options.get(name)
 

@@ -15,7 +15,7 @@ from mae_lm_fairseq.core.packing import BatchLayout, batch_layout, to_device, un
 from mae_lm_fairseq.hub import MAELMHubInterface, hub_interface
 from mae_lm_fairseq.models.architectures import Autocast, MAELMModelConfig, core_config, register_architectures
 from mae_lm_fairseq.models.compilation import Compiled
-from mae_lm_fairseq.models.finetuning import check_origin, mark_depths, predicts_masked_tokens, take_over
+from mae_lm_fairseq.models.finetuning import check_origin, mark_depths, predicts_masked_tokens, select_weights
 from mae_lm_fairseq.pretrained.reading import read
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.utils.allocator import keep_few_primitives, keep_freed_memory
@@ -58,7 +58,7 @@ class MAELMModel(BaseFairseqModel):
         self.autocast = autocast
         self.attention_backend = attention_backend
         self.resolved_for = None
-        self.compiled = Compiled(autoencoder.masked_states) if compile else None
+        self.compiled = Compiled(autoencoder.predicted_states) if compile else None
         self.classifier_dropout = classifier_dropout
         self.dictionary = dictionary
         self.classification_heads = nn.ModuleDict()
@@ -68,7 +68,7 @@ class MAELMModel(BaseFairseqModel):
         """Load a trained model for use outside of fairseq's programs, without a task.
 
         Args:
-            path: a bundle (directory written by ``scripts/bundle.py``), or a checkpoint of fairseq-train.
+            path: a bundle (directory written by ``mae-lm bundle``), or a checkpoint of fairseq-train.
             data_bin: for a checkpoint, the directory of its ``dict.txt`` and ``sentencepiece.bpe.model``.
 
         Raises:
@@ -104,7 +104,7 @@ class MAELMModel(BaseFairseqModel):
         fingerprint = dictionary_fingerprint(dictionary.symbols)
         if not predicts_masked_tokens(task):
             if cfg.compile:
-                raise UserError("--compile is for pretraining: leave it out, or choose --task masked_autoencoder_lm")
+                raise UserError("--compile is for pretraining only; remove it, or choose --task masked_autoencoder_lm")
             autoencoder.drop_prediction()
             mark_depths(autoencoder.encoder)
             # Saved in checkpoints, so that runs that start from them can check their dictionary.
@@ -147,7 +147,7 @@ class MAELMModel(BaseFairseqModel):
             UserError: if the encoder's weights differ in name from the model's.
         """
         if self.autoencoder.lm_head is None:
-            state_dict = take_over(state_dict, self.state_dict())
+            state_dict = select_weights(state_dict, self.state_dict())
         return super().load_state_dict(state_dict, strict, model_cfg, args)
 
     def check_checkpoint(self, filename: str, state: dict):
@@ -209,8 +209,8 @@ class MAELMModel(BaseFairseqModel):
         # The loss is not compiled, because its number of chunks would be part of the compiled code.
         compiled = self.compiled if self.training else None
         with self._precision(src_tokens):
-            masked_states = (compiled or self.autoencoder.masked_states)(src_tokens, layout)
-            loss, correct = self.autoencoder.lm_head.loss(masked_states, targets)
+            predicted_states = (compiled or self.autoencoder.predicted_states)(src_tokens, layout)
+            loss, correct = self.autoencoder.lm_head.loss(predicted_states, targets)
         return loss, {"encoder_tokens": self._encoder_tokens(layout), "correct": correct}
 
     def predicted_logits(

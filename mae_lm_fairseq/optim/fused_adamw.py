@@ -22,7 +22,7 @@ class FusedAdamWConfig(FairseqDataclass):
     weight_decay: float = field(default=0.0, metadata={"help": "weight decay"})
     layer_lr_decay: float = field(
         default=1.0,
-        metadata={"help": "fine-tuning: the learning rate of each layer is that of the layer above it times this"},
+        metadata={"help": "fine-tuning: factor between the learning rate of a layer and that of the layer above it"},
     )
     lr: list[float] = II("optimization.lr")
 
@@ -44,7 +44,8 @@ class FusedAdamW(FairseqOptimizer):
         if any(param.dtype in (torch.float16, torch.bfloat16) for param in params):
             # The moments have the dtype of the parameters, and squared gradients would underflow in half precision.
             raise UserError(
-                "--optimizer fused_adamw with --memory-efficient-fp16 or -bf16: choose --optimizer adam there"
+                "--optimizer fused_adamw does not support --memory-efficient-fp16 and --memory-efficient-bf16; choose "
+                "--optimizer adam"
             )
         groups = _by_depth(params, cfg.layer_lr_decay) if cfg.layer_lr_decay != 1 else params
         self._optimizer = torch.optim.AdamW(groups, fused=True, **self.optimizer_config)

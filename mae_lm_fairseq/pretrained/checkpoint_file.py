@@ -35,7 +35,7 @@ def allow_plain_values() -> None:
     )
 
 
-def read_whole(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
+def read_checked(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
     """Return the checkpoint that ``load(*args, **kwargs)`` reads from ``path``, after checking its integrity.
 
     Raises:
@@ -74,7 +74,7 @@ def refuse_code(path: str | Path, error: Exception) -> None:
     # torch's message is a page long, and its first line advises disabling the protection.
     forbidden = re.search(r"GLOBAL (\S+)", str(error))
     if forbidden:
-        raise RefusedFile(f"refused {path}: loading it could run code, it asks for {forbidden[1]}") from error
+        raise RefusedFile(f"refused {path}: loading it could run code, it refers to {forbidden[1]}") from error
 
 
 def load_as_data(path: str | Path) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def load_as_data(path: str | Path) -> dict[str, Any]:
         UserError: if the file cannot be read, is damaged, could run code, or is not a checkpoint.
     """
     allow_plain_values()
-    return read_whole(torch.load, str(path), path, map_location="cpu", weights_only=True)
+    return read_checked(torch.load, str(path), path, map_location="cpu", weights_only=True)
 
 
 def _check_sums(path: str) -> None:
@@ -93,4 +93,4 @@ def _check_sums(path: str) -> None:
         with zipfile.ZipFile(path) as file:
             changed = file.testzip()
         if changed is not None:
-            raise ValueError(f"{changed} in it is not what was written")
+            raise ValueError(f"its entry {changed} is damaged")

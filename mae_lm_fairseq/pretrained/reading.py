@@ -22,12 +22,13 @@ from mae_lm_fairseq.pretrained.validation import (
     NETWORK,
     PAD,
     check_fit,
+    head_names,
     heads_skeleton,
     network_config,
     network_skeleton,
     tied_names,
 )
-from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER, check_dictionary, dictionary_fingerprint
+from mae_lm_fairseq.text.data_bin import DICTIONARY, TASK, TOKENIZER, check_dictionary, dictionary_fingerprint
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, current_versions
 from mae_lm_fairseq.text.tokenizer import MASK, Tokenizer
@@ -55,7 +56,8 @@ class Pretrained:
         sentencepiece: content of the tokenizer's model file, or None.
         about: plain JSON, as far as known: ``architecture``, ``task`` and ``updates`` of the training, ``versions`` of
             packages, ``dictionary_sha256``, ``trained_on`` (the splits in the manifest of the data-bin),
-            ``mask_in_encoder``.
+            ``mask_in_encoder``, ``finetuned_on`` (what predictions need to know of the task), ``development_set`` (the
+            metrics of fine-tuning).
     """
 
     config: MaskedAutoencoderConfig
@@ -82,8 +84,8 @@ class Pretrained:
     @property
     def mask_in_encoder(self) -> float:
         """Value of ``--mask-in-encoder`` in pretraining; 0 if unknown, as after fine-tuning."""
-        share = self.about.get("mask_in_encoder")
-        return share if isinstance(share, float) and 0 <= share <= 1 else 0.0
+        fraction = self.about.get("mask_in_encoder")
+        return fraction if isinstance(fraction, float) and 0 <= fraction <= 1 else 0.0
 
 
 def read(path: str | Path, data_bin: str | Path | None = None) -> Pretrained:
@@ -94,7 +96,7 @@ def read(path: str | Path, data_bin: str | Path | None = None) -> Pretrained:
     """
     if os.path.isdir(path):
         if data_bin is not None:
-            raise UserError(f"{path} is a bundle and has its dictionary inside: leave the data-bin out")
+            raise UserError(f"{path} is a bundle, which contains its dictionary; do not give a data-bin")
         return read_bundle(path)
     return read_checkpoint(path, data_bin)
 
@@ -106,18 +108,20 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
         UserError: if a file is missing, damaged, could run code, or does not match the others.
     """
     if data_bin is None:
-        raise UserError(f"{path} is no bundle: name the data-bin with its dict.txt and {TOKENIZER}, too")
+        raise UserError(f"{path} is not a bundle; give its data-bin, with dict.txt and {TOKENIZER}, too")
     state = load_as_data(path)
     options = _at(state, "cfg", "model")
     if not isinstance(options, dict) or options.get("_name") not in ARCHITECTURES:
-        raise UserError(f"{path} is a checkpoint of another model than mae_lm_fairseq's")
+        raise UserError(f"{path} is not a checkpoint of an mae_lm_fairseq model")
     # A checkpoint older than an option was trained with what is now the option's default.
-    values = {knob.name: options.get(knob.name, knob.default) for knob in fields(MaskedAutoencoderConfig)}
+    values = {option.name: options.get(option.name, option.default) for option in fields(MaskedAutoencoderConfig)}
     symbols = read_symbols(Path(data_bin, DICTIONARY))
     check_dictionary(data_bin, symbols[:-1])
     fingerprint = dictionary_fingerprint(symbols)
     if _at(state, "task_state", "dictionary") not in (None, fingerprint):
         raise UserError(f"{path} was trained with another dictionary than the {DICTIONARY} of {data_bin}")
+    config, weights = network_config(values, path), state["model"]
+    check_fit(config, weights, len(symbols), path)
     about = {
         "architecture": options["_name"],
         "task": _plain(_at(state, "cfg", "task", "_name")),
@@ -126,15 +130,14 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
         "dictionary_sha256": fingerprint,
         "trained_on": _splits(data_bin),
         "mask_in_encoder": _plain(_at(state, "cfg", "task", "mask_in_encoder")),
+        "finetuned_on": _finetuned_on(state, path, Path(data_bin, TASK)),
     }
     sentencepiece = _sentencepiece(Path(data_bin))
-    config, weights = network_config(values, path), state["model"]
-    check_fit(config, weights, len(symbols), path)
     return _with_its_tokenizer(Pretrained(config, weights, symbols, sentencepiece, about), data_bin)
 
 
 def read_bundle(directory: str | Path) -> Pretrained:
-    """Read a bundle, the directory that ``scripts/bundle.py`` writes.
+    """Read a bundle, the directory that ``mae-lm bundle`` writes.
 
     Raises:
         UserError: if a file is missing, damaged, or does not match the others.
@@ -145,13 +148,13 @@ def read_bundle(directory: str | Path) -> Pretrained:
         described = json.loads(path.read_bytes())
         form, network, about = (described[name] for name in ("format", "network", "about"))
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; is {directory} a bundle of scripts/bundle.py?") from None
+        raise UserError(f"{path}: {error.strerror}; is {directory} a bundle of mae-lm bundle?") from None
     except (ValueError, LookupError, TypeError, RecursionError):
-        raise UserError(f"{path} does not describe a bundle; make the bundle again") from None
+        raise UserError(f"{path} is not the description of a bundle; create the bundle again") from None
     if form != FORMAT:
-        raise UserError(f"{path}: this is format {form!r} of bundles, and {FORMAT} is known here; use a newer version")
+        raise UserError(f"{path}: the bundle has format {form!r}, and only {FORMAT} is supported; use a newer version")
     if not isinstance(network, dict) or not isinstance(about, dict):
-        raise UserError(f"{path} does not describe a bundle; make the bundle again")
+        raise UserError(f"{path} is not the description of a bundle; create the bundle again")
     config = network_config(network, path)
     symbols = read_symbols(directory / DICTIONARY)
     weights = _weights(directory / WEIGHTS)
@@ -204,6 +207,30 @@ def _splits(data_bin: str | Path) -> dict[str, dict] | None:
     return {name: vars(split) for name, split in Manifest.read(path).splits.items()} if path.exists() else None
 
 
+def _finetuned_on(state: dict[str, Any], checkpoint: str | Path, path: Path) -> dict[str, Any] | None:
+    """Return what predictions need to know of the task of a fine-tuned model; None where that is not known.
+
+    A checkpoint holds the options of question answering. The names of a sentence task's labels are with its data.
+    """
+    if _at(state, "cfg", "task", "_name") == "question_answering":
+        options = ("tokens_per_sample", "doc_stride", "version_2")
+        return {name: _plain(_at(state, "cfg", "task", name)) for name in options}
+    heads = head_names(state["model"])
+    if not (heads and path.exists()):
+        return None
+    try:
+        described = json.loads(path.read_bytes())
+        found = {name: described[name] for name in ("head", "task", "columns", "labels", "score_range")}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        raise UserError(f"{path} does not describe a task; prepare the data again") from None
+    if found["head"] not in heads:
+        raise UserError(
+            f"{path} describes another task ({found['task']}) than that of {checkpoint} ({', '.join(heads)}); "
+            "name the data-bin of its fine-tuning"
+        )
+    return found
+
+
 def _sentencepiece(directory: Path) -> bytes | None:
     path = directory / TOKENIZER
     try:
@@ -237,4 +264,4 @@ def _weights(path: Path) -> dict[str, Tensor]:
         with safetensors.safe_open(path, framework="pt") as file:
             return {name: _aligned(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118  not a dict
     except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f"{path} cannot be read, it is damaged or missing; make the bundle again") from error
+        raise UserError(f"{path} is damaged or missing; create the bundle again") from error

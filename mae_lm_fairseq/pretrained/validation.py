@@ -35,11 +35,11 @@ def network_config(values: Mapping[str, Any], source: str | Path) -> MaskedAutoe
     Raises:
         UserError: if a value is missing, unknown, of another type, out of range, or contradicts another.
     """
-    knobs = {knob.name: knob for knob in fields(MaskedAutoencoderConfig)}
-    if different := sorted(knobs.keys() ^ values.keys()):
-        raise UserError(f"{source}: {different[0]} is {'missing' if different[0] in knobs else 'unknown'}")
+    options = {option.name: option for option in fields(MaskedAutoencoderConfig)}
+    if different := sorted(options.keys() ^ values.keys()):
+        raise UserError(f"{source}: {different[0]} is {'missing' if different[0] in options else 'unknown'}")
     try:
-        return MaskedAutoencoderConfig(**{name: _typed(knob, values[name]) for name, knob in knobs.items()})
+        return MaskedAutoencoderConfig(**{name: _typed(option, values[name]) for name, option in options.items()})
     except (ValueError, OverflowError) as problem:
         raise UserError(f"{source}: {problem}") from None
 
@@ -100,32 +100,32 @@ def check_fit(config: MaskedAutoencoderConfig, weights: Mapping[str, Any], symbo
     try:
         heads = heads_skeleton(config, weights)
     except KeyError as error:  # PyTorch rejects empty names and names of methods
-        raise UserError(f"{source}: a head has a name that no part of a network can have: {error.args[0]}") from None
+        raise UserError(f"{source}: a head has an invalid name: {error.args[0]}") from None
     expected = {NETWORK + name: weight.shape for name, weight in network.state_dict().items()}
     expected |= {HEADS + name: weight.shape for name, weight in heads.state_dict().items()}
     if different := sorted(expected.keys() ^ weights.keys()):
-        fault = "is missing" if different[0] in expected else "has no place in the network"
+        fault = "is missing" if different[0] in expected else "is unknown to the network"
         more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
         raise UserError(f"{source}: the weight {different[0]} {fault}{more}")
     for name, shape in expected.items():
         if weights[name].shape != shape:
             raise UserError(
-                f"{source}: {name} is of shape {list(weights[name].shape)}, but the network needs {list(shape)}"
+                f"{source}: {name} has shape {list(weights[name].shape)}, but the network needs {list(shape)}"
             )
     for name, first in tied_names(config, weights).items():
         if weights[name] is not weights[first] and not torch.equal(weights[name], weights[first]):
-            raise UserError(f"{source}: {name} and {first} differ, but the network has one weight for both")
+            raise UserError(f"{source}: {name} and {first} differ, but the network ties the two")
 
 
-def _typed(knob: Field, value: Any) -> Any:
-    kinds = get_args(knob.type) or (knob.type,)
+def _typed(option: Field, value: Any) -> Any:
+    kinds = get_args(option.type) or (option.type,)
     if value is None and NoneType in kinds:
         return None
     if issubclass(kinds[0], Enum) and isinstance(value, str):
         return kinds[0](value)
     if (type(value) is kinds[0] or (kinds[0] is float and type(value) is int)) and math.isfinite(value):
         return value
-    raise ValueError(f"{knob.name} is {value!r}, which is not of type {kinds[0].__name__}")
+    raise ValueError(f"{option.name} is {value!r}, which is not of type {kinds[0].__name__}")
 
 
 def is_plain(weight: Any) -> bool:
@@ -149,7 +149,7 @@ def _check_extent(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]
         if weight is None or weight.shape != shape:
             found = "missing" if weight is None else f"of shape {list(weight.shape)}"
             raise UserError(
-                f"{source}: the encoder's {table} are {found}, dictionary and configuration ask for {list(shape)}"
+                f"{source}: the encoder's {table} are {found}, but dictionary and configuration require {list(shape)}"
             )
     if config.encoder_layers + config.decoder_layers > 2 * len(weights):
-        raise UserError(f"{source}: {len(weights)} weights are too few for the layers that the configuration asks for")
+        raise UserError(f"{source}: {len(weights)} weights are too few for the layers of the configuration")

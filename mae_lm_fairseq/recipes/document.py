@@ -9,22 +9,24 @@ from mae_lm_fairseq.utils.markdown import markdown_table
 HEAD = """\
 # Recipes
 
-What the papers and their public code state of the settings that they pretrained with, and what `scripts/pretrain.sh`
-takes from it. This file is written by `scripts/write_docs.py` from
-`mae_lm_fairseq/recipes/stated.py`, the only place to change. A value without a source is no recipe: "not found" means
-that none was found in a public source.
+The pretraining settings that the papers and their public code state, and the settings that `mae-lm pretrain` uses.
+[pretraining.md](pretraining.md) describes how to train with them.
+
+`scripts/write_docs.py` generates this page from `mae_lm_fairseq/recipes/stated.py`; edit that file, not this page.
+Every value has a source. "Not found" means that no public source states the value.
 """
 
 USE = """\
-## What `scripts/pretrain.sh` uses
+## Settings of `mae-lm pretrain`
 
-Base and large take the columns of MAE-LM, whatever the preset, and tiny and small the last column: presets of one size
-differ in `--arch` alone, so that a comparison compares architectures. Only the `mae_lm_3ml_*` take 3ML's masking rate
-too. That is not 3ML's own recipe, of whose optimisation nothing was found, and it masks with `<mask>` only. MAE-LM's
-script has no line of its own for large; that size takes the script's settings with the larger architecture. RoBERTa's
-settings, and fairseq's, are for reading beside them: give them as flags.
+- Base and large use the columns of MAE-LM, whatever the preset. Tiny and small use the last column, "development".
+- Presets of one size therefore differ in `--arch` only, so a comparison compares architectures. The exception is
+  `mae_lm_3ml_*`, which also uses 3ML's masking rate.
+- This is not 3ML's own recipe: no public source states how 3ML was optimised. Here 3ML masks with `<mask>` only.
+- MAE-LM's script has no separate settings for large. That size uses the script's settings with the larger architecture.
+- The columns of RoBERTa and fairseq are for comparison. To train with them, pass the values as options.
 
-In one process; with more of them there are fewer accumulated batches:
+With one process. More processes accumulate fewer batches:
 """
 
 
@@ -57,9 +59,9 @@ def _used() -> str:
         batch_size = settings(f"mae_lm_{size}")["dataset"]["batch_size"]
         taken = (batch_size, value["sequences"] // batch_size, 1, value["tokens"], value["updates"])
         rows.append([size, arithmetic(*taken)])
-    return markdown_table(["size", "text taken in"], rows) + "\n"
+    return markdown_table(["size", "training text"], rows) + "\n"
 
 
 def document() -> str:
     """Return the content of docs/recipes.md."""
-    return f"{HEAD}\n## What is stated\n\n{_stated()}\n{USE}\n{_used()}"
+    return f"{HEAD}\n## Stated settings\n\n{_stated()}\n{USE}\n{_used()}"

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.models.architectures import architecture_values
-from mae_lm_fairseq.recipes.machine import share
+from mae_lm_fairseq.recipes.machine import split_global_batch
 from mae_lm_fairseq.recipes.pretrain import arithmetic
 from mae_lm_fairseq.recipes.settings import recipe, settings
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
@@ -26,7 +26,9 @@ def as_yaml(architecture: str, data: str, save_dir: str) -> str:
     """
     chosen = settings(architecture)
     rows = recipe(architecture)
-    batch_size, accumulated = share(rows["sequences"].value, 1, chosen["dataset"]["batch_size"], smaller=False)
+    batch_size, accumulated = split_global_batch(
+        rows["sequences"].value, 1, chosen["dataset"]["batch_size"], smaller=False
+    )
     chosen["common"]["user_dir"] = str(PACKAGE)
     chosen["task"]["data"] = str(Path(data).resolve())
     chosen["checkpoint"]["save_dir"] = str(Path(save_dir).resolve())

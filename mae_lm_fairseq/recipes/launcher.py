@@ -52,17 +52,17 @@ def launch(processes: int, arguments: list[str]) -> None:
     with signals_as_errors(), tempfile.TemporaryDirectory() as directory:
         cfg = configuration(processes, arguments, os.path.join(directory, "rendezvous"))
         option_checks.check_settings(cfg)
-        _share_the_machine(processes)
+        _limit_resources(processes)
         _run(processes, cfg)
 
 
 def _check(processes: int, arguments: list[str]) -> None:
     most = max(2, os.cpu_count() or 1)  # allow two on any machine, for trying it out
     if not 1 <= processes <= most:
-        raise UserError(f"{processes} processes: give a number from 1 to {most}, what this machine has cores for")
+        raise UserError(f"{processes} processes: choose a number from 1 to {most}, for the cores of this machine")
     for argument in arguments:
         if argument.partition("=")[0] in NOT_FOR_USERS:
-            raise UserError(f"leave out {argument}: the launcher sets it for its processes")
+            raise UserError(f"remove {argument}: the launcher sets it for its processes")
 
 
 def configuration(processes: int, arguments: list[str], rendezvous: str) -> DictConfig:
@@ -80,7 +80,7 @@ def configuration(processes: int, arguments: list[str], rendezvous: str) -> Dict
     return cfg
 
 
-def _share_the_machine(processes: int) -> None:
+def _limit_resources(processes: int) -> None:
     """Set environment variables that limit the resources of the training processes."""
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, torch.get_num_threads() // processes)))
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # fairseq's communication would use a GPU despite --cpu
@@ -94,21 +94,21 @@ def _share_the_machine(processes: int) -> None:
 
 def _run(number: int, cfg: DictConfig) -> None:
     context = multiprocessing.get_context("spawn")
-    complaints = context.SimpleQueue()
-    processes = [context.Process(target=_train, args=(rank, cfg, complaints)) for rank in range(number)]
+    failures = context.SimpleQueue()
+    processes = [context.Process(target=_train, args=(rank, cfg, failures)) for rank in range(number)]
     try:
         for process in processes:
             process.start()
         while any(process.exitcode is None for process in processes):
             time.sleep(POLL_SECONDS)
-            _raise_failure(processes, complaints)
-        _raise_failure(processes, complaints)  # of processes that ended after the last check
+            _raise_failure(processes, failures)
+        _raise_failure(processes, failures)  # of processes that ended after the last check
     finally:
         for process in processes:
             _end(process)
 
 
-def _raise_failure(processes: list[multiprocessing.Process], complaints: SimpleQueue) -> None:
+def _raise_failure(processes: list[multiprocessing.Process], failures: SimpleQueue) -> None:
     """Raise the first failure as a UserError; print the traceback of an unexpected exception before."""
     codes = {rank: process.exitcode for rank, process in enumerate(processes) if process.exitcode}
     # Killed processes first, because the others only report the lost connection to them.
@@ -116,10 +116,10 @@ def _raise_failure(processes: list[multiprocessing.Process], complaints: SimpleQ
         if code < 0:
             raise UserError(
                 f"process {rank} was killed ({signal.Signals(-code).name}), and the others were stopped; "
-                "the same command goes on from the last checkpoint"
+                "the same command resumes from the last checkpoint"
             )
-    if not complaints.empty():
-        message, details = complaints.get()
+    if not failures.empty():
+        message, details = failures.get()
         sys.stderr.write(details)
         raise UserError(message)
     for rank, code in codes.items():
@@ -139,7 +139,7 @@ def _end(process: multiprocessing.Process) -> None:
 # ------------------------------------------------------------------------------------------------------ the processes
 
 
-def _train(rank: int, cfg: DictConfig, complaints: SimpleQueue) -> None:
+def _train(rank: int, cfg: DictConfig, failures: SimpleQueue) -> None:
     """Run a training process; errors are sent to the launcher, which reports one of them."""
     os.setpgrp()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # exit without a message
@@ -151,10 +151,12 @@ def _train(rank: int, cfg: DictConfig, complaints: SimpleQueue) -> None:
         register()
         fairseq_distributed_main(rank, train, cfg, {})
     except UserError as error:
-        complaints.put((str(error), ""))
+        failures.put((str(error), ""))
         sys.exit(1)
     except Exception:
-        complaints.put((f"process {rank} failed as told above, and the others were stopped", traceback.format_exc()))
+        failures.put(
+            (f"process {rank} failed with the error above, and the others were stopped", traceback.format_exc())
+        )
         sys.exit(1)
 
 

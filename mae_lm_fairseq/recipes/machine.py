@@ -11,11 +11,11 @@ from omegaconf import DictConfig
 from mae_lm_fairseq.utils.errors import UserError
 
 
-def meeting(cfg: DictConfig) -> dict[str, Any]:
+def distributed_options(cfg: DictConfig) -> dict[str, Any]:
     """Return fairseq's options for joining the processes started by torchrun, or by srun with several tasks.
 
     fairseq detects them only on machines with at least two GPUs, and Slurm's only if a port is given; with one GPU per
-    node each process would train alone. On a CPU, scripts/launch_cpu.py starts the processes.
+    node each process would train alone. On a CPU, ``launch_cpu`` starts the processes.
     """
     if cfg.common.cpu or not torch.cuda.is_available():
         return {}
@@ -43,7 +43,7 @@ def precision(cfg: DictConfig) -> dict[str, Any]:
     return {} if any(cfg.common[name] for name in chosen) else {"fp16": True}
 
 
-def share(sequences: int, number_of_processes: int, batch_size: int, smaller: bool) -> tuple[int, int]:
+def split_global_batch(sequences: int, number_of_processes: int, batch_size: int, smaller: bool) -> tuple[int, int]:
     """Return batch size per process and number of accumulated batches for a global batch of ``sequences``.
 
     Args:
@@ -60,7 +60,7 @@ def share(sequences: int, number_of_processes: int, batch_size: int, smaller: bo
     accumulated, rest = divmod(sequences, batch_size * number_of_processes)
     if rest or not accumulated:
         raise UserError(
-            f"an update takes {sequences:,} sequences, which cannot be shared equally by batches of {batch_size} in "
-            f"{number_of_processes} processes: give another --batch-size, or with --update-freq change the number"
+            f"{sequences:,} sequences per update cannot be divided into batches of {batch_size} in "
+            f"{number_of_processes} processes; choose another --batch-size, or set --update-freq"
         )
     return batch_size, accumulated

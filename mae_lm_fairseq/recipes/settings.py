@@ -40,7 +40,7 @@ def recipe(architecture: str) -> dict[str, Cell]:
         UserError: if the architecture does not exist; the message lists the presets.
     """
     if architecture not in ARCHITECTURES:
-        raise UserError(f"no preset {architecture}; the presets are {', '.join(ARCHITECTURES)}")
+        raise UserError(f"no preset {architecture}; choose one of {', '.join(ARCHITECTURES)}")
     preset, size = ARCHITECTURES[architecture]
     rows = STATED[COLUMNS[size]]
     if preset.startswith("mae_lm_3ml"):

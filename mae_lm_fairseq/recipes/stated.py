@@ -26,36 +26,36 @@ class Cell:
 
 SOURCES = {
     "script": "run_pretrain.sh of github.com/yumeng5/MAE-LM at 153ffe9",
-    "defaults": "defaults that the script leaves: fairseq/tasks/masked_lm.py, fairseq/models/ae/model.py at 153ffe9",
+    "defaults": "defaults not changed by the script: fairseq/tasks/masked_lm.py, fairseq/models/ae/model.py at 153ffe9",
     "dictionary": "preprocess/pretrain/process-16gb.sh of github.com/yumeng5/MAE-LM at 153ffe9",
-    "MAE-LM": "Meng et al. 2024 (arXiv 2302.02060), section 4, of which only quotations were at hand",
-    "Table 9": "Liu et al. 2019 (arXiv 1907.11692), Table 9 in the appendix, of which only reproductions were at hand",
+    "MAE-LM": "Meng et al. 2024 (arXiv 2302.02060), section 4, read in quotations only",
+    "Table 9": "Liu et al. 2019 (arXiv 1907.11692), Table 9 in the appendix, read in reproductions only",
     "card": "model cards of roberta-base and roberta-large on the Hugging Face hub",
     "fairseq": "examples/roberta: config/pretraining/base.yaml, README.pretraining.md of fairseq at 3d262bb",
-    "fairseq task": "defaults that base.yaml leaves: fairseq/tasks/masked_lm.py at 3d262bb",
+    "fairseq task": "defaults not changed by base.yaml: fairseq/tasks/masked_lm.py at 3d262bb",
     "3ML": "Liao et al. 2022 (arXiv 2211.04898), abstract",
     "3ML data": "README.data_processing.md of github.com/BaohaoLiao/3ml at 9b02c63, which has no training code",
     "3ML figure": "Liao et al. 2022 (arXiv 2211.04898), the example in Figure 2",
-    "ours": "this project's quickstart, for a CPU and minutes; tried with tiny",
+    "ours": "settings of this project's quickstart, for minutes on a CPU; tested with tiny",
 }
 
 ROWS = {
     "corpus": "training text",
-    "vocabulary": "vocabulary, pieces",
-    "tokens": "length of a sequence, tokens",
-    "sequences": "sequences an update",
+    "vocabulary": "vocabulary",
+    "tokens": "tokens per sequence",
+    "sequences": "sequences per update",
     "updates": "updates",
     "lr": "peak learning rate (Adam, linear warm-up and decay)",
-    "warmup": "updates of warm-up",
+    "warmup": "warm-up updates",
     "dropout": "dropout",
     "attention_dropout": "attention dropout",
     "weight_decay": "weight decay",
     "betas": "Adam's betas",
     "eps": "Adam's epsilon",
-    "clip_norm": "largest norm of the gradient (0: any)",
-    "mask_prob": "share of tokens to predict",
-    "kept": "of these left as they are",
-    "random": "of these replaced at random",
+    "clip_norm": "gradient norm clipping (0: off)",
+    "mask_prob": "fraction of tokens that are predicted",
+    "kept": "of these, left unchanged",
+    "random": "of these, replaced by random tokens",
     "decoder_layers": "decoder layers",
 }
 
@@ -104,7 +104,7 @@ _3ML = _column(
     corpus=Cell(None, "3ML data", "English Wikipedia and BookCorpus, 16 GB"),
     vocabulary=Cell(None, "3ML data", "GPT-2's byte-level BPE"),
     mask_prob=Cell(0.5, "3ML"),
-    random=Cell(None, "3ML figure", "some; the share was not found"),
+    random=Cell(None, "3ML figure", "some; the fraction was not found"),
     decoder_layers=Cell(None, "3ML", "a few"),
 )
 

@@ -1,4 +1,4 @@
-"""``fairseq-train`` for ``scripts/pretrain.sh``; Ctrl-C during its imports does not print a traceback."""
+"""``fairseq-train`` for ``mae-lm pretrain``; Ctrl-C during its imports does not print a traceback."""
 
 from mae_lm_fairseq import register
 from mae_lm_fairseq.utils.errors import errors_end_the_program

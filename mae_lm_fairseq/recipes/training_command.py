@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from mae_lm_fairseq import PACKAGE
-from mae_lm_fairseq.recipes.machine import share
+from mae_lm_fairseq.recipes.machine import split_global_batch
 from mae_lm_fairseq.recipes.settings import Settings, as_arguments, recipe, settings
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.utils.errors import UserError
@@ -31,7 +31,7 @@ def check_data(data: Path):
         UserError: if a file is missing or truncated.
     """
     if not (data / "dict.txt").is_file():
-        raise UserError(f"{data} is no data-bin: it has no dict.txt; preprocess/pretrain/prepare.py makes one")
+        raise UserError(f"{data} is no data-bin: it has no dict.txt; mae-lm prepare makes one")
     for split in ("train", "valid"):
         check_data_bin(data / split)
 
@@ -61,7 +61,9 @@ def training_command(
     chosen = settings(architecture)
     chosen["lr_scheduler"] |= {"warmup_updates": warmup, "total_num_update": updates}
     sequences = recipe(architecture)["sequences"].value
-    chosen["dataset"]["batch_size"], accumulated = share(sequences, 1, chosen["dataset"]["batch_size"], smaller=True)
+    chosen["dataset"]["batch_size"], accumulated = split_global_batch(
+        sequences, 1, chosen["dataset"]["batch_size"], smaller=True
+    )
     chosen["dataset"]["validate_interval_updates"] = validate_every
     chosen["optimization"] |= {"max_update": updates, "update_freq": [accumulated]}
     chosen["checkpoint"] |= {"save_dir": save, "save_interval_updates": validate_every}

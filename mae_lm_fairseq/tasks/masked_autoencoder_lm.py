@@ -39,25 +39,26 @@ logger = logging.getLogger(__name__)
 class MaskedAutoencoderLMConfig(MaskedLMConfig):
     """Options of fairseq's ``masked_lm``, with MAE-LM's defaults: 15 % predicted, all replaced by ``<mask>``."""
 
-    tokens_per_sample: int = field(default=512, metadata={"help": "longest sample in tokens, <s> included"})
+    tokens_per_sample: int = field(
+        default=512, metadata={"help": "maximum length of a sequence in tokens, <s> included"}
+    )
     leave_unmasked_prob: float = field(
-        default=0.0, metadata={"help": "share of the predicted tokens that stay as they are (RoBERTa's recipe: 0.1)"}
+        default=0.0, metadata={"help": "fraction of the predicted tokens that are left unchanged (RoBERTa: 0.1)"}
     )
     random_token_prob: float = field(
-        default=0.0, metadata={"help": "share of the predicted tokens replaced at random (RoBERTa's recipe: 0.1)"}
+        default=0.0, metadata={"help": "fraction of the predicted tokens that are replaced at random (RoBERTa: 0.1)"}
     )
     mask_in_encoder: float = field(
         default=0.0,
         metadata={
-            "help": "ablation: share of the <mask>s that the encoder sees, though it is not to (0: MAE-LM; 1: it sees "
-            "all of them, with the decoder still there)"
+            "help": "ablation: fraction of the <mask> tokens that the encoder sees (0: none, as in MAE-LM; 1: all)"
         },
     )
     effective_rank_interval: int = field(
         default=0,
         metadata={
-            "help": "every so many updates, log how many directions the encoder's states use on a fixed part of the "
-            "validation text (0: never)"
+            "help": "log the effective rank of the encoder's hidden states on a fixed part of the validation text "
+            "every so many updates (0: never)"
         },
     )
 
@@ -94,7 +95,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         directory = utils.split_paths(cfg.data)[0]
         path = os.path.join(directory, "dict.txt")
         if not os.path.isfile(path):
-            raise UserError(f"{path} does not exist; name a data directory made by preprocess/pretrain/prepare.py")
+            raise UserError(f"{path} does not exist; name a data-bin made by mae-lm prepare")
         try:
             dictionary = Dictionary.load(path)
         except Exception as problem:  # fairseq raises a bare Exception for text that is not UTF-8
@@ -140,7 +141,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         self._check_split(prefix, combine)
         lines = data_utils.load_indexed_dataset(prefix, self.dictionary, combine=combine)
         if len(lines) == 0:
-            raise UserError(f"{prefix}.idx holds no text")
+            raise UserError(f"{prefix}.idx has no text")
         block_size = self.cfg.tokens_per_sample - 1  # one less for <s>
         lines = maybe_shorten_dataset(
             lines, split, self.cfg.shorten_data_split_list, self.cfg.shorten_method, block_size, self.cfg.seed
@@ -148,7 +149,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         if self.cfg.sample_break_mode != "none":
             lines = split_long_lines(lines, block_size)
         if np.max(lines.sizes) < 2 and self.cfg.sample_break_mode == "complete_doc":
-            raise UserError(f"{prefix}.idx holds nothing but empty lines")
+            raise UserError(f"{prefix}.idx has only empty lines")
         blocks = TokenBlockDataset(
             lines,
             lines.sizes,
@@ -174,15 +175,15 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         if model.max_positions() is not None and self.cfg.tokens_per_sample > model.max_positions():
             raise UserError(
                 f"--tokens-per-sample {self.cfg.tokens_per_sample} is more than the model's "
-                f"--max-positions {model.max_positions()}; lower the one or raise the other"
+                f"--max-positions {model.max_positions()}; lower it or raise the latter"
             )
         if isinstance(model, MAELMModel):
             _check_mask_in_encoder(self.cfg.mask_in_encoder, model.autoencoder.config)
         else:
-            self._refuse_what_other_models_lack()
+            self._check_model_type()
         return model
 
-    def _refuse_what_other_models_lack(self):
+    def _check_model_type(self):
         for option in ("mask_in_encoder", "effective_rank_interval"):
             if getattr(self.cfg, option):
                 raise UserError(f"--{option.replace('_', '-')} is for models of mae_lm_fairseq; choose such an --arch")
@@ -217,8 +218,8 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         """Build the rank monitor on a fixed set of sequences, spread over the validation split."""
         if not os.path.exists(os.path.join(utils.split_paths(self.cfg.data)[0], "valid.idx")):
             raise UserError(
-                f"--effective-rank-interval {self.cfg.effective_rank_interval} looks at the split called valid, and "
-                f"{self.cfg.data} has none; prepare the data with --valid, or leave the option out"
+                f"--effective-rank-interval {self.cfg.effective_rank_interval} needs the split valid, which "
+                f"{self.cfg.data} lacks; prepare the data with --valid, or remove the option"
             )
         blocks = self._load_dataset_split("valid", epoch=1, combine=False)
         count = min(len(blocks), math.ceil(MONITORED_TOKENS / np.mean(blocks.sizes)))
@@ -287,11 +288,11 @@ def _check_options(cfg: MaskedAutoencoderLMConfig):
             raise UserError(f"--{name.replace('_', '-')} is for data2vec; masked_autoencoder_lm does not have it")
 
 
-def _check_mask_in_encoder(share: float, network: MaskedAutoencoderConfig):
+def _check_mask_in_encoder(fraction: float, network: MaskedAutoencoderConfig):
     """Reject ablations that would have no effect."""
-    if share > 0 and network.mask_join is MaskJoin.embeddings:
+    if fraction > 0 and network.mask_join is MaskJoin.embeddings:
         raise UserError(
-            f"--mask-in-encoder {share} has no effect with --mask-join embeddings: the encoder sees every <mask>"
+            f"--mask-in-encoder {fraction} has no effect with --mask-join embeddings: the encoder sees every <mask>"
         )
-    if share == 0 and network.reset_mask_states:
+    if fraction == 0 and network.reset_mask_states:
         raise UserError("--reset-mask-states has no effect with --mask-in-encoder 0: the encoder sees no <mask>")

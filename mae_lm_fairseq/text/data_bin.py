@@ -18,7 +18,10 @@ from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.utils.errors import UserError
 
 DICTIONARY, TOKENIZER = "dict.txt", "sentencepiece.bpe.model"
-"""Files of a data-bin. Only ``preprocess/pretrain/prepare.py`` adds the tokenizer."""
+"""Files of a data-bin. Only ``mae-lm prepare`` adds the tokenizer."""
+
+TASK = "task.json"
+"""Description of the task, in a data-bin for fine-tuning on sentences: head, columns and names of the labels."""
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _OTHER_MAGICS = (b"TNTIDX\x00\x00", b"HUFFIDX\x00\x00")
@@ -140,7 +143,7 @@ def check_dictionary(directory: str | Path, symbols: Iterable[str]):
     if path.exists() and Manifest.read(path).dictionary_sha256 != dictionary_fingerprint(symbols):
         raise UserError(
             f"{directory}: dict.txt is not the one that the data-bin was prepared with (see {MANIFEST}); "
-            f"put that one back, or {_REMEDY}"
+            f"restore that one, or {_REMEDY}"
         )
 
 
@@ -163,8 +166,8 @@ def check_token_range(prefix: str | Path, symbols: int):
     highest = int(tokens[: 1 << 28].max())
     if highest >= symbols:
         raise UserError(
-            f"{prefix}.bin holds the token {highest}, but the last one of dict.txt is {symbols - 1}; "
-            f"put the dictionary back that it was prepared with, or {_REMEDY}"
+            f"{prefix}.bin has the token {highest}, but the last one of dict.txt is {symbols - 1}; "
+            f"restore the dictionary that it was prepared with, or {_REMEDY}"
         )
 
 
@@ -181,12 +184,12 @@ def _read_header(prefix: str | Path) -> tuple[int, np.dtype] | None:
     if not header.startswith(_MAGIC):
         raise UserError(f"{path}: not an index of a fairseq data-bin; {_REMEDY}")
     if len(header) < _HEADER.size:
-        raise UserError(f"{path}: cut short; {_REMEDY}")
+        raise UserError(f"{path}: truncated; {_REMEDY}")
     _, version, code, lines = _HEADER.unpack(header)
     if version != _VERSION or code not in _TOKEN_TYPES:
         raise UserError(f"{path}: index version {version} with token type {code} is unknown; {_REMEDY}")
     if lines == 0:
-        raise UserError(f"{path}: the data-bin holds no lines; {_REMEDY} from text that is not empty")
+        raise UserError(f"{path}: the data-bin has no lines; {_REMEDY} from text that is not empty")
     return lines, np.dtype(_TOKEN_TYPES[code])
 
 
@@ -201,7 +204,7 @@ def _check_lengths(prefix: str | Path, lines: int, kind: np.dtype) -> int:
         block = sizes[start : start + _BLOCK]
         ends = end + np.cumsum(block, dtype=np.int64) * kind.itemsize
         if block.min() < 0 or not np.array_equal(offsets[start : start + _BLOCK], np.append(end, ends[:-1])):
-            raise UserError(f"{prefix}.idx: sizes and places of the lines contradict each other; {_REMEDY}")
+            raise UserError(f"{prefix}.idx: sizes and offsets of the lines contradict each other; {_REMEDY}")
         end = int(ends[-1])
     _check_length(f"{prefix}.bin", end)
     return end // kind.itemsize
@@ -210,5 +213,5 @@ def _check_lengths(prefix: str | Path, lines: int, kind: np.dtype) -> int:
 def _check_length(path: str, expected: int):
     length = os.path.getsize(path)
     if length != expected:
-        fault = "cut short" if length < expected else "longer than it should be"
-        raise UserError(f"{path}: {fault}, {length} bytes where the index says {expected}; {_REMEDY}")
+        fault = "truncated" if length < expected else "too long"
+        raise UserError(f"{path}: {fault}, {length} bytes instead of {expected}; {_REMEDY}")

@@ -15,8 +15,8 @@ def read_symbols(path: str | Path) -> tuple[str, ...]:
     """
     symbols = [*SPECIALS, *(symbol for symbol, _ in _read_lines(path)), MASK]
     if len(set(symbols)) < len(symbols):
-        twice = next(symbol for place, symbol in enumerate(symbols) if symbol in symbols[:place])
-        raise UserError(f"{path}: {twice} comes twice ({' '.join(SPECIALS)} and {MASK} are there without a line)")
+        duplicate = next(symbol for place, symbol in enumerate(symbols) if symbol in symbols[:place])
+        raise UserError(f"{path}: {duplicate} occurs twice ({' '.join(SPECIALS)} and {MASK} need no line)")
     return tuple(symbols)
 
 
@@ -57,5 +57,5 @@ def write_symbols(symbols: Sequence[str], path: str | Path):
     inside = symbols[len(SPECIALS) : -1]
     for symbol in inside:
         if not symbol or any(character in symbol for character in " \r\n"):
-            raise UserError(f"{path}: dict.txt cannot hold the symbol {symbol!r}")
+            raise UserError(f"{path}: dict.txt cannot represent the symbol {symbol!r}")
     Path(path).write_text("".join(f"{symbol} 1\n" for symbol in inside), encoding="utf-8", newline="\n")

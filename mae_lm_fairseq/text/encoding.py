@@ -43,7 +43,7 @@ _SEPARATOR = EncodedBlock(np.array([EOS], dtype=np.int32), np.ones(1, dtype=np.i
 
 
 @dataclass
-class Tally:
+class RunningStatistics:
     """Statistics of a split while it is written.
 
     Attributes:
@@ -113,7 +113,7 @@ class EncodingPool:
 
 
 def _worker_died() -> UserError:
-    return UserError("a worker process died, perhaps for want of memory; try fewer --workers")
+    return UserError("a worker process died, perhaps because memory ran out; try fewer --workers")
 
 
 def _wait(chunk: Chunk, future: Future) -> tuple[Chunk, EncodedBlock]:
@@ -131,7 +131,7 @@ def encode_files(
     pool: EncodingPool,
     writer: DataBinWriter,
     progress: Callable[[int], object],
-) -> Tally:
+) -> RunningStatistics:
     """Write all lines of the files. A blank line is written as a single ``</s>``.
 
     A blank line is added between two files, unless the first one ends with one.
@@ -146,20 +146,20 @@ def encode_files(
     Raises:
         UserError: if a file cannot be read or is not UTF-8, or a worker died.
     """
-    tally = Tally(np.zeros(symbols, dtype=np.int64))
+    statistics = RunningStatistics(np.zeros(symbols, dtype=np.int64))
     done = 0
     for chunk, block in pool.encode(chunk for path in files for chunk in read_chunks(path)):
         if chunk.first_line == 1:
             done = 0
-            if tally.in_document:
+            if statistics.in_document:
                 writer.write(_SEPARATOR.tokens, _SEPARATOR.sizes)
-                tally.add(_SEPARATOR, 1)
+                statistics.add(_SEPARATOR, 1)
         if len(block.sizes):
             writer.write(block.tokens, block.sizes)
-            tally.add(block, chunk.line_count())
+            statistics.add(block, chunk.line_count())
         progress(chunk.position - done)
         done = chunk.position
-    return tally
+    return statistics
 
 
 _tokenizer: Tokenizer

@@ -39,11 +39,11 @@ def word_starts(dictionary: Dictionary) -> torch.ByteTensor:
     pieces = dictionary.symbols
     if not any(piece.startswith(WORD_START) for piece in pieces):
         raise UserError(
-            "--mask-whole-words: no piece of dict.txt starts with U+2581, so words cannot be told; "
-            "use a sentencepiece dictionary, or leave the option out"
+            "--mask-whole-words: no symbol of dict.txt starts with U+2581, so word starts are unknown; "
+            "use a sentencepiece dictionary, or remove the option"
         )
     special = {dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.unk(), dictionary.index("<mask>")}
-    starts = [piece.startswith(WORD_START) or place in special for place, piece in enumerate(pieces)]
+    starts = [piece.startswith(WORD_START) or index in special for index, piece in enumerate(pieces)]
     return torch.tensor(starts, dtype=torch.uint8)
 
 
@@ -56,14 +56,14 @@ class EarlyMasksDataset(BaseWrapperDataset):
     Args:
         dataset: dataset whose batches have ``id`` [B] and ``net_input.src_tokens`` [B, T].
         mask: id of ``<mask>``.
-        share: fraction of the ``<mask>`` tokens of a sequence, in (0, 1]; fractional counts are rounded at random.
+        fraction: fraction of the ``<mask>`` tokens of a sequence, in (0, 1]; fractional counts are rounded at random.
         seed: seed of the draw.
     """
 
-    def __init__(self, dataset: FairseqDataset, mask: int, share: float, seed: int):
+    def __init__(self, dataset: FairseqDataset, mask: int, fraction: float, seed: int):
         super().__init__(dataset)
         self.mask = mask
-        self.share = share
+        self.fraction = fraction
         self.seed = seed
         self.epoch = 0
 
@@ -80,11 +80,11 @@ class EarlyMasksDataset(BaseWrapperDataset):
                 early[row, self._draw(sample, is_mask[row].nonzero().squeeze(1))] = True
         return batch
 
-    def _draw(self, sample: int, places: torch.Tensor) -> torch.Tensor:
+    def _draw(self, sample: int, positions: torch.Tensor) -> torch.Tensor:
         # The 1 separates these draws from fairseq's, which are seeded with the same three numbers.
         generator = np.random.default_rng((1, self.seed, self.epoch, sample))
-        count = int(self.share * len(places) + generator.random())
-        return places[torch.from_numpy(generator.choice(len(places), count, replace=False))]
+        count = int(self.fraction * len(positions) + generator.random())
+        return positions[torch.from_numpy(generator.choice(len(positions), count, replace=False))]
 
 
 class LayoutDataset(BaseWrapperDataset):

@@ -10,7 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER, DataBinWriter, check_data_bin, dictionary_fingerprint
-from mae_lm_fairseq.text.encoding import EncodingPool, Tally, encode_files
+from mae_lm_fairseq.text.encoding import EncodingPool, RunningStatistics, encode_files
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
 from mae_lm_fairseq.text.text_files import find_files, sample_lines
 from mae_lm_fairseq.text.tokenizer import (
@@ -73,7 +73,7 @@ def prepare(options: Options) -> Manifest:
         if options.vocab_size not in (None, tokenizer.model_size):
             raise UserError(
                 f"{options.sentencepiece_model}: has {tokenizer.model_size} pieces, not --vocab-size "
-                f"{options.vocab_size}; leave --vocab-size out"
+                f"{options.vocab_size}; remove --vocab-size"
             )
         splits = _encode_splits(files, tokenizer, directory, options)
         manifest = Manifest(
@@ -91,22 +91,22 @@ def prepare(options: Options) -> Manifest:
 
 def _check(options: Options):
     if options.vocab_size is None and options.sentencepiece_model is None:
-        raise UserError("--vocab-size is missing; without it only a given --sentencepiece-model can be used")
+        raise UserError("--vocab-size is missing; give it, or a --sentencepiece-model")
     if options.vocab_size is not None and not SMALLEST_VOCABULARY <= options.vocab_size <= LARGEST_VOCABULARY:
         raise UserError(
-            f"--vocab-size {options.vocab_size}: must be from {SMALLEST_VOCABULARY} to {LARGEST_VOCABULARY}; <unk>, "
-            "<s> and </s> count"
+            f"--vocab-size {options.vocab_size}: must be from {SMALLEST_VOCABULARY} to {LARGEST_VOCABULARY}, with "
+            "<unk>, <s> and </s>"
         )
     if options.workers < 1:
-        raise UserError(f"--workers {options.workers}: at least one process has to do the work")
+        raise UserError(f"--workers {options.workers}: must be at least 1")
     if not LOWEST_COVERAGE <= options.character_coverage <= 1:
         raise UserError(f"--character-coverage {options.character_coverage}: must be from {LOWEST_COVERAGE} to 1")
     if not 0 <= options.max_unk_rate <= 1:
-        raise UserError(f"--max-unk-rate {options.max_unk_rate}: is a share between 0 and 1")
+        raise UserError(f"--max-unk-rate {options.max_unk_rate}: must be from 0 to 1")
     given = options.sentencepiece_model
     for path in (Path(options.destdir, name) for name in _PRODUCTS):
         if path.exists() and not (given and Path(given).exists() and path.samefile(given)):
-            raise UserError(f"{path}: exists already; choose another --destdir, or remove what is there")
+            raise UserError(f"{path}: exists already; choose another --destdir, or remove it")
 
 
 @contextmanager
@@ -116,9 +116,7 @@ def _unfinished(destdir: Path) -> Iterator[Path]:
     try:
         directory.mkdir()
     except FileExistsError:
-        raise UserError(
-            f"{directory}: exists; another run is at work there, or one was killed and the directory can be removed"
-        ) from None
+        raise UserError(f"{directory}: exists; wait if another run is using it, otherwise remove it") from None
     try:
         yield directory
     finally:
@@ -144,31 +142,31 @@ def _encode_splits(
             size = sum(path.stat().st_size for path in paths)
             bar = tqdm(desc=split, total=size, unit="B", unit_scale=True, mininterval=1)
             with bar, DataBinWriter(directory / split, len(tokenizer.symbols)) as writer:
-                tally = encode_files(paths, len(tokenizer.symbols), pool, writer, bar.update)
-            statistics[split] = _statistics(split, tally, directory)
-            _check_unknown(split, statistics[split], tally, options)
-            counts[split] = tally.counts
+                running = encode_files(paths, len(tokenizer.symbols), pool, writer, bar.update)
+            statistics[split] = _statistics(split, running, directory)
+            _check_unknown(split, statistics[split], running, options)
+            counts[split] = running.counts
     tokenizer.write_dictionary(directory / DICTIONARY, counts["train"])
     return statistics
 
 
-def _statistics(split: str, tally: Tally, directory: Path) -> SplitStatistics:
+def _statistics(split: str, running: RunningStatistics, directory: Path) -> SplitStatistics:
     """Return the statistics of a finished split, after comparing them with the files on disk."""
-    if tally.documents == 0:
-        raise UserError(f"--{split}: there is no text in the files")
+    if running.documents == 0:
+        raise UserError(f"--{split}: the files contain no text")
     lines, tokens = check_data_bin(directory / split)
-    if (lines, tokens) != (tally.lines, tally.tokens):
+    if (lines, tokens) != (running.lines, running.tokens):
         raise UserError(
-            f"{split}: {tally.lines} lines and {tally.tokens} tokens went in, {lines} and {tokens} came out; "
-            "this is a fault of the program: please report it"
+            f"{split}: {running.lines} lines and {running.tokens} tokens went in, {lines} and {tokens} came out; "
+            "this is a bug; please report it"
         )
-    unk = int(tally.counts[UNK])
-    return SplitStatistics(tally.documents, lines, tally.tokens, tokens, unk, unk / (tokens - lines))
+    unk = int(running.counts[UNK])
+    return SplitStatistics(running.documents, lines, running.tokens, tokens, unk, unk / (tokens - lines))
 
 
-def _check_unknown(split: str, statistics: SplitStatistics, tally: Tally, options: Options):
+def _check_unknown(split: str, statistics: SplitStatistics, running: RunningStatistics, options: Options):
     if statistics.unk_rate > options.max_unk_rate:
-        worst = ", ".join(f"{c!r} ({count})" for c, count in tally.unknown.most_common(10))
+        worst = ", ".join(f"{c!r} ({count})" for c, count in running.unknown.most_common(10))
         raise UserError(
             f"--{split}: {statistics.unk_rate:.3%} of the tokens are <unk>, more than --max-unk-rate "
             f"{options.max_unk_rate:.3%}; most frequent characters: {worst}"

@@ -11,7 +11,7 @@ from mae_lm_fairseq.utils.errors import UserError
 
 
 def open_tokenizer(data_bin: Path, checkpoint: str | Path | None = None, dictionary: str | None = None) -> Tokenizer:
-    """Return the tokenizer of a data-bin made by ``preprocess/pretrain/prepare.py``.
+    """Return the tokenizer of a data-bin made by ``mae-lm prepare``.
 
     Args:
         data_bin: directory with sentencepiece.bpe.model, dict.txt and, unless it was made by hand, manifest.json.
@@ -24,22 +24,22 @@ def open_tokenizer(data_bin: Path, checkpoint: str | Path | None = None, diction
     for name in (TOKENIZER, DICTIONARY):
         if not os.path.isfile(data_bin / name):
             raise UserError(
-                f"--tokenizer {data_bin}: has no {name}; name the data-bin that the checkpoint was pretrained on"
+                f"--tokenizer {data_bin}: has no {name}; use the data-bin that the checkpoint was pretrained on"
             )
     tokenizer = Tokenizer(data_bin / TOKENIZER)
     if list(read_symbols(data_bin / DICTIONARY)[:-1]) != tokenizer.symbols:
-        raise UserError(f"--tokenizer {data_bin}: {DICTIONARY} does not belong to {TOKENIZER}; put the right one back")
+        raise UserError(f"--tokenizer {data_bin}: {DICTIONARY} does not match {TOKENIZER}; restore the right one")
     fingerprint = dictionary_fingerprint(tokenizer.symbols)
     if (data_bin / MANIFEST).exists():
         manifest = Manifest.read(data_bin / MANIFEST)
         if (manifest.tokenizer_sha256, manifest.dictionary_sha256) != (tokenizer.fingerprint, fingerprint):
             raise UserError(
                 f"--tokenizer {data_bin}: {TOKENIZER} is not the one that the data-bin was prepared with (see "
-                f"{MANIFEST}); put that one back"
+                f"{MANIFEST}); restore that one"
             )
     if dictionary not in (None, fingerprint):
         raise UserError(
             f"--tokenizer {data_bin}: not the tokenizer of {checkpoint}, which was trained with another dictionary; "
-            "name the data-bin that it was pretrained on"
+            "use the data-bin that it was pretrained on"
         )
     return tokenizer

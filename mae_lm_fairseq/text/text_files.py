@@ -76,12 +76,12 @@ def find_files(paths: Iterable[str | Path]) -> list[Path]:
     for path in map(Path, paths):
         found = sorted(_files_below(path)) if path.is_dir() else [path]
         if not found:
-            raise UserError(f"{path}: there are no files in this directory")
+            raise UserError(f"{path}: the directory has no files")
         for file in found:
             if not file.exists():
                 raise UserError(f"{file}: no such file or directory")
             if not file.is_file():
-                raise UserError(f"{file}: not a regular file; text is read more than once, so a pipe will not do")
+                raise UserError(f"{file}: not a regular file; pipes do not work, as text is read more than once")
         files += found
     return files
 
@@ -116,7 +116,9 @@ def _open(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
 def _read_line(stream: BinaryIO, path: Path) -> bytes:
     line = stream.readline(LONGEST_LINE)
     if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
-        raise UserError(f"{path}: a line is longer than {LONGEST_LINE >> 20} MB; is this text with line ends?")
+        raise UserError(
+            f"{path}: a line is longer than {LONGEST_LINE >> 20} MB; check that it is text with line breaks"
+        )
     return line
 
 

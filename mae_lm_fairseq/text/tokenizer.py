@@ -65,25 +65,27 @@ class Tokenizer:
         except OSError as error:
             raise UserError(f"{self.path}: {error.strerror}") from None
         except (RuntimeError, UnicodeDecodeError) as error:
-            raise UserError(
-                f"{path}: not a sentencepiece model, or damaged; restore it, or name another one"
-            ) from error
+            raise UserError(f"{path}: not a sentencepiece model, or damaged; restore it, or use another one") from error
         self._model_bytes = model
         self.fingerprint = hashlib.sha256(model).hexdigest()
         special = np.array(self._model.is_unknown(ids), bool) | np.array(self._model.is_control(ids), bool)
-        self.pieces: list[str] = [piece for piece, left_out in zip(pieces, special, strict=True) if not left_out]
+        self.pieces: list[str] = [piece for piece, is_special in zip(pieces, special, strict=True) if not is_special]
         # int32[pieces of the model]: sentencepiece id -> fairseq id. Control pieces never come out of text.
         self._fairseq_ids = np.where(special, UNK, len(SPECIALS) - 1 + np.cumsum(~special)).astype(np.int32)
-        self._refuse_what_fairseq_cannot_hold()
+        self._check_pieces()
 
-    def _refuse_what_fairseq_cannot_hold(self):
+    def _check_pieces(self):
         if not self.pieces:
             raise UserError(f"{self.path}: not a sentencepiece model (it has no pieces)")
         for piece in {*SPECIALS, MASK}.intersection(self.pieces):
-            raise UserError(f"{self.path}: has an ordinary piece {piece}, which is fairseq's own; train it without")
+            raise UserError(
+                f"{self.path}: has an ordinary piece {piece}, which is a special symbol of fairseq; train it without"
+            )
         for piece in self.pieces:
             if piece.split() != [piece]:
-                raise UserError(f"{self.path}: has a piece with white space, {piece!r}, which dict.txt cannot hold")
+                raise UserError(
+                    f"{self.path}: has a piece with white space, {piece!r}, which dict.txt cannot represent"
+                )
 
     @property
     def symbols(self) -> list[str]:
@@ -123,15 +125,15 @@ class Tokenizer:
         first, *rest = text.split(MASK)
         ids = self._encode(self._model, first)
         for part in rest:
-            goes_on = part[:1].strip() != ""
-            ids += [len(self.symbols), *self._encode(self._continuing_model if goes_on else self._model, part)]
+            continues_word = part[:1].strip() != ""
+            ids += [len(self.symbols), *self._encode(self._continuing_model if continues_word else self._model, part)]
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of fairseq ids, with ``<mask>`` but without ``<s> <pad> </s>``."""
         symbols = [*self.symbols, MASK]
-        left_out = (BOS, PAD, EOS)
-        pieces = [symbols[index] for index in ids if index not in left_out]
+        hidden = (BOS, PAD, EOS)
+        pieces = [symbols[index] for index in ids if index not in hidden]
         # The model keeps unknown pieces such as <mask> unchanged; the word start before it becomes a space.
         pieces = [part for piece in pieces for part in ((WORD_START, MASK) if piece == MASK else (piece,))]
         return self._model.decode_pieces(pieces)
@@ -228,10 +230,10 @@ def _sentences(lines: Iterable[str]) -> Iterator[str]:
 def _explain(error: RuntimeError, vocab_size: int) -> UserError:
     reason = str(error)
     if "sentences_.empty()" in reason or "all_chars_count" in reason:
-        return UserError("--train: there is no text in the files")
+        return UserError("--train: the files contain no text")
     if "Vocabulary size too high" in reason:
         limit = reason.rsplit("<=", 1)[-1].strip(" .")
-        return UserError(f"--vocab-size {vocab_size} is too large for this little text: at most {limit}")
+        return UserError(f"--vocab-size {vocab_size} is too large for this text: at most {limit}")
     if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", reason):
         return UserError(
             f"--vocab-size {vocab_size} is too small for the characters in the text: at least {least[1]}; or lower "

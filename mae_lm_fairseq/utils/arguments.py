@@ -28,7 +28,7 @@ def output_file(text: str) -> Path:
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is a directory")
     if not os.access(path.absolute().parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{text}: {path.absolute().parent} is no directory that can be written to")
+        raise argparse.ArgumentTypeError(f"{text}: {path.absolute().parent} is not a writable directory")
     return path
 
 

@@ -56,7 +56,7 @@ def new_directory(out: Path) -> Iterator[Path]:
         UserError: if ``out`` exists already, or the directory or its content cannot be written.
     """
     if os.path.exists(out):  # Path.exists raises for names that are too long
-        raise UserError(f"{out} exists already; choose another directory, or take it away first")
+        raise UserError(f"{out} exists already; choose another directory, or remove it")
     parent, prefix = out.parent, f".{out.name}."
     try:
         with (
@@ -75,7 +75,7 @@ def new_directory(out: Path) -> Iterator[Path]:
         reason = system_error(error)
         if reason is None:
             raise
-        raise UserError(f"cannot write {out}: {reason}; nothing of it was kept") from error
+        raise UserError(f"cannot write {out}: {reason}; nothing was left behind") from error
 
 
 def system_error(error: BaseException) -> str | None:

@@ -3,7 +3,7 @@
 import logging
 
 
-def quieten() -> None:
+def configure_logging() -> None:
     """Log warnings only, one line each.
 
     One of fairseq's imports sets the root logger to DEBUG, so that all loggers print everything.

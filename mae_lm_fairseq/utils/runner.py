@@ -37,14 +37,14 @@ class Run:
         command: the program and its arguments.
         result: JSON file that marks the run as done; its log is beside it, with the suffix ``.log``.
         read_result: reads the output of the finished run into a dictionary for the result file.
-        share_done: returns the fraction of the run that is done, in [0, 1].
+        fraction_done: returns the fraction of the run that is done, in [0, 1].
     """
 
     name: str
     command: Sequence[str]
     result: Path
     read_result: Callable[["Run"], dict]
-    share_done: Callable[["Run"], float] = lambda run: 0.0
+    fraction_done: Callable[["Run"], float] = lambda run: 0.0
 
     @property
     def log(self) -> Path:
@@ -52,7 +52,7 @@ class Run:
 
 
 def updates_done(max_update: int) -> Callable[[Run], float]:
-    """Return ``Run.share_done`` for ``fairseq-train --log-format json --max-update MAX_UPDATE``."""
+    """Return ``Run.fraction_done`` for ``fairseq-train --log-format json --max-update MAX_UPDATE``."""
     return lambda run: min(1.0, last_update(run.log) / max_update)
 
 
@@ -86,15 +86,22 @@ def run_all(runs: Sequence[Run], jobs: int = 1, threads: int = 1) -> list[dict]:
 
 def read_result(run: Run) -> dict | None:
     """Return the content of the run's result file, or None if there is no valid one yet."""
-    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
-        return json.loads(run.result.read_text(encoding="utf-8"))["result"]
-    return None
+    return _read_file(run).get("result")
 
 
-def claim(out: Path, options: dict[str, Any]):
+def _read_file(run: Run) -> dict[str, Any]:
+    """Return the content of the run's result file; empty if it is missing or is not a JSON object."""
+    try:
+        content = json.loads(run.result.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def reserve(out: Path, options: dict[str, Any]):
     """Reserve a directory for these options, or refuse one that holds files made with other options.
 
-    A directory with nothing but a claim can be claimed again, for example after a start that failed early.
+    A reserved directory that holds nothing else can be reserved again, for example after a start that failed early.
 
     Raises:
         UserError: if options differ (the message names them), or the directory cannot be written.
@@ -108,10 +115,10 @@ def claim(out: Path, options: dict[str, Any]):
             raise ValueError
         differing = sorted(key for key in options.keys() | before.keys() if options.get(key) != before.get(key))
         if differing:
-            raise UserError(f"{out} holds results of another {', '.join(differing)} ({path}); choose another --out")
+            raise UserError(f"{out} has results of another {', '.join(differing)} ({path}); choose another --out")
         write_json(path, options)
     except ValueError:
-        raise UserError(f"{path} is damaged; remove it if {out} holds results of these options") from None
+        raise UserError(f"{path} is damaged; remove it if {out} has results of these options") from None
     except OSError as error:
         raise UserError(f"--out {out}: cannot write there: {error.strerror}") from None
 
@@ -119,7 +126,7 @@ def claim(out: Path, options: dict[str, Any]):
 def _is_done(run: Run) -> bool:
     if read_result(run) is None:
         return False
-    if json.loads(run.result.read_text(encoding="utf-8"))["command"] != list(run.command):
+    if _read_file(run).get("command") != list(run.command):
         raise UserError(
             f"{run.result} is the result of another command; remove {run.result.parent}, with its checkpoints, or "
             "choose another directory"
@@ -155,7 +162,9 @@ class _Process:
         """
         run = self.run
         if self.handle.returncode != 0:
-            raise UserError(f"{run.name} failed (exit code {self.handle.returncode}), {run.log} ends: {_end(run.log)}")
+            raise UserError(
+                f"{run.name} failed (exit code {self.handle.returncode}), {run.log} ends: {_last_line(run.log)}"
+            )
         content = {"name": run.name, "command": list(run.command), "seconds": round(time.monotonic() - self.started, 1)}
         with _limited(self.threads):
             result = run.read_result(run)
@@ -201,7 +210,7 @@ def signals_as_errors() -> Iterator[None]:
     def interrupt(number, frame):
         for each in numbers:
             signal.signal(each, signal.SIG_IGN)
-        raise Interrupted(f"interrupted by {signal.Signals(number).name}; the same command goes on from here")
+        raise Interrupted(f"interrupted by {signal.Signals(number).name}; the same command resumes from here")
 
     before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
@@ -229,14 +238,14 @@ class _Display:
         self.bar.close()
 
     def show(self, running: list[Run]) -> None:
-        shares = [f"{run.name} {run.share_done(run):.0%}" for run in running]
-        self.bar.set_postfix_str(", ".join(shares), refresh=False)
+        fractions = [f"{run.name} {run.fraction_done(run):.0%}" for run in running]
+        self.bar.set_postfix_str(", ".join(fractions), refresh=False)
         done = self._done()
         self.bar.update(done - self.done)
         self.done = done
 
     def _done(self) -> float:
-        return sum(1.0 if run.result.exists() else run.share_done(run) for run in self.runs)
+        return sum(1.0 if run.result.exists() else run.fraction_done(run) for run in self.runs)
 
 
 def _wait_for_orphan(run: Run, log: BinaryIO) -> None:
@@ -248,13 +257,13 @@ def _wait_for_orphan(run: Run, log: BinaryIO) -> None:
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        print(f"{run.name}: still going on, started by a runner that was killed; waiting for its end", flush=True)
+        print(f"{run.name}: still running, started by a runner that was killed; waiting for its end", flush=True)
         fcntl.flock(log, fcntl.LOCK_EX)
     except OSError:
         pass
 
 
-def _end(log: Path) -> str:
+def _last_line(log: Path) -> str:
     """Return the last non-empty line of a log."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "(nothing)")

@@ -53,12 +53,13 @@ def loss_curve(path: Path, stage: str) -> tuple[np.ndarray, np.ndarray]:
 def seconds_per_update(path: Path) -> float:
     """Return the median duration of an update in seconds, without validation and saving.
 
-    The median is robust against other load on the machine.
+    The median is robust against other load on the machine. It is NaN if the log has no measurement.
     """
-    # Not from the logged updates per second, which have two decimals only.
-    return statistics.median(
-        float(record["wpb"]) / float(record["wps"]) for record in read_records(path, "train_inner").values()
-    )
+    # Not from the logged updates per second, which have two decimals only. fairseq logs a speed of 0 for its first
+    # update, before the first measurement.
+    speeds = [(float(record["wpb"]), float(record["wps"])) for record in read_records(path, "train_inner").values()]
+    durations = [tokens / tokens_per_second for tokens, tokens_per_second in speeds if tokens_per_second > 0]
+    return statistics.median(durations) if durations else math.nan
 
 
 def last_update(path: Path) -> int:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Split a file in SQuAD's JSON by article into train.json and dev.json, so that no text is in both."""
+"""Split a file in SQuAD's JSON by article into train.json and dev.json, which then have no text in common."""
 
 import argparse
 import json
@@ -12,13 +12,13 @@ from mae_lm_fairseq.utils.files import new_directory
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
     add("file", metavar="FILE", help="questions of SQuAD 1.1 or 2.0")
-    add("--dev-articles", type=int, required=True, metavar="N", help="how many articles go to dev.json")
-    add("--seed", type=int, default=1, metavar="S", help="chooses which (default: %(default)s)")
-    add("--out", type=Path, required=True, metavar="DIR", help="a new directory for both")
+    add("--dev-articles", type=int, required=True, metavar="N", help="number of articles in dev.json")
+    add("--seed", type=int, default=1, metavar="S", help="seed that chooses the articles (default: %(default)s)")
+    add("--out", type=Path, required=True, metavar="DIR", help="new directory for train.json and dev.json")
     return parser
 
 

@@ -72,9 +72,9 @@ def test_longer_sequences_raise_max_positions():
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"preset": "mae_lm_bass"}, r"PRESET mae_lm_bass is none of .*mae_lm_base"),
-        ({"device_kind": "abacus"}, "--device-kind abacus is none of v100"),
-        ({"precision": "int8"}, "--precision int8 is none of fp32"),
+        ({"preset": "mae_lm_bass"}, r"PRESET mae_lm_bass is not one of .*mae_lm_base"),
+        ({"device_kind": "abacus"}, "--device-kind abacus is not one of v100"),
+        ({"precision": "int8"}, "--precision int8 is not one of fp32"),
         ({"device_kind": "v100", "precision": "bf16"}, "--precision bf16 .*v100"),
         ({"mask_prob": 1.0}, "--mask-prob 1.0"),
         ({"mask_prob": 0.01}, "--mask-prob 0.01 .*--tokens-per-sample 40"),
@@ -122,7 +122,7 @@ def test_token_counts_must_be_integers(monkeypatch, capsys, tokens):
     with pytest.raises(SystemExit) as stop:
         run_script(monkeypatch, "mae_lm_tiny", "--tokens", tokens)
     assert stop.value.code != 0
-    assert f"--tokens: {tokens} is no whole number" in capsys.readouterr().err
+    assert f"--tokens: {tokens} is not an integer" in capsys.readouterr().err
 
 
 def relative(size: str, preset: str = "mae_lm_3ml_self", **changes) -> float:
@@ -159,7 +159,7 @@ DOCUMENTED = {
 
 
 def test_documented_figures():
-    text = (ROOT / "docs" / "cost.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "results" / "compute-3ml.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.*) \| ([\d.]+) % \| ([\d.]+) % \|$", text, flags=re.MULTILINE)
     assert len(rows) == len(DOCUMENTED)
     for (label, *figures), (start, compute) in zip(rows, DOCUMENTED.items(), strict=True):

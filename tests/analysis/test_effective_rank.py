@@ -10,11 +10,11 @@ from mae_lm_fairseq.analysis.effective_rank import (
     MEASURES,
     SecondMoments,
     effective_rank,
+    fraction_outside,
     interval,
     principal_angles,
     ranks,
     resamples,
-    share_outside,
     subspace,
 )
 
@@ -28,7 +28,7 @@ def matrix(singular_values, rows=50, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("singular_values", "share", "expected"),
+    ("singular_values", "fraction", "expected"),
     [
         ([1.0] * 10, 0.9, 9),  # each value contributes a tenth
         ([1.0] * 10, 0.91, 10),
@@ -39,13 +39,13 @@ def matrix(singular_values, rows=50, seed=0):
         ([1.0, 0.0, 0.0], 1.0, 1),
     ],
 )
-def test_known_singular_values(singular_values, share, expected):
+def test_known_singular_values(singular_values, fraction, expected):
     states = matrix(singular_values)
-    assert effective_rank(states, share) == expected
-    assert effective_rank(1000 * states, share) == expected
+    assert effective_rank(states, fraction) == expected
+    assert effective_rank(1000 * states, fraction) == expected
     moments = SecondMoments(len(singular_values))
     moments.add(states)
-    assert ranks(moments.energies(), share)["threshold"].tolist() == [expected]
+    assert ranks(moments.energies(), fraction)["threshold"].tolist() == [expected]
 
 
 def test_the_mean_counts_as_a_direction():
@@ -140,8 +140,8 @@ def test_subspaces():
     matrix = basis[:, :2] @ torch.diag(torch.tensor([4.0, 5.0]).double()) @ basis[:, :2].T + 1e-3 * torch.eye(5)
     found = subspace(matrix)
     assert found.shape == (5, 2)
-    assert share_outside(matrix, found) == pytest.approx(3e-3 / 9.005)
-    assert share_outside(basis, found) == pytest.approx(3 / 5)
+    assert fraction_outside(matrix, found) == pytest.approx(3e-3 / 9.005)
+    assert fraction_outside(basis, found) == pytest.approx(3 / 5)
     turned = torch.stack([basis[0], (basis[1] + basis[2]) / math.sqrt(2), basis[3]], dim=1)
     torch.testing.assert_close(principal_angles(found, turned), torch.tensor([0.0, 45.0]).double(), rtol=0, atol=1e-5)
     torch.testing.assert_close(principal_angles(turned[:, 2:], found), torch.tensor([90.0]).double())

@@ -5,7 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from mae_lm_fairseq.analysis.flops import TRAINING, Sample, forward_flops
-from mae_lm_fairseq.analysis.memory import PAD, PRECISIONS, TOKEN, Memory, Rehearsal, training_memory
+from mae_lm_fairseq.analysis.memory import PAD, PRECISIONS, TOKEN, FakeTrainingStep, Memory, training_memory
 from mae_lm_fairseq.benchmarks.workers.training import Training
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import PRESETS, SIZES, MaskedAutoencoderConfig, preset_values
@@ -38,7 +38,7 @@ def measured(
         stack.checkpoint_activations = checkpoint_activations
 
     def loss(network, _):
-        total, _ = network.lm_head.loss(network.masked_states(tokens, layout), targets)
+        total, _ = network.lm_head.loss(network.predicted_states(tokens, layout), targets)
         return total, len(targets), len(targets)
 
     spec = {"device": "cpu", "directory": directory, "precision": "bf16" if autocast else "fp32"}
@@ -49,18 +49,26 @@ def measured(
 
 
 def memory_of(config: MaskedAutoencoderConfig, *batch, accumulate: bool = False, **options) -> Memory:
-    return training_memory(Rehearsal(config, VOCABULARY, *batch, **options), accumulate)
+    return training_memory(FakeTrainingStep(config, VOCABULARY, *batch, **options), accumulate)
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_formula_counts_what_torch_counts(preset, size):
     sample = Sample(128, 90, 38)
-    rehearsal = Rehearsal(config(preset, size), VOCABULARY, sample, rows=2)
+    training_step = FakeTrainingStep(config(preset, size), VOCABULARY, sample, rows=2)
     with FlopCounterMode(display=False) as counter:
-        rehearsal.step()
+        training_step.run()
     flops = forward_flops(config(preset, size), VOCABULARY, [sample] * 2)
     assert counter.get_total_flops() == pytest.approx(TRAINING * flops.total, rel=0.02)
+
+
+def test_an_error_removes_the_hooks(monkeypatch):
+    training_step = FakeTrainingStep(config("mae_lm", "tiny"), VOCABULARY, Sample(16, 12, 4), rows=1)
+    monkeypatch.setattr(training_step, "run", None)
+    with pytest.raises(TypeError):
+        training_memory(training_step, accumulate=False)
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in training_step.network.parameters())
 
 
 @pytest.mark.parametrize("checkpoint_activations", [False, True], ids=["kept", "checkpointed"])

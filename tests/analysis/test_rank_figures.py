@@ -44,7 +44,7 @@ def test_ranks_have_a_panel_for_each_model(models, drawn, tmp_path):
     [figure] = drawn
     assert "15 % masked" in figure.get_suptitle()
     for axes, model in zip(figure.axes, models, strict=True):
-        assert axes.get_title() == f"{model['label']} (width 16)"
+        assert axes.get_title() == f"{model['label']} (hidden size 16)"
         assert axes.get_xlabel() == "layer (0: embeddings)"
         expected = {
             series.label: found
@@ -72,11 +72,11 @@ def test_gaps_and_outside_figures_have_one_panel(models, drawn, tmp_path):
     assert lines(gaps) == {
         "MLM": values(mlm, "gaps", "threshold", input="as_trained"),
         "MAE-LM": values(mae_lm, "gaps", "threshold", input="as_trained"),
-        "MAE-LM, [MASK] forced in": values(mae_lm, "gaps", "threshold", input="forced"),
+        "MAE-LM, forced [MASK]": values(mae_lm, "gaps", "threshold", input="forced"),
     }
     assert lines(outside) == {
         "MLM": [100 * x for x in values(mlm, "outside", "excess", input="as_trained")],
-        "MAE-LM, [MASK] forced in": [100 * x for x in values(mae_lm, "outside", "excess", input="forced")],
+        "MAE-LM, forced [MASK]": [100 * x for x in values(mae_lm, "outside", "excess", input="forced")],
     }
     assert "percentage points" in outside.get_ylabel()
     assert all(axes.get_title() and axes.get_legend() for axes in (gaps, outside))

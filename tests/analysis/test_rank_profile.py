@@ -30,11 +30,11 @@ class KnownStates:
         is_mask = ids.eq(self.mask)
         directions = WORDS if is_mask.any() else WORDS // 2
         real = torch.nn.functional.one_hot(ids.where(~is_mask, 0) % directions, DIM).float()
-        places = torch.arange(len(ids))
+        positions = torch.arange(len(ids))
         return [
             LayerStates(
                 torch.where(
-                    is_mask[:, None], torch.nn.functional.one_hot(WORDS + places % (layer + 1), DIM).float(), real
+                    is_mask[:, None], torch.nn.functional.one_hot(WORDS + positions % (layer + 1), DIM).float(), real
                 ),
                 index,
             )
@@ -119,7 +119,7 @@ def test_settings_out_of_range_are_refused_by_name(name, value):
 
 
 def test_a_single_text_is_refused():
-    with pytest.raises(ValueError, match="too little"):
+    with pytest.raises(ValueError, match="at least two texts"):
         rank_profile(KnownStates(), TEXTS[:1], [BOS])
 
 

@@ -64,25 +64,25 @@ def test_states_equal_those_of_the_network(variant, masked_text):
     for kind, tokens, layer, rows in states_by_kind(EncoderStates(model.encoder, PAD, MASK), masked_text):
         source = masked_text.tokens if kind == "clean" else corrupted
         for row in range(2):
-            places = source[row].ne(PAD)
+            present = source[row].ne(PAD)
             if kind == "as_trained" and variant == "mae_lm":
-                places &= ~masked_text.is_masked[row]
-            expected = reference(model.encoder, source[row], places)[layer]
-            is_masked = masked_text.is_masked[row][places]
+                present &= ~masked_text.is_masked[row]
+            expected = reference(model.encoder, source[row], present)[layer]
+            is_masked = masked_text.is_masked[row][present]
             expected = expected[is_masked if tokens == "mask" else ~is_masked]
             torch.testing.assert_close(rows[: len(expected)], expected, rtol=0, atol=1e-5)
             rows = rows[len(expected) :]
         assert len(rows) == 0
 
 
-def reference(encoder, tokens, places):
+def reference(encoder, tokens, present):
     """Run the encoder's layers on the selected positions of one text, alone in its batch."""
     from mae_lm_fairseq.core.packing import layout_of
 
     positions = torch.arange(len(tokens))[None]
-    layout = layout_of(places[None], positions)
+    layout = layout_of(present[None], positions)
     with torch.no_grad():
-        embedded = encoder.embed(encoder.embed_tokens(tokens[places]), layout)
+        embedded = encoder.embed(encoder.embed_tokens(tokens[present]), layout)
         return encoder.run(list(encoder.layers), embedded, layout)
 
 
@@ -98,8 +98,8 @@ def test_masked_tokens_do_not_influence_as_trained_states(masked_text):
 def test_mask_in_encoder_fraction_is_visible_as_trained(masked_text):
     encoder = network("mae_lm").encoder
     found = {
-        share: {x[:3]: x[3] for x in states_by_kind(EncoderStates(encoder, PAD, MASK, share), masked_text)}
-        for share in (0.0, 0.5, 1.0)
+        fraction: {x[:3]: x[3] for x in states_by_kind(EncoderStates(encoder, PAD, MASK, fraction), masked_text)}
+        for fraction in (0.0, 0.5, 1.0)
     }
     assert not any(key[0] == "forced" for key in found[1.0])
     for (kind, tokens, layer), rows in found[1.0].items():
@@ -121,14 +121,23 @@ def test_measuring_keeps_training_mode_and_random_state(masked_text):
         assert not any(x[3].requires_grad for x in once)
 
 
+def test_an_error_keeps_training_mode(masked_text, monkeypatch):
+    states = states_of("mae_lm")
+    states.encoder.train()
+    monkeypatch.setattr(states.encoder, "run", None)
+    with pytest.raises(TypeError):
+        states(masked_text.tokens, see_masks=False)
+    assert all(module.training for module in states.encoder.modules())
+
+
 def test_masks_are_a_fraction_of_ordinary_tokens():
     texts = [[*text(length, seed).tolist(), EOS] for seed, length in enumerate((20, 11, 5, 3))]
     masked = mask_texts(texts, PAD, KEEP, 0.3, seed=1)
     for row, ids in enumerate(texts):
         assert masked.tokens[row].tolist() == ids + [PAD] * (21 - len(ids))
-        places = masked.is_masked[row].nonzero().flatten()
-        assert len(places) == round(0.3 * (len(ids) - 2))
-        assert not np.isin(masked.tokens[row][places], [*KEEP, PAD]).any()
+        positions = masked.is_masked[row].nonzero().flatten()
+        assert len(positions) == round(0.3 * (len(ids) - 2))
+        assert not np.isin(masked.tokens[row][positions], [*KEEP, PAD]).any()
 
 
 def test_masks_depend_on_text_and_seed_only():

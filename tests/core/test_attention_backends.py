@@ -25,7 +25,7 @@ def gradients(net, backend, tokens, targets):
     for stack in net.stacks():
         stack.attention_backend = backend
     net.zero_grad()
-    states = net.masked_states(tokens, layout)
+    states = net.predicted_states(tokens, layout)
     states.square().sum().backward()
     return states.detach(), {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
 
@@ -36,11 +36,11 @@ def test_flex_states_equal_eager(preset, tokens, targets):
     net = network(preset).eval()
     layout = layout_for(tokens, targets)
     with torch.no_grad():
-        expected = net.masked_states(tokens, layout)
+        expected = net.predicted_states(tokens, layout)
         for stack in net.stacks():
             stack.attention_backend = AttentionBackend.flex
         # float32 sums in another order
-        torch.testing.assert_close(net.masked_states(tokens, layout), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(net.predicted_states(tokens, layout), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("backend", TRAINED)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mae_lm_fairseq.core.packing import batch_layout, from_rows, pack, places, renumbered, restore, to_rows, unpack
+from mae_lm_fairseq.core.packing import batch_layout, from_rows, indices_in, pack, renumbered, restore, to_rows, unpack
 
 P, M = 1, 9
 TOKENS = torch.tensor(
@@ -45,7 +45,7 @@ def test_predicted_tokens_that_are_not_masks_stay_visible(layout):
 def test_decoded_is_masked_or_predicted(layout):
     assert layout.masked.index.tolist() == [2, 6]
     assert layout.decoded.index.tolist() == [2, 3, 6]
-    assert places(layout.masked, layout.decoded).tolist() == [0, 2]
+    assert indices_in(layout.masked, layout.decoded).tolist() == [0, 2]
     unpredicted = batch_layout(TOKENS, torch.zeros_like(PREDICTED), pad=P, mask=M)
     assert unpredicted.decoded.index.tolist() == [2, 6]
 

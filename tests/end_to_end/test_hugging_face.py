@@ -22,7 +22,9 @@ from tests.support import ROOT
 from tests.support.exports import stock
 from tests.support.training import RECIPE, parse
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "hugging-face.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "pretraining.md").read_text(encoding="utf-8")
+SCRIPTS = {"export": "scripts/export_hf.py", "import": "scripts/import_hf.py"}
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +41,9 @@ def run_script():
 
 @pytest.fixture(scope="module")
 def text_bin(tmp_path_factory, run_script):
-    """Prepare a data-bin from this package's README with prepare.py."""
+    """Prepare a data-bin from a page of the documentation with prepare.py."""
     directory = tmp_path_factory.mktemp("text")
-    words = README.split()
+    words = TEXT.split()
     for split, seed in (("train", 0), ("valid", 1)):
         start = random.Random(seed).randrange(100)
         lines = [" ".join(words[place : place + 12]) for place in range(start, len(words), 12)]
@@ -111,12 +113,11 @@ def test_pretraining_continues_from_an_import(preset, run_script, trained, text_
 
 
 def blocks(language):
-    """Return the code blocks of the README's section on Hugging Face."""
-    section = README.split("## Hugging Face\n")[1].split("\n## ")[0]
-    return re.findall(rf"^```{language}\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE)
+    """Return the code blocks of docs/hugging-face.md."""
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)
 
 
-def test_readme_examples(run_script, trained, text_bin, run_cli, tmp_path, monkeypatch):
+def test_examples_of_the_page(run_script, trained, text_bin, run_cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data-bin").symlink_to(text_bin)
     (tmp_path / "checkpoints").mkdir()
@@ -124,10 +125,10 @@ def test_readme_examples(run_script, trained, text_bin, run_cli, tmp_path, monke
     for split in ("train.txt", "valid.txt"):
         (tmp_path / split).symlink_to(text_bin.parent / split)
     stock(tmp_path / "roberta-base", "roberta", max_position_embeddings=66)
-    commands = [shlex.split(block) for block in blocks("bash") if block.startswith("scripts/")]
-    for script, *arguments in commands:
-        if script.endswith(".py"):
-            run_script(script, *arguments)
+    commands = [shlex.split(block)[1:] for block in blocks("bash") if block.startswith("mae-lm ")]
+    for verb, *arguments in commands:
+        if verb in SCRIPTS:
+            run_script(SCRIPTS[verb], *arguments)
     scope = {}
     for block in blocks("python"):
         if "sentence_transformers" in block:
@@ -143,7 +144,7 @@ def test_readme_examples(run_script, trained, text_bin, run_cli, tmp_path, monke
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = run_cli(["/bin/bash", tmp_path / "block.sh"], cwd=tmp_path, env={"PATH": path})
     assert done.returncode == 0, done.stderr
-    [(_, arch, data, save, *options)] = [words for words in commands if words[0].endswith("pretrain.sh")]
+    [(_, arch, data, save, *options)] = [words for words in commands if words[0] == "pretrain"]
     last = pretrain(tmp_path / data, tmp_path / save, "--arch", arch, *options, "--max-update", 2)
     imported = read(tmp_path / "imported" / "model.pt", tmp_path / "imported")
     assert read(last, tmp_path / data).symbols == imported.symbols

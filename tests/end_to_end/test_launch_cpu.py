@@ -113,18 +113,18 @@ def test_one_process_resumes_a_run_of_two(train, in_two, tmp_path):
     """In the middle of an epoch, with the same batches and therefore the same final weights."""
     shutil.copy(in_two / "checkpoint_2_10.pt", tmp_path / "checkpoint_last.pt")
     resumed = train(1, tmp_path, *RAGGED, "--update-freq", 2, "--max-update", 20)
-    assert "1 processes go on where 2 were; 0 batches come again" in resumed.stdout
+    assert "resuming with 1 processes instead of 2; 0 batches are repeated" in resumed.stdout
     assert_same_parameters(checkpoint(in_two), checkpoint(tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("victim", "number", "told"),
+    ("victim", "number", "expected"),
     [
         ("process 1", signal.SIGKILL, "error: process 1 was killed (SIGKILL)"),
         ("the launcher", signal.SIGINT, "error: interrupted by SIGINT"),
     ],
 )
-def test_failure_of_one_process_ends_all(data_bin, tmp_path, victim, number, told):
+def test_failure_of_one_process_ends_all(data_bin, tmp_path, victim, number, expected):
     """Even a process that is stopped, and the data workers of all processes."""
     command = [
         sys.executable,
@@ -150,7 +150,7 @@ def test_failure_of_one_process_ends_all(data_bin, tmp_path, victim, number, tol
         os.kill(second if victim == "process 1" else launcher.pid, number)
         _, stderr = launcher.communicate(timeout=120)
         assert launcher.returncode == 1
-        assert stderr.splitlines()[-1].startswith(told), stderr
+        assert stderr.splitlines()[-1].startswith(expected), stderr
         wait_for(lambda: not living(launcher.pid))
     finally:
         for pid in living(launcher.pid):
@@ -187,5 +187,5 @@ def test_torchrun_without_a_gpu_is_refused(run_cli, data_bin, tmp_path):
     start = ["torchrun", "--nproc-per-node", 2, program, data_bin, *SETTINGS]
     done = run_cli([*start, "--save-dir", tmp_path / "saved", "--max-update", 1], env={"CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode != 0
-    assert "start scripts/launch_cpu.py 2 --" in done.stderr
+    assert "start python -m mae_lm_fairseq.recipes.launch_cpu 2 --" in done.stderr
     assert not (tmp_path / "saved").exists()

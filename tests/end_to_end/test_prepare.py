@@ -13,10 +13,10 @@ import sentencepiece
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
+from mae_lm_fairseq.commands.prepare import main
 from mae_lm_fairseq.text import encoding
 from mae_lm_fairseq.text.data_bin import check_data_bin, dictionary_fingerprint
 from mae_lm_fairseq.text.manifest import Manifest
-from mae_lm_fairseq.text.prepare import main
 from mae_lm_fairseq.text.text_files import Chunk, read_chunks
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
@@ -94,12 +94,12 @@ def test_output_files(corpus):
     assert dictionary.count[4:] == np.bincount(tokens, minlength=len(dictionary))[4:].tolist()
     for split in ("train", "valid"):
         text = (corpus / f"{split}.txt").read_text().split("\n")[:-1]
-        books = manifest.splits[split]
-        assert (books.lines, books.tokens_out) == check_data_bin(directory / split)
-        assert books.lines == len(text)
-        assert books.tokens_in == books.tokens_out == sum(map(len, lines_of(directory, split)))
-        assert books.documents == {"train": 300, "valid": 10}[split]
-        assert (books.unk, books.unk_rate) == (0, 0)
+        statistics = manifest.splits[split]
+        assert (statistics.lines, statistics.tokens_out) == check_data_bin(directory / split)
+        assert statistics.lines == len(text)
+        assert statistics.tokens_in == statistics.tokens_out == sum(map(len, lines_of(directory, split)))
+        assert statistics.documents == {"train": 300, "valid": 10}[split]
+        assert (statistics.unk, statistics.unk_rate) == (0, 0)
 
 
 def test_output_equals_fairseq_preprocess(corpus, tmp_path, run_cli):
@@ -155,8 +155,8 @@ def test_a_new_file_begins_a_new_document(again, tmp_path):
     lines = "".join("." if len(line) == 1 else "x" for line in lines_of(directory))
     # Blank lines are added after b, d and e, whose files do not end with one.
     assert lines == "".join(["xx.", "x.", "x.", ".x.", "x..", "."])
-    books = Manifest.read(directory / "manifest.json").splits["train"]
-    assert (books.documents, books.lines) == (5, len(lines))
+    statistics = Manifest.read(directory / "manifest.json").splits["train"]
+    assert (statistics.documents, statistics.lines) == (5, len(lines))
 
 
 def test_unknown_characters_above_max_unk_rate_are_refused(again, tmp_path):
@@ -164,9 +164,9 @@ def test_unknown_characters_above_max_unk_rate_are_refused(again, tmp_path):
     with pytest.raises(UserError, match=r"--train: .*% of the tokens are <unk>, .*'漢' \(2\), '字' \(1\)"):
         again(tmp_path / "train")
     assert not (tmp_path / "out").exists()
-    books = Manifest.read(again(tmp_path / "train", max_unk_rate=0.5) / "manifest.json").splits["train"]
-    assert books.unk == 2
-    assert books.unk_rate == 2 / (books.tokens_out - books.lines)
+    statistics = Manifest.read(again(tmp_path / "train", max_unk_rate=0.5) / "manifest.json").splits["train"]
+    assert statistics.unk == 2
+    assert statistics.unk_rate == 2 / (statistics.tokens_out - statistics.lines)
 
 
 def test_unknown_characters_in_validation_text_are_refused(again, tmp_path):
@@ -202,8 +202,8 @@ def test_character_coverage_reaches_the_training(tmp_path):
         ({"character_coverage": "nan"}, "--character-coverage nan"),
         ({"max_unk_rate": 2}, "--max-unk-rate"),
         ({"train": "missing"}, "missing: no such file"),
-        ({"train": "blank"}, "--train: there is no text"),
-        ({"train": "empty"}, "--train: there is no text"),
+        ({"train": "blank"}, "--train: the files contain no text"),
+        ({"train": "empty"}, "--train: the files contain no text"),
         ({"train": "latin1"}, "latin1: line 2 is not UTF-8"),
         ({"train": "torn.gz"}, "torn.gz: damaged or incomplete"),
         ({"valid": "train.txt", "train": "train.txt"}, "train.txt: in --train and in --valid"),
@@ -353,6 +353,6 @@ def test_death_of_a_worker_ends_the_program_and_its_other_workers(corpus, tmp_pa
     errors = run.communicate(timeout=120)[1].splitlines()
     messages = [line for line in errors if line and "B/s" not in line]
     assert run.returncode == 1
-    assert messages == ["error: a worker process died, perhaps for want of memory; try fewer --workers"]
+    assert messages == ["error: a worker process died, perhaps because memory ran out; try fewer --workers"]
     assert not (tmp_path / "out").exists()
     assert not Path(f"/proc/{second}").exists()

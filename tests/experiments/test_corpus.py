@@ -19,12 +19,12 @@ def text():
 def split(tmp_path):
     """Return a function that splits a text and returns the counts, the training text and the validation text."""
 
-    def split(content, name="corpus.txt", most_bytes=10**7):
+    def split(content, name="corpus.txt", max_bytes=10**7):
         path = tmp_path / name
         opener = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
         with opener(path, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
-        counts = split_corpus(path, tmp_path / "train", tmp_path / "valid", most_bytes)
+        counts = split_corpus(path, tmp_path / "train", tmp_path / "valid", max_bytes)
         return counts, (tmp_path / "train").read_text(), (tmp_path / "valid").read_text()
 
     return split
@@ -51,9 +51,9 @@ def test_a_text_with_few_blank_lines_is_cut_into_documents(text, split):
 
 
 def test_reading_stops_at_the_limit(text, split, capsys):
-    counts, *_ = split(4 * text, most_bytes=10**6)
+    counts, *_ = split(4 * text, max_bytes=10**6)
     assert 10**6 * 0.9 < counts["characters"] < 2.2 * 10**6
-    assert "MB of corpus.txt are enough" in capsys.readouterr().out
+    assert "MB of corpus.txt, enough" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,8 @@ def pieces(data):
 
 def test_unigram_entropy_counts_everything_but_padding():
     batches = [torch.tensor([[0, 5, 5, 2], [0, 5, 2, PAD]]), torch.tensor([[5, PAD]])]
-    shares = [2 / 8, 4 / 8, 2 / 8]  # of tokens 0, 5 and 2
-    assert unigram_entropy(batches, PAD) == pytest.approx(-sum(share * math.log(share) for share in shares))
+    probabilities = [2 / 8, 4 / 8, 2 / 8]  # of tokens 0, 5 and 2
+    assert unigram_entropy(batches, PAD) == pytest.approx(-sum(p * math.log(p) for p in probabilities))
 
 
 class TableModel(torch.nn.Module):

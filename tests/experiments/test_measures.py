@@ -138,8 +138,8 @@ def masked_log_likelihoods(reader, ids, mask) -> list[float]:
     [
         (["--mask-prob", 1], "--mask-prob 1.0 must be above 0 and below 1"),
         (["--mask-prob", 0.001], "--mask-prob 0.001 masks none of it"),
-        (["--tokens-per-sample", 65], "--tokens-per-sample 65 does not suit .*mae_lm_tiny: it takes 2 to 64"),
-        (["--labels", "a", "b"], "--labels: 1 models need as many different names"),
+        (["--tokens-per-sample", 65], "--tokens-per-sample 65: .*mae_lm_tiny takes sequences of 2 to 64 tokens"),
+        (["--labels", "a", "b"], "--labels: 1 models need as many different labels"),
     ],
 )
 def test_invalid_evaluations_are_refused(bundles, tmp_path, options, message):

@@ -132,7 +132,7 @@ def test_losses_are_of_the_same_masked_positions(table, data_bin):
     ("arguments", "message"),
     [
         (["nowhere", "--size", "tiny", "--updates", "2"], "nowhere is no data-bin"),
-        (["DATA", "--size", "huge", "--updates", "2"], "--size huge: the sizes are tiny"),
+        (["DATA", "--size", "huge", "--updates", "2"], "--size huge: choose one of tiny"),
     ],
 )
 def test_mistakes_are_named_before_anything_is_written(data_bin, tmp_path, monkeypatch, arguments, message):
@@ -154,7 +154,7 @@ def test_a_data_bin_without_a_validation_split_is_refused_before_training(data_b
 def test_the_published_table_is_that_of_the_results():
     """The table is formatted as by ``compare``, and has every preset."""
     content = json.loads((ROOT / "scripts" / "results" / "presets-tiny.json").read_text(encoding="utf-8"))
-    document = (ROOT / "docs" / "presets.md").read_text(encoding="utf-8")
+    document = (ROOT / "docs" / "results" / "presets.md").read_text(encoding="utf-8")
     assert table_of(content["rows"]) in document
     assert content["command"] in document
     assert [(row["title"], row["architecture"]) for row in content["rows"]] == [

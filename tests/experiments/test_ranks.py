@@ -97,10 +97,10 @@ def test_fine_tuning_before_and_after(folder, tmp_path):
     for name, weight in encoder.state_dict().items():
         assert torch.equal(weight, weights[f"autoencoder.encoder.{name}"])
     before, after = (ranks_of(folder, path) for path in (pretrained, tmp_path / "tuned" / "checkpoint_last.pt"))
-    places = [
+    counts = [
         [(row["layer"], row["input"], row["tokens"], row["count"]) for row in x["ranks"]] for x in (before, after)
     ]
-    assert places[0] == places[1]
+    assert counts[0] == counts[1]
     assert before["ranks"] != after["ranks"]
 
 
@@ -140,9 +140,9 @@ def test_our_texts_are_those_of_the_data_bin(folder):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"data_bin": None}, "name the data-bin with its tokenizer"),
-        ({"tokens_per_sample": 65}, "--tokens-per-sample 65 does not suit .*checkpoint.pt: it takes 2 to 64"),
-        ({"tokens_per_sample": 1}, "--tokens-per-sample 1 does not suit .*takes 2 to 64"),
+        ({"data_bin": None}, "give its data-bin with --data-bin .mae-lm rank: --tokenizer"),
+        ({"tokens_per_sample": 65}, "--tokens-per-sample 65: .* takes sequences of 2 to 64"),
+        ({"tokens_per_sample": 1}, "--tokens-per-sample 1: .* takes sequences of 2 to 64"),
         ({"tokens": 10}, "too short"),
         ({"path": "missing.pt"}, "missing.pt: no such file"),
         ({"path": "data"}, "data/config.json: No such file"),
@@ -157,8 +157,8 @@ def test_invalid_inputs_are_named(folder, options, message):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("config.json", "[" * 100_000, r"config\.json does not describe a bundle"),
-        ("config.json", '{"model_type": ["bert"]}', r"config\.json does not describe a bundle"),
+        ("config.json", "[" * 100_000, r"config\.json is not the description of a bundle"),
+        ("config.json", '{"model_type": ["bert"]}', r"config\.json is not the description of a bundle"),
         ("tokenizer.json", "{}", "model: transformers cannot load it: "),
         ("model.safetensors", "nothing", "model: transformers cannot load it: "),
     ],
@@ -172,7 +172,7 @@ def test_a_damaged_hugging_face_model_is_named(tmp_path, name, content, message)
 
 def test_other_hugging_face_models_are_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(UserError, match="type gpt2 cannot be read; bert, roberta, mpnet can"):
+    with pytest.raises(UserError, match="type gpt2 is not supported; bert, roberta, mpnet are"):
         open_model(tmp_path, None)
 
 
@@ -187,7 +187,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--labels", "a", "b"], "1 models need as many different names"),
+        (["--labels", "a", "b"], "1 models need as many different labels"),
         (["--mask-prob", 1], "--mask-prob 1.0 must"),
     ],
 )
@@ -199,7 +199,7 @@ def test_wrong_options_are_refused(folder, tmp_path, monkeypatch, arguments, mes
 
 def test_missing_matplotlib_is_reported_before_measuring(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("mae_lm_fairseq.analysis.figures.find_spec", lambda name: None)
-    with pytest.raises(SystemExit, match="the figures need matplotlib"):
+    with pytest.raises(SystemExit, match="figures need matplotlib"):
         run("effective_rank.py", monkeypatch, folder / "missing.pt", "--text", "missing", "--out", tmp_path)
 
 

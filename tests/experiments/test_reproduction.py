@@ -16,7 +16,7 @@ from mae_lm_fairseq.experiments.reproduction import (
     NEIGHBOURS,
     SCALES,
     THREE_ML,
-    stops,
+    checkpoint_updates,
     trained,
     write_neighbours,
 )
@@ -159,8 +159,8 @@ def test_scales_have_the_seeds_and_checkpoints_that_they_promise(scale):
     seeds = {variant: sum(title == variant for title, _ in trained(scale)) for variant in reproduction.variants(scale)}
     assert seeds[MLM] == seeds[MAE_LM] == scale.rank_seeds
     assert {seeds[variant] for variant in (THREE_ML, *FRACTIONS.values())} == {scale.seeds}
-    assert len(stops(scale)) == scale.checkpoints
-    assert stops(scale)[-1:] == stops(scale, FRACTIONS[1.0]) == [scale.updates]
+    assert len(checkpoint_updates(scale)) == scale.checkpoints
+    assert checkpoint_updates(scale)[-1:] == checkpoint_updates(scale, FRACTIONS[1.0]) == [scale.updates]
 
 
 def test_neighbours_task_replaces_a_glue_task(tmp_path):
@@ -171,8 +171,8 @@ def test_neighbours_task_replaces_a_glue_task(tmp_path):
     for split, text in {"train": lines, "dev": other}.items():
         found = read_split(NEIGHBOURS, tmp_path, split)
         assert len(found.labels) == rows[split]
-        share = sum(found.labels) / rows[split]
-        assert abs(share - 0.5) < 3 * math.sqrt(0.25 / rows[split])
+        fraction = sum(found.labels) / rows[split]
+        assert abs(fraction - 0.5) < 3 * math.sqrt(0.25 / rows[split])
         place = {line: number for number, line in enumerate(text)}
         for (first, second), label in zip(found.sentences, found.labels, strict=True):
             assert (place[second] - place[first] == 1) is (label == 0)
@@ -189,7 +189,7 @@ def test_smoke_scale(tmp_path):
 
 def test_a_missing_checkpoint_is_not_replaced_by_another(tmp_path):
     scale = SCALES["smoke"]
-    first, last = stops(scale)
+    first, last = checkpoint_updates(scale)
     folder = reproduction._folder(tmp_path, MLM, 1) / "checkpoints"
     folder.mkdir(parents=True)
     for name in (f"checkpoint_1_{first}.pt", "checkpoint_last.pt"):
@@ -211,8 +211,8 @@ def test_missing_inputs_are_named_before_training(data_bin, tmp_path):
     task = tmp_path / "glue" / "RTE"
     task.mkdir(parents=True)
     (task / "train.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n")
-    with pytest.raises(UserError, match="RTE has no set dev"):
+    with pytest.raises(UserError, match="has no set dev of RTE"):
         reproduction.given_data(whole, task.parent, "RTE")
     (task / "dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tperhaps\n")
-    with pytest.raises(UserError, match=r"dev\.tsv: 1 malformed rows: line 2: .*; mend it"):
+    with pytest.raises(UserError, match=r"dev\.tsv: 1 malformed rows: line 2: .*; fix the file"):
         reproduction.given_data(whole, task.parent, "RTE")

@@ -18,8 +18,8 @@ WORKERS = (
 
 
 @pytest.fixture
-def told():
-    """Return ``told(end)``: the error message of an update that raises ``end`` or, if it is a dictionary, logs it."""
+def error_message():
+    """Return a function: the error message of an update that raises ``end`` or, if it is a dictionary, logs it."""
     cfg = parse("data-bin", "--task", "masked_lm", "--arch", "roberta", "--lr", "5e-4", "--batch-size", "16")
     trainer = SimpleNamespace(
         cfg=cfg, data_parallel_world_size=4, get_num_updates=lambda: 120, get_lr=lambda: 5e-4, spec=Trainer
@@ -30,7 +30,7 @@ def told():
             raise end
         return end
 
-    def told(ending):
+    def error_message(ending):
         nonlocal end
         end = ending
         with pytest.raises(UserError) as caught:
@@ -41,32 +41,32 @@ def told():
         return message
 
     end = None
-    told.passes = lambda logged: divergence._train_step(lambda *_: logged, trainer, [None])
-    return told
+    error_message.passes = lambda logged: divergence._train_step(lambda *_: logged, trainer, [None])
+    return error_message
 
 
 @pytest.mark.parametrize("end", [FloatingPointError("gradients are Nan/Inf"), {"loss": float("nan")}])
-def test_message_names_the_settings_and_the_remedies(told, end):
-    message = told(end)
+def test_message_names_the_settings_and_the_remedies(error_message, end):
+    message = error_message(end)
     assert "the loss or a gradient is not finite" in message
     assert "lr 0.0005, 4 x 2 x 16 sequences" in message
     for option in ("--lr", "--warmup-updates", "--update-freq", "--clip-norm"):
         assert option in message
 
 
-def test_float16(told):
-    assert "use --bf16" in told(FloatingPointError(OVERFLOW))
+def test_float16(error_message):
+    assert "use --bf16" in error_message(FloatingPointError(OVERFLOW))
 
 
-def test_several_processes(told):
+def test_several_processes(error_message):
     """fairseq mistakes non-finite gradient norms for an inconsistency between processes."""
     line = "-" * 80
-    assert "is not finite" in told(FloatingPointError(WORKERS.format(norm="nan", line=line)))
-    assert told(FloatingPointError(WORKERS.format(norm="0.7", line=line))).startswith(
+    assert "is not finite" in error_message(FloatingPointError(WORKERS.format(norm="nan", line=line)))
+    assert error_message(FloatingPointError(WORKERS.format(norm="0.7", line=line))).startswith(
         "update 121: gradients are inconsistent between workers"
     )
 
 
 @pytest.mark.parametrize("logged", [{"loss": 4.5}, {}, None])
-def test_finite_numbers_pass(told, logged):
-    assert told.passes(logged) is logged
+def test_finite_numbers_pass(error_message, logged):
+    assert error_message.passes(logged) is logged

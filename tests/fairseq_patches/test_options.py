@@ -115,14 +115,14 @@ class TestSettings:
 
     def test_one_learning_rate_of_several_out_of_range(self):
         message = refusal(option_checks.check_settings, config("--lr", "1e-3,nan"))
-        assert message == "--lr nan must be a number from 0 on"
+        assert message == "--lr nan must be a number of at least 0"
         assert "--lr is empty" in refusal(option_checks.check_settings, config("--lr", ""))
 
     @pytest.mark.parametrize("value", ["abc", "1e-3 1e-4", "1e-3,abc"])
     def test_invalid_lists(self, value, capsys):
         with pytest.raises(SystemExit):
             settings("--lr", value)
-        assert f"error: argument --lr: {value!r} is not a number, nor a list" in capsys.readouterr().err
+        assert f"error: argument --lr: {value!r} is neither a number nor a list" in capsys.readouterr().err
 
     @pytest.mark.parametrize("option", ["--total-num-update", "--batch-size-valid", "--max-tokens-valid"])
     @pytest.mark.parametrize("value", ["nan", "inf", "abc", ""])
@@ -158,7 +158,7 @@ class TestSettings:
         for _ in range(2):
             check("--max-update", "30")
         warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-        assert warnings == ["--max-update 30 is more than --total-num-update 20: the updates after it change nothing"]
+        assert warnings == ["--max-update 30 is more than --total-num-update 20: the learning rate is 0 after it"]
 
     def test_checks_create_no_files(self, tmp_path, monkeypatch):
         """fairseq-validate also has a --save-dir, but saves nothing there."""

@@ -75,7 +75,7 @@ class TestTraining:
         done = train(trained.parent, "--max-update", "4", "--encoder-embed-dim", "32", "--dropout", "0.3")
         assert complaint(done) == (
             f"error: the checkpoint {trained} does not fit this model: "
-            "dropout is 0.1 there and 0.3 here; encoder_embed_dim is 16 there and 32 here"
+            "dropout is 0.1 in the checkpoint and 0.3 here; encoder_embed_dim is 16 in the checkpoint and 32 here"
         )
 
     def test_checkpoint_that_does_not_exist(self, train, tmp_path):

@@ -66,7 +66,7 @@ def test_damaged_checkpoint_is_replaced_by_the_newest_valid_one(run, caplog, dam
     assert len(caplog.records) == 1
     message = caplog.records[0].getMessage()
     assert "checkpoint_last.pt is damaged" in message
-    assert "going on from checkpoint2.pt, update 25" in message
+    assert "resuming from checkpoint2.pt, update 25" in message
     assert {path.name for path in run.glob("checkpoint_?.*")} == set()  # no temporary files
 
 
@@ -109,7 +109,9 @@ def test_no_valid_checkpoint(run):
     for path in run.glob("checkpoint*.pt"):
         if path.name != "checkpoint_mine.pt":
             cut(path)
-    with pytest.raises(UserError, match="no other checkpoint there is whole; name one with --restore-file") as caught:
+    with pytest.raises(
+        UserError, match="no other checkpoint in that directory is valid; choose one with --restore-file"
+    ) as caught:
         restore_last(run)
     assert len(str(caught.value).splitlines()) == 1
 

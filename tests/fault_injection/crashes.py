@@ -20,7 +20,7 @@ from tests.fault_injection.processes import obey_permissions
 from tests.fault_injection.report import Fault, Row
 from tests.fault_injection.training import Training, TrainingProcess, Workplace, difference
 
-EQUAL = "the run goes on from its newest checkpoint and ends bit for bit where an undisturbed one ends"
+EQUAL = "the run resumes from its newest checkpoint and ends bit for bit like an undisturbed run"
 
 
 def _compare(training: Training, end: int, reference: Training) -> str | None:
@@ -37,7 +37,7 @@ def kills(place: Workplace, times: int) -> Iterator[Row]:
     A kill counts as survived when a later process logs that it resumed at the right update, or when the run ends as
     the reference does.
     """
-    on = "the next start goes on from the newest checkpoint that was complete"
+    on = "the next start resumes from the newest complete checkpoint"
     anywhere = Row("SIGKILL at a random moment of a run (start-up, update, validation, epoch end, shard change)", on)
     saving = Row("SIGKILL while a checkpoint is being written", on)
     training = place.training()
@@ -65,11 +65,11 @@ def kills(place: Workplace, times: int) -> Iterator[Row]:
     reference = place.undisturbed(end)
     state = torch.load(reference.last, weights_only=True)  # the killed run may not have saved anything
     epoch = state["extra_state"]["train_iterator"]["epoch"]
-    whole = Row(f"all these kills in one run of {end} updates and {epoch} epochs, two shards in turn", EQUAL)
+    all_kills = Row(f"all these kills in a single run of {end} updates and {epoch} epochs, two shards in turn", EQUAL)
     problem = _compare(training, end, reference)
-    for row in (*unproven, whole):
+    for row in (*unproven, all_kills):
         row.record(problem)
-    yield from (anywhere, saving, whole)
+    yield from (anywhere, saving, all_kills)
 
 
 def _wait_for_saving(training: Training, process: TrainingProcess, generator: random.Random, began: float) -> None:
@@ -84,22 +84,25 @@ def _wait_for_saving(training: Training, process: TrainingProcess, generator: ra
 
 def full_disk(place: Workplace, times: int) -> Iterator[Row]:
     """Fill the disk, simulated by a limit on the size of files, which also interrupts a write midway."""
-    row = Row("no room on the disk for a checkpoint", f"one line tells, the checkpoints stay; with room again, {EQUAL}")
+    row = Row(
+        "no space on the disk for a checkpoint",
+        f"an error message, the checkpoints stay; with free space again, {EQUAL}",
+    )
 
     def fill(training: Training) -> Callable[[], None]:
         room = int(training.last.stat().st_size * place.random.uniform(0.4, 0.95))
         return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
 
     for _ in range(times):
-        row.record(_struck(place, fill, "cannot save"))
+        row.record(_try_fault(place, fill, "cannot save"))
     yield row
 
 
 def unwritable_directory(place: Workplace, times: int) -> Iterator[Row]:
     """Make the checkpoint directory unwritable, from the start or during the run."""
     row = Row(
-        "the checkpoints' directory may not be written to, from the start or from some moment on",
-        f"one line tells, the checkpoints stay; with permission again, {EQUAL}",
+        "the checkpoint directory is not writable, from the start or later",
+        f"an error message, the checkpoints stay; with permission again, {EQUAL}",
     )
 
     def forbid(training: Training) -> Callable[[], None]:
@@ -115,7 +118,7 @@ def unwritable_directory(place: Workplace, times: int) -> Iterator[Row]:
 
     faults = ((forbid, "cannot be written to"), (forbid_later, "cannot save"))
     for number in range(times):
-        row.record(_struck(place, *faults[number % 2]))
+        row.record(_try_fault(place, *faults[number % 2]))
     yield row
 
 
@@ -130,7 +133,7 @@ def _before_saving(action: Callable[[], None]) -> None:
     checkpoint_utils.save_checkpoint = acting
 
 
-def _struck(place: Workplace, fault: Callable[[Training], Callable[[], None]], message: str) -> str | None:
+def _try_fault(place: Workplace, fault: Callable[[Training], Callable[[], None]], message: str) -> str | None:
     """End a run with a fault after update 20, then finish it without the fault; return what was lost, or None.
 
     Args:
@@ -191,7 +194,9 @@ class _Malicious:
 
 def malicious_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
     """Resume from or fine-tune a checkpoint that would execute code, in both of torch's file formats."""
-    row = Row("a checkpoint that runs code when it is unpickled", "one line refuses it, and nothing ran")
+    row = Row(
+        "a checkpoint that runs code when it is unpickled", "it is refused with an error message, and nothing in it ran"
+    )
     origin = place.undisturbed(5)
     for number in range(times):
         training = place.training()
@@ -216,11 +221,11 @@ def divergence(place: Workplace, times: int) -> Iterator[Row]:
     """Make the loss NaN or infinite."""
     row = Row(
         "a loss or a gradient that is not finite",
-        f"one line tells what to change, the checkpoints stay; when the cause is gone, {EQUAL}",
+        f"the error message says what to change, the checkpoints stay; without the cause, {EQUAL}",
     )
     for number in range(times):
         factor = (float("nan"), float("inf"))[number % 2]
-        row.record(_struck(place, lambda _, factor=factor: lambda: _spoil_loss(factor), "is not finite"))
+        row.record(_try_fault(place, lambda _, factor=factor: lambda: _spoil_loss(factor), "is not finite"))
     yield row
 
 

@@ -85,12 +85,16 @@ def damaged_json(content: bytes) -> SearchStrategy[bytes]:
     """
     keys = st.sampled_from(list(re.finditer(rb'"[^"]+":', content)))
 
-    def twice(key: re.Match[bytes], value: Any) -> bytes:
+    def duplicated(key: re.Match[bytes], value: Any) -> bytes:
         return content[: key.start()] + key[0] + _dump(value) + b"," + content[key.start() :]
 
-    sound = json.loads(content)
+    valid = json.loads(content)
     return (
-        altered(sound).map(_dump) | st.builds(twice, keys, JSON) | JSON.map(_dump) | damaged(content) | _TOO_MUCH_JSON
+        altered(valid).map(_dump)
+        | st.builds(duplicated, keys, JSON)
+        | JSON.map(_dump)
+        | damaged(content)
+        | _TOO_MUCH_JSON
     )
 
 
@@ -165,7 +169,7 @@ def attempt_file(
     place: Workplace, row: Row, path: Path, damage: Damage, case: Callable[[], str | None], times: int, lengths: int = 0
 ) -> None:
     """Run a case on a file that is damaged, or truncated at ``lengths`` lengths, then restore the file."""
-    sound = path.read_bytes()
+    valid = path.read_bytes()
 
     def write(content: bytes) -> None:
         path.unlink(missing_ok=True)  # the previous file may still be memory-mapped
@@ -175,5 +179,5 @@ def attempt_file(
         write(content)
         return case()
 
-    attempt(place, row, damaged_case, damage(sound), times, cuts(sound, lengths) if lengths else ())
-    write(sound)
+    attempt(place, row, damaged_case, damage(valid), times, cuts(valid, lengths) if lengths else ())
+    write(valid)

@@ -21,7 +21,7 @@ from mae_lm_fairseq.downstream.squad.windows import SpanWindows
 from mae_lm_fairseq.text.data_bin import TOKENIZER, check_data_bin
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from tests.fault_injection.damage import TEXTS, Damage, attempt_file, damaged, damaged_json
-from tests.fault_injection.outcomes import CLEAR, WHOLE, outcome, product_outcome, quietly
+from tests.fault_injection.outcomes import NO_CRASH, VALID_OR_NOTHING, outcome, product_outcome, quietly
 from tests.fault_injection.report import Fault, Row
 from tests.fault_injection.training import Workplace
 from tests.support import ROOT, answering, glue
@@ -72,9 +72,9 @@ def damaged_parquet(content: bytes) -> SearchStrategy[bytes]:
         cells = pa.array(column).take(pa.array([0] * table.num_rows))
         return _parquet(table.set_column(place, name, [cells]))
 
-    places = st.integers(0, table.num_columns - 1)
+    columns = st.integers(0, table.num_columns - 1)
     names = st.sampled_from([*table.column_names, "other"])
-    return st.builds(change, places, names, st.sampled_from(_COLUMNS)) | _damaged_text(content)
+    return st.builds(change, columns, names, st.sampled_from(_COLUMNS)) | _damaged_text(content)
 
 
 def _damaged_text(content: bytes) -> SearchStrategy[bytes]:
@@ -97,15 +97,17 @@ LAYOUTS: dict[str, Damage] = {
 
 def damaged_glue(place: Workplace, times: int) -> Iterator[Row]:
     """Damage one set of a GLUE task in every layout; the other sets stay valid."""
-    row = Row("a set of GLUE, cut, or with other types, columns, cells, labels, bytes; in every layout", WHOLE)
+    row = Row(
+        "a set of GLUE, cut, or with other types, columns, cells, labels, bytes; in every layout", VALID_OR_NOTHING
+    )
     tokenizer = Tokenizer(glue.write_tokenizer(place.directory / "tokenizer") / TOKENIZER)
     for task in map(TASKS.get, GLUE):
         for layout, damage in LAYOUTS.items():
             folder = _write_sets(task, place.directory / f"{task.name}-{layout}", layout)
-            sound = place.directory / f"sound-{task.name}-{layout}"
+            valid = place.directory / f"valid-{task.name}-{layout}"
             prepare = functools.partial(_prepare, task, folder, tokenizer)
-            prepare(sound)
-            check = functools.partial(_check_data, sound)
+            prepare(valid)
+            check = functools.partial(_check_data, valid)
             for path in sorted(folder.rglob(f"*.{layout}")):
                 case = functools.partial(product_outcome, prepare, check, place.directory / "out")
                 attempt_file(place, row, path, damage, case, times, times)
@@ -128,8 +130,8 @@ def _prepare(task: Task, folder: Path, tokenizer: Tokenizer, destdir: Path) -> N
     glue_preparation.prepare(task, folder, tokenizer, destdir, 32, skip_malformed=True)
 
 
-def _check_data(sound: Path, destdir: Path) -> None:
-    names, expected = ({path.relative_to(directory) for path in directory.rglob("*")} for directory in (destdir, sound))
+def _check_data(valid: Path, destdir: Path) -> None:
+    names, expected = ({path.relative_to(directory) for path in directory.rglob("*")} for directory in (destdir, valid))
     if names != expected:
         raise ValueError(f"other files: {names ^ expected}")
     for path in destdir.rglob("*.bin"):
@@ -141,7 +143,10 @@ def _check_data(sound: Path, destdir: Path) -> None:
 
 def damaged_squad(place: Workplace, times: int) -> Iterator[Row]:
     """Damage a question file that is read for training and split by preprocess/squad."""
-    row = Row("a file of SQuAD, cut, or with other types, keys missing or twice, other bytes; read and split", WHOLE)
+    row = Row(
+        "a file of SQuAD, cut, or with other types, keys missing or twice, other bytes; read and split",
+        VALID_OR_NOTHING,
+    )
     tokenizer = Tokenizer(answering.write_tokenizer(place.directory / "tokenizer") / TOKENIZER)
     split = runpy.run_path(str(ROOT / "preprocess" / "squad" / "split.py"))["main"]
     path = answering.write_squad(place.directory / "squad.json", version_2=True, people=3)
@@ -160,14 +165,16 @@ def damaged_squad(place: Workplace, times: int) -> Iterator[Row]:
     def case() -> str | None:
         return outcome(read) or product_outcome(split_file, check, place.directory / "out")
 
-    quietly(lambda: (read(), split_file(place.directory / "sound")))
+    quietly(lambda: (read(), split_file(place.directory / "valid")))
     attempt_file(place, row, path, damaged_json, case, 10 * times, 5 * times)
     yield row
 
 
 def damaged_predictions(place: Workplace, times: int) -> Iterator[Row]:
     """Damage the input of the SQuAD metrics: questions, answers, probabilities."""
-    row = Row("questions, predictions or probabilities for SQuAD's metrics that are damaged or of other types", CLEAR)
+    row = Row(
+        "questions, predictions or probabilities for SQuAD's metrics that are damaged or of other types", NO_CRASH
+    )
     for version_2 in (True, False):
         directory = place.directory / str(version_2)
         directory.mkdir()

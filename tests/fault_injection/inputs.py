@@ -21,7 +21,7 @@ from mae_lm_fairseq.fairseq_patches import option_checks
 from mae_lm_fairseq.text.data_bin import DataBinWriter, check_data_bin, check_token_range
 from mae_lm_fairseq.text.preparation import Options, prepare
 from tests.fault_injection.damage import BYTES, TEXTS, attempt, attempt_file, damaged, damaged_lines
-from tests.fault_injection.outcomes import CLEAR, WHOLE, outcome
+from tests.fault_injection.outcomes import NO_CRASH, VALID_OR_NOTHING, outcome
 from tests.fault_injection.parsers import PARSERS, parse
 from tests.fault_injection.report import Fault, Row
 from tests.fault_injection.training import Workplace
@@ -53,7 +53,7 @@ def read_data_bin(prefix: Path) -> None:
 
 def damaged_data_bins(place: Workplace, times: int) -> Iterator[Row]:
     """Damage the bytes of a data-bin or truncate it at every length; it must be refused or read completely."""
-    row = Row("a data-bin whose .idx or .bin is cut, at every length, or changed anywhere", CLEAR)
+    row = Row("a data-bin whose .idx or .bin is cut, at every length, or changed anywhere", NO_CRASH)
     prefix = place.directory / "train"
     write_data_bin(prefix)
     for suffix in (".idx", ".bin"):
@@ -64,7 +64,7 @@ def damaged_data_bins(place: Workplace, times: int) -> Iterator[Row]:
 
 def damaged_dictionaries(place: Workplace, times: int) -> Iterator[Row]:
     """Damage ``dict.txt`` as read by the task."""
-    row = Row("a dict.txt that is damaged, or has an entry twice", CLEAR)
+    row = Row("a dict.txt that is damaged, or has an entry twice", NO_CRASH)
     path = place.directory / "dict.txt"
     path.write_text("".join(f"\u2581w{n} {n}\n" for n in range(20)), encoding="utf-8")
     load, cfg = tasks.get_task("masked_autoencoder_lm").load_dict, _parse(str(place.directory)).task
@@ -74,7 +74,7 @@ def damaged_dictionaries(place: Workplace, times: int) -> Iterator[Row]:
 
 def damaged_files(place: Workplace, times: int) -> Iterator[Row]:
     """Damage the input of our own parsers, the ones that scripts/fuzz.py fuzzes one at a time."""
-    row = Row(f"a damaged file for one of our parsers: {', '.join(PARSERS)}", CLEAR)
+    row = Row(f"a damaged file for one of our parsers: {', '.join(PARSERS)}", NO_CRASH)
     for name, parser in PARSERS.items():
         case = lambda content: outcome(lambda: parse(name, content, place.directory))  # noqa: B023, E731
         attempt(place, row, case, parser.damage(parser.sample), times)
@@ -86,7 +86,9 @@ def damaged_files(place: Workplace, times: int) -> Iterator[Row]:
 
 def absurd_texts(place: Workplace, times: int) -> Iterator[Row]:
     """Run arbitrary text through the whole preparation, with a new and with an existing tokenizer."""
-    row = Row("text of any bytes or characters, NULs, lone surrogates, endless lines, empty documents", WHOLE)
+    row = Row(
+        "text of any bytes or characters, NULs, lone surrogates, endless lines, empty documents", VALID_OR_NOTHING
+    )
     (place.directory / "valid.txt").write_text("a b c d e f g\n" * 20)
     (place.directory / "sane.txt").write_text("abc de fg hi jkl mnop\nqrs tuv wxyz\n\n" * 50)
     sane, text = place.directory / "sane", place.directory / "text.txt"
@@ -174,7 +176,7 @@ _SETTINGS = st.sampled_from([(f"--{name}", value) for name, values in RANGES.ite
 
 def absurd_options(place: Workplace, times: int) -> Iterator[Row]:
     """Set one to three options to values from :data:`RANGES`, and train up to the first update."""
-    row = Row("options of the model and of the task with values out of range, one to three at a time", CLEAR)
+    row = Row("options of the model and of the task with values out of range, one to three at a time", NO_CRASH)
     directory = place.directory
     (directory / "dict.txt").write_text("".join(f"\u2581w{n} 1\n" for n in range(VOCABULARY - 4)), encoding="utf-8")
     write_data_bin(directory / "train")

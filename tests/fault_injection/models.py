@@ -25,7 +25,7 @@ from tests.fault_injection.damage import (
     damaged_json,
     damaged_lines,
 )
-from tests.fault_injection.outcomes import CLEAR, WHOLE, outcome, product_outcome, quietly
+from tests.fault_injection.outcomes import NO_CRASH, VALID_OR_NOTHING, outcome, product_outcome, quietly
 from tests.fault_injection.report import Fault, Row
 from tests.fault_injection.training import Workplace
 from tests.support.exports import WITHOUT_BIAS, pretrained
@@ -81,7 +81,7 @@ BUNDLE_FILES: dict[str, Damage] = {
 
 def damaged_bundles(place: Workplace, times: int) -> Iterator[Row]:
     """Damage one file of a bundle, then load and use the bundle."""
-    row = Row("a bundle of which one file is damaged, cut or missing, or has other values, weights, symbols", CLEAR)
+    row = Row("a bundle of which one file is damaged, cut or missing, or has other values, weights, symbols", NO_CRASH)
     bundle = place.directory / "bundle"
     write_bundle(small_model(place), bundle)
 
@@ -106,8 +106,12 @@ def damaged_bundles(place: Workplace, times: int) -> Iterator[Row]:
 
 def absurd_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
     """Replace objects in our checkpoint, which is bundled, and in one of fairseq's RoBERTa, which is imported."""
-    ours = Row("a checkpoint with other values, or weights of other types and shapes, to make a bundle of", WHOLE)
-    others = Row("a checkpoint of fairseq's RoBERTa with other values, or weights of other types and shapes", WHOLE)
+    ours = Row(
+        "a checkpoint with other values, or weights of other types and shapes, to make a bundle of", VALID_OR_NOTHING
+    )
+    others = Row(
+        "a checkpoint of fairseq's RoBERTa with other values, or weights of other types and shapes", VALID_OR_NOTHING
+    )
     model = small_model(place, **WITHOUT_BIAS)
     directory = place.directory / "data"
     write_import(model, place.directory / "tokenizer", directory)
@@ -121,10 +125,10 @@ def absurd_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
     def bundle(out: Path) -> None:
         write_bundle(read(path, directory), out)
 
-    for row, sound, action in ((ours, state, bundle), (others, roberta, lambda out: _import(path, out))):
-        torch.save(sound, path)
-        action(place.directory / f"sound-{action.__name__}")
-        attempt(place, row, _saved_case(place, path, action), altered(sound, JSON | TENSORS), times)
+    for row, valid, action in ((ours, state, bundle), (others, roberta, lambda out: _import(path, out))):
+        torch.save(valid, path)
+        action(place.directory / f"valid-{action.__name__}")
+        attempt(place, row, _saved_case(place, path, action), altered(valid, JSON | TENSORS), times)
     yield from (ours, others)
 
 
@@ -155,10 +159,12 @@ STOCK_FILES: dict[str, Damage] = {
 
 def damaged_exports(place: Workplace, times: int) -> Iterator[Row]:
     """Damage one file of an exported directory, then import it."""
-    row = Row("a directory of Hugging Face, cut, damaged, with other values, weights, tokens, to import", WHOLE)
+    row = Row(
+        "a directory of Hugging Face, cut, damaged, with other values, weights, tokens, to import", VALID_OR_NOTHING
+    )
     source = place.directory / "source"
     export_stock(small_model(place, "mae_lm_roberta", **WITHOUT_BIAS), source)
-    _import(source, place.directory / "sound")
+    _import(source, place.directory / "valid")
 
     def import_source(out: Path) -> None:
         _import(source, out)

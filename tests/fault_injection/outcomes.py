@@ -10,8 +10,8 @@ from pathlib import Path
 
 from mae_lm_fairseq.utils.errors import UserError
 
-CLEAR = "success, or one line that says what is wrong"
-WHOLE = f"{CLEAR}; what is left behind is whole, or nothing"
+NO_CRASH = "success, or an error message that says what is wrong"
+VALID_OR_NOTHING = f"{NO_CRASH}; the output is complete or absent"
 
 LONGEST_CASE_SECONDS = 120.0
 """The slowest cases train a tokenizer, which takes several seconds."""
@@ -27,7 +27,7 @@ def outcome(action: Callable[[], object]) -> str | None:
         with _time_limit(LONGEST_CASE_SECONDS):
             quietly(action)
     except UserError as error:
-        return None if len(str(error).splitlines()) == 1 else f"more than a line: {error}"
+        return None if len(str(error).splitlines()) == 1 else f"more than one line: {error}"
     except SystemExit as error:
         return None if error.code == 2 else f"exit code {error.code}"  # argparse exits with 2 after its error message
     except KeyboardInterrupt:
@@ -40,7 +40,7 @@ def outcome(action: Callable[[], object]) -> str | None:
 @contextlib.contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
     def ring(number, frame):
-        raise Hang(f"still going on after {seconds:g} s")
+        raise Hang(f"still running after {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -77,14 +77,14 @@ def product_outcome(action: Callable[[Path], object], check: Callable[[Path], ob
         left = sorted(path.name for path in directory.iterdir())
         if problem or not left:
             return problem
-        return f"left behind: {left}" if left != [product.name] else _unsoundness(lambda: check(product))
+        return f"left behind: {left}" if left != [product.name] else _problem_of(lambda: check(product))
     finally:
         shutil.rmtree(directory)
 
 
-def _unsoundness(check: Callable[[], object]) -> str | None:
+def _problem_of(check: Callable[[], object]) -> str | None:
     try:
         check()
     except Exception as error:
-        return f"not whole: {type(error).__name__}: {error}"
+        return f"not valid: {type(error).__name__}: {error}"
     return None

@@ -1,4 +1,4 @@
-"""Fault definitions, their results, and the text of docs/robustness.md, which scripts/write_docs.py writes."""
+"""Fault definitions, their results, and docs/results/robustness.md, which scripts/write_docs.py writes from them."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -11,14 +11,17 @@ from mae_lm_fairseq.utils.markdown import markdown_table
 RESULTS = Path(__file__).parents[2] / "scripts" / "results" / "torture.json"
 
 HEAD = """\
-# What runs survive
+# Robustness: fault injection
 
-`scripts/torture.py {options}` tried this on {machine}. This file is written by
-`scripts/write_docs.py` from `scripts/results/torture.json`, which that run left. Kills and damage
-strike at moments and places drawn from a seed; what is compared at the end are parameters, optimizer state, number of
-updates and position in the data. Not compared is the best validation loss that the learning rate scheduler has heard
-of: fairseq saves the checkpoint of an epoch's end before it tells the scheduler that epoch's loss, so that a run which
-goes on from there never hears it. Of fairseq's schedulers only `reduce_lr_on_plateau` reads it.
+Results of `scripts/torture.py {options}` with {machine}.
+`scripts/write_docs.py` generates this page from [torture.json](../../scripts/results/torture.json), which that run
+wrote. [reliability.md](../reliability.md) describes the guarantees that are tested here.
+
+- The moments of the kills and the positions of the damage are drawn from a seed.
+- Compared at the end: parameters, optimizer state, number of updates, and position in the data.
+- Not compared: the best validation loss that the learning rate scheduler has received. fairseq saves the checkpoint at
+  the end of an epoch before it passes the loss of that epoch to the scheduler, so a run that resumes from this
+  checkpoint never passes it. Of fairseq's schedulers only `reduce_lr_on_plateau` reads it.
 """
 
 
@@ -74,7 +77,7 @@ def read(path: Path) -> list[Row]:
 
 
 def document() -> str:
-    """Return the text of docs/robustness.md."""
+    """Return the text of docs/results/robustness.md."""
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     machine = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     options = " ".join([*(["--quick"] if results["quick"] else []), "--json FILE"])

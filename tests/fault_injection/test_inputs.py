@@ -39,10 +39,10 @@ class _UntidyError(UserError):
 @pytest.mark.parametrize(
     ("end", "expected"),
     [
-        (UserError("file: cut short"), None),
+        (UserError("file: truncated"), None),
         (SystemExit(2), None),
         (UserError("a\nb"), None),
-        (_UntidyError("a"), "more than a line"),
+        (_UntidyError("a"), "more than one line"),
         (SystemExit(3), "exit code 3"),
         (ValueError("x"), "ValueError: x"),
     ],
@@ -102,7 +102,7 @@ def test_hangs_are_reported(monkeypatch):
             with contextlib.suppress(Exception):
                 time.sleep(0.01)
 
-    assert outcomes.outcome(action) == "Hang: still going on after 0.1 s"
+    assert outcomes.outcome(action) == "Hang: still running after 0.1 s"
     assert outcomes.outcome(lambda: time.sleep(0.01)) is None
 
 

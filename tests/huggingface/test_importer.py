@@ -111,11 +111,11 @@ def test_a_stock_classifier_computes_the_same_here(tmp_path):
         ({"num_hidden_layers": 9_000}, "fewer weights"),
         ({"num_hidden_layers": 10**9}, "--encoder-layers 1000000000 must be at most"),
         ({"num_hidden_layers": 3}, r"roberta.encoder.layer.2.attention.output.LayerNorm.bias is missing \(16 such"),
-        ({"intermediate_size": 10**7}, "is of shape"),
+        ({"intermediate_size": 10**7}, "has shape"),
         ({"intermediate_size": 10**40}, "--encoder-ffn-embed-dim 1(0{40}) must be at most"),
         ({"hidden_size": "16"}, "'hidden_size'"),
-        ({"hidden_size": 12}, "is of shape"),
-        ({"max_position_embeddings": 10**7}, "is of shape"),
+        ({"hidden_size": 12}, "has shape"),
+        ({"max_position_embeddings": 10**7}, "has shape"),
     ],
 )
 def test_inconsistent_configurations_are_refused(changes, reason, tmp_path):
@@ -130,7 +130,7 @@ def test_unknown_weights_are_refused(tmp_path):
     stock(tmp_path / "stock", "roberta")
     path = tmp_path / "stock" / "model.safetensors"
     save_file({**load_file(path), "roberta.adapter.weight": torch.zeros(2)}, path)
-    with pytest.raises(UserError, match=r"roberta.adapter.weight has no place in this package"):
+    with pytest.raises(UserError, match=r"roberta.adapter.weight is unknown to this package"):
         import_foreign(tmp_path / "stock", "mae_lm")
 
 
@@ -148,7 +148,7 @@ def test_weights_of_inconsistent_shapes_are_refused(name, weight, tmp_path):
     stock(tmp_path / "stock", "roberta")
     path = tmp_path / "stock" / "model.safetensors"
     save_file({**load_file(path), name: weight}, path)
-    with pytest.raises(UserError, match="stock: its weights are of shapes that do not go together"):
+    with pytest.raises(UserError, match="stock: its weights have shapes that do not match each other"):
         import_foreign(tmp_path / "stock", "mae_lm")
 
 
@@ -157,7 +157,7 @@ def test_entries_that_are_not_dense_weights_are_refused(weight, tmp_path):
     stock(tmp_path / "stock", "roberta", pickled=True)
     path = tmp_path / "stock" / "pytorch_model.bin"
     torch.save({**torch.load(path), "other": weight}, path)
-    with pytest.raises(UserError, match=r"pytorch_model\.bin: other is not a weight"):
+    with pytest.raises(UserError, match=r"pytorch_model\.bin: other is not a tensor of weights"):
         import_foreign(tmp_path / "stock", "mae_lm")
 
 
@@ -204,7 +204,7 @@ class Malicious:
 def test_a_pickle_that_would_run_code_is_refused(tmp_path):
     stock(tmp_path / "stock", "roberta", pickled=True)
     torch.save({"weight": torch.zeros(1), "evil": Malicious()}, tmp_path / "stock" / "pytorch_model.bin")
-    with pytest.raises(UserError, match=r"refused .*pytorch_model.bin: loading it could run code, it asks for .*exec"):
+    with pytest.raises(UserError, match=r"refused .*pytorch_model.bin: loading it could run code, it refers to .*exec"):
         import_foreign(tmp_path / "stock", "mae_lm")
     (tmp_path / "stock" / "pytorch_model.bin").write_bytes(pickle.dumps(Malicious()))
     with pytest.raises(UserError, match=r"pytorch_model.bin"):
@@ -278,7 +278,7 @@ def test_fairseq_roberta_computes_the_same_here(tmp_path):
         ({"model": {"encoder.sentence_encoder.embed_positions.weight": torch.ones(())}}, "is not a checkpoint of"),
         (
             {"model": {"encoder.sentence_encoder.layers.0.self_attn.in_proj_bias": torch.ones(16)}},
-            r"in_proj_bias is of shape \[16\], which has not three equal parts",
+            r"in_proj_bias has shape \[16\], which has no three equal parts",
         ),
     ],
 )

@@ -102,7 +102,7 @@ def test_fill_mask_pipeline(preset, model, lines, tmp_path):
 
 
 def test_a_fine_tuned_model_has_no_decoder(tmp_path):
-    with pytest.raises(UserError, match="no decoder any more"):
+    with pytest.raises(UserError, match="fine-tuned and has no decoder"):
         export_autoencoder(pretrained(heads=["sst"]), tmp_path / "out")
 
 

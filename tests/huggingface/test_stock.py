@@ -98,7 +98,7 @@ def test_one_of_several_heads_is_chosen(model, tmp_path):
     original = pretrained("mae_lm", {}, model, heads=["mnli", "sst"])
     with pytest.raises(UserError, match=r"several heads; choose one with --head: mnli, sst"):
         export_stock(original, tmp_path / "out")
-    with pytest.raises(UserError, match=r"--head cola: there is no such head, but mnli, sst"):
+    with pytest.raises(UserError, match=r"--head cola: no such head; the model has mnli, sst"):
         export_stock(original, tmp_path / "out", head="cola")
     export_stock(original, tmp_path / "out", head="sst")
     exported = load_file(tmp_path / "out" / "model.safetensors")["classifier.out_proj.bias"]
@@ -148,7 +148,7 @@ def test_half_precision_becomes_float32(model, tmp_path):
 def test_without_tokenizer_states_are_compared_on_random_ids(tmp_path):
     export_stock(pretrained(), tmp_path / "out")
     assert not (tmp_path / "out" / "tokenizer.json").exists()
-    assert "There is none in this directory" in (tmp_path / "out" / "README.md").read_text()
+    assert "This directory has no tokenizer" in (tmp_path / "out" / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_options_without_counterpart_are_refused(changes, reason, tmp_path):
 def test_a_head_of_another_width_is_refused(tmp_path):
     original = pretrained(heads=["narrow"])
     original.weights["classification_heads.narrow.dense.weight"] = torch.zeros(8, 16)
-    with pytest.raises(UserError, match="the head narrow is 8 wide inside"):
+    with pytest.raises(UserError, match="the head narrow has the inner size 8"):
         export_stock(original, tmp_path / "out")
 
 

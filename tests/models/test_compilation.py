@@ -54,13 +54,13 @@ def test_same_results_with_dropout_and_one_graph_per_kind_of_batch(preset, check
     net = network(preset, encoder_layers=1).train()
     for stack in net.stacks():
         stack.checkpoint_activations = checkpointing
-    compiled = Compiled(net.masked_states, backend="aot_eager")
+    compiled = Compiled(net.predicted_states, backend="aot_eager")
     kinds = set()
     for step in range(9):
         case = random_batch(step, full=step % 3 == 0)
         layout = layout_for(*case)
         kinds.add((layout.sequence.is_full, net.encoder_layouts(layout)[0].is_full))
-        expected, expected_gradients = run(net, net.masked_states, step, *case)
+        expected, expected_gradients = run(net, net.predicted_states, step, *case)
         states, found = run(net, compiled, step, *case)
         torch.testing.assert_close(states, expected, rtol=0, atol=1e-5)
         for name, gradient in found.items():
@@ -98,18 +98,18 @@ def test_failed_compilation_warns_once_and_runs_eagerly(caplog):
         raise OSError("no compiler here")
 
     net = network().eval()
-    compiled = Compiled(net.masked_states, backend=broken)
+    compiled = Compiled(net.predicted_states, backend=broken)
     with caplog.at_level(logging.WARNING):
         for step in range(3):
             case = random_batch(step, full=False)
-            assert torch.equal(run(net, compiled, 0, *case)[0], run(net, net.masked_states, 0, *case)[0])
+            assert torch.equal(run(net, compiled, 0, *case)[0], run(net, net.predicted_states, 0, *case)[0])
     (warning,) = [record.getMessage() for record in caplog.records if "--compile" in record.getMessage()]
     assert "no compiler here" in warning
 
 
 def test_errors_of_the_network_are_passed_on():
     net = network()
-    compiled = Compiled(net.masked_states, backend="aot_eager")
+    compiled = Compiled(net.predicted_states, backend="aot_eager")
     tokens = batch(text(25))
     with pytest.raises(ValueError, match="25 tokens is longer than --max-positions 24"):
         compiled(tokens, layout_for(tokens, torch.full_like(tokens, PAD)))

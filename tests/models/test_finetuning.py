@@ -95,9 +95,9 @@ def test_classifier_dropout_is_the_encoders_unless_given(sentences):
 def test_missing_and_unexpected_encoder_weights_are_named(sentences, pretrained, name):
     _, _, model = set_up_finetuning(sentences)
     saved = weights(pretrained["mae_lm_tiny"])
-    with pytest.raises(UserError, match=rf"lacks {name}; it has besides nothing"):
+    with pytest.raises(UserError, match=rf"missing: {name}; unexpected: nothing"):
         model.load_state_dict({key: value for key, value in saved.items() if key != name})
-    with pytest.raises(UserError, match=r"lacks nothing; it has besides autoencoder\.encoder\.extra"):
+    with pytest.raises(UserError, match=r"missing: nothing; unexpected: autoencoder\.encoder\.extra"):
         model.load_state_dict(saved | {"autoencoder.encoder.extra": saved[name]})
 
 
@@ -169,11 +169,11 @@ def test_another_dictionary_is_refused(sentences, pretrained, data_bin, tmp_path
 
 
 OTHER_NETWORKS = {
-    "--encoder-attention-heads is 4 there and 2 here": ["--encoder-attention-heads", 2],
-    "--relative-max-distance is 128 there and 64 here": ["--relative-max-distance", 64],
-    "encoder_ffn_embed_dim is 32 there and 48 here": ["--encoder-ffn-embed-dim", 48],
+    "--encoder-attention-heads is 4 in the checkpoint and 2 here": ["--encoder-attention-heads", 2],
+    "--relative-max-distance is 128 in the checkpoint and 64 here": ["--relative-max-distance", 64],
+    "encoder_ffn_embed_dim is 32 in the checkpoint and 48 here": ["--encoder-ffn-embed-dim", 48],
     "lacks autoencoder.encoder.layers.2": ["--encoder-layers", 3],
-    "it has besides autoencoder.encoder.relative_bias.weight": ["--relative-buckets", 0],
+    "unexpected: autoencoder.encoder.relative_bias.weight": ["--relative-buckets", 0],
 }
 
 
@@ -189,7 +189,9 @@ def test_a_decoder_of_other_heads_is_refused(own, fits):
     options = {"encoder_attention_heads": 4, "decoder_attention_heads": None, "relative_max_distance": 128}
     arguments = ["a.pt", {"cfg": {"model": options}}, options | {"decoder_attention_heads": own}, "fingerprint"]
     check_origin(*arguments, decodes=False)
-    with contextlib.nullcontext() if fits else pytest.raises(UserError, match="heads is 4 there and 2 here"):
+    with (
+        contextlib.nullcontext() if fits else pytest.raises(UserError, match="heads is 4 in the checkpoint and 2 here")
+    ):
         check_origin(*arguments, decodes=True)
 
 

@@ -46,7 +46,7 @@ def test_each_architecture_is_the_same_from_the_command_line_and_from_hydra(arch
     by_flags, by_yaml = core_config(command_line(arch)), core_config(hydra(arch))
     assert by_flags == by_yaml
     expected = architecture_values(arch)
-    assert {knob.name: getattr(by_flags, knob.name) for knob in fields(MaskedAutoencoderConfig)} == expected
+    assert {option.name: getattr(by_flags, option.name) for option in fields(MaskedAutoencoderConfig)} == expected
 
 
 def test_mae_lm_is_base():
@@ -121,9 +121,9 @@ def outputs(model, mask):
 @pytest.mark.parametrize("option", ["decoder_attention", "mask_join"])
 def test_members_are_named_like_their_values(option):
     """Hydra identifies a member by its name, the command line by its value."""
-    knob = next(knob for knob in fields(MaskedAutoencoderConfig) if knob.name == option)
-    assert [member.name for member in knob.type] == [member.value for member in knob.type]
-    for member in knob.type:
+    field = next(field for field in fields(MaskedAutoencoderConfig) if field.name == option)
+    assert [member.name for member in field.type] == [member.value for member in field.type]
+    for member in field.type:
         values = {option: member.name}
         if option == "mask_join" and member.name != "decoder":
             values |= {"decoder_layers": 0, "decoder_relative_buckets": 0}

@@ -91,7 +91,7 @@ def losses(data_bin, arch, wrapper) -> torch.Tensor:
     task.load_dataset("train")
     parameters = list((model.half() if wrapper else model).train().parameters())
     optimizer = wrapper.build_optimizer(cfg, parameters) if wrapper else build_optimizer(cfg.optimizer, parameters)
-    told = []
+    logged = []
     for update, batch in enumerate(itertools.islice(endless(task), 200)):
         torch.manual_seed(update)
         optimizer.zero_grad()
@@ -100,8 +100,8 @@ def losses(data_bin, arch, wrapper) -> torch.Tensor:
         optimizer.multiply_grads(1 / size)
         optimizer.clip_grad_norm(2.0)
         optimizer.step()
-        told.append(loss.item() / size / math.log(2))
-    return torch.tensor(told).view(10, 20).mean(1)
+        logged.append(loss.item() / size / math.log(2))
+    return torch.tensor(logged).view(10, 20).mean(1)
 
 
 def endless(task):

@@ -180,24 +180,24 @@ DAMAGE = {
     "too few for the layers": lambda b: edit_config(b, encoder_layers=9_000),
     "--encoder-layers 1000000000 must be at most": lambda b: edit_config(b, encoder_layers=10**9),
     "embed_positions are of shape": lambda b: edit_config(b, max_positions=10**7),
-    "a head has a name that": lambda b: edit_weights(
+    "a head has an invalid name": lambda b: edit_weights(
         b, lambda w: w.update({"classification_heads.pop.dense.weight": w[BIAS].clone()})
     ),
     "but the network needs": lambda b: edit_config(b, decoder_ffn_embed_dim=5),
-    "config.json does not describe a bundle": lambda b: (b / "config.json").write_text("[" * 100_000),
-    "this is format 2 of bundles": lambda b: edit_text(b / "config.json", '"format": 1', '"format": 2'),
+    "config.json is not the description of a bundle": lambda b: (b / "config.json").write_text("[" * 100_000),
+    "the bundle has format 2": lambda b: edit_text(b / "config.json", '"format": 1', '"format": 2'),
     "config.json: No such file": lambda b: (b / "config.json").unlink(),
-    "model.safetensors cannot be read": lambda b: os.truncate(b / "model.safetensors", 5000),
-    "model.safetensors: the weight evil has no place": lambda b: edit_weights(b, lambda w: w.update(evil=w[BIAS] + 1)),
+    "model.safetensors is damaged": lambda b: os.truncate(b / "model.safetensors", 5000),
+    "model.safetensors: the weight evil is unknown": lambda b: edit_weights(b, lambda w: w.update(evil=w[BIAS] + 1)),
     f"the weight {BIAS} is missing": lambda b: edit_weights(b, lambda w: w.pop(BIAS)),
-    f"{BIAS} is of shape": lambda b: edit_weights(b, lambda w: w.update({BIAS: w[BIAS][:16].clone()})),
+    f"{BIAS} has shape": lambda b: edit_weights(b, lambda w: w.update({BIAS: w[BIAS][:16].clone()})),
     "not tensors of one precision": lambda b: edit_weights(b, lambda w: w.update({BIAS: w[BIAS].double()})),
-    "the network has one weight for both": lambda b: edit_weights(
+    "the network ties the two": lambda b: edit_weights(
         b, lambda w: w.update({"autoencoder.lm_head.weight": w["autoencoder.encoder.embed_tokens.weight"] + 1})
     ),
-    "dict.txt: e comes twice": lambda b: edit_text(b / "dict.txt", "he 1\n", "e 1\n"),
+    "dict.txt: e occurs twice": lambda b: edit_text(b / "dict.txt", "he 1\n", "e 1\n"),
     "line 1 is not a symbol": lambda b: (b / "dict.txt").write_text("x\n"),
-    "dictionary and configuration ask for": lambda b: edit_text(b / "dict.txt", "he 1\n", ""),
+    "dictionary and configuration require": lambda b: edit_text(b / "dict.txt", "he 1\n", ""),
     "its pieces are not, in order, the symbols": lambda b: swap_lines(b / "dict.txt"),
     "not a sentencepiece model": lambda b: (b / "sentencepiece.bpe.model").write_bytes(b"other"),
 }
@@ -267,7 +267,7 @@ def test_pickles_cannot_run_code(kind, tmp_path, text_data, bundles, monkeypatch
         runpy.run_path(str(ROOT / "scripts" / "bundle.py"))["main"]()
     bundle = shutil.copytree(bundles["mae_lm_tiny"], tmp_path / "bundle")
     shutil.copy(evil, bundle / "model.safetensors")
-    with pytest.raises(UserError, match=r"model\.safetensors cannot be read"):
+    with pytest.raises(UserError, match=r"model\.safetensors is damaged"):
         MAELMModel.from_pretrained(bundle)
     assert not trace.exists()
     torch.load(evil, weights_only=False) if kind != "pickle" else pickle.loads(evil.read_bytes())
@@ -278,7 +278,7 @@ class TestCheckpoints:
     def test_damaged_weights_in_our_words(self, bundles, tmp_path):
         shutil.copytree(bundles["mae_lm_tiny"], tmp_path / "bundle")
         (tmp_path / "bundle" / "model.safetensors").write_bytes(b"damaged")
-        with pytest.raises(UserError, match=r"it is damaged or missing; make the bundle again$"):
+        with pytest.raises(UserError, match=r"is damaged or missing; create the bundle again$"):
             read(tmp_path / "bundle")
 
     def test_tokenizer_that_is_a_directory(self, checkpoints, text_data, tmp_path):
@@ -292,7 +292,7 @@ class TestCheckpoints:
             read("x" * 300, "data-bin")
 
     def test_data_bin_is_asked_for(self, checkpoints):
-        with pytest.raises(UserError, match="name the data-bin"):
+        with pytest.raises(UserError, match="give its data-bin"):
             read(checkpoints["mae_lm_tiny"])
 
     def test_other_dictionary(self, checkpoints, text_data, tmp_path):
@@ -307,7 +307,7 @@ class TestCheckpoints:
         state = saved(checkpoints["mae_lm_tiny"])
         state["cfg"]["model"]["_name"] = "roberta"
         torch.save(state, tmp_path / "other.pt")
-        with pytest.raises(UserError, match=r"other\.pt is a checkpoint of another model"):
+        with pytest.raises(UserError, match=r"other\.pt is not a checkpoint of an mae_lm_fairseq model"):
             read(tmp_path / "other.pt", text_data)
 
     def test_option_that_came_later(self, checkpoints, text_data, tmp_path):

@@ -10,7 +10,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq.recipes.hydra import as_yaml
-from mae_lm_fairseq.recipes.pretrain import complete, understand
+from mae_lm_fairseq.recipes.pretrain import build_arguments, parse_configuration
 from mae_lm_fairseq.recipes.settings import ARCHITECTURES
 
 # Most tests take a second of CPU time. Hydra warns several times per configuration.
@@ -42,7 +42,7 @@ def shapes(cfg):
 def test_yaml_and_command_line_are_the_same(architecture, tmp_path):
     by_yaml = from_yaml(architecture, tmp_path)
     paths = by_yaml.task.data, by_yaml.checkpoint.save_dir
-    by_flags = understand(complete(architecture, *paths, []))
+    by_flags = parse_configuration(build_arguments(architecture, *paths, []))
     # From the command line, a criterion without options gets all arguments; from YAML only its name.
     assert by_yaml.criterion._name == by_flags.criterion._name
     # Scoring of generated text is not used in training; the command line has a default for it.

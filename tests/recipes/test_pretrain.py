@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mae_lm_fairseq.recipes.machine import processes, share
-from mae_lm_fairseq.recipes.pretrain import complete, understand
+from mae_lm_fairseq.recipes.machine import processes, split_global_batch
+from mae_lm_fairseq.recipes.pretrain import build_arguments, parse_configuration
 from mae_lm_fairseq.recipes.settings import ARCHITECTURES, recipe
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
@@ -23,7 +23,7 @@ ELSEWHERE = ["--distributed-init-method", "tcp://localhost:1", "--distributed-ra
 
 
 def configured(architecture, *extra):
-    return understand(complete(architecture, "data", "saved", list(extra)))
+    return parse_configuration(build_arguments(architecture, "data", "saved", list(extra)))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -54,9 +54,9 @@ def test_fairseq_understands_every_recipe(architecture):
 @pytest.mark.parametrize("size", ["tiny", "base"])
 def test_presets_of_a_size_differ_in_the_architecture_alone(size):
     presets = {preset for preset, other in ARCHITECTURES.values() if other == size}
-    of_mae_lm = complete(f"mae_lm_{size}", "data", "saved", [])
+    of_mae_lm = build_arguments(f"mae_lm_{size}", "data", "saved", [])
     for preset in presets - {"mae_lm"}:
-        words = complete(f"{preset}_{size}", "data", "saved", [])
+        words = build_arguments(f"{preset}_{size}", "data", "saved", [])
         options = {option for option, a, b in zip(words, words[1:], of_mae_lm[1:], strict=False) if a != b}
         assert options == ({"--arch", "--mask-prob"} if "3ml" in preset else {"--arch"})
 
@@ -77,13 +77,13 @@ def test_flags_win_and_the_number_of_sequences_is_kept():
     [(1, 32, True, (32, 64)), (8, 32, True, (32, 8)), (128, 32, True, (16, 1)), (8, 64, False, (64, 4))],
 )
 def test_sequences_are_divided_among_processes(number, batch_size, smaller, expected):
-    assert share(2048, number, batch_size, smaller) == expected
+    assert split_global_batch(2048, number, batch_size, smaller) == expected
 
 
 @pytest.mark.parametrize(("number", "batch_size", "smaller"), [(24, 32, True), (4096, 32, True), (64, 64, False)])
 def test_unequal_divisions_are_refused(number, batch_size, smaller):
     with pytest.raises(UserError, match=rf"2,048 .*{number} processes.*--batch-size.*--update-freq"):
-        share(2048, number, batch_size, smaller)
+        split_global_batch(2048, number, batch_size, smaller)
 
 
 class TestOnGPUs:
@@ -143,7 +143,7 @@ def test_trains_on_a_cpu(run_script, data_bin, tmp_path):
     done = run_script("mae_lm_tiny", data_bin, tmp_path / "saved", *few)
     assert done.returncode == 0, done.stderr
     summary, command, *_ = done.stdout.splitlines()
-    assert "32 sequences (16 a batch x 2 accumulated x 1 process) x 64 tokens = 2,048 tokens an update" in summary
+    assert "32 sequences (16 per batch x 2 accumulated x 1 process) x 64 tokens = 2,048 tokens per update" in summary
     assert summary.endswith("3 updates = 6,144 tokens")
     assert command.startswith(f"fairseq-train {data_bin} ")
     trained = torch.load(tmp_path / "saved" / "checkpoint_last.pt", weights_only=False)  # written by this test
@@ -154,9 +154,9 @@ def test_trains_on_a_cpu(run_script, data_bin, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["mae_lm_huge", ".", "saved"], "mae_lm_huge; the presets are mae_lm_tiny, "),
+        (["mae_lm_huge", ".", "saved"], "mae_lm_huge; choose one of mae_lm_tiny, "),
         (["mae_lm_tiny", "nowhere", "saved"], "nowhere: no such directory"),
-        (["mae_lm_tiny", "."], "usage: scripts/pretrain.sh PRESET DATA_BIN SAVE_DIR"),
+        (["mae_lm_tiny", "."], "required: SAVE_DIR; usage: mae-lm pretrain PRESET DATA_BIN SAVE_DIR"),
         (["mae_lm_base", ".", "saved", "--cpu", "--batch-size", "48"], "2,048 sequences"),
     ],
 )

@@ -55,14 +55,14 @@ def batch(*rows: list[int] | torch.Tensor) -> torch.Tensor:
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
 
 
-def masked(tokens: torch.Tensor, places: list[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+def masked(tokens: torch.Tensor, positions: list[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
     """Replace the tokens at the (row, column) positions by ``<mask>``.
 
     Returns:
         The corrupted tokens, and the targets: the original token at those positions, ``<pad>`` elsewhere.
     """
     corrupted, targets = tokens.clone(), torch.full_like(tokens, PAD)
-    for row, column in places:
+    for row, column in positions:
         targets[row, column] = tokens[row, column]
         corrupted[row, column] = MASK
     return corrupted, targets

@@ -24,7 +24,7 @@ from mae_lm_fairseq.utils.errors import errors_end_the_program
 from tests.support import ROOT
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
-LONGEST_COMMAND_SECONDS = 280.0
+LONGEST_COMMAND_SECONDS = 560.0
 """Below the time limit of a test, so that a command that hangs is reported with its output."""
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["fairseq_cli.train", "torch._dynamo", __name__])
@@ -67,6 +67,14 @@ def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
         time.sleep(0.02)
 
 
+def kill_with_children(process: subprocess.Popen) -> None:
+    """Kill a process and its children with SIGKILL."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for pid in (process.pid, *map(int, children)):
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
 def run_command(
     command: list, *, cwd: Path = ROOT, env: dict[str, str] | None = None, timeout: float = LONGEST_COMMAND_SECONDS
 ) -> subprocess.CompletedProcess:
@@ -87,6 +95,11 @@ def fairseq_train(*arguments: object) -> subprocess.CompletedProcess:
     return _run_in_child(_train, ["fairseq-train", *arguments])
 
 
+def mae_lm(*arguments: object, cwd: Path = ROOT) -> subprocess.CompletedProcess:
+    """Run ``mae-lm`` in a directory, in a child of the server."""
+    return _run_in_child(_mae_lm, ["mae-lm", *arguments], cwd)
+
+
 def launch_cpu(*arguments: object) -> subprocess.CompletedProcess:
     """Run ``scripts/launch_cpu.py`` in the checkout; it and its worker processes are children of the server."""
     return _run_in_child(_launch, [ROOT / "scripts" / "launch_cpu.py", *arguments])
@@ -103,17 +116,23 @@ def _train() -> None:
     cli_main()
 
 
+def _mae_lm() -> None:
+    from mae_lm_fairseq.cli import main
+
+    sys.exit(main())
+
+
 def _launch() -> None:
     get_context = multiprocessing.get_context
     multiprocessing.get_context = lambda method=None: get_context("forkserver" if method == "spawn" else method)
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 
-def _run_in_child(main: Callable[[], None], command: list) -> subprocess.CompletedProcess:
+def _run_in_child(main: Callable[[], None], command: list, cwd: Path = ROOT) -> subprocess.CompletedProcess:
     words = list(map(str, command))
     with tempfile.TemporaryDirectory() as directory:
         outputs = [Path(directory, name) for name in ("stdout", "stderr")]
-        process = _SERVER.Process(target=_child, args=(main, words, *outputs))
+        process = _SERVER.Process(target=_child, args=(main, words, cwd, *outputs))
         with _environment():
             process.start()
         process.join(LONGEST_COMMAND_SECONDS)
@@ -139,14 +158,14 @@ def _environment() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _child(main: Callable[[], None], words: list[str], stdout: Path, stderr: Path) -> None:
+def _child(main: Callable[[], None], words: list[str], cwd: Path, stdout: Path, stderr: Path) -> None:
     sys.settrace(None)  # coverage does not trace real commands either
     multiprocessing.set_start_method(None, force=True)  # data workers are forked, as in a real command
     for stream, path in ((sys.stdout, stdout), (sys.stderr, stderr)):
         assert isinstance(stream, io.TextIOWrapper)
         with open(path, "w") as file:
             os.dup2(file.fileno(), stream.fileno())
-    os.chdir(ROOT)
+    os.chdir(cwd)
     sys.argv = words
     try:
         main()

@@ -1,6 +1,9 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.support import ROOT
 
@@ -9,31 +12,28 @@ import subprocess, time
 
 def test_hangs():
     child = subprocess.Popen(["sleep", "100"])
-    print("child", child.pid)
+    with open("child", "w") as file:
+        print(child.pid, file=file)
     time.sleep(100)
 """
 
 
-def test_a_hanging_test_is_ended_with_its_children(tmp_path):
+@pytest.mark.parametrize("processes", [(), ("--numprocesses", "1")], ids=["one process", "xdist"])
+def test_a_hanging_test_is_ended_with_its_children(processes, tmp_path):
     (tmp_path / "test_hanging.py").write_text(HANGING)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-s",
-        "-p",
-        "tests.support.timeouts",
-        "--timeout",
-        "1",
-        "--rootdir",
-        tmp_path,
-    ]
+    options = ["-p", "tests.support.timeouts", "--timeout", "1", "--rootdir", tmp_path, *processes]
     done = subprocess.run(
-        [*command, tmp_path], cwd=ROOT, start_new_session=True, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "pytest", *options, tmp_path],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
+        start_new_session=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == -9
     assert "test_hangs was still running after 1 s" in done.stderr
-    assert 'test_hanging.py", line 7 in test_hangs' in done.stderr
-    child = int(done.stdout.partition("child ")[2].split()[0])
+    assert 'test_hanging.py", line 8 in test_hangs' in done.stderr
+    child = int((tmp_path / "child").read_text())
     command_line = Path(f"/proc/{child}/cmdline")
     assert not (command_line.exists() and command_line.read_bytes())  # a zombie's command line is empty

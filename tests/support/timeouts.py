@@ -1,4 +1,4 @@
-"""Timeout for tests: print all stacks to stderr, then SIGKILL the whole process group.
+"""Timeout for tests: print all stacks to the stderr of the run, then SIGKILL the whole process group.
 
 pytest-timeout alone kills only the process that runs the test. Processes started by the test would survive, and
 ``scripts/test.sh`` would wait for the pipes that they hold open.
@@ -11,6 +11,14 @@ import sys
 import threading
 
 import pytest
+
+_stderr = sys.__stderr__
+
+
+def pytest_configure() -> None:
+    """Keep the stderr of the run: during a test, pytest captures file descriptor 2, and SIGKILL would lose the dump."""
+    global _stderr
+    _stderr = os.fdopen(os.dup(2), "w")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -28,6 +36,6 @@ def pytest_timeout_set_timer(item: pytest.Item, settings) -> bool:
 
 def end_process_group(test: str, seconds: float) -> None:
     """Dump the stack of every thread and kill the process group, including this process."""
-    print(f"\n{test} was still running after {seconds:g} s\n", file=sys.__stderr__, flush=True)
-    faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
+    print(f"\n{test} was still running after {seconds:g} s\n", file=_stderr, flush=True)
+    faulthandler.dump_traceback(_stderr, all_threads=True)
     os.killpg(0, signal.SIGKILL)

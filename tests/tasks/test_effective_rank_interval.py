@@ -125,7 +125,7 @@ def test_no_validation_split(data_bin, pretrain, tmp_path):
     for file in data.glob("valid.*"):
         file.unlink()
     options = ("--disable-validation", "--max-update", 2)
-    with pytest.raises(UserError, match=r"--effective-rank-interval 4 looks at .* valid, and .* has none"):
+    with pytest.raises(UserError, match=r"--effective-rank-interval 4 needs the split valid, which .* lacks"):
         pretrain(tmp_path / "saved", *options, *EVERY_4, data=data)
     pretrain(tmp_path / "saved", *options, data=data)
 

@@ -125,9 +125,9 @@ def test_early_masks_change_every_epoch_and_depend_on_the_sample_alone(task_for)
     assert early_masks_by_sample(task_for(*options, "--seed", 2), 1, workers=0) != wanted[0]
 
 
-@pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
-def test_the_fraction_of_masks_in_the_encoder(task_for, share):
-    task = task_for("--mask-in-encoder", share, "--mask-prob", 0.5)
+@pytest.mark.parametrize("fraction", [0.25, 0.5, 1.0])
+def test_the_fraction_of_masks_in_the_encoder(task_for, fraction):
+    task = task_for("--mask-in-encoder", fraction, "--mask-prob", 0.5)
     without = batches(task_for("--mask-prob", 0.5))
     masks = early = 0
     for batch, plain in zip(batches(task), without, strict=True):
@@ -140,7 +140,7 @@ def test_the_fraction_of_masks_in_the_encoder(task_for, share):
         assert torch.equal(seen & ~is_mask, ~is_mask & tokens.ne(task.dictionary.pad()))
         masks, early = masks + int(is_mask.sum()), early + int((seen & is_mask).sum())
     # The number of early masks per sequence (of about 15 masks) is randomly rounded to an integer.
-    assert early / masks == pytest.approx(share, abs=0.02)
+    assert early / masks == pytest.approx(fraction, abs=0.02)
 
 
 def test_mask_in_encoder_0_changes_nothing(task_for):
@@ -323,7 +323,7 @@ def test_a_dictionary_that_is_too_short_for_the_data_is_refused(task_for, copied
     lines = (copied / "dict.txt").read_text().splitlines()
     # fairseq-preprocess pads the dictionary to a multiple of 8 with words that occur in no text.
     (copied / "dict.txt").write_text("\n".join(lines[:-8]) + "\n")
-    with pytest.raises(UserError, match=r"train\.bin holds the token"):
+    with pytest.raises(UserError, match=r"train\.bin has the token"):
         task_for(data=copied)
 
 

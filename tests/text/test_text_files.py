@@ -63,7 +63,7 @@ def test_missing_and_special_files_are_refused(tmp_path):
     (tmp_path / "broken/link").symlink_to(tmp_path / "nowhere")
     for name, message in [
         ("missing", "missing: no such file"),
-        ("empty", "empty: there are no files"),
+        ("empty", "empty: the directory has no files"),
         ("pipe", "pipe: not a regular file"),
         ("broken", "broken/link: no such file"),
     ]:

@@ -152,7 +152,7 @@ def test_a_damaged_model_is_refused_in_our_words(tmp_path, own):
         path.write_bytes(model[:cut])
         with pytest.raises(UserError) as caught:
             Tokenizer(path)
-        assert str(caught.value) == f"{path}: not a sentencepiece model, or damaged; restore it, or name another one"
+        assert str(caught.value) == f"{path}: not a sentencepiece model, or damaged; restore it, or use another one"
 
 
 def test_training_twice_gives_the_same_model(own):
@@ -183,12 +183,12 @@ def test_long_lines_are_used_in_training(tmp_path, gap):
 @pytest.mark.parametrize(
     ("lines", "size", "message"),
     [
-        (TEXT, 10_000, r"--vocab-size 10000 is too large for this little text: at most \d+$"),
+        (TEXT, 10_000, r"--vocab-size 10000 is too large for this text: at most \d+$"),
         (TEXT, 5, r"--vocab-size 5 is too small for the characters in the text: at least \d+; or lower --char"),
         (TEXT, 1, "--vocab-size 1: sentencepiece cannot train"),
-        ([], 50, "--train: there is no text"),
-        (["", " "], 50, "--train: there is no text"),
-        (["▁ ▁"], 50, "--train: there is no text"),
+        ([], 50, "--train: the files contain no text"),
+        (["", " "], 50, "--train: the files contain no text"),
+        (["▁ ▁"], 50, "--train: the files contain no text"),
     ],
 )
 def test_training_errors_have_one_line_messages(lines, size, message):

@@ -20,6 +20,6 @@ def test_positive():
 def test_output_file(tmp_path, monkeypatch):
     assert output_file(str(tmp_path / "new.json")) == tmp_path / "new.json"
     assert "is a directory" in refused(output_file, tmp_path)
-    assert "no directory that can be written to" in refused(output_file, tmp_path / "nowhere" / "new.json")
+    assert "not a writable directory" in refused(output_file, tmp_path / "nowhere" / "new.json")
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
-    assert "no directory that can be written to" in refused(output_file, tmp_path / "new.json")
+    assert "not a writable directory" in refused(output_file, tmp_path / "new.json")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.runner import Run, claim, read_result, run_all, updates_done
+from mae_lm_fairseq.utils.runner import Run, read_result, reserve, run_all, updates_done
 from tests.support.processes import fork, wait_for
 
 
@@ -69,37 +69,38 @@ def test_a_result_of_another_command_is_refused(run):
         run_all([run("it", leave("new"))])
 
 
-def test_a_claimed_directory_refuses_other_options(tmp_path):
-    claim(tmp_path, {"size": "tiny"})
+def test_a_reserved_directory_refuses_other_options(tmp_path):
+    reserve(tmp_path, {"size": "tiny"})
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "result.json").touch()
-    claim(tmp_path, {"size": "tiny"})
-    with pytest.raises(UserError, match="holds results of another size"):
-        claim(tmp_path, {"size": "base"})
+    reserve(tmp_path, {"size": "tiny"})
+    with pytest.raises(UserError, match="has results of another size"):
+        reserve(tmp_path, {"size": "base"})
     for torn in ('{"size": "ti', "[]"):
         (tmp_path / "options.json").write_text(torn)
         with pytest.raises(UserError, match=r"options\.json is damaged"):
-            claim(tmp_path, {"size": "tiny"})
+            reserve(tmp_path, {"size": "tiny"})
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot write there"):
-        claim(tmp_path / "file", {})
+        reserve(tmp_path / "file", {})
 
 
-def test_a_claim_without_results_is_replaced(tmp_path):
+def test_a_reservation_without_results_is_replaced(tmp_path):
     (tmp_path / "runs").mkdir()
-    claim(tmp_path, {"size": "tiny"})
-    claim(tmp_path, {"size": "base"})
+    reserve(tmp_path, {"size": "tiny"})
+    reserve(tmp_path, {"size": "base"})
     assert json.loads((tmp_path / "options.json").read_text()) == {"size": "base"}
     (tmp_path / "options.json").write_text("torn")
-    claim(tmp_path, {"size": "tiny"})
+    reserve(tmp_path, {"size": "tiny"})
     assert json.loads((tmp_path / "options.json").read_text()) == {"size": "tiny"}
 
 
-def test_truncated_results_are_ignored(run):
-    torn = run("torn", leave("whole"))
-    torn.result.write_text('{"name": "torn", "resu')
-    assert read_result(torn) is None
-    assert run_all([torn]) == [{"text": "whole"}]
+@pytest.mark.parametrize("content", ['{"name": "damaged", "resu', "{}", "[]", "null"])
+def test_invalid_result_files_are_ignored(run, content):
+    damaged = run("damaged", leave("complete"))
+    damaged.result.write_text(content)
+    assert read_result(damaged) is None
+    assert run_all([damaged]) == [{"text": "complete"}]
 
 
 def test_jobs_limits_how_many_run_at_once(run, tmp_path):
@@ -170,7 +171,7 @@ def test_a_signal_ends_runs_and_their_children_and_the_next_start_reruns_them(ru
     os.kill(program.pid, number)
     program.join(120)
     assert program.exitcode == 1
-    assert f"error: interrupted by {number.name}; the same command goes on from here" in capfd.readouterr().err
+    assert f"error: interrupted by {number.name}; the same command resumes from here" in capfd.readouterr().err
     assert not is_alive(child.read_text())
     assert not interrupted.result.exists()
     assert run_all([interrupted]) == [{"text": "went on"}]
@@ -184,7 +185,7 @@ def test_progress_inside_a_run_is_shown(run, capsys, monkeypatch):
         open(sys.argv[1] + "/left", "w").write("")
         time.sleep(2)
         """
-    training = run("training", program, share_done=updates_done(max_update=40))
+    training = run("training", program, fraction_done=updates_done(max_update=40))
     run_all([training])
     assert re.search(r"75%\|.*left, training 75%", capsys.readouterr().out)
     assert updates_done(max_update=20)(training) == 1.0
@@ -200,4 +201,4 @@ def test_orphans_of_a_killed_runner_are_waited_for(run, capsys):
     run_all([again])
     assert orphan.wait() == 0
     assert again.log.read_text() == "True\nsaid here\n"
-    assert "again: still going on" in capsys.readouterr().out
+    assert "again: still running" in capsys.readouterr().out

@@ -51,6 +51,14 @@ def test_seconds_per_update_ignores_a_slow_interval(log):
     assert seconds_per_update(log) == 0.5
 
 
+def test_seconds_per_update_ignores_the_speed_before_the_first_measurement(log):
+    record = 'x | INFO | train_inner | {{"wpb": "400", "wps": "{}", "num_updates": "{}"}}\n'
+    log.write_text(record.format(0, 1))
+    assert math.isnan(seconds_per_update(log))
+    log.write_text(record.format(0, 1) + record.format(800, 2))
+    assert seconds_per_update(log) == 0.5
+
+
 def test_last_update_reads_the_end_of_the_file(log, tmp_path):
     assert last_update(log) == 30
     log.write_text(LOG + "x" * 100_000)

@@ -40,13 +40,13 @@ def shortened_sample(tokens, masked, pad: int, mask: int) -> dict:
     """
     visible = tokens.ne(pad) & ~masked
     shape = (len(tokens), int(visible.sum(1).max()))
-    source, places = torch.full(shape, pad), torch.full(shape, pad)
+    source, positions = torch.full(shape, pad), torch.full(shape, pad)
     for row, seen in enumerate(visible):
-        place = seen.nonzero().squeeze(1)
-        source[row, : len(place)], places[row, : len(place)] = tokens[row, place], place
+        index = seen.nonzero().squeeze(1)
+        source[row, : len(index)], positions[row, : len(index)] = tokens[row, index], index
     return {
         "net_input": {"src_tokens": source, "src_lengths": visible.sum(1)},
-        "pos": places,
+        "pos": positions,
         "target": tokens.masked_fill(visible, mask),
         "nsentences": len(tokens),
         "ntokens": int(visible.sum()),

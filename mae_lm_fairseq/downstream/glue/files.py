@@ -15,7 +15,7 @@ from mae_lm_fairseq.utils.errors import UserError
 
 SUFFIXES = (".parquet", ".jsonl", ".json")
 _INDICES = ("index", "id", "idx")
-_SHOWN = 10
+_MAX_SHOWN = 10
 
 
 @dataclass
@@ -36,8 +36,8 @@ class Rows:
 
     def describe_malformed(self) -> str:
         """Describe the malformed rows in a single string."""
-        shown = "; ".join(f"line {line}: {problem}" for line, problem in self.malformed[:_SHOWN])
-        more = len(self.malformed) - _SHOWN
+        shown = "; ".join(f"line {line}: {problem}" for line, problem in self.malformed[:_MAX_SHOWN])
+        more = len(self.malformed) - _MAX_SHOWN
         return shown + (f"; and {more} more" if more > 0 else "")
 
 
@@ -60,7 +60,7 @@ def read_split(task: Task, glue_dir: Path, official: str) -> Rows:
     rows = Rows(path)
     for line, record in _records(path):
         if missing := [column for column in columns if column not in record]:
-            raise UserError(f"{path}: line {line} has no column {', '.join(missing)}; {task.name} has {columns}")
+            raise UserError(f"{path}: line {line} has no column {', '.join(missing)}; {task.name} needs {columns}")
         _add(rows, task, line, [record[column] for column in columns], labelled, _hub_label, record.get("idx"))
     return rows
 
@@ -75,15 +75,15 @@ def _find(task: Task, glue_dir: Path, official: str) -> Path:
             if (folder / name).is_file():
                 return folder / name
     raise UserError(
-        f"{glue_dir}: {task.name} has no set {official} there, in the official layout ({task.name}/{official}.tsv) or "
-        f"the hub's ({lower.replace('-', '')}/{hub}.parquet, .jsonl, .json)"
+        f"{glue_dir}: has no set {official} of {task.name}, neither in the official layout "
+        f"({task.name}/{official}.tsv) nor in the hub's ({lower.replace('-', '')}/{hub}.parquet, .jsonl, .json)"
     )
 
 
 # -------------------------------------------------------------------------------------------------------------- TSV
 
 
-def _lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
     """Return the lines of a text file, without the byte order mark."""
     try:
         data = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
@@ -97,29 +97,29 @@ def _lines(path: Path) -> list[str]:
 
 def _read_tsv(task: Task, path: Path, labelled: bool) -> Rows:
     """Read a TSV file. GLUE does not use quoting, so every tab is a separator."""
-    lines = _lines(path)
+    lines = read_lines(path)
     wanted = [*task.columns, task.label_column] if labelled else list(task.columns)
     if task.headerless and labelled:
-        header, places, first = 4, [3, 1], 1
+        header, indices, first = 4, [3, 1], 1
     else:
         names = lines[0].split("\t") if lines else []
         if missing := [column for column in wanted if column not in names]:
             raise UserError(
-                f"{path}: not the columns of {task.name}: {', '.join(missing)} missing in the header "
-                f"{names!s:.500}; is this another task's file, or another layout?"
+                f"{path}: the header lacks columns of {task.name}: {', '.join(missing)} (it has {names!s:.500}); "
+                "check that this is a file of that task, in the official layout"
             )
-        if twice := [column for column in wanted if names.count(column) > 1]:
-            raise UserError(f"{path}: the column {twice[0]} is there twice; take one of the two out")
-        header, places, first = len(names), [names.index(column) for column in wanted], 2
-    index_place = next((names.index(name) for name in _INDICES if name in names), None) if not labelled else None
+        if duplicates := [column for column in wanted if names.count(column) > 1]:
+            raise UserError(f"{path}: the column {duplicates[0]} occurs twice; remove one")
+        header, indices, first = len(names), [names.index(column) for column in wanted], 2
+    index_column = next((names.index(name) for name in _INDICES if name in names), None) if not labelled else None
     rows = Rows(path)
     for number, line in enumerate(lines[first - 1 :], start=first):
         cells = line.split("\t")
         if len(cells) != header:
-            rows.malformed.append((number, f"{len(cells)} columns, not {header}"))
+            rows.malformed.append((number, f"{len(cells)} columns instead of {header}"))
             continue
-        index = None if index_place is None else cells[index_place]
-        _add(rows, task, number, [cells[place] for place in places], labelled, _tsv_label, index)
+        index = None if index_column is None else cells[index_column]
+        _add(rows, task, number, [cells[column] for column in indices], labelled, _tsv_label, index)
     return rows
 
 
@@ -135,7 +135,7 @@ def _records(path: Path) -> Iterator[tuple[int, dict]]:
     rows = _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
     for line, record in enumerate(rows, start=1):
         if not isinstance(record, dict):
-            raise UserError(f"{path}: line {line} is not a record, but {record!r:.80}")
+            raise UserError(f"{path}: line {line} is not a record: {record!r:.80}")
         yield line, record
 
 
@@ -144,20 +144,20 @@ def _parquet_rows(path: Path) -> list[dict]:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise UserError(f"{path}: reading Parquet takes pyarrow (pip install pyarrow)") from None
+        raise UserError(f"{path}: reading Parquet needs pyarrow; pip install pyarrow") from None
     try:
         return parquet.read_table(path).to_pylist()
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # a date can be out of range
-        raise UserError(f"{path}: cannot be read, it is damaged or not Parquet ({error!s:.300})") from None
+        raise UserError(f"{path}: damaged, or not a Parquet file ({error!s:.300})") from None
 
 
 def _json_rows(path: Path) -> list:
-    lines = _lines(path)
+    lines = read_lines(path)
     text = "\n".join(lines)
     try:
         return json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in lines if line]
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: neither a list in JSON nor JSON lines ({error})") from None
+        raise UserError(f"{path}: neither a JSON list nor JSON lines ({error})") from None
 
 
 def _hub_label(task: Task, label: int | str) -> int | None:
@@ -177,8 +177,8 @@ def _add(rows: Rows, task: Task, line: int, cells: list, labelled: bool, to_clas
         UserError: if the index of a test row is not its position. Predictions are matched by position.
     """
     sentences = tuple(cells[: len(task.columns)])
-    if not all(map(_is_text, sentences)):
-        rows.malformed.append((line, "a sentence is empty, or is not text"))
+    if not all(map(is_text, sentences)):
+        rows.malformed.append((line, "a sentence is empty or not text"))
         return
     if labelled:
         label = _score(cells[-1]) if task.is_regression else to_class(task, cells[-1])
@@ -189,13 +189,13 @@ def _add(rows: Rows, task: Task, line: int, cells: list, labelled: bool, to_clas
         rows.labels.append(label)
     elif index is not None and str(index) != str(len(rows.sentences)):
         raise UserError(
-            f"{rows.path}: line {line} has the number {index!s:.80}, where {len(rows.sentences)} was due; "
-            "predictions would go to the wrong rows"
+            f"{rows.path}: line {line} has the index {index!s:.80} instead of {len(rows.sentences)}, so "
+            "predictions would be assigned to the wrong rows; restore the original order"
         )
     rows.sentences.append(sentences)
 
 
-def _is_text(cell) -> bool:
+def is_text(cell) -> bool:
     """Return whether a cell is non-empty text that can be encoded; JSON strings can contain lone surrogates."""
     try:
         return isinstance(cell, str) and bool(cell.strip() and cell.encode())

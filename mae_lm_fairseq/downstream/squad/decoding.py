@@ -73,8 +73,8 @@ def best_spans(logits: Tensor, answerable: Tensor, max_answer: int = MAX_ANSWER,
     length = start.shape[1]
     allowed = torch.ones(length, length, dtype=torch.bool, device=logits.device).triu().tril(max_answer - 1)
     scores = (start[:, :, None] + end[:, None, :]).masked_fill(~allowed, -torch.inf).flatten(1)
-    scores, places = scores.topk(min(n_best, length * length), dim=1)
-    return scores, places // length, places % length
+    scores, pairs = scores.topk(min(n_best, length * length), dim=1)
+    return scores, pairs // length, pairs % length
 
 
 @torch.no_grad()

@@ -33,12 +33,13 @@ class Paragraph:
     questions: tuple[Question, ...]
 
 
-def read_squad(path: str | Path, version_2: bool) -> list[Paragraph]:
+def read_squad(path: str | Path, version_2: bool, needs_answers: bool = True) -> list[Paragraph]:
     """Read and validate a file in SQuAD's format.
 
     Args:
         path: the file.
         version_2: whether questions without an answer are allowed.
+        needs_answers: whether a question must have a list of answers, which may be empty in version 2.
 
     Raises:
         UserError: if the file is invalid. The message gives the file, article, paragraph, question and the problem: a
@@ -47,7 +48,7 @@ def read_squad(path: str | Path, version_2: bool) -> list[Paragraph]:
     """
     seen = set()
     paragraphs = [
-        _read_paragraph(paragraph, version_2, seen)
+        _read_paragraph(paragraph, version_2, needs_answers, seen)
         for article in _Node(read_json(path), str(path)).list("data", "article")
         for paragraph in article.list("paragraphs", "paragraph")
     ]
@@ -93,7 +94,7 @@ class _Node:
             raise self.error(f"lacks the key '{key}' of SQuAD's format")
         value = self.content[key]
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise self.error(f"'{key}' must be of the kind {kind.__name__}, not {type(value).__name__}")
+            raise self.error(f"'{key}' must be of type {kind.__name__}, not {type(value).__name__}")
         return value
 
     def text(self, key: str) -> str:
@@ -101,7 +102,7 @@ class _Node:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise self.error(f"'{key}' has half of a surrogate pair, which is no character") from None
+            raise self.error(f"'{key}' contains an unpaired surrogate, which is not a character") from None
         return text
 
     def list(self, key: str, name: str) -> Iterator["_Node"]:
@@ -109,23 +110,25 @@ class _Node:
             yield _Node(item, f"{self.place}, {name} {number}")
 
 
-def _read_paragraph(node: _Node, version_2: bool, seen: set[str]) -> Paragraph:
+def _read_paragraph(node: _Node, version_2: bool, needs_answers: bool, seen: set[str]) -> Paragraph:
     context = node.text("context")
     questions = []
     for question in node.list("qas", "question"):
-        questions.append(_read_question(question, context, version_2))
+        questions.append(_read_question(question, context, version_2, needs_answers))
         if questions[-1].id in seen:
-            raise question.error(f"the id {questions[-1].id} occurred before; ids must be unique")
+            raise question.error(f"the id {questions[-1].id} occurs twice; ids must be unique")
         seen.add(questions[-1].id)
     return Paragraph(context, tuple(questions))
 
 
-def _read_question(node: _Node, context: str, version_2: bool) -> Question:
+def _read_question(node: _Node, context: str, version_2: bool, needs_answers: bool) -> Question:
     name = node.text("id")
     node = _Node(node.content, f"{node.place} ({name})")
+    if not needs_answers and "answers" not in node.content:
+        return Question(name, node.text("question"), ())
     answers = tuple(_read_answer(answer, context) for answer in node.list("answers", "answer"))
     if not answers and not version_2:
-        raise node.error("has no answer; questions without one are for --version-2")
+        raise node.error("has no answer; add --version-2 for SQuAD 2.0")
     impossible = node.get("is_impossible", bool) if "is_impossible" in node.content else not answers
     if impossible and answers:
         raise node.error("is marked as impossible, but has answers")

@@ -189,13 +189,13 @@ def read_gold(path: str | Path) -> tuple[GoldAnswers, bool]:
     version_2 = any("is_impossible" in question for question in questions)
     unanswerable = [name for name, answers in gold if not answers]
     if unanswerable and not version_2:
-        raise UserError(f"{path}: question {unanswerable[0]} has no answers, and nothing says that it is unanswerable")
+        raise UserError(f"{path}: question {unanswerable[0]} has no answers but is not marked as unanswerable")
     return gold, version_2
 
 
 def _text(answer: dict) -> str:
     if not isinstance(answer["text"], str):
-        raise TypeError("the text of an answer is not text")
+        raise TypeError("the text of an answer is not a string")
     return answer["text"]
 
 
@@ -203,7 +203,7 @@ def _read_by_id(path: str | Path, is_right: Callable[[Any], bool], what: str) ->
     """Read a JSON object that maps ids to values of one type."""
     values = read_json(path)
     if not isinstance(values, dict) or not all(map(is_right, values.values())):
-        raise UserError(f"{path}: must be one JSON object with {what} for each question's id")
+        raise UserError(f"{path}: must be a JSON object that maps each question's id to {what}")
     return values
 
 
@@ -211,13 +211,18 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and abs(value) < float("inf")
 
 
-def main(arguments: list[str]):
-    """Run the command line."""
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", metavar="DATASET", help="in the JSON of SQuAD 1.1 or 2.0")
-    parser.add_argument("predictions", metavar="PREDICTIONS", help="a JSON object: an answer for each question's id")
+    parser.add_argument("dataset", metavar="DATASET", help="questions in the JSON format of SQuAD 1.1 or 2.0")
     parser.add_argument(
-        "--na-prob-file", "-n", metavar="FILE", help="a JSON object: the probability that a question has no answer"
+        "predictions", metavar="PREDICTIONS", help="JSON object that maps each question's id to an answer"
+    )
+    parser.add_argument(
+        "--na-prob-file",
+        "-n",
+        metavar="FILE",
+        help="JSON object that maps each question's id to the probability that it has no answer",
     )
     parser.add_argument(
         "--na-prob-thresh",
@@ -225,9 +230,14 @@ def main(arguments: list[str]):
         type=float,
         default=1.0,
         metavar="P",
-        help="what is more probable than this has no answer (default: %(default)s)",
+        help="questions with a higher probability than this have no answer (default: %(default)s)",
     )
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: list[str]):
+    """Run the command line."""
+    options = parser().parse_args(arguments)
     gold, version_2 = read_gold(options.dataset)
     predictions = _read_by_id(options.predictions, lambda value: isinstance(value, str), "an answer")
     if not version_2:

@@ -1,4 +1,4 @@
-"""Fine-tuning on SQuAD: runs, answers, metrics and report; used by scripts/finetune_squad.py."""
+"""Fine-tuning on SQuAD: runs, answers, metrics and report; used by ``mae-lm finetune squad``."""
 
 import math
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ from mae_lm_fairseq.downstream.squad.files import read_squad
 from mae_lm_fairseq.downstream.squad.metrics import evaluate_1_1, evaluate_2_0, read_gold
 from mae_lm_fairseq.downstream.squad.task import QuestionAnsweringConfig
 from mae_lm_fairseq.downstream.squad.windows import HEAD, MIN_SAMPLE, SpanWindows
-from mae_lm_fairseq.downstream.sweep import Origin, Sweep, find_origin, report, run_sweep, settings_for
+from mae_lm_fairseq.downstream.sweep import Origin, Sweep, find_pretrained_origin, report, run_sweep, settings_for
 from mae_lm_fairseq.recipes.settings import COLUMNS, DEVELOPMENT, Settings
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json, write_text
-from mae_lm_fairseq.utils.runner import claim
+from mae_lm_fairseq.utils.runner import reserve
 
 BATCH = 32
 PREDICTIONS, N_BEST, NA_PROB = "predictions.json", "nbest.json", "na_prob.json"
@@ -84,19 +84,14 @@ def finetune(options: Options) -> dict:
         UserError: if options, data or checkpoint are invalid; existing results are kept.
     """
     out = options.out
-    origin = find_origin(options.checkpoint, options.arch)
-    if origin.heads:
-        raise UserError(
-            f"--checkpoint {options.checkpoint} was fine-tuned already, on {', '.join(origin.heads)}; give the "
-            "pretraining checkpoint"
-        )
+    origin = find_pretrained_origin(options.checkpoint, options.arch)
     tokenizer = open_tokenizer(options.tokenizer, options.checkpoint, origin.dictionary)
     length = sample_length(options, origin)
     counts = {
         "train": count_samples(options.train, options, tokenizer, length),
         "dev": count_samples(options.dev, options, tokenizer, length),
     }
-    claim(
+    reserve(
         out,
         {
             "training questions": str(options.train.resolve()),
@@ -112,7 +107,7 @@ def finetune(options: Options) -> dict:
     ran, chosen = run_sweep(sweep, options.jobs, options.threads)
     content = {
         "task": "SQuAD 2.0" if options.version_2 else "SQuAD 1.1",
-        "start": {"from": "a pretraining checkpoint" if origin.checkpoint else "random weights", **origin.described()},
+        "start": {"from": origin.kind, **origin.described()},
         "data": counts,
         "settings": {
             "updates": sweep.settings["optimization"]["max_update"],
@@ -132,9 +127,9 @@ def finetune(options: Options) -> dict:
 
 def report_of(content: dict) -> str:
     """Return the text of ``report.md``."""
-    settings = "{updates:,} updates of {batch_size} samples of up to {tokens_per_sample} tokens, stride {doc_stride}"
+    settings = "{updates:,} updates of {batch_size} sequences of up to {tokens_per_sample} tokens, stride {doc_stride}"
     data = "; ".join(f"{split}: {describe(counts)}" for split, counts in content["data"].items())
-    ending = f"Data: {data}. {PREDICTIONS} is by {content['predictions_by']}."
+    ending = f"Data: {data}. {PREDICTIONS}: {content['predictions_by']}."
     return report(content, settings.format(**content["settings"]), "F1", ("total", "thresh"), ending)
 
 
@@ -149,8 +144,8 @@ def sample_length(options: Options, origin: Origin) -> int:
         length = min(QuestionAnsweringConfig.tokens_per_sample, origin.max_positions)
     if not MIN_SAMPLE <= length <= origin.max_positions:
         raise UserError(
-            f"--tokens-per-sample {length}: must be from {MIN_SAMPLE} to {origin.max_positions}, which is as many "
-            "positions as the model knows"
+            f"--tokens-per-sample {length}: must be from {MIN_SAMPLE} to {origin.max_positions}, the model's number "
+            "of positions"
         )
     return length
 

@@ -23,16 +23,16 @@ logger = logging.getLogger(__name__)
 class QuestionAnsweringConfig(FairseqDataclass):
     """Questions, tokenizer and window lengths of SQuAD; the defaults are BERT's and RoBERTa's."""
 
-    data: str = field(default=MISSING, metadata={"help": "data-bin whose tokenizer and dictionary the model knows"})
+    data: str = field(default=MISSING, metadata={"help": "data-bin of pretraining, with tokenizer and dictionary"})
     train_file: str = field(default=MISSING, metadata={"help": "training questions in SQuAD's JSON"})
     valid_file: str = field(default=MISSING, metadata={"help": "questions for validation in SQuAD's JSON"})
     version_2: bool = field(default=False, metadata={"help": "SQuAD 2.0: questions may have no answer"})
     tokens_per_sample: int = field(
-        default=TOKENS_PER_SAMPLE, metadata={"help": "longest sample in tokens, special ones included"}
+        default=TOKENS_PER_SAMPLE, metadata={"help": "maximum length of a sequence in tokens, special tokens included"}
     )
     doc_stride: int = field(
         default=DOC_STRIDE,
-        metadata={"help": "a context that is too long goes on this many pieces later in its next sample"},
+        metadata={"help": "tokens between the starts of two windows of a long context"},
     )
     seed: int = II("common.seed")
 

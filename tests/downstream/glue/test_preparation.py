@@ -55,12 +55,12 @@ def test_fairseq_reads_what_was_in_the_files(task, tokenizer, tmp_path):
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.name)
 def test_both_layouts_give_the_same_data(task, tokenizer, tmp_path):
     sets = make_rows(task)
-    books = [
+    statistics = [
         prepare(task, write_official(tmp_path / "official", task, sets), tokenizer, tmp_path / "a", 64),
         prepare(task, write_hub(tmp_path / "lines", task, sets), tokenizer, tmp_path / "b", 64),
         prepare(task, write_hub(tmp_path / "lists", task, sets, as_list=True), tokenizer, tmp_path / "c", 64),
     ]
-    assert books[0] == books[1] == books[2]
+    assert statistics[0] == statistics[1] == statistics[2]
     names = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file())
     for other in ("b", "c"):
         assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / other / name).read_bytes() for name in names)
@@ -76,30 +76,32 @@ def test_parquet_gives_the_same_data(tokenizer, tmp_path):
     folder.mkdir(parents=True)
     for path in (lines / "mrpc").iterdir():
         parquet.write_table(arrow_json.read_json(path), folder / f"{path.stem}-00000-of-00001.parquet")
-    books = [prepare(task, tmp_path / name, tokenizer, tmp_path / f"{name}-bin", 64) for name in ("lines", "parquet")]
-    assert books[0] == books[1]
+    statistics = [
+        prepare(task, tmp_path / name, tokenizer, tmp_path / f"{name}-bin", 64) for name in ("lines", "parquet")
+    ]
+    assert statistics[0] == statistics[1]
 
 
 def test_tasks_are_found_in_any_case():
     assert find_task("sst-2") is TASKS["SST-2"]
-    with pytest.raises(UserError, match="the tasks are CoLA"):
+    with pytest.raises(UserError, match="choose one of CoLA"):
         find_task("SQuAD")
 
 
 def test_long_inputs_are_truncated_and_counted(tokenizer, tmp_path):
     task = TASKS["RTE"]
     glue = write_official(tmp_path / "glue", task, make_rows(task))
-    books, sizes = [], []
+    statistics, sizes = [], []
     for limit in (512, 36):
-        books.append(prepare(task, glue, tokenizer, tmp_path / str(limit), limit)["splits"]["train"])
+        statistics.append(prepare(task, glue, tokenizer, tmp_path / str(limit), limit)["splits"]["train"])
         fairseq_task = load(task, tmp_path / str(limit))
         fairseq_task.load_dataset("train")
         dataset = fairseq_task.dataset("train")
         sizes.append([len(dataset[row]["net_input.src_tokens"]) for row in range(12)])
     assert min(sizes[0]) < 36 < max(sizes[0])
     assert sizes[1] == [min(size, 36) for size in sizes[0]]
-    assert [counts["truncated"] for counts in books] == [0, sum(size > 36 for size in sizes[0])]
-    assert [counts["tokens"] for counts in books] == [sum(of) for of in sizes]
+    assert [counts["truncated"] for counts in statistics] == [0, sum(size > 36 for size in sizes[0])]
+    assert [counts["tokens"] for counts in statistics] == [sum(of) for of in sizes]
 
 
 def test_max_positions_without_room_for_text_is_refused(tokenizer, tmp_path):
@@ -118,7 +120,7 @@ def test_the_longer_sentence_of_a_pair_is_truncated():
 
 
 MALFORMED = {
-    "a row without label": ("index\tsentence1\tsentence2\tlabel\n0\ta cat\ta dog\n", r"line 2: 3 columns, not 4"),
+    "a row without label": ("index\tsentence1\tsentence2\tlabel\n0\ta cat\ta dog\n", r"line 2: 3 columns instead of 4"),
     "an empty sentence": (
         "index\tsentence1\tsentence2\tlabel\n0\ta cat\t \tentailment\n",
         "a sentence is empty",
@@ -127,8 +129,11 @@ MALFORMED = {
         "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n1\ta\tb\tneutral\n",
         r"line 3: label 'neutral' is not one of entailment, not_entailment",
     ),
-    "a column twice": ("label\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n", "the column label is there twice"),
-    "another header": ("index\tpremise\thypothesis\tlabel\n0\ta\tb\tentailment\n", "sentence1, sentence2 missing"),
+    "a column twice": ("label\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n", "the column label occurs twice"),
+    "another header": (
+        "index\tpremise\thypothesis\tlabel\n0\ta\tb\tentailment\n",
+        "the header lacks columns of RTE: sentence1, sentence2 ",
+    ),
 }
 
 
@@ -149,13 +154,13 @@ MALFORMED_RECORDS = {
         "line 1: a sentence is .* not text",
     ),
     "a number for a sentence": (b'{"sentence1": 5, "sentence2": "b", "label": 1}', "line 1: a sentence is .* not text"),
-    "a number for a record": (b"[5]", "line 1 is not a record, but 5"),
+    "a number for a record": (b"[5]", "line 1 is not a record: 5"),
     "a number too large for a score": (
         b'{"sentence1": "a", "sentence2": "b", "label": 1%s}' % (b"0" * 400),
         "label 10{79} is not a score",
     ),
-    "a number too large for Python": (b'{"label": 1%s}' % (b"0" * 5000), "neither a list in JSON nor JSON lines"),
-    "endless nesting": (b"[" * 100_000, "neither a list in JSON nor JSON lines"),
+    "a number too large for Python": (b'{"label": 1%s}' % (b"0" * 5000), "neither a JSON list nor JSON lines"),
+    "endless nesting": (b"[" * 100_000, "neither a JSON list nor JSON lines"),
     "bytes that are not UTF-8": (b'{"sentence1": "a"}\n{"sentence1": "\xff"}', "line 2 is not UTF-8"),
 }
 
@@ -177,7 +182,7 @@ def test_damaged_parquet_is_named(tokenizer, tmp_path):
     glue = write_hub(tmp_path / "glue", task, make_rows(task))
     (glue / "rte" / "train.jsonl").unlink()
     (glue / "rte" / "train.parquet").write_bytes(b"PAR1" + b"\0" * 50 + b"PAR1")
-    with pytest.raises(UserError, match=r"train\.parquet: cannot be read, it is damaged or not Parquet"):
+    with pytest.raises(UserError, match=r"train\.parquet: damaged, or not a Parquet file"):
         prepare(task, glue, tokenizer, tmp_path / "data", 64)
 
 
@@ -187,12 +192,12 @@ def test_malformed_rows_can_be_skipped_except_in_test_sets(tokenizer, tmp_path, 
     path = glue / "RTE" / "train.tsv"
     path.write_text(path.read_text() + "12\tbroken\n", encoding="utf-8")
     with caplog.at_level(logging.WARNING):
-        books = prepare(task, glue, tokenizer, tmp_path / "data", 64, skip_malformed=True)
-    assert "line 14: 2 columns, not 4; left out" in caplog.text
-    assert books["splits"]["train"] | {"tokens": 0} == {"rows": 12, "tokens": 0, "truncated": 0, "malformed": 1}
+        statistics = prepare(task, glue, tokenizer, tmp_path / "data", 64, skip_malformed=True)
+    assert "line 14: 2 columns instead of 4; dropped" in caplog.text
+    assert statistics["splits"]["train"] | {"tokens": 0} == {"rows": 12, "tokens": 0, "truncated": 0, "malformed": 1}
     path = glue / "RTE" / "test.tsv"
     path.write_text(path.read_text() + "12\tbroken\n", encoding="utf-8")
-    with pytest.raises(UserError, match="mend the file: predictions go by row"):
+    with pytest.raises(UserError, match="fix the file: predictions are assigned by row"):
         prepare(task, glue, tokenizer, tmp_path / "again", 64, skip_malformed=True)
 
 
@@ -209,7 +214,7 @@ def test_a_shuffled_test_set_is_refused(tokenizer, tmp_path):
     glue = write_official(tmp_path / "glue", task, make_rows(task))
     header, first, second, *rest = (glue / "RTE" / "test.tsv").read_text().splitlines()
     (glue / "RTE" / "test.tsv").write_text("\n".join([header, second, first, *rest]) + "\n")
-    with pytest.raises(UserError, match="line 2 has the number 1, where 0 was due"):
+    with pytest.raises(UserError, match="line 2 has the index 1 instead of 0"):
         prepare(task, glue, tokenizer, tmp_path / "data", 64)
 
 
@@ -218,9 +223,9 @@ def test_missing_sets_are_named_and_unusual_row_counts_warned_about(tokenizer, t
     glue = write_official(tmp_path / "glue", task, make_rows(task))
     with caplog.at_level(logging.WARNING):
         prepare(task, glue, tokenizer, tmp_path / "data", 64)
-    assert "12 rows, where the official dev_mismatched has 9832" in caplog.text
+    assert "12 rows; the official dev_mismatched has 9832" in caplog.text
     (glue / "MNLI" / "dev_mismatched.tsv").unlink()
-    with pytest.raises(UserError, match=r"MNLI has no set dev_mismatched"):
+    with pytest.raises(UserError, match=r"has no set dev_mismatched of MNLI"):
         prepare(task, glue, tokenizer, tmp_path / "again", 64)
     with pytest.raises(UserError, match="exists already"):
         prepare(task, glue, tokenizer, tmp_path / "data", 64)
@@ -232,7 +237,7 @@ def test_incomplete_or_other_tokenizers_are_refused(tmp_path):
         open_tokenizer(directory, "model.pt", "another fingerprint")
     other = write_tokenizer(tmp_path / "other", seed=5)
     (directory / "dict.txt").write_bytes((other / "dict.txt").read_bytes())
-    with pytest.raises(UserError, match=r"dict\.txt does not belong to sentencepiece\.bpe\.model"):
+    with pytest.raises(UserError, match=r"dict\.txt does not match sentencepiece\.bpe\.model"):
         open_tokenizer(directory)
     (directory / "dict.txt").write_bytes(b"\xff 1\n")
     with pytest.raises(UserError, match=r"dict\.txt is not a dictionary of fairseq: it is not UTF-8"):

@@ -123,7 +123,7 @@ def test_from_mnli(options, tmp_path):
     [mnli] = (tmp_path / "mnli").glob("runs/*/checkpoints/*.pt")
     content = finetune(replace(options, checkpoint=mnli, from_mnli=True))
     assert content["start"]["from"] == "a model fine-tuned on MNLI"
-    with pytest.raises(UserError, match="was fine-tuned already, on MNLI"):
+    with pytest.raises(UserError, match="has already been fine-tuned on MNLI"):
         finetune(replace(options, checkpoint=mnli))
     with pytest.raises(UserError, match="--from-mnli is for MRPC, RTE, STS-B, not for CoLA"):
         finetune(replace(options, checkpoint=mnli, from_mnli=True, task=TASKS["CoLA"]))
@@ -141,7 +141,7 @@ def test_wrong_inputs_are_refused_without_leaving_files(options, checkpoints, to
         "cannot read the checkpoint": {"checkpoint": tmp_path / "damaged.pt"},
         "not the tokenizer of": {"tokenizer": other},
         "has no sentencepiece": {"tokenizer": tmp_path},
-        "name the architecture with --arch": {"checkpoint": None},
+        "add --arch": {"checkpoint": None},
         "no such architecture": {"checkpoint": None, "arch": "roberta_base"},
         "a checkpoint has its own architecture": {"arch": "mae_lm_tiny"},
         "--from-mnli contradicts": {"checkpoint": None, "arch": "mae_lm_tiny", "from_mnli": True},
@@ -154,7 +154,7 @@ def test_wrong_inputs_are_refused_without_leaving_files(options, checkpoints, to
 
 def test_a_rerun_after_a_missing_set_succeeds(options, tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="RTE has no set train"):
+    with pytest.raises(UserError, match="has no set train of RTE"):
         finetune(replace(options, glue_dir=tmp_path / "empty"))
     assert [path.name for path in options.out.iterdir()] == ["options.json"]
     assert finetune(options)["task"] == "RTE"
@@ -163,9 +163,9 @@ def test_a_rerun_after_a_missing_set_succeeds(options, tmp_path):
 def test_results_of_other_options_are_not_overwritten(options):
     finetune(options)
     before = (options.out / "results.json").read_bytes()
-    with pytest.raises(UserError, match="holds results of another task"):
+    with pytest.raises(UserError, match="has results of another task"):
         finetune(replace(options, task=TASKS["WNLI"]))
-    with pytest.raises(UserError, match="holds results of another updates"):
+    with pytest.raises(UserError, match="has results of another updates"):
         finetune(replace(options, max_updates=4))
     assert (options.out / "results.json").read_bytes() == before
 
@@ -205,5 +205,5 @@ def test_comparison_report_of_models(tmp_path, capsys):
     assert "| scratch | 51.0 | 81.0/71.0 | 30.0/40.0 | 63.5 | 3 |" in table
     assert "+10.0 [+7.7, +12.3]" in table
     assert (tmp_path / "out" / "glue.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(UserError, match="ours has results of MRPC already"):
+    with pytest.raises(UserError, match="ours already has results of MRPC"):
         glue_report.main([*arguments, arguments[0], "--out", str(tmp_path / "out")])

@@ -78,20 +78,20 @@ SECOND = (*PARAGRAPH, "qas", 1)
     [
         ('{"data": ', "squad.json: not JSON in UTF-8"),
         ("[" * 100_000, "squad.json: not JSON in UTF-8"),
-        (change(*FIRST, "id", to=5), "question 1: 'id' must be of the kind str"),
+        (change(*FIRST, "id", to=5), "question 1: 'id' must be of type str"),
         ("[]", "squad.json: must be a JSON object with the key 'data'"),
         ({"data": []}, "squad.json: has no questions"),
         (change(*PARAGRAPH, "context"), "squad.json, article 1, paragraph 1: lacks the key 'context'"),
-        (change(*PARAGRAPH, "context", to="\ud83d"), "paragraph 1: 'context' has half of a surrogate pair"),
+        (change(*PARAGRAPH, "context", to="\ud83d"), "paragraph 1: 'context' contains an unpaired surrogate"),
         (change(*FIRST, "id"), "article 1, paragraph 1, question 1: lacks the key 'id'"),
-        (change(*FIRST, "answers", to={}), r"question 1 \(q1\): 'answers' must be of the kind list, not dict"),
+        (change(*FIRST, "answers", to={}), r"question 1 \(q1\): 'answers' must be of type list, not dict"),
         (change(*FIRST, "answers", 1, "answer_start", to=15), r"question 1 \(q1\), answer 2: '5½ goals' is not in"),
         (change(*FIRST, "answers", 0, "answer_start", to=-20), r"question 1 \(q1\), answer 1: '5½' is not in"),
-        (change(*FIRST, "answers", 0, "answer_start", to="14"), "answer 1: 'answer_start' must be of the kind int"),
+        (change(*FIRST, "answers", 0, "answer_start", to="14"), "answer 1: 'answer_start' must be of type int"),
         (change(*FIRST, "answers", 0, "text", to=" "), "answer 1: has no text"),
         (change(*FIRST, "is_impossible", to=True), r"question 1 \(q1\): is marked as impossible, but has answers"),
         (change(*SECOND, "is_impossible", to=False), r"question 2 \(q2\): has no answer, but is not marked"),
-        (change(*SECOND, "id", to="q1"), "question 2: the id q1 occurred before"),
+        (change(*SECOND, "id", to="q1"), "question 2: the id q1 occurs twice"),
     ],
 )
 def test_errors_name_their_place_in_the_file(write, content, message):
@@ -100,7 +100,7 @@ def test_errors_name_their_place_in_the_file(write, content, message):
 
 
 def test_questions_without_answers_need_version_2(write):
-    with pytest.raises(UserError, match=r"question 2 \(q2\): has no answer; questions without one are for --version-2"):
+    with pytest.raises(UserError, match=r"question 2 \(q2\): has no answer; add --version-2"):
         read_squad(write(DATASET), version_2=False)
 
 

@@ -159,11 +159,11 @@ def test_the_best_threshold_is_the_best_of_all(questions):
         (
             0,
             '{"data": [{"paragraphs": [{"qas": [{"id": 1, "answers": [{"text": 5}]}]}]}]}',
-            "dataset.json: not a dataset in SQuAD's format .*the text of an answer is not text",
+            "dataset.json: not a dataset in SQuAD's format .*the text of an answer is not a string",
         ),
-        (1, '["Paris"]', "predictions.json: must be one JSON object with an answer"),
+        (1, '["Paris"]', "predictions.json: must be a JSON object that maps each question's id to an answer"),
         (1, "{}", "no prediction for 10 of 10 questions, such as article"),
-        (2, '{"article": NaN}', "na_prob.json: must be one JSON object with a number"),
+        (2, '{"article": NaN}', "na_prob.json: must be a JSON object that maps each question's id to a number"),
         (2, '{"article": 0.5}', "no probability of no answer for 9 of 10 questions, such as punctuation"),
     ],
 )

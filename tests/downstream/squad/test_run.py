@@ -128,10 +128,10 @@ def test_wrong_inputs_are_refused_without_leaving_files(options, checkpoints, tm
         "cannot read the checkpoint": {"checkpoint": tmp_path / "damaged.pt"},
         "not the tokenizer of": {"tokenizer": other},
         "has no sentencepiece": {"tokenizer": tmp_path},
-        "name the architecture with --arch": {"checkpoint": None},
+        "add --arch": {"checkpoint": None},
         "missing.json: No such file": {"train": tmp_path / "missing.json"},
         "damaged.json: not JSON": {"dev": tmp_path / "damaged.json"},
-        "questions without one are for --version-2": {"dev": unanswerable},
+        "add --version-2": {"dev": unanswerable},
         **{
             f"--tokens-per-sample {length}: must be from 16 to 64": {"tokens_per_sample": length}
             for length in (65, 0, -5)
@@ -151,9 +151,9 @@ def test_results_of_other_options_are_not_overwritten(options, checkpoints):
         ({"dev": options.train}, "development questions"),
         ({"doc_stride": 5}, "sample length"),
     ):
-        with pytest.raises(UserError, match=f"holds results of another {name}"):
+        with pytest.raises(UserError, match=f"has results of another {name}"):
             finetune(replace(options, **changes))
     [tuned] = options.out.glob("runs/*/checkpoints/*.pt")
-    with pytest.raises(UserError, match="was fine-tuned already, on span"):
+    with pytest.raises(UserError, match="has already been fine-tuned on span"):
         finetune(replace(options, checkpoint=tuned))
     assert (options.out / "results.json").read_bytes() == before

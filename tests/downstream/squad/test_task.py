@@ -69,7 +69,7 @@ def test_invalid_options_are_refused(data_bin, squad, arguments, message):
 
 def test_questions_without_an_answer_need_version_2(data_bin, squad):
     _, task, _, _ = set_up_answering(data_bin, squad)
-    with pytest.raises(UserError, match="questions without one are for --version-2"):
+    with pytest.raises(UserError, match="add --version-2"):
         task.load_dataset("train")
     with pytest.raises(UserError, match="no split test, only train and valid"):
         task.load_dataset("test")

@@ -8,7 +8,7 @@ from importlib import metadata
 import pytest
 
 import mae_lm_fairseq
-from mae_lm_fairseq import doctor
+from mae_lm_fairseq.commands import doctor
 from tests.support import ROOT
 
 
@@ -75,7 +75,8 @@ def broken_module(tmp_path, monkeypatch):
     def make(name: str, line: str):
         (tmp_path / f"{name}.py").write_text(line)
         monkeypatch.syspath_prepend(tmp_path)
-        monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.setitem(sys.modules, name, None)  # so that it is restored after the test
+        del sys.modules[name]
 
     return make
 
@@ -83,9 +84,10 @@ def broken_module(tmp_path, monkeypatch):
 def test_torchaudio_of_another_torch(broken_module):
     broken_module("torchaudio", "raise OSError('undefined symbol')")
     finding = doctor.torchaudio()
-    assert finding.state == "broken"
+    assert finding.state == "absent"
     assert "undefined symbol" in finding.details
     assert "pip uninstall torchaudio" in finding.remedy
+    assert doctor.torchaudio() is None  # transformers, which is checked next, does not find it
 
 
 def test_apex_of_another_project(broken_module):
@@ -140,11 +142,11 @@ def test_a_failing_examination_is_a_finding(monkeypatch, capsys):
     def gpu():
         raise ImportError("No module named 'torch'")
 
-    monkeypatch.setattr(doctor, "examinations", lambda: [("GPU", gpu), ("python", doctor.python)])
+    monkeypatch.setattr(doctor, "checks", lambda: [("GPU", gpu), ("python", doctor.python)])
     assert doctor.main([]) == 1
     printed = capsys.readouterr().out
     assert "broken  GPU: ImportError: No module named 'torch'" in printed
-    assert "-> mend what is broken above first" in printed
+    assert "-> fix what is broken above first" in printed
 
 
 def test_doctor_runs_with_a_broken_fairseq(run_cli, tmp_path):
@@ -152,7 +154,7 @@ def test_doctor_runs_with_a_broken_fairseq(run_cli, tmp_path):
     (tmp_path / "fairseq").mkdir()
     (tmp_path / "fairseq/__init__.py").write_text("raise ValueError('mutable default')")
     path = f"{tmp_path}:{ROOT}"
-    done = run_cli(["python", "-m", "mae_lm_fairseq.doctor", "--json"], cwd=tmp_path, env={"PYTHONPATH": path})
+    done = run_cli(["python", "-m", "mae_lm_fairseq", "doctor", "--json"], cwd=tmp_path, env={"PYTHONPATH": path})
     findings = {finding["subject"]: finding for finding in json.loads(done.stdout)}
     assert done.returncode == 1, done.stderr
     assert "mutable default" in findings["fairseq-fixed"]["details"]

@@ -1,7 +1,9 @@
-"""``python -m mae_lm_fairseq.doctor [--json]``: check the environment and say how to fix it.
+"""Check versions and what works on this machine, and say how to fix what does not.
 
-Imports of the package and its dependencies happen inside the checks, so that the report also works if fairseq, torch or
-both are missing or broken. The exit code is 1 if anything is broken.
+The exit code is 1 if anything is broken.
+
+Example:
+    mae-lm doctor --json
 """
 
 import argparse
@@ -22,7 +24,10 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parent
+# The package and its dependencies are imported inside the checks, so that the report also works if fairseq, torch or
+# both are missing or broken.
+
+PACKAGE = Path(__file__).resolve().parents[1]
 REQUIRED = {
     "torch": ("2.6", None),
     "numpy": ("1.24", "2.5"),
@@ -61,14 +66,14 @@ def python() -> Finding:
     version = platform.python_version()
     if (3, 11) <= sys.version_info[:2] <= (3, 13):
         return Finding("python", "works", version)
-    return Finding("python", "broken", version, "make an environment with Python 3.11, 3.12 or 3.13")
+    return Finding("python", "broken", version, "create an environment with Python 3.11, 3.12 or 3.13")
 
 
 def required(name: str) -> Finding:
     """Check that a required package is installed, in a supported version, and importable."""
     lowest, too_new = REQUIRED[name]
     wanted = f"{name}{f'>={lowest}' if lowest else ''}{f',<{too_new}' if too_new else ''}"
-    install = f"pip install '{wanted}' with PIP_CONSTRAINT=constraints.txt, or scripts/install.sh"
+    install = f"pip install '{wanted}'"
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -91,7 +96,7 @@ def optional(name: str) -> Finding:
     problem = _problem_of_import(name)
     if problem is None:
         return Finding(name, "works", version)
-    return Finding(name, "broken", f"{version} cannot be imported: {problem}", f"install {name} again, or take it out")
+    return Finding(name, "broken", f"{version} cannot be imported: {problem}", f"install {name} again, or uninstall it")
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -121,7 +126,7 @@ def old_fairseq() -> Finding | None:
         return None
     remedy = "pip uninstall fairseq, then pip install --force-reinstall --no-deps fairseq-fixed"
     return Finding(
-        "fairseq", "broken", f"{version} lies over fairseq-fixed, and does not import on Python 3.11", remedy
+        "fairseq", "broken", f"{version} replaces fairseq-fixed, and cannot be imported on Python 3.11", remedy
     )
 
 
@@ -143,39 +148,43 @@ def one_copy() -> Finding:
     """Check that Python finds exactly one copy of this package, and that it works with fairseq."""
     from mae_lm_fairseq.fairseq_patches.copies import importable_copies
 
-    places = {PACKAGE, *importable_copies()}
-    if len(places) > 1:
-        remedy = "uninstall or rename one of them: --user-dir and Python have to find the same"
-        return Finding(PACKAGE.name, "broken", " and ".join(sorted(map(str, places))), remedy)
+    copies = {PACKAGE, *importable_copies()}
+    if len(copies) > 1:
+        remedy = "uninstall or rename one of them; --user-dir and Python must find the same copy"
+        return Finding(PACKAGE.name, "broken", " and ".join(sorted(map(str, copies))), remedy)
     problem = _problem_of(lambda: importlib.import_module(PACKAGE.name).register())
     if problem is not None:
-        return Finding(
-            PACKAGE.name, "broken", f"cannot work with fairseq: {problem}", "mend what is broken above first"
-        )
+        return Finding(PACKAGE.name, "broken", f"cannot work with fairseq: {problem}", "fix what is broken above first")
     return Finding(PACKAGE.name, "works", str(PACKAGE))
 
 
 def torchaudio() -> Finding | None:
-    """Check torchaudio: fairseq requires it, and pip may install a build for another torch."""
+    """Check torchaudio: fairseq requires it, and pip may install a build for another torch.
+
+    This must come before transformers is imported.
+    """
     if importlib.util.find_spec("torchaudio") is None:
         return None
     problem = _problem_of_import("torchaudio")
     if problem is None:
         return Finding("torchaudio", "works", metadata.version("torchaudio"))
-    remedy = (
-        "pip uninstall torchaudio: only fairseq's speech code wants it, and transformers' models fail to load with it"
-    )
-    return Finding("torchaudio", "broken", problem, remedy)
+    from mae_lm_fairseq.huggingface.broken_torchaudio import hide_broken_torchaudio
+
+    hide_broken_torchaudio()  # transformers is checked as this package uses it
+    remedy = "pip uninstall torchaudio; this package ignores it, but other programs cannot load transformers' models"
+    return Finding("torchaudio", "absent", f"cannot be imported: {problem}", remedy)
 
 
 def apex() -> Finding:
     """Check whether an installed apex is NVIDIA's or an unrelated package of that name."""
     if importlib.util.find_spec("apex") is None:
-        return Finding("apex", "absent", "not installed: training does without")
+        return Finding("apex", "absent", "not installed; training does not need it")
     problem = _problem_of_import("apex.multi_tensor_apply")
     if problem is None:
         return Finding("apex", "works", "NVIDIA's")
-    return Finding("apex", "broken", problem, "pip uninstall apex: it is not NVIDIA's, which is built from source")
+    return Finding(
+        "apex", "broken", problem, "pip uninstall apex; this is not NVIDIA's apex, which is built from source"
+    )
 
 
 def transformers_models() -> Finding:
@@ -185,7 +194,7 @@ def transformers_models() -> Finding:
     try:
         from transformers import MPNetModel, RobertaModel
     except Exception as error:  # importing optional dependencies of transformers can raise anything
-        remedy = "mend torchaudio if it is named above; otherwise install the transformers of constraints.txt"
+        remedy = "pip install 'transformers>=4.57'"
         return Finding("transformers' models", "broken", " ".join(str(error).split())[:200], remedy)
     return Finding("transformers' models", "works", f"{RobertaModel.__name__}, {MPNetModel.__name__}")
 
@@ -195,9 +204,11 @@ def compiler() -> Finding:
     name = os.environ.get("CXX", "g++")
     header = Path(sysconfig.get_paths()["include"], "Python.h")
     if shutil.which(name) is None:
-        return Finding("C++ compiler", "absent", f"no {name}", "install one to build fairseq, and for --compile")
+        return Finding("C++ compiler", "absent", f"{name} not found", "install one to build fairseq, and for --compile")
     if not header.exists():
-        return Finding("C++ compiler", "absent", f"{name}, but no {header}", "install Python's headers (python3-dev)")
+        return Finding(
+            "C++ compiler", "absent", f"{name} found, but not {header}", "install Python's headers (python3-dev)"
+        )
     return Finding("C++ compiler", "works", shutil.which(name))
 
 
@@ -225,7 +236,7 @@ def gpu() -> Finding:
     if shutil.which("nvidia-smi") is None:
         return Finding("GPU", "absent", "none; train with --cpu")
     remedy = "install a torch that was built for CUDA" if torch.version.cuda is None else "update the driver"
-    return Finding("GPU", "broken", "there is a driver, but torch does not see a GPU", remedy)
+    return Finding("GPU", "broken", "a driver is installed, but torch does not see a GPU", remedy)
 
 
 def bf16() -> Finding:
@@ -235,7 +246,7 @@ def bf16() -> Finding:
     if torch.cuda.is_available():
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return Finding("bf16", "works", "--bf16")
-        return Finding("bf16", "absent", "this GPU has none", "train with --fp16")
+        return Finding("bf16", "absent", "not supported by this GPU", "train with --fp16")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         product = torch.ones(8, 8) @ torch.ones(8, 8)
     return Finding("bf16", "works" if product.dtype == torch.bfloat16 else "broken", "--cpu --autocast bf16")
@@ -249,7 +260,7 @@ def compilation() -> Finding:
         torch.compile(lambda x: (x + 1).relu())(torch.ones(2))
     except Exception as error:  # compiler, dynamo and triton have unrelated exception types
         reason = " ".join(str(error).split())[:200]
-        return Finding("torch.compile", "absent", reason, "--compile would be left out; it wants a C++ compiler")
+        return Finding("torch.compile", "absent", reason, "--compile would have no effect; it needs a C++ compiler")
     return Finding("torch.compile", "works", "--compile")
 
 
@@ -259,7 +270,7 @@ def flex_attention() -> Finding:
 
     problem = _problem_of_import("torch.nn.attention.flex_attention")
     if problem is not None:
-        return Finding("flex attention", "absent", problem, "install a newer torch, or take another attention backend")
+        return Finding("flex attention", "absent", problem, "install a newer torch, or use another attention backend")
     if not torch.cuda.is_available():
         return Finding("flex attention", "absent", "trains on CUDA only; eager and sdpa work everywhere")
     return Finding("flex attention", "works", "--attention-backend flex --attention-dropout 0")
@@ -270,35 +281,38 @@ def processes() -> Finding:
     import torch.distributed as distributed
 
     known = {"gloo (CPU)": distributed.is_gloo_available(), "nccl (GPU)": distributed.is_nccl_available()}
-    found = [name for name, is_there in known.items() if is_there]
+    found = [name for name, is_available in known.items() if is_available]
     if not found:
-        return Finding("several processes", "absent", "neither gloo nor nccl", "install another build of torch")
+        return Finding(
+            "several processes", "absent", "torch has neither gloo nor nccl", "install another build of torch"
+        )
     return Finding("several processes", "works", ", ".join(found))
 
 
 # --------------------------------------------------------------------------------------------------------- command line
 
 
-def examinations() -> list[tuple[str, Callable[[], Finding | None]]]:
+def checks() -> list[tuple[str, Callable[[], Finding | None]]]:
     """Return all checks with the names of their subjects, in the order of the report."""
     needed = [(name, lambda name=name: required(name)) for name in REQUIRED]
     wanted = [(name, lambda name=name: optional(name)) for name in OPTIONAL]
     others = (
-        *(old_fairseq, compiled_fairseq, one_copy, torchaudio, apex, transformers_models, compiler, shared_memory),
+        *(old_fairseq, compiled_fairseq, one_copy, apex, transformers_models, compiler, shared_memory),
         *(gpu, bf16, compilation, flex_attention, processes),
     )
-    return [("python", python), *needed, *wanted, *((check.__name__.replace("_", " "), check) for check in others)]
+    named = ((check.__name__.replace("_", " "), check) for check in others)
+    return [("python", python), *needed, ("torchaudio", torchaudio), *wanted, *named]
 
 
-def examine() -> list[Finding]:
+def run_checks() -> list[Finding]:
     """Run all checks and return their findings. A check that raises is itself reported as broken."""
     findings = []
-    for subject, check in examinations():
+    for subject, check in checks():
         try:
             finding = check()
         except Exception as error:  # for example because torch is missing
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            finding = Finding(subject, "broken", reason, "mend what is broken above first")
+            finding = Finding(subject, "broken", reason, "fix what is broken above first")
         if finding is not None:
             findings.append(finding)
     return findings
@@ -314,11 +328,16 @@ def report(findings: list[Finding]) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m mae_lm_fairseq.doctor", description="What works on this machine.")
+def parser() -> argparse.ArgumentParser:
+    """Return the argument parser."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    as_json = parser.parse_args(arguments).json
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    as_json = parser().parse_args(argv).json
     # Imported packages may print or warn, which would garble the report.
     with (
         warnings.catch_warnings(),
@@ -326,10 +345,6 @@ def main(arguments: list[str] | None = None) -> int:
         contextlib.redirect_stderr(io.StringIO()),
     ):
         warnings.simplefilter("ignore")
-        findings = examine()
+        findings = run_checks()
     print(json.dumps([asdict(finding) for finding in findings], indent=2) if as_json else report(findings))
     return int(any(finding.state == "broken" for finding in findings))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

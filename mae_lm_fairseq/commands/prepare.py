@@ -1,6 +1,9 @@
-"""The command preprocess/pretrain/prepare.py: convert raw text to a sentencepiece model, dict.txt and a data-bin.
+"""Turn raw text into a sentencepiece model, dict.txt and a data-bin.
 
 Text is UTF-8: plain, .gz or .xz. Documents are separated by blank lines, and each file starts a new document.
+
+Example:
+    mae-lm prepare --train train.txt --valid valid.txt --vocab-size 16000 --destdir data-bin
 """
 
 import argparse
@@ -10,23 +13,23 @@ import sys
 
 from mae_lm_fairseq.text.manifest import Manifest
 from mae_lm_fairseq.text.preparation import SAMPLE_BYTES, Options, prepare
-from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
+from mae_lm_fairseq.utils.errors import UserError
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser; its names are those of ``Options``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    text = "text files, and directories, whose files are all taken (hidden ones are not)"
+    text = "text files, and directories of text files (hidden files are ignored)"
     add("--train", nargs="+", required=True, metavar="PATH", help=text)
     add("--valid", nargs="+", required=True, metavar="PATH", help=text)
-    add("--destdir", required=True, metavar="DIR", help="where the data-bin goes; nothing there is overwritten")
+    add("--destdir", required=True, metavar="DIR", help="directory for the data-bin; no file is overwritten")
     add(
         "--vocab-size",
         type=int,
         metavar="N",
-        help="train a sentencepiece model (BPE) of N pieces, <unk>, <s> and </s> among them, on a sample of at most "
-        f"{SAMPLE_BYTES // 10**6} MB of the training text; fairseq's dictionary has <pad> and <mask> besides, so the "
+        help="train a sentencepiece model (BPE) of N pieces, including <unk>, <s> and </s>, on a sample of at most "
+        f"{SAMPLE_BYTES // 10**6} MB of the training text; fairseq's dictionary also has <pad> and <mask>, so the "
         "model's embedding table has N + 2 rows",
     )
     add("--sentencepiece-model", metavar="FILE", help="use this sentencepiece model instead of training one")
@@ -34,19 +37,19 @@ def parser() -> argparse.ArgumentParser:
         "--character-coverage",
         type=float,
         default=0.99999,
-        metavar="SHARE",
-        help="share of the text's characters that the trained model knows; lower it for text with thousands of rare "
+        metavar="FRACTION",
+        help="fraction of the text's characters that the trained model knows; lower it for text with thousands of rare "
         "characters, which then become <unk> (default: %(default)s)",
     )
     add(
         "--max-unk-rate",
         type=float,
         default=0.001,
-        metavar="SHARE",
-        help="stop when more than this share of a split's pieces is <unk> (default: %(default)s)",
+        metavar="FRACTION",
+        help="stop if more than this fraction of a split's tokens is <unk> (default: %(default)s)",
     )
     workers = os.cpu_count() or 1
-    add("--workers", type=int, default=workers, metavar="N", help="processes that encode (default: %(default)s)")
+    add("--workers", type=int, default=workers, metavar="N", help="number of worker processes (default: %(default)s)")
     return parser
 
 
@@ -60,7 +63,7 @@ def report(manifest: Manifest) -> str:
     return "\n".join([head, *rows])
 
 
-def main(argv: list[str] | None = None):
+def main(argv: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
@@ -77,8 +80,3 @@ def main(argv: list[str] | None = None):
         sys.exit("error: interrupted; nothing was left behind")
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-if __name__ == "__main__":
-    with errors_end_the_program():
-        main()

@@ -1,0 +1,59 @@
+"""The command line: ``mae-lm VERB``, or ``python -m mae_lm_fairseq VERB``."""
+
+import difflib
+import importlib
+import sys
+
+from mae_lm_fairseq.utils.errors import errors_end_the_program
+
+VERBS = {
+    "quickstart": ("quickstart", "train two tiny models, compare them in a report"),
+    "prepare": ("prepare", "turn text into a tokenizer and a data-bin"),
+    "pretrain": ("pretrain", "pretrain an architecture with its recipe"),
+    "finetune glue": ("finetune_glue", "fine-tune on a GLUE task"),
+    "finetune squad": ("finetune_squad", "fine-tune on SQuAD 1.1 or 2.0"),
+    "finetune classification": ("finetune_classification", "fine-tune on your own files of labelled texts"),
+    "predict": ("predict", "predict labels, scores or answers with a model"),
+    "rank": ("rank", "measure effective ranks, layer by layer"),
+    "theory": ("theory", "check the MAE-LM paper's statements on models"),
+    "compare": ("compare", "train all presets, or ablations, of one size"),
+    "reproduce": ("reproduce", "repeat the papers' comparison at small scale"),
+    "export": ("export", "export a model to Hugging Face transformers"),
+    "import": ("import_", "import a RoBERTa or MPNet encoder"),
+    "bundle": ("bundle", "bundle a checkpoint with its tokenizer"),
+    "plan": ("plan", "estimate FLOPs, memory and time of pretraining"),
+    "benchmark": ("benchmark", "time training steps of several implementations"),
+    "doctor": ("doctor", "check the environment"),
+}
+"""The module in ``mae_lm_fairseq.commands`` and the summary of each verb."""
+HELP = "\n".join(
+    [
+        "usage: mae-lm VERB [arguments]",
+        "",
+        "Pretrain, fine-tune and analyse masked language models.",
+        "",
+        *(f"  {verb:25}{summary}" for verb, (_, summary) in VERBS.items()),
+        "",
+        "mae-lm VERB --help describes the arguments of a verb.",
+    ]
+)
+
+
+def main() -> int | None:
+    """Run the verb that the program's arguments begin with, and return its exit code."""
+    words = sys.argv[1:]
+    if not words or words[0] in ("-h", "--help"):
+        print(HELP)
+        return 0
+    for length in (2, 1):
+        verb = " ".join(words[:length])
+        if verb in VERBS:
+            module, _ = VERBS[verb]
+            # argparse takes the program's name from here, and fairseq --user-dir.
+            sys.argv = [f"mae-lm {verb}", *words[length:]]
+            with errors_end_the_program():
+                return importlib.import_module(f"mae_lm_fairseq.commands.{module}").main()
+    similar = [verb for verb in VERBS if difflib.get_close_matches(words[0], verb.split()[:1])]
+    advice = f"did you mean {' or '.join(similar)}?" if similar else "mae-lm --help lists the verbs"
+    print(f"error: unknown verb {words[0]!r}; {advice}", file=sys.stderr)
+    return 2

@@ -1,0 +1,42 @@
+"""Make a bundle of a checkpoint: one directory with weights, configuration, dictionary and tokenizer.
+
+``MAELMModel.from_pretrained(DIR)`` loads it anywhere. The data-bin is that of pretraining, or one with the same
+dict.txt and sentencepiece.bpe.model.
+
+Example:
+    mae-lm bundle checkpoints/mae_lm/checkpoint_last.pt --data-bin data-bin --out bundles/mae_lm
+"""
+
+import argparse
+from pathlib import Path
+
+from mae_lm_fairseq.text.data_bin import TOKENIZER
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.logging import configure_logging
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the argument parser."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="checkpoint of fairseq-train")
+    parser.add_argument(
+        "--data-bin", type=Path, required=True, metavar="DIR", help="data-bin with dictionary and tokenizer"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="directory of the bundle, which must not exist"
+    )
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command."""
+    arguments = parser().parse_args(argv)
+    from mae_lm_fairseq.pretrained.bundle import write_bundle
+    from mae_lm_fairseq.pretrained.reading import read_checkpoint
+
+    configure_logging()
+    pretrained = read_checkpoint(arguments.checkpoint, arguments.data_bin)
+    if pretrained.sentencepiece is None:
+        raise UserError(f"{arguments.data_bin / TOKENIZER} does not exist; put the data's tokenizer there")
+    write_bundle(pretrained, arguments.out)
+    print(f"{arguments.out}: {pretrained.about['architecture']} after {pretrained.about['updates']} updates")

@@ -1,0 +1,62 @@
+"""Export a pretrained or fine-tuned model for Hugging Face's transformers.
+
+The encoder becomes a stock MPNet or RoBERTa that needs no code of this package: AutoModel and AutoTokenizer load the
+directory, which also has a model card. It is written only if token ids, hidden states and predictions are the
+original's on text of several scripts. With --autoencoder the whole network is exported, decoder included, as a class
+of this package.
+
+Examples:
+    mae-lm export bundles/mae_lm --out mae-lm-hf
+    mae-lm export checkpoints/mae_lm/checkpoint_last.pt --data-bin data-bin --out mae-lm-hf --autoencoder
+"""
+
+import argparse
+from pathlib import Path
+
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.logging import configure_logging
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the argument parser."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", metavar="BUNDLE_OR_CHECKPOINT", help="bundle, or checkpoint of fairseq-train")
+    parser.add_argument("--data-bin", metavar="DIR", help="data-bin of a checkpoint, with dictionary and tokenizer")
+    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="output directory, which must not exist")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--head", metavar="NAME", help="head to export, if the model has several")
+    kinds.add_argument("--autoencoder", action="store_true", help="export the whole autoencoder, to fill in masks")
+    parser.add_argument("--text", metavar="FILE", type=Path, help="text file whose lines are also compared")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Export the model and print a summary."""
+    arguments = parser().parse_args(argv)
+    from mae_lm_fairseq.pretrained.reading import read
+
+    configure_logging()
+    try:
+        from mae_lm_fairseq.huggingface.exporter import export_autoencoder, export_stock
+    except ImportError as error:
+        raise UserError(f"{error}; pip install transformers protobuf, or this package with its extra hf") from None
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    pretrained = read(arguments.model, arguments.data_bin)
+    lines = read_lines(arguments.text) if arguments.text else []
+    if arguments.autoencoder:
+        written = export_autoencoder(pretrained, arguments.out, lines)
+    else:
+        written = export_stock(pretrained, arguments.out, arguments.head, lines)
+    print(f"{arguments.out}: {written}, compared with the original")
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a text file."""
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UserError(f"--text {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"--text {path}: not UTF-8; convert the file") from None

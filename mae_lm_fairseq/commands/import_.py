@@ -1,0 +1,55 @@
+"""Import a RoBERTa or MPNet encoder, to pretrain it further, to fine-tune it, or to analyse it.
+
+Reads a directory of Hugging Face's transformers (config.json, weights, tokenizer) or a checkpoint of fairseq's
+RoBERTa with its dict.txt. --out gets model.pt, which fairseq-train and the other commands take as a checkpoint,
+dict.txt, and the tokenizer: the sentencepiece model if the ids are its own, otherwise the files in tokenizer/. A
+decoder starts from random weights. No code is run from the files that are read.
+
+Example:
+    mae-lm import roberta-base --preset mae_lm --out imported
+"""
+
+import argparse
+import os
+import shlex
+from pathlib import Path
+
+from mae_lm_fairseq.core.config import PRESETS
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.logging import configure_logging
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the argument parser."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "model", metavar="HF_DIR_OR_FAIRSEQ_CHECKPOINT", type=Path, help="directory or checkpoint to import"
+    )
+    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="output directory, which must not exist")
+    parser.add_argument(
+        "--preset", choices=PRESETS, default="mae_lm", help="preset of the network (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--data-bin",
+        metavar="DIR",
+        type=Path,
+        help="directory of dict.txt, for a checkpoint (default: the checkpoint's)",
+    )
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the decoder's weights (default: 1)")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Import the model and print how to train it."""
+    arguments = parser().parse_args(argv)
+    configure_logging()
+    if not os.path.exists(arguments.model):
+        raise UserError(f"{arguments.model} does not exist; a model of the Hugging Face hub must be downloaded first")
+    try:
+        from mae_lm_fairseq.huggingface.importer import import_foreign, network_options, write_import
+    except ImportError as error:
+        raise UserError(f"{error}; pip install transformers protobuf, or this package with its extra hf") from None
+    pretrained = import_foreign(arguments.model, arguments.preset, arguments.data_bin, arguments.seed)
+    write_import(pretrained, arguments.model, arguments.out)
+    words = ["--finetune-from-model", str(arguments.out / "model.pt"), *network_options(pretrained)]
+    print(f"{arguments.out} is written. To train it with fairseq-train, add\n{shlex.join(words)}")

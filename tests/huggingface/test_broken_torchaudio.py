@@ -1,0 +1,45 @@
+"""A torchaudio that was built for another torch."""
+
+import os
+import sys
+
+import pytest
+
+from mae_lm_fairseq.huggingface.broken_torchaudio import hide_broken_torchaudio
+from tests.support import ROOT
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """``install(source)`` installs a torchaudio of one file, and returns its directory."""
+
+    def make(source):
+        (tmp_path / "torchaudio.py").write_text(source)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setitem(sys.modules, "torchaudio", None)  # so that it is restored after the test
+        del sys.modules["torchaudio"]
+        return tmp_path
+
+    return make
+
+
+@pytest.mark.integration  # starts a process
+def test_models_of_transformers_load(install, run_cli):
+    directory = install("raise OSError('undefined symbol')")
+    program = "import mae_lm_fairseq.huggingface.exporter, transformers; transformers.RobertaModel"
+    done = run_cli(["python", "-c", program], env={"PYTHONPATH": os.pathsep.join([str(directory), str(ROOT)])})
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_broken_one_looks_absent(install):
+    install("raise OSError('undefined symbol')")
+    hide_broken_torchaudio()
+    assert sys.modules["torchaudio"] is None
+    with pytest.raises(ModuleNotFoundError):
+        import torchaudio  # noqa: F401
+
+
+def test_a_working_one_stays(install):
+    install("")
+    hide_broken_torchaudio()
+    assert sys.modules["torchaudio"].__name__ == "torchaudio"

@@ -1,0 +1,193 @@
+"""README and docs: their commands work, their links and file names lead somewhere.
+
+A comment above each block says how it is tested (CONTRIBUTING.md).
+"""
+
+import importlib
+import json
+import os
+import re
+import runpy
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.run import get_args_parser
+
+from mae_lm_fairseq.cli import VERBS
+from mae_lm_fairseq.downstream.glue.tasks import TASKS
+from mae_lm_fairseq.recipes.pretrain import build_arguments, parse_configuration
+from tests.support import ROOT
+from tests.support.answering import write_squad
+from tests.support.documentation import PAGES, Block, anchors, blocks, links, prose
+from tests.support.glue import make_rows, write_official
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+DOCS = ROOT / "docs"
+GENERATED = ("recipes.md", "options.md", "fairseq-patches.md", "results/robustness.md")
+SPEED = (DOCS / "results" / "speed.md").read_text(encoding="utf-8")
+RUN = [block for block in BLOCKS if block.test == "run"]
+DRY = [block for block in BLOCKS if block.test == "dry run"]
+
+
+def test_every_block_says_how_it_is_tested():
+    assert not [str(block) for block in BLOCKS if not block.test]
+    assert not [str(block) for block in BLOCKS if block.test == "manual" and not block.detail]
+    assert RUN
+    assert DRY
+
+
+def test_front_page_is_short():
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 200
+    assert not [line for line in lines if len(line) > 100]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for link in links(page):
+        path, _, fragment = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page}: {link}"
+        if fragment:
+            assert fragment in anchors(target), f"{page}: {link}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_file_names_exist(page):
+    """Paths in backticks that begin with a folder of the project; docs/upgrading.md lists names that are gone."""
+    folders = {path.name for path in (*ROOT.iterdir(), *(ROOT / "mae_lm_fairseq").iterdir()) if path.is_dir()}
+    if page.name == "upgrading.md":
+        return
+    for name in re.findall(r"`([\w.-]+/[\w./-]*)`", prose(page)):
+        if name.split("/")[0] in folders - {"data-bin", "checkpoints"}:
+            assert (ROOT / name).exists() or (ROOT / "mae_lm_fairseq" / name).exists(), f"{page}: {name}"
+
+
+@pytest.fixture(scope="module")
+def generated():
+    return runpy.run_path(str(ROOT / "scripts" / "write_docs.py"))["pages"]()
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_generated_pages_are_current(generated, name):
+    assert generated.keys() == set(GENERATED)
+    assert (DOCS / name).read_text(encoding="utf-8") == generated[name], "run scripts/write_docs.py"
+
+
+@pytest.mark.parametrize("directory", [DOCS, DOCS / "results"], ids=lambda directory: directory.name)
+def test_indexes_list_every_page(directory):
+    index = (directory / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in directory.glob("*.md") if f"({page.name})" not in index] == ["README.md"]
+
+
+@pytest.mark.parametrize("name", ["cpu-small", "cpu-base"])
+def test_speed_is_from_the_committed_results(name):
+    figures = json.loads((ROOT / "scripts" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    usual = figures["setting"]["rows"], figures["setting"]["length"], 0.15, False
+    subjects = ("mae_lm_eager", "authors", "mae_lm_bf16_eager", "fairseq_roberta")
+    rows = [row for row in figures["rows"] if row["subject"] in subjects]
+    speeds = [
+        row["tokens_per_second"]
+        for row in rows
+        if (row["rows"], row["length"], row["mask_prob"], row["ragged"]) == usual
+    ]
+    assert len(speeds) >= 3
+    assert all(f" {speed:,.0f} " in SPEED for speed in speeds)
+    for ratio in ("authors_speedup", "roberta_speedup_over_fairseq", "mae_lm_step_cost", "three_ml_step_cost"):
+        assert f" {figures['ratios'][ratio]:.2f} " in SPEED
+
+
+@pytest.mark.integration
+@pytest.mark.filterwarnings("ignore::UserWarning")  # hydra's
+@pytest.mark.parametrize("block", DRY, ids=str)
+def test_commands_are_understood(block, monkeypatch):
+    assert block.language == "bash"
+    for command in block.commands():
+        words = shlex.split(command, comments=True)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda words=words: "--cpu" not in words)
+        understand_command(without_launcher(words))
+
+
+def without_launcher(words: list[str]) -> list[str]:
+    """Return the command that torchrun or Slurm starts."""
+    if words[0] == "torchrun":
+        parsed = get_args_parser().parse_args(words[1:])
+        return [parsed.training_script, *parsed.training_script_args]
+    if words[0] == "srun":
+        return words[next(place for place, word in enumerate(words) if word == "mae-lm") :]
+    return words
+
+
+def understand_command(words: list[str]) -> None:
+    """Parse a command as the program would, which ends with an error for an unknown option or value."""
+    program, *arguments = words
+    if program == "mae-lm":
+        verb = next(verb for verb in (" ".join(arguments[:2]), arguments[0]) if verb in VERBS)
+        arguments = arguments[len(verb.split()) :]
+        if verb == "pretrain":
+            architecture, data, save_dir, *extra = arguments
+            assert parse_configuration(build_arguments(architecture, data, save_dir, extra)).model._name == architecture
+        else:
+            importlib.import_module(f"mae_lm_fairseq.commands.{VERBS[verb][0]}").parser().parse_args(arguments)
+    elif program in ("fairseq-train", "fairseq-validate"):
+        parse_configuration(arguments)
+    elif program == "python" and arguments[0] == "-m":
+        importlib.import_module(arguments[1]).parser().parse_args(arguments[2:])
+    else:
+        runpy.run_path(str(ROOT / program))["parser"]().parse_args(arguments)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("block", RUN, ids=str)
+def test_blocks_run(block, workspace, tmp_path, mae_lm, run_cli, monkeypatch):
+    for path in workspace.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    if block.language == "python":
+        monkeypatch.chdir(tmp_path)
+        exec(compile(block.adapted(), str(block), "exec"), {"__name__": "__main__"})
+        return
+    adapted = Block(block.page, block.line, block.language, block.adapted(), block.test, "")
+    if all(command.startswith("mae-lm ") for command in adapted.commands()):
+        for command in adapted.commands():
+            done = mae_lm(*shlex.split(command, comments=True)[1:], cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+        return
+    (tmp_path / "block.sh").write_text("set -euo pipefail\n" + adapted.text)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = run_cli(["/bin/bash", "block.sh"], cwd=tmp_path, env={"PATH": path})
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="session")
+def workspace(tmp_path_factory, mae_lm, text_data, checkpoints, bundles) -> Path:
+    """A directory with the files that the pages assume."""
+    directory = tmp_path_factory.mktemp("workspace")
+    words = re.findall(r"[a-z]+", (ROOT / "README.md").read_text(encoding="utf-8").lower())
+    lines = [" ".join(words[start : start + 12]) for start in range(0, len(words), 12)]
+    for name, number in (("train.txt", None), ("valid.txt", 9)):
+        (directory / name).write_text("\n".join(lines[:number]) + "\n", encoding="utf-8")
+    model = ("--sentencepiece-model", text_data / "sentencepiece.bpe.model", "--max-unk-rate", 1, "--workers", 1)
+    texts = ("--train", "train.txt", "--valid", "valid.txt")
+    done = mae_lm("prepare", *texts, *model, "--destdir", "data-bin", cwd=directory)
+    assert done.returncode == 0, done.stderr
+    write_official(directory / "GLUE", TASKS["RTE"], make_rows(TASKS["RTE"]))
+    for split in ("train", "dev"):
+        write_squad(directory / f"{split}-v1.1.json")
+    targets = {
+        "mae-lm": bundles["mae_lm_tiny"],
+        "rte": bundles["classification"],
+        "squad": bundles["span"],
+    }
+    for name, checkpoint in (("mae_lm", "mae_lm_tiny"), ("roberta", "mae_lm_roberta_tiny")):
+        (directory / "checkpoints" / name).mkdir(parents=True)
+        targets[f"checkpoints/{name}/checkpoint_last.pt"] = checkpoints[checkpoint]
+    for name, target in targets.items():
+        (directory / name).symlink_to(target)
+    done = mae_lm("export", "mae-lm", "--out", "mae-lm-hf", cwd=directory)
+    assert done.returncode == 0, done.stderr
+    for name in ("scripts", "preprocess"):
+        (directory / name).symlink_to(ROOT / name)
+    return directory
