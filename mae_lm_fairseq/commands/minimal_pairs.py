@@ -12,19 +12,19 @@ import argparse
 from pathlib import Path
 
 from mae_lm_fairseq.experiments.reader_options import add_models
-from mae_lm_fairseq.utils.arguments import output_directory, positive
-from mae_lm_fairseq.utils.files import write_json, write_text
+from mae_lm_fairseq.utils.arguments import positive
+from mae_lm_fairseq.utils.files import make_output_directory, write_json, write_text
 from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_models(parser, "a Hugging Face masked language model")
     parser.add_argument(
         "--pairs", required=True, type=Path, metavar="DIR", help="BLiMP's files (*.jsonl) or Zorro's (*.txt)"
     )
-    parser.add_argument("--out", required=True, type=output_directory, metavar="DIR", help="output directory")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="output directory")
     parser.add_argument(
         "--limit", type=positive, metavar="PAIRS_PER_FILE", help="read this many pairs of each file (default: all)"
     )
@@ -42,12 +42,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measure and write."""
+    """Run the command."""
     arguments = parser().parse_args(argv)
     configure_logging()
     from mae_lm_fairseq.downstream.minimal_pairs.report import markdown
     from mae_lm_fairseq.experiments.minimal_pairs import measure_models
 
+    make_output_directory(arguments.out)
     results = measure_models(arguments)
     write_json(arguments.out / "results.json", results)
     write_text(arguments.out / "report.md", markdown(results))

@@ -15,13 +15,13 @@ from pathlib import Path
 from mae_lm_fairseq.experiments.rank_options import STOCK
 from mae_lm_fairseq.experiments.reader_options import add_models
 from mae_lm_fairseq.text.conllu import LABELS
-from mae_lm_fairseq.utils.arguments import output_directory, positive
-from mae_lm_fairseq.utils.files import write_json, write_text
+from mae_lm_fairseq.utils.arguments import positive
+from mae_lm_fairseq.utils.files import make_output_directory, write_json, write_text
 from mae_lm_fairseq.utils.logging import configure_logging
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_models(parser, f"a Hugging Face model of type {', '.join(STOCK)}")
     for name in ("train", "test"):
@@ -30,16 +30,17 @@ def parser() -> argparse.ArgumentParser:
         )
     parser.add_argument("--column", required=True, choices=LABELS, help="the column to predict")
     parser.add_argument("--limit", type=positive, metavar="N", help="sentences to train on (default: all)")
-    parser.add_argument("--out", required=True, type=output_directory, metavar="DIR", help="output directory")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="output directory")
     return parser
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measure and write."""
+    """Run the command."""
     arguments = parser().parse_args(argv)
     configure_logging()
     from mae_lm_fairseq.experiments.probes import markdown, measure_models
 
+    make_output_directory(arguments.out)
     results = measure_models(arguments)
     write_json(arguments.out / "results.json", results)
     write_text(arguments.out / "report.md", markdown(results))

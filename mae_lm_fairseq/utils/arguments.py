@@ -30,13 +30,3 @@ def output_file(text: str) -> Path:
     if not os.access(path.absolute().parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"{text}: {path.absolute().parent} is not a writable directory")
     return path
-
-
-def output_directory(text: str) -> Path:
-    """Parse the path of a directory for results, and create it."""
-    path = Path(text)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"{text}: {error.strerror}") from None
-    return path
