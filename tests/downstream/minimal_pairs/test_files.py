@@ -16,9 +16,9 @@ def write_blimp(directory, *rows, name="file"):
 
 def test_blimp(tmp_path):
     write_blimp(tmp_path, ROW, {**ROW, "sentence_good": "Fine."})
-    write_blimp(tmp_path, {**ROW, "UID": "npi", "field": "semantics"}, name="z")
+    write_blimp(tmp_path, {**ROW, "UID": "npi", "field": "a/b"}, name="z")
     assert read_paradigms(tmp_path) == [
-        Paradigm("npi", "semantics", [Pair("Good.", "Bad.")]),
+        Paradigm("npi", "a_b", [Pair("Good.", "Bad.")]),
         Paradigm("wh_island", "syntax", [Pair("Good.", "Bad."), Pair("Fine.", "Bad.")]),
     ]
 
