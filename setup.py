@@ -25,7 +25,7 @@ setup(
     ],
     entry_points={"console_scripts": ["mae-lm = mae_lm_fairseq.cli:main"]},
     extras_require={
-        "analysis": ["matplotlib", "scipy", "tensorboardX"],
+        "analysis": ["matplotlib", "scikit-learn", "scipy", "tensorboardX"],
         "parquet": ["pyarrow"],
         # Both transformers and this package read sentencepiece models with protobuf.
         "hf": ["transformers>=4.57", "protobuf"],

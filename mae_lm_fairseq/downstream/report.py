@@ -13,7 +13,7 @@ from mae_lm_fairseq.analysis.figures import plot_seeds
 from mae_lm_fairseq.downstream.glue.tasks import TASKS, glue_average
 from mae_lm_fairseq.downstream.seeds import Summary, difference
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
-from mae_lm_fairseq.utils.files import write_text
+from mae_lm_fairseq.utils.files import make_output_directory, write_text
 from mae_lm_fairseq.utils.logging import configure_logging
 from mae_lm_fairseq.utils.markdown import markdown_table
 
@@ -176,10 +176,7 @@ def main(argv: list[str] | None = None):
     options = parser().parse_args(argv)
     configure_logging()
     table = read_table(options.results)
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {options.out}: cannot be created: {error.strerror}") from None
+    make_output_directory(options.out)
     text = markdown(table)
     write_text(options.out / "glue.md", text)
     tasks = columns_of(table)

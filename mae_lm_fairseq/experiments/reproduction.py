@@ -19,7 +19,7 @@ from mae_lm_fairseq.downstream.glue.tasks import TASKS, Task
 from mae_lm_fairseq.downstream.sweep import LAST, Origin, best_checkpoint, keep_best_checkpoints, origin_of
 from mae_lm_fairseq.experiments import inspection, quickstart
 from mae_lm_fairseq.experiments.preset_comparison import COMMON_MASKING, Variant
-from mae_lm_fairseq.experiments.ranks import open_model
+from mae_lm_fairseq.experiments.readers import open_model
 from mae_lm_fairseq.experiments.scales import SCALES, Scale
 from mae_lm_fairseq.recipes.training_command import check_data, training_command
 from mae_lm_fairseq.text.data_bin import TOKENIZER
