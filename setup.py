@@ -25,7 +25,7 @@ setup(
     ],
     entry_points={"console_scripts": ["mae-lm = mae_lm_fairseq.cli:main"]},
     extras_require={
-        "analysis": ["matplotlib", "scipy", "tensorboardX"],
+        "analysis": ["matplotlib", "scikit-learn", "scipy", "tensorboardX"],
         "parquet": ["pyarrow"],
         "corpora": ["pyarrow", "zstandard"],
         "dask": ["distributed"],

@@ -13,23 +13,37 @@ def read_symbols(path: str | Path) -> tuple[str, ...]:
     Raises:
         UserError: if the file cannot be read, a line is not "symbol count", or a symbol is repeated.
     """
+    symbols = [*SPECIALS, *(symbol for symbol, _ in _read_lines(path)), MASK]
+    if len(set(symbols)) < len(symbols):
+        duplicate = next(symbol for place, symbol in enumerate(symbols) if symbol in symbols[:place])
+        raise UserError(f"{path}: {duplicate} occurs twice ({' '.join(SPECIALS)} and {MASK} need no line)")
+    return tuple(symbols)
+
+
+def read_counts(path: str | Path) -> dict[int, int]:
+    """Return how often the symbol of each id occurs in the training data, as ``dict.txt`` says.
+
+    Raises:
+        UserError: as for :func:`read_symbols`.
+    """
+    return dict(enumerate((int(count) for _, count in _read_lines(path)), len(SPECIALS)))
+
+
+def _read_lines(path: str | Path) -> list[tuple[str, str]]:
+    """Return the symbols and counts in a file."""
     try:
         lines = Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UserError(f"{path} is not a dictionary of fairseq: it is not UTF-8") from None
-    symbols = list(SPECIALS)
+    entries = []
     for number, line in enumerate(lines, 1):
         symbol, _, count = line.rpartition(" ")
         if not symbol or not count.isdecimal():
             raise UserError(f"{path} is not a dictionary of fairseq: line {number} is not a symbol and its count")
-        symbols.append(symbol)
-    symbols.append(MASK)
-    if len(set(symbols)) < len(symbols):
-        duplicate = next(symbol for place, symbol in enumerate(symbols) if symbol in symbols[:place])
-        raise UserError(f"{path}: {duplicate} occurs twice ({' '.join(SPECIALS)} and {MASK} need no line)")
-    return tuple(symbols)
+        entries.append((symbol, count))
+    return entries
 
 
 def write_symbols(symbols: Sequence[str], path: str | Path):
