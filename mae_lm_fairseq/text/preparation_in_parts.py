@@ -206,7 +206,8 @@ def _merge_split(
     running = merge_parts(found, [directory / split for directory in directories], len(tokenizer.symbols))
     if running[0].documents and (empty := sum(shard.documents == 0 for shard in running)):
         raise UserError(
-            f"--shards {options.shards}: the text has only {len(running) - empty} documents; use fewer shards"
+            f"--shards {options.shards}: the text has only {len(running) - empty} documents; use fewer shards, or "
+            "separate documents by blank lines"
         )
     counts = sum(shard.counts for shard in running)
     for directory in directories:

@@ -218,7 +218,7 @@ def test_user_errors_have_messages_and_leave_no_data_bin(again, tmp_path, monkey
 
 def test_more_shards_than_documents_are_refused(again, tmp_path):
     (tmp_path / "a.txt").write_text("a b\n\nc d\n")
-    with pytest.raises(UserError, match="--shards 3: the text has only 2 documents; use fewer shards"):
+    with pytest.raises(UserError, match="--shards 3: the text has only 2 documents; use fewer shards, or"):
         again(tmp_path / "out", "--shards", 3, train=tmp_path / "a.txt")
 
 
