@@ -27,6 +27,8 @@ setup(
     extras_require={
         "analysis": ["matplotlib", "scipy", "tensorboardX"],
         "parquet": ["pyarrow"],
+        # For tokenizers other than sentencepiece. It brings the Hugging Face hub's client and its dependencies.
+        "tokenizers": ["tokenizers>=0.21"],
         # Both transformers and this package read sentencepiece models with protobuf.
         "hf": ["transformers>=4.57", "protobuf"],
         "onnx": ["onnxscript", "onnxruntime"],

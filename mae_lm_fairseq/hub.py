@@ -13,7 +13,7 @@ from mae_lm_fairseq.downstream.squad.files import Paragraph, Question
 from mae_lm_fairseq.downstream.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
-from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, WORD_START, Tokenizer
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, Tokenizer
 
 BATCH_TOKENS = 2048
 """Maximum number of tokens in a batch, padding included; a longer text is a batch of its own."""
@@ -229,7 +229,7 @@ class MAELMHubInterface(nn.Module):
         return [unpack(*layer, tokens.shape[1]) for layer in (layers if all_layers else [list(layers)[-1]])]
 
     def _filling(self, parts: list[str], place: int, token: int, probability: float) -> Filling:
-        word = self.symbols[token].replace(WORD_START, " ")
+        word = self._tokenizer().token_text(token)
         before, after = MASK.join(parts[: place + 1]).rstrip(), MASK.join(parts[place + 1 :])
         return Filling((before + word + after).lstrip(), probability, word)
 

@@ -17,9 +17,9 @@ from mae_lm_fairseq.analysis.rank_settings import DEFAULTS, RankSettings
 from mae_lm_fairseq.analysis.token_states import EncoderStates, HuggingFaceStates, StatesOf
 from mae_lm_fairseq.experiments.rank_options import STOCK
 from mae_lm_fairseq.pretrained.reading import build, read
-from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.text_samples import read_lines, text_samples
-from mae_lm_fairseq.text.tokenizer import EOS, SPECIALS, Tokenizer
+from mae_lm_fairseq.text.tokenizer import EOS, SPECIALS
+from mae_lm_fairseq.text.tokenizer_files import NAMES
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.progress import progress_bar
@@ -118,9 +118,9 @@ def open_model(path: Path, data_bin: str | Path | None) -> Reader:
     pretrained = read(path, None if path.is_dir() else data_bin)
     encoder = build(pretrained).encoder.float().to(device)
     folder = path if path.is_dir() else Path(data_bin)
-    if pretrained.sentencepiece is None:
-        raise UserError(f"{folder} has no {TOKENIZER}, which is needed to tokenize the text")
-    tokenizer = Tokenizer(folder / TOKENIZER)
+    tokenizer = pretrained.tokenizer
+    if tokenizer is None:
+        raise UserError(f"{folder} has no tokenizer ({NAMES}), which is needed to tokenize the text")
     return Reader(
         EncoderStates(encoder, pretrained.pad, pretrained.mask, pretrained.mask_in_encoder),
         encode=lambda line: [*tokenizer.encode_lines([line])[0].tolist(), EOS],

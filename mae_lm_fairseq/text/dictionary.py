@@ -14,13 +14,20 @@ def read_symbols(path: str | Path) -> tuple[str, ...]:
         UserError: if the file cannot be read, a line is not "symbol count", or a symbol is repeated.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        content = Path(path).read_bytes()
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
+    return parse_symbols(content, path)
+
+
+def parse_symbols(content: bytes, path: str | Path) -> tuple[str, ...]:
+    """Return the dictionary in the content of a ``dict.txt``; see :func:`read_symbols`."""
+    try:
+        text = content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:
         raise UserError(f"{path} is not a dictionary of fairseq: it is not UTF-8") from None
     symbols = list(SPECIALS)
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
         symbol, _, count = line.rpartition(" ")
         if not symbol or not count.isdecimal():
             raise UserError(f"{path} is not a dictionary of fairseq: line {number} is not a symbol and its count")

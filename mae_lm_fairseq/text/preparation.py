@@ -5,29 +5,26 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from tqdm import tqdm
 
-from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER, DataBinWriter, check_data_bin, dictionary_fingerprint
+from mae_lm_fairseq.text.data_bin import DICTIONARY, DataBinWriter, check_data_bin, dictionary_fingerprint
 from mae_lm_fairseq.text.encoding import EncodingPool, RunningStatistics, encode_files
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
+from mae_lm_fairseq.text.sentencepiece_tokenizer import LARGEST_VOCABULARY, LOWEST_COVERAGE, SMALLEST_VOCABULARY
 from mae_lm_fairseq.text.text_files import find_files, sample_lines
-from mae_lm_fairseq.text.tokenizer import (
-    LARGEST_VOCABULARY,
-    LOWEST_COVERAGE,
-    SMALLEST_VOCABULARY,
-    UNK,
-    Tokenizer,
-    train_model,
-)
+from mae_lm_fairseq.text.tokenizer import UNK, Tokenizer
+from mae_lm_fairseq.text.tokenizer_files import TOKENIZER_FILES, open_tokenizer_path
+from mae_lm_fairseq.text.tokenizer_training import DEFAULT_KIND, TRAINED_KINDS, train_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_while_used
 
 SAMPLE_BYTES = 50_000_000
 _UNFINISHED = "unfinished"
-# In the order in which they are moved to their destination; the last one completes the data-bin.
-_PRODUCTS = (TOKENIZER, DICTIONARY, "train.bin", "valid.bin", "train.idx", "valid.idx", MANIFEST)
+# In the order in which they are moved to their destination, after the tokenizer; the last one completes the data-bin.
+_PRODUCTS = (DICTIONARY, "train.bin", "valid.bin", "train.idx", "valid.idx", MANIFEST)
 
 
 @dataclass(frozen=True)
@@ -37,11 +34,12 @@ class Options:
     Attributes:
         train, valid: text files and directories of text files.
         destdir: directory for the data-bin.
-        vocab_size: vocabulary size of the model to train; optional with ``sentencepiece_model``.
-        sentencepiece_model: use this model instead of training one.
-        character_coverage: see ``train_model``.
+        vocab_size: vocabulary size of the tokenizer to train; optional with an existing one.
+        sentencepiece_model: another name for ``tokenizer``, except for the names of kinds.
+        character_coverage: see ``train_tokenizer``.
         max_unk_rate: maximum fraction of ``<unk>`` among the tokens of a split.
         workers: number of processes that encode.
+        tokenizer: kind of tokenizer to train, or path of an existing one; None to train sentencepiece BPE.
     """
 
     train: list[str]
@@ -52,6 +50,27 @@ class Options:
     character_coverage: float
     max_unk_rate: float
     workers: int
+    tokenizer: str | None = None
+
+    @property
+    def kind(self) -> str | None:
+        """Kind of tokenizer to train; None to use an existing one."""
+        if self.sentencepiece_model is not None:
+            return None
+        kind = DEFAULT_KIND if self.tokenizer is None else self.tokenizer
+        return kind if kind in TRAINED_KINDS else None
+
+    @property
+    def given(self) -> str | None:
+        """Path of an existing tokenizer; None to train one."""
+        if self.sentencepiece_model is not None:
+            return self.sentencepiece_model
+        return None if self.kind else self.tokenizer
+
+    def recorded(self) -> dict[str, object]:
+        """Return the options for the manifest. Options newer than the others are left out where they are not used."""
+        values = asdict(self)
+        return values if self.tokenizer else {name: values[name] for name in values if name != "tokenizer"}
 
 
 def prepare(options: Options) -> Manifest:
@@ -67,31 +86,32 @@ def prepare(options: Options) -> Manifest:
         raise UserError(f"{min(common)}: in --train and in --valid; a file can only be in one of them")
     destdir = Path(options.destdir)
     with directory_while_used(destdir), _unfinished(destdir) as directory:
-        model = directory / TOKENIZER
-        model.write_bytes(_model(files["train"], options))
-        tokenizer = Tokenizer(model)
+        tokenizer = _tokenizer(files["train"], options)
+        tokenizer.save(directory)
         if options.vocab_size not in (None, tokenizer.model_size):
             raise UserError(
-                f"{options.sentencepiece_model}: has {tokenizer.model_size} pieces, not --vocab-size "
+                f"{options.given}: has {tokenizer.model_size} pieces, not --vocab-size "
                 f"{options.vocab_size}; remove --vocab-size"
             )
         splits = _encode_splits(files, tokenizer, directory, options)
         manifest = Manifest(
-            versions=current_versions(),
-            options=asdict(options),
+            versions=current_versions() | {tokenizer.LIBRARY: version(tokenizer.LIBRARY)},
+            options=options.recorded(),
             tokenizer_sha256=tokenizer.fingerprint,
             dictionary_sha256=dictionary_fingerprint(tokenizer.symbols),
             splits=splits,
         )
         manifest.write(directory / MANIFEST)
-        for name in _PRODUCTS:
+        for name in dict.fromkeys((*tokenizer.files, *_PRODUCTS)):
             os.replace(directory / name, destdir / name)
     return manifest
 
 
 def _check(options: Options):
-    if options.vocab_size is None and options.sentencepiece_model is None:
-        raise UserError("--vocab-size is missing; give it, or a --sentencepiece-model")
+    if options.tokenizer is not None and options.sentencepiece_model is not None:
+        raise UserError("--tokenizer and --sentencepiece-model are two names of one option; give one of them")
+    if options.vocab_size is None and options.kind:
+        raise UserError("--vocab-size is missing; give it, or an existing tokenizer with --tokenizer")
     if options.vocab_size is not None and not SMALLEST_VOCABULARY <= options.vocab_size <= LARGEST_VOCABULARY:
         raise UserError(
             f"--vocab-size {options.vocab_size}: must be from {SMALLEST_VOCABULARY} to {LARGEST_VOCABULARY}, with "
@@ -103,8 +123,8 @@ def _check(options: Options):
         raise UserError(f"--character-coverage {options.character_coverage}: must be from {LOWEST_COVERAGE} to 1")
     if not 0 <= options.max_unk_rate <= 1:
         raise UserError(f"--max-unk-rate {options.max_unk_rate}: must be from 0 to 1")
-    given = options.sentencepiece_model
-    for path in (Path(options.destdir, name) for name in _PRODUCTS):
+    given = options.given
+    for path in (Path(options.destdir, name) for name in (*TOKENIZER_FILES, *_PRODUCTS)):
         if path.exists() and not (given and Path(given).exists() and path.samefile(given)):
             raise UserError(f"{path}: exists already; choose another --destdir, or remove it")
 
@@ -123,13 +143,13 @@ def _unfinished(destdir: Path) -> Iterator[Path]:
         shutil.rmtree(directory)
 
 
-def _model(files: list[Path], options: Options) -> bytes:
-    """Return the content of the sentencepiece model, given or newly trained."""
-    if options.sentencepiece_model is not None:
-        return Tokenizer(options.sentencepiece_model).path.read_bytes()
+def _tokenizer(files: list[Path], options: Options) -> Tokenizer:
+    """Return the tokenizer, given or newly trained."""
+    if options.kind is None:
+        return open_tokenizer_path(options.given)
     lines = sample_lines(files, SAMPLE_BYTES)
-    lines = tqdm(lines, desc="sample for sentencepiece, then training", unit=" lines", unit_scale=True, mininterval=1)
-    return train_model(lines, options.vocab_size, options.character_coverage)
+    lines = tqdm(lines, desc="sample for the tokenizer, then training", unit=" lines", unit_scale=True, mininterval=1)
+    return train_tokenizer(options.kind, lines, options.vocab_size, options.character_coverage)
 
 
 def _encode_splits(
@@ -137,7 +157,7 @@ def _encode_splits(
 ) -> dict[str, SplitStatistics]:
     """Write each split, and the dictionary with the counts of the training split."""
     statistics, counts = {}, {}
-    with EncodingPool(tokenizer.path, options.workers) as pool:
+    with EncodingPool(tokenizer, options.workers) as pool:
         for split, paths in files.items():
             size = sum(path.stat().st_size for path in paths)
             bar = tqdm(desc=split, total=size, unit="B", unit_scale=True, mininterval=1)

@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from mae_lm_fairseq.huggingface.comparison import encoder_states
 from mae_lm_fairseq.pretrained.reading import build, read
-from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from tests.support import ROOT
 from tests.support.exports import stock
 from tests.support.training import RECIPE, parse
@@ -85,7 +85,9 @@ def test_a_trained_checkpoint_computes_the_same_in_transformers(trained, text_bi
     lines = [line for line in lines if "<" not in line][:20]
     batch = AutoTokenizer.from_pretrained(exported)(lines, padding=True, truncation=True, return_tensors="pt")
     for row, ids in zip(
-        batch["input_ids"], Tokenizer(text_bin / "sentencepiece.bpe.model").encode_lines(lines), strict=True
+        batch["input_ids"],
+        SentencePieceTokenizer(text_bin / "sentencepiece.bpe.model").encode_lines(lines),
+        strict=True,
     ):
         assert row[row.ne(1)].tolist() == [0, *ids.tolist()[:62], 2]
     is_token = batch["attention_mask"].bool()
@@ -100,7 +102,7 @@ def test_pretraining_continues_from_an_import(preset, run_script, trained, text_
     options = capsys.readouterr().out.splitlines()[-1].split()
     assert options[:2] == ["--finetune-from-model", str(tmp_path / "imported" / "model.pt")]
     before, again = read(trained, text_bin), read(tmp_path / "imported" / "model.pt", tmp_path / "imported")
-    assert again.sentencepiece == before.sentencepiece
+    assert again.tokenizer.files == before.tokenizer.files
     encoder = [name for name in before.weights if name.startswith("autoencoder.encoder.")]
     assert all(torch.equal(before.weights[name], again.weights[name]) for name in encoder)
     # At learning rate 0 no weight changes: the saved weights are the loaded ones.
