@@ -26,6 +26,11 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="text file (also .gz, .xz) to use instead of the docstrings of the installed Python packages",
     )
+    parser.add_argument(
+        "--tokenizer",
+        metavar="KIND_OR_PATH",
+        help="tokenizer to train or to use, as for mae-lm prepare (default: sentencepiece-bpe)",
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="output directory (default: quickstart/NAME)")
     return parser
 
@@ -44,4 +49,4 @@ def main(argv: list[str] | None = None) -> None:
     name = options.corpus.name.partition(".")[0] if options.corpus else "docstrings"
     out = options.out or Path("quickstart") / (f"{name}-smoke" if options.smoke else name)
     with signals_as_errors():
-        quickstart(out.resolve(), options.smoke, options.corpus)
+        quickstart(out.resolve(), options.smoke, options.corpus, options.tokenizer)
