@@ -25,7 +25,7 @@ setup(
     ],
     entry_points={"console_scripts": ["mae-lm = mae_lm_fairseq.cli:main"]},
     extras_require={
-        "analysis": ["matplotlib", "scipy", "tensorboardX"],
+        "analysis": ["matplotlib", "scikit-learn", "scipy", "tensorboardX"],
         "parquet": ["pyarrow"],
         # For tokenizers other than sentencepiece. It brings the Hugging Face hub's client and its dependencies.
         "tokenizers": ["tokenizers>=0.21"],

@@ -1,22 +1,23 @@
 """Hub interface: use a trained model, like the hub interfaces of fairseq. Returned by MAELMModel.from_pretrained."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mae_lm_fairseq.analysis.masked_prediction import NEVER_MASKED, NetworkPredictor, Words
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead
-from mae_lm_fairseq.core.packing import batch_layout, to_device, unpack
+from mae_lm_fairseq.core.packing import batch_layout, batches_of_similar_length, to_device, unpack
+from mae_lm_fairseq.downstream.minimal_pairs.scores import pseudo_log_likelihoods
 from mae_lm_fairseq.downstream.squad.decoding import Answers, answer_all
 from mae_lm_fairseq.downstream.squad.files import Paragraph, Question
 from mae_lm_fairseq.downstream.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
+from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, Tokenizer
-
-BATCH_TOKENS = 2048
-"""Maximum number of tokens in a batch, padding included; a longer text is a batch of its own."""
 
 Text = str | Sequence[int] | Tensor
 """A text as a string or as token ids."""
@@ -52,6 +53,7 @@ class MAELMHubInterface(nn.Module):
         self.symbols = pretrained.symbols
         self.about = pretrained.about
         self.tokenizer = pretrained.tokenizer
+        self.mask_in_encoder = pretrained.mask_in_encoder
 
     @property
     def device(self) -> torch.device:
@@ -118,10 +120,7 @@ class MAELMHubInterface(nn.Module):
         Raises:
             ValueError: if the text has no ``<mask>``, or the model was fine-tuned and has no language model head.
         """
-        network = self.model.autoencoder
-        if network.lm_head is None:
-            raise ValueError("this model was fine-tuned, without decoder and language model head; to fill masks, load "
-                             "the model that it was fine-tuned from")  # fmt: skip
+        self._check_predicts()
         ids = self.encode(text)[None]
         is_mask = ids.eq(self.model.mask)
         if not is_mask.any():
@@ -135,6 +134,30 @@ class MAELMHubInterface(nn.Module):
             for place, choices in enumerate(zip(tokens.tolist(), probabilities.tolist(), strict=True))
         ]
         return fillings[0] if len(fillings) == 1 else fillings
+
+    def score(self, sentences: str | Sequence[str], mask_words: bool = False) -> Tensor:
+        """Return the pseudo-log-likelihood of each sentence: the sum of its tokens' log-probabilities, in nats.
+
+        Each token is masked once, and predicted from all others through the decoder if the model has one. If the
+        encoder saw ``<mask>`` tokens in pretraining (``--mask-in-encoder``), it sees them here.
+
+        Args:
+            sentences: one sentence or several.
+            mask_words: while a token is predicted, also mask the later subwords of its word (Kauf and Ivanova, 2023).
+
+        Returns:
+            float64 [number of sentences].
+
+        Raises:
+            ValueError: if a sentence is longer than the model's maximum number of positions, or the model was
+                fine-tuned and has no language model head.
+        """
+        self._check_predicts()
+        self.model.resolve_backend(self.device)
+        network, tokenizer = self.model.autoencoder, self._tokenizer()
+        predictor = NetworkPredictor(network, self.model.pad, self.model.mask, self.mask_in_encoder)
+        words = [_with_words(tokenizer, text) for text in ([sentences] if isinstance(sentences, str) else sentences)]
+        return torch.from_numpy(pseudo_log_likelihoods(predictor, words, mask_words))
 
     @torch.no_grad()
     def predict(self, head: str, texts: Text | Sequence[Text], return_logits: bool = False) -> Tensor:
@@ -194,6 +217,11 @@ class MAELMHubInterface(nn.Module):
             raise ValueError(f"the model has no {kind.__name__} {name!r}; it has {', '.join(heads) or 'none'}")
         return heads[name]
 
+    def _check_predicts(self) -> None:
+        if self.model.autoencoder.lm_head is None:
+            raise ValueError("this model was fine-tuned, without decoder and language model head; to predict tokens, "
+                             "load the model that it was fine-tuned from")  # fmt: skip
+
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
             raise ValueError("this model has no tokenizer; pass token ids")
@@ -242,19 +270,11 @@ def hub_interface(model_type: type[nn.Module], pretrained: Pretrained) -> MAELMH
     return MAELMHubInterface(model, pretrained).eval()
 
 
-def batches_of_similar_length(lengths: Sequence[int], tokens: int = BATCH_TOKENS) -> Iterator[list[int]]:
-    """Yield batches of indices of texts, longest texts first.
-
-    Each batch has at most ``tokens`` tokens including its padding, or a single text.
-    """
-    batch = []
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        if batch and (len(batch) + 1) * lengths[batch[0]] > tokens:
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch
+def _with_words(tokenizer: Tokenizer, text: str) -> Words:
+    """Return ``<s> text </s>`` with the words of its tokens."""
+    ids, spans = encode_with_spans(tokenizer, text)
+    words = [NEVER_MASKED, *word_numbers(text, spans), NEVER_MASKED]
+    return Words(np.array([BOS, *ids, EOS]), np.array(words))
 
 
 def _is_one(texts: Text | Sequence[Text]) -> bool:

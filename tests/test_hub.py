@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mae_lm_fairseq import PACKAGE, MAELMModel
-from mae_lm_fairseq.hub import batches_of_similar_length
+from mae_lm_fairseq.core.packing import batches_of_similar_length
 from mae_lm_fairseq.pretrained.bundle import write_bundle
-from mae_lm_fairseq.pretrained.reading import read_checkpoint
+from mae_lm_fairseq.pretrained.reading import read_bundle, read_checkpoint
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import TEXT, VARIANTS, saved
 from tests.support.finetuning import HEAD, set_up_finetuning
@@ -107,6 +107,59 @@ class TestFeatures:
             assert len(batch) == 1 or len(batch) * max(lengths[index] for index in batch) <= tokens
 
 
+def words_of_one_subword(hub) -> list[str]:
+    words = [symbol[1:] for symbol in hub.symbols if symbol.startswith("\u2581") and symbol[1:].isalpha()]
+    return [word for word in words if len(hub.encode(word)) == 3]
+
+
+class TestScore:
+    @pytest.mark.parametrize("name", PRESETS)
+    def test_scores_equal_a_loop_over_masks(self, hubs, name):
+        hub = hubs[name]
+        expected = []
+        for sentence in TEXT:
+            ids = hub.encode(sentence)
+            score = 0.0
+            for position in range(1, len(ids) - 1):
+                corrupted, is_masked = ids.clone()[None], torch.zeros(1, len(ids), dtype=torch.bool)
+                corrupted[0, position], is_masked[0, position] = hub.model.mask, True
+                with torch.no_grad():
+                    logits, _ = hub.model(corrupted, masked_tokens=is_masked)
+                score += logits.log_softmax(-1)[0, ids[position]].item()
+            expected.append(score)
+        # sums in another order, in float32
+        torch.testing.assert_close(hub.score(TEXT), torch.tensor(expected).double(), atol=1e-4, rtol=1e-6)
+        assert hub.score(TEXT[0]).shape == (1,)
+
+    def test_masking_words_hides_their_later_subwords(self, hubs):
+        hub = hubs["mae_lm_tiny"]
+        single = " ".join(words_of_one_subword(hub)[:3])
+        assert len(hub.encode(single)) == 5
+        torch.testing.assert_close(hub.score(single), hub.score(single, mask_words=True))
+        assert not torch.isclose(hub.score(TEXT[1]), hub.score(TEXT[1], mask_words=True))
+
+    def test_masks_in_the_encoder_as_in_pretraining(self, bundles, tmp_path):
+        pretrained = read_bundle(bundles["mae_lm_tiny"])
+        pretrained.about["mask_in_encoder"] = 1.0
+        write_bundle(pretrained, tmp_path / "bundle")
+        hub = MAELMModel.from_pretrained(tmp_path / "bundle")
+        word = words_of_one_subword(hub)[0]
+        ids = hub.encode(word)
+        corrupted, is_masked = ids.clone()[None], torch.zeros(1, len(ids), dtype=torch.bool)
+        corrupted[0, 1], is_masked[0, 1] = hub.model.mask, True
+        with torch.no_grad():
+            logits, _ = hub.model(corrupted, masked_tokens=is_masked, early_masks=is_masked)
+        assert hub.score(word).item() == pytest.approx(logits.log_softmax(-1)[0, ids[1]].item(), abs=1e-5)
+        without = MAELMModel.from_pretrained(bundles["mae_lm_tiny"])
+        assert not torch.isclose(hub.score(word), without.score(word))
+
+    def test_refusals(self, hubs):
+        with pytest.raises(ValueError, match="this model was fine-tuned"):
+            hubs["classification"].score("a")
+        with pytest.raises(ValueError, match=r"a sequence of \d+ tokens is longer"):
+            hubs["mae_lm_tiny"].score("a " * 70)
+
+
 class TestFillMask:
     @pytest.mark.parametrize("name", PRESETS)
     def test_probabilities_are_those_of_the_model(self, hubs, name):
@@ -162,9 +215,9 @@ class TestPredict:
         torch.testing.assert_close(hub.predict(HEAD, RAGGED), alone, atol=1e-5, rtol=0)
 
     def test_unknown_head(self, hubs):
-        with pytest.raises(ValueError, match=f"no ClassificationHead 'x'; the model has {HEAD}"):
+        with pytest.raises(ValueError, match=f"no ClassificationHead 'x'; it has {HEAD}"):
             hubs["classification"].predict("x", "The dog")
-        with pytest.raises(ValueError, match="the model has none"):
+        with pytest.raises(ValueError, match="it has none"):
             hubs["mae_lm_tiny"].predict("x", "The dog")
 
 
@@ -189,7 +242,7 @@ class TestAnswer:
         assert max(candidate.end for candidate in found.candidates) > 100
 
     def test_other_heads_do_not_answer(self, hubs):
-        with pytest.raises(ValueError, match=f"no SpanHead '{HEAD}'; the model has none"):
+        with pytest.raises(ValueError, match=f"no SpanHead '{HEAD}'; it has none"):
             hubs["classification"].answer("The dog?", "The fox.", head=HEAD)
 
 

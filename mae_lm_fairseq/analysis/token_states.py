@@ -4,6 +4,7 @@ The text is encoded in several ways (:data:`INPUTS`). The compared tokens are th
 masked in any of them.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -127,9 +128,7 @@ class HuggingFaceStates:
         self.pad, self.mask = pad, mask
         config = model.config
         self.layers, self.dim = config.num_hidden_layers, config.hidden_size
-        # RoBERTa and MPNet number positions from the padding id + 1.
-        offset = 0 if config.model_type == "bert" else pad + 1
-        self.max_tokens = config.max_position_embeddings - offset
+        self.max_tokens = hugging_face_positions(model)
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, see_masks: bool) -> list[LayerStates]:
@@ -142,6 +141,15 @@ class HuggingFaceStates:
         index = is_token.flatten().nonzero().squeeze(1)
         positions = index.to(self.model.device)
         return [LayerStates(layer.flatten(0, 1).index_select(0, positions), index) for layer in output.hidden_states]
+
+
+def hugging_face_positions(model: nn.Module) -> int:
+    """Return the maximum sequence length of a model of ``transformers``."""
+    tables = (table for name, table in model.named_modules() if name.endswith("position_embeddings"))
+    padding = getattr(next(tables, None), "padding_idx", None)
+    # RoBERTa and its descendants number positions from the padding id + 1.
+    offset = 0 if padding is None else padding + 1
+    return getattr(model.config, "max_position_embeddings", sys.maxsize) - offset
 
 
 def mask_texts(

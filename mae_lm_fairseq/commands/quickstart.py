@@ -47,6 +47,8 @@ def main(argv: list[str] | None = None) -> None:
     if options.corpus:
         options.corpus = options.corpus.resolve()
     name = options.corpus.name.partition(".")[0] if options.corpus else "docstrings"
+    if options.tokenizer:
+        name += f"-{Path(options.tokenizer).name}"
     out = options.out or Path("quickstart") / (f"{name}-smoke" if options.smoke else name)
     with signals_as_errors():
         quickstart(out.resolve(), options.smoke, options.corpus, options.tokenizer)

@@ -12,8 +12,7 @@ import argparse
 from pathlib import Path
 
 from mae_lm_fairseq.experiments.rank_options import add_options
-from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.files import make_output_directory, write_json
 from mae_lm_fairseq.utils.logging import configure_logging
 
 
@@ -36,10 +35,7 @@ def main(argv: list[str] | None = None) -> None:
 
     check_matplotlib()
     out = Path(arguments.out)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise UserError(f"--out {out}: {problem.strerror}") from None
+    make_output_directory(out)
     models = measure_models(arguments)
     write_json(out / "ranks.json", {"versions": versions(), "models": models})
     write_csv(out / "ranks.csv", models)

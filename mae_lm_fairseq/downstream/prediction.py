@@ -1,5 +1,8 @@
 """Predictions of a fine-tuned model with a classification head."""
 
+import os
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -7,9 +10,44 @@ import torch
 from fairseq import checkpoint_utils, utils
 
 from mae_lm_fairseq import register
+from mae_lm_fairseq.text.tokenizer_files import NAMES
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.progress import progress_bar
 
 BATCH = 64
+
+
+def open_finetuned(path: Path, data_bin: Path | None = None) -> torch.nn.Module:
+    """Return the hub interface of a fine-tuned model, on the GPU if there is one.
+
+    Args:
+        path: a bundle, such as ``model/`` in the directory of a fine-tuning; or a checkpoint.
+        data_bin: for a checkpoint, the data-bin of its fine-tuning.
+
+    Raises:
+        UserError: if the files are not valid, as for ``from_pretrained``, or the model was not fine-tuned.
+    """
+    if not os.path.exists(path):
+        raise UserError(f"{path}: no such file or directory")
+    register()
+    from mae_lm_fairseq.models.mae_lm import MAELMModel
+
+    model = MAELMModel.from_pretrained(path, data_bin)
+    if not model.model.classification_heads:
+        raise UserError(
+            f"{path} is a pretrained model, which has no task yet; fine-tune it with mae-lm finetune, and name the "
+            "model/ in its --out"
+        )
+    if model.tokenizer is None:
+        raise UserError(f"{data_bin or path}: has no {NAMES}; put that of the pretraining run there")
+    # The precision of evaluation, also for weights that were trained in half precision.
+    return model.float().to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def with_progress(batches: Iterable, total: int) -> Iterator:
+    """Iterate over ``total`` batches; progress and the estimated time left go to standard error."""
+    form = "{percentage:3.0f}%|{bar:25}| {elapsed}, {remaining} left"
+    return iter(progress_bar(batches, stream=sys.stderr, total=total, bar_format=form))
 
 
 def load(checkpoint: Path, data: Path) -> tuple[torch.nn.Module, object]:

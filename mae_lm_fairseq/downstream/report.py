@@ -13,7 +13,7 @@ from mae_lm_fairseq.analysis.figures import plot_seeds
 from mae_lm_fairseq.downstream.glue.tasks import TASKS, glue_average
 from mae_lm_fairseq.downstream.seeds import Summary, difference
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
-from mae_lm_fairseq.utils.files import write_text
+from mae_lm_fairseq.utils.files import make_output_directory, write_text
 from mae_lm_fairseq.utils.logging import configure_logging
 from mae_lm_fairseq.utils.markdown import markdown_table
 
@@ -65,7 +65,9 @@ def read_results(directory: Path) -> list[dict]:
         UserError: if there are no results, or a file is damaged.
     """
     found = [path for path in (directory / "results.json", *sorted(directory.glob("*/results.json"))) if path.exists()]
-    results = [result for result in map(_read, found) if result.get("task") in COLUMNS]
+    results = [
+        result for result in map(_read, found) if result.get("task") in COLUMNS or {"task", "files"} <= result.keys()
+    ]
     if not results:
         raise UserError(f"{directory}: no results.json of mae-lm finetune in it")
     return results
@@ -79,22 +81,35 @@ def _read(path: Path) -> dict:
     return result if isinstance(result, dict) else {}
 
 
-def tasks_of(table: Table) -> list[str]:
-    """Return the tasks for which any model has results, in the papers' order."""
-    return [task for task in COLUMNS if any(task in row for row in table.values())]
+def columns_of(table: Table) -> dict[str, Column]:
+    """Return the tasks for which any model has results, in the papers' order, then those of the user's own files."""
+    found = {task: column_of(task, summaries) for row in table.values() for task, summaries in row.items()}
+    return {task: found[task] for task in sorted(found, key=_order)}
+
+
+def column_of(task: str, summaries: dict[str, Summary]) -> Column:
+    """Return the column of a task; that of the user's own files has all metrics, and accuracy or the mean as score."""
+    if task in COLUMNS:
+        return COLUMNS[task]
+    metrics = tuple(name for name in summaries if name != "score")
+    return Column(metrics, "accuracy" if "accuracy" in metrics else "score")
+
+
+def _order(task: str) -> int:
+    return list(COLUMNS).index(task) if task in COLUMNS else len(COLUMNS)
 
 
 def markdown(table: Table) -> str:
     """Return the table of medians and the differences between each model and the last one."""
-    tasks = tasks_of(table)
-    names = [_title(task) for task in tasks]
+    tasks = columns_of(table)
+    names = [_title(*item) for item in tasks.items()]
     rows = []
     for label, row in table.items():
-        cells = [_cell(task, row[task]) if task in row else "-" for task in tasks]
+        cells = [_cell(column, row[task]) if task in row else "-" for task, column in tasks.items()]
         of_glue = [task for task in tasks if task in TASKS]
         complete = of_glue and all(task in row for task in of_glue)
         average = f"{glue_average({task: row[task]['score'].median for task in of_glue}):.1f}" if complete else "-"
-        seeds = sorted({len(score(row, task).values) for task in row})
+        seeds = sorted({len(score(row, task, tasks).values) for task in row})
         rows.append([label, *cells, average, ", ".join(map(str, seeds))])
     head = [
         "# Development sets",
@@ -106,28 +121,28 @@ def markdown(table: Table) -> str:
     return "\n".join([*head, *_differences(table, tasks), ""])
 
 
-def _title(task: str) -> str:
-    return f"{task} ({'m/mm' if task == 'MNLI' else '/'.join(COLUMNS[task].metrics)})"
+def _title(task: str, column: Column) -> str:
+    return f"{task} ({'m/mm' if task == 'MNLI' else '/'.join(column.metrics)})"
 
 
-def _compared(task: str) -> str:
+def _compared(task: str, column: Column) -> str:
     """Return the task with the metric by which models are compared."""
-    metrics, score = COLUMNS[task]
+    metrics, score = column
     return f"{task} ({score if score in metrics else 'mean of both' if len(metrics) > 1 else metrics[0]})"
 
 
-def _cell(task: str, summaries: dict[str, Summary]) -> str:
+def _cell(column: Column, summaries: dict[str, Summary]) -> str:
     # Matching by prefix includes metrics with a suffix, such as accuracy_mismatched of MNLI.
-    shown = [summary for name, summary in summaries.items() if name.startswith(COLUMNS[task].metrics)]
+    shown = [summary for name, summary in summaries.items() if name.startswith(column.metrics)]
     return "/".join(f"{summary.median:.1f}" for summary in shown)
 
 
-def score(row: dict[str, dict[str, Summary]], task: str) -> Summary:
+def score(row: dict[str, dict[str, Summary]], task: str, tasks: dict[str, Column]) -> Summary:
     """Return the summary by which a model is compared on a task."""
-    return row[task][COLUMNS[task].score]
+    return row[task][tasks[task].score]
 
 
-def _differences(table: Table, tasks: list[str]) -> list[str]:
+def _differences(table: Table, tasks: dict[str, Column]) -> list[str]:
     """Compare each model with the last one by the mean score over the seeds."""
     if len(table) < 2:
         return []
@@ -136,7 +151,7 @@ def _differences(table: Table, tasks: list[str]) -> list[str]:
     for label, row in others:
         both = [task in row and task in of_base for task in tasks]
         cells = [
-            str(difference(score(row, task), score(of_base, task))) if known else "-"
+            str(difference(score(row, task, tasks), score(of_base, task, tasks))) if known else "-"
             for task, known in zip(tasks, both, strict=True)
         ]
         rows.append([label, *cells])
@@ -161,15 +176,13 @@ def main(argv: list[str] | None = None):
     options = parser().parse_args(argv)
     configure_logging()
     table = read_table(options.results)
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {options.out}: cannot be created: {error.strerror}") from None
+    make_output_directory(options.out)
     text = markdown(table)
     write_text(options.out / "glue.md", text)
+    tasks = columns_of(table)
     scores = {
-        _compared(task): {label: score(row, task).values for label, row in table.items() if task in row}
-        for task in tasks_of(table)
+        _compared(task, column): {label: score(row, task, tasks).values for label, row in table.items() if task in row}
+        for task, column in tasks.items()
     }
     plot_seeds(options.out / "glue.png", "Development sets", scores)
     print(text)

@@ -1,6 +1,7 @@
 """Fine-tuning sweeps for any task: starting point, runs over learning rates and seeds, and checkpoints to keep."""
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,6 +16,8 @@ from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.downstream.seeds import Summary, summarise
 from mae_lm_fairseq.models.architectures import architecture_values
+from mae_lm_fairseq.pretrained.bundle import write_bundle
+from mae_lm_fairseq.pretrained.reading import read_checkpoint
 from mae_lm_fairseq.pretrained.validation import head_names
 from mae_lm_fairseq.recipes.settings import Settings, as_arguments
 from mae_lm_fairseq.recipes.training_command import with_device
@@ -25,6 +28,8 @@ from mae_lm_fairseq.utils.versions import versions
 
 WARMUP_FRACTION = 0.06
 BEST, LAST = "checkpoint_best.pt", "checkpoint_last.pt"
+MODEL = "model"
+"""The directory, in that of the results, with the bundle of the best run."""
 # Model options that fine-tuning sets itself.
 _SET_BY_FINETUNING = ("max_positions", "dropout", "attention_dropout", "decoder_dropout")
 
@@ -50,6 +55,13 @@ class Origin:
     heads: tuple[str, ...] = ()
     updates: int = 0
     sha256: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """The kind of start, in words."""
+        if self.checkpoint is None:
+            return "random weights"
+        return f"a model fine-tuned on {', '.join(self.heads)}" if self.heads else "a pretraining checkpoint"
 
     def described(self) -> dict[str, Any]:
         """Return a description for a result file. It has only the end of the path, as the file may be published."""
@@ -111,6 +123,21 @@ def find_origin(checkpoint: Path | None, architecture: str | None) -> Origin:
     if architecture is not None:
         raise UserError(f"--arch {architecture} is only for --checkpoint none: a checkpoint has its own architecture")
     return origin_of(checkpoint)
+
+
+def find_pretrained_origin(checkpoint: Path | None, architecture: str | None) -> Origin:
+    """Return what :func:`find_origin` does, if that is not a fine-tuned model.
+
+    Raises:
+        UserError: as there, or if the checkpoint was fine-tuned.
+    """
+    origin = find_origin(checkpoint, architecture)
+    if origin.heads:
+        raise UserError(
+            f"--checkpoint {checkpoint} has already been fine-tuned on {', '.join(origin.heads)}; use the "
+            "pretraining checkpoint"
+        )
+    return origin
 
 
 def settings_for(origin: Origin, updates: int, batch_size: int) -> Settings:
@@ -228,7 +255,7 @@ def best_checkpoint(run: Run) -> Path:
 
 
 def run_sweep(sweep: Sweep, jobs: int, threads: int) -> tuple[dict[str, Any], Run]:
-    """Run the missing runs of a sweep.
+    """Run the missing runs of a sweep, and keep the best run's model as a bundle.
 
     Returns:
         The content for a result file (the selected learning rate, its metrics, and those of the whole grid), and the
@@ -239,6 +266,8 @@ def run_sweep(sweep: Sweep, jobs: int, threads: int) -> tuple[dict[str, Any], Ru
     keep_best_checkpoints(runs)
     summaries = sweep.summaries(results)
     rate = sweep.best_rate(summaries)
+    best = sweep.best_run(results, rate)
+    keep_model(sweep, best, next(result for run, result in zip(runs, results, strict=True) if run.name == best.name))
     grid = {f"{lr:g}": {name: asdict(summary) for name, summary in of.items()} for lr, of in summaries.items()}
     content = {
         "options": list(sweep.extra),
@@ -247,7 +276,16 @@ def run_sweep(sweep: Sweep, jobs: int, threads: int) -> tuple[dict[str, Any], Ru
         "grid": grid,
         "versions": versions(),
     }
-    return content, sweep.best_run(results, rate)
+    return content, best
+
+
+def keep_model(sweep: Sweep, run: Run, metrics: dict[str, float]):
+    """Write the bundle of a run's best checkpoint, with its metrics, in place of an earlier one."""
+    pretrained = read_checkpoint(best_checkpoint(run), sweep.data)
+    pretrained.about["development_set"] = metrics
+    shutil.rmtree(sweep.out / MODEL, ignore_errors=True)
+    write_bundle(pretrained, sweep.out / MODEL)
+    print(f"model: {sweep.out / MODEL}, by {run.name}")
 
 
 def report(content: dict[str, Any], settings: str, selection: str, hidden: Sequence[str], ending: str) -> str:
@@ -278,7 +316,7 @@ def report(content: dict[str, Any], settings: str, selection: str, hidden: Seque
         if not name.endswith(tuple(hidden))
     ]
     table = markdown_table(["learning rate", "metric", "median (mean ± std)", "seeds"], rows)
-    return "\n".join([*lines, table, "", ending, ""])
+    return "\n".join([*lines, table, "", f"{ending} `{MODEL}/` holds the best model, for predictions.", ""])
 
 
 def keep_best_checkpoints(runs: Sequence[Run]):

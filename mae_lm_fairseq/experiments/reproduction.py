@@ -19,7 +19,7 @@ from mae_lm_fairseq.downstream.glue.tasks import TASKS, Task
 from mae_lm_fairseq.downstream.sweep import LAST, Origin, best_checkpoint, keep_best_checkpoints, origin_of
 from mae_lm_fairseq.experiments import inspection, quickstart
 from mae_lm_fairseq.experiments.preset_comparison import COMMON_MASKING, Variant
-from mae_lm_fairseq.experiments.ranks import open_model
+from mae_lm_fairseq.experiments.readers import open_model
 from mae_lm_fairseq.experiments.scales import SCALES, Scale
 from mae_lm_fairseq.recipes.training_command import check_data, training_command
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
@@ -312,7 +312,7 @@ def _finetuning_run(
 ) -> Run:
     pretrained = _checkpoint(out, scale, title, seed, updates)
     origin = origin_of(pretrained)
-    sweep = glue.make_sweep(_finetuning(out, data, scale, origin), origin, *prepared)
+    sweep = glue.make_sweep(data.task, _finetuning(out, data, scale, origin), origin, *prepared)
     folder = out / "finetuning" / f"{_folder(out, title, seed).name}-{updates}"
     [scored] = replace(sweep, out=folder.resolve(), seeds=[seed]).runs()
 

@@ -27,7 +27,7 @@ KINDS = {
 }
 
 REPORT = """\
-# What was reproduced, at scale `{scale}`
+# Reproduction at scale `{scale}`
 
 {notes}
 

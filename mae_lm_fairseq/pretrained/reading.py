@@ -21,12 +21,13 @@ from mae_lm_fairseq.pretrained.validation import (
     NETWORK,
     PAD,
     check_fit,
+    head_names,
     heads_skeleton,
     network_config,
     network_skeleton,
     tied_names,
 )
-from mae_lm_fairseq.text.data_bin import DICTIONARY, check_dictionary, dictionary_fingerprint
+from mae_lm_fairseq.text.data_bin import DICTIONARY, TASK, check_dictionary, dictionary_fingerprint
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, current_versions
 from mae_lm_fairseq.text.tokenizer import MASK, Tokenizer
@@ -55,7 +56,8 @@ class Pretrained:
         tokenizer: the tokenizer, or None.
         about: plain JSON, as far as known: ``architecture``, ``task`` and ``updates`` of the training, ``versions`` of
             packages, ``dictionary_sha256``, ``trained_on`` (the splits in the manifest of the data-bin),
-            ``mask_in_encoder``.
+            ``mask_in_encoder``, ``finetuned_on`` (what predictions need to know of the task), ``development_set`` (the
+            metrics of fine-tuning).
     """
 
     config: MaskedAutoencoderConfig
@@ -113,6 +115,8 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
     fingerprint = dictionary_fingerprint(symbols)
     if _at(state, "task_state", "dictionary") not in (None, fingerprint):
         raise UserError(f"{path} was trained with another dictionary than the {DICTIONARY} of {data_bin}")
+    config, weights = network_config(values, path), state["model"]
+    check_fit(config, weights, len(symbols), path)
     about = {
         "architecture": options["_name"],
         "task": _plain(_at(state, "cfg", "task", "_name")),
@@ -121,11 +125,9 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
         "dictionary_sha256": fingerprint,
         "trained_on": _splits(data_bin),
         "mask_in_encoder": _plain(_at(state, "cfg", "task", "mask_in_encoder")),
+        "finetuned_on": _finetuned_on(state, path, Path(data_bin, TASK)),
     }
-    tokenizer = find_tokenizer(data_bin)
-    config, weights = network_config(values, path), state["model"]
-    check_fit(config, weights, len(symbols), path)
-    return _with_its_tokenizer(Pretrained(config, weights, symbols, tokenizer, about))
+    return _with_its_tokenizer(Pretrained(config, weights, symbols, find_tokenizer(data_bin), about))
 
 
 def read_bundle(directory: str | Path) -> Pretrained:
@@ -197,6 +199,30 @@ def _plain(value: Any) -> str | int | float | None:
 def _splits(data_bin: str | Path) -> dict[str, dict] | None:
     path = Path(data_bin, MANIFEST)
     return {name: vars(split) for name, split in Manifest.read(path).splits.items()} if path.exists() else None
+
+
+def _finetuned_on(state: dict[str, Any], checkpoint: str | Path, path: Path) -> dict[str, Any] | None:
+    """Return what predictions need to know of the task of a fine-tuned model; None where that is not known.
+
+    A checkpoint holds the options of question answering. The names of a sentence task's labels are with its data.
+    """
+    if _at(state, "cfg", "task", "_name") == "question_answering":
+        options = ("tokens_per_sample", "doc_stride", "version_2")
+        return {name: _plain(_at(state, "cfg", "task", name)) for name in options}
+    heads = head_names(state["model"])
+    if not (heads and path.exists()):
+        return None
+    try:
+        described = json.loads(path.read_bytes())
+        found = {name: described[name] for name in ("head", "task", "columns", "labels", "score_range")}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        raise UserError(f"{path} does not describe a task; prepare the data again") from None
+    if found["head"] not in heads:
+        raise UserError(
+            f"{path} describes another task ({found['task']}) than that of {checkpoint} ({', '.join(heads)}); "
+            "name the data-bin of its fine-tuning"
+        )
+    return found
 
 
 def _with_its_tokenizer(pretrained: Pretrained) -> Pretrained:

@@ -20,6 +20,9 @@ from mae_lm_fairseq.utils.errors import UserError
 DICTIONARY, TOKENIZER = "dict.txt", "sentencepiece.bpe.model"
 """Files of a data-bin. Only ``mae-lm prepare`` adds the tokenizer."""
 
+TASK = "task.json"
+"""Description of the task, in a data-bin for fine-tuning on sentences: head, columns and names of the labels."""
+
 _MAGIC = b"MMIDIDX\x00\x00"
 _OTHER_MAGICS = (b"TNTIDX\x00\x00", b"HUFFIDX\x00\x00")
 _HEADER = struct.Struct(f"<{len(_MAGIC)}sQBQ")  # magic, version, code of the token type, number of lines

@@ -5,6 +5,7 @@ tokens differ from the text. They do return the characters of the original that 
 """
 
 import unicodedata
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -49,3 +50,17 @@ def encode_with_spans(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, np.n
 def _is_blank(character: str) -> bool:
     """Return whether a character is invisible: white space, control, joiner, BOM, or sentencepiece's word start."""
     return character.isspace() or character == WORD_START or unicodedata.category(character) in ("Cc", "Cf")
+
+
+def word_numbers(text: str, spans: Iterable[tuple[int, int]]) -> list[int]:
+    """Return the number of the word in which each token starts; words are separated by white space.
+
+    Args:
+        text: the text.
+        spans: start and end of each token in characters, with or without the white space before it.
+    """
+    is_blank = np.array([True, *map(str.isspace, text), True])
+    starts = is_blank[:-1] & ~is_blank[1:]
+    words = np.cumsum(starts) - 1
+    # White space belongs to the word that follows it.
+    return [int(words[start] + is_blank[start + 1]) for start, _ in spans]

@@ -35,6 +35,18 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
+def make_output_directory(path: Path) -> None:
+    """Create the directory of the option ``--out``, and its parents, unless it exists.
+
+    Raises:
+        UserError: if it cannot be created.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {path}: cannot be created: {error.strerror}") from None
+
+
 @contextlib.contextmanager
 def directory_while_used(directory: Path) -> Iterator[None]:
     """Create a directory and its parents; those that are empty when the block ends are removed again."""

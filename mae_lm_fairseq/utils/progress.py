@@ -23,11 +23,15 @@ class _Lines:
         self.stream.flush()
 
 
-def progress_bar(iterable: Iterable | None = None, **options) -> tqdm:
-    """Return a tqdm bar on standard output, which prints a line every few seconds if that is not a terminal."""
-    if sys.stdout.isatty():
-        return tqdm(iterable, file=sys.stdout, dynamic_ncols=True, miniters=0, **options)
+def progress_bar(iterable: Iterable | None = None, stream: TextIO | None = None, **options) -> tqdm:
+    """Return a tqdm bar on a stream (default: standard output).
+
+    It prints a line every few seconds if the stream is not a terminal.
+    """
+    stream = stream or sys.stdout
+    if stream.isatty():
+        return tqdm(iterable, file=stream, dynamic_ncols=True, miniters=0, **options)
     seconds = SECONDS_BETWEEN_LINES
     return tqdm(
-        iterable, file=_Lines(sys.stdout), ncols=120, miniters=0, mininterval=seconds, maxinterval=seconds, **options
+        iterable, file=_Lines(stream), ncols=120, miniters=0, mininterval=seconds, maxinterval=seconds, **options
     )

@@ -1,8 +1,6 @@
 """scripts/finetune_squad.py, from a question file to the reported metrics."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +10,7 @@ import pytest
 from mae_lm_fairseq.downstream.squad import metrics as squad_metrics
 from mae_lm_fairseq.downstream.squad.run import Options, finetune
 from tests.support.answering import write_squad, write_tokenizer
-from tests.support.processes import wait_for
+from tests.support.processes import kill_with_children, wait_for
 
 ROOT = Path(__file__).parent.parent.parent
 # Large enough to memorise sixteen answers in a few seconds.
@@ -47,13 +45,6 @@ def start_command(given, out) -> subprocess.Popen:
     return subprocess.Popen(
         [str(word) for word in [*words, "--", *LEARN_BY_HEART]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-
-
-def kill_with_children(process: subprocess.Popen):
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    for pid in (process.pid, *map(int, children)):
-        os.kill(pid, signal.SIGKILL)
-    process.wait()
 
 
 def test_answers_are_memorised_and_sigkill_changes_nothing(given, tmp_path, capsys):

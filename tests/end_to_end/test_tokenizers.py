@@ -13,11 +13,10 @@ from mae_lm_fairseq.downstream import sweep
 from mae_lm_fairseq.downstream.glue import run as glue
 from mae_lm_fairseq.downstream.glue.tasks import TASKS
 from mae_lm_fairseq.downstream.squad import run as squad
-from mae_lm_fairseq.experiments.ranks import open_model
+from mae_lm_fairseq.experiments.readers import open_model
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.manifest import Manifest
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
-from mae_lm_fairseq.text.tokenizer import EOS
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.answering import write_squad
 from tests.support.finetuning import run_here, train_here
@@ -82,8 +81,9 @@ def assert_usable(data, directory, checkpoint):
     assert all(torch.equal(hub.encode(text), ids) for hub in hubs)
     first, second = ([(filling.text, filling.token) for filling in hub.fill_mask(text)] for hub in hubs)
     assert first == second
+    assert hubs[0].score("the tokenizer is that", mask_words=True).isfinite().all()
     tokenizer = open_tokenizer(data)
-    assert open_model(checkpoint, data).encode("the of") == [*tokenizer.encode_lines(["the of"])[0], EOS]
+    assert open_model(checkpoint, data).encode("the of") == tokenizer.encode_lines(["the of"])[0].tolist()
     fast = AutoTokenizer.from_pretrained(directory / "exported0")
     for line in paragraphs(50, seed=9):
         [ours] = tokenizer.encode_lines([line])

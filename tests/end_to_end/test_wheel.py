@@ -74,6 +74,8 @@ def test_from_text_to_an_exported_model(mae_lm, tmp_path):
     sweep = ["--seeds", 1, "--learning-rates", "1e-3", "--max-updates", 2]
     done = mae_lm("finetune", "glue", "SST-2", "--glue-dir", "GLUE", *model, *sweep, "--out", "sst-2")
     assert "accuracy: median" in done.stdout
+    mae_lm("predict", "sst-2/model", "--input", "GLUE/SST-2/dev.tsv", "--out", "predicted.tsv")
+    assert (tmp_path / "predicted.tsv").read_text().startswith("sentence\tlabel\tprediction\tprobability_0\t")
     done = mae_lm("export", "pretrained/checkpoint_last.pt", "--data-bin", "data-bin", "--out", "exported")
     assert "compared with the original" in done.stdout
 

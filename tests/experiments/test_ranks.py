@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from mae_lm_fairseq.analysis.effective_rank import MEASURES
-from mae_lm_fairseq.experiments.ranks import DEFAULTS, default_label, model_ranks, open_model, write_csv
+from mae_lm_fairseq.experiments.ranks import DEFAULTS, model_ranks, write_csv
+from mae_lm_fairseq.experiments.readers import default_label, open_model
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
@@ -139,7 +140,7 @@ def test_our_texts_are_those_of_the_data_bin(folder):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"data_bin": None}, "give its data-bin with --tokenizer"),
+        ({"data_bin": None}, "give its data-bin with --data-bin .mae-lm rank: --tokenizer"),
         ({"tokens_per_sample": 65}, "--tokens-per-sample 65: .* takes sequences of 2 to 64"),
         ({"tokens_per_sample": 1}, "--tokens-per-sample 1: .* takes sequences of 2 to 64"),
         ({"tokens": 10}, "too short"),

@@ -211,7 +211,7 @@ def test_missing_inputs_are_named_before_training(data_bin, tmp_path):
     task = tmp_path / "glue" / "RTE"
     task.mkdir(parents=True)
     (task / "train.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n")
-    with pytest.raises(UserError, match="RTE has no set dev"):
+    with pytest.raises(UserError, match="has no set dev of RTE"):
         reproduction.given_data(whole, task.parent, "RTE")
     (task / "dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tperhaps\n")
     with pytest.raises(UserError, match=r"dev\.tsv: 1 malformed rows: line 2: .*; fix the file"):

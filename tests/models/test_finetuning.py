@@ -172,7 +172,7 @@ OTHER_NETWORKS = {
     "--encoder-attention-heads is 4 in the checkpoint and 2 here": ["--encoder-attention-heads", 2],
     "--relative-max-distance is 128 in the checkpoint and 64 here": ["--relative-max-distance", 64],
     "encoder_ffn_embed_dim is 32 in the checkpoint and 48 here": ["--encoder-ffn-embed-dim", 48],
-    "lacks autoencoder.encoder.layers.2": ["--encoder-layers", 3],
+    "missing: autoencoder.encoder.layers.2": ["--encoder-layers", 3],
     "unexpected: autoencoder.encoder.relative_bias.weight": ["--relative-buckets", 0],
 }
 

@@ -1,5 +1,6 @@
 """Tiny randomly initialised Hugging Face models, and model directories with a tokenizer."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -9,7 +10,20 @@ KINDS = ("bert", "roberta", "mpnet")
 
 def tiny_model(kind: str, vocabulary: int, pad: int, layers: int = 2):
     """Return a randomly initialised model of hidden size 16, for up to 64 tokens, in evaluation mode."""
-    from transformers import AutoConfig, AutoModel
+    from transformers import AutoModel
+
+    return _build(AutoModel, kind, vocabulary, pad, layers)
+
+
+def tiny_masked_lm(kind: str, vocabulary: int, pad: int, layers: int = 2):
+    """Return such a model with its language model head."""
+    from transformers import AutoModelForMaskedLM
+
+    return _build(AutoModelForMaskedLM, kind, vocabulary, pad, layers)
+
+
+def _build(auto, kind: str, vocabulary: int, pad: int, layers: int):
+    from transformers import AutoConfig
 
     config = AutoConfig.for_model(
         kind,
@@ -23,11 +37,11 @@ def tiny_model(kind: str, vocabulary: int, pad: int, layers: int = 2):
         initializer_range=0.2,
     )
     torch.manual_seed(0)
-    return AutoModel.from_config(config).eval()
+    return auto.from_config(config).eval()
 
 
-def save_model(directory: Path, kind: str, words: list[str]) -> Path:
-    """Save a tiny model with a word-level tokenizer and return the directory."""
+def save_model(directory: Path, kind: str, words: list[str], build: Callable = tiny_model) -> Path:
+    """Save the tiny model that ``build`` returns with a word-level tokenizer and return the directory."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -37,5 +51,5 @@ def save_model(directory: Path, kind: str, words: list[str]) -> Path:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(directory)
-    tiny_model(kind, len(vocabulary), pad=1).save_pretrained(directory)
+    build(kind, len(vocabulary), pad=1).save_pretrained(directory)
     return directory

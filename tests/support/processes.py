@@ -67,6 +67,14 @@ def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
         time.sleep(0.02)
 
 
+def kill_with_children(process: subprocess.Popen) -> None:
+    """Kill a process and its children with SIGKILL."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for pid in (process.pid, *map(int, children)):
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
 def run_command(
     command: list, *, cwd: Path = ROOT, env: dict[str, str] | None = None, timeout: float = LONGEST_COMMAND_SECONDS
 ) -> subprocess.CompletedProcess:

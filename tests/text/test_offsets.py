@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mae_lm_fairseq.text.offsets import encode_with_spans
+from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START, SentencePieceTokenizer
 from tests.text.test_tokenizer import TEXT, train
 
@@ -70,3 +70,17 @@ def test_all_pieces_of_a_character_have_its_span(tmp_path):
     assert set(slices(tokenizer, " 日 ")) == {"日"}
     assert len(slices(tokenizer, " 日 ")) == 4  # a word start and three bytes
     assert set(slices(tokenizer, "½")) == {"½"}
+
+
+@pytest.mark.parametrize("leading_space", [False, True])
+def test_words_are_separated_by_white_space(leading_space):
+    text = " Don't  (go)\tnow "
+    spans = [(1, 4), (4, 5), (5, 6), (8, 9), (9, 11), (11, 12), (13, 16)]
+    if leading_space:
+        spans = [(0, 4), *spans[1:3], (6, 9), *spans[4:6], (12, 16)]
+    assert word_numbers(text, spans) == [0, 0, 0, 1, 1, 1, 2]
+    assert word_numbers("", []) == []
+
+
+def test_a_lone_word_start_belongs_to_the_word():
+    assert word_numbers("a b", [(0, 1), (2, 3), (2, 3)]) == [0, 1, 1]

@@ -83,7 +83,7 @@ def _find(task: Task, glue_dir: Path, official: str) -> Path:
 # -------------------------------------------------------------------------------------------------------------- TSV
 
 
-def _lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
     """Return the lines of a text file, without the byte order mark."""
     try:
         data = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
@@ -97,7 +97,7 @@ def _lines(path: Path) -> list[str]:
 
 def _read_tsv(task: Task, path: Path, labelled: bool) -> Rows:
     """Read a TSV file. GLUE does not use quoting, so every tab is a separator."""
-    lines = _lines(path)
+    lines = read_lines(path)
     wanted = [*task.columns, task.label_column] if labelled else list(task.columns)
     if task.headerless and labelled:
         header, indices, first = 4, [3, 1], 1
@@ -152,7 +152,7 @@ def _parquet_rows(path: Path) -> list[dict]:
 
 
 def _json_rows(path: Path) -> list:
-    lines = _lines(path)
+    lines = read_lines(path)
     text = "\n".join(lines)
     try:
         return json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in lines if line]
@@ -177,7 +177,7 @@ def _add(rows: Rows, task: Task, line: int, cells: list, labelled: bool, to_clas
         UserError: if the index of a test row is not its position. Predictions are matched by position.
     """
     sentences = tuple(cells[: len(task.columns)])
-    if not all(map(_is_text, sentences)):
+    if not all(map(is_text, sentences)):
         rows.malformed.append((line, "a sentence is empty or not text"))
         return
     if labelled:
@@ -195,7 +195,7 @@ def _add(rows: Rows, task: Task, line: int, cells: list, labelled: bool, to_clas
     rows.sentences.append(sentences)
 
 
-def _is_text(cell) -> bool:
+def is_text(cell) -> bool:
     """Return whether a cell is non-empty text that can be encoded; JSON strings can contain lone surrogates."""
     try:
         return isinstance(cell, str) and bool(cell.strip() and cell.encode())

@@ -1,23 +1,23 @@
 """Conversion of a local copy of GLUE to a data-bin for fairseq's ``sentence_prediction``; used by preprocess/glue."""
 
+import functools
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from mae_lm_fairseq.downstream.glue.files import Rows, read_split
-from mae_lm_fairseq.downstream.glue.tasks import SCORE_RANGE, Task
-from mae_lm_fairseq.text.data_bin import DICTIONARY, DataBinWriter, dictionary_fingerprint
+from mae_lm_fairseq.downstream.glue.tasks import Task
+from mae_lm_fairseq.text.data_bin import DICTIONARY, TASK, DataBinWriter, dictionary_fingerprint
 from mae_lm_fairseq.text.manifest import current_versions
-from mae_lm_fairseq.text.tokenizer import EOS, SPECIALS, Tokenizer
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, SPECIALS, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import new_directory
 
 logger = logging.getLogger(__name__)
 
-STATISTICS = "glue.json"
 SHORTEST_PAIR = 6
 """Shortest possible pair in tokens: one token per sentence, ``<s>`` and three ``</s>``."""
 
@@ -25,7 +25,7 @@ SHORTEST_PAIR = 6
 def prepare(
     task: Task, glue_dir: Path, tokenizer: Tokenizer, destdir: Path, max_positions: int, skip_malformed: bool = False
 ) -> dict:
-    """Write ``input0``, ``input1`` (pairs only) and ``label``, and the statistics to ``glue.json``.
+    """Write ``input0``, ``input1`` (pairs only) and ``label``, and the statistics to ``task.json``.
 
     A sequence is ``<s> A </s>`` or ``<s> A </s> </s> B </s>``. fairseq adds ``<s>`` and the ``</s>`` between the
     sentences (``--init-token 0 --separator-token 2``).
@@ -44,12 +44,30 @@ def prepare(
     Raises:
         UserError: if the data cannot be prepared; nothing is written.
     """
+    read = functools.partial(read_split, task, glue_dir)
+    return prepare_rows(task, read, tokenizer, destdir, max_positions, skip_malformed)
+
+
+def prepare_rows(
+    task: Task,
+    read: Callable[[str], Rows],
+    tokenizer: Tokenizer,
+    destdir: Path,
+    max_positions: int,
+    skip_malformed: bool = False,
+) -> dict:
+    """Do what :func:`prepare` does, with the rows that ``read`` returns for the official name of a set.
+
+    With tokenizer, dictionary and the description of the task, the data-bin has all that a bundle of a fine-tuned
+    checkpoint needs besides the checkpoint.
+    """
     if max_positions < SHORTEST_PAIR:
         raise UserError(f"--max-positions {max_positions} must be at least {SHORTEST_PAIR}")
     with new_directory(destdir) as directory:
-        sets = {split: read_split(task, glue_dir, official) for split, official in task.splits.items()}
+        sets = {split: read(official) for split, official in task.splits.items()}
         for split, rows in sets.items():
-            _check(task, split, rows, skip_malformed)
+            check_rows(split, rows, skip_malformed)
+            _warn_of_unusual_size(task, task.splits[split], rows)
         return _write_sets(task, sets, tokenizer, directory, max_positions)
 
 
@@ -58,12 +76,17 @@ def _write_sets(task: Task, sets: dict[str, Rows], tokenizer: Tokenizer, directo
     inputs = [directory / f"input{number}" for number in range(len(task.columns))]
     for folder in (*inputs, directory / "label"):
         folder.mkdir(parents=True)
-    for folder in inputs:
+    tokenizer.save(directory)
+    for folder in (directory, *inputs):
         tokenizer.write_dictionary(folder / DICTIONARY)
     classes = "".join(f"{number} 1\n" for number in range(task.num_classes))
     (directory / "label" / DICTIONARY).write_text(classes, encoding="utf-8")
     statistics = {
         "task": task.name,
+        "head": task.head,
+        "columns": task.columns,
+        "labels": task.labels,
+        "score_range": task.score_range if task.is_regression else None,
         "max_positions": max_positions,
         "tokenizer_sha256": tokenizer.fingerprint,
         "dictionary_sha256": dictionary_fingerprint(tokenizer.symbols),
@@ -72,12 +95,16 @@ def _write_sets(task: Task, sets: dict[str, Rows], tokenizer: Tokenizer, directo
         },
         "versions": current_versions(),
     }
-    (directory / STATISTICS).write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
+    (directory / TASK).write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
     return statistics
 
 
-def _check(task: Task, split: str, rows: Rows, skip_malformed: bool):
-    """Reject or report malformed rows; warn if the number of rows is not the official one."""
+def check_rows(split: str, rows: Rows, skip_malformed: bool):
+    """Refuse a set without rows, and malformed rows; or log these, if they may be skipped.
+
+    Raises:
+        UserError: if there are malformed rows or no rows.
+    """
     if rows.malformed:
         message = f"{rows.path}: {len(rows.malformed)} malformed rows: {rows.describe_malformed()}"
         if split.startswith("test"):
@@ -87,11 +114,12 @@ def _check(task: Task, split: str, rows: Rows, skip_malformed: bool):
         logger.warning("%s; dropped", message)
     if not rows.sentences:
         raise UserError(f"{rows.path}: has no rows")
-    official = task.rows[task.splits[split]]
-    if len(rows.sentences) != official:
-        logger.warning(
-            "%s: %d rows; the official %s has %d", rows.path, len(rows.sentences), task.splits[split], official
-        )
+
+
+def _warn_of_unusual_size(task: Task, official: str, rows: Rows):
+    expected = task.rows.get(official, len(rows.sentences))
+    if len(rows.sentences) != expected:
+        logger.warning("%s: %d rows; the official %s has %d", rows.path, len(rows.sentences), official, expected)
 
 
 def _write(task: Task, split: str, rows: Rows, tokenizer: Tokenizer, directory: Path, max_positions: int) -> dict:
@@ -101,7 +129,7 @@ def _write(task: Task, split: str, rows: Rows, tokenizer: Tokenizer, directory: 
     for number, column in enumerate(zip(*cut, strict=True)):
         _write_lines(directory / f"input{number}" / split, column, len(tokenizer.symbols))
     if rows.labels and task.is_regression:
-        text = "".join(f"{label / SCORE_RANGE}\n" for label in rows.labels)
+        text = "".join(f"{task.to_unit(label)}\n" for label in rows.labels)
         (directory / "label" / f"{split}.label").write_text(text, encoding="utf-8")
     elif rows.labels:
         first = len(SPECIALS)
@@ -119,6 +147,13 @@ def _write_lines(prefix: Path, lines: Sequence[np.ndarray], symbols: int):
     with DataBinWriter(prefix, symbols) as writer:
         tokens = np.concatenate([part for line in lines for part in (line, [EOS])])
         writer.write(tokens, np.array([len(line) + 1 for line in lines]))
+
+
+def joined(sample: Sequence[np.ndarray]) -> np.ndarray:
+    """Return ``<s> A </s>`` or ``<s> A </s> </s> B </s>``, the sequence that fairseq makes of a sample."""
+    first, *others = sample
+    parts = [[BOS], first, [EOS]] + [part for other in others for part in ([EOS], other, [EOS])]
+    return np.concatenate(parts).astype(np.int64)
 
 
 def length(sample: Sequence[np.ndarray]) -> int:

@@ -2,16 +2,17 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from mae_lm_fairseq.downstream import prediction
 from mae_lm_fairseq.downstream import sweep as finetuning
-from mae_lm_fairseq.downstream.glue.preparation import STATISTICS, prepare
+from mae_lm_fairseq.downstream.glue.preparation import prepare
 from mae_lm_fairseq.downstream.glue.tasks import (
     FROM_MNLI,
-    SCORE_RANGE,
     Task,
+    further_metrics,
     predictions,
     score,
     submission,
@@ -20,6 +21,7 @@ from mae_lm_fairseq.downstream.glue.tasks import (
 from mae_lm_fairseq.downstream.options import FinetuningOptions
 from mae_lm_fairseq.downstream.sweep import Origin, Sweep, best_checkpoint, report, run_sweep, settings_for
 from mae_lm_fairseq.recipes.settings import Settings
+from mae_lm_fairseq.text.data_bin import TASK
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
@@ -72,20 +74,30 @@ def finetune(options: Options) -> dict:
         },
     )
     data, statistics = prepared(options, tokenizer, origin.max_positions)
-    sweep = make_sweep(options, origin, data, statistics)
+    content, chosen = run_task(task, options, origin, data, statistics)
+    content["test_predictions_by"] = chosen.name
+    write_predictions(task, chosen, data, out)
+    write_results(out, content, f"Test predictions: {chosen.name}.")
+    return content
+
+
+def run_task(task: Task, options: FinetuningOptions, origin: Origin, data: Path, statistics: dict) -> tuple[dict, Run]:
+    """Fine-tune on the data-bin of a task.
+
+    Returns:
+        For a result file: the task, its data, where the training started, and what :func:`run_sweep` returns; and the
+        best run.
+    """
+    sweep = make_sweep(task, options, origin, data, statistics)
     ran, chosen = run_sweep(sweep, options.jobs, options.threads)
     content = {
         "task": task.name,
-        "start": {"from": start_of(options), **origin.described()},
+        "start": {"from": origin.kind, **origin.described()},
         "data": statistics["splits"],
         "settings": {"updates": sweep.settings["optimization"]["max_update"], "batch_size": task.batch_size},
         **ran,
-        "test_predictions_by": chosen.name,
     }
-    write_predictions(task, chosen, data, out)
-    write_text(out / "report.md", report_of(content))
-    write_json(out / "results.json", content)
-    return content
+    return content, chosen
 
 
 def find_origin(options: Options) -> Origin:
@@ -110,35 +122,35 @@ def find_origin(options: Options) -> Origin:
     return origin
 
 
-def start_of(options: Options) -> str:
-    """Return the description of the starting point for results and reports."""
-    if options.checkpoint is None:
-        return "random weights"
-    return "a model fine-tuned on MNLI" if options.from_mnli else "a pretraining checkpoint"
-
-
 def prepared(options: Options, tokenizer: Tokenizer, max_positions: int) -> tuple[Path, dict]:
     """Return the path and the statistics of the task's data-bin, which the first call creates."""
-    data = options.out / "data-bin"
-    if (data / STATISTICS).exists():
+
+    def make(data: Path) -> dict:
+        return prepare(options.task, options.glue_dir, tokenizer, data, max_positions, options.skip_malformed)
+
+    return prepare_once(options.out / "data-bin", make)
+
+
+def prepare_once(data: Path, make: Callable[[Path], dict]) -> tuple[Path, dict]:
+    """Return a data-bin and its statistics; ``make`` is called with its directory if it does not exist yet."""
+    if (data / TASK).exists():
         print(f"data: done before, reusing {data}")
-        return data, json.loads((data / STATISTICS).read_text(encoding="utf-8"))
-    statistics = prepare(options.task, options.glue_dir, tokenizer, data, max_positions, options.skip_malformed)
+        return data, json.loads((data / TASK).read_text(encoding="utf-8"))
+    statistics = make(data)
     for split, counts in statistics["splits"].items():
         print(f"{split}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
     return data, statistics
 
 
-def make_sweep(options: Options, origin: Origin, data: Path, statistics: dict) -> Sweep:
+def make_sweep(task: Task, options: FinetuningOptions, origin: Origin, data: Path, statistics: dict) -> Sweep:
     """Return the sweep over learning rates and seeds."""
-    task = options.task
     updates = task.epochs * math.ceil(statistics["splits"]["train"]["rows"] / task.batch_size)
     metric, reports = SELECTION[task.metrics]
     chosen: Settings = settings_for(origin, min(updates, options.max_updates or updates), task.batch_size)
     chosen["checkpoint"] |= {"best_checkpoint_metric": metric, "maximize_best_checkpoint_metric": True}
     chosen["task"] |= {"_name": "sentence_prediction", "num_classes": task.num_classes}
     chosen["task"] |= {"init_token": 0, "separator_token": 2}
-    chosen["criterion"] |= {"_name": "sentence_prediction", "classification_head_name": task.name, **reports}
+    chosen["criterion"] |= {"_name": "sentence_prediction", "classification_head_name": task.head, **reports}
     if task.is_regression:
         chosen["criterion"]["regression_target"] = True
     return Sweep(
@@ -159,14 +171,16 @@ def evaluate(task: Task, checkpoint: Path, data: Path) -> dict[str, float]:
     For MNLI the metrics are ``accuracy`` (matched) and ``accuracy_mismatched``.
     """
     model, fairseq_task = prediction.load(checkpoint, data)
-    metrics = {}
+    metrics, further = {}, {}
     for split, official in task.splits.items():
         if split.startswith("valid"):
             predicted = predictions(task, prediction.logits(model, fairseq_task, split))
-            true = prediction.targets(fairseq_task, split) * (SCORE_RANGE if task.is_regression else 1)
+            true = prediction.targets(fairseq_task, split)
+            true = task.from_unit(true) if task.is_regression else true
             suffix = "_mismatched" if official.endswith("mismatched") else ""
             metrics |= {name + suffix: value for name, value in score(task, predicted, true).items()}
-    return {**metrics, "score": task_score(metrics)}
+            further |= further_metrics(task, predicted, true)
+    return {**metrics, **further, "score": task_score(metrics)}
 
 
 def write_predictions(task: Task, run: Run, data: Path, out: Path):
@@ -178,14 +192,19 @@ def write_predictions(task: Task, run: Run, data: Path, out: Path):
             write_text(out / task.submission_file(split), submission(task, predicted))
 
 
-def report_of(content: dict) -> str:
+def write_results(out: Path, content: dict, *remarks: str):
+    """Write ``results.json``, and ``report.md`` with further sentences at its end."""
+    write_text(out / "report.md", report_of(content, *remarks))
+    write_json(out / "results.json", content)
+
+
+def report_of(content: dict, *remarks: str) -> str:
     """Return the text of ``report.md``."""
     settings = f"{content['settings']['updates']:,} updates of {content['settings']['batch_size']} sequences"
     sets = "; ".join(
         f"{split} {counts['rows']:,} rows, {counts['truncated']:,} truncated, {counts['malformed']:,} dropped"
         for split, counts in content["data"].items()
     )
-    # With a single metric, the score equals that metric.
-    hidden = ("score",) if len(content["metrics"]) == 2 else ()
-    ending = f"Data: {sets}. Test predictions: {content['test_predictions_by']}."
-    return report(content, settings, "score", hidden, ending)
+    *metrics, task_score = content["metrics"].values()
+    hidden = ("score",) if task_score in metrics else ()  # the mean of a single metric
+    return report(content, settings, "score", hidden, " ".join([f"Data: {sets}.", *remarks]))

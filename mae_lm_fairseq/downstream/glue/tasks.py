@@ -36,6 +36,8 @@ class Task:
         headerless: whether the training and development sets have four columns and no header.
         epochs: passes over the training set.
         learning_rates: the learning rates to try.
+        score_range: the scores that a model for regression is trained to give as 0 and as 1.
+        also_reported: further metrics, which are not part of the task's score.
     """
 
     name: str
@@ -51,6 +53,13 @@ class Task:
     headerless: bool = False
     epochs: int = 10
     learning_rates: tuple[float, ...] = (1e-5, 2e-5, 3e-5)
+    score_range: tuple[float, float] = (0.0, SCORE_RANGE)
+    also_reported: tuple[str, ...] = ()
+
+    @property
+    def head(self) -> str:
+        """Name of the classification head."""
+        return self.name
 
     @property
     def is_regression(self) -> bool:
@@ -67,6 +76,16 @@ class Task:
         for split, official in (("valid", self.dev), ("test", self.test)):
             numbered |= {f"{split}{number or ''}": name for number, name in enumerate(official)}
         return numbered
+
+    def to_unit(self, score: float) -> float:
+        """Scale a score to what the model is trained on."""
+        low, high = self.score_range
+        return (score - low) / (high - low)
+
+    def from_unit(self, values: np.ndarray) -> np.ndarray:
+        """Scale a model's outputs to scores."""
+        low, high = self.score_range
+        return low + values * (high - low)
 
     def submission_file(self, split: str) -> str:
         """Return the file name that the GLUE server expects for a test set, given fairseq's name of the set."""
@@ -150,6 +169,12 @@ def _f1(predicted: np.ndarray, true: np.ndarray) -> float:
     return f1_score(true, predicted, zero_division=0.0)
 
 
+def _macro_f1(predicted: np.ndarray, true: np.ndarray) -> float:
+    from sklearn.metrics import f1_score
+
+    return f1_score(true, predicted, average="macro", zero_division=0.0)
+
+
 def _correlation(name: str):
     def correlate(predicted: np.ndarray, true: np.ndarray) -> float:
         from scipy import stats
@@ -165,6 +190,7 @@ METRICS = {
     "matthews": _matthews,
     "accuracy": _accuracy,
     "f1": _f1,
+    "macro_f1": _macro_f1,
     "pearson": _correlation("pearsonr"),
     "spearman": _correlation("spearmanr"),
 }
@@ -180,16 +206,25 @@ def predictions(task: Task, logits: np.ndarray) -> np.ndarray:
         logits: [rows, classes], or [rows, 1] for regression.
 
     Returns:
-        [rows]: class numbers, or scores of roughly 0 to 5.
+        [rows]: class numbers, or scores that go roughly over the task's range.
     """
     if task.is_regression:
-        return logits[:, 0].astype(np.float64) * SCORE_RANGE
+        return task.from_unit(logits[:, 0].astype(np.float64))
     return logits.argmax(1)
 
 
 def score(task: Task, predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
     """Return the task's metrics in per cent, given predictions and true values, both of shape [rows]."""
-    return {name: 100 * float(METRICS[name](predicted, true)) for name in task.metrics}
+    return _computed(task.metrics, predicted, true)
+
+
+def further_metrics(task: Task, predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
+    """Return in per cent the metrics that are not part of the task's score, for the arguments of :func:`score`."""
+    return _computed(task.also_reported, predicted, true)
+
+
+def _computed(names: Sequence[str], predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
+    return {name: 100 * float(METRICS[name](predicted, true)) for name in names}
 
 
 def task_score(metrics: Mapping[str, float]) -> float:

@@ -33,12 +33,13 @@ class Paragraph:
     questions: tuple[Question, ...]
 
 
-def read_squad(path: str | Path, version_2: bool) -> list[Paragraph]:
+def read_squad(path: str | Path, version_2: bool, needs_answers: bool = True) -> list[Paragraph]:
     """Read and validate a file in SQuAD's format.
 
     Args:
         path: the file.
         version_2: whether questions without an answer are allowed.
+        needs_answers: whether a question must have a list of answers, which may be empty in version 2.
 
     Raises:
         UserError: if the file is invalid. The message gives the file, article, paragraph, question and the problem: a
@@ -47,7 +48,7 @@ def read_squad(path: str | Path, version_2: bool) -> list[Paragraph]:
     """
     seen = set()
     paragraphs = [
-        _read_paragraph(paragraph, version_2, seen)
+        _read_paragraph(paragraph, version_2, needs_answers, seen)
         for article in _Node(read_json(path), str(path)).list("data", "article")
         for paragraph in article.list("paragraphs", "paragraph")
     ]
@@ -109,20 +110,22 @@ class _Node:
             yield _Node(item, f"{self.place}, {name} {number}")
 
 
-def _read_paragraph(node: _Node, version_2: bool, seen: set[str]) -> Paragraph:
+def _read_paragraph(node: _Node, version_2: bool, needs_answers: bool, seen: set[str]) -> Paragraph:
     context = node.text("context")
     questions = []
     for question in node.list("qas", "question"):
-        questions.append(_read_question(question, context, version_2))
+        questions.append(_read_question(question, context, version_2, needs_answers))
         if questions[-1].id in seen:
             raise question.error(f"the id {questions[-1].id} occurs twice; ids must be unique")
         seen.add(questions[-1].id)
     return Paragraph(context, tuple(questions))
 
 
-def _read_question(node: _Node, context: str, version_2: bool) -> Question:
+def _read_question(node: _Node, context: str, version_2: bool, needs_answers: bool) -> Question:
     name = node.text("id")
     node = _Node(node.content, f"{node.place} ({name})")
+    if not needs_answers and "answers" not in node.content:
+        return Question(name, node.text("question"), ())
     answers = tuple(_read_answer(answer, context) for answer in node.list("answers", "answer"))
     if not answers and not version_2:
         raise node.error("has no answer; add --version-2 for SQuAD 2.0")

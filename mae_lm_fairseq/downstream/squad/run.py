@@ -18,7 +18,7 @@ from mae_lm_fairseq.downstream.squad.files import read_squad
 from mae_lm_fairseq.downstream.squad.metrics import evaluate_1_1, evaluate_2_0, read_gold
 from mae_lm_fairseq.downstream.squad.task import QuestionAnsweringConfig
 from mae_lm_fairseq.downstream.squad.windows import HEAD, MIN_SAMPLE, SpanWindows
-from mae_lm_fairseq.downstream.sweep import Origin, Sweep, find_origin, report, run_sweep, settings_for
+from mae_lm_fairseq.downstream.sweep import Origin, Sweep, find_pretrained_origin, report, run_sweep, settings_for
 from mae_lm_fairseq.recipes.settings import COLUMNS, DEVELOPMENT, Settings
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
@@ -84,12 +84,7 @@ def finetune(options: Options) -> dict:
         UserError: if options, data or checkpoint are invalid; existing results are kept.
     """
     out = options.out
-    origin = find_origin(options.checkpoint, options.arch)
-    if origin.heads:
-        raise UserError(
-            f"--checkpoint {options.checkpoint} has already been fine-tuned on {', '.join(origin.heads)}; use the "
-            "pretraining checkpoint"
-        )
+    origin = find_pretrained_origin(options.checkpoint, options.arch)
     tokenizer = open_tokenizer(options.tokenizer, options.checkpoint, origin.dictionary)
     length = sample_length(options, origin)
     counts = {
@@ -112,7 +107,7 @@ def finetune(options: Options) -> dict:
     ran, chosen = run_sweep(sweep, options.jobs, options.threads)
     content = {
         "task": "SQuAD 2.0" if options.version_2 else "SQuAD 1.1",
-        "start": {"from": "a pretraining checkpoint" if origin.checkpoint else "random weights", **origin.described()},
+        "start": {"from": origin.kind, **origin.described()},
         "data": counts,
         "settings": {
             "updates": sweep.settings["optimization"]["max_update"],

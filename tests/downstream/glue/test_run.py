@@ -154,7 +154,7 @@ def test_wrong_inputs_are_refused_without_leaving_files(options, checkpoints, to
 
 def test_a_rerun_after_a_missing_set_succeeds(options, tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="RTE has no set train"):
+    with pytest.raises(UserError, match="has no set train of RTE"):
         finetune(replace(options, glue_dir=tmp_path / "empty"))
     assert [path.name for path in options.out.iterdir()] == ["options.json"]
     assert finetune(options)["task"] == "RTE"
@@ -205,5 +205,5 @@ def test_comparison_report_of_models(tmp_path, capsys):
     assert "| scratch | 51.0 | 81.0/71.0 | 30.0/40.0 | 63.5 | 3 |" in table
     assert "+10.0 [+7.7, +12.3]" in table
     assert (tmp_path / "out" / "glue.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(UserError, match="ours has results of MRPC already"):
+    with pytest.raises(UserError, match="ours already has results of MRPC"):
         glue_report.main([*arguments, arguments[0], "--out", str(tmp_path / "out")])

@@ -1,0 +1,132 @@
+"""Fine-tuning on the user's own files: the sweep, evaluation and report of GLUE's tasks."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from mae_lm_fairseq.downstream.classification.prediction import check_predictable, predict_table
+from mae_lm_fairseq.downstream.classification.tables import Table, read_table
+from mae_lm_fairseq.downstream.classification.task import describe, make_task, to_rows
+from mae_lm_fairseq.downstream.glue.preparation import check_rows, prepare_rows
+from mae_lm_fairseq.downstream.glue.run import prepare_once, run_task, write_results
+from mae_lm_fairseq.downstream.glue.tasks import Task, further_metrics, predictions, score
+from mae_lm_fairseq.downstream.options import FinetuningOptions
+from mae_lm_fairseq.downstream.prediction import open_finetuned
+from mae_lm_fairseq.downstream.sweep import MODEL, find_pretrained_origin
+from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.runner import reserve
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(FinetuningOptions):
+    """Options besides those of all tasks.
+
+    Attributes:
+        train, dev: files, see :mod:`~mae_lm_fairseq.downstream.classification.tables`.
+        test: a file to predict with the best model; also to evaluate it on, if the file has labels.
+        text: column of the text, or of the first text of a pair.
+        text_pair: column of the second text.
+        label: column of the label or score.
+        regression: whether labels are scores even if all are integers.
+        skip_malformed: whether to leave malformed rows out of training and development files.
+    """
+
+    train: Path
+    dev: Path
+    test: Path | None = None
+    text: str
+    text_pair: str | None = None
+    label: str
+    regression: bool = False
+    skip_malformed: bool = False
+
+
+def finetune(options: Options) -> dict:
+    """Run or resume the fine-tuning; return the content of ``results.json``.
+
+    Raises:
+        UserError: nothing was overwritten; the message says why.
+    """
+    out = options.out
+    files = {"train": options.train, "dev": options.dev} | ({"test": options.test} if options.test else {})
+    tables = {name: read_table(path) for name, path in files.items()}
+    task = _task(options, tables)
+    if options.test:
+        test = _TestFile(task, tables.pop("test"), out)
+    origin = find_pretrained_origin(options.checkpoint, options.arch)
+    tokenizer = open_tokenizer(options.tokenizer, options.checkpoint, origin.dictionary)
+    reserve(
+        out,
+        {
+            **{f"{name} file": sha256(path.read_bytes()).hexdigest() for name, path in files.items()},
+            "columns": [options.text, options.text_pair, options.label],
+            "regression": task.is_regression,
+            "checkpoint": origin.described(),
+            "tokenizer": tokenizer.fingerprint,
+            "updates": options.max_updates,
+        },
+    )
+    print(f"{'scores' if task.is_regression else 'labels'}: {describe(task)}")
+
+    def make(data: Path) -> dict:
+        rows = {name: to_rows(task, table, labelled=True) for name, table in tables.items()}
+        return prepare_rows(task, rows.get, tokenizer, data, origin.max_positions, options.skip_malformed)
+
+    data, statistics = prepare_once(out / "data-bin", make)
+    content, chosen = run_task(task, options, origin, data, statistics)
+    content["files"] = {name: "/".join(path.resolve().parts[-2:]) for name, path in files.items()}
+    content["labels"] = list(task.labels)
+    remarks = [f"`f1` refers to the label {task.labels[1]}."] if "f1" in task.also_reported else []
+    if options.test:
+        content["test_metrics"] = test.predict()
+        found = ", ".join(f"{name} {value:.1f}" for name, value in content["test_metrics"].items())
+        remarks.append(f"Test predictions: {chosen.name}" + (f" ({found})." if found else "."))
+    write_results(out, content, *remarks)
+    return content
+
+
+def _task(options: Options, tables: Mapping[str, Table]) -> Task:
+    """Return the task of the training file, once all files have its columns; a test file needs no labels."""
+    texts = {"--text": options.text} | ({"--text-pair": options.text_pair} if options.text_pair is not None else {})
+    columns = texts | {"--label": options.label}
+    for (first, column), (second, other) in itertools.combinations(columns.items(), 2):
+        if column == other:
+            raise UserError(f"{first} and {second} both name the column {column!r}; give each a column of its own")
+    for name, table in tables.items():
+        table.check_columns(texts if name == "test" else columns)
+    return make_task(tables["train"], list(texts.values()), options.label, options.regression)
+
+
+class _TestFile:
+    """A file to predict with the best model, checked before the training.
+
+    Args:
+        task: of the training file.
+        table: the file, with or without labels.
+        out: directory of the predictions.
+
+    Raises:
+        UserError: if a row is malformed, or the file cannot hold predictions.
+    """
+
+    def __init__(self, task: Task, table: Table, out: Path):
+        self.task = task
+        self.table = table
+        self.model = out / MODEL
+        self.predictions = out / f"test_predictions{'.jsonl' if table.is_plain_text else table.path.suffix.lower()}"
+        self.rows = to_rows(task, table, labelled=task.label_column in table.columns)
+        check_rows("test", self.rows, skip_malformed=False)
+        check_predictable(task, table, self.predictions)
+
+    def predict(self) -> dict[str, float]:
+        """Write the predictions, and return the metrics, none if the file has no labels."""
+        logits = predict_table(open_finetuned(self.model), self.task, self.table, self.predictions)
+        if not self.rows.labels:
+            return {}
+        predicted, true = predictions(self.task, logits), np.array(self.rows.labels)
+        return score(self.task, predicted, true) | further_metrics(self.task, predicted, true)

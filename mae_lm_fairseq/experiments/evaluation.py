@@ -1,0 +1,101 @@
+"""Masked language model loss, accuracy and pseudo-perplexity of trained models on a text."""
+
+import argparse
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mae_lm_fairseq.analysis.masked_prediction import Masking, Outcome, Words, each_token, each_word, predict
+from mae_lm_fairseq.analysis.token_states import mask_texts
+from mae_lm_fairseq.experiments.readers import Reader, model_labels, open_model
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.markdown import markdown_table
+from mae_lm_fairseq.utils.progress import progress_bar
+from mae_lm_fairseq.utils.versions import versions
+
+
+def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the numbers of all models of a command line as JSON-serialisable data, and show progress.
+
+    Raises:
+        UserError: if a model or the text cannot be read, or an option is out of range.
+    """
+    paths, labels = arguments.models, model_labels(arguments.models, arguments.labels)
+    if not 0 < arguments.mask_prob < 1:
+        raise UserError(f"--mask-prob {arguments.mask_prob} must be above 0 and below 1")
+    for path in paths:
+        open_model(path, arguments.data_bin, with_head=True)  # reject unreadable models before the first measurement
+    settings = ("tokens", "pseudo_tokens", "tokens_per_sample", "mask_prob", "seed")
+    return {
+        "versions": versions(),
+        "text": str(arguments.text),
+        "settings": {name: getattr(arguments, name) for name in settings},
+        "models": {
+            label: {"model": str(path), **_measure(path, label, arguments)}
+            for path, label in zip(paths, labels, strict=True)
+        },
+    }
+
+
+def table(results: dict[str, Any]) -> str:
+    """Return the numbers as a Markdown table."""
+    header = [
+        "model",
+        f"loss at {results['settings']['mask_prob']:.0%} masked (nats)",
+        "accuracy",
+        "pseudo-perplexity per token",
+        "pseudo-perplexity per word",
+    ]
+    rows = [
+        [
+            label,
+            f"{row['loss']:.3f}",
+            f"{row['accuracy']:.1%}",
+            f"{row['pseudo_perplexity_per_token']:,.2f}",
+            f"{row['pseudo_perplexity_per_word']:,.2f}",
+        ]
+        for label, row in results["models"].items()
+    ]
+    return markdown_table(header, rows)
+
+
+def _measure(path: Path, label: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    reader = open_model(path, arguments.data_bin, with_head=True)
+    texts, few = (
+        reader.texts_with_words(arguments.text, arguments.tokens_per_sample, limit)
+        for limit in (arguments.tokens, arguments.pseudo_tokens)
+    )
+
+    def outcome(texts: Sequence[Words], maskings: Sequence[Masking], name: str) -> Outcome:
+        def progress(batches: Sequence) -> Iterable:
+            return progress_bar(batches, desc=f"{label}, {name}")
+
+        return predict(reader.predictor, [text.ids for text in texts], maskings, progress)
+
+    fixed = [_fixed_positions(text, number, reader, arguments) for number, text in enumerate(texts)]
+    masked = outcome(texts, fixed, "masked positions")
+    predicted = int(masked.predicted.sum())
+    if not predicted:
+        raise UserError(f"--text {arguments.text} is too short: --mask-prob {arguments.mask_prob} masks none of it")
+    tokens = outcome(few, [each_token(text.words) for text in few], "tokens")
+    whole_words = [each_word(text.words) for text in few]
+    words = outcome(few, whole_words, "words")
+    token_count, word_count = int(tokens.predicted.sum()), sum(len(masking.predicted) for masking in whole_words)
+    return {
+        "loss": -float(masked.log_likelihoods.sum()) / predicted,
+        "accuracy": int(masked.correct.sum()) / predicted,
+        "predicted": predicted,
+        "pseudo_perplexity_per_token": math.exp(-tokens.log_likelihoods.sum() / token_count),
+        "tokens": token_count,
+        "pseudo_perplexity_per_word": math.exp(-words.log_likelihoods.sum() / word_count),
+        "words": word_count,
+    }
+
+
+def _fixed_positions(text: Words, number: int, reader: Reader, arguments: argparse.Namespace) -> Masking:
+    """Mask a fraction of a text's tokens in one row; in none if the fraction is less than one token."""
+    arguments = [text.ids.tolist()], reader.predictor.pad, reader.special, arguments.mask_prob, arguments.seed
+    row = mask_texts(*arguments, first=number).is_masked.numpy()
+    rows = row[row.any(1)]
+    return Masking(rows, rows)

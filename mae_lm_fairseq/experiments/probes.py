@@ -1,0 +1,182 @@
+"""Linear probes of trained models and of their controls, layer by layer."""
+
+import argparse
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mae_lm_fairseq.analysis.probing import (
+    ITERATIONS,
+    RESAMPLES,
+    SEED,
+    accuracy,
+    check_sklearn,
+    first_subwords,
+    probe,
+    token_states,
+)
+from mae_lm_fairseq.experiments.readers import RANDOM_SEED, Reader, model_labels, open_model
+from mae_lm_fairseq.text.conllu import LabelledSentence, read_conllu
+from mae_lm_fairseq.utils.markdown import markdown_table
+from mae_lm_fairseq.utils.progress import progress_bar
+from mae_lm_fairseq.utils.versions import versions
+
+MEMORY = 1 << 31
+"""Bytes of hidden states to hold at a time. If all layers need more, the text is encoded several times."""
+
+
+class Part(NamedTuple):
+    """Sentences as the tokens of a model, and their labelled words."""
+
+    texts: list[list[int]]
+    positions: list[list[int]]
+    """The first subword of each word, by sentence."""
+    labels: list[str]
+    sentences: np.ndarray
+    """int[words]: the number of each word's sentence."""
+
+
+def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the content of ``results.json`` for the models of a command line, and show progress.
+
+    Raises:
+        UserError: if a model or a file cannot be read, or scikit-learn is missing.
+    """
+    check_sklearn()
+    paths, labels = arguments.models, model_labels(arguments.models, arguments.labels)
+    column = arguments.column
+    data = read_conllu(arguments.train, column, arguments.limit), read_conllu(arguments.test, column)
+    for path in paths:
+        open_model(path, arguments.data_bin)  # reject unreadable models before the first measurement
+    random_weights = {}
+    models = {
+        label: {"model": str(path), **_measure(path, label, data, arguments.data_bin, random_weights)}
+        for path, label in zip(paths, labels, strict=True)
+    }
+    return {
+        "versions": versions() | {"scikit-learn": version("scikit-learn")},
+        "data": {
+            "train": str(arguments.train),
+            "test": str(arguments.test),
+            "column": column,
+            "limit": arguments.limit,
+        },
+        "settings": {
+            "iterations": ITERATIONS,
+            "resamples": RESAMPLES,
+            "bootstrap_seed": SEED,
+            "random_weights_seed": RANDOM_SEED,
+        },
+        "models": models,
+    }
+
+
+def _measure(
+    path: Path,
+    label: str,
+    data: tuple[list[LabelledSentence], list[LabelledSentence]],
+    data_bin: Path | None,
+    random_weights: dict[Any, list[dict[str, Any]]],
+) -> dict[str, Any]:
+    """Return the accuracies of a model and of its controls.
+
+    ``random_weights`` collects the accuracies with random weights by architecture, so that each is measured once.
+    """
+    reader = open_model(path, data_bin)
+    train, test = (_tokenised(reader, sentences) for sentences in data)
+    layers = _layers(reader, train, test, label)
+    if reader.architecture not in random_weights:
+        untrained = open_model(path, data_bin, random_weights=True)
+        random_weights[reader.architecture] = _layers(untrained, train, test, f"{label}, random weights")
+    best = max(layers, key=lambda row: row["accuracy"])
+    [(most_frequent, _)] = Counter(train.labels).most_common(1)
+    return {
+        "train_words": len(train.labels),
+        "test_words": len(test.labels),
+        "classes": len(set(train.labels)),
+        "majority": accuracy(np.array(test.labels) == most_frequent, test.sentences),
+        "layers": layers,
+        "random weights": random_weights[reader.architecture],
+        "best_layer": best["layer"],
+        "last_less_best": layers[-1]["accuracy"] - best["accuracy"],
+    }
+
+
+def _tokenised(reader: Reader, sentences: Sequence[LabelledSentence]) -> Part:
+    """Return the tokens of sentences, without what is beyond the model's maximum sequence length."""
+    texts, positions, labels, numbers = [], [], [], []
+    room = reader.states.max_tokens - len(reader.line_end) - len(reader.closing)
+    for number, sentence in enumerate(sentences):
+        ids, spans = reader.encode_with_spans(sentence.text)
+        start = [*reader.opening, *map(int, ids)][:room]
+        words = [len(reader.opening) + index for index in first_subwords(spans, sentence.starts)]
+        kept = [(word, label) for word, label in zip(words, sentence.labels, strict=True) if word < len(start)]
+        texts.append([*start, *reader.line_end, *reader.closing])
+        positions.append([word for word, _ in kept])
+        labels += [label for _, label in kept]
+        numbers += [number] * len(kept)
+    return Part(texts, positions, labels, np.array(numbers))
+
+
+def _layers(reader: Reader, train: Part, test: Part, label: str) -> list[dict[str, Any]]:
+    """Return the accuracy of a probe on each layer."""
+
+    def progress(steps: Sequence, name: str) -> Iterable:
+        return progress_bar(steps, desc=f"{label}, {name}")
+
+    rows, count = [], reader.states.layers + 1
+    at_once = max(1, MEMORY // (4 * reader.states.dim * (len(train.labels) + len(test.labels))))
+    for first in range(0, count, at_once):
+        layers = range(first, min(first + at_once, count))
+        states = [
+            token_states(reader.states, part.texts, part.positions, layers, lambda x, name=name: progress(x, name))
+            for part, name in ((train, "training text"), (test, "test text"))
+        ]
+        for layer, *of_layer in progress(list(zip(layers, *states, strict=True)), "probes"):
+            correct = probe(*((x, part.labels) for x, part in zip(of_layer, (train, test), strict=True)))
+            rows.append({"layer": layer, **accuracy(correct, test.sentences)})
+    return rows
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Return the report of all models, from the content of ``results.json`` alone."""
+    data, models = results["data"], results["models"]
+    head = [
+        f"# Probes of {data['column']}",
+        "",
+        f"Accuracy of a logistic regression on the frozen state of each word's first subword, trained on "
+        f"`{data['train']}`, tested on `{data['test']}`. In brackets 95 % intervals "
+        f"({results['settings']['resamples']:,} bootstrap resamples of the test sentences). Layer 0 is the embeddings.",
+        "",
+        markdown_table(
+            ["model", "test words", "most frequent label", "best layer", "last layer", "last less best"],
+            [_summary(label, model) for label, model in models.items()],
+        ),
+    ]
+    for label, model in models.items():
+        rows = [
+            [str(row["layer"]), _cell(row), _cell(control)]
+            for row, control in zip(model["layers"], model["random weights"], strict=True)
+        ]
+        head += ["", f"## {label}", "", markdown_table(["layer", "model", "random weights"], rows)]
+    return "\n".join([*head, ""])
+
+
+def _summary(label: str, model: dict[str, Any]) -> list[str]:
+    best, last = model["layers"][model["best_layer"]], model["layers"][-1]
+    return [
+        label,
+        f"{model['test_words']:,}",
+        _cell(model["majority"]),
+        f"{best['layer']}: {_cell(best)}",
+        _cell(last),
+        f"{100 * model['last_less_best']:+.1f}",
+    ]
+
+
+def _cell(row: dict[str, Any]) -> str:
+    return f"{row['accuracy']:.1%} [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"

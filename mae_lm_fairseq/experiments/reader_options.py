@@ -1,0 +1,22 @@
+"""Command line options that name trained models."""
+
+import argparse
+from pathlib import Path
+
+
+def add_models(parser: argparse.ArgumentParser, hugging_face: str) -> None:
+    """Add the options that :func:`~mae_lm_fairseq.experiments.readers.open_model` and ``model_labels`` use.
+
+    Args:
+        parser: the command line.
+        hugging_face: the Hugging Face models that the command can read.
+    """
+    parser.add_argument(
+        "models",
+        nargs="+",
+        type=Path,
+        metavar="MODEL",
+        help=f"a bundle, a checkpoint (with --data-bin), or the directory of {hugging_face} with its tokenizer",
+    )
+    parser.add_argument("--data-bin", type=Path, metavar="DIR", help="data-bin with the checkpoints' tokenizer")
+    parser.add_argument("--labels", nargs="+", metavar="NAME", help="names of the models, in their order")

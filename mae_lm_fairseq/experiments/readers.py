@@ -1,0 +1,247 @@
+"""Trained models with their tokenizers: our checkpoints and bundles, and Hugging Face directories."""
+
+import json
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from mae_lm_fairseq.analysis.masked_prediction import (
+    NEVER_MASKED,
+    HuggingFacePredictor,
+    NetworkPredictor,
+    Predictor,
+    Words,
+)
+from mae_lm_fairseq.analysis.token_states import EncoderStates, HuggingFaceStates, StatesOf
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.experiments.rank_options import STOCK
+from mae_lm_fairseq.pretrained.reading import Pretrained, build, read
+from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
+from mae_lm_fairseq.text.text_samples import read_lines, text_samples
+from mae_lm_fairseq.text.tokenizer import EOS, SPECIALS
+from mae_lm_fairseq.text.tokenizer_files import NAMES
+from mae_lm_fairseq.utils.errors import UserError
+
+RANDOM_SEED = 1
+"""Of the random weights that a model is compared with."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A model and its tokenizer.
+
+    Attributes:
+        states: the encoder.
+        predictor: the model with its language model head; None if it was opened without.
+        encode: returns the ids of a line.
+        encode_with_spans: returns the ids of a line, and start and end of each token in characters.
+        opening, closing: ids at the start and end of every text.
+        line_end: ids after every line.
+        special: ids that are never masked.
+        path: where the model was read from.
+        architecture: equal for models that are the same before training.
+    """
+
+    states: StatesOf
+    predictor: Predictor | None
+    encode: Callable[[str], list[int]]
+    encode_with_spans: Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]]]]
+    opening: list[int]
+    line_end: list[int]
+    closing: list[int]
+    special: list[int]
+    path: Path
+    architecture: Hashable
+
+    def texts(self, path: str | Path, length: int, limit: int) -> list[list[int]]:
+        """Return texts of a file for the encoder, see :func:`~mae_lm_fairseq.text.text_samples.text_samples`.
+
+        Raises:
+            UserError: if the model does not take texts of this length, or a file cannot be read.
+        """
+        self._check_length(length)
+
+        def encode(line: str) -> list[int]:
+            return [*self.encode(line), *self.line_end]
+
+        return text_samples(read_lines(path), encode, length, self.opening, self.closing, limit)
+
+    def texts_with_words(self, path: str | Path, length: int, limit: int) -> list[Words]:
+        """Return the same texts with the words of their tokens."""
+        self._check_length(length)
+        ends = _inside_words(self.opening), _inside_words(self.closing)
+        return [self._words(text) for text in text_samples(read_lines(path), self._tokens, length, *ends, limit)]
+
+    def sentence(self, text: str) -> Words:
+        """Return a text of one line."""
+        return self._words([*_inside_words(self.opening), *self._tokens(text), *_inside_words(self.closing)])
+
+    def _check_length(self, length: int) -> None:
+        least, most = len(self.opening) + len(self.closing) + 1, self.states.max_tokens
+        if not least <= length <= most:
+            raise UserError(f"--tokens-per-sample {length}: {self.path} takes sequences of {least} to {most} tokens")
+
+    def _tokens(self, line: str) -> list[tuple[int, bool]]:
+        """Return the ids of a line, and whether each starts a word."""
+        ids, spans = self.encode_with_spans(line)
+        starts = np.diff(word_numbers(line, spans), prepend=-1) > 0
+        return [*zip(ids, starts, strict=True), *_inside_words(self.line_end)]
+
+    def _words(self, tokens: list[tuple[int, bool]]) -> Words:
+        ids, starts = map(np.array, zip(*tokens, strict=True))
+        return Words(ids, np.where(np.isin(ids, self.special), NEVER_MASKED, np.cumsum(starts)))
+
+
+def _inside_words(ids: Iterable[int]) -> list[tuple[int, bool]]:
+    """Return ids as tokens that start no word."""
+    return [(index, False) for index in ids]
+
+
+def default_label(path: str | Path) -> str:
+    """Return the name of a directory, or the directory name and stem of a checkpoint."""
+    path = Path(path)
+    return path.name if path.is_dir() else f"{path.absolute().parent.name}/{path.stem}"
+
+
+def model_labels(paths: Sequence[str | Path], labels: Sequence[str] | None) -> list[str]:
+    """Return a label for each model: the given ones, or else the default ones.
+
+    Raises:
+        UserError: if there are not as many different labels as models.
+    """
+    labels = labels or [default_label(path) for path in paths]
+    if len(labels) != len(paths) or len(set(labels)) < len(labels):
+        raise UserError(f"--labels: {len(paths)} models need as many different labels, not {' '.join(labels)}")
+    return list(labels)
+
+
+def open_model(
+    path: Path, data_bin: str | Path | None, with_head: bool = False, random_weights: bool = False
+) -> Reader:
+    """Load a model for evaluation in float32, on a GPU if available.
+
+    Args:
+        path: a checkpoint of ``fairseq-train``, a bundle, or a Hugging Face directory with its tokenizer.
+        data_bin: for a checkpoint, the data-bin with its dictionary and tokenizer.
+        with_head: also load what predicts masked tokens.
+        random_weights: replace the trained weights by random ones, as before training.
+
+    Raises:
+        UserError: if a file is missing or does not match the others, or the model has no language model head.
+    """
+    if not path.exists():
+        raise UserError(f"{path}: no such file or directory")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if path.is_dir() and (kind := _hugging_face_kind(path)):
+        if not with_head and kind not in STOCK:
+            raise UserError(f"{path}: the model type {kind} is not supported; {', '.join(STOCK)} are")
+        return _open_hugging_face(path, device, with_head, random_weights)
+    if not path.is_dir() and data_bin is None:
+        raise UserError(f"{path} is a checkpoint; give its data-bin with --data-bin (mae-lm rank: --tokenizer)")
+    pretrained = read(path, None if path.is_dir() else data_bin)
+    folder = path if path.is_dir() else Path(data_bin)
+    tokenizer = pretrained.tokenizer
+    if tokenizer is None:
+        raise UserError(f"{folder} has no tokenizer ({NAMES}), which is needed to tokenize the text")
+    network = _random_network(pretrained) if random_weights else build(pretrained)
+    if with_head and network.lm_head is None:
+        raise UserError(f"{path} was fine-tuned and predicts no tokens; name the pretrained model that it started from")
+    if not with_head:
+        network.drop_prediction()
+    network.float().to(device)
+    ids = pretrained.pad, pretrained.mask, pretrained.mask_in_encoder
+    return Reader(
+        EncoderStates(network.encoder, *ids),
+        NetworkPredictor(network, *ids) if with_head else None,
+        encode=lambda line: tokenizer.encode_lines([line])[0].tolist(),
+        encode_with_spans=lambda line: encode_with_spans(tokenizer, line),
+        opening=[SPECIALS.index("<s>")],
+        line_end=[EOS],
+        closing=[],
+        special=[SPECIALS.index(token) for token in ("<s>", "<pad>", "</s>")],
+        path=path,
+        architecture=(pretrained.config, pretrained.symbols, pretrained.mask_in_encoder),
+    )
+
+
+def _random_network(pretrained: Pretrained) -> MaskedAutoencoder:
+    with torch.random.fork_rng():
+        torch.manual_seed(RANDOM_SEED)
+        return MaskedAutoencoder(pretrained.config, len(pretrained.symbols), pretrained.pad, pretrained.mask).eval()
+
+
+def _hugging_face_kind(directory: Path) -> str | None:
+    """Return the type of a Hugging Face model, such as "bert"; None if the directory has no such model."""
+    try:
+        kind = json.loads((directory / "config.json").read_bytes()).get("model_type")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+    return kind if isinstance(kind, str) else None
+
+
+def _open_hugging_face(directory: Path, device: str, with_head: bool, random_weights: bool) -> Reader:
+    try:
+        import mae_lm_fairseq.huggingface  # noqa: F401, I001  hides a broken torchaudio: must come before transformers
+
+        from transformers import AutoTokenizer
+
+        from mae_lm_fairseq.huggingface.foreign import transformers_errors
+    except ImportError:
+        raise UserError(
+            f"{directory} is a Hugging Face model, which needs transformers; pip install transformers"
+        ) from None
+    with transformers_errors(directory):
+        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        model = _load_hugging_face(directory, with_head, random_weights)
+    model = model.float().eval().to(device)
+    opening, closing, pad, mask = (getattr(tokenizer, f"{x}_token_id") for x in ("cls", "sep", "pad", "mask"))
+    if None in (opening, closing, pad, mask):
+        raise UserError(f"{directory}: its tokenizer lacks a token for the start, the end, padding or the mask")
+    if max(len(tokenizer), mask + 1) > model.config.vocab_size:
+        raise UserError(
+            f"{directory}: its tokenizer has {len(tokenizer)} tokens, its model only {model.config.vocab_size}"
+        )
+
+    def encode(line: str, **options) -> dict:
+        return tokenizer(line, add_special_tokens=False, verbose=False, **options)
+
+    def spans(line: str) -> tuple[list[int], list[tuple[int, int]]]:
+        if not tokenizer.is_fast:
+            raise UserError(f"{directory}: its tokenizer does not say where in the text its tokens are; add its "
+                            "tokenizer.json")  # fmt: skip
+        encoded = encode(line, return_offsets_mapping=True)
+        return encoded["input_ids"], encoded["offset_mapping"]
+
+    return Reader(
+        HuggingFaceStates(model.base_model, pad, mask),
+        HuggingFacePredictor(model, pad, mask) if with_head else None,
+        encode=lambda line: encode(line)["input_ids"],
+        encode_with_spans=spans,
+        opening=[opening],
+        line_end=[],
+        closing=[closing],
+        special=[token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id],
+        path=directory,
+        architecture=directory,
+    )
+
+
+def _load_hugging_face(directory: Path, with_head: bool, random_weights: bool) -> nn.Module:
+    from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+
+    import mae_lm_fairseq.huggingface.modeling  # noqa: F401  the class of our own exports
+
+    kind, options = (AutoModelForMaskedLM, {}) if with_head else (AutoModel, {"add_pooling_layer": False})
+    if random_weights:
+        with torch.random.fork_rng():
+            torch.manual_seed(RANDOM_SEED)
+            return kind.from_config(AutoConfig.from_pretrained(directory, local_files_only=True), **options)
+    model, loading = kind.from_pretrained(directory, local_files_only=True, output_loading_info=True, **options)
+    if with_head and loading["missing_keys"]:
+        raise UserError(f"{directory} has no language model head ({min(loading['missing_keys'])} is missing); name a "
+                        "model that was saved with it")  # fmt: skip
+    return model

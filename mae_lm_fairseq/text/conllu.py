@@ -1,0 +1,86 @@
+"""Reader for annotated sentences in the CoNLL-U format of Universal Dependencies."""
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from mae_lm_fairseq.text.text_samples import read_lines
+from mae_lm_fairseq.utils.errors import UserError
+
+COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
+LABELS = ("UPOS", "XPOS", "FEATS", "DEPREL")
+"""The columns whose values are classes of words."""
+UNSPECIFIED = "_"
+_FORM = COLUMNS.index("FORM")
+_ID = re.compile(r"\d+([-.]\d+)?")
+
+
+class LabelledSentence(NamedTuple):
+    """A sentence and its labelled words."""
+
+    text: str
+    starts: list[int]
+    """Where in the text each labelled word starts, in characters."""
+    labels: list[str]
+
+
+def read_conllu(path: str | Path, column: str, limit: int | None = None) -> list[LabelledSentence]:
+    """Read the sentences of a file, plain, ``.gz`` or ``.xz``, with the words that a column labels.
+
+    The text is put together from the tokens, as ``SpaceAfter=No`` says. The words of a multiword token, such as ``do``
+    and ``n't``, start where their forms stand in it, and at its start if they do not.
+
+    Args:
+        path: the file.
+        column: one of :data:`LABELS`.
+        limit: number of sentences to read; None for all.
+
+    Raises:
+        UserError: if the file cannot be read, a line does not have ten columns, or the column labels no word.
+    """
+    sentences = []
+    for rows in _blocks(path):
+        if len(sentences) == limit:
+            break
+        sentences.append(_sentence(rows, COLUMNS.index(column)))
+    if not any(sentence.labels for sentence in sentences):
+        raise UserError(f"{path}: column {column} labels no word; choose another column")
+    return sentences
+
+
+def _blocks(path: str | Path) -> Iterator[list[list[str]]]:
+    """Yield the rows of each sentence, without empty nodes, which are no part of its text."""
+    rows = []
+    for number, line in enumerate(read_lines(path), 1):
+        if line.strip() and not line.startswith("#"):
+            row = line.split("\t")
+            if len(row) != len(COLUMNS) or not _ID.fullmatch(row[0]):
+                raise UserError(f"{path}: line {number} is not CoNLL-U, an ID and {len(COLUMNS) - 1} more columns")
+            rows += [row] * ("." not in row[0])
+        elif rows and not line.strip():
+            yield rows
+            rows = []
+
+
+def _sentence(rows: list[list[str]], column: int) -> LabelledSentence:
+    text, starts, labels = "", [], []
+    for token, words in _tokens(rows):
+        position = 0
+        for word in words:
+            found = token[_FORM].find(word[_FORM], position)
+            if word[column] != UNSPECIFIED:
+                starts.append(len(text) + max(found, 0))
+                labels.append(word[column])
+            position = found + len(word[_FORM]) if found >= 0 else position
+        text += token[_FORM] + ("" if "SpaceAfter=No" in token[-1].split("|") else " ")
+    return LabelledSentence(text.rstrip(), starts, labels)
+
+
+def _tokens(rows: list[list[str]]) -> Iterator[tuple[list[str], list[list[str]]]]:
+    """Yield the row of each token as it stands in the text, and the rows of its words."""
+    remaining = iter(rows)
+    for row in remaining:
+        first, _, last = row[0].partition("-")
+        yield row, list(islice(remaining, int(last) - int(first) + 1)) if last else [row]

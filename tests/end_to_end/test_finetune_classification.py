@@ -1,0 +1,283 @@
+"""``finetune classification`` and ``predict``: the numbers of GLUE's own command, resume, and every kind of model."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from mae_lm_fairseq.commands import finetune_classification, predict
+from mae_lm_fairseq.downstream import prediction, report
+from mae_lm_fairseq.downstream import sweep as finetuning
+from mae_lm_fairseq.downstream.classification.tables import read_table
+from mae_lm_fairseq.downstream.glue import run as glue
+from mae_lm_fairseq.downstream.glue.tasks import TASKS, predictions
+from mae_lm_fairseq.downstream.squad import run as squad
+from mae_lm_fairseq.pretrained.bundle import write_bundle
+from mae_lm_fairseq.pretrained.reading import read_checkpoint
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support import ROOT, answering
+from tests.support.finetuning import run_here, save_pretrained
+from tests.support.glue import make_rows, write_official, write_tokenizer
+from tests.support.processes import kill_with_children, wait_for
+
+SETTINGS = ["--learning-rates", "1e-3", "--seeds", "2", "--max-updates", "20"]
+TEXTS = ("text", "other")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return write_tokenizer(tmp_path_factory.mktemp("tokenizer") / "data-bin")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory, tokenizer):
+    # Weights of this size make predictions differ from row to row after a few updates.
+    path = tmp_path_factory.mktemp("pretrained") / "tiny.pt"
+    return save_pretrained(path, tokenizer, "mae_lm_tiny", "--init-std", 0.2)
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    monkeypatch.setattr(finetuning, "run_all", run_here)
+
+
+def write_own(directory, task, sets, suffix=".tsv"):
+    """The sets of a task of GLUE as files of the user's own, with other names of columns."""
+    directory.mkdir()
+    for name, rows in sets.items():
+        records = [dict(zip(TEXTS, row["sentences"], strict=False)) | {"kind": row["label"]} for row in rows]
+        path = directory / f"{name}{suffix}"
+        columns = [*TEXTS[: len(task.columns)], "kind"]
+        if suffix == ".jsonl":
+            path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        else:
+            with open(path, "w", newline="") as file:
+                writer = csv.DictWriter(file, columns, delimiter="\t" if suffix == ".tsv" else ",")
+                writer.writeheader()
+                writer.writerows(records)
+    return directory
+
+
+def words_for(files, tokenizer, checkpoint, out, *more, suffix=".tsv", pair=False):
+    words = ["--train", files / f"train{suffix}", "--dev", files / f"dev{suffix}", "--text", "text", "--label", "kind"]
+    words += ["--text-pair", "other"] if pair else []
+    words += ["--checkpoint", checkpoint, "--tokenizer", tokenizer, "--out", out, *SETTINGS, *more]
+    return list(map(str, words))
+
+
+def finetune_glue(task, sets, tokenizer, checkpoint, directory, *extra):
+    return glue.finetune(
+        glue.Options(
+            task=task,
+            glue_dir=write_official(directory / "glue", task, sets),
+            checkpoint=checkpoint,
+            tokenizer=tokenizer,
+            out=directory / "of-glue",
+            seeds=2,
+            max_updates=20,
+            learning_rates=[1e-3],
+            extra=extra,
+        )
+    )
+
+
+def predicted_cells(model, source, out, *more):
+    predict.main(list(map(str, [model, "--input", source, "--out", out, *more])))
+    return [row for _, row in read_table(out).rows]
+
+
+def evaluated_labels(out, task, split="valid"):
+    """Return the predictions of the best run's model for a split of its data-bin, computed as its evaluation does."""
+    content = json.loads((out / "results.json").read_text())
+    of_lr = f"lr{content['learning_rate']:g}"
+    scores = content["metrics"]["score"]["values"]
+    [kept] = out.glob(f"runs/{of_lr}-seed{1 + int(np.argmax(scores))}/checkpoints/*.pt")
+    model, fairseq_task = prediction.load(kept, out / "data-bin")
+    return kept, predictions(task, prediction.logits(model, fairseq_task, split))
+
+
+@pytest.mark.parametrize(("name", "suffix"), [("SST-2", ".tsv"), ("QNLI", ".csv")])
+def test_own_files_give_the_numbers_of_glue_and_predictions_those_of_the_evaluation(
+    name, suffix, tokenizer, checkpoint, in_process, tmp_path
+):
+    task, sets = TASKS[name], make_rows(TASKS[name], 64)
+    expected = finetune_glue(task, sets, tokenizer, checkpoint, tmp_path)
+    files, out = write_own(tmp_path / "files", task, sets, suffix), tmp_path / "own"
+    pair = len(task.columns) == 2
+    test = files / f"test{suffix}"
+    words = words_for(files, tokenizer, checkpoint, out, "--test", test, suffix=suffix, pair=pair)
+    finetune_classification.main(words)
+    found = json.loads((out / "results.json").read_text())
+    for metric in ("accuracy", "score"):
+        assert found["metrics"][metric] == expected["metrics"][metric]
+    assert list(found["metrics"]) == ["accuracy", "f1", "matthews", "score"]
+    assert f"`f1` refers to the label {task.labels[1]}." in (out / "report.md").read_text()
+
+    # Both predictions on the test set, and those of bundle, checkpoint and evaluation on the development set.
+    submitted = [line.split("\t")[1] for line in (tmp_path / "of-glue" / f"{name}.tsv").read_text().splitlines()[1:]]
+    written = [row for _, row in read_table(out / f"test_predictions{suffix}").rows]
+    assert [row["prediction"] for row in written] == submitted
+    right = np.mean([row["prediction"] == row["kind"] for row in written])
+    assert found["test_metrics"]["accuracy"] == pytest.approx(100 * right)
+    kept, labels = evaluated_labels(out, task)
+    names = [task.labels[label] for label in labels]
+    dev = files / f"dev{suffix}"
+    of_bundle = predicted_cells(out / "model", dev, tmp_path / "bundle.jsonl")
+    of_checkpoint = predicted_cells(kept, dev, tmp_path / "checkpoint.jsonl", "--data-bin", out / "data-bin")
+    assert of_bundle == of_checkpoint
+    assert [row["prediction"] for row in of_bundle] == names
+    assert len(set(names)) == 2  # a constant would prove nothing
+    assert [row["text"] for row in of_bundle] == [row["sentences"][0] for row in sets["dev"]]
+    for row in of_bundle:
+        probabilities = {label: row[f"probability_{label}"] for label in task.labels}
+        assert sum(probabilities.values()) == pytest.approx(1, abs=1e-5)
+        assert max(probabilities, key=probabilities.get) == row["prediction"]
+
+    # A model of GLUE knows its columns and the names of its labels, too.
+    of_glue = predicted_cells(tmp_path / "of-glue" / "model", tmp_path / "glue" / name / "dev.tsv", tmp_path / "c.csv")
+    assert [row["prediction"] for row in of_glue] == names
+
+
+def test_scores(tokenizer, checkpoint, in_process, tmp_path):
+    task, sets = TASKS["STS-B"], make_rows(TASKS["STS-B"], 64)
+    sets["train"][0]["label"], sets["train"][1]["label"] = "0.000", "5.000"  # the whole range, as in the official file
+    expected = finetune_glue(task, sets, tokenizer, checkpoint, tmp_path)
+    files, out = write_own(tmp_path / "files", task, sets, ".jsonl"), tmp_path / "own"
+    further = ("--", "--batch-size", task.batch_size)
+    words = words_for(files, tokenizer, checkpoint, out, *further, suffix=".jsonl", pair=True)
+    finetune_classification.main(words)
+    found = json.loads((out / "results.json").read_text())
+    assert found["metrics"] == expected["metrics"]
+    assert found["metrics"]["pearson"]["median"] != 0
+    _, scores = evaluated_labels(out, task)
+    rows = predicted_cells(out / "model", files / "dev.jsonl", tmp_path / "predicted.tsv")
+    assert [float(row["prediction"]) for row in rows] == pytest.approx(scores.tolist(), abs=1e-4)
+    assert np.std(scores) > 0
+    assert list(rows[0]) == ["text", "other", "kind", "prediction"]
+
+    # Beside a task of GLUE in the table.
+    report.main([f"ours={out}", f"ours={tmp_path / 'of-glue'}", "--out", str(tmp_path / "report")])
+    table = (tmp_path / "report" / "glue.md").read_text()
+    assert "| model | STS-B (pearson/spearman) | files/train (pearson/spearman) | AVG | seeds |" in table
+
+
+def test_a_killed_sweep_resumes_and_changed_files_are_refused(tokenizer, checkpoint, tmp_path, monkeypatch):
+    files = write_own(tmp_path / "files", TASKS["SST-2"], make_rows(TASKS["SST-2"], 64))
+    straight, broken = (
+        words_for(files, tokenizer, checkpoint, tmp_path / name, "--seeds", 1) for name in ("straight", "broken")
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(finetuning, "run_all", run_here)
+        finetune_classification.main(straight)
+
+    program = "from mae_lm_fairseq.commands.finetune_classification import main; main()"
+    command = [sys.executable, "-c", program, *broken]
+    first = tmp_path / "broken" / "runs" / "lr0.001-seed1"
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for((first / "checkpoints" / "checkpoint_last.pt").exists)
+    kill_with_children(process)
+    assert not (first / "result.json").exists()
+    subprocess.run(command, cwd=ROOT, check=True, timeout=250, capture_output=True)
+    assert "Loaded checkpoint" in (first / "result.log").read_text()
+    for name in ("results.json", "report.md", "model/config.json", "model/model.safetensors"):
+        assert (tmp_path / "straight" / name).read_bytes() == (tmp_path / "broken" / name).read_bytes()
+
+    train = files / "train.tsv"
+    train.write_text(train.read_text().replace("cat", "dog", 1))
+    with pytest.raises(UserError, match="has results of another train file"):
+        finetune_classification.main(broken)
+
+
+def test_lines_of_plain_text_and_what_predict_refuses(tokenizer, checkpoint, in_process, tmp_path):
+    files = write_own(tmp_path / "files", TASKS["SST-2"], make_rows(TASKS["SST-2"]))
+    out = tmp_path / "own"
+    finetune_classification.main([*words_for(files, tokenizer, checkpoint, out), "--max-updates", "2"])
+    (tmp_path / "lines.txt").write_text("the cat sat\nvery bad\n")
+    rows = predicted_cells(out / "model", tmp_path / "lines.txt", tmp_path / "lines.csv")
+    assert [row["text"] for row in rows] == ["the cat sat", "very bad"]
+    model, lines = out / "model", tmp_path / "lines.txt"
+    [kept] = (out / "runs" / "lr0.001-seed1").glob("checkpoints/*.pt")
+    (tmp_path / "gap.txt").write_text("a cat\n\n")
+    (tmp_path / "other.tsv").write_text("sentence\tprediction\na cat\tyes\n")
+    write_bundle(read_checkpoint(kept, tokenizer), tmp_path / "without_labels")
+    refused = {
+        "no such file or directory": (tmp_path / "nothing", lines, "a.csv"),
+        "is a pretrained model, which has no task yet": (checkpoint, lines, "a.csv", "--data-bin", tokenizer),
+        "does not know the names of its labels": (tmp_path / "without_labels", lines, "a.csv"),
+        "is not a bundle; give its data-bin": (kept, lines, "a.csv"),
+        "line 2: the column 'text' is empty": (model, tmp_path / "gap.txt", "a.csv"),
+        r"ends in \.tsv, \.csv or \.jsonl": (model, lines, "a.txt"),
+        "has no column 'text'; name another one with --text: sentence": (model, tmp_path / "other.tsv", "a.csv"),
+        "has a column 'prediction' already": (model, tmp_path / "other.tsv", "a.csv", "--text", "sentence"),
+        "on single texts; leave the option out": (model, tmp_path / "other.tsv", "a.csv", "--text-pair", "sentence"),
+    }
+    for message, (path, source, name, *more) in refused.items():
+        with pytest.raises(UserError, match=message):
+            predicted_cells(path, source, tmp_path / name, *more)
+        assert not (tmp_path / name).exists()
+    with pytest.raises(UserError, match="is the input; choose another file"):
+        predicted_cells(model, tmp_path / "other.tsv", tmp_path / "other.tsv", "--text", "sentence")
+
+
+def test_wrong_files_are_refused_and_leave_nothing(tokenizer, checkpoint, in_process, tmp_path):
+    files = write_own(tmp_path / "files", TASKS["SST-2"], make_rows(TASKS["SST-2"]))
+    words = words_for(files, tokenizer, checkpoint, tmp_path / "out")
+    (files / "bad.tsv").write_text("text\tkind\na cat\t0\n\t1\n")
+    refused = {
+        "has no column 'nothing'; name another one with --text: text, kind": ("--text", "nothing"),
+        "--text and --label both name the column 'kind'": ("--text", "kind"),
+        "--text and --text-pair both name the column 'text'": ("--text-pair", "text"),
+        "line 3: the column 'text' is empty, or is not text; fix the file": ("--test", files / "bad.tsv"),
+        "No such file": ("--dev", files / "missing.tsv"),
+    }
+    for message, (option, value) in refused.items():
+        with pytest.raises(UserError, match=message):
+            finetune_classification.main([*words, option, str(value)])
+        assert not (tmp_path / "out").exists()
+    with pytest.raises(UserError, match=r"bad\.tsv: 1 malformed rows: line 3"):
+        finetune_classification.main([*words, "--dev", str(files / "bad.tsv")])
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["options.json"]
+
+
+@pytest.mark.parametrize("version_2", [False, True])
+def test_answers_are_those_of_the_fine_tuning(version_2, in_process, tmp_path):
+    tokenizer = answering.write_tokenizer(tmp_path / "data-bin")
+    questions = answering.write_squad(tmp_path / "squad.json", version_2, people=3)
+    options = squad.Options(
+        train=questions,
+        dev=questions,
+        version_2=version_2,
+        checkpoint=None,
+        arch="mae_lm_tiny",
+        tokenizer=tokenizer,
+        out=tmp_path / "out",
+        seeds=1,
+        max_updates=20,
+        learning_rates=[1e-3],
+        tokens_per_sample=24,
+        doc_stride=5,
+        extra=("--encoder-layers", "1"),
+    )
+    squad.finetune(options)
+    expected = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    content = json.loads(questions.read_text())
+    for article in content["data"]:
+        for paragraph in article["paragraphs"]:
+            for question in paragraph["qas"]:
+                del question["answers"]
+    (tmp_path / "unanswered.json").write_text(json.dumps(content))
+    predicted, model = tmp_path / "predicted.json", tmp_path / "out" / "model"
+
+    def predict_with(*words):
+        predict.main([str(word) for word in (*words, "--out", predicted)])
+        return json.loads(predicted.read_text())
+
+    assert predict_with(model, "--input", tmp_path / "unanswered.json") == expected
+    if not version_2:  # a checkpoint does not hold the threshold of the development set
+        [kept] = tmp_path.glob("out/runs/*/checkpoints/*.pt")
+        assert predict_with(kept, "--input", questions, "--data-bin", tokenizer) == expected
+    with pytest.raises(UserError, match="--text and --text-pair are for sentence tasks"):
+        predict_with(model, "--input", questions, "--text", "question")
