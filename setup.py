@@ -29,6 +29,8 @@ setup(
         "parquet": ["pyarrow"],
         "corpora": ["pyarrow", "zstandard"],
         "dask": ["distributed"],
+        # For tokenizers other than sentencepiece. It brings the Hugging Face hub's client and its dependencies.
+        "tokenizers": ["tokenizers>=0.21"],
         # Both transformers and this package read sentencepiece models with protobuf.
         "hf": ["transformers>=4.57", "protobuf"],
         "onnx": ["onnxscript", "onnxruntime"],

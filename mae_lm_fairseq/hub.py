@@ -17,7 +17,7 @@ from mae_lm_fairseq.downstream.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPL
 from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
-from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, WORD_START, Tokenizer
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, Tokenizer
 
 Text = str | Sequence[int] | Tensor
 """A text as a string or as token ids."""
@@ -257,7 +257,7 @@ class MAELMHubInterface(nn.Module):
         return [unpack(*layer, tokens.shape[1]) for layer in (layers if all_layers else [list(layers)[-1]])]
 
     def _filling(self, parts: list[str], place: int, token: int, probability: float) -> Filling:
-        word = self.symbols[token].replace(WORD_START, " ")
+        word = self._tokenizer().token_text(token)
         before, after = MASK.join(parts[: place + 1]).rstrip(), MASK.join(parts[place + 1 :])
         return Filling((before + word + after).lstrip(), probability, word)
 

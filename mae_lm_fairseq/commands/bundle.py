@@ -1,7 +1,7 @@
 """Make a bundle of a checkpoint: one directory with weights, configuration, dictionary and tokenizer.
 
 ``MAELMModel.from_pretrained(DIR)`` loads it anywhere. The data-bin is that of pretraining, or one with the same
-dict.txt and sentencepiece.bpe.model.
+dict.txt and tokenizer.
 
 Example:
     mae-lm bundle checkpoints/mae_lm/checkpoint_last.pt --data-bin data-bin --out bundles/mae_lm
@@ -10,7 +10,6 @@ Example:
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.logging import configure_logging
 
@@ -33,10 +32,11 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser().parse_args(argv)
     from mae_lm_fairseq.pretrained.bundle import write_bundle
     from mae_lm_fairseq.pretrained.reading import read_checkpoint
+    from mae_lm_fairseq.text.tokenizer_files import NAMES
 
     configure_logging()
     pretrained = read_checkpoint(arguments.checkpoint, arguments.data_bin)
-    if pretrained.sentencepiece is None:
-        raise UserError(f"{arguments.data_bin / TOKENIZER} does not exist; put the data's tokenizer there")
+    if pretrained.tokenizer is None:
+        raise UserError(f"{arguments.data_bin} has no tokenizer ({NAMES}); put the data's tokenizer there")
     write_bundle(pretrained, arguments.out)
     print(f"{arguments.out}: {pretrained.about['architecture']} after {pretrained.about['updates']} updates")

@@ -37,7 +37,7 @@ REQUIRED = {
     "tqdm": (None, None),
 }
 """Lowest supported version and first unsupported version, as in setup.py."""
-OPTIONAL = ("transformers", "pyarrow", "scipy", "matplotlib", "tensorboardX")
+OPTIONAL = ("tokenizers", "transformers", "pyarrow", "scipy", "matplotlib", "tensorboardX")
 LEAST_SHARED_MEMORY = 256 << 20
 
 

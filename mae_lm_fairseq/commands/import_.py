@@ -2,7 +2,7 @@
 
 Reads a directory of Hugging Face's transformers (config.json, weights, tokenizer) or a checkpoint of fairseq's
 RoBERTa with its dict.txt. --out gets model.pt, which fairseq-train and the other commands take as a checkpoint,
-dict.txt, and the tokenizer: the sentencepiece model if the ids are its own, otherwise the files in tokenizer/. A
+dict.txt, and the tokenizer, as in a data-bin; one without tokenizer.json or a sentencepiece model in tokenizer/. A
 decoder starts from random weights. No code is run from the files that are read.
 
 Example:

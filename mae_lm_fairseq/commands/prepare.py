@@ -1,11 +1,12 @@
-"""Turn raw text into a sentencepiece model, dict.txt and a data-bin.
+"""Turn raw text into a tokenizer, dict.txt and a data-bin.
 
 Text is UTF-8. In plain text, blank lines separate documents, and each file starts a new document. In JSON lines
 (.jsonl, .ndjson, .json), CSV, TSV, Parquet and Arrow, a record is a document. All but Parquet and Arrow may be
 compressed: .gz, .xz, .bz2, .zst.
 
-Example:
+Examples:
     mae-lm prepare --train train.txt --valid valid.txt --vocab-size 16000 --destdir data-bin
+    mae-lm prepare --train train.txt --valid valid.txt --tokenizer byte-bpe --vocab-size 16000 --destdir data-bin
 """
 
 import argparse
@@ -16,6 +17,7 @@ import sys
 from mae_lm_fairseq.text.manifest import Manifest
 from mae_lm_fairseq.text.preparation import LARGEST_SHARDS, SAMPLE_BYTES, Options, prepare
 from mae_lm_fairseq.text.preparation_in_parts import prepare_in_parts
+from mae_lm_fairseq.text.tokenizer_training import DEFAULT_KIND, TRAINED_KINDS
 from mae_lm_fairseq.utils.errors import UserError
 
 
@@ -31,11 +33,18 @@ def parser() -> argparse.ArgumentParser:
         "--vocab-size",
         type=int,
         metavar="N",
-        help="train a sentencepiece model (BPE) of N pieces, including <unk>, <s> and </s>, on a sample of at most "
+        help="train a tokenizer of N subwords, including <unk>, <s> and </s>, on a sample of at most "
         f"{SAMPLE_BYTES // 10**6} MB of the training text; fairseq's dictionary also has <pad> and <mask>, so the "
         "model's embedding table has N + 2 rows",
     )
-    add("--sentencepiece-model", metavar="FILE", help="use this sentencepiece model instead of training one")
+    add(
+        "--tokenizer",
+        metavar="KIND_OR_PATH",
+        help=f"kind of tokenizer to train: {', '.join(TRAINED_KINDS)} (default: {DEFAULT_KIND}); or an existing one: a "
+        "sentencepiece model, a tokenizer.json, a directory of Hugging Face, or a directory with GPT-2's encoder.json "
+        "and vocab.bpe and fairseq's dict.txt",
+    )
+    add("--sentencepiece-model", metavar="FILE", help="another name for --tokenizer FILE")
     add(
         "--text-field",
         default="text",

@@ -26,6 +26,11 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="text file (also .gz, .xz) to use instead of the docstrings of the installed Python packages",
     )
+    parser.add_argument(
+        "--tokenizer",
+        metavar="KIND_OR_PATH",
+        help="tokenizer to train or to use, as for mae-lm prepare (default: sentencepiece-bpe)",
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="output directory (default: quickstart/NAME)")
     return parser
 
@@ -42,6 +47,8 @@ def main(argv: list[str] | None = None) -> None:
     if options.corpus:
         options.corpus = options.corpus.resolve()
     name = options.corpus.name.partition(".")[0] if options.corpus else "docstrings"
+    if options.tokenizer:
+        name += f"-{Path(options.tokenizer).name}"
     out = options.out or Path("quickstart") / (f"{name}-smoke" if options.smoke else name)
     with signals_as_errors():
-        quickstart(out.resolve(), options.smoke, options.corpus)
+        quickstart(out.resolve(), options.smoke, options.corpus, options.tokenizer)

@@ -10,7 +10,7 @@ import torch
 from fairseq import checkpoint_utils, utils
 
 from mae_lm_fairseq import register
-from mae_lm_fairseq.text.data_bin import TOKENIZER
+from mae_lm_fairseq.text.tokenizer_files import NAMES
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.progress import progress_bar
 
@@ -39,7 +39,7 @@ def open_finetuned(path: Path, data_bin: Path | None = None) -> torch.nn.Module:
             "model/ in its --out"
         )
     if model.tokenizer is None:
-        raise UserError(f"{data_bin or path}: has no {TOKENIZER}; put that of the pretraining run there")
+        raise UserError(f"{data_bin or path}: has no {NAMES}; put that of the pretraining run there")
     # The precision of evaluation, also for weights that were trained in half precision.
     return model.float().to("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import sentencepiece
 import torch
 from fairseq import checkpoint_utils, utils
 from torch import Tensor
 
 from mae_lm_fairseq.analysis.effective_rank import effective_rank
 from mae_lm_fairseq.criterions.masked_autoencoder_lm import MaskedAutoencoderLMCriterion
-from mae_lm_fairseq.text.tokenizer import MASK, WORD_START
+from mae_lm_fairseq.text.offsets import encode_with_spans
+from mae_lm_fairseq.text.tokenizer import MASK, Tokenizer
 
-LONG_WORD = re.compile(WORD_START + r"[^\W\d_]{4,}")
+LONG_WORD = re.compile(r" [^\W\d_]{4,}")
 LONGEST = 40
 BATCH = 32
 
@@ -98,7 +98,7 @@ def encoder_rank(model: torch.nn.Module, batches: Iterable[Tensor], pad: int, to
     return effective_rank(states), states.size(1)
 
 
-def find_gap(text: Path, pieces: sentencepiece.SentencePieceProcessor) -> Gap:
+def find_gap(text: Path, tokenizer: Tokenizer) -> Gap:
     """Return a sentence of a text with one common word replaced by ``<mask>``.
 
     The word is the first one with at least four letters that is among the 200 most frequent, a single subword of the
@@ -106,19 +106,23 @@ def find_gap(text: Path, pieces: sentencepiece.SentencePieceProcessor) -> Gap:
     longest sentence.
     """
     lines = text.read_text(encoding="utf-8").splitlines()
-    sentences = [
-        pieces.encode(part, out_type=str)[:LONGEST] for line in lines for part in re.split(r"(?<=[.!?]) ", line)
-    ]
-    words = Counter(piece for sentence in sentences for piece in sentence if LONG_WORD.fullmatch(piece))
+    sentences = [part for line in lines for part in re.split(r"(?<=[.!?]) ", line)]
+    encoded = [ids[:LONGEST].tolist() for ids in tokenizer.encode_lines(sentences)]
+    used = {index for ids in encoded for index in ids}
+    texts = {index: tokenizer.token_text(index) for index in used}
+    words = Counter(index for ids in encoded for index in ids if LONG_WORD.fullmatch(texts[index]))
     common = {word for word, _ in words.most_common(200)}
-    for sentence in sentences:
-        for place in range(4, len(sentence) - 3):
-            if sentence[place] in common and sentence[place + 1].startswith(WORD_START):
-                return _gap_at(sentence, place, pieces)
-    longest = max(sentences, key=len)
-    return _gap_at(longest, len(longest) // 2, pieces)
+    for sentence, ids in zip(sentences, encoded, strict=True):
+        for place in range(4, len(ids) - 3):
+            if ids[place] in common and texts[ids[place + 1]].startswith(" "):
+                return _gap_at(sentence, place, tokenizer)
+    longest = max(range(len(sentences)), key=lambda number: len(encoded[number]))
+    return _gap_at(sentences[longest], len(encoded[longest]) // 2, tokenizer)
 
 
-def _gap_at(sentence: list[str], place: int, pieces: sentencepiece.SentencePieceProcessor) -> Gap:
-    before, after = pieces.decode(sentence[:place]), pieces.decode(sentence[place + 1 :])
-    return Gap(f"{before} {MASK} {after}", sentence[place].removeprefix(WORD_START))
+def _gap_at(sentence: str, place: int, tokenizer: Tokenizer) -> Gap:
+    """Return the sentence without the token at a place, and without what follows its first tokens."""
+    _, spans = encode_with_spans(tokenizer, sentence)
+    (start, end), last = spans[place], spans[:LONGEST][-1, 1]
+    before, after = sentence[:start].strip(), sentence[end:last].strip()
+    return Gap(f"{before} {MASK} {after}", sentence[start:end])

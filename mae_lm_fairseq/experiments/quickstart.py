@@ -13,8 +13,6 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import sentencepiece
-
 from mae_lm_fairseq import MAELMModel
 from mae_lm_fairseq.analysis.figures import plot_losses
 from mae_lm_fairseq.experiments import docstrings, inspection
@@ -23,9 +21,10 @@ from mae_lm_fairseq.experiments.inspection import Gap
 from mae_lm_fairseq.experiments.quickstart_report import write_report
 from mae_lm_fairseq.experiments.scales import FULL, SMOKE, Recipe
 from mae_lm_fairseq.recipes.training_command import CPU, training_command
-from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
-from mae_lm_fairseq.text.tokenizer import WORD_START
+from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START
+from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
+from mae_lm_fairseq.text.tokenizer_training import TRAINED_KINDS
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.runner import Run, reserve, run_all, updates_done
@@ -72,8 +71,11 @@ def make_text(out: Path, recipe: Recipe, corpus: Path | None) -> dict[str, int]:
     return counts
 
 
-def prepare(out: Path, recipe: Recipe) -> Path:
-    """Create ``out/data-bin`` from the text, and return its path."""
+def prepare(out: Path, recipe: Recipe, tokenizer: str | None = None) -> Path:
+    """Create ``out/data-bin`` from the text, and return its path.
+
+    ``tokenizer`` is a kind to train or the path of an existing one; None for prepare's default.
+    """
     data = out / "data-bin"
     if (data / MANIFEST).exists():
         print(f"done before, reusing {data}")
@@ -81,7 +83,11 @@ def prepare(out: Path, recipe: Recipe) -> Path:
     text = out / "text"
     command = [sys.executable, "-m", "mae_lm_fairseq", "prepare", "--destdir", data]
     command += ["--train", text / "train.txt", "--valid", text / "valid.txt"]
-    command += ["--vocab-size", recipe.vocabulary, "--workers", 2]
+    command += ["--workers", 2]
+    if tokenizer is not None:
+        command += ["--tokenizer", tokenizer]
+    if tokenizer is None or tokenizer in TRAINED_KINDS:
+        command += ["--vocab-size", recipe.vocabulary]
     code = subprocess.run([str(part) for part in command]).returncode
     if code:
         raise UserError(f"preprocessing failed with exit code {code}; see its message above")
@@ -124,8 +130,7 @@ def choose_sentence(out: Path, data: Path, corpus: Path | None) -> Gap:
     """Choose the sentence for the models to complete."""
     if corpus is None:
         return DOCSTRING_GAP
-    pieces = sentencepiece.SentencePieceProcessor(model_file=str(data / TOKENIZER))
-    return inspection.find_gap(out / "text" / "valid.txt", pieces)
+    return inspection.find_gap(out / "text" / "valid.txt", open_tokenizer_path(data))
 
 
 def conclude(out: Path, data: Path, origin: str, runs: list[Run], results: list[dict], gap: Gap) -> dict:
@@ -150,15 +155,17 @@ def conclude(out: Path, data: Path, origin: str, runs: list[Run], results: list[
     return content
 
 
-def quickstart(out: Path, smoke: bool = False, corpus: Path | None = None) -> None:
+def quickstart(out: Path, smoke: bool = False, corpus: Path | None = None, tokenizer: str | None = None) -> None:
     """Run, or resume, all steps in the directory ``out``."""
     recipe = SMOKE if smoke else FULL
     origin = corpus.name if corpus else "the docstrings of the installed Python packages"
-    reserve(out, {"smoke": smoke, "corpus": describe(corpus) if corpus else None})
+    if tokenizer is not None and tokenizer not in TRAINED_KINDS:
+        open_tokenizer_path(tokenizer)  # reject it before anything is written
+    reserve(out, {"smoke": smoke, "corpus": describe(corpus) if corpus else None, "tokenizer": tokenizer})
     with step(1, f"Text: {origin}"):
         make_text(out, recipe, corpus)
     with step(2, "Preprocessing"):
-        data = prepare(out, recipe)
+        data = prepare(out, recipe, tokenizer)
     with step(3, f"Pretraining: {' and '.join(ARCHITECTURES.values())}, {recipe.updates:,} updates, one core each"):
         gap = choose_sentence(out, data, corpus)
         runs = training_runs(out, data, recipe, gap)

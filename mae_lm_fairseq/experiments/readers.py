@@ -20,10 +20,10 @@ from mae_lm_fairseq.analysis.token_states import EncoderStates, HuggingFaceState
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.experiments.rank_options import STOCK
 from mae_lm_fairseq.pretrained.reading import Pretrained, build, read
-from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.text_samples import read_lines, text_samples
-from mae_lm_fairseq.text.tokenizer import EOS, SPECIALS, Tokenizer
+from mae_lm_fairseq.text.tokenizer import EOS, SPECIALS
+from mae_lm_fairseq.text.tokenizer_files import NAMES
 from mae_lm_fairseq.utils.errors import UserError
 
 RANDOM_SEED = 1
@@ -144,9 +144,9 @@ def open_model(
         raise UserError(f"{path} is a checkpoint; give its data-bin with --data-bin (mae-lm rank: --tokenizer)")
     pretrained = read(path, None if path.is_dir() else data_bin)
     folder = path if path.is_dir() else Path(data_bin)
-    if pretrained.sentencepiece is None:
-        raise UserError(f"{folder} has no {TOKENIZER}, which is needed to tokenize the text")
-    tokenizer = Tokenizer(folder / TOKENIZER)
+    tokenizer = pretrained.tokenizer
+    if tokenizer is None:
+        raise UserError(f"{folder} has no tokenizer ({NAMES}), which is needed to tokenize the text")
     network = _random_network(pretrained) if random_weights else build(pretrained)
     if with_head and network.lm_head is None:
         raise UserError(f"{path} was fine-tuned and predicts no tokens; name the pretrained model that it started from")

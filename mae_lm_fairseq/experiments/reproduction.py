@@ -22,8 +22,8 @@ from mae_lm_fairseq.experiments.preset_comparison import COMMON_MASKING, Variant
 from mae_lm_fairseq.experiments.readers import open_model
 from mae_lm_fairseq.experiments.scales import SCALES, Scale
 from mae_lm_fairseq.recipes.training_command import check_data, training_command
-from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
+from mae_lm_fairseq.text.tokenizer_files import NAMES, TOKENIZER_FILES
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.runner import Run, reserve, run_all, updates_done
@@ -210,8 +210,8 @@ def given_data(data_bin: Path, glue_dir: Path, task: str) -> Data:
         UserError: if a required file is missing or malformed.
     """
     check_data(data_bin)
-    if not (data_bin / TOKENIZER).is_file():
-        raise UserError(f"{data_bin} has no {TOKENIZER}, which is needed to prepare {task}")
+    if not any((data_bin / name).is_file() for name in TOKENIZER_FILES):
+        raise UserError(f"{data_bin} has no {NAMES}, which is needed to prepare {task}")
     for official in TASKS[task].splits.values():
         rows = read_split(TASKS[task], glue_dir, official)
         if rows.malformed:

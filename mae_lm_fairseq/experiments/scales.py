@@ -12,7 +12,7 @@ class Recipe:
     Args:
         packages: packages whose docstrings are read.
         max_bytes: maximum number of bytes read from a user's corpus.
-        vocabulary: size of the sentencepiece model.
+        vocabulary: size of a trained tokenizer.
         updates: number of updates of both models.
         warmup: warm-up updates.
         validate_every: number of updates between validations and checkpoints.

@@ -13,9 +13,9 @@ from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.packing import batch_layout, unpack
 from mae_lm_fairseq.huggingface.modeling import MAELMForMaskedLM
 from mae_lm_fairseq.huggingface.stock import Counterpart
+from mae_lm_fairseq.huggingface.token_order import token_order
 from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads
-from mae_lm_fairseq.text.data_bin import TOKENIZER
-from mae_lm_fairseq.text.tokenizer import EOS, MASK, SPECIALS, Tokenizer
+from mae_lm_fairseq.text.tokenizer import EOS, MASK, SPECIALS
 from mae_lm_fairseq.utils.errors import UserError
 
 TOLERANCE = 1e-4
@@ -42,7 +42,7 @@ SENTENCES = (
 
 def comparable(lines: Sequence[str]) -> list[str]:
     """Return :data:`SENTENCES` and the lines without literal special tokens, which the tokenizers read differently."""
-    specials = (*SPECIALS, MASK)
+    specials = (*SPECIALS, MASK, "[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
     return [*SENTENCES, *(line for line in lines if not any(special in line for special in specials))]
 
 
@@ -62,25 +62,30 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
         UserError: if weights are missing or unexpected, or if ids, hidden states or logits differ.
     """
     ids, reordered = texts(directory, pretrained, lines)
+    order = to.order(pretrained)
     model = load(getattr(transformers, to.architecture), directory, to.task == "Model")
     network = build(pretrained).float()
     for tokens in batches(ids, pretrained.pad):
         is_token = tokens.ne(pretrained.pad)
         with torch.inference_mode():
-            theirs = model(tokens, attention_mask=is_token.long(), output_hidden_states=True)
+            theirs = model(order.ids[tokens], attention_mask=is_token.long(), output_hidden_states=True)
             states = encoder_states(network, tokens, pretrained.pad)
             heads = predictions(network, pretrained, to, states[-1])
         for layer, (ours, their) in enumerate(zip(states, theirs.hidden_states, strict=True)):
             require_same(f"states of layer {layer}", ours[is_token], their[is_token])
         for name, ours in heads.items():
+            their = getattr(theirs, name)
+            if to.task == "ForMaskedLM":
+                their = their[..., order.ids]
             per_token = ours.shape[:2] == tokens.shape
-            require_same(name, *((x[is_token] if per_token else x) for x in (ours, getattr(theirs, name))))
+            require_same(name, *((x[is_token] if per_token else x) for x in (ours, their)))
     return reordered
 
 
 def check_autoencoder(directory: Path, pretrained: Pretrained, lines: Sequence[str]) -> int:
     """Do the same as :func:`check_stock` for the full autoencoder's predictions, with every seventh token masked."""
     ids, reordered = texts(directory, pretrained, lines)
+    order = token_order(pretrained)
     model = load(MAELMForMaskedLM, directory)
     network = build(pretrained).float()
     for tokens in batches(ids, pretrained.pad):
@@ -90,8 +95,8 @@ def check_autoencoder(directory: Path, pretrained: Pretrained, lines: Sequence[s
         tokens = tokens.masked_fill(is_masked, pretrained.mask)
         with torch.inference_mode():
             ours = network(tokens, batch_layout(tokens, is_masked, pretrained.pad, pretrained.mask))
-            theirs = model(tokens, attention_mask=tokens.ne(pretrained.pad).long()).logits
-        require_same("logits", ours, theirs[is_masked])
+            theirs = model(order.ids[tokens], attention_mask=tokens.ne(pretrained.pad).long()).logits
+        require_same("logits", ours, theirs[is_masked][:, order.ids])
     return reordered
 
 
@@ -110,17 +115,17 @@ def load(model_class: type, directory: Path, without_pooler: bool = False) -> tr
 
 def texts(directory: Path, pretrained: Pretrained, lines: Sequence[str]) -> tuple[list[list[int]], int]:
     """Return the ids for the comparison, and the number of reordered lines from :func:`compare_ids`."""
-    return compare_ids(directory, pretrained, lines) if pretrained.sentencepiece else (random_ids(pretrained), 0)
+    return compare_ids(directory, pretrained, lines) if pretrained.tokenizer else (random_ids(pretrained), 0)
 
 
 def compare_ids(directory: Path, pretrained: Pretrained, lines: Sequence[str]) -> tuple[list[list[int]], int]:
-    """Compare the tokenizer in a directory with sentencepiece.
+    """Compare the tokenizer in a directory with the original.
 
     To a unigram model, two splits into the same subwords, such as 0 00 and 00 0, are equally probable, and rounding
     decides between them. Such differences are counted but accepted.
 
     Returns:
-        sentencepiece's ids of each line between ``<s>`` and ``</s>``, truncated to the model's maximum length; and the
+        our ids of each line between ``<s>`` and ``</s>``, truncated to the model's maximum length; and the
         number of lines with the same subwords in another order.
 
     Raises:
@@ -128,16 +133,17 @@ def compare_ids(directory: Path, pretrained: Pretrained, lines: Sequence[str]) -
     """
     limit = pretrained.config.max_positions
     fast = transformers.AutoTokenizer.from_pretrained(directory)
-    tokenizer = Tokenizer(directory / TOKENIZER)
-    ours, reordered = tokenizer.encode_lines(list(lines)), 0
+    ours, reordered = pretrained.tokenizer.encode_lines(list(lines)), 0
+    exported_ids = pretrained.tokenizer.exported_ids
     theirs = fast(list(lines), add_special_tokens=False, verbose=False)["input_ids"]
     for line, expected, found in zip(lines, ours, theirs, strict=True):
-        if expected.tolist() == found:
+        expected = exported_ids[expected].tolist()
+        if expected == found:
             continue
-        if not (isinstance(fast.backend_tokenizer.model, Unigram) and sorted(expected.tolist()) == sorted(found)):
-            split = [" ".join(pretrained.symbols[index] for index in ids)[:200] for ids in (found, expected)]
+        if not (isinstance(fast.backend_tokenizer.model, Unigram) and sorted(expected) == sorted(found)):
+            split = [" ".join(fast.convert_ids_to_tokens(ids))[:200] for ids in (found, expected)]
             raise UserError(
-                f"{NOTHING_WRITTEN}: its tokenizer differs from sentencepiece on {line[:200]!r}: {split[0]} instead of "
+                f"{NOTHING_WRITTEN}: its tokenizer differs from the original on {line[:200]!r}: {split[0]} instead of "
                 f"{split[1]}"
             )
         reordered += 1

@@ -8,9 +8,9 @@ from mae_lm_fairseq.huggingface.comparison import check_autoencoder, check_stock
 from mae_lm_fairseq.huggingface.model_card import autoencoder_card, stock_card
 from mae_lm_fairseq.huggingface.modeling import as_transformers_model
 from mae_lm_fairseq.huggingface.stock import counterpart, write_stock
-from mae_lm_fairseq.huggingface.tokenizer import fast_tokenizer
+from mae_lm_fairseq.huggingface.tokenizer import exported_tokenizer
 from mae_lm_fairseq.pretrained.reading import Pretrained
-from mae_lm_fairseq.text.data_bin import TOKENIZER
+from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import new_directory
 
@@ -60,14 +60,14 @@ def export_autoencoder(pretrained: Pretrained, out: Path, lines: Sequence[str] =
 
 
 def write_tokenizer(pretrained: Pretrained, directory: Path):
-    """Write the fast tokenizer and its sentencepiece model, if the model has one."""
-    if pretrained.sentencepiece is None:
+    """Write the tokenizer, if the model has one, for ``transformers``; also the sentencepiece model of such a one."""
+    tokenizer = pretrained.tokenizer
+    if tokenizer is None:
         return
-    fast_tokenizer(pretrained.sentencepiece, pretrained.symbols, pretrained.config.max_positions).save_pretrained(
-        directory
-    )
+    exported_tokenizer(tokenizer, pretrained.symbols, pretrained.config.max_positions).save_pretrained(directory)
     path = directory / "tokenizer_config.json"
     # transformers 4 knows the tokenizer class by this name, too.
     settings = {**json.loads(path.read_bytes()), "tokenizer_class": "PreTrainedTokenizerFast"}
     path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    (directory / TOKENIZER).write_bytes(pretrained.sentencepiece)
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        tokenizer.save(directory)

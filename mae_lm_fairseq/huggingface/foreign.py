@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors.torch
 import torch
 from torch import Tensor
@@ -19,9 +20,10 @@ from torch import Tensor
 from mae_lm_fairseq.huggingface.stock import LAYER_NORM_EPS, MPNET_BUCKETS, MPNET_DISTANCE
 from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data, refuse_code
 from mae_lm_fairseq.pretrained.validation import PAD, is_plain
-from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
+from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.text.tokenizer import MASK, SPECIALS, Tokenizer
+from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.utils.errors import UserError, first_line
 
 STOCK_WEIGHTS, STOCK_PICKLE = "model.safetensors", "pytorch_model.bin"
@@ -44,14 +46,14 @@ class ForeignModel:
         weights: float32 weights under their original names, without output weights that are tied to the token
             embeddings.
         symbols: the dictionary in id order.
-        sentencepiece: the tokenizer's model file, if it gives these ids (in fairseq's numbering).
+        tokenizer: the tokenizer, if it gives these ids.
     """
 
     kind: str
     values: dict[str, Any]
     weights: dict[str, Tensor]
     symbols: tuple[str, ...]
-    sentencepiece: bytes | None
+    tokenizer: Tokenizer | None
 
 
 def read_stock(directory: Path) -> ForeignModel:
@@ -86,7 +88,7 @@ def read_stock(directory: Path) -> ForeignModel:
         weights = {f"{kind}.{name}": weight for name, weight in weights.items()}
     weights = _without_tied(weights, f"{kind}.embeddings.word_embeddings.weight", directory)
     symbols = _stock_symbols(directory)
-    return ForeignModel(kind, values, weights, symbols, _sentencepiece(directory, symbols))
+    return ForeignModel(kind, values, weights, symbols, _tokenizer(directory, symbols))
 
 
 def _refuse_other_computation(config: Mapping[str, Any], path: Path):
@@ -162,11 +164,11 @@ def _stock_symbols(directory: Path) -> tuple[str, ...]:
     return symbols
 
 
-def _sentencepiece(directory: Path, symbols: tuple[str, ...]) -> bytes | None:
-    """Return the content of a directory's sentencepiece model, if its subwords equal the symbols in order."""
-    path = directory / TOKENIZER
-    same = path.exists() and (*Tokenizer(path).symbols, MASK) == symbols
-    return path.read_bytes() if same else None
+def _tokenizer(directory: Path, symbols: tuple[str, ...]) -> Tokenizer | None:
+    """Return the tokenizer in a directory, if its subwords equal the symbols in order."""
+    found = find_tokenizer(directory)
+    same = found is not None and (*found.symbols, MASK) == symbols
+    return found if same and np.array_equal(found.exported_ids, np.arange(len(symbols))) else None
 
 
 def read_fairseq(path: Path, data_bin: Path) -> ForeignModel:
@@ -186,7 +188,7 @@ def read_fairseq(path: Path, data_bin: Path) -> ForeignModel:
     values |= {"max_positions": len(positions) - PAD - 1, "relative_buckets": 0}
     weights = _without_tied(weights, "encoder.sentence_encoder.embed_tokens.weight", path)
     symbols = read_symbols(data_bin / DICTIONARY)
-    return ForeignModel("fairseq", values, weights, symbols, _sentencepiece(data_bin, symbols))
+    return ForeignModel("fairseq", values, weights, symbols, _tokenizer(data_bin, symbols))
 
 
 def _options(state: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -30,7 +30,7 @@ from mae_lm_fairseq.pretrained.validation import (
     network_skeleton,
     tied_names,
 )
-from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER, dictionary_fingerprint
+from mae_lm_fairseq.text.data_bin import DICTIONARY, dictionary_fingerprint
 from mae_lm_fairseq.text.dictionary import write_symbols
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import new_directory
@@ -75,7 +75,7 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
         weights = _completed(weights, config, len(foreign.symbols), seed)
     check_fit(config, weights, len(foreign.symbols), path)
     about = {"architecture": f"{preset}_base", "imported_from": f"{path.name}, {foreign.kind}"}
-    return Pretrained(config, weights, foreign.symbols, foreign.sentencepiece, about)
+    return Pretrained(config, weights, foreign.symbols, foreign.tokenizer, about)
 
 
 def _parts(foreign: ForeignModel, source: Path) -> tuple[tuple[Part, ...], str]:
@@ -179,8 +179,8 @@ def write_checkpoint(pretrained: Pretrained, path: Path):
 def write_import(pretrained: Pretrained, source: Path, out: Path):
     """Write an imported model: ``model.pt``, ``dict.txt`` and its tokenizer.
 
-    A sentencepiece model is put next to the dictionary, as in a data-bin. Any other ``transformers`` tokenizer is
-    copied to ``tokenizer/``; use it to tokenize text before fairseq-preprocess.
+    The tokenizer is put next to the dictionary, as in a data-bin. One that has no file of its own for that is copied to
+    ``tokenizer/``; use it to tokenize text before fairseq-preprocess.
 
     Args:
         pretrained: the imported model.
@@ -189,10 +189,10 @@ def write_import(pretrained: Pretrained, source: Path, out: Path):
     """
     with new_directory(out) as directory:
         write_checkpoint(pretrained, directory / "model.pt")
+        if pretrained.tokenizer is not None:
+            pretrained.tokenizer.save(directory)
         write_symbols(pretrained.symbols, directory / DICTIONARY)
-        if pretrained.sentencepiece is not None:
-            (directory / TOKENIZER).write_bytes(pretrained.sentencepiece)
-        elif source.is_dir():
+        if pretrained.tokenizer is None and source.is_dir():
             (directory / "tokenizer").mkdir()
             for name in _TOKENIZER_FILES:
                 if (source / name).exists():

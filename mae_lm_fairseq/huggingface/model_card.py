@@ -5,6 +5,7 @@ import json
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin
 from mae_lm_fairseq.huggingface.tokenizer import EXCEPTIONS
 from mae_lm_fairseq.pretrained.reading import Pretrained
+from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 
 _PRESETS = {
     "mae_lm": "MAE-LM (Meng et al., ICLR 2024, arXiv 2302.02060)",
@@ -132,17 +133,25 @@ Exported by `mae_lm_fairseq` (`mae-lm export`).
 
 
 def _tokenizer(pretrained: Pretrained, lines: int, reordered: int) -> str:
-    if pretrained.sentencepiece is None:
+    if pretrained.tokenizer is None:
         return (
-            "This directory has no tokenizer, because the model was not trained with sentencepiece. Use the tokenizer "
-            "of its training data; the ids are those of fairseq's dictionary. The hidden states were compared with the "
+            "This directory has no tokenizer, because none was kept with the training data. Use the tokenizer of "
+            "its training data; the ids are those of fairseq's dictionary. The hidden states were compared with the "
             "original's on random ids."
         )
     but = f", except for the order of subwords in {reordered} lines (see below)" if reordered else ""
+    compared = (
+        f"At export, ids, hidden states and predictions were compared with the original on {lines} lines of text, and "
+        f"agreed{but}."
+    )
+    if not isinstance(pretrained.tokenizer, SentencePieceTokenizer):
+        return (
+            f"The tokenizer of the training data itself. {compared} Special tokens written out in a text are special "
+            "tokens here; in the training data they were ordinary text."
+        )
     exceptions = "\n".join(f"- {exception}" for exception in EXCEPTIONS)
     return (
-        f"Built from the sentencepiece model, with fairseq's ids. At export, ids, hidden states and predictions were "
-        f"compared with the original on {lines} lines of text, and agreed{but}. On ordinary text the ids equal "
+        f"Built from the sentencepiece model, with fairseq's ids. {compared} On ordinary text the ids equal "
         f"sentencepiece's; they may differ for\n\n{exceptions}"
     )
 

@@ -21,6 +21,7 @@ from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.core.packing import batch_layout, to_device, unpack
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
+from mae_lm_fairseq.huggingface.token_order import token_order
 from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.pretrained.validation import network_config, tied_names
 
@@ -148,9 +149,11 @@ class MAELMForMaskedLM(PreTrainedModel):
 
 def as_transformers_model(pretrained: Pretrained) -> MAELMForMaskedLM:
     """Return the network as a ``transformers`` model in float32."""
-    config = MAELMConfig(asdict(pretrained.config), len(pretrained.symbols), pretrained.mask)
+    order = token_order(pretrained)
+    ids = {"bos_token_id": order.bos, "pad_token_id": order.pad, "eos_token_id": order.eos}
+    config = MAELMConfig(asdict(pretrained.config), len(pretrained.symbols), order.mask, **ids)
     model = MAELMForMaskedLM(config)
-    model.load_state_dict({name: weight.float() for name, weight in pretrained.weights.items()})
+    model.load_state_dict({name: weight.float() for name, weight in order.weights(pretrained.weights).items()})
     return model.eval()
 
 

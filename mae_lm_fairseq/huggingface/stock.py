@@ -22,6 +22,7 @@ from mae_lm_fairseq.huggingface.names import (
     names_of,
     to_theirs,
 )
+from mae_lm_fairseq.huggingface.token_order import TokenOrder, token_order
 from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.pretrained.validation import HEADS, head_names
 from mae_lm_fairseq.utils.errors import UserError
@@ -47,6 +48,10 @@ class Counterpart:
     kind: str
     task: str
     head: str = ""
+
+    def order(self, pretrained: Pretrained) -> TokenOrder:
+        """Return the order of the exported tokens."""
+        return token_order(pretrained, self.kind)
 
     @property
     def architecture(self) -> str:
@@ -110,7 +115,7 @@ def _kind(config: MaskedAutoencoderConfig) -> str:
 
 def stock_config(pretrained: Pretrained, to: Counterpart) -> transformers.PreTrainedConfig:
     """Return the configuration of the counterpart."""
-    config = pretrained.config
+    config, order = pretrained.config, to.order(pretrained)
     values = {
         "architectures": [to.architecture],
         "vocab_size": len(pretrained.symbols),
@@ -121,13 +126,12 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> transformers.PreTra
         "hidden_act": "gelu",
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout,
-        # transformers numbers positions from the id of <pad> + 1.
-        "max_position_embeddings": config.max_positions + pretrained.pad + 1,
+        "max_position_embeddings": config.max_positions + order.first_position,
         "layer_norm_eps": LAYER_NORM_EPS,
         "initializer_range": config.init_std,
-        "pad_token_id": pretrained.pad,
-        "bos_token_id": pretrained.symbols.index("<s>"),
-        "eos_token_id": pretrained.symbols.index("</s>"),
+        "pad_token_id": order.pad,
+        "bos_token_id": order.bos,
+        "eos_token_id": order.eos,
         "dtype": torch.float32,
     }
     if to.task == "ForSequenceClassification":
@@ -140,7 +144,7 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> transformers.PreTra
 def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
     """Return the counterpart's ``state_dict()`` in float32, without tied weights."""
     names = names_of(to.parts, to.kind, pretrained.config.encoder_layers, to.head)
-    weights = dict(_in_float32(to_theirs(pretrained.weights, names)))
+    weights = dict(_in_float32(to_theirs(to.order(pretrained).weights(pretrained.weights), names)))
     if to.kind == "roberta":
         weights[SEGMENTS] = torch.zeros(1, pretrained.config.encoder_embed_dim)
     if to.task == "Model":

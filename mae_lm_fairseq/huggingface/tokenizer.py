@@ -1,14 +1,19 @@
-"""Fast Hugging Face tokenizer built from a sentencepiece model, with fairseq's ids.
+"""Tokenizers for ``transformers``.
 
-It gives the same ids as sentencepiece on text in any script, including unknown characters, except for the cases in
-:data:`EXCEPTIONS`.
+A tokenizer of Hugging Face's library is exported as it is, with its own ids.
+
+For a sentencepiece model, a fast tokenizer with fairseq's ids is built. It gives the same ids as sentencepiece on text
+in any script, including unknown characters, except for the cases in :data:`EXCEPTIONS`.
 """
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE, Model, Unigram
 from transformers import PreTrainedTokenizerFast
 
-from mae_lm_fairseq.text.tokenizer import MASK, SPECIALS, WORD_START
+from mae_lm_fairseq.text.data_bin import TOKENIZER
+from mae_lm_fairseq.text.hugging_face_tokenizer import HuggingFaceTokenizer
+from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START, SentencePieceTokenizer
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, SPECIALS, UNK
 from mae_lm_fairseq.utils.errors import UserError
 
 EXCEPTIONS = (
@@ -26,6 +31,53 @@ EXCEPTIONS = (
 
 _UNIGRAM, _BPE = 1, 2
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
+
+
+def exported_tokenizer(
+    tokenizer: SentencePieceTokenizer | HuggingFaceTokenizer, symbols: tuple[str, ...], max_length: int
+) -> PreTrainedTokenizerFast:
+    """Return a tokenizer for ``transformers``; see :func:`fast_tokenizer` and :func:`library_tokenizer`."""
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        return fast_tokenizer(tokenizer.files[TOKENIZER], symbols, max_length)
+    return library_tokenizer(tokenizer, max_length)
+
+
+def library_tokenizer(tokenizer: HuggingFaceTokenizer, max_length: int) -> PreTrainedTokenizerFast:
+    """Return the library's tokenizer itself, with fairseq's special tokens around a text or a pair.
+
+    Raises:
+        UserError: if fairseq's dictionary lacks some of its tokens, which would have to become ``<unk>``.
+    """
+    library = Tokenizer.from_str(tokenizer.library.to_str())
+    if library.get_vocab_size() > tokenizer.mask + 1:
+        raise UserError(
+            f"{tokenizer.path}: dict.txt lacks {library.get_vocab_size() - tokenizer.mask - 1} of its tokens, which "
+            "fairseq reads as <unk>, and transformers cannot; such a tokenizer cannot be exported"
+        )
+    added = library.get_added_tokens_decoder()
+    bos, pad, eos, unk, mask = (
+        added[int(tokenizer.exported_ids[index])] for index in (BOS, PAD, EOS, UNK, tokenizer.mask)
+    )
+    template = processors.TemplateProcessing(
+        single=f"{bos.content} $A {eos.content}",
+        pair=f"{bos.content} $A {eos.content} {eos.content} $B {eos.content}",
+        special_tokens=[(token.content, library.token_to_id(token.content)) for token in (bos, eos)],
+    )
+    # Offsets without the space that byte-level BPE puts before a word.
+    library.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), template])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=library,
+        bos_token=bos,
+        cls_token=bos,
+        eos_token=eos,
+        sep_token=eos,
+        unk_token=unk,
+        pad_token=pad,
+        mask_token=mask,
+        model_max_length=max_length,
+        model_input_names=["input_ids", "attention_mask"],
+        padding_side="right",
+    )
 
 
 def fast_tokenizer(model: bytes, symbols: tuple[str, ...], max_length: int) -> PreTrainedTokenizerFast:

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from mae_lm_fairseq.pretrained.reading import ALIGNMENT, CONFIG, FORMAT, WEIGHTS, Pretrained
 from mae_lm_fairseq.pretrained.validation import tied_names
-from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
+from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import write_symbols
 from mae_lm_fairseq.utils.files import new_directory
 
@@ -33,9 +33,9 @@ def _write_files(pretrained: Pretrained, directory: Path):
     _align(directory / WEIGHTS)
     description = {"format": FORMAT, "network": asdict(pretrained.config), "about": pretrained.about}
     (directory / CONFIG).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    if pretrained.tokenizer is not None:
+        pretrained.tokenizer.save(directory)
     write_symbols(pretrained.symbols, directory / DICTIONARY)
-    if pretrained.sentencepiece is not None:
-        (directory / TOKENIZER).write_bytes(pretrained.sentencepiece)
 
 
 def _align(path: Path):

@@ -6,7 +6,6 @@ Nothing that is read can run code, and everything is validated before a network 
 import json
 import os
 from dataclasses import dataclass, fields
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +27,11 @@ from mae_lm_fairseq.pretrained.validation import (
     network_skeleton,
     tied_names,
 )
-from mae_lm_fairseq.text.data_bin import DICTIONARY, TASK, TOKENIZER, check_dictionary, dictionary_fingerprint
+from mae_lm_fairseq.text.data_bin import DICTIONARY, TASK, check_dictionary, dictionary_fingerprint
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, current_versions
 from mae_lm_fairseq.text.tokenizer import MASK, Tokenizer
+from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 
 ALIGNMENT = 64
@@ -53,7 +53,7 @@ class Pretrained:
             ``classification_heads.NAME...``. A tied weight is listed under all of its names. All have the precision
             that they were saved in. After fine-tuning, decoder and language model head are missing.
         symbols: the dictionary in the order of ids, from ``<s> <pad> </s> <unk>`` to ``<mask>``.
-        sentencepiece: content of the tokenizer's model file, or None.
+        tokenizer: the tokenizer, or None.
         about: plain JSON, as far as known: ``architecture``, ``task`` and ``updates`` of the training, ``versions`` of
             packages, ``dictionary_sha256``, ``trained_on`` (the splits in the manifest of the data-bin),
             ``mask_in_encoder``, ``finetuned_on`` (what predictions need to know of the task), ``development_set`` (the
@@ -63,18 +63,13 @@ class Pretrained:
     config: MaskedAutoencoderConfig
     weights: dict[str, Tensor]
     symbols: tuple[str, ...]
-    sentencepiece: bytes | None
+    tokenizer: Tokenizer | None
     about: dict[str, Any]
 
     @property
     def pad(self) -> int:
         """Id of ``<pad>``."""
         return PAD
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer, or None."""
-        return None if self.sentencepiece is None else Tokenizer(TOKENIZER, self.sentencepiece)
 
     @property
     def mask(self) -> int:
@@ -108,7 +103,7 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
         UserError: if a file is missing, damaged, could run code, or does not match the others.
     """
     if data_bin is None:
-        raise UserError(f"{path} is not a bundle; give its data-bin, with dict.txt and {TOKENIZER}, too")
+        raise UserError(f"{path} is not a bundle; give its data-bin, with dict.txt and the tokenizer, too")
     state = load_as_data(path)
     options = _at(state, "cfg", "model")
     if not isinstance(options, dict) or options.get("_name") not in ARCHITECTURES:
@@ -132,8 +127,7 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
         "mask_in_encoder": _plain(_at(state, "cfg", "task", "mask_in_encoder")),
         "finetuned_on": _finetuned_on(state, path, Path(data_bin, TASK)),
     }
-    sentencepiece = _sentencepiece(Path(data_bin))
-    return _with_its_tokenizer(Pretrained(config, weights, symbols, sentencepiece, about), data_bin)
+    return _with_its_tokenizer(Pretrained(config, weights, symbols, find_tokenizer(data_bin), about))
 
 
 def read_bundle(directory: str | Path) -> Pretrained:
@@ -162,7 +156,7 @@ def read_bundle(directory: str | Path) -> Pretrained:
         if first in weights:
             weights.setdefault(name, weights[first])
     check_fit(config, weights, len(symbols), directory / WEIGHTS)
-    return _with_its_tokenizer(Pretrained(config, weights, symbols, _sentencepiece(directory), about), directory)
+    return _with_its_tokenizer(Pretrained(config, weights, symbols, find_tokenizer(directory), about))
 
 
 def build(pretrained: Pretrained) -> MaskedAutoencoder:
@@ -231,17 +225,7 @@ def _finetuned_on(state: dict[str, Any], checkpoint: str | Path, path: Path) -> 
     return found
 
 
-def _sentencepiece(directory: Path) -> bytes | None:
-    path = directory / TOKENIZER
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
-
-
-def _with_its_tokenizer(pretrained: Pretrained, directory: str | Path) -> Pretrained:
+def _with_its_tokenizer(pretrained: Pretrained) -> Pretrained:
     """Return ``pretrained`` after checking its tokenizer, if any.
 
     Raises:
@@ -249,7 +233,7 @@ def _with_its_tokenizer(pretrained: Pretrained, directory: str | Path) -> Pretra
     """
     if pretrained.tokenizer and (*pretrained.tokenizer.symbols, MASK) != pretrained.symbols:
         raise UserError(
-            f"{Path(directory, TOKENIZER)}: its pieces are not, in order, the symbols of the {DICTIONARY} beside it"
+            f"{pretrained.tokenizer.path}: its pieces are not, in order, the symbols of the {DICTIONARY} beside it"
         )
     return pretrained
 

@@ -30,6 +30,8 @@ from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.text.data_bin import check_data_bin, check_dictionary, check_token_range, dictionary_fingerprint
 from mae_lm_fairseq.text.long_lines import MIN_SAMPLE_TOKENS, split_long_lines
 from mae_lm_fairseq.text.masking import EarlyMasksDataset, LayoutDataset, masked_pair, word_starts
+from mae_lm_fairseq.text.tokenizer import MASK
+from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -68,7 +70,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
     """Masked language modelling over a fairseq data-bin, for all architectures of this package.
 
     Differences from ``masked_lm``: lines longer than a sequence are split, not dropped; masks change with every epoch
-    for any number of data workers; ``--mask-whole-words`` reads word starts from the dictionary; batches include their
+    for any number of data workers; ``--mask-whole-words`` reads word starts from the tokenizer; batches include their
     layout; data-bin, dictionary and checkpoint are checked to match.
     """
 
@@ -121,7 +123,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
             leave_unmasked_prob=self.cfg.leave_unmasked_prob,
             random_token_prob=self.cfg.random_token_prob,
             freq_weighted_replacement=self.cfg.freq_weighted_replacement,
-            mask_whole_words=word_starts(self.dictionary) if self.cfg.mask_whole_words else None,
+            mask_whole_words=self._word_starts() if self.cfg.mask_whole_words else None,
             mask_multiple_length=self.cfg.mask_multiple_length,
             mask_stdev=self.cfg.mask_stdev,
         )
@@ -133,6 +135,17 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         with data_utils.numpy_seed(self.cfg.seed):
             shuffle = np.random.permutation(len(blocks))
         self.datasets[split] = SortDataset(dataset, sort_order=[shuffle, blocks.sizes])
+
+    def _word_starts(self):
+        """Return the word starts, from the tokenizer in the (first) data directory if there is one."""
+        directory = utils.split_paths(self.cfg.data)[0]
+        tokenizer = find_tokenizer(directory)
+        if tokenizer is not None and [*tokenizer.symbols, MASK] != self.dictionary.symbols:
+            raise UserError(
+                f"--mask-whole-words: {tokenizer.path} does not belong to the dict.txt beside it; restore the "
+                "tokenizer of the data"
+            )
+        return word_starts(self.dictionary, tokenizer)
 
     def _load_dataset_split(self, split: str, epoch: int, combine: bool) -> FairseqDataset:
         """Load the sequences of a split before masking: ``<s>`` and a block of lines."""
@@ -252,7 +265,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         if theirs is not None and theirs != dictionary_fingerprint(self.dictionary.symbols):
             raise UserError(
                 f"{subject} was trained with another dictionary than the dict.txt of {self.cfg.data}; "
-                "prepare the data with that model's tokenizer (prepare.py --sentencepiece-model)"
+                "prepare the data with that model's tokenizer (mae-lm prepare --tokenizer)"
             )
 
 

@@ -13,7 +13,12 @@ def read_symbols(path: str | Path) -> tuple[str, ...]:
     Raises:
         UserError: if the file cannot be read, a line is not "symbol count", or a symbol is repeated.
     """
-    symbols = [*SPECIALS, *(symbol for symbol, _ in _read_lines(path)), MASK]
+    return parse_symbols(_read(path), path)
+
+
+def parse_symbols(content: bytes, path: str | Path) -> tuple[str, ...]:
+    """Return the dictionary in the content of a ``dict.txt``; see :func:`read_symbols`."""
+    symbols = [*SPECIALS, *(symbol for symbol, _ in _parse_lines(content, path)), MASK]
     if len(set(symbols)) < len(symbols):
         duplicate = next(symbol for place, symbol in enumerate(symbols) if symbol in symbols[:place])
         raise UserError(f"{path}: {duplicate} occurs twice ({' '.join(SPECIALS)} and {MASK} need no line)")
@@ -26,19 +31,24 @@ def read_counts(path: str | Path) -> dict[int, int]:
     Raises:
         UserError: as for :func:`read_symbols`.
     """
-    return dict(enumerate((int(count) for _, count in _read_lines(path)), len(SPECIALS)))
+    return dict(enumerate((int(count) for _, count in _parse_lines(_read(path), path)), len(SPECIALS)))
 
 
-def _read_lines(path: str | Path) -> list[tuple[str, str]]:
-    """Return the symbols and counts in a file."""
+def _read(path: str | Path) -> bytes:
     try:
-        lines = Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        return Path(path).read_bytes()
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
+
+
+def _parse_lines(content: bytes, path: str | Path) -> list[tuple[str, str]]:
+    """Return the symbols and counts in the content of a file."""
+    try:
+        text = content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:
         raise UserError(f"{path} is not a dictionary of fairseq: it is not UTF-8") from None
     entries = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
         symbol, _, count = line.rpartition(" ")
         if not symbol or not count.isdecimal():
             raise UserError(f"{path} is not a dictionary of fairseq: line {number} is not a symbol and its count")

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -80,13 +79,13 @@ class EncodingPool:
     """Context manager with worker processes that have loaded a tokenizer.
 
     Args:
-        model: path of a valid sentencepiece model.
+        tokenizer: encodes the lines.
         workers: number of processes.
     """
 
-    def __init__(self, model: Path, workers: int):
+    def __init__(self, tokenizer: Tokenizer, workers: int):
         self._ahead = _AHEAD * workers
-        self._pool = WorkerPool(workers, _load_tokenizer, (model,))
+        self._pool = WorkerPool(workers, _load_tokenizer, (tokenizer,))
 
     def __enter__(self):
         return self
@@ -171,9 +170,9 @@ def encode_pieces(
 _tokenizer: Tokenizer
 
 
-def _load_tokenizer(model: Path):
+def _load_tokenizer(tokenizer: Tokenizer):
     global _tokenizer
-    _tokenizer = Tokenizer(model)
+    _tokenizer = tokenizer
 
 
 def _encode(data: bytes) -> EncodedBlock:

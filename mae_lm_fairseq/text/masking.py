@@ -9,7 +9,8 @@ import torch
 from fairseq.data import BaseWrapperDataset, Dictionary, FairseqDataset, MaskTokensDataset
 
 from mae_lm_fairseq.core.packing import batch_layout
-from mae_lm_fairseq.text.tokenizer import WORD_START
+from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START
+from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 
 
@@ -30,21 +31,54 @@ def masked_pair(dataset: FairseqDataset, dictionary: Dictionary, **masking) -> t
     return source, target
 
 
-def word_starts(dictionary: Dictionary) -> torch.ByteTensor:
-    """Return [vocabulary] uint8, 1 for subwords that start a word (sentencepiece's U+2581) and for special tokens.
+def word_starts(dictionary: Dictionary, tokenizer: Tokenizer | None) -> "torch.ByteTensor | UnmarkedWordStarts":
+    """Return [vocabulary] uint8, 1 for subwords that start a word and for special tokens.
+
+    Args:
+        dictionary: dictionary of the data-bin.
+        tokenizer: tokenizer of the data-bin; None for a data-bin without one, whose subwords are sentencepiece's.
 
     Raises:
-        UserError: if no subword has the mark, so the dictionary is not sentencepiece's.
+        UserError: if no subword is marked as the start of a word.
     """
-    pieces = dictionary.symbols
-    if not any(piece.startswith(WORD_START) for piece in pieces):
+    special = [dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.unk(), dictionary.index("<mask>")]
+    if tokenizer is None:
+        starts = np.array([piece.startswith(WORD_START) for piece in dictionary.symbols])
+    else:
+        starts = tokenizer.word_starts()
+    starts[special] = False
+    if not starts.any():
         raise UserError(
-            "--mask-whole-words: no symbol of dict.txt starts with U+2581, so word starts are unknown; "
-            "use a sentencepiece dictionary, or remove the option"
+            "--mask-whole-words: the tokenizer marks no subword as the start of a word (no symbol of dict.txt starts "
+            "with U+2581), so word starts are unknown; put the tokenizer of the data into the data-bin, or remove the "
+            "option"
         )
-    special = {dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.unk(), dictionary.index("<mask>")}
-    starts = [piece.startswith(WORD_START) or index in special for index, piece in enumerate(pieces)]
-    return torch.tensor(starts, dtype=torch.uint8)
+    starts[special] = True
+    found = torch.from_numpy(starts.astype(np.uint8))
+    if tokenizer is not None and not starts[tokenizer.encode_lines(["a"])[0][0]]:
+        return UnmarkedWordStarts(found, special)
+    return found
+
+
+class UnmarkedWordStarts:
+    """Word starts of a tokenizer that marks the space before a word, so that the first word of a line has no mark.
+
+    fairseq's ``MaskTokensDataset`` only calls :meth:`gather`.
+
+    Args:
+        starts: [vocabulary] uint8, 1 for subwords that are marked, and for special tokens.
+        special: ids of the special tokens.
+    """
+
+    def __init__(self, starts: torch.ByteTensor, special: list[int]):
+        self.starts = starts
+        self.special = torch.tensor(special)
+
+    def gather(self, dim: int, tokens: torch.Tensor) -> torch.ByteTensor:
+        """Return [tokens] uint8, 1 for tokens that start a word: those marked, and those after a special token."""
+        starts = self.starts.gather(dim, tokens)
+        starts[1:] |= torch.isin(tokens[:-1], self.special).to(starts.dtype)
+        return starts
 
 
 class EarlyMasksDataset(BaseWrapperDataset):

@@ -1,7 +1,7 @@
 """Spans of the original text that tokens stand for.
 
-sentencepiece normalises text before it splits it (NFKC, white space, control characters), so joined tokens differ from
-the text. It does return the characters of the original that each token was made of.
+Tokenizers may normalise text before they split it (sentencepiece: NFKC, white space, control characters), so joined
+tokens differ from the text. They do return the characters of the original that each token was made of.
 """
 
 import unicodedata
@@ -9,7 +9,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from mae_lm_fairseq.text.tokenizer import WORD_START, Tokenizer
+from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START
+from mae_lm_fairseq.text.tokenizer import Tokenizer
 
 
 def encode_with_spans(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, np.ndarray]:

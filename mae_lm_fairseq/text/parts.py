@@ -5,7 +5,6 @@ bytes of a part do not depend on where, when or how often it is made. A part is 
 renamed, so a part that exists is complete.
 """
 
-import contextlib
 import hashlib
 import json
 import os
@@ -21,12 +20,13 @@ from mae_lm_fairseq.text.data_bin import DataBinWriter
 from mae_lm_fairseq.text.encoding import EncodedBlock, encode_lines, encode_pieces
 from mae_lm_fairseq.text.text_files import Chunk
 from mae_lm_fairseq.text.tokenizer import UNK, Tokenizer
+from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.utils.errors import UserError
 
 PART_BYTES = 1 << 24
 MOST_PARTS = 4096
 _LISTED_CHARACTERS = 100
-_RECORD = "part.json"
+RECORD = "part.json"
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Job:
 
     Attributes:
         directory: directory of the parts, on a file system that all machines share.
-        tokenizer: path of the tokenizer in it.
+        tokenizer: directory of the tokenizer in it.
         fingerprint: fingerprint of the tokenizer.
         reading: how records are read.
     """
@@ -135,21 +135,19 @@ def encode_part(part: Part, job: Job) -> bool:
         _write_part(part, job, directory)
         if record is None and destination.exists():
             shutil.rmtree(destination)  # damaged
-        with contextlib.suppress(FileExistsError):
-            _rename(directory, destination)
+        rename_new(directory, destination)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     return False
 
 
-def _rename(directory: Path, destination: Path):
-    """Rename a directory, unless another process has made the same part meanwhile."""
+def rename_new(directory: Path, destination: Path):
+    """Rename a directory, unless the destination exists because another process was faster."""
     try:
         os.rename(directory, destination)
     except OSError:
         if not destination.exists():
             raise
-        raise FileExistsError(destination) from None
 
 
 def _write_part(part: Part, job: Job, directory: Path):
@@ -176,18 +174,18 @@ def _write_part(part: Part, job: Job, directory: Path):
         unknown=dict(statistics.unknown.most_common(_LISTED_CHARACTERS)),
         sha256=_checksums(directory),
     )
-    (directory / _RECORD).write_text(json.dumps(asdict(record)), encoding="utf-8")
+    (directory / RECORD).write_text(json.dumps(asdict(record)), encoding="utf-8")
 
 
 @lru_cache(maxsize=1)
 def _tokenizer(path: Path) -> Tokenizer:
-    return Tokenizer(path)
+    return open_tokenizer_path(path)
 
 
 def valid_record(directory: Path) -> PartRecord | None:
     """Return the record of a finished part in a directory; None if there is none with the right checksums."""
     try:
-        record = PartRecord(**json.loads((directory / _RECORD).read_text(encoding="utf-8")))
+        record = PartRecord(**json.loads((directory / RECORD).read_text(encoding="utf-8")))
         return record if record.sha256 == _checksums(directory) else None
     except (OSError, ValueError, TypeError):
         return None

@@ -8,32 +8,30 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
+from importlib.metadata import version
 from pathlib import Path
 
 from tqdm import tqdm
 
 from mae_lm_fairseq.text.corpus import Reading, file_pieces, open_corpus, sample_corpus
-from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER, DataBinWriter, check_data_bin, dictionary_fingerprint
+from mae_lm_fairseq.text.data_bin import DICTIONARY, DataBinWriter, check_data_bin, dictionary_fingerprint
 from mae_lm_fairseq.text.encoding import EncodingPool, RunningStatistics, encode_pieces
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
-from mae_lm_fairseq.text.tokenizer import (
-    LARGEST_VOCABULARY,
-    LOWEST_COVERAGE,
-    SMALLEST_VOCABULARY,
-    UNK,
-    Tokenizer,
-    train_model,
-)
+from mae_lm_fairseq.text.sentencepiece_tokenizer import LARGEST_VOCABULARY, LOWEST_COVERAGE, SMALLEST_VOCABULARY
+from mae_lm_fairseq.text.tokenizer import UNK, Tokenizer
+from mae_lm_fairseq.text.tokenizer_files import TOKENIZER_FILES, open_tokenizer_path
+from mae_lm_fairseq.text.tokenizer_training import DEFAULT_KIND, TRAINED_KINDS, train_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_while_used
 
 SAMPLE_BYTES = 50_000_000
 LARGEST_SHARDS = 256
 """Limit of ``--shards``: so many pairs of files are open at the same time."""
+_MACHINES = ("part", "merge", "scheduler")
 _UNFINISHED = "unfinished"
-# In the order in which they are moved to their destination; the last one completes the data-bin.
-PRODUCTS = (TOKENIZER, DICTIONARY, "train.bin", "valid.bin", "train.idx", "valid.idx", MANIFEST)
+# In the order in which they are moved to their destination, after the tokenizer; the last one completes the data-bin.
+_PRODUCTS = (DICTIONARY, "train.bin", "valid.bin", "train.idx", "valid.idx", MANIFEST)
 
 
 @dataclass(frozen=True)
@@ -43,11 +41,12 @@ class Options:
     Attributes:
         train, valid: files, directories and globs.
         destdir: directory for the data-bin.
-        vocab_size: vocabulary size of the model to train; optional with ``sentencepiece_model``.
-        sentencepiece_model: use this model instead of training one.
-        character_coverage: see ``train_model``.
+        vocab_size: vocabulary size of the tokenizer to train; optional with an existing one.
+        sentencepiece_model: another name for ``tokenizer``, except for the names of kinds.
+        character_coverage: see ``train_tokenizer``.
         max_unk_rate: maximum fraction of ``<unk>`` among the tokens of a split.
         workers: number of processes that encode.
+        tokenizer: kind of tokenizer to train, or path of an existing one; None to train sentencepiece BPE.
         text_field: name of the field with the text, in files with records.
         skip_malformed: skip and count malformed records.
         shards: number of data-bins ``DIR/shard0`` ...; None for one data-bin in ``DIR``.
@@ -64,12 +63,28 @@ class Options:
     character_coverage: float
     max_unk_rate: float
     workers: int
+    tokenizer: str | None = None
     text_field: str = "text"
     skip_malformed: bool = False
     shards: int | None = None
     part: tuple[int, int] | None = None
     merge: bool = False
     scheduler: str | None = None
+
+    @property
+    def kind(self) -> str | None:
+        """Kind of tokenizer to train; None to use an existing one."""
+        if self.sentencepiece_model is not None:
+            return None
+        kind = DEFAULT_KIND if self.tokenizer is None else self.tokenizer
+        return kind if kind in TRAINED_KINDS else None
+
+    @property
+    def given(self) -> str | None:
+        """Path of an existing tokenizer; None to train one."""
+        if self.sentencepiece_model is not None:
+            return self.sentencepiece_model
+        return None if self.kind else self.tokenizer
 
     @property
     def in_parts(self) -> bool:
@@ -87,6 +102,14 @@ class Options:
         """How records are read."""
         return Reading(self.text_field, self.skip_malformed)
 
+    def recorded(self) -> dict[str, object]:
+        """Return the options for the manifest, except those that choose machines.
+
+        Options newer than the others are left out where they are not used.
+        """
+        values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
+        return {name: value for name, (value, default) in values.items() if name not in _MACHINES and value != default}
+
 
 def prepare(options: Options) -> Manifest:
     """Prepare the data-bin, or leave nothing behind.
@@ -98,11 +121,12 @@ def prepare(options: Options) -> Manifest:
     files = find_splits(options)
     destdir = Path(options.destdir)
     with directory_while_used(destdir), _unfinished(destdir) as directory:
-        tokenizer = write_tokenizer(directory / TOKENIZER, files["train"], options)
+        tokenizer = make_tokenizer(files["train"], options)
+        tokenizer.save(directory)
         splits = _encode_splits(files, tokenizer, directory, options)
         manifest = make_manifest(options, tokenizer, splits)
         manifest.write(directory / MANIFEST)
-        move_products(directory, destdir)
+        move_products(directory, destdir, tokenizer)
     return manifest
 
 
@@ -120,14 +144,22 @@ def find_splits(options: Options) -> dict[str, list[Path]]:
     return files
 
 
-def write_tokenizer(path: Path, files: list[Path], options: Options) -> Tokenizer:
-    """Write the tokenizer that is given, or train it, and load it."""
-    path.write_bytes(_model(files, options))
-    tokenizer = Tokenizer(path)
+def make_tokenizer(files: list[Path], options: Options) -> Tokenizer:
+    """Return the tokenizer, given or newly trained.
+
+    Raises:
+        UserError: if it cannot be read or trained, or has another size than ``vocab_size``.
+    """
+    if options.kind is None:
+        tokenizer = open_tokenizer_path(options.given)
+    else:
+        lines = sample_corpus(files, options.reading, SAMPLE_BYTES)
+        bar = tqdm(lines, desc="sample for the tokenizer, then training", unit=" lines", unit_scale=True, mininterval=1)
+        tokenizer = train_tokenizer(options.kind, bar, options.vocab_size, options.character_coverage)
     if options.vocab_size not in (None, tokenizer.model_size):
         raise UserError(
-            f"{options.sentencepiece_model}: has {tokenizer.model_size} pieces, not --vocab-size "
-            f"{options.vocab_size}; remove --vocab-size"
+            f"{options.given}: has {tokenizer.model_size} pieces, not --vocab-size {options.vocab_size}; "
+            "remove --vocab-size"
         )
     return tokenizer
 
@@ -135,17 +167,17 @@ def write_tokenizer(path: Path, files: list[Path], options: Options) -> Tokenize
 def make_manifest(options: Options, tokenizer: Tokenizer, splits: dict[str, SplitStatistics]) -> Manifest:
     """Return the manifest of a data-bin."""
     return Manifest(
-        versions=current_versions(),
-        options=asdict(options),
+        versions=current_versions() | {tokenizer.LIBRARY: version(tokenizer.LIBRARY)},
+        options=options.recorded(),
         tokenizer_sha256=tokenizer.fingerprint,
         dictionary_sha256=dictionary_fingerprint(tokenizer.symbols),
         splits=splits,
     )
 
 
-def move_products(directory: Path, destdir: Path):
+def move_products(directory: Path, destdir: Path, tokenizer: Tokenizer):
     """Move the files of a complete data-bin to their destination."""
-    for name in PRODUCTS:
+    for name in dict.fromkeys((*tokenizer.files, *_PRODUCTS)):
         os.replace(directory / name, destdir / name)
 
 
@@ -155,8 +187,10 @@ def check(options: Options):
     Raises:
         UserError: if a value is out of range, or a file of the result exists.
     """
-    if options.vocab_size is None and options.sentencepiece_model is None:
-        raise UserError("--vocab-size is missing; give it, or a --sentencepiece-model")
+    if options.tokenizer is not None and options.sentencepiece_model is not None:
+        raise UserError("--tokenizer and --sentencepiece-model are two names of one option; give one of them")
+    if options.vocab_size is None and options.kind:
+        raise UserError("--vocab-size is missing; give it, or an existing tokenizer with --tokenizer")
     if options.vocab_size is not None and not SMALLEST_VOCABULARY <= options.vocab_size <= LARGEST_VOCABULARY:
         raise UserError(
             f"--vocab-size {options.vocab_size}: must be from {SMALLEST_VOCABULARY} to {LARGEST_VOCABULARY}, with "
@@ -172,8 +206,9 @@ def check(options: Options):
         raise UserError(f"--shards {options.shards}: must be from 1 to {LARGEST_SHARDS}")
     if options.merge and options.part:
         raise UserError("--part and --merge cannot be given together; use --merge when all parts are finished")
-    given = options.sentencepiece_model
-    products = [Path(directory, name) for directory in options.data_bins for name in PRODUCTS]
+    given = options.given
+    names = (*TOKENIZER_FILES, *_PRODUCTS)
+    products = [Path(directory, name) for directory in options.data_bins for name in names]
     for path in (*products, Path(options.destdir, MANIFEST)):
         if path.exists() and not (given and Path(given).exists() and path.samefile(given)):
             raise UserError(f"{path}: exists already; choose another --destdir, or remove it")
@@ -193,21 +228,12 @@ def _unfinished(destdir: Path) -> Iterator[Path]:
         shutil.rmtree(directory)
 
 
-def _model(files: list[Path], options: Options) -> bytes:
-    """Return the content of the sentencepiece model, given or newly trained."""
-    if options.sentencepiece_model is not None:
-        return Tokenizer(options.sentencepiece_model).path.read_bytes()
-    lines = sample_corpus(files, options.reading, SAMPLE_BYTES)
-    lines = tqdm(lines, desc="sample for sentencepiece, then training", unit=" lines", unit_scale=True, mininterval=1)
-    return train_model(lines, options.vocab_size, options.character_coverage)
-
-
 def _encode_splits(
     files: dict[str, list[Path]], tokenizer: Tokenizer, directory: Path, options: Options
 ) -> dict[str, SplitStatistics]:
     """Write each split, and the dictionary with the counts of the training split."""
     statistics, counts = {}, {}
-    with EncodingPool(tokenizer.path, options.workers) as pool:
+    with EncodingPool(tokenizer, options.workers) as pool:
         for split, paths in files.items():
             size = sum(path.stat().st_size for path in paths)
             bar = tqdm(desc=split, total=size, unit="B", unit_scale=True, mininterval=1)

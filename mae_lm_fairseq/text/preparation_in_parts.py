@@ -5,7 +5,6 @@
 
 import contextlib
 import hashlib
-import os
 import shutil
 import tempfile
 from collections import Counter
@@ -17,27 +16,38 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
+from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.executors import open_executor
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, add_up
 from mae_lm_fairseq.text.merging import merge_parts
-from mae_lm_fairseq.text.parts import Job, Part, PartRecord, encode_part, file_sha256, plan_parts, valid_record
+from mae_lm_fairseq.text.parts import (
+    RECORD,
+    Job,
+    Part,
+    PartRecord,
+    encode_part,
+    file_sha256,
+    plan_parts,
+    rename_new,
+    valid_record,
+)
 from mae_lm_fairseq.text.preparation import (
     Options,
     check,
     check_unknown,
     find_splits,
     make_manifest,
+    make_tokenizer,
     move_products,
     split_statistics,
-    write_tokenizer,
 )
 from mae_lm_fairseq.text.resources import estimate
 from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.utils.errors import Interrupted, UserError
 from mae_lm_fairseq.utils.files import directory_while_used
 
-_PARTS = "parts"
+_PARTS, _TOKENIZER = "parts", "tokenizer-"
 
 
 def prepare_in_parts(options: Options) -> Manifest | None:
@@ -56,9 +66,9 @@ def prepare_in_parts(options: Options) -> Manifest | None:
     files = find_splits(options)
     directory = Path(options.destdir, _PARTS).absolute()
     workers = contextlib.nullcontext() if options.merge else open_executor(options.workers, options.scheduler)
-    with workers as executor, _kept_while_filled(directory):
+    with workers as executor, _kept_while_filled(directory, options):
         tokenizer = _shared_tokenizer(directory, files["train"], options)
-        job = Job(directory, tokenizer.path, tokenizer.fingerprint, options.reading)
+        job = Job(directory, tokenizer.path.parent, tokenizer.fingerprint, options.reading)
         parts = {split: plan_parts(split, paths, job) for split, paths in files.items()}
         if not options.merge:
             bins = len(options.data_bins)
@@ -72,27 +82,23 @@ def prepare_in_parts(options: Options) -> Manifest | None:
 
 
 @contextmanager
-def _kept_while_filled(directory: Path) -> Iterator[None]:
-    """Create the directory of the parts; remove it if no part was finished."""
+def _kept_while_filled(directory: Path, options: Options) -> Iterator[None]:
+    """Create the directory of the parts; remove it if no part was finished, unless others may be working in it."""
     with directory_while_used(directory):
         try:
             yield
         except KeyboardInterrupt:
-            kept = len(list(directory.glob("[!.]*/")))
+            kept = len(_finished(directory))
             raise Interrupted(
                 f"interrupted; {kept} finished parts are kept in {directory}; the same command resumes"
             ) from None
         finally:
-            if directory.exists() and not any(path.is_dir() for path in directory.glob("[!.]*")):
-                for path in directory.iterdir():
-                    _remove(path)
+            if options.part is None and not _finished(directory):
+                shutil.rmtree(directory, ignore_errors=True)
 
 
-def _remove(path: Path):
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+def _finished(directory: Path) -> list[Path]:
+    return list(directory.glob(f"[!.]*/{RECORD}"))
 
 
 def _shared_tokenizer(directory: Path, files: list[Path], options: Options) -> Tokenizer:
@@ -100,25 +106,23 @@ def _shared_tokenizer(directory: Path, files: list[Path], options: Options) -> T
 
     Several processes may train it at the same time. The first to finish decides.
     """
-    path = directory / f"{_tokenizer_key(files, options)}.model"
-    if path.exists():
-        return Tokenizer(path)
-    if options.merge:
-        raise UserError(f"{directory}: no part has been made with these options; use --part first")
-    with tempfile.TemporaryDirectory(prefix=".tokenizer.", dir=directory) as temporary:
-        written = write_tokenizer(Path(temporary, TOKENIZER), files, options)
-        with contextlib.suppress(FileExistsError):
-            os.link(written.path, path)
-    return Tokenizer(path)
+    path = directory / f"{_TOKENIZER}{_tokenizer_key(files, options)}"
+    if not path.exists():
+        if options.merge:
+            raise UserError(f"{directory}: no part has been made with these options; use --part first")
+        with tempfile.TemporaryDirectory(prefix=".tokenizer.", dir=directory, ignore_cleanup_errors=True) as temporary:
+            make_tokenizer(files, options).save(temporary)
+            rename_new(Path(temporary), path)
+    return open_tokenizer_path(path)
 
 
 def _tokenizer_key(files: list[Path], options: Options) -> str:
     """Return a digest of what the tokenizer depends on."""
-    if options.sentencepiece_model is not None:
-        content = Tokenizer(options.sentencepiece_model).fingerprint
+    if options.kind is None:
+        content = open_tokenizer_path(options.given).fingerprint
     else:
         sizes = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-        content = repr((options.vocab_size, options.character_coverage, options.text_field, sizes))
+        content = repr((options.kind, options.vocab_size, options.character_coverage, options.text_field, sizes))
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
@@ -174,6 +178,7 @@ def _merge(parts: dict[str, list[Part]], job: Job, tokenizer: Tokenizer, options
         directories = [Path(name, str(number)) for number in range(len(options.data_bins))]
         for directory in directories:
             directory.mkdir()
+            tokenizer.save(directory)
         valid = _merge_split("valid", parts["valid"], job, tokenizer, directories[:1], options)
         for directory in directories[1:]:
             for suffix in ("bin", "idx"):
@@ -181,13 +186,12 @@ def _merge(parts: dict[str, list[Part]], job: Job, tokenizer: Tokenizer, options
         train = _merge_split("train", parts["train"], job, tokenizer, directories, options)
         manifests = []
         for directory, statistics in zip(directories, train, strict=True):
-            shutil.copyfile(tokenizer.path, directory / TOKENIZER)
             manifest = make_manifest(options, tokenizer, {"valid": valid[0], "train": statistics})
             manifests.append(replace(manifest, files=_checksums(directory)))
             manifests[-1].write(directory / MANIFEST)
         for directory, destination in zip(directories, options.data_bins, strict=True):
             destination.mkdir(exist_ok=True)
-            move_products(directory, destination)
+            move_products(directory, destination, tokenizer)
     if options.shards is None:
         return manifests[0]
     files = {f"shard{n}/{name}": digest for n, found in enumerate(manifests) for name, digest in found.files.items()}

@@ -1,82 +1,63 @@
-"""Tokenizer: a sentencepiece model with fairseq's ids. The only module that maps the ids of the two.
+"""The tokenizer interface: text to fairseq's ids, and back.
 
-fairseq assigns 0 to 3 to ``<s> <pad> </s> <unk>`` and the following ids to the lines of ``dict.txt``. ``dict.txt``
-lists the pieces in the model's order, without its unknown and control pieces. A model trained here starts with ``<unk>
-<s> </s>``, so the id of a piece in fairseq is its sentencepiece id plus one; any other order is mapped by a table.
+fairseq assigns 0 to 3 to ``<s> <pad> </s> <unk>``, the following ids to the lines of ``dict.txt``, and the last id to
+``<mask>``. A tokenizer library has an order of its own. Each implementation maps it to fairseq's by a table, and all
+ids outside of the implementations are fairseq's.
 """
 
 import hashlib
-import io
-import re
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
-import sentencepiece
 
+from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.utils.errors import UserError
 
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 MASK = "<mask>"
-WORD_START = "\u2581"
 BOS, PAD, EOS, UNK = range(len(SPECIALS))
 
-# Serialised messages that follow each other are merged: normalizer_spec (field 3) { add_dummy_prefix (3): false }.
-_NO_DUMMY_PREFIX = b"\x1a\x02\x18\x00"
 
-SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 4, 2**31 - 1
-"""Limits for a model to train: ``<unk> <s> </s>`` and one character; the range of sentencepiece's counter."""
-LOWEST_COVERAGE = 0.98
-"""Lowest character coverage that sentencepiece accepts."""
-
-# sentencepiece's trainer skips longer sentences, with only a log message.
-LONGEST_SENTENCE = 4192
-
-
-class Tokenizer:
-    """A sentencepiece model that returns fairseq's ids.
+class Tokenizer(ABC):
+    """A tokenizer that returns fairseq's ids. It can be pickled, and then carries the content of its files.
 
     Attributes:
-        path: path of the model file.
-        fingerprint: SHA-256 of the model file, in hexadecimal.
-        pieces: the symbols of ``dict.txt`` in order; the first has id 4 in fairseq.
+        FILES: names of the files that hold a tokenizer of this kind; the first one identifies it.
+        LIBRARY: name of the package that does the work.
+        path: path of the first file, for error messages.
+        files: content of the files by name, as they are kept in a data-bin or bundle.
+        symbols: fairseq's dictionary in the order of ids, without ``<mask>``.
 
     Args:
-        path: path of a sentencepiece model.
-        model: content of the file, if it has been read already.
+        path: path of the first file.
+        files: content of the files, in the order of ``FILES``.
+        symbols: fairseq's dictionary.
+        fairseq_ids: int[library's vocabulary], fairseq's id of each of the library's ids.
 
     Raises:
-        UserError: if the file is not a sentencepiece model, or fairseq cannot represent its pieces.
+        UserError: if ``dict.txt`` cannot represent a symbol.
     """
 
-    def __init__(self, path: str | Path, model: bytes | None = None):
+    FILES: ClassVar[tuple[str, ...]]
+    LIBRARY: ClassVar[str]
+
+    def __init__(self, path: str | Path, files: Mapping[str, bytes], symbols: Sequence[str], fairseq_ids: np.ndarray):
         self.path = Path(path)
-        try:
-            model = self.path.read_bytes() if model is None else model
-            if not model:  # sentencepiece treats an empty model as not loaded, and fails later
-                raise UserError(f"{path}: not a sentencepiece model (it is empty)")
-            self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
-            # One call for all ids is ten times faster.
-            ids = list(range(self._model.get_piece_size()))
-            pieces = self._model.id_to_piece(ids)
-        except OSError as error:
-            raise UserError(f"{self.path}: {error.strerror}") from None
-        except (RuntimeError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: not a sentencepiece model, or damaged; restore it, or use another one") from error
-        self._model_bytes = model
-        self.fingerprint = hashlib.sha256(model).hexdigest()
-        special = np.array(self._model.is_unknown(ids), bool) | np.array(self._model.is_control(ids), bool)
-        self.pieces: list[str] = [piece for piece, is_special in zip(pieces, special, strict=True) if not is_special]
-        # int32[pieces of the model]: sentencepiece id -> fairseq id. Control pieces never come out of text.
-        self._fairseq_ids = np.where(special, UNK, len(SPECIALS) - 1 + np.cumsum(~special)).astype(np.int32)
+        self.files = dict(files)
+        self.symbols = list(symbols)
+        self._fairseq_ids = fairseq_ids.astype(np.int32)
         self._check_pieces()
 
+    def __reduce__(self):
+        return type(self), (self.path, *self.files.values())
+
     def _check_pieces(self):
-        if not self.pieces:
-            raise UserError(f"{self.path}: not a sentencepiece model (it has no pieces)")
         for piece in {*SPECIALS, MASK}.intersection(self.pieces):
             raise UserError(
                 f"{self.path}: has an ordinary piece {piece}, which is a special symbol of fairseq; train it without"
@@ -88,18 +69,72 @@ class Tokenizer:
                 )
 
     @property
-    def symbols(self) -> list[str]:
-        """fairseq's dictionary in order, without ``<mask>``."""
-        return [*SPECIALS, *self.pieces]
+    def pieces(self) -> list[str]:
+        """The symbols of ``dict.txt`` in order; the first has id 4."""
+        return self.symbols[len(SPECIALS) :]
+
+    @property
+    def mask(self) -> int:
+        """Id of ``<mask>``."""
+        return len(self.symbols)
 
     @property
     def model_size(self) -> int:
-        """Number of pieces in the model, unknown and control pieces included; the value of ``--vocab-size``."""
-        return len(self._fairseq_ids)
+        """Number of subwords with ``<unk> <s> </s>``, the value of ``--vocab-size``."""
+        return len(self.pieces) + 3
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the files except ``dict.txt``, which also holds counts, in hexadecimal."""
+        contents = [content for name, content in self.files.items() if name != DICTIONARY]
+        return hashlib.sha256(b"".join(contents)).hexdigest()
+
+    @property
+    def exported_ids(self) -> np.ndarray:
+        """int64[vocabulary with ``<mask>``]: the id of each token in an exported tokenizer."""
+        return np.arange(self.mask + 1)
+
+    @abstractmethod
+    def library_ids(self, lines: list[str]) -> list[list[int]]:
+        """Return what the library makes of each line, in its own ids. Special tokens in the text are ordinary text."""
+
+    @abstractmethod
+    def encode_masked(self, text: str) -> list[int]:
+        """Encode a text without ``</s>``, with the mask token for each ``<mask>``."""
+
+    @abstractmethod
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of fairseq ids, with ``<mask>`` but without ``<s> <pad> </s>``."""
+
+    @abstractmethod
+    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Encode a text without ``</s>``, and return the characters that the library made each token of.
+
+        Returns:
+            ids: int32[tokens], fairseq's ids.
+            offsets: int64[tokens, 2], start and end in ``text``. Where a character becomes several tokens, they either
+                all have it, or the last one has it and the others are empty.
+        """
+
+    @abstractmethod
+    def unknown_characters(self, lines: list[str]) -> Counter[str]:
+        """Count the characters that became part of an ``<unk>``."""
+
+    @abstractmethod
+    def word_starts(self) -> np.ndarray:
+        """Return bool[vocabulary with ``<mask>``]: subwords marked as the start of a word, and special tokens.
+
+        Raises:
+            UserError: if the tokenizer does not mark word starts.
+        """
+
+    @abstractmethod
+    def token_text(self, index: int) -> str:
+        """Return a token as text, with a leading space if it is marked as the start of a word."""
 
     def encode_lines(self, lines: list[str]) -> list[np.ndarray]:
         """Encode each line to an int32 array of fairseq ids, without ``</s>`` and without truncation."""
-        return [self._fairseq_ids[ids] for ids in self._model.encode(lines, out_type=int, num_threads=1)]
+        return [self._fairseq_ids[ids] for ids in self.library_ids(lines)]
 
     def encode_block(self, lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode all lines into one array, with ``</s>`` after each line.
@@ -108,7 +143,7 @@ class Tokenizer:
             tokens: int32[sum of sizes], fairseq ids.
             sizes: int32[lines], tokens of each line, ``</s>`` included.
         """
-        encoded = self._model.encode(lines, out_type=int, num_threads=1)
+        encoded = self.library_ids(lines)
         sizes = np.fromiter(map(len, encoded), dtype=np.int32, count=len(encoded)) + np.int32(1)
         tokens = np.full(sizes.sum(), EOS, dtype=np.int32)
         inside = np.ones(len(tokens), dtype=bool)
@@ -116,58 +151,10 @@ class Tokenizer:
         tokens[inside] = self._fairseq_ids[np.fromiter(chain.from_iterable(encoded), dtype=np.int32)]
         return tokens, sizes
 
-    def encode_masked(self, text: str) -> list[int]:
-        """Encode a text without ``</s>``, with the mask token for each ``<mask>``.
-
-        White space before a ``<mask>`` belongs to the masked token. Text that follows a ``<mask>`` without white space
-        continues its word: the full stop of "in <mask>." is encoded as at the end of a word.
-        """
-        first, *rest = text.split(MASK)
-        ids = self._encode(self._model, first)
-        for part in rest:
-            continues_word = part[:1].strip() != ""
-            ids += [len(self.symbols), *self._encode(self._continuing_model if continues_word else self._model, part)]
-        return ids
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of fairseq ids, with ``<mask>`` but without ``<s> <pad> </s>``."""
-        symbols = [*self.symbols, MASK]
-        hidden = (BOS, PAD, EOS)
-        pieces = [symbols[index] for index in ids if index not in hidden]
-        # The model keeps unknown pieces such as <mask> unchanged; the word start before it becomes a space.
-        pieces = [part for piece in pieces for part in ((WORD_START, MASK) if piece == MASK else (piece,))]
-        return self._model.decode_pieces(pieces)
-
-    def _encode(self, model: sentencepiece.SentencePieceProcessor, text: str) -> list[int]:
-        return self._fairseq_ids[model.encode(text.rstrip(), out_type=int)].tolist()
-
-    @cached_property
-    def _continuing_model(self) -> sentencepiece.SentencePieceProcessor:
-        """The model without a word start at the beginning of a text."""
-        return sentencepiece.SentencePieceProcessor(model_proto=self._model_bytes + _NO_DUMMY_PREFIX)
-
-    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Encode a text without ``</s>``, and return the characters that sentencepiece made each token of.
-
-        Returns:
-            ids: int32[tokens], fairseq's ids.
-            offsets: int64[tokens, 2], start and end in ``text``. White space belongs to the following token. A
-                character that becomes several tokens belongs to the last of them, and the others are empty.
-        """
-        encoded = self._model.encode(text, return_type="offset_mapping")
-        ids, offsets = (np.array(encoded[name], dtype=np.int64) for name in ("ids", "offsets"))
-        return self._fairseq_ids[ids], offsets.reshape(-1, 2)
-
-    def unknown_characters(self, lines: list[str]) -> Counter[str]:
-        """Count the characters that became part of an ``<unk>``."""
-        characters = Counter()
-        for line in lines:
-            ids = self._model.encode(line, out_type=int)
-            surfaces = self._model.encode(line, out_type=str)
-            for index, surface in zip(ids, surfaces, strict=True):
-                if self._fairseq_ids[index] == UNK:
-                    characters.update(surface)
-        return characters
+    def save(self, directory: str | Path):
+        """Write the files of the tokenizer to a directory."""
+        for name, content in self.files.items():
+            Path(directory, name).write_bytes(content)
 
     def write_dictionary(self, path: str | Path, counts: np.ndarray | None = None):
         """Write ``dict.txt``.
@@ -180,65 +167,3 @@ class Tokenizer:
         with open(path, "w", encoding="utf-8", newline="\n") as file:
             for piece, count in zip(self.pieces, counts[len(SPECIALS) :], strict=True):
                 file.write(f"{piece} {count}\n")
-
-
-def train_model(lines: Iterable[str], vocab_size: int, character_coverage: float) -> bytes:
-    """Train a BPE model. The result is deterministic.
-
-    Args:
-        lines: text; sentencepiece keeps all of it in memory.
-        vocab_size: number of pieces, including ``<unk> <s> </s>`` and the single characters.
-        character_coverage: fraction of the text's characters that get their own piece; the rest become ``<unk>``.
-
-    Returns:
-        The content of a sentencepiece model file.
-
-    Raises:
-        UserError: if there is no text, or ``vocab_size`` is too large or too small for it.
-    """
-    model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_sentences(lines),
-            model_writer=model,
-            model_type="bpe",
-            vocab_size=vocab_size,
-            character_coverage=character_coverage,
-            max_sentence_length=LONGEST_SENTENCE,
-            num_threads=1,
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        raise _explain(error, vocab_size) from error
-    return model.getvalue()
-
-
-def _sentences(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines as sentencepiece's trainer accepts them, with long lines split."""
-    for line in lines:
-        # sentencepiece does not normalise U+0085, and dict.txt cannot represent white space in a piece.
-        line = " ".join(line.split())
-        # The limit is in bytes, and a character has at most four.
-        while len(line) > LONGEST_SENTENCE // 4:
-            cut = line.rfind(" ", 1, LONGEST_SENTENCE // 4)
-            cut = cut if cut > 0 else LONGEST_SENTENCE // 4
-            yield line[:cut]
-            line = line[cut:]
-        yield line
-
-
-def _explain(error: RuntimeError, vocab_size: int) -> UserError:
-    reason = str(error)
-    if "sentences_.empty()" in reason or "all_chars_count" in reason:
-        return UserError("--train: the files contain no text")
-    if "Vocabulary size too high" in reason:
-        limit = reason.rsplit("<=", 1)[-1].strip(" .")
-        return UserError(f"--vocab-size {vocab_size} is too large for this text: at most {limit}")
-    if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", reason):
-        return UserError(
-            f"--vocab-size {vocab_size} is too small for the characters in the text: at least {least[1]}; or lower "
-            "--character-coverage"
-        )
-    return UserError(
-        f"--vocab-size {vocab_size}: sentencepiece cannot train such a model on this text; try another size"
-    )

@@ -18,8 +18,9 @@ from mae_lm_fairseq.text import corpus as corpus_module
 from mae_lm_fairseq.text import encoding
 from mae_lm_fairseq.text.data_bin import check_data_bin, dictionary_fingerprint
 from mae_lm_fairseq.text.manifest import Manifest
+from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.text_files import Chunk, read_chunks
-from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.processes import fork, wait_for
 
@@ -84,7 +85,7 @@ def content(directory):
 def test_output_files(corpus):
     directory = corpus / "data-bin"
     assert {path.name for path in directory.iterdir()} == PRODUCTS
-    tokenizer = Tokenizer(directory / "sentencepiece.bpe.model")
+    tokenizer = SentencePieceTokenizer(directory / "sentencepiece.bpe.model")
     dictionary = Dictionary.load(str(directory / "dict.txt"))
     manifest = Manifest.read(directory / "manifest.json")
     assert tokenizer.model_size == VOCABULARY
@@ -193,7 +194,7 @@ def test_character_coverage_reaches_the_training(tmp_path):
         ({"vocab_size": 7}, "has 120 pieces, not --vocab-size 7"),
         ({"sentencepiece_model": None, "vocab_size": 100_000}, "--vocab-size 100000 is too large"),
         ({"sentencepiece_model": "missing.model"}, "missing.model: No such file"),
-        ({"sentencepiece_model": ""}, "^\\.: Is a directory"),
+        ({"sentencepiece_model": ""}, "^\\.: has no tokenizer"),
         ({"workers": 0}, "--workers 0"),
         *(
             ({"sentencepiece_model": None, "vocab_size": size}, f"--vocab-size {size}: must be from 4 to")
@@ -268,7 +269,7 @@ def test_read_ahead_is_bounded(corpus):
             taken.append(number)
             yield Chunk(Path("x"), 1, b"abc\n", 0)
 
-    with encoding.EncodingPool(corpus / "data-bin/sentencepiece.bpe.model", 2) as pool:
+    with encoding.EncodingPool(find_tokenizer(corpus / "data-bin"), 2) as pool:
         encoded = pool.encode(chunks())
         for number in range(1, 50):
             next(encoded)

@@ -136,7 +136,7 @@ def test_parts_made_apart_merge_to_the_same_bytes(again, shards, tmp_path):
 def test_parts_share_one_trained_tokenizer(corpus, shards, tmp_path):
     for part in ("1/2", "2/2"):
         run(corpus, tmp_path / "out", "--vocab-size", 100, "--shards", SHARDS, "--part", part)
-    assert len(list((tmp_path / "out/parts").glob("*.model"))) == 1
+    assert len(list((tmp_path / "out/parts").glob("tokenizer-*"))) == 1
     run(corpus, tmp_path / "out", "--vocab-size", 100, "--shards", SHARDS, "--merge")
     assert content(tmp_path / "out") == content(shards)
 

@@ -5,6 +5,7 @@ import sentencepiece
 import torch
 
 from mae_lm_fairseq.experiments.inspection import encoder_rank, find_gap, unigram_entropy
+from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 
 PAD = 1
 TEXT = [
@@ -31,8 +32,8 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pieces(data):
-    return sentencepiece.SentencePieceProcessor(model_file=str(data / "sentencepiece.bpe.model"))
+def tokenizer(data):
+    return find_tokenizer(data)
 
 
 def test_unigram_entropy_counts_everything_but_padding():
@@ -62,20 +63,20 @@ def test_encoder_rank_takes_the_last_layer_without_padding():
     assert encoder_rank(TableModel(table), batches, PAD) == (1, 3)
 
 
-def test_gap_is_a_common_word_inside_a_sentence(tmp_path, pieces):
+def test_gap_is_a_common_word_inside_a_sentence(tmp_path, tokenizer):
     text = tmp_path / "valid.txt"
     text.write_text("\n".join(TEXT) + "\n")
-    gap = find_gap(text, pieces)
+    gap = find_gap(text, tokenizer)
     assert gap.sentence.count("<mask>") == 1
     assert gap.sentence.replace("<mask>", gap.true_word) in TEXT
     assert gap.true_word in ("values", "other", "array", "another")
     assert not gap.sentence.startswith("<mask>")
-    assert find_gap(text, pieces) == gap
+    assert find_gap(text, tokenizer) == gap
 
 
-def test_gap_without_words_is_in_the_middle(tmp_path, pieces):
+def test_gap_without_words_is_in_the_middle(tmp_path, tokenizer):
     text = tmp_path / "valid.txt"
     text.write_text("1 2 3\n1 2 3 4 5 6 4 3 2 1 3\n")
-    gap = find_gap(text, pieces)
+    gap = find_gap(text, tokenizer)
     assert gap.sentence.count("<mask>") == 1
     assert len(gap.sentence.split()) > 8

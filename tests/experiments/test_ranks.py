@@ -12,7 +12,7 @@ import torch
 from mae_lm_fairseq.analysis.effective_rank import MEASURES
 from mae_lm_fairseq.experiments.ranks import DEFAULTS, model_ranks, write_csv
 from mae_lm_fairseq.experiments.readers import default_label, open_model
-from mae_lm_fairseq.text.tokenizer import Tokenizer, train_model
+from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
 from tests.support.finetuning import finetune, save_pretrained, write_sentences
@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
     (folder / "data").mkdir()
     model = folder / "data" / "sentencepiece.bpe.model"
     model.write_bytes(train_model(lines, 110, 1.0))
-    Tokenizer(model).write_dictionary(folder / "data" / "dict.txt")
+    SentencePieceTokenizer(model).write_dictionary(folder / "data" / "dict.txt")
     for arch in ("mae_lm_tiny", "mae_lm_roberta_tiny"):
         (folder / arch).mkdir()
         save_pretrained(folder / arch / "checkpoint.pt", folder / "data", arch)
@@ -130,7 +130,7 @@ def test_hugging_face_texts_are_those_of_its_tokenizer(folder, tmp_path):
 def test_our_texts_are_those_of_the_data_bin(folder):
     reader = open_model(folder / "mae_lm_tiny" / "checkpoint.pt", folder / "data")
     first = reader.texts(folder / "text", 64, 1)[0]
-    tokenizer = Tokenizer(folder / "data" / "sentencepiece.bpe.model")
+    tokenizer = SentencePieceTokenizer(folder / "data" / "sentencepiece.bpe.model")
     line = (folder / "text").read_text().splitlines()[0]
     ids = tokenizer.encode_lines([line])[0].tolist()
     assert first[: len(ids) + 2] == [0, *ids, 2]

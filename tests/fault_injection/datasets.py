@@ -19,7 +19,7 @@ from mae_lm_fairseq.downstream.squad import metrics as squad_metrics
 from mae_lm_fairseq.downstream.squad.files import read_squad
 from mae_lm_fairseq.downstream.squad.windows import SpanWindows
 from mae_lm_fairseq.text.data_bin import TOKENIZER, check_data_bin
-from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from tests.fault_injection.damage import TEXTS, Damage, attempt_file, damaged, damaged_json
 from tests.fault_injection.outcomes import NO_CRASH, VALID_OR_NOTHING, outcome, product_outcome, quietly
 from tests.fault_injection.report import Fault, Row
@@ -100,7 +100,7 @@ def damaged_glue(place: Workplace, times: int) -> Iterator[Row]:
     row = Row(
         "a set of GLUE, cut, or with other types, columns, cells, labels, bytes; in every layout", VALID_OR_NOTHING
     )
-    tokenizer = Tokenizer(glue.write_tokenizer(place.directory / "tokenizer") / TOKENIZER)
+    tokenizer = SentencePieceTokenizer(glue.write_tokenizer(place.directory / "tokenizer") / TOKENIZER)
     for task in map(TASKS.get, GLUE):
         for layout, damage in LAYOUTS.items():
             folder = _write_sets(task, place.directory / f"{task.name}-{layout}", layout)
@@ -126,7 +126,7 @@ def _write_sets(task: Task, folder: Path, layout: str) -> Path:
     return folder
 
 
-def _prepare(task: Task, folder: Path, tokenizer: Tokenizer, destdir: Path) -> None:
+def _prepare(task: Task, folder: Path, tokenizer: SentencePieceTokenizer, destdir: Path) -> None:
     glue_preparation.prepare(task, folder, tokenizer, destdir, 32, skip_malformed=True)
 
 
@@ -147,7 +147,7 @@ def damaged_squad(place: Workplace, times: int) -> Iterator[Row]:
         "a file of SQuAD, cut, or with other types, keys missing or twice, other bytes; read and split",
         VALID_OR_NOTHING,
     )
-    tokenizer = Tokenizer(answering.write_tokenizer(place.directory / "tokenizer") / TOKENIZER)
+    tokenizer = SentencePieceTokenizer(answering.write_tokenizer(place.directory / "tokenizer") / TOKENIZER)
     split = runpy.run_path(str(ROOT / "preprocess" / "squad" / "split.py"))["main"]
     path = answering.write_squad(place.directory / "squad.json", version_2=True, people=3)
 

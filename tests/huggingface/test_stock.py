@@ -21,7 +21,7 @@ from mae_lm_fairseq.huggingface import comparison, exporter, stock
 from mae_lm_fairseq.huggingface.comparison import encoder_states
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.pretrained.reading import build, read
-from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.disks import room_for
 from tests.support.exports import ALL_PRESETS, WITH_BIAS, WITHOUT_BIAS, pretrained
@@ -35,7 +35,7 @@ CLOSE = {"rtol": 0, "atol": 1e-5}
 def texts_and_ids(out, model, lines):
     """Return padded ids [B, T] from the exported tokenizer, checked against sentencepiece."""
     batch = AutoTokenizer.from_pretrained(out)(lines, padding=True, truncation=True, return_tensors="pt")
-    tokenizer = Tokenizer(out / "sentencepiece.bpe.model")
+    tokenizer = SentencePieceTokenizer(out / "sentencepiece.bpe.model")
     for row, ids in zip(batch["input_ids"].tolist(), tokenizer.encode_lines(lines), strict=True):
         assert [index for index in row if index != 1] == [0, *ids.tolist()[:38], 2]
     return batch

@@ -10,7 +10,7 @@ from tokenizers.models import Unigram
 
 from mae_lm_fairseq.huggingface.comparison import SENTENCES
 from mae_lm_fairseq.huggingface.tokenizer import fast_tokenizer
-from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import pieces, train_sentencepiece
 
@@ -19,7 +19,7 @@ from tests.support.exports import pieces, train_sentencepiece
 def both(any_model, tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "sentencepiece.bpe.model"
     path.write_bytes(any_model)
-    return Tokenizer(path), fast_tokenizer(any_model, tuple(pieces(any_model)), 64)
+    return SentencePieceTokenizer(path), fast_tokenizer(any_model, tuple(pieces(any_model)), 64)
 
 
 def same(both, texts):

@@ -12,6 +12,7 @@ from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.pretrained.bundle import write_bundle
 from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.text.dictionary import read_symbols
+from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 
 
 def seconds(action) -> float:
@@ -26,7 +27,7 @@ def test_loading_takes_at_most_one_and_a_half_times_reading(text_data, tmp_path)
     config, symbols = MaskedAutoencoderConfig(), read_symbols(text_data / "dict.txt")
     network = MaskedAutoencoder(config, len(symbols), pad=1, mask=len(symbols) - 1)
     weights = {f"autoencoder.{name}": weight for name, weight in network.state_dict().items()}
-    tokenizer = (text_data / "sentencepiece.bpe.model").read_bytes()
+    tokenizer = find_tokenizer(text_data)
     write_bundle(Pretrained(config, weights, symbols, tokenizer, {}), tmp_path / "bundle")
     assert sum(parameter.numel() for parameter in network.parameters()) > 100e6
 

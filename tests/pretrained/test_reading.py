@@ -33,7 +33,7 @@ def test_bundle_holds_what_the_checkpoint_holds(name, checkpoints, bundles, text
     checkpoint, bundle = read(checkpoints[name], text_data), read(bundles[name])
     assert bundle.config == checkpoint.config
     assert bundle.symbols == checkpoint.symbols
-    assert bundle.sentencepiece == (text_data / "sentencepiece.bpe.model").read_bytes()
+    assert bundle.tokenizer.path.read_bytes() == (text_data / "sentencepiece.bpe.model").read_bytes()
     assert bundle.about == checkpoint.about
     weights = saved(checkpoints[name])["model"]
     assert bundle.weights.keys() == checkpoint.weights.keys() == weights.keys()

@@ -10,7 +10,7 @@ from mae_lm_fairseq.pretrained.bundle import write_bundle
 from mae_lm_fairseq.pretrained.reading import read_checkpoint
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
-from mae_lm_fairseq.text.tokenizer import Tokenizer, train_model
+from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
 from tests.support.finetuning import finetune, save_pretrained, write_sentences
 
 TEXT = [
@@ -40,7 +40,7 @@ def text_data(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("text-data")
     model = directory / "sentencepiece.bpe.model"
     model.write_bytes(train_model(TEXT * 4, 200, 1.0))
-    tokenizer = Tokenizer(model)
+    tokenizer = SentencePieceTokenizer(model)
     tokenizer.write_dictionary(directory / "dict.txt")
     train = SplitStatistics(documents=1, lines=24, tokens_in=1000, tokens_out=1000, unk=0, unk_rate=0.0)
     fingerprint = dictionary_fingerprint(tokenizer.symbols)

@@ -11,7 +11,9 @@ from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import PRESETS, MaskedAutoencoderConfig, preset_values
 from mae_lm_fairseq.core.heads import ClassificationHead
 from mae_lm_fairseq.pretrained.reading import Pretrained
-from mae_lm_fairseq.text.tokenizer import MASK, SPECIALS
+from mae_lm_fairseq.text.data_bin import TOKENIZER
+from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
+from mae_lm_fairseq.text.tokenizer import MASK, SPECIALS, Tokenizer
 
 TINY = {
     "encoder_layers": 2,
@@ -26,10 +28,20 @@ WITH_BIAS, WITHOUT_BIAS = {}, {"relative_buckets": 0}
 ALL_PRESETS = pytest.mark.parametrize("preset", PRESETS)
 
 
-def pretrained(preset="mae_lm", changes=None, model: bytes | None = None, symbols=None, heads=()) -> Pretrained:
+def pretrained(
+    preset="mae_lm",
+    changes=None,
+    model: bytes | None = None,
+    symbols=None,
+    heads=(),
+    tokenizer: Tokenizer | None = None,
+) -> Pretrained:
     """Return a randomly initialised network, with a 3-class classification head for each name in ``heads``."""
     config = MaskedAutoencoderConfig(**{**preset_values(preset, "tiny"), **TINY, **(changes or {})})
-    symbols = symbols or (tuple(pieces(model)) if model else (*SPECIALS, *(f"w{i}" for i in range(45)), MASK))
+    if model:
+        tokenizer = SentencePieceTokenizer(TOKENIZER, model)
+    ordinary = tokenizer.pieces if tokenizer else [f"w{i}" for i in range(45)]
+    symbols = symbols or (*SPECIALS, *ordinary, MASK)
     torch.manual_seed(3)
     network = MaskedAutoencoder(config, len(symbols), 1, len(symbols) - 1)
     for name, weight in network.named_parameters():  # including biases and layer norms
@@ -42,7 +54,7 @@ def pretrained(preset="mae_lm", changes=None, model: bytes | None = None, symbol
         modules = ClassificationHead(config.encoder_embed_dim, 3, config.encoder_embed_dim, 0.0, 0.3).state_dict()
         weights |= {f"classification_heads.{head}.{name}": weight for name, weight in modules.items()}
     about = {"architecture": f"{preset}_tiny", "task": "masked_autoencoder_lm", "updates": 7}
-    return Pretrained(config, weights, symbols, model, about)
+    return Pretrained(config, weights, symbols, tokenizer, about)
 
 
 def pieces(model: bytes) -> list[str]:

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 from mae_lm_fairseq.downstream.glue.tasks import TASKS, Task
-from mae_lm_fairseq.text.tokenizer import Tokenizer, train_model
+from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
 
 WORDS = [
     "the",
@@ -64,7 +64,7 @@ def write_tokenizer(directory: Path, seed: int = 0) -> Path:
     directory.mkdir(parents=True)
     model = train_model([sentence(generator) for _ in range(300)], 60, 1.0)
     (directory / "sentencepiece.bpe.model").write_bytes(model)
-    Tokenizer(directory / "sentencepiece.bpe.model").write_dictionary(directory / "dict.txt")
+    SentencePieceTokenizer(directory / "sentencepiece.bpe.model").write_dictionary(directory / "dict.txt")
     return directory
 
 

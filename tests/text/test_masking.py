@@ -1,12 +1,16 @@
 """Masking: rate, whole words, and changes from epoch to epoch."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 from fairseq.data import BaseWrapperDataset, Dictionary
 
 from mae_lm_fairseq.text.masking import masked_pair, word_starts
+from mae_lm_fairseq.text.offsets import encode_with_spans
 from mae_lm_fairseq.utils.errors import UserError
+from tests.support.tokenizers import ALL_KINDS, make, paragraphs
 
 
 @pytest.fixture
@@ -18,21 +22,27 @@ def dictionary():
     return dictionary
 
 
-class Sentences(BaseWrapperDataset):
-    def __init__(self, dictionary, n=200):
+class Items(BaseWrapperDataset):
+    def __init__(self, items=()):
         super().__init__([])
-        words = [["▁the"], ["▁cat", "s"], ["▁un", "believ", "able"], ["▁cat", "."]]
-        rng = np.random.default_rng(0)
-        self.items = []
-        for _ in range(n):
-            pieces = [piece for i in rng.integers(len(words), size=12) for piece in words[i]]
-            self.items.append(torch.tensor([0, *(dictionary.index(piece) for piece in pieces), 2]))
+        self.items = items
 
     def __getitem__(self, index):
         return self.items[index]
 
     def __len__(self):
         return len(self.items)
+
+
+class Sentences(Items):
+    def __init__(self, dictionary, n=200):
+        super().__init__()
+        words = [["▁the"], ["▁cat", "s"], ["▁un", "believ", "able"], ["▁cat", "."]]
+        rng = np.random.default_rng(0)
+        self.items = []
+        for _ in range(n):
+            pieces = [piece for i in rng.integers(len(words), size=12) for piece in words[i]]
+            self.items.append(torch.tensor([0, *(dictionary.index(piece) for piece in pieces), 2]))
 
 
 def pair(dictionary, **changes):
@@ -79,7 +89,7 @@ def test_masks_change_with_the_epoch_at_once_and_come_back(dictionary):
 
 
 def test_whole_words_are_masked_together(dictionary):
-    starts = word_starts(dictionary)
+    starts = word_starts(dictionary, None)
     assert [dictionary[i] for i in range(len(dictionary)) if not starts[i]] == ["s", "believ", "able", "."]
     source, target = pair(dictionary, mask_whole_words=starts, mask_prob=0.3)
     split_words = 0
@@ -92,8 +102,47 @@ def test_whole_words_are_masked_together(dictionary):
     assert split_words > 1000
 
 
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_whole_words_of_any_tokenizer_are_masked_together(kind):
+    # Without punctuation, which is a word of its own to WordPiece.
+    tokenizer, lines = make(kind), [re.sub(r"[^\w ]", "", line) for line in paragraphs(200, seed=4)]
+    dictionary = Dictionary()
+    for piece in tokenizer.pieces:
+        dictionary.add_symbol(piece)
+    dictionary.add_symbol("<mask>")
+    # Two lines in each sequence: without a mark of its own, the first word of a line follows <s> or </s>.
+    texts, blocks = [], []
+    for line in zip(lines[::2], lines[1::2], strict=True):
+        spans, ids = zip(*(words_and_ids(tokenizer, part) for part in line), strict=True)
+        texts.append([-1, *spans[0], -1, *(1000 + word for word in spans[1]), -1])
+        blocks.append(torch.tensor([0, *ids[0], 2, *ids[1], 2]))
+    _, target = masked_pair(
+        Items(blocks),
+        dictionary,
+        mask_idx=tokenizer.mask,
+        seed=1,
+        mask_prob=0.3,
+        mask_whole_words=word_starts(dictionary, tokenizer),
+    )
+    alone = 0
+    for number, words in enumerate(texts):
+        predicted = target[number].ne(dictionary.pad()).tolist()
+        groups = {word: {p for w, p in zip(words, predicted, strict=True) if w == word} for word in set(words) - {-1}}
+        assert all(len(group) == 1 for group in groups.values())
+        # A word is masked alone, without the token before it.
+        first = [place for place in range(1, len(words)) if words[place] not in (-1, words[place - 1])]
+        alone += sum(predicted[place] and not predicted[place - 1] for place in first)
+    assert alone > 100
+
+
+def words_and_ids(tokenizer, line):
+    """Return the number of each token's word, words being separated by spaces, and the ids."""
+    ids, spans = encode_with_spans(tokenizer, line)
+    return [line[: end - 1].count(" ") for _, end in spans.tolist()], ids.tolist()
+
+
 def test_a_dictionary_without_word_starts_is_refused():
     dictionary = Dictionary()
     dictionary.add_symbol("262")
     with pytest.raises(UserError, match="--mask-whole-words"):
-        word_starts(dictionary)
+        word_starts(dictionary, None)

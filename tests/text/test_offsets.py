@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
-from mae_lm_fairseq.text.tokenizer import WORD_START, Tokenizer
+from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START, SentencePieceTokenizer
 from tests.text.test_tokenizer import TEXT, train
 
 LETTERS_DIGITS_SIGNS = st.characters(categories=["L", "N", "P", "S"], exclude_characters=WORD_START)
@@ -27,7 +27,7 @@ def tokenizer(request, tmp_path_factory):
         "unigram": {"model_type": "unigram", "vocab_size": 45},
         "bytes": {"byte_fallback": True, "vocab_size": 320},
     }[request.param]
-    return Tokenizer(train(tmp_path_factory.mktemp("offsets") / "a.model", [*TEXT, "ﬁne ½ ½"], **options))
+    return SentencePieceTokenizer(train(tmp_path_factory.mktemp("offsets") / "a.model", [*TEXT, "ﬁne ½ ½"], **options))
 
 
 def slices(tokenizer, text):
@@ -66,7 +66,7 @@ def test_words_are_found_again(tokenizer, text):
 
 
 def test_all_pieces_of_a_character_have_its_span(tmp_path):
-    tokenizer = Tokenizer(train(tmp_path / "a.model", byte_fallback=True, vocab_size=320))
+    tokenizer = SentencePieceTokenizer(train(tmp_path / "a.model", byte_fallback=True, vocab_size=320))
     assert set(slices(tokenizer, " 日 ")) == {"日"}
     assert len(slices(tokenizer, " 日 ")) == 4  # a word start and three bytes
     assert set(slices(tokenizer, "½")) == {"½"}

@@ -7,7 +7,8 @@ from fairseq.data import Dictionary
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mae_lm_fairseq.text.tokenizer import EOS, SPECIALS, UNK, Tokenizer, train_model
+from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
+from mae_lm_fairseq.text.tokenizer import EOS, SPECIALS, UNK
 from mae_lm_fairseq.utils.errors import UserError
 
 SENTENCE = "a tokenizer “cuts” the text into pieces — it\u2019s what fairseq reads, line by line"
@@ -26,7 +27,7 @@ def train(path, lines=TEXT, **options):
 def own(tmp_path_factory):
     path = tmp_path_factory.mktemp("own") / "own.model"
     path.write_bytes(train_model(TEXT, 60, 1.0))
-    return Tokenizer(path)
+    return SentencePieceTokenizer(path)
 
 
 @pytest.fixture(scope="module", params=["own", "t5", "no <s>", "bytes", "control", "unigram"])
@@ -40,7 +41,7 @@ def tokenizer(request, own, tmp_path_factory):
         "control": {"control_symbols": ["<sep>", "<mask>"], "user_defined_symbols": ["<url>"]},
         "unigram": {"model_type": "unigram", "vocab_size": 45},
     }[request.param]
-    return Tokenizer(train(tmp_path_factory.mktemp("given") / "given.model", **options))
+    return SentencePieceTokenizer(train(tmp_path_factory.mktemp("given") / "given.model", **options))
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,7 @@ def test_encoding_is_what_pieces_and_fairseqs_dictionary_give(tokenizer, diction
 
 def test_white_space_that_survives_normalisation_is_unknown_not_lost(tmp_path):
     (tmp_path / "x.model").write_bytes(train_model(["one\x85two"] * 50, 12, 1.0))
-    tokenizer = Tokenizer(tmp_path / "x.model")
+    tokenizer = SentencePieceTokenizer(tmp_path / "x.model")
     assert (tokenizer.encode_block(["one\x85two"])[0] == UNK).sum() == 1
     assert tokenizer.unknown_characters(["one\x85two"]) == {"\x85": 1}
 
@@ -127,13 +128,13 @@ def test_models_with_pieces_that_fairseq_keeps_for_itself_are_refused(tmp_path, 
     specials = {"bos_piece": "<b>", "pad_piece": "<p>", "eos_piece": "<e>", "unk_piece": "<u>"}
     path = train(tmp_path / "bad.model", user_defined_symbols=[piece], **specials)
     with pytest.raises(UserError, match=rf"bad.model: has an ordinary piece {piece}"):
-        Tokenizer(path)
+        SentencePieceTokenizer(path)
 
 
 def test_models_with_white_space_in_a_piece_are_refused(tmp_path):
     path = train(tmp_path / "bad.model", ["a\u3000b"] * 9, vocab_size=8, normalization_rule_name="identity")
     with pytest.raises(UserError, match=r"bad.model: has a piece with white space, .*3000"):
-        Tokenizer(path)
+        SentencePieceTokenizer(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a model", None])
@@ -141,7 +142,7 @@ def test_invalid_models_are_refused(tmp_path, content):
     if content is not None:
         (tmp_path / "x.model").write_bytes(content)
     with pytest.raises(UserError, match=r"x.model: (not a sentencepiece model|No such file)") as caught:
-        Tokenizer(tmp_path / "x.model")
+        SentencePieceTokenizer(tmp_path / "x.model")
     assert ".cc" not in str(caught.value)
 
 
@@ -151,7 +152,7 @@ def test_a_damaged_model_is_refused_in_our_words(tmp_path, own):
         path = tmp_path / f"{number}.model"
         path.write_bytes(model[:cut])
         with pytest.raises(UserError) as caught:
-            Tokenizer(path)
+            SentencePieceTokenizer(path)
         assert str(caught.value) == f"{path}: not a sentencepiece model, or damaged; restore it, or use another one"
 
 
@@ -162,7 +163,7 @@ def test_training_twice_gives_the_same_model(own):
 def test_ordinary_typography_is_known_at_the_default_coverage(tmp_path):
     lines = [f"“Quote {i},” she said — it\u2019s the word number {i * 7919 % 1000}…" for i in range(5000)]
     (tmp_path / "x.model").write_bytes(train_model(lines, 200, 0.99999))
-    tokens, _ = Tokenizer(tmp_path / "x.model").encode_block(lines)
+    tokens, _ = SentencePieceTokenizer(tmp_path / "x.model").encode_block(lines)
     assert UNK not in tokens
 
 
@@ -170,14 +171,14 @@ def test_character_coverage_decides_which_characters_are_known(tmp_path):
     lines = ["abcdefgh " * 20] * 100 + ["Ω"]
     for coverage, unknown in [(1.0, 0), (0.999, 1)]:
         (tmp_path / "x.model").write_bytes(train_model(lines, 16, coverage))
-        assert (Tokenizer(tmp_path / "x.model").encode_block(["Ω"])[0] == UNK).sum() == unknown
+        assert (SentencePieceTokenizer(tmp_path / "x.model").encode_block(["Ω"])[0] == UNK).sum() == unknown
 
 
 @pytest.mark.parametrize("gap", [" ", ""])
 def test_long_lines_are_used_in_training(tmp_path, gap):
     lines = ["short", gap.join(["Ωμέγα"] * 3000)]
     (tmp_path / "x.model").write_bytes(train_model(lines, 20, 1.0))
-    assert "Ωμέγα" in "".join(Tokenizer(tmp_path / "x.model").pieces)
+    assert "Ωμέγα" in "".join(SentencePieceTokenizer(tmp_path / "x.model").pieces)
 
 
 @pytest.mark.parametrize(

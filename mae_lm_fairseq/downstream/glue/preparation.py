@@ -3,7 +3,6 @@
 import functools
 import json
 import logging
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from mae_lm_fairseq.downstream.glue.files import Rows, read_split
 from mae_lm_fairseq.downstream.glue.tasks import Task
-from mae_lm_fairseq.text.data_bin import DICTIONARY, TASK, TOKENIZER, DataBinWriter, dictionary_fingerprint
+from mae_lm_fairseq.text.data_bin import DICTIONARY, TASK, DataBinWriter, dictionary_fingerprint
 from mae_lm_fairseq.text.manifest import current_versions
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, SPECIALS, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
@@ -77,9 +76,9 @@ def _write_sets(task: Task, sets: dict[str, Rows], tokenizer: Tokenizer, directo
     inputs = [directory / f"input{number}" for number in range(len(task.columns))]
     for folder in (*inputs, directory / "label"):
         folder.mkdir(parents=True)
+    tokenizer.save(directory)
     for folder in (directory, *inputs):
         tokenizer.write_dictionary(folder / DICTIONARY)
-    shutil.copyfile(tokenizer.path, directory / TOKENIZER)
     classes = "".join(f"{number} 1\n" for number in range(task.num_classes))
     (directory / "label" / DICTIONARY).write_text(classes, encoding="utf-8")
     statistics = {

@@ -6,7 +6,7 @@ import torch
 from mae_lm_fairseq.downstream.squad.decoding import Answers, Candidate, answer_all, best_spans
 from mae_lm_fairseq.downstream.squad.files import Paragraph, Question
 from mae_lm_fairseq.downstream.squad.windows import SpanWindows
-from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from tests.text.test_tokenizer import TEXT, train
 
 CONTEXT = "one two three four five six seven eight nine ten eleven twelve thirteen"
@@ -33,7 +33,9 @@ def test_best_spans_equal_exhaustive_search(max_answer):
 
 @pytest.fixture(scope="module")
 def windows(tmp_path_factory):
-    tokenizer = Tokenizer(train(tmp_path_factory.mktemp("decoding") / "a.model", [*TEXT, CONTEXT], vocab_size=80))
+    tokenizer = SentencePieceTokenizer(
+        train(tmp_path_factory.mktemp("decoding") / "a.model", [*TEXT, CONTEXT], vocab_size=80)
+    )
     questions = (Question("first", "one?", ()), Question("second", "two?", ()))
     return SpanWindows([Paragraph(CONTEXT, questions)], tokenizer, 32, 8, seed=1)
 

@@ -3,7 +3,8 @@ import pytest
 
 from mae_lm_fairseq.downstream.squad.files import Answer, Paragraph, Question
 from mae_lm_fairseq.downstream.squad.windows import SpanWindows
-from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, Tokenizer
+from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD
 from tests.text.test_tokenizer import TEXT, train
 
 WORDS = [f"w{number}" for number in range(60)]
@@ -12,7 +13,9 @@ CONTEXT = " ".join(WORDS)
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
-    return Tokenizer(train(tmp_path_factory.mktemp("windows") / "a.model", [*TEXT, CONTEXT], vocab_size=80))
+    return SentencePieceTokenizer(
+        train(tmp_path_factory.mktemp("windows") / "a.model", [*TEXT, CONTEXT], vocab_size=80)
+    )
 
 
 def question(answer=None, text="which one is it?", name="q"):

@@ -1,0 +1,273 @@
+"""Tokenizers of Hugging Face's library ``tokenizers``, and GPT-2's byte-level BPE in the files of fairseq's RoBERTa.
+
+The library's ids are mapped to fairseq's by a table. For tokenizers trained by this package it is the identity. Special
+tokens in a text are ordinary text, as for sentencepiece.
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mae_lm_fairseq.text.data_bin import DICTIONARY
+from mae_lm_fairseq.text.dictionary import parse_symbols
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, SPECIALS, UNK, Tokenizer
+from mae_lm_fairseq.utils.errors import UserError, first_line
+
+TOKENIZER_JSON = "tokenizer.json"
+ENCODER_JSON, VOCAB_BPE = "encoder.json", "vocab.bpe"
+"""GPT-2's byte-level BPE: ids of the tokens, and merges."""
+_OTHER_NAMES = {"<s>": "[CLS]", "<pad>": "[PAD]", "</s>": "[SEP]", "<unk>": "[UNK]", MASK: "[MASK]"}
+
+
+def import_tokenizers():
+    """Return the module ``tokenizers``, without threads unless the user has asked for them.
+
+    Preparation has one process per core, and the library warns of processes that fork after it has used threads.
+
+    Raises:
+        UserError: if it is not installed.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise UserError(
+            f"this kind of tokenizer needs the package tokenizers ({error}); pip install tokenizers, or this package "
+            "with its extra tokenizers"
+        ) from None
+    return tokenizers
+
+
+class HuggingFaceTokenizer(Tokenizer):
+    """A ``tokenizer.json``: byte-level BPE, WordPiece or Unigram.
+
+    ``<s> <pad> </s> <unk> <mask>`` may have BERT's names (``[CLS]`` and so on). Those that the file lacks are added to
+    it, and :attr:`files` has the completed file. The other tokens keep their order in fairseq's dictionary.
+
+    Args:
+        path: path of the file.
+        content: its content, if it has been read already.
+
+    Raises:
+        UserError: if the file is not a tokenizer, or fairseq cannot represent its tokens.
+    """
+
+    FILES, LIBRARY = (TOKENIZER_JSON,), "tokenizers"
+
+    def __init__(self, path: str | Path, content: bytes | None = None):
+        content = _read(path) if content is None else content
+        library = _parse(content, path)
+        if _add_special_tokens(library):
+            content = library.to_str(pretty=True).encode()
+        vocabulary = library.get_vocab(with_added_tokens=True)
+        if sorted(vocabulary.values()) != list(range(len(vocabulary))):
+            raise UserError(f"{path}: its ids are not 0, 1, 2, ...; use another tokenizer")
+        roles = _special_tokens(vocabulary)
+        ordinary = [token for token in sorted(vocabulary, key=vocabulary.get) if token not in roles.values()]
+        tokens = [*(roles[name] for name in SPECIALS), *ordinary, roles[MASK]]
+        order = np.array([vocabulary[token] for token in tokens])
+        self._start(path, {TOKENIZER_JSON: content}, library, [*SPECIALS, *ordinary], order)
+
+    def _start(self, path: str | Path, files: Mapping[str, bytes], library, symbols: Sequence[str], order: np.ndarray):
+        """Initialise, given the library's ids in the order of fairseq's."""
+        # Where a model finds special tokens in ordinary text, as Unigram does, they are unknown.
+        fairseq_ids = np.full(library.get_vocab_size(), UNK)
+        fairseq_ids[order[len(SPECIALS) : -1]] = np.arange(len(SPECIALS), len(symbols))
+        super().__init__(path, files, symbols, fairseq_ids)
+        library.no_padding()
+        library.no_truncation()
+        library.encode_special_tokens = True
+        self.library = library
+        self._order = order
+
+    @property
+    def exported_ids(self) -> np.ndarray:
+        return self._order
+
+    def library_ids(self, lines: list[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self.library.encode_batch_fast(lines, add_special_tokens=False)]
+
+    def encode_masked(self, text: str) -> list[int]:
+        library, fairseq_ids = self._with_mask
+        return fairseq_ids[library.encode(text, add_special_tokens=False).ids].tolist()
+
+    @cached_property
+    def _with_mask(self) -> tuple[Any, np.ndarray]:
+        """The library's tokenizer, but ``<mask>`` in a text is the mask token; and fairseq's ids of its ids."""
+        described = json.loads(self.library.to_str())
+        mask = self.token(self.mask)
+        described["added_tokens"] = [
+            {**token, "content": MASK} if token["content"] == mask else token
+            for token in described["added_tokens"]
+            if token["content"] == mask or not token["special"]
+        ]
+        library = import_tokenizers().Tokenizer.from_str(json.dumps(described | {"post_processor": None}))
+        known = self.library.get_vocab()
+        fairseq_ids = np.full(len(self._fairseq_ids) + 1, UNK)
+        for token, index in library.get_vocab().items():
+            fairseq_ids[index] = self.mask if token == MASK else self._fairseq_ids[known[token]]
+        return library, fairseq_ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        visible = [self.exported_ids[index] for index in ids if index not in (BOS, PAD, EOS)]
+        return self.library.decode(visible, skip_special_tokens=False).replace(self.token(self.mask), MASK)
+
+    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        encoding = self.library.encode(text, add_special_tokens=False)
+        return self._fairseq_ids[encoding.ids], np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+
+    def unknown_characters(self, lines: list[str]) -> Counter[str]:
+        characters = Counter()
+        for line in lines:
+            ids, offsets = self.encode_with_offsets(line)
+            for start, end in offsets[ids == UNK]:
+                characters.update(line[start:end])
+        return characters
+
+    def token(self, index: int) -> str:
+        """Return the library's token of a fairseq id."""
+        return self.library.id_to_token(int(self.exported_ids[index]))
+
+    def token_text(self, index: int) -> str:
+        token = self.token(index)
+        if index < len(SPECIALS) or index == self.mask:
+            return token
+        if self._is_byte_level:
+            return self.library.decode([int(self.exported_ids[index])], skip_special_tokens=False)
+        if prefix := self._continuation_prefix:
+            return token.removeprefix(prefix) if token.startswith(prefix) else f" {token}"
+        return token.replace(self._word_start, " ") if self._word_start else token
+
+    def word_starts(self) -> np.ndarray:
+        starts = [index < len(SPECIALS) or self.token_text(index)[:1].isspace() for index in range(self.mask)]
+        return np.array([*starts, True])
+
+    @cached_property
+    def _description(self) -> dict[str, Any]:
+        description = json.loads(self.library.to_str())
+        return {name: description[name] for name in ("model", "pre_tokenizer", "decoder")} | {
+            "steps": [*_steps(description["pre_tokenizer"]), *_steps(description["decoder"])]
+        }
+
+    @property
+    def _is_byte_level(self) -> bool:
+        return any(step["type"] == "ByteLevel" for step in self._description["steps"])
+
+    @property
+    def _continuation_prefix(self) -> str | None:
+        """Prefix of subwords inside a word, such as WordPiece's ``##``."""
+        return self._description["model"].get("continuing_subword_prefix") or None
+
+    @property
+    def _word_start(self) -> str | None:
+        """Prefix of subwords at the start of a word, such as U+2581."""
+        return next((step["replacement"] for step in self._description["steps"] if step["type"] == "Metaspace"), None)
+
+
+class FairseqBPETokenizer(HuggingFaceTokenizer):
+    """GPT-2's byte-level BPE with the dictionary of a fairseq data-bin, as in fairseq's recipe for RoBERTa.
+
+    ``dict.txt`` has GPT-2's ids as symbols. Tokens whose ids it lacks are read as ``<unk>``, as in fairseq. The
+    library's tokenizer has fairseq's ids, so that an export is like Hugging Face's RoBERTa.
+
+    Args:
+        path: path of ``encoder.json``; the other files are beside it.
+        contents: contents of the files, if they have been read already.
+
+    Raises:
+        UserError: if a file is missing or damaged, or they do not belong together.
+    """
+
+    FILES = (ENCODER_JSON, VOCAB_BPE, DICTIONARY)
+
+    def __init__(self, path: str | Path, *contents: bytes):
+        path = Path(path)
+        contents = contents or tuple(_read(path.with_name(name)) for name in self.FILES)
+        encoder, merges, dictionary = contents
+        symbols = parse_symbols(dictionary, path.with_name(DICTIONARY))
+        tokens = {str(number): token for token, number in _parse_encoder(encoder, path).items()}
+        if not tokens.keys() & set(symbols):
+            raise UserError(
+                f"{path}: does not belong to {path.with_name(DICTIONARY)}, which has none of its ids; use the files "
+                "that the data was encoded with"
+            )
+        ordered = [tokens.pop(symbol, symbol) for symbol in symbols] + list(tokens.values())
+        library = _byte_level_bpe(ordered, merges, path.with_name(VOCAB_BPE))
+        files = dict(zip(self.FILES, contents, strict=True))
+        self._start(path, files, library, symbols[:-1], np.arange(len(symbols)))
+
+
+def _read(path: str | Path) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+
+
+def _parse(content: bytes, path: str | Path):
+    library = import_tokenizers()
+    try:
+        return library.Tokenizer.from_str(content.decode())
+    except BaseException as error:  # panics in Rust are no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise UserError(f"{path}: not a tokenizer of Hugging Face, or damaged: {first_line(error)}") from None
+
+
+def _special_tokens(vocabulary: Mapping[str, int]) -> dict[str, str]:
+    """Return fairseq's special tokens with their names in a vocabulary, without those that it lacks."""
+    names = {name: (name if name in vocabulary else other) for name, other in _OTHER_NAMES.items()}
+    return {name: found for name, found in names.items() if found in vocabulary}
+
+
+def _add_special_tokens(library) -> bool:
+    """Add the special tokens that the tokenizer lacks or treats as ordinary; return whether there were any."""
+    found = _special_tokens(library.get_vocab(with_added_tokens=True))
+    special = {token.content for token in library.get_added_tokens_decoder().values() if token.special}
+    lacking = [found.get(name, name) for name in _OTHER_NAMES if found.get(name, name) not in special]
+    # As in RoBERTa, the space before a masked word belongs to it.
+    added = import_tokenizers().AddedToken
+    library.add_special_tokens(
+        [added(token, special=True, normalized=False, lstrip=token == MASK) for token in lacking]
+    )
+    return bool(lacking)
+
+
+def _steps(described: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Return the steps of a pre-tokenizer or decoder."""
+    if described is None:
+        return []
+    inside = described.get("pretokenizers") or described.get("decoders") or []
+    return [described, *(step for each in inside for step in _steps(each))]
+
+
+def _parse_encoder(content: bytes, path: Path) -> dict[str, int]:
+    try:
+        encoder = json.loads(content)
+    except (ValueError, RecursionError):
+        raise UserError(f"{path}: damaged, or not JSON; restore it") from None
+    if not isinstance(encoder, dict) or not all(type(number) is int for number in encoder.values()):
+        raise UserError(f"{path}: does not map tokens to numbers; restore it")
+    return encoder
+
+
+def _byte_level_bpe(tokens: Sequence[str], merges: bytes, path: Path):
+    """Return a byte-level BPE with tokens in the order of their ids and the merges of a ``vocab.bpe``."""
+    library = import_tokenizers()
+    try:
+        lines = merges.decode().split("\n")
+        pairs = [tuple(line.split()) for line in lines if line and not line.startswith("#version")]
+        model = library.models.BPE({token: index for index, token in enumerate(tokens)}, pairs)
+    except Exception as error:  # the library raises Exception itself
+        raise UserError(f"{path}: not the merges of the {ENCODER_JSON} beside it: {first_line(error)}") from None
+    tokenizer = library.Tokenizer(model)
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = library.decoders.ByteLevel()
+    _add_special_tokens(tokenizer)
+    return tokenizer

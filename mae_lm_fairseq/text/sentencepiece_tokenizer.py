@@ -1,0 +1,191 @@
+"""sentencepiece models as tokenizers: reading, and training of BPE and unigram models.
+
+``dict.txt`` lists the pieces in the model's order, without its unknown and control pieces. A model trained here starts
+with ``<unk> <s> </s>``, so the id of a piece in fairseq is its sentencepiece id plus one.
+"""
+
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+
+from mae_lm_fairseq.text.data_bin import TOKENIZER
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, SPECIALS, UNK, Tokenizer
+from mae_lm_fairseq.utils.errors import UserError
+
+WORD_START = "\u2581"
+
+# Serialised messages that follow each other are merged: normalizer_spec (field 3) { add_dummy_prefix (3): false }.
+_NO_DUMMY_PREFIX = b"\x1a\x02\x18\x00"
+
+SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 4, 2**31 - 1
+"""Limits for a model to train: ``<unk> <s> </s>`` and one character; the range of sentencepiece's counter."""
+LOWEST_COVERAGE = 0.98
+"""Lowest character coverage that sentencepiece accepts."""
+
+# sentencepiece's trainer skips longer sentences, with only a log message.
+LONGEST_SENTENCE = 4192
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A sentencepiece model.
+
+    Args:
+        path: path of a sentencepiece model.
+        model: content of the file, if it has been read already.
+
+    Raises:
+        UserError: if the file is not a sentencepiece model, or fairseq cannot represent its pieces.
+    """
+
+    FILES, LIBRARY = (TOKENIZER,), "sentencepiece"
+
+    def __init__(self, path: str | Path, model: bytes | None = None):
+        try:
+            model = Path(path).read_bytes() if model is None else model
+            if not model:  # sentencepiece treats an empty model as not loaded, and fails later
+                raise UserError(f"{path}: not a sentencepiece model (it is empty)")
+            self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
+            # One call for all ids is ten times faster.
+            ids = list(range(self._model.get_piece_size()))
+            pieces = self._model.id_to_piece(ids)
+        except OSError as error:
+            raise UserError(f"{Path(path)}: {error.strerror}") from None
+        except (RuntimeError, UnicodeDecodeError) as error:
+            raise UserError(f"{path}: not a sentencepiece model, or damaged; restore it, or use another one") from error
+        special = np.array(self._model.is_unknown(ids), bool) | np.array(self._model.is_control(ids), bool)
+        pieces = [piece for piece, is_special in zip(pieces, special, strict=True) if not is_special]
+        if not pieces:
+            raise UserError(f"{path}: not a sentencepiece model (it has no pieces)")
+        # Control pieces never come out of text.
+        fairseq_ids = np.where(special, UNK, len(SPECIALS) - 1 + np.cumsum(~special))
+        super().__init__(path, {TOKENIZER: model}, [*SPECIALS, *pieces], fairseq_ids)
+
+    @property
+    def model_size(self) -> int:
+        """Number of pieces in the model, unknown and control pieces included; the value of ``--vocab-size``."""
+        return len(self._fairseq_ids)
+
+    def library_ids(self, lines: list[str]) -> list[list[int]]:
+        return self._model.encode(lines, out_type=int, num_threads=1)
+
+    def encode_masked(self, text: str) -> list[int]:
+        """Encode a text without ``</s>``, with the mask token for each ``<mask>``.
+
+        White space before a ``<mask>`` belongs to the masked token. Text that follows a ``<mask>`` without white space
+        continues its word: the full stop of "in <mask>." is encoded as at the end of a word.
+        """
+        first, *rest = text.split(MASK)
+        ids = self._encode(self._model, first)
+        for part in rest:
+            continues_word = part[:1].strip() != ""
+            ids += [len(self.symbols), *self._encode(self._continuing_model if continues_word else self._model, part)]
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        symbols = [*self.symbols, MASK]
+        hidden = (BOS, PAD, EOS)
+        pieces = [symbols[index] for index in ids if index not in hidden]
+        # The model keeps unknown pieces such as <mask> unchanged; the word start before it becomes a space.
+        pieces = [part for piece in pieces for part in ((WORD_START, MASK) if piece == MASK else (piece,))]
+        return self._model.decode_pieces(pieces)
+
+    def _encode(self, model: sentencepiece.SentencePieceProcessor, text: str) -> list[int]:
+        return self._fairseq_ids[model.encode(text.rstrip(), out_type=int)].tolist()
+
+    @cached_property
+    def _continuing_model(self) -> sentencepiece.SentencePieceProcessor:
+        """The model without a word start at the beginning of a text."""
+        return sentencepiece.SentencePieceProcessor(model_proto=self.files[TOKENIZER] + _NO_DUMMY_PREFIX)
+
+    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Encode a text; see the interface. White space belongs to the following token."""
+        encoded = self._model.encode(text, return_type="offset_mapping")
+        ids, offsets = (np.array(encoded[name], dtype=np.int64) for name in ("ids", "offsets"))
+        return self._fairseq_ids[ids], offsets.reshape(-1, 2)
+
+    def unknown_characters(self, lines: list[str]) -> Counter[str]:
+        characters = Counter()
+        for line in lines:
+            ids = self._model.encode(line, out_type=int)
+            surfaces = self._model.encode(line, out_type=str)
+            for index, surface in zip(ids, surfaces, strict=True):
+                if self._fairseq_ids[index] == UNK:
+                    characters.update(surface)
+        return characters
+
+    def word_starts(self) -> np.ndarray:
+        special = [True] * len(SPECIALS)
+        starts = [piece.startswith(WORD_START) for piece in self.pieces]
+        return np.array([*special, *starts, True])
+
+    def token_text(self, index: int) -> str:
+        return [*self.symbols, MASK][index].replace(WORD_START, " ")
+
+
+def train_model(lines: Iterable[str], vocab_size: int, character_coverage: float, model_type: str = "bpe") -> bytes:
+    """Train a model. The result is deterministic.
+
+    Args:
+        lines: text; sentencepiece keeps all of it in memory.
+        vocab_size: number of pieces, including ``<unk> <s> </s>`` and the single characters.
+        character_coverage: fraction of the text's characters that get their own piece; the rest become ``<unk>``.
+        model_type: ``bpe`` or ``unigram``.
+
+    Returns:
+        The content of a sentencepiece model file.
+
+    Raises:
+        UserError: if there is no text, or ``vocab_size`` is too large or too small for it.
+    """
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=_sentences(lines),
+            model_writer=model,
+            model_type=model_type,
+            vocab_size=vocab_size,
+            character_coverage=character_coverage,
+            max_sentence_length=LONGEST_SENTENCE,
+            num_threads=1,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise _explain(error, vocab_size) from error
+    return model.getvalue()
+
+
+def _sentences(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines as sentencepiece's trainer accepts them, with long lines split."""
+    for line in lines:
+        # sentencepiece does not normalise U+0085, and dict.txt cannot represent white space in a piece.
+        line = " ".join(line.split())
+        # The limit is in bytes, and a character has at most four.
+        while len(line) > LONGEST_SENTENCE // 4:
+            cut = line.rfind(" ", 1, LONGEST_SENTENCE // 4)
+            cut = cut if cut > 0 else LONGEST_SENTENCE // 4
+            yield line[:cut]
+            line = line[cut:]
+        yield line
+
+
+def _explain(error: RuntimeError, vocab_size: int) -> UserError:
+    reason = str(error)
+    if "sentences_.empty()" in reason or "all_chars_count" in reason:
+        return UserError("--train: the files contain no text")
+    if "Vocabulary size too high" in reason:
+        limit = reason.rsplit("<=", 1)[-1].strip(" .")
+        return UserError(f"--vocab-size {vocab_size} is too large for this text: at most {limit}")
+    if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", reason):
+        return UserError(
+            f"--vocab-size {vocab_size} is too small for the characters in the text: at least {least[1]}; or lower "
+            "--character-coverage"
+        )
+    return UserError(
+        f"--vocab-size {vocab_size}: sentencepiece cannot train such a model on this text; try another size"
+    )

@@ -1,0 +1,76 @@
+"""Opens tokenizers of any kind: from the directory of a data-bin or bundle, or from the user's path."""
+
+import os
+from pathlib import Path
+
+from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
+from mae_lm_fairseq.text.hugging_face_tokenizer import (
+    ENCODER_JSON,
+    TOKENIZER_JSON,
+    VOCAB_BPE,
+    FairseqBPETokenizer,
+    HuggingFaceTokenizer,
+)
+from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
+from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.utils.errors import UserError, first_line
+
+_KINDS = (SentencePieceTokenizer, HuggingFaceTokenizer, FairseqBPETokenizer)
+TOKENIZER_FILES = sorted({name for kind in _KINDS for name in kind.FILES} - {DICTIONARY})
+"""Names of files that belong to a tokenizer in a data-bin or bundle."""
+NAMES = f"{TOKENIZER}, {TOKENIZER_JSON}, or {ENCODER_JSON} and {VOCAB_BPE}"
+"""The files in words, for messages."""
+_TRANSFORMERS_FILES = ("tokenizer_config.json", "vocab.json", "vocab.txt")
+
+
+def find_tokenizer(directory: str | Path) -> Tokenizer | None:
+    """Return the tokenizer in the directory of a data-bin or bundle; None if it has none.
+
+    Raises:
+        UserError: if a file is damaged or missing.
+    """
+    for kind in _KINDS:
+        path = Path(directory, kind.FILES[0])
+        if os.path.exists(path):
+            return kind(path)
+    return None
+
+
+def open_tokenizer_path(path: str | Path) -> Tokenizer:
+    """Return the tokenizer at a path.
+
+    Args:
+        path: a sentencepiece model, a ``tokenizer.json``, or a directory: a data-bin, a bundle, a directory of
+            Hugging Face, or GPT-2's ``encoder.json`` and ``vocab.bpe`` with fairseq's ``dict.txt``.
+
+    Raises:
+        UserError: if there is no tokenizer, or it is damaged.
+    """
+    path = Path(path)
+    if path.is_dir():
+        found = find_tokenizer(path)
+        if found is None and any((path / name).exists() for name in _TRANSFORMERS_FILES):
+            return _from_transformers(path)
+        if found is None:
+            raise UserError(f"{path}: has no tokenizer ({NAMES})")
+        return found
+    if path.name == ENCODER_JSON:
+        return FairseqBPETokenizer(path)
+    return HuggingFaceTokenizer(path) if path.suffix == ".json" else SentencePieceTokenizer(path)
+
+
+def _from_transformers(directory: Path) -> Tokenizer:
+    """Return the tokenizer of a directory that has no ``tokenizer.json``, as ``transformers`` builds it."""
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise UserError(
+            f"{directory}: has no {TOKENIZER_JSON}, so that it needs transformers ({error}); pip install transformers, "
+            "or this package with its extra hf"
+        ) from None
+    try:
+        loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        content = loaded.backend_tokenizer.to_str().encode()
+    except Exception as error:  # damaged files can raise anything
+        raise UserError(f"{directory}: transformers cannot load its tokenizer: {first_line(error)}") from None
+    return HuggingFaceTokenizer(directory / TOKENIZER_JSON, content)

@@ -1,0 +1,236 @@
+"""Tokenizers of Hugging Face's library, and GPT-2's, with fairseq's ids."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+import tokenizers
+from fairseq.data import Dictionary
+from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mae_lm_fairseq.text import hugging_face_tokenizer
+from mae_lm_fairseq.text.hugging_face_tokenizer import FairseqBPETokenizer, HuggingFaceTokenizer
+from mae_lm_fairseq.text.tokenizer import EOS, MASK, SPECIALS, UNK
+from mae_lm_fairseq.text.tokenizer_files import find_tokenizer, open_tokenizer_path
+from mae_lm_fairseq.text.tokenizer_training import TRAINED_KINDS, train_tokenizer
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.tokenizers import ALL_KINDS, HOSTILE, SIZES, fairseq_files, make, paragraphs, write
+from tests.support.tokenizers import given as given_library
+
+LIBRARY_KINDS = [kind for kind in ALL_KINDS if not kind.startswith("sentencepiece")]
+TEXT = st.text(st.sampled_from("the of “é\u0301▁Ġ#<s>[]/ \t\x00ﬁ日👩\u200d\u3000½"), max_size=30)
+
+
+@pytest.fixture(scope="module", params=LIBRARY_KINDS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def tokenizer(kind):
+    return make(kind)
+
+
+def the_library(tokenizer) -> tokenizers.Tokenizer:
+    """Return the library's tokenizer from the file; special tokens in the text are ordinary text."""
+    if isinstance(tokenizer, FairseqBPETokenizer):
+        return tokenizer.library
+    library = tokenizers.Tokenizer.from_str(tokenizer.files["tokenizer.json"].decode())
+    library.encode_special_tokens = True
+    return library
+
+
+def assert_the_librarys(tokenizer, lines):
+    """Check ids, and the text that they stand for, against the library."""
+    library, (*specials, unknown) = the_library(tokenizer), tokenizer.exported_ids[[0, 1, 2, tokenizer.mask, UNK]]
+    for line, ours in zip(lines, tokenizer.encode_lines(lines), strict=True):
+        # Unigram finds special tokens in its vocabulary; in a data-bin they would end a line, or be masks.
+        theirs = library.encode(line, add_special_tokens=False).ids
+        theirs = [unknown if index in specials else index for index in theirs]
+        assert tokenizer.exported_ids[ours].tolist() == theirs
+        assert tokenizer.decode(ours) == library.decode(theirs, skip_special_tokens=False)
+
+
+def test_ids_and_text_are_the_librarys(tokenizer):
+    assert_the_librarys(tokenizer, [*paragraphs(200, seed=1), *HOSTILE])
+
+
+@settings(deadline=None)
+@given(line=st.one_of(TEXT, st.text(max_size=30)))
+def test_ids_and_text_are_the_librarys_on_any_text(tokenizer, line):
+    assert_the_librarys(tokenizer, [line])
+
+
+def test_a_block_holds_its_lines_one_after_the_other(tokenizer):
+    lines = ["the of", "", "is not"]
+    tokens, sizes = tokenizer.encode_block(lines)
+    encoded = tokenizer.encode_lines(lines)
+    assert tokens.tolist() == [index for ids in encoded for index in (*ids, EOS)]
+    assert sizes.tolist() == [len(ids) + 1 for ids in encoded]
+
+
+def test_the_dictionary_is_fairseqs(tokenizer, tmp_path):
+    tokenizer.write_dictionary(tmp_path / "dict.txt")
+    dictionary = Dictionary.load(str(tmp_path / "dict.txt"))
+    assert tuple(dictionary.symbols[:4]) == SPECIALS
+    assert dictionary.symbols == tokenizer.symbols
+    assert dictionary.add_symbol(MASK) == tokenizer.mask
+
+
+@pytest.mark.parametrize("kind", TRAINED_KINDS)
+def test_tokenizers_that_we_train_have_fairseqs_order(kind):
+    tokenizer = make(kind)
+    assert tokenizer.exported_ids.tolist() == list(range(tokenizer.mask + 1))
+    assert tokenizer.model_size == SIZES[kind]
+
+
+def test_only_the_order_of_special_tokens_differs_from_the_librarys(tokenizer, kind):
+    if kind in ("fairseq", *TRAINED_KINDS):
+        pytest.skip("has fairseq's order")
+    assert sorted(tokenizer.exported_ids) == list(range(tokenizer.mask + 1))
+    ordinary = tokenizer.exported_ids[len(SPECIALS) : -1]
+    assert (np.diff(ordinary) > 0).all()
+    assert [tokenizer.token(index) for index in (0, 1, 2, 3, tokenizer.mask)] == (
+        ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"] if kind == "bert" else [*SPECIALS, MASK]
+    )
+
+
+def test_special_tokens_that_a_file_lacks_are_added_behind_its_own():
+    tokenizer, library = make("gpt2"), given_library("gpt2")
+    completed = tokenizers.Tokenizer.from_str(tokenizer.files["tokenizer.json"].decode())
+    assert completed.get_vocab_size() == library.get_vocab_size() + len(SPECIALS) + 1
+    assert completed.get_vocab().items() >= library.get_vocab().items()
+
+
+def test_ids_of_gpt2_are_those_of_fairseqs_encoder(tmp_path):
+    directory = write(tmp_path / "data", "fairseq")
+    theirs = get_encoder(str(directory / "encoder.json"), str(directory / "vocab.bpe"))
+    dictionary, ours = Dictionary.load(str(directory / "dict.txt")), open_tokenizer_path(directory)
+    assert isinstance(ours, FairseqBPETokenizer)
+    for line in (*paragraphs(200, seed=1), *(text for text in HOSTILE if len(text) < 1000)):
+        ids = dictionary.encode_line(" ".join(map(str, theirs.encode(line))), add_if_not_exist=False).tolist()
+        assert ours.encode_lines([line])[0].tolist() == ids[:-1]
+        assert ours.decode(ids) == theirs.decode(theirs.encode(line))
+
+
+def test_tokens_that_fairseqs_dictionary_lacks_become_unknown():
+    files = fairseq_files(paragraphs(300), 300, missing=200)
+    tokenizer = FairseqBPETokenizer("encoder.json", *files)
+    encoder = json.loads(files[0])
+    lacking = [token for token in encoder if str(encoder[token]) not in tokenizer.symbols and len(token) == 1]
+    assert tokenizer.encode_lines([lacking[0]])[0].tolist() == [UNK]
+    assert len(tokenizer.exported_ids) == len(tokenizer.symbols) + 1
+
+
+def test_only_mask_is_special_in_text_with_masks(tokenizer):
+    first, second = (tokenizer.encode_lines([text])[0].tolist() for text in ("the", " of"))
+    assert tokenizer.encode_masked("the <mask> of") == [*first, tokenizer.mask, *second]
+    assert tokenizer.encode_masked("the </s> of") == tokenizer.encode_lines(["the </s> of"])[0].tolist()
+    assert tokenizer.decode(tokenizer.encode_masked("the <mask> of")).count(MASK) == 1
+    assert tokenizer.decode([0, *first, 2, 1, 1]) == "the"
+
+
+def test_word_starts_and_texts_of_tokens(tokenizer):
+    starts = tokenizer.word_starts()
+    assert starts[[*range(len(SPECIALS)), tokenizer.mask]].all()
+    [ids] = tokenizer.encode_lines(["that tokenizer is naïve that"])
+    words = "".join(tokenizer.token_text(index) for index in ids).split()
+    assert words in (["that", "tokenizer", "is", "naïve", "that"], ["that", "tokenizer", "is", "naive", "that"])
+    assert starts[ids[1:]].sum() == 4  # the first word may have no mark
+
+
+def test_unknown_characters_are_counted():
+    assert make("wordpiece").unknown_characters(["the 漢字 Ж漢", "the"]) == {"漢": 2, "字": 1, "Ж": 1}
+    assert not make("byte-bpe").unknown_characters(["漢字"])
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_files_and_pickles_hold_the_tokenizer(kind, tmp_path):
+    tokenizer, lines = make(kind), paragraphs(5, seed=2)
+    for other in (pickle.loads(pickle.dumps(tokenizer)), find_tokenizer(write(tmp_path / "data", kind))):
+        assert type(other) is type(tokenizer)
+        assert (other.fingerprint, other.symbols) == (tokenizer.fingerprint, tokenizer.symbols)
+        assert all(map(np.array_equal, other.encode_lines(lines), tokenizer.encode_lines(lines)))
+
+
+def test_a_hugging_face_directory_without_tokenizer_json(tmp_path):
+    from transformers import BertTokenizerFast
+
+    words = {word: index for index, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##m"])}
+    BertTokenizerFast(vocab=words).save_pretrained(tmp_path)
+    expected = open_tokenizer_path(tmp_path).symbols
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
+    assert open_tokenizer_path(tmp_path).symbols == expected == [*SPECIALS, "the", "##m"]
+
+
+@pytest.mark.parametrize("kind", TRAINED_KINDS)
+def test_training_twice_gives_the_same_files(kind):
+    size = make(kind).model_size
+    assert train_tokenizer(kind, iter(paragraphs(300)), size, 1.0).files == make(kind).files
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "reason"),
+    [
+        ("byte-bpe", 200, "--vocab-size 200 is too small .*: at least 259"),
+        ("byte-bpe", 9999, r"--vocab-size 9999 is too large for this text: at most \d+"),
+        ("wordpiece", 9, "--vocab-size 9 is too small"),
+        ("wordpiece", 9999, "--vocab-size 9999 is too large"),
+        ("sentencepiece-unigram", 9999, "--vocab-size 9999 is too large"),
+    ],
+)
+def test_sizes_that_do_not_fit_the_text_are_refused(kind, size, reason):
+    with pytest.raises(UserError, match=reason):
+        train_tokenizer(kind, paragraphs(50), size, 1.0)
+
+
+def test_coverage_decides_which_characters_wordpiece_knows():
+    lines = ["abab abab"] * 999 + ["Ω"]
+    for coverage, unknown in ((1.0, 0), (0.99, 1)):
+        tokenizer = train_tokenizer("wordpiece", lines, 8 if coverage < 1 else 10, coverage)
+        assert (tokenizer.encode_lines(["Ω"])[0] == UNK).sum() == unknown
+
+
+def damaged(directory):
+    """Return damaged files by the expected error message."""
+    encoder, merges, dictionary = fairseq_files(paragraphs(50), 280)
+    foreign = "".join(f"w{number} 1\n" for number in range(9)).encode()
+    spaces = json.loads(make("gpt2").files["tokenizer.json"])
+    spaces["added_tokens"].append({**spaces["added_tokens"][-1], "id": 999, "content": "a b"})
+    return {
+        "not a tokenizer of Hugging Face": {"tokenizer.json": b"{}"},
+        "not a tokenizer of Hugging Face, or damaged": {"tokenizer.json": b"\xff"},
+        "has a piece with white space, 'a b'": {"tokenizer.json": json.dumps(spaces).encode()},
+        "encoder.json: does not belong to .*dict.txt": {
+            "encoder.json": encoder, "vocab.bpe": merges, "dict.txt": foreign
+        },
+        "encoder.json: damaged": {"encoder.json": b"{", "vocab.bpe": merges, "dict.txt": dictionary},
+        "encoder.json: does not map": {"encoder.json": b"[]", "vocab.bpe": merges, "dict.txt": dictionary},
+        "vocab.bpe: not the merges": {"encoder.json": encoder, "vocab.bpe": b"q q\n", "dict.txt": dictionary},
+        "vocab.bpe: No such file": {"encoder.json": encoder, "dict.txt": dictionary},
+        "has no tokenizer": {"dict.txt": dictionary},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", damaged(None))
+def test_damaged_files_are_refused(tmp_path, reason):
+    for name, content in damaged(tmp_path)[reason].items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=reason):
+        open_tokenizer_path(tmp_path)
+
+
+def test_without_the_library_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(hugging_face_tokenizer.import_tokenizers.__globals__["__builtins__"], "__import__", _refuse)
+    with pytest.raises(UserError, match="its extra tokenizers"):
+        HuggingFaceTokenizer("tokenizer.json", b"{}")
+
+
+def _refuse(name, *arguments, _import=__import__, **options):
+    if name == "tokenizers":
+        raise ImportError("No module named 'tokenizers'")
+    return _import(name, *arguments, **options)
