@@ -21,6 +21,8 @@ from mae_lm_fairseq.utils.workers import WorkerPool
 
 # Chunks in flight per worker: enough to keep it busy, few enough to keep memory small.
 _AHEAD = 3
+# Lines of a chunk whose unknown characters are counted for the error message, as that means encoding them again.
+_LINES_WITH_UNKNOWN = 20
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class EncodedBlock:
     Attributes:
         tokens: int32[sum of sizes].
         sizes: int32[lines], including each line's ``</s>``.
-        unknown: counts of the characters that became ``<unk>``.
+        unknown: counts of the characters that became ``<unk>``, in the first such lines.
     """
 
     tokens: np.ndarray
@@ -188,5 +190,5 @@ def encode_lines(data: bytes, tokenizer: Tokenizer) -> EncodedBlock:
     lines = split_lines(data)
     tokens, sizes = tokenizer.encode_block(lines)
     line_of_token = np.repeat(np.arange(len(sizes)), sizes)
-    with_unknown = np.unique(line_of_token[tokens == UNK])
+    with_unknown = np.unique(line_of_token[tokens == UNK])[:_LINES_WITH_UNKNOWN]
     return EncodedBlock(tokens, sizes, tokenizer.unknown_characters([lines[line] for line in with_unknown]))

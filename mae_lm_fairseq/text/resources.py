@@ -10,7 +10,7 @@ from mae_lm_fairseq.text.tokenizer import Tokenizer
 
 _PROBES, _PROBE_BYTES = 8, 1 << 16
 _INDEX_BYTES = 12
-_WORKER_BYTES = 250_000_000
+_WORKER_BYTES = 120_000_000
 _TRAINING_BYTES = 64
 
 
