@@ -1,5 +1,6 @@
 """A corpus: files of text and of records, read as chunks of lines with a blank line after each record."""
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,8 @@ from mae_lm_fairseq.text.text_files import (
 from mae_lm_fairseq.utils.errors import UserError
 
 _SAMPLED_PIECE = 1 << 24
+# Tokenizers make nothing of white space, control and format characters, nor sentencepiece of U+FFFD.
+_VISIBLE = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff\ufffd]")
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ def _lines(record: Record) -> bytes:
     """
     if record.text is None:
         raise ValueError(record.problem)
-    lines = [line for line in record.text.replace("\r\n", "\n").split("\n") if line.strip()]
+    lines = [line for line in record.text.replace("\r\n", "\n").split("\n") if _VISIBLE.search(line)]
     try:
         return "\n".join([*lines, "", ""]).encode() if lines else b""
     except UnicodeEncodeError:

@@ -133,12 +133,14 @@ def test_parts_made_apart_merge_to_the_same_bytes(again, shards, tmp_path):
     assert content(tmp_path / "out") == content(shards)
 
 
-def test_parts_share_one_trained_tokenizer(corpus, shards, tmp_path):
+@pytest.mark.parametrize("options", [["--vocab-size", 100], ["--vocab-size", 300, "--tokenizer", "byte-bpe"]])
+def test_parts_share_one_trained_tokenizer(corpus, tmp_path, options):
+    run(corpus, tmp_path / "expected", *options)
     for part in ("1/2", "2/2"):
-        run(corpus, tmp_path / "out", "--vocab-size", 100, "--shards", SHARDS, "--part", part)
+        run(corpus, tmp_path / "out", *options, "--part", part)
     assert len(list((tmp_path / "out/parts").glob("tokenizer-*"))) == 1
-    run(corpus, tmp_path / "out", "--vocab-size", 100, "--shards", SHARDS, "--merge")
-    assert content(tmp_path / "out") == content(shards)
+    run(corpus, tmp_path / "out", *options, "--merge")
+    assert content(tmp_path / "out") == content(tmp_path / "expected")
 
 
 def test_every_format_gives_the_same_shards(corpus, again, tmp_path):

@@ -118,7 +118,9 @@ def test_files_directories_and_globs_mix(tmp_path):
 
 
 def test_a_record_is_one_document(tmp_path):
-    (tmp_path / "a.jsonl").write_text(json.dumps({"body": "one\r\n\n \ntwo\n"}) + "\n\n" + json.dumps({"body": " "}))
+    (tmp_path / "a.jsonl").write_text(
+        json.dumps({"body": "one\r\n\n \n\u200b\ufeff\ntwo\n"}) + "\n\n" + json.dumps({"body": " "})
+    )
     files = open_corpus([tmp_path / "a.jsonl"], Reading("body"))
     assert content(file_pieces(files), Reading("body")) == b"one\ntwo\n\n"
 
