@@ -103,6 +103,7 @@ def test_from_text_to_export(kind, texts, tmp_path, monkeypatch):
     assert_usable(data, tmp_path, checkpoint)
 
 
+@pytest.mark.slow
 def test_a_data_bin_of_fairseqs_recipe_for_roberta(texts, tmp_path, monkeypatch):
     """Encode with fairseq's GPT-2 encoder and binarise with fairseq-preprocess, as fairseq's README does."""
     from fairseq.data.encoders.gpt2_bpe_utils import get_encoder

@@ -23,7 +23,6 @@ HOSTILE = (
     "שלום עולם مرحبا بالعالم",
     "a\x00b \x00 \x07",
     "<s> the </s> <mask> <unk> <pad>is <mask>a [MASK] [CLS] <|endoftext|>",
-    "x" * 1_000_000,
     "  the   of ",
     "\t the\tof\u00a0and\u3000to\u200bin\ufeff",
     "",
@@ -33,6 +32,8 @@ HOSTILE = (
     "▁a ▁ Ġb ##c @@",
 )
 """Strings that tokenizers may mishandle."""
+LONG = "x" * 1_000_000
+"""A megabyte without a space."""
 
 GIVEN_KINDS = ("bert", "roberta", "gpt2", "unigram", "fairseq")
 """Kinds of existing tokenizers."""

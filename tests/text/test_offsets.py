@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START, SentencePieceTokenizer
+from tests.support.tokenizers import make
 from tests.text.test_tokenizer import TEXT, train
 
 LETTERS_DIGITS_SIGNS = st.characters(categories=["L", "N", "P", "S"], exclude_characters=WORD_START)
@@ -20,8 +21,10 @@ ODD_TEXTS = st.text(
 )
 
 
-@pytest.fixture(scope="module", params=["bpe", "unigram", "bytes"])
+@pytest.fixture(scope="module", params=["bpe", "unigram", "bytes", "byte-bpe", "gpt2"])
 def tokenizer(request, tmp_path_factory):
+    if request.param in ("byte-bpe", "gpt2"):
+        return make(request.param)
     options = {
         "bpe": {},
         "unigram": {"model_type": "unigram", "vocab_size": 45},

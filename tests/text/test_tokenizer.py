@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
 from mae_lm_fairseq.text.tokenizer import EOS, SPECIALS, UNK
 from mae_lm_fairseq.utils.errors import UserError
+from tests.support.tokenizers import HOSTILE, LONG, make
 
 SENTENCE = "a tokenizer “cuts” the text into pieces — it\u2019s what fairseq reads, line by line"
 TEXT = [SENTENCE[i % 5 :: 1 + i % 3] for i in range(60)]
@@ -81,6 +82,16 @@ def test_encoding_is_what_pieces_and_fairseqs_dictionary_give(tokenizer, diction
     tokens, sizes = tokenizer.encode_block([line])
     assert tokens.tolist() == expected
     assert sizes.tolist() == [len(expected)]
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece-bpe", "sentencepiece-unigram"])
+def test_ids_and_text_are_the_librarys_on_hostile_strings(kind):
+    tokenizer, lines = make(kind), [*HOSTILE, LONG]
+    model = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.files["sentencepiece.bpe.model"])
+    for line, ids in zip(lines, tokenizer.encode_lines(lines), strict=True):
+        theirs = model.encode(line)
+        assert ids.tolist() == [index + 1 if index else UNK for index in theirs]
+        assert tokenizer.decode(ids) == model.decode(theirs)
 
 
 def test_white_space_that_survives_normalisation_is_unknown_not_lost(tmp_path):
