@@ -189,6 +189,6 @@ def encode_lines(data: bytes, tokenizer: Tokenizer) -> EncodedBlock:
     """
     lines = split_lines(data)
     tokens, sizes = tokenizer.encode_block(lines)
-    line_of_token = np.repeat(np.arange(len(sizes)), sizes)
-    with_unknown = np.unique(line_of_token[tokens == UNK])[:_LINES_WITH_UNKNOWN]
+    places = np.flatnonzero(tokens == UNK)
+    with_unknown = np.unique(np.searchsorted(np.cumsum(sizes), places, side="right"))[:_LINES_WITH_UNKNOWN]
     return EncodedBlock(tokens, sizes, tokenizer.unknown_characters([lines[line] for line in with_unknown]))
