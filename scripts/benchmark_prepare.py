@@ -115,11 +115,11 @@ WAYS = {"bare": bare, "prepare": prepare, "shards": shards, "datasets": hugging_
 def measure(way: Callable, arguments: argparse.Namespace, directory: Path, **options: int) -> dict[str, float]:
     """Return wall and processor time, and the peak memory of the largest process. Called in a process of its own."""
     directory.mkdir()
-    wall = time.perf_counter()
+    before, wall = time.process_time(), time.perf_counter()
     encoding = way(arguments, directory, **options)
     wall = time.perf_counter() - wall
     own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    used = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+    used = own.ru_utime + own.ru_stime - before + children.ru_utime + children.ru_stime
     peak = children.ru_maxrss if way in (prepare, shards) else max(own.ru_maxrss, children.ru_maxrss)
     return {"seconds": wall, "cpu_seconds": encoding or used, "peak_bytes": peak << 10}
 
