@@ -19,7 +19,7 @@ from pathlib import Path
 import sentencepiece
 
 from mae_lm_fairseq.text.data_bin import check_data_bin
-from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.utils.arguments import output_file, positive
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
@@ -56,7 +56,7 @@ def by_hand(arguments: argparse.Namespace, directory: Path):
                 job.result()
             with open(directory / split, "wb") as whole:
                 subprocess.run(["cat", *parts], stdout=whole, check=True)
-    Tokenizer(arguments.sentencepiece_model).write_dictionary(directory / "dict.txt")
+    open_tokenizer_path(arguments.sentencepiece_model).write_dictionary(directory / "dict.txt")
     command = [Path(sys.executable).parent / "fairseq-preprocess", "--only-source", "--workers", str(WORKERS)]
     command += ["--trainpref", directory / "train", "--validpref", directory / "valid"]
     command += ["--srcdict", directory / "dict.txt", "--destdir", directory / "data-bin"]
