@@ -29,6 +29,13 @@ class RelativeBiasInit(str, Enum):
     neighbours = "neighbours"
 
 
+class RelativeBucketing(str, Enum):
+    """How distances are divided into buckets, see :mod:`~mae_lm_fairseq.core.relative_position`."""
+
+    t5 = "t5"
+    symmetric = "symmetric"
+
+
 class StackConfig(NamedTuple):
     """Configuration of one stack of transformer layers."""
 
@@ -40,6 +47,7 @@ class StackConfig(NamedTuple):
     attention_dropout: float
     relative_buckets: int
     relative_max_distance: int
+    relative_bucketing: RelativeBucketing
 
 
 def _option_field(default: Any, help: str) -> Any:
@@ -127,6 +135,11 @@ class MaskedAutoencoderConfig:
     relative_max_distance: int = _option_field(
         128, "distance at which the logarithmic buckets end; larger distances share the last bucket"
     )
+    relative_bucketing: RelativeBucketing = _option_field(
+        RelativeBucketing.t5,
+        "how distances are divided into buckets: 't5' (as in T5 and MPNet) or 'symmetric' (as in the code of MAE-LM's "
+        "authors)",
+    )
     decoder_relative_buckets: int = _option_field(
         0, "buckets of the T5 relative position bias of the decoder; 0: no bias"
     )
@@ -169,6 +182,7 @@ class MaskedAutoencoderConfig:
             self.attention_dropout,
             self.relative_buckets,
             self.relative_max_distance,
+            self.relative_bucketing,
         )
 
     @property
@@ -183,6 +197,7 @@ class MaskedAutoencoderConfig:
             self.decoder_dropout,
             self.decoder_relative_buckets,
             self.relative_max_distance,
+            self.relative_bucketing,
         )
 
     @property
@@ -246,6 +261,18 @@ class MaskedAutoencoderConfig:
                     f"--relative-max-distance {self.relative_max_distance} is too small for "
                     f"{_option(name)} {buckets}: it must be above {buckets // 4}"
                 )
+            if buckets and self.relative_bucketing is RelativeBucketing.symmetric:
+                self._require(
+                    self.relative_max_distance > buckets // 4 + 1,
+                    "relative_max_distance",
+                    f"must be above {buckets // 4 + 1} with {_option(name)} {buckets} --relative-bucketing symmetric",
+                )
+        if self.relative_bucketing is not RelativeBucketing.t5:
+            self._require(
+                bool(self.relative_buckets or self.decoder_relative_buckets),
+                "relative_bucketing",
+                "has no effect without a relative position bias (--relative-buckets 0)",
+            )
 
     def _require(self, holds: bool, name: str, rule: str):
         if not holds:

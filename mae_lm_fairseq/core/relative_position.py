@@ -1,9 +1,11 @@
-"""T5's relative position bias: a learned scalar per head and distance bucket, added to the attention scores."""
+"""Relative position bias, as in T5: a learned scalar per head and distance bucket, added to the attention scores."""
 
 import math
 
 import torch
 from torch import Tensor, nn
+
+from mae_lm_fairseq.core.config import RelativeBucketing
 
 NEIGHBOURS = (-1, 1, -2, 2)
 """Offsets that the heads favour, in turn, with ``--relative-bias-init neighbours``."""
@@ -31,6 +33,24 @@ def relative_position_bucket(offset: Tensor, buckets: int, max_distance: int) ->
     return torch.where(distance < exact, distance, far) + half * (offset > 0)
 
 
+def symmetric_bucket(offset: Tensor, buckets: int, max_distance: int) -> Tensor:
+    """Return the bucket of each offset as the code of MAE-LM's authors (github.com/yumeng5/MAE-LM) computes it.
+
+    Both directions have the same number of buckets, around the bucket of offset 0, so one bucket stays unused. With h =
+    ``buckets`` / 2 and e = h / 2, a distance n below e has its own bucket; others grow logarithmically, rounded up, to
+    the last bucket h - 1 at ``max_distance`` - 1. :func:`relative_position_bucket` describes the arguments.
+    """
+    last = buckets // 2 - 1
+    exact = buckets // 4
+    distance = offset.abs()
+    growth = torch.log(distance.clamp(min=1).float() / exact) / math.log((max_distance - 1) / exact)
+    far = (exact + torch.ceil(growth * (last - exact)).long()).clamp(max=last)
+    return torch.where(distance < exact, distance, far) * offset.sign() + last
+
+
+_BUCKETINGS = {RelativeBucketing.t5: relative_position_bucket, RelativeBucketing.symmetric: symmetric_bucket}
+
+
 class RelativePositionBias(nn.Module):
     """Table of biases [buckets, heads], shared by all layers of a stack.
 
@@ -38,15 +58,23 @@ class RelativePositionBias(nn.Module):
         buckets, max_distance: see :func:`relative_position_bucket`.
         heads: number of attention heads.
         max_positions: number of positions; all positions are below it.
+        bucketing: how distances are divided into buckets.
     """
 
-    def __init__(self, buckets: int, max_distance: int, heads: int, max_positions: int):
+    def __init__(
+        self,
+        buckets: int,
+        max_distance: int,
+        heads: int,
+        max_positions: int,
+        bucketing: RelativeBucketing = RelativeBucketing.t5,
+    ):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(buckets, heads))
         self.reach = max_positions - 1
         # Computed on the CPU, so that rounding at bucket boundaries is the same on every device.
         offsets = torch.arange(-self.reach, self.reach + 1, device="cpu")
-        self.register_buffer("bucket", relative_position_bucket(offsets, buckets, max_distance), persistent=False)
+        self.register_buffer("bucket", _BUCKETINGS[bucketing](offsets, buckets, max_distance), persistent=False)
 
     def lean_towards_neighbours(self):
         """Initialise every head so that it attends mostly to one close neighbour (:data:`NEIGHBOURS`).

@@ -114,7 +114,11 @@ class TransformerStack(nn.Module):
         self.relative_bias = None
         if config.relative_buckets:
             self.relative_bias = RelativePositionBias(
-                config.relative_buckets, config.relative_max_distance, config.heads, embed_positions.max_positions
+                config.relative_buckets,
+                config.relative_max_distance,
+                config.heads,
+                embed_positions.max_positions,
+                config.relative_bucketing,
             )
         self.layers = nn.ModuleList(
             layer_type(config.dim, config.ffn_dim, config.heads, config.dropout, config.attention_dropout)

@@ -101,9 +101,9 @@ class MAELMForMaskedLM(PreTrainedModel):
     def _init_weights(self, module):
         """Restore the relative position buckets, which are not saved; the network initialises everything else."""
         if isinstance(module, RelativePositionBias):
-            buckets, heads = module.weight.shape
+            (buckets, heads), core = module.weight.shape, self.config.core()
             computed = RelativePositionBias(
-                buckets, self.config.network["relative_max_distance"], heads, module.reach + 1
+                buckets, core.relative_max_distance, heads, module.reach + 1, core.relative_bucketing
             )
             module.bucket.copy_(computed.bucket)
 

@@ -12,7 +12,7 @@ import transformers
 from safetensors.torch import save_file
 from torch import Tensor
 
-from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin, RelativeBucketing
 from mae_lm_fairseq.huggingface.names import (
     CLASSIFICATION_HEAD,
     LM_HEAD,
@@ -104,12 +104,14 @@ def counterpart(pretrained: Pretrained, head: str | None = None) -> Counterpart:
 def _kind(config: MaskedAutoencoderConfig) -> str:
     if not config.relative_buckets:
         return "roberta"
-    if (config.relative_buckets, config.relative_max_distance) == (MPNET_BUCKETS, MPNET_DISTANCE):
+    bias = (config.relative_buckets, config.relative_max_distance, config.relative_bucketing)
+    if bias == (MPNET_BUCKETS, MPNET_DISTANCE, RelativeBucketing.t5):
         return "mpnet"
     raise UserError(
-        f"a relative position bias of --relative-buckets {config.relative_buckets} and --relative-max-distance "
-        f"{config.relative_max_distance} has no counterpart in transformers: MPNet has {MPNET_BUCKETS} and "
-        f"{MPNET_DISTANCE}, RoBERTa has none. --autoencoder exports the model with a class of this package"
+        f"a relative position bias of --relative-buckets {config.relative_buckets}, --relative-max-distance "
+        f"{config.relative_max_distance} and --relative-bucketing {config.relative_bucketing.value} has no counterpart "
+        f"in transformers: MPNet has {MPNET_BUCKETS}, {MPNET_DISTANCE} and t5, RoBERTa has none. --autoencoder exports "
+        "the model with a class of this package"
     )
 
 

@@ -29,13 +29,20 @@ def head_names(weights: Iterable[str]) -> list[str]:
     return sorted({name.split(".")[1] for name in weights if name.startswith(HEADS)})
 
 
+_ADDED_OPTIONS = {"relative_bucketing": "t5"}
+"""Options that older bundles lack, with the values that those were trained with."""
+
+
 def network_config(values: Mapping[str, Any], source: str | Path) -> MaskedAutoencoderConfig:
-    """Return the configuration made of ``values``, which must be complete and have the exact types of the options.
+    """Return the configuration made of ``values``, which must have the exact types of the options.
+
+    ``values`` must be complete, apart from options that were added after the first bundles had been written.
 
     Raises:
         UserError: if a value is missing, unknown, of another type, out of range, or contradicts another.
     """
     options = {option.name: option for option in fields(MaskedAutoencoderConfig)}
+    values = _ADDED_OPTIONS | dict(values)
     if different := sorted(options.keys() ^ values.keys()):
         raise UserError(f"{source}: {different[0]} is {'missing' if different[0] in options else 'unknown'}")
     try:

@@ -8,6 +8,7 @@ from mae_lm_fairseq.core.config import (
     DecoderAttention,
     MaskedAutoencoderConfig,
     MaskJoin,
+    RelativeBucketing,
     preset_values,
 )
 
@@ -89,6 +90,14 @@ def test_decoder_sizes_default_to_those_of_the_encoder():
         ),
         ({"relative_buckets": 6}, ["--relative-buckets 6"]),
         ({"relative_buckets": 32, "relative_max_distance": 8}, ["--relative-max-distance 8", "--relative-buckets 32"]),
+        (
+            {"relative_bucketing": RelativeBucketing.symmetric, "relative_buckets": 32, "relative_max_distance": 9},
+            ["--relative-max-distance 9", "--relative-bucketing symmetric"],
+        ),
+        (
+            {"relative_bucketing": RelativeBucketing.symmetric, "relative_buckets": 0},
+            ["--relative-bucketing", "--relative-buckets 0"],
+        ),
         ({"dropout": 1.0}, ["--dropout 1.0"]),
         ({"attention_dropout": -0.1}, ["--attention-dropout -0.1"]),
         ({"mask_join_layer": 3}, ["--mask-join-layer 3", "--mask-join decoder"]),

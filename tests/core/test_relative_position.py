@@ -5,7 +5,12 @@ import torch
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from mae_lm_fairseq.core.relative_position import NEIGHBOUR_BIAS, RelativePositionBias, relative_position_bucket
+from mae_lm_fairseq.core.relative_position import (
+    NEIGHBOUR_BIAS,
+    RelativePositionBias,
+    relative_position_bucket,
+    symmetric_bucket,
+)
 
 
 @pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (64, 256), (8, 20)])
@@ -55,3 +60,13 @@ def test_neighbours_lean_to_close_offsets():
     for head, offset in enumerate((-1, 1, -2, 2)):
         assert values[head, 4, 4 + offset].item() == NEIGHBOUR_BIAS
         assert values[head, 4].sum().item() == NEIGHBOUR_BIAS
+
+
+def test_symmetric_buckets():
+    offsets = torch.arange(-200, 201)
+    buckets = symmetric_bucket(offsets, 16, 16)
+    assert buckets.unique().tolist() == list(range(15))
+    assert torch.equal(buckets + buckets.flip(0), torch.full_like(buckets, 14))
+    # h = 8, e = 4: exact below 4, then 4 + ceil(log(n / 4) / log(15 / 4) * 3)
+    expected = [0, 1, 2, 3, 4, 5, 5, 6, 6, 6, 7, 7, 7, 7, 7, 7]
+    assert (buckets[200:216] - 7).tolist() == expected

@@ -16,6 +16,7 @@ from transformers import (
     pipeline,
 )
 
+from mae_lm_fairseq.core.config import RelativeBucketing
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.huggingface import comparison, exporter, stock
 from mae_lm_fairseq.huggingface.comparison import encoder_states
@@ -154,8 +155,9 @@ def test_without_tokenizer_states_are_compared_on_random_ids(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"relative_buckets": 16}, "--relative-buckets 16 and --relative-max-distance 128 has no counterpart"),
-        ({"relative_max_distance": 64}, "--relative-max-distance 64 has no counterpart"),
+        ({"relative_buckets": 16}, "--relative-buckets 16, --relative-max-distance 128 and .* has no counterpart"),
+        ({"relative_max_distance": 64}, "--relative-max-distance 64 and .* has no counterpart"),
+        ({"relative_bucketing": RelativeBucketing.symmetric}, "--relative-bucketing symmetric has no counterpart"),
     ],
 )
 def test_options_without_counterpart_are_refused(changes, reason, tmp_path):

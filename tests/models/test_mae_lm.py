@@ -79,6 +79,7 @@ OPTIONS = {
     "max-positions": (80, []),
     "relative-buckets": (0, []),
     "relative-max-distance": (64, []),
+    "relative-bucketing": ("symmetric", []),
     "decoder-relative-buckets": (0, []),
     "relative-bias-init": ("normal", []),
     "dropout": (0.3, []),
