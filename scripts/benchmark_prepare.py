@@ -32,7 +32,7 @@ import sentencepiece
 
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.text_files import split_lines
-from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.utils.arguments import output_file, positive
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
@@ -102,7 +102,7 @@ def fairseq(arguments: argparse.Namespace, directory: Path) -> None:
         with open(getattr(arguments, split), "rb") as lines, open(directory / split, "w", encoding="utf-8") as pieces:
             for line in lines:
                 pieces.write(" ".join(model.encode(line.decode().rstrip("\n"), out_type=str)) + "\n")
-    Tokenizer(arguments.sentencepiece_model).write_dictionary(directory / "dict.txt")
+    open_tokenizer_path(arguments.sentencepiece_model).write_dictionary(directory / "dict.txt")
     command = [Path(sys.executable).parent / "fairseq-preprocess", "--only-source", "--workers", "1"]
     command += ["--trainpref", directory / "train", "--validpref", directory / "valid"]
     command += ["--srcdict", directory / "dict.txt", "--destdir", directory / "data-bin"]

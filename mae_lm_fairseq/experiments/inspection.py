@@ -124,5 +124,4 @@ def _gap_at(sentence: str, place: int, tokenizer: Tokenizer) -> Gap:
     """Return the sentence without the token at a place, and without what follows its first tokens."""
     _, spans = encode_with_spans(tokenizer, sentence)
     (start, end), last = spans[place], spans[:LONGEST][-1, 1]
-    before, after = sentence[:start].strip(), sentence[end:last].strip()
-    return Gap(f"{before} {MASK} {after}", sentence[start:end])
+    return Gap((sentence[:start] + MASK + sentence[end:last]).strip(), sentence[start:end])

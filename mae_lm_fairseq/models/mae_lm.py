@@ -69,7 +69,7 @@ class MAELMModel(BaseFairseqModel):
 
         Args:
             path: a bundle (directory written by ``mae-lm bundle``), or a checkpoint of fairseq-train.
-            data_bin: for a checkpoint, the directory of its ``dict.txt`` and ``sentencepiece.bpe.model``.
+            data_bin: for a checkpoint, the directory of its ``dict.txt`` and tokenizer.
 
         Raises:
             UserError: if a file is missing, damaged, could run code, or does not match the others.

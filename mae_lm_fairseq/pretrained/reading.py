@@ -125,8 +125,9 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
         "dictionary_sha256": fingerprint,
         "trained_on": _splits(data_bin),
         "mask_in_encoder": _plain(_at(state, "cfg", "task", "mask_in_encoder")),
-        "finetuned_on": _finetuned_on(state, path, Path(data_bin, TASK)),
     }
+    if (task := _finetuned_on(state, path, Path(data_bin, TASK))) is not None:
+        about["finetuned_on"] = task
     return _with_its_tokenizer(Pretrained(config, weights, symbols, find_tokenizer(data_bin), about))
 
 

@@ -55,7 +55,7 @@ def word_starts(dictionary: Dictionary, tokenizer: Tokenizer | None) -> "torch.B
         )
     starts[special] = True
     found = torch.from_numpy(starts.astype(np.uint8))
-    if tokenizer is not None and not starts[tokenizer.encode_lines(["a"])[0][0]]:
+    if tokenizer is not None and not starts[tokenizer.encode_lines(["a"])[0][:1]].all():
         return UnmarkedWordStarts(found, special)
     return found
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+import shutil
 
 import pytest
 
@@ -86,6 +87,19 @@ def test_a_changed_corpus_is_refused(finished, corpus, tmp_path):
     changed.write_text(corpus.read_text() + "more\n")
     with pytest.raises(UserError, match="has results of another"):
         quickstart(finished, smoke=True, corpus=changed)
+
+
+def test_other_tokenizers(corpus, tmp_path):
+    (tmp_path / "text").mkdir()
+    for split in ("train", "valid"):
+        (tmp_path / "text" / f"{split}.txt").write_text(corpus.read_text()[len(split) :])
+    data = module.prepare(tmp_path, FEW_UPDATES, "byte-bpe")
+    gap = module.choose_sentence(tmp_path, data, corpus)
+    assert gap.sentence.replace("<mask>", gap.true_word).rstrip(".") in corpus.read_text()
+    shutil.move(data, tmp_path / "given")
+    again = module.prepare(tmp_path, FEW_UPDATES, tmp_path / "given")
+    for name in ("tokenizer.json", "train.bin"):
+        assert (again / name).read_bytes() == (tmp_path / "given" / name).read_bytes()
 
 
 def test_too_little_text_is_refused(tmp_path):

@@ -81,6 +81,9 @@ def assert_usable(data, directory, checkpoint):
     assert all(torch.equal(hub.encode(text), ids) for hub in hubs)
     first, second = ([(filling.text, filling.token) for filling in hub.fill_mask(text)] for hub in hubs)
     assert first == second
+    [tuned] = directory.glob("rte/runs/*/checkpoints/*.pt")
+    classifier = MAELMModel.from_pretrained(tuned, data_bin=directory / "rte" / "data-bin")
+    assert classifier.predict("RTE", [classifier.encode("the of", "is not")]).shape == (1, 2)
     assert hubs[0].score("the tokenizer is that", mask_words=True).isfinite().all()
     tokenizer = open_tokenizer(data)
     assert open_model(checkpoint, data).encode("the of") == tokenizer.encode_lines(["the of"])[0].tolist()
