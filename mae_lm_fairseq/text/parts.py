@@ -31,7 +31,7 @@ RECORD = "part.json"
 
 @dataclass(frozen=True)
 class Job:
-    """What all parts of a preparation have in common.
+    """Settings that all parts of a preparation share.
 
     Attributes:
         directory: directory of the parts, on a file system that all machines share.
