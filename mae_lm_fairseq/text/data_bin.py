@@ -207,15 +207,18 @@ def _check_lengths(prefix: str | Path, lines: int, kind: np.dtype) -> int:
     """Check that both files have the length that the index implies, and return the number of tokens."""
     expected = _HEADER.size + lines * (4 + 8)
     _check_length(f"{prefix}.idx", expected)
-    sizes = np.memmap(f"{prefix}.idx", dtype="<i4", mode="r", offset=_HEADER.size, shape=(lines,))
-    offsets = np.memmap(f"{prefix}.idx", dtype="<i8", mode="r", offset=_HEADER.size + 4 * lines, shape=(lines,))
     end = 0
-    for start in range(0, lines, _BLOCK):
-        block = sizes[start : start + _BLOCK]
-        ends = end + np.cumsum(block, dtype=np.int64) * kind.itemsize
-        if block.min() < 0 or not np.array_equal(offsets[start : start + _BLOCK], np.append(end, ends[:-1])):
-            raise UserError(f"{prefix}.idx: sizes and offsets of the lines contradict each other; {_REMEDY}")
-        end = int(ends[-1])
+    # Pages of a mapped file would count as memory of the process.
+    with open(f"{prefix}.idx", "rb") as sizes, open(f"{prefix}.idx", "rb") as offsets:
+        sizes.seek(_HEADER.size)
+        offsets.seek(_HEADER.size + 4 * lines)
+        for start in range(0, lines, _LINES):
+            block = np.fromfile(sizes, "<i4", min(_LINES, lines - start))
+            ends = end + np.cumsum(block, dtype=np.int64) * kind.itemsize
+            found = np.fromfile(offsets, "<i8", len(block))
+            if block.min() < 0 or not np.array_equal(found, np.append(end, ends[:-1])):
+                raise UserError(f"{prefix}.idx: sizes and offsets of the lines contradict each other; {_REMEDY}")
+            end = int(ends[-1])
     _check_length(f"{prefix}.bin", end)
     return end // kind.itemsize
 
