@@ -77,7 +77,7 @@ def test_the_list_of_verbs_fits_a_screen():
     ("words", "message"),
     [
         (["pretain"], "unknown verb 'pretain'; did you mean pretrain?"),
-        (["finetune", "gleu"], "unknown verb 'finetune'; did you mean finetune glue or finetune squad"),
+        (["finetune", "gleu"], "mae-lm finetune needs a kind: finetune glue, finetune squad, finetune classification"),
         (["--smoke"], "unknown verb '--smoke'; mae-lm --help lists the verbs"),
     ],
 )

@@ -93,6 +93,8 @@ def read(path: str | Path, data_bin: str | Path | None = None) -> Pretrained:
         if data_bin is not None:
             raise UserError(f"{path} is a bundle, which contains its dictionary; do not give a data-bin")
         return read_bundle(path)
+    if data_bin is None and not os.path.exists(path):
+        raise UserError(f"{path}: no such file or directory")
     return read_checkpoint(path, data_bin)
 
 

@@ -158,6 +158,15 @@ def test_missing_columns_are_named_with_those_that_exist(tmp_path):
         table.check_columns({"--text": "sentence"})
 
 
+def test_labels_that_are_not_numbers_are_named_where_scores_are_needed(tmp_path):
+    [path, *_] = write_rows(tmp_path, [("a", "good"), ("b", "bad")])
+    with pytest.raises(UserError, match=r"line 3: the label 'bad' .* is not a number; --regression needs numbers"):
+        task_of(path, True)
+    [path, *_] = write_rows(tmp_path, [(f"text {n}", f"{n}.5") for n in range(9)] + [("c", "N/A")])
+    with pytest.raises(UserError, match=r"line 11: the label 'N/A' .* most labels are: correct it, or use --regression"):
+        task_of(path, False)
+
+
 @pytest.mark.parametrize("regression", [False, True])
 def test_one_label_is_not_enough(regression, tmp_path):
     [path, *_] = write_rows(tmp_path, [("a", "1"), ("b", "1")])

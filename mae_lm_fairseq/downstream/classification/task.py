@@ -12,6 +12,8 @@ from mae_lm_fairseq.utils.errors import UserError
 
 HEAD = "sentence_classification_head"
 _SHOWN = 10
+_MANY = 10
+"""Number of different labels from which numbers with fractions are taken for scores."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,20 @@ def make_task(table: Table, columns: Sequence[str], label_column: str, regressio
         regression: whether labels are scores even if all are integers.
 
     Raises:
-        UserError: if there are not at least two labels.
+        UserError: if there are not at least two labels, or scores are mixed with labels that are not numbers.
     """
-    found = sorted({text for _, row in table.rows if (text := cell_text(row.get(label_column))).strip()})
-    scores = [_number(label) for label in found]
-    is_numeric = bool(scores) and None not in scores
-    regression = regression or (is_numeric and any(score != int(score) for score in scores))
-    known = [score for score in scores if score is not None]
+    lines = {text: line for line, row in reversed(table.rows) if (text := cell_text(row.get(label_column))).strip()}
+    found = sorted(lines)
+    known = [score for label in found if (score := _number(label)) is not None]
+    are_scores = len(found) >= _MANY and sum(score != int(score) for score in known) > len(found) / 2
+    others = [label for label in found if _number(label) is None]
+    if others and (not known if regression else are_scores):
+        remedy = "--regression needs numbers" if regression else "most labels are: correct it, or use --regression"
+        raise UserError(
+            f"{table.path}: line {lines[others[0]]}: the label {others[0]!r:.80} in the column {label_column!r} is "
+            f"not a number; {remedy}"
+        )
+    regression = regression or (not others and any(score != int(score) for score in known))
     if len(set(known) if regression else found) < 2:
         which = f"only the label {found[0]!r:.80}" if found else "no label"
         raise UserError(
