@@ -163,7 +163,9 @@ def test_labels_that_are_not_numbers_are_named_where_scores_are_needed(tmp_path)
     with pytest.raises(UserError, match=r"line 3: the label 'bad' .* is not a number; --regression needs numbers"):
         task_of(path, True)
     [path, *_] = write_rows(tmp_path, [(f"text {n}", f"{n}.5") for n in range(9)] + [("c", "N/A")])
-    with pytest.raises(UserError, match=r"line 11: the label 'N/A' .* most labels are: correct it, or use --regression"):
+    with pytest.raises(
+        UserError, match=r"line 11: the label 'N/A' .* most labels are: correct it, or use --regression"
+    ):
         task_of(path, False)
 
 
