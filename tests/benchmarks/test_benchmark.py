@@ -25,7 +25,7 @@ def run_script(monkeypatch, *arguments):
     runpy.run_path(str(ROOT / "scripts" / "benchmark.py"), run_name="__main__")
 
 
-@pytest.mark.integration  # starts a process for each peer
+@pytest.mark.slow  # starts a process for each peer, as the next test does
 def test_copy_that_does_not_import(monkeypatch, tmp_path, capsys):
     (tmp_path / "copy" / "fairseq").mkdir(parents=True)
     (tmp_path / "copy" / "fairseq" / "__init__.py").write_text("x = 1 / 0")

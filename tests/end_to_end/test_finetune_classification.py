@@ -164,6 +164,7 @@ def test_scores(tokenizer, checkpoint, in_process, tmp_path):
     assert "| model | STS-B (pearson/spearman) | files/train (pearson/spearman) | AVG | seeds |" in table
 
 
+@pytest.mark.slow  # GLUE's sweep, which is the same, is killed and resumed in the gate
 def test_a_killed_sweep_resumes_and_changed_files_are_refused(tokenizer, checkpoint, tmp_path, monkeypatch):
     files = write_own(tmp_path / "files", TASKS["SST-2"], make_rows(TASKS["SST-2"], 64))
     straight, broken = (
