@@ -16,6 +16,7 @@ from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
 
+pytestmark = pytest.mark.integration  # measures steps of all architectures
 TINY = Run("mae_lm_tiny", vocab_size=300, tokens_per_sample=40, batch_size=2, tokens=10**9)
 ABSTRACT = {"base": 0.78, "large": 0.68}
 GPT2_VOCABULARY = 50_265

@@ -19,6 +19,8 @@ from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import TEXT
 from tests.support.huggingface import save_model, tiny_masked_lm
 
+pytestmark = pytest.mark.integration  # runs the commands
+
 PAIRS = [
     ("the fox jumps over the dog .", "the fox jump over the dog ."),
     ("the dog sleeps in the garden", "the dog in the garden sleeps"),

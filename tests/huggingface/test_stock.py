@@ -129,6 +129,7 @@ CLASS_OF = {
 }
 
 
+@pytest.mark.integration  # fine-tunes, and exports every kind of model
 def test_every_bundle_is_exported_to_its_class(bundles, tmp_path):
     """Checkpoints of fairseq's trainer, also with fine-tuned heads; the exporter itself compares the outputs."""
     for name, bundle in bundles.items():
