@@ -56,11 +56,10 @@ def main() -> int | None:
             sys.argv = [f"mae-lm {verb}", *words[length:]]
             with errors_end_the_program():
                 return importlib.import_module(f"mae_lm_fairseq.commands.{module}").main()
-    kinds = [verb for verb in VERBS if verb.split()[0] == words[0]]
-    if kinds and len(words) > 1 and words[1] in ("-h", "--help"):
-        print("\n".join(f"mae-lm {verb:25}{VERBS[verb][1]}" for verb in kinds))
-        return 0
-    if kinds:
+    if kinds := [verb for verb in VERBS if verb.split()[0] == words[0]]:
+        if words[1:] in (["-h"], ["--help"]):
+            print("\n".join(f"mae-lm {verb:25}{VERBS[verb][1]}" for verb in kinds))
+            return 0
         print(f"error: mae-lm {words[0]} needs a kind: {', '.join(kinds)}", file=sys.stderr)
         return 2
     similar = [verb for verb in VERBS if difflib.get_close_matches(words[0], verb.split()[:1])]

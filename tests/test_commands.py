@@ -97,3 +97,12 @@ def test_without_a_verb(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["mae-lm"])
     assert cli.main() == 0
     assert capsys.readouterr().out == f"{cli.HELP}\n"
+
+
+def test_help_of_a_verb_with_several_kinds(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["mae-lm", "finetune", "--help"])
+    assert cli.main() == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in listed] == [
+        ["mae-lm", *verb.split()] for verb in cli.VERBS if verb.startswith("finetune ")
+    ]

@@ -10,6 +10,7 @@ import re
 import runpy
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from mae_lm_fairseq.downstream.glue.tasks import TASKS
 from mae_lm_fairseq.recipes.pretrain import build_arguments, parse_configuration
 from tests.support import ROOT
 from tests.support.answering import write_squad
-from tests.support.documentation import PAGES, Block, anchors, blocks, links, prose
+from tests.support.documentation import PAGES, anchors, blocks, links, prose
 from tests.support.glue import make_rows, write_official
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
@@ -149,7 +150,7 @@ def test_blocks_run(block, workspace, tmp_path, mae_lm, run_cli, monkeypatch):
         monkeypatch.chdir(tmp_path)
         exec(compile(block.adapted(), str(block), "exec"), {"__name__": "__main__"})
         return
-    adapted = Block(block.page, block.line, block.language, block.adapted(), block.test, "")
+    adapted = replace(block, text=block.adapted())
     if all(command.startswith("mae-lm ") for command in adapted.commands()):
         for command in adapted.commands():
             done = mae_lm(*shlex.split(command, comments=True)[1:], cwd=tmp_path)

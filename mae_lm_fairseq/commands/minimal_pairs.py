@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.experiments.reader_options import add_models
 from mae_lm_fairseq.utils.arguments import positive
-from mae_lm_fairseq.utils.files import make_output_directory, write_json, write_text
+from mae_lm_fairseq.utils.files import make_output_directory, write_results
 from mae_lm_fairseq.utils.logging import configure_logging
 
 
@@ -50,6 +50,5 @@ def main(argv: list[str] | None = None) -> None:
 
     make_output_directory(arguments.out)
     results = measure_models(arguments)
-    write_json(arguments.out / "results.json", results)
-    write_text(arguments.out / "report.md", markdown(results))
+    write_results(arguments.out, results, markdown(results))
     print(f"{arguments.out}: results.json, report.md")

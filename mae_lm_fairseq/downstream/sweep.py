@@ -5,7 +5,6 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from mae_lm_fairseq.pretrained.validation import head_names
 from mae_lm_fairseq.recipes.settings import Settings, as_arguments
 from mae_lm_fairseq.recipes.training_command import with_device
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import file_sha256
 from mae_lm_fairseq.utils.markdown import markdown_table
 from mae_lm_fairseq.utils.runner import Run, run_all, updates_done
 from mae_lm_fairseq.utils.versions import versions
@@ -106,7 +106,7 @@ def origin_of(path: Path) -> Origin:
         (state.get("task_state") or {}).get("dictionary"),
         tuple(head_names(state["model"])),
         state["optimizer_history"][-1]["num_updates"],
-        sha256(path.read_bytes()).hexdigest(),
+        file_sha256(path),
     )
 
 

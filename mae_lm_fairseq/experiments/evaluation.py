@@ -8,7 +8,7 @@ from typing import Any
 
 from mae_lm_fairseq.analysis.masked_prediction import Masking, Outcome, Words, each_token, each_word, predict
 from mae_lm_fairseq.analysis.token_states import mask_texts
-from mae_lm_fairseq.experiments.readers import Reader, model_labels, open_model
+from mae_lm_fairseq.experiments.readers import Reader, checked_models, open_model
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.markdown import markdown_table
 from mae_lm_fairseq.utils.progress import progress_bar
@@ -21,20 +21,15 @@ def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
     Raises:
         UserError: if a model or the text cannot be read, or an option is out of range.
     """
-    paths, labels = arguments.models, model_labels(arguments.models, arguments.labels)
     if not 0 < arguments.mask_prob < 1:
         raise UserError(f"--mask-prob {arguments.mask_prob} must be above 0 and below 1")
-    for path in paths:
-        open_model(path, arguments.data_bin, with_head=True)  # reject unreadable models before the first measurement
+    paths = checked_models(arguments.models, arguments.labels, arguments.data_bin, with_head=True)
     settings = ("tokens", "pseudo_tokens", "tokens_per_sample", "mask_prob", "seed")
     return {
         "versions": versions(),
         "text": str(arguments.text),
         "settings": {name: getattr(arguments, name) for name in settings},
-        "models": {
-            label: {"model": str(path), **_measure(path, label, arguments)}
-            for path, label in zip(paths, labels, strict=True)
-        },
+        "models": {label: {"model": str(path), **_measure(path, label, arguments)} for label, path in paths.items()},
     }
 
 

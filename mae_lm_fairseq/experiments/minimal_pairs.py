@@ -16,7 +16,7 @@ from mae_lm_fairseq.downstream.minimal_pairs.scores import (
     pseudo_log_likelihoods,
     unigram_log_likelihoods,
 )
-from mae_lm_fairseq.experiments.readers import RANDOM_SEED, Reader, model_labels, open_model
+from mae_lm_fairseq.experiments.readers import RANDOM_SEED, Reader, checked_models, open_model
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_counts
 from mae_lm_fairseq.text.text_samples import read_lines
@@ -31,14 +31,12 @@ def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
     Raises:
         UserError: if a model or a file cannot be read, or a sentence is too long for a model.
     """
-    paths, labels = arguments.models, model_labels(arguments.models, arguments.labels)
     paradigms = read_paradigms(arguments.pairs, arguments.limit)
-    for path in paths:
-        open_model(path, arguments.data_bin, with_head=True)  # reject unreadable models before the first measurement
+    paths = checked_models(arguments.models, arguments.labels, arguments.data_bin, with_head=True)
     random_weights = {}
     models = {
         label: {"model": str(path), "scores": _measure(path, label, paradigms, arguments, random_weights)}
-        for path, label in zip(paths, labels, strict=True)
+        for label, path in paths.items()
     }
     pairs = sum(len(paradigm.pairs) for paradigm in paradigms)
     return {

@@ -19,9 +19,9 @@ from mae_lm_fairseq.analysis.probing import (
     probe,
     token_states,
 )
-from mae_lm_fairseq.experiments.readers import RANDOM_SEED, Reader, model_labels, open_model
+from mae_lm_fairseq.experiments.readers import RANDOM_SEED, Reader, checked_models, open_model
 from mae_lm_fairseq.text.conllu import LabelledSentence, read_conllu
-from mae_lm_fairseq.utils.markdown import markdown_table
+from mae_lm_fairseq.utils.markdown import accuracy_cell, markdown_table
 from mae_lm_fairseq.utils.progress import progress_bar
 from mae_lm_fairseq.utils.versions import versions
 
@@ -47,15 +47,13 @@ def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
         UserError: if a model or a file cannot be read, or scikit-learn is missing.
     """
     check_sklearn()
-    paths, labels = arguments.models, model_labels(arguments.models, arguments.labels)
     column = arguments.column
     data = read_conllu(arguments.train, column, arguments.limit), read_conllu(arguments.test, column)
-    for path in paths:
-        open_model(path, arguments.data_bin)  # reject unreadable models before the first measurement
+    paths = checked_models(arguments.models, arguments.labels, arguments.data_bin)
     random_weights = {}
     models = {
         label: {"model": str(path), **_measure(path, label, data, arguments.data_bin, random_weights)}
-        for path, label in zip(paths, labels, strict=True)
+        for label, path in paths.items()
     }
     return {
         "versions": versions() | {"scikit-learn": version("scikit-learn")},
@@ -159,7 +157,7 @@ def markdown(results: dict[str, Any]) -> str:
     ]
     for label, model in models.items():
         rows = [
-            [str(row["layer"]), _cell(row), _cell(control)]
+            [str(row["layer"]), accuracy_cell(row), accuracy_cell(control)]
             for row, control in zip(model["layers"], model["random weights"], strict=True)
         ]
         head += ["", f"## {label}", "", markdown_table(["layer", "model", "random weights"], rows)]
@@ -171,12 +169,8 @@ def _summary(label: str, model: dict[str, Any]) -> list[str]:
     return [
         label,
         f"{model['test_words']:,}",
-        _cell(model["majority"]),
-        f"{best['layer']}: {_cell(best)}",
-        _cell(last),
+        accuracy_cell(model["majority"]),
+        f"{best['layer']}: {accuracy_cell(best)}",
+        accuracy_cell(last),
         f"{100 * model['last_less_best']:+.1f}",
     ]
-
-
-def _cell(row: dict[str, Any]) -> str:
-    return f"{row['accuracy']:.1%} [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"

@@ -11,7 +11,7 @@ from typing import Any
 from mae_lm_fairseq.analysis.effective_rank import MEASURES
 from mae_lm_fairseq.analysis.rank_profile import rank_profile
 from mae_lm_fairseq.analysis.rank_settings import DEFAULTS, RankSettings
-from mae_lm_fairseq.experiments.readers import default_label, model_labels, open_model
+from mae_lm_fairseq.experiments.readers import checked_models, default_label, open_model
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.progress import progress_bar
@@ -67,18 +67,15 @@ def measure_models(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     Raises:
         UserError: see :func:`model_ranks`; also if the labels do not match the models, or an option is out of range.
     """
-    paths, text = arguments.models, arguments.text
-    labels = model_labels(paths, arguments.labels)
     try:
         settings = RankSettings(**{field.name: getattr(arguments, field.name) for field in fields(RankSettings)})
     except ValueError as problem:
         raise UserError(str(problem)) from None
-    for path in paths:
-        open_model(Path(path), arguments.tokenizer)  # reject unreadable models before the first measurement
+    paths = checked_models(arguments.models, arguments.labels, arguments.tokenizer)
     shape = arguments.tokens, arguments.tokens_per_sample
     return [
-        model_ranks(path, text, arguments.tokenizer, *shape, settings, label, show_progress=True)
-        for path, label in zip(paths, labels, strict=True)
+        model_ranks(path, arguments.text, arguments.tokenizer, *shape, settings, label, show_progress=True)
+        for label, path in paths.items()
     ]
 
 

@@ -119,6 +119,20 @@ def model_labels(paths: Sequence[str | Path], labels: Sequence[str] | None) -> l
     return list(labels)
 
 
+def checked_models(
+    paths: Sequence[str | Path], labels: Sequence[str] | None, data_bin: str | Path | None, with_head: bool = False
+) -> dict[str, Path]:
+    """Return the models by label. Each is opened once, to reject unreadable ones before the first measurement.
+
+    Raises:
+        UserError: see :func:`model_labels` and :func:`open_model`.
+    """
+    models = dict(zip(model_labels(paths, labels), map(Path, paths), strict=True))
+    for path in models.values():
+        open_model(path, data_bin, with_head)
+    return models
+
+
 def open_model(
     path: Path, data_bin: str | Path | None, with_head: bool = False, random_weights: bool = False
 ) -> Reader:

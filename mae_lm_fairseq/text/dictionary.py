@@ -5,6 +5,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.text.tokenizer import MASK, SPECIALS
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import read_bytes
 
 
 def read_symbols(path: str | Path) -> tuple[str, ...]:
@@ -13,7 +14,7 @@ def read_symbols(path: str | Path) -> tuple[str, ...]:
     Raises:
         UserError: if the file cannot be read, a line is not "symbol count", or a symbol is repeated.
     """
-    return parse_symbols(_read(path), path)
+    return parse_symbols(read_bytes(path), path)
 
 
 def parse_symbols(content: bytes, path: str | Path) -> tuple[str, ...]:
@@ -31,14 +32,7 @@ def read_counts(path: str | Path) -> dict[int, int]:
     Raises:
         UserError: as for :func:`read_symbols`.
     """
-    return dict(enumerate((int(count) for _, count in _parse_lines(_read(path), path)), len(SPECIALS)))
-
-
-def _read(path: str | Path) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
+    return dict(enumerate((int(count) for _, count in _parse_lines(read_bytes(path), path)), len(SPECIALS)))
 
 
 def _parse_lines(content: bytes, path: str | Path) -> list[tuple[str, str]]:

@@ -16,8 +16,7 @@ from mae_lm_fairseq.text.corpus import Piece, Reading, read_piece
 from mae_lm_fairseq.text.data_bin import DataBinWriter
 from mae_lm_fairseq.text.text_files import Chunk, split_lines
 from mae_lm_fairseq.text.tokenizer import EOS, UNK, Tokenizer
-from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.workers import WorkerPool
+from mae_lm_fairseq.utils.workers import WorkerPool, worker_died
 
 # Chunks in flight per worker: enough to keep it busy, few enough to keep memory small.
 _AHEAD = 3
@@ -113,11 +112,7 @@ class EncodingPool:
         try:
             return self._pool.submit(_encode, chunk.data)
         except BrokenProcessPool:
-            raise _worker_died() from None
-
-
-def _worker_died() -> UserError:
-    return UserError("a worker process died, perhaps because memory ran out; try fewer --workers")
+            raise worker_died() from None
 
 
 def _wait(chunk: Chunk, future: Future) -> tuple[Chunk, EncodedBlock]:
@@ -126,7 +121,7 @@ def _wait(chunk: Chunk, future: Future) -> tuple[Chunk, EncodedBlock]:
     except UnicodeDecodeError as error:
         raise chunk.not_utf8(error) from None
     except BrokenProcessPool:
-        raise _worker_died() from None
+        raise worker_died() from None
 
 
 def encode_pieces(

@@ -6,7 +6,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.workers import WorkerPool
+from mae_lm_fairseq.utils.workers import WorkerPool, worker_died
 
 _SECONDS_TO_CONNECT = 15
 
@@ -32,7 +32,7 @@ def _local(workers: int) -> Iterator[Executor]:
         try:
             yield pool
         except BrokenProcessPool:
-            raise UserError("a worker process died, perhaps because memory ran out; try fewer --workers") from None
+            raise worker_died() from None
         except BaseException:
             pool.kill()
             raise

@@ -18,6 +18,7 @@ from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import parse_symbols
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, SPECIALS, UNK, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError, first_line
+from mae_lm_fairseq.utils.files import read_bytes
 
 TOKENIZER_JSON = "tokenizer.json"
 ENCODER_JSON, VOCAB_BPE = "encoder.json", "vocab.bpe"
@@ -61,7 +62,7 @@ class HuggingFaceTokenizer(Tokenizer):
     FILES, LIBRARY = (TOKENIZER_JSON,), "tokenizers"
 
     def __init__(self, path: str | Path, content: bytes | None = None):
-        content = _read(path) if content is None else content
+        content = read_bytes(path) if content is None else content
         library = _parse(content, path)
         if _add_special_tokens(library):
             content = library.to_str(pretty=True).encode()
@@ -188,7 +189,7 @@ class FairseqBPETokenizer(HuggingFaceTokenizer):
 
     def __init__(self, path: str | Path, *contents: bytes):
         path = Path(path)
-        contents = contents or tuple(_read(path.with_name(name)) for name in self.FILES)
+        contents = contents or tuple(read_bytes(path.with_name(name)) for name in self.FILES)
         encoder, merges, dictionary = contents
         symbols = parse_symbols(dictionary, path.with_name(DICTIONARY))
         tokens = {str(number): token for token, number in _parse_encoder(encoder, path).items()}
@@ -201,13 +202,6 @@ class FairseqBPETokenizer(HuggingFaceTokenizer):
         library = _byte_level_bpe(ordered, merges, path.with_name(VOCAB_BPE))
         files = dict(zip(self.FILES, contents, strict=True))
         self._start(path, files, library, symbols[:-1], np.arange(len(symbols)))
-
-
-def _read(path: str | Path) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
 
 
 def _parse(content: bytes, path: str | Path):

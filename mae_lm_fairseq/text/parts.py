@@ -22,6 +22,7 @@ from mae_lm_fairseq.text.text_files import Chunk
 from mae_lm_fairseq.text.tokenizer import UNK, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import file_sha256
 
 PART_BYTES = 1 << 24
 MOST_PARTS = 4096
@@ -183,7 +184,7 @@ def _tokenizer(path: Path) -> Tokenizer:
 
 
 def valid_record(directory: Path) -> PartRecord | None:
-    """Return the record of a finished part in a directory; None if there is none with the right checksums."""
+    """Return the record of a finished part in a directory; None unless its checksums are right."""
     try:
         record = PartRecord(**json.loads((directory / RECORD).read_text(encoding="utf-8")))
         return record if record.sha256 == _checksums(directory) else None
@@ -193,9 +194,3 @@ def valid_record(directory: Path) -> PartRecord | None:
 
 def _checksums(directory: Path) -> dict[str, str]:
     return {name: file_sha256(directory / name) for name in ("tokens.bin", "tokens.idx")}
-
-
-def file_sha256(path: Path) -> str:
-    """Return the hexadecimal SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

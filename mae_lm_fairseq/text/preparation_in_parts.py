@@ -26,7 +26,6 @@ from mae_lm_fairseq.text.parts import (
     Part,
     PartRecord,
     encode_part,
-    file_sha256,
     plan_parts,
     rename_new,
     valid_record,
@@ -45,7 +44,7 @@ from mae_lm_fairseq.text.resources import estimate
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.utils.errors import Interrupted, UserError
-from mae_lm_fairseq.utils.files import directory_while_used
+from mae_lm_fairseq.utils.files import directory_while_used, file_sha256
 
 _PARTS, _TOKENIZER = "parts", "tokenizer-"
 

@@ -1,6 +1,7 @@
 """Files and directories that appear complete or not at all."""
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -33,6 +34,30 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, content: Any) -> None:
     """Write data as JSON, atomically."""
     write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def write_results(directory: Path, results: Any, report: str) -> None:
+    """Write ``report.md``, then ``results.json``, atomically each."""
+    write_text(directory / "report.md", report)
+    write_json(directory / "results.json", results)
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        UserError: if it cannot be read.
+    """
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+
+
+def file_sha256(path: Path) -> str:
+    """Return the hexadecimal SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def make_output_directory(path: Path) -> None:

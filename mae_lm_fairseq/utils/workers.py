@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import connection, parent_process
 
+from mae_lm_fairseq.utils.errors import UserError
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -49,6 +51,11 @@ class WorkerPool(ProcessPoolExecutor):
         """Kill the workers, whose calls then fail."""
         for process in list(self._processes.values()):
             process.kill()
+
+
+def worker_died() -> UserError:
+    """Return the error to raise when the pool of a command with ``--workers`` is broken."""
+    return UserError("a worker process died, perhaps because memory ran out; try fewer --workers")
 
 
 def _start(initializer: Callable | None, initargs: tuple) -> None:

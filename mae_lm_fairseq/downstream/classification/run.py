@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +11,14 @@ from mae_lm_fairseq.downstream.classification.prediction import check_predictabl
 from mae_lm_fairseq.downstream.classification.tables import Table, read_table
 from mae_lm_fairseq.downstream.classification.task import describe, make_task, to_rows
 from mae_lm_fairseq.downstream.glue.preparation import check_rows, prepare_rows
-from mae_lm_fairseq.downstream.glue.run import prepare_once, run_task, write_results
+from mae_lm_fairseq.downstream.glue.run import prepare_once, report_of, run_task
 from mae_lm_fairseq.downstream.glue.tasks import Task, further_metrics, predictions, score
 from mae_lm_fairseq.downstream.options import FinetuningOptions
 from mae_lm_fairseq.downstream.prediction import open_finetuned
 from mae_lm_fairseq.downstream.sweep import MODEL, find_pretrained_origin
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import file_sha256, write_results
 from mae_lm_fairseq.utils.runner import reserve
 
 
@@ -63,7 +63,7 @@ def finetune(options: Options) -> dict:
     reserve(
         out,
         {
-            **{f"{name} file": sha256(path.read_bytes()).hexdigest() for name, path in files.items()},
+            **{f"{name} file": file_sha256(path) for name, path in files.items()},
             "columns": [options.text, options.text_pair, options.label],
             "regression": task.is_regression,
             "checkpoint": origin.described(),
@@ -86,7 +86,7 @@ def finetune(options: Options) -> dict:
         content["test_metrics"] = test.predict()
         found = ", ".join(f"{name} {value:.1f}" for name, value in content["test_metrics"].items())
         remarks.append(f"Test predictions: {chosen.name}" + (f" ({found})." if found else "."))
-    write_results(out, content, *remarks)
+    write_results(out, content, report_of(content, *remarks))
     return content
 
 

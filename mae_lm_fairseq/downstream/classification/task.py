@@ -47,15 +47,15 @@ def make_task(table: Table, columns: Sequence[str], label_column: str, regressio
     lines = {text: line for line, row in reversed(table.rows) if (text := cell_text(row.get(label_column))).strip()}
     found = sorted(lines)
     known = [score for label in found if (score := _number(label)) is not None]
-    are_scores = len(found) >= _MANY and sum(score != int(score) for score in known) > len(found) / 2
-    others = [label for label in found if _number(label) is None]
-    if others and (not known if regression else are_scores):
-        remedy = "--regression needs numbers" if regression else "most labels are: correct it, or use --regression"
-        raise UserError(
-            f"{table.path}: line {lines[others[0]]}: the label {others[0]!r:.80} in the column {label_column!r} is "
-            f"not a number; {remedy}"
-        )
-    regression = regression or (not others and any(score != int(score) for score in known))
+    fractions = sum(score != int(score) for score in known)
+    if len(known) < len(found):
+        other = next(label for label in found if _number(label) is None)
+        where = f"{table.path}: line {lines[other]}: the label {other!r:.80} in the column {label_column!r}"
+        if regression and not known:
+            raise UserError(f"{where} is not a number; --regression needs numbers")
+        if not regression and len(found) >= _MANY and fractions > len(found) / 2:
+            raise UserError(f"{where} is not a number; most labels are: correct it, or use --regression")
+    regression = regression or (len(known) == len(found) and fractions > 0)
     if len(set(known) if regression else found) < 2:
         which = f"only the label {found[0]!r:.80}" if found else "no label"
         raise UserError(

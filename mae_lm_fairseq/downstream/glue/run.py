@@ -25,7 +25,7 @@ from mae_lm_fairseq.text.data_bin import TASK
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import write_json, write_text
+from mae_lm_fairseq.utils.files import write_results, write_text
 from mae_lm_fairseq.utils.runner import Run, reserve
 
 # Metrics that fairseq's criterion computes in validation, and that select the best checkpoint of a run.
@@ -77,7 +77,7 @@ def finetune(options: Options) -> dict:
     content, chosen = run_task(task, options, origin, data, statistics)
     content["test_predictions_by"] = chosen.name
     write_predictions(task, chosen, data, out)
-    write_results(out, content, f"Test predictions: {chosen.name}.")
+    write_results(out, content, report_of(content, f"Test predictions: {chosen.name}."))
     return content
 
 
@@ -190,12 +190,6 @@ def write_predictions(task: Task, run: Run, data: Path, out: Path):
         if split.startswith("test"):
             predicted = predictions(task, prediction.logits(model, fairseq_task, split))
             write_text(out / task.submission_file(split), submission(task, predicted))
-
-
-def write_results(out: Path, content: dict, *remarks: str):
-    """Write ``results.json``, and ``report.md`` with further sentences at its end."""
-    write_text(out / "report.md", report_of(content, *remarks))
-    write_json(out / "results.json", content)
 
 
 def report_of(content: dict, *remarks: str) -> str:

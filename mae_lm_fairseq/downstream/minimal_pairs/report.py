@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mae_lm_fairseq.utils.markdown import markdown_table
+from mae_lm_fairseq.utils.markdown import accuracy_cell, markdown_table
 
 CONTROLS = {
     "random weights": "the same architecture before training",
@@ -37,8 +37,8 @@ def markdown(results: dict[str, Any]) -> str:
 
 def _summary(label: str, scores: dict[str, Any]) -> list[str]:
     overall = {name: table["overall"] for name, table in scores.items()}
-    controls = [_cell(overall[name]) if name in overall else "-" for name in CONTROLS]
-    return [label, _cell(overall["model"]), f"{overall['model']['ties']:,}", *controls]
+    controls = [accuracy_cell(overall[name]) if name in overall else "-" for name in CONTROLS]
+    return [label, accuracy_cell(overall["model"]), f"{overall['model']['ties']:,}", *controls]
 
 
 def _details(label: str, model: dict[str, Any]) -> list[str]:
@@ -48,12 +48,8 @@ def _details(label: str, model: dict[str, Any]) -> list[str]:
     lines = ["", f"## {label}"]
     for kind in ("fields", "paradigms"):
         rows = [
-            [name, f"{row['pairs']:,}", *(_cell(scores[column][kind][name]) for column in columns)]
+            [name, f"{row['pairs']:,}", *(accuracy_cell(scores[column][kind][name]) for column in columns)]
             for name, row in scores["model"][kind].items()
         ]
         lines += ["", markdown_table([kind.removesuffix("s"), "pairs", *columns], rows)]
     return lines
-
-
-def _cell(row: dict[str, Any]) -> str:
-    return f"{row['accuracy']:.1%} [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"

@@ -23,7 +23,7 @@ from mae_lm_fairseq.recipes.settings import COLUMNS, DEVELOPMENT, Settings
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import write_json, write_text
+from mae_lm_fairseq.utils.files import write_json, write_results, write_text
 from mae_lm_fairseq.utils.runner import reserve
 
 BATCH = 32
@@ -120,8 +120,7 @@ def finetune(options: Options) -> dict:
     }
     for name in (PREDICTIONS, N_BEST, NA_PROB):
         write_text(out / name, (chosen.result.parent / name).read_text(encoding="utf-8"))
-    write_text(out / "report.md", report_of(content))
-    write_json(out / "results.json", content)
+    write_results(out, content, report_of(content))
     return content
 
 
