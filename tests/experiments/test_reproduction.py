@@ -130,6 +130,7 @@ def test_equal_time_is_read_off_the_same_runs(content):
     assert [seed[-1] for seed in results.score[MLM]] == pytest.approx([70.1, 70.2, 70.3])
 
 
+@pytest.mark.integration  # draws figures
 def test_report_and_figures(content, tmp_path):
     write_report(tmp_path, content, "scripts/reproduce.py --scale smoke --out out")
     report = (tmp_path / "report.md").read_text(encoding="utf-8")

@@ -70,6 +70,7 @@ class TestSaving:
         saving({"updates": 1})(tmp_path / "checkpoint.pt")
         assert order == ["fsync", "replace", "fsync"]
 
+    @pytest.mark.integration  # kills processes
     def test_killed_at_any_moment(self, tmp_path, saving):
         path, generator = tmp_path / "checkpoint.pt", random.Random(0)
         saving({"updates": -1})(path)

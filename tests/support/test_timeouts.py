@@ -18,6 +18,7 @@ def test_hangs():
 """
 
 
+@pytest.mark.integration  # starts pytest
 @pytest.mark.parametrize("processes", [(), ("--numprocesses", "1")], ids=["one process", "xdist"])
 def test_a_hanging_test_is_ended_with_its_children(processes, tmp_path):
     (tmp_path / "test_hanging.py").write_text(HANGING)

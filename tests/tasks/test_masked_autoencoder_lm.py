@@ -190,6 +190,7 @@ def test_validation_masks_are_constant(task_for):
     assert all(torch.equal(a, b) for a, b in zip(*targets, strict=True))
 
 
+@pytest.mark.integration  # makes all batches of two tasks
 @pytest.mark.parametrize(
     ("option", "values"),
     [

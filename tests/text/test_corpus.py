@@ -94,6 +94,7 @@ def test_every_format_gives_the_same_text_and_a_bounded_sample(tmp_path, kind):
         assert list(sample_corpus(files, READING, 10**9)) == expected.decode().split("\n")[:-1]
 
 
+@pytest.mark.integration  # writes and reads large files
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.zst", "csv", "parquet", "saved"])
 def test_the_sample_is_drawn_over_all_files(tmp_path, kind):
     for number in range(3):
