@@ -53,7 +53,7 @@ def report(content: dict[str, Any]) -> str:
         seconds=content["training"]["seconds"],
         machine=content["machine"],
         measurements=_measurements(content["before"], content["after"]),
-        before="the model with its own head, without a decoder."
+        before="predicted by the model's own head, through its decoder if it had one."
         if content["before"]
         else "the model had no language model head, so there is nothing to compare with.",
         text=_text(text),
