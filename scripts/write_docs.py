@@ -76,8 +76,8 @@ same name has no options.
 TOKEN_CLASSIFICATION = """\
 ## Task `token_classification`
 
-Defined in `mae_lm_fairseq/downstream/tagging/task.py`; `mae-lm finetune tagging` sets these options. The criterion of the
-same name has no options.
+Defined in `mae_lm_fairseq/downstream/tagging/task.py`; `mae-lm finetune tagging` sets these options. The criterion of
+the same name has no options.
 """
 
 PATCHES = """\
