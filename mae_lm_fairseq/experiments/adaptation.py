@@ -1,0 +1,164 @@
+"""Adaptation of a pretrained model to a text: further pretraining, measured before and after.
+
+``mae-lm adapt`` uses this module. Every step leaves its result in the output directory and is skipped if that exists.
+"""
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from mae_lm_fairseq.experiments.adaptation_report import report
+from mae_lm_fairseq.experiments.adaptation_training import PRESET_OF, Options, as_objective, objective_of, training_run
+from mae_lm_fairseq.experiments.evaluation import measure
+from mae_lm_fairseq.experiments.readers import hugging_face_kind
+from mae_lm_fairseq.huggingface.exporter import export_stock
+from mae_lm_fairseq.huggingface.importer import import_foreign
+from mae_lm_fairseq.huggingface.stock import counterpart
+from mae_lm_fairseq.pretrained.bundle import write_bundle
+from mae_lm_fairseq.pretrained.presets import predicts
+from mae_lm_fairseq.pretrained.reading import Pretrained, read, read_checkpoint
+from mae_lm_fairseq.text import preparation
+from mae_lm_fairseq.text.corpus import Reading, sample_corpus
+from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_json, write_results, write_text
+from mae_lm_fairseq.utils.progress import step
+from mae_lm_fairseq.utils.runner import reserve, run_all
+from mae_lm_fairseq.utils.versions import machine, versions
+
+HELD_OUT_BYTES = 200_000
+"""Size of the sample of the held-out text that is measured, some 50,000 tokens."""
+MEASUREMENT = {"tokens": 50_000, "pseudo_tokens": 2_000, "mask_prob": 0.15, "seed": 1}
+"""Options of ``mae-lm evaluate``."""
+
+
+def adapt(options: Options) -> dict[str, Any]:
+    """Run, or resume, all steps, and return the content of ``results.json``.
+
+    Raises:
+        UserError: if the model or the text cannot be used, training fails, or the directory has other results.
+    """
+    reserve(options.out, options.recorded())
+    with step(1, 5, f"Text and model: {options.model}"):
+        start = make_start(options)
+        model = as_objective(start, options)
+        text = Manifest.read(options.out / "data-bin" / MANIFEST)
+    with step(2, 5, "Held-out loss before"):
+        before = measured(options, "start") if predicts(start) else None
+        print_measurement(before)
+    tokens = options.updates * options.batch_size
+    passes = tokens / text.splits["train"].tokens_out
+    with step(3, 5, f"Training: up to {tokens:,} tokens, {passes:.1f} times the text, on {machine()}"):
+        [training] = run_all([training_run(model, options)], threads=torch.get_num_threads())
+    with step(4, 5, "Model"):
+        stock_class = write_models(start, options)
+    with step(5, 5, "Held-out loss after"):
+        after = measured(options, "model")
+        print_measurement(after)
+    content = {
+        "options": options.described(),
+        "objective": objective_of(model),
+        "start": start.about,
+        "stock_class": stock_class,
+        "text": {name: asdict(split) for name, split in text.splits.items()},
+        "training": training,
+        "before": before,
+        "after": after,
+        "machine": machine(),
+        "versions": versions(),
+    }
+    write_results(options.out, content, report(content))
+    return content
+
+
+def make_start(options: Options) -> Pretrained:
+    """Return the model to start from, after making ``data-bin``, ``held-out.txt`` and ``start``, a bundle of it.
+
+    Nothing is written if the model or the text cannot be used, so that a corrected command can have the same directory.
+    """
+    out = options.out
+    if (out / "start").exists():
+        print(f"done before, reusing {out / 'start'}")
+        return read(out / "start")
+    texts = _preparation(options)
+    files = preparation.find_splits(texts)
+    start = read_model(options)
+    as_objective(start, options)
+    if not (out / "data-bin" / MANIFEST).exists():
+        preparation.prepare(texts)
+    sample = sample_corpus(files["valid"], Reading(options.text_field), HELD_OUT_BYTES)
+    write_text(out / "held-out.txt", "".join(f"{line}\n" for line in sample))
+    write_bundle(start, out / "start")
+    return start
+
+
+def read_model(options: Options) -> Pretrained:
+    """Read the model of the command line: a directory of ``transformers`` is imported.
+
+    Raises:
+        UserError: if a file is missing or damaged, the model cannot be imported, or it has no tokenizer.
+    """
+    path = options.model
+    if not path.exists():
+        raise UserError(f"--model {path} does not exist; a model of the Hugging Face hub must be downloaded first")
+    if path.is_dir() and hugging_face_kind(path) not in (None, "mae_lm"):
+        model = import_foreign(path, PRESET_OF[options.objective or "mlm"])
+    else:
+        model = read(path, options.data_bin)
+    if model.tokenizer is None:
+        raise UserError(f"--model {path} has no tokenizer that this package reads; add its tokenizer.json")
+    return model
+
+
+def _preparation(options: Options) -> preparation.Options:
+    return preparation.Options(
+        train=options.train,
+        valid=options.valid,
+        destdir=str(options.out / "data-bin"),
+        vocab_size=None,
+        sentencepiece_model=None,
+        character_coverage=1.0,
+        max_unk_rate=1.0,  # the tokenizer is what it is; the report has the rate
+        workers=max(1, torch.get_num_threads()),
+        tokenizer=str(options.data_bin or options.model),
+        text_field=options.text_field,
+    )
+
+
+def measured(options: Options, name: str) -> dict[str, Any]:
+    """Return the measurements of a bundle in the output directory on the held-out text."""
+    path = options.out / f"{name}.json"
+    if path.exists():
+        return json.loads(path.read_text())
+    length = min(128, read(options.out / name).config.max_positions)
+    arguments = argparse.Namespace(
+        text=options.out / "held-out.txt", data_bin=None, tokens_per_sample=length, **MEASUREMENT
+    )
+    numbers = measure(options.out / name, name, arguments)
+    write_json(path, numbers)
+    return numbers
+
+
+def print_measurement(numbers: dict[str, Any] | None) -> None:
+    """Print the most important numbers of a measurement."""
+    if numbers is None:
+        print("      the model has no language model head, and cannot be measured")
+    else:
+        perplexity = numbers["pseudo_perplexity_per_token"]
+        print(f"      {numbers['loss']:.3f} nats per masked token, pseudo-perplexity {perplexity:.2f} per token")
+
+
+def write_models(start: Pretrained, options: Options) -> str:
+    """Write ``model``, a bundle, and ``stock``, a directory of ``transformers``; return the class of the latter."""
+    out = options.out
+    adapted = read_checkpoint(out / "training" / "checkpoints" / "checkpoint_last.pt", out / "data-bin")
+    if "imported_from" in start.about:
+        adapted.about["imported_from"] = start.about["imported_from"]
+    if not (out / "model").exists():
+        write_bundle(adapted, out / "model")
+    if not (out / "stock").exists():
+        export_stock(adapted, out / "stock")
+    return counterpart(adapted).architecture
