@@ -36,7 +36,7 @@ WARMUP_FRACTION = 0.06
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the command.
+    """Options of the command; it has their defaults.
 
     Attributes:
         model: directory of ``transformers``, bundle, or checkpoint.
@@ -60,17 +60,17 @@ class Options:
     train: list[str]
     valid: list[str]
     out: Path
-    data_bin: Path | None = None
-    objective: str | None = None
-    updates: int = 1000
-    learning_rate: float = 1e-4
-    batch_size: int = 8192
-    tokens_per_sample: int | None = None
-    mask_prob: float | None = None
-    freeze_encoder_updates: int = 0
-    layer_lr_decay: float = 1.0
-    text_field: str = "text"
-    seed: int = 1
+    data_bin: Path | None
+    objective: str | None
+    updates: int
+    learning_rate: float
+    batch_size: int
+    tokens_per_sample: int | None
+    mask_prob: float | None
+    freeze_encoder_updates: int
+    layer_lr_decay: float
+    text_field: str
+    seed: int
     extra: Sequence[str] = ()
 
     def recorded(self) -> dict[str, Any]:
