@@ -169,7 +169,7 @@ def build(pretrained: Pretrained) -> MaskedAutoencoder:
     """
     network = network_skeleton(pretrained.config, pretrained.weights, len(pretrained.symbols))
     network.load_state_dict(_part(pretrained.weights, NETWORK), assign=True)
-    if network.lm_head is not None:
+    if network.lm_head is not None and not pretrained.config.untie_output_weights:
         network.lm_head.weight = network.encoder.embed_tokens.weight
     return network.eval()
 
