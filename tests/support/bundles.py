@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mae_lm_fairseq.core.heads import SpanHead
-from mae_lm_fairseq.pretrained.bundle import write_bundle
+from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.pretrained.reading import read_checkpoint
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
