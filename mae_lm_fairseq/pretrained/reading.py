@@ -168,7 +168,7 @@ def _description(path: Path) -> tuple[int | None, dict, dict]:
     try:
         described = json.loads(path.read_bytes())
         form, about = described.get("format"), described.get("about", {})
-        if "network" not in described and "model_type" in described:
+        if "network" not in described and isinstance(described.get("model_type"), str):
             raise UserError(f"{path.parent} is a directory of transformers; make a bundle of it with mae-lm import")
         network = described["network"]
     except OSError as error:
