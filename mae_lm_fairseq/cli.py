@@ -23,6 +23,7 @@ VERBS = {
     "reproduce": ("reproduce", "repeat the papers' comparison at small scale"),
     "export": ("export", "export a model to Hugging Face transformers"),
     "import": ("import_", "import a RoBERTa or MPNet encoder"),
+    "adapt": ("adapt", "train a pretrained model further on your text"),
     "bundle": ("bundle", "bundle a checkpoint with its tokenizer"),
     "plan": ("plan", "estimate FLOPs, memory and time of pretraining"),
     "benchmark": ("benchmark", "time training steps of several implementations"),

@@ -29,7 +29,7 @@ def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
         "versions": versions(),
         "text": str(arguments.text),
         "settings": {name: getattr(arguments, name) for name in settings},
-        "models": {label: {"model": str(path), **_measure(path, label, arguments)} for label, path in paths.items()},
+        "models": {label: {"model": str(path), **measure(path, label, arguments)} for label, path in paths.items()},
     }
 
 
@@ -55,7 +55,17 @@ def table(results: dict[str, Any]) -> str:
     return markdown_table(header, rows)
 
 
-def _measure(path: Path, label: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(path: Path, label: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the numbers of one model, and show progress.
+
+    Args:
+        path: the model.
+        label: its name in the progress display.
+        arguments: ``text``, ``data_bin``, and the options of ``mae-lm evaluate``.
+
+    Raises:
+        UserError: if the model or the text cannot be read, or nothing of the text is masked.
+    """
     reader = open_model(path, arguments.data_bin, with_head=True)
     texts, few = (
         reader.texts_with_words(arguments.text, arguments.tokens_per_sample, limit)

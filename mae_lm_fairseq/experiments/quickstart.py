@@ -4,13 +4,10 @@ The steps are: collect text, preprocess it, pretrain MAE-LM and the RoBERTa pres
 and number of updates, and write a report.
 """
 
-import contextlib
 import json
 import subprocess
 import sys
-import time
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 from mae_lm_fairseq import MAELMModel
@@ -27,6 +24,7 @@ from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.text.tokenizer_training import TRAINED_KINDS
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.progress import step
 from mae_lm_fairseq.utils.runner import Run, reserve, run_all, updates_done
 from mae_lm_fairseq.utils.training_log import loss_curve, read_records
 from mae_lm_fairseq.utils.versions import versions
@@ -34,15 +32,6 @@ from mae_lm_fairseq.utils.versions import versions
 ARCHITECTURES = {"mae_lm_tiny": "MAE-LM", "mae_lm_roberta_tiny": "RoBERTa preset"}
 FIGURE = "losses.png"
 DOCSTRING_GAP = Gap("Returns the <mask> of the array.")
-
-
-@contextlib.contextmanager
-def step(number: int, title: str) -> Iterator[None]:
-    """Print a heading, and afterwards the duration of the step."""
-    print(f"\n[{number}/4] {title}", flush=True)
-    started = time.monotonic()
-    yield
-    print(f"      took {time.monotonic() - started:.0f} s", flush=True)
 
 
 def describe(corpus: Path) -> str:
@@ -162,15 +151,15 @@ def quickstart(out: Path, smoke: bool = False, corpus: Path | None = None, token
     if tokenizer is not None and tokenizer not in TRAINED_KINDS:
         open_tokenizer_path(tokenizer)  # reject it before anything is written
     reserve(out, {"smoke": smoke, "corpus": describe(corpus) if corpus else None, "tokenizer": tokenizer})
-    with step(1, f"Text: {origin}"):
+    with step(1, 4, f"Text: {origin}"):
         make_text(out, recipe, corpus)
-    with step(2, "Preprocessing"):
+    with step(2, 4, "Preprocessing"):
         data = prepare(out, recipe, tokenizer)
-    with step(3, f"Pretraining: {' and '.join(ARCHITECTURES.values())}, {recipe.updates:,} updates, one core each"):
+    with step(3, 4, f"Pretraining: {' and '.join(ARCHITECTURES.values())}, {recipe.updates:,} updates, one core each"):
         gap = choose_sentence(out, data, corpus)
         runs = training_runs(out, data, recipe, gap)
         results = run_all(runs, jobs=2)
-    with step(4, "Report"):
+    with step(4, 4, "Report"):
         content = conclude(out, data, origin, runs, results, gap)
     print_summary(out, content)
 

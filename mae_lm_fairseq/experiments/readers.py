@@ -150,7 +150,7 @@ def open_model(
     if not path.exists():
         raise UserError(f"{path}: no such file or directory")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if path.is_dir() and (kind := _hugging_face_kind(path)):
+    if path.is_dir() and (kind := hugging_face_kind(path)):
         if not with_head and kind not in STOCK:
             raise UserError(f"{path}: the model type {kind} is not supported; {', '.join(STOCK)} are")
         return _open_hugging_face(path, device, with_head, random_weights)
@@ -188,7 +188,7 @@ def _random_network(pretrained: Pretrained) -> MaskedAutoencoder:
         return MaskedAutoencoder(pretrained.config, len(pretrained.symbols), pretrained.pad, pretrained.mask).eval()
 
 
-def _hugging_face_kind(directory: Path) -> str | None:
+def hugging_face_kind(directory: Path) -> str | None:
     """Return the type of a Hugging Face model, such as "bert"; None if the directory is a bundle or has no model."""
     try:
         kind = json.loads((directory / "config.json").read_bytes()).get("model_type")

@@ -80,6 +80,7 @@ def check_settings(cfg: Any) -> None:
     _check_betas(cfg.optimizer)
     _check_processes(cfg)
     _check_precision(cfg)
+    _check_frozen_encoder(cfg)
     _check_checkpoints_exist(cfg)
 
 
@@ -188,6 +189,21 @@ def _check_precision(cfg: Any) -> None:
             raise UserError(f"{option} needs a GPU: on a CPU use --autocast bf16 instead")
         if common[name] and autocast:
             raise UserError(f"{option} and --autocast bf16 have the same purpose; choose one")
+
+
+def _check_frozen_encoder(cfg: Any) -> None:
+    """Check that ``--freeze-encoder-updates`` works: the optimizer must leave weights without a gradient alone.
+
+    fairseq's optimizers for half precision give them a gradient of zero, and weight decay would still change them.
+    """
+    frozen = getattr(cfg.task, "freeze_encoder_updates", 0)
+    if not frozen:
+        return
+    for name in ("fp16", "bf16"):
+        if cfg.common[name]:
+            raise UserError(
+                f"--freeze-encoder-updates {frozen} does not work with --{name}; use --autocast bf16 or --amp instead"
+            )
 
 
 def _check_checkpoints_exist(cfg: Any) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
 from mae_lm_fairseq.huggingface.foreign import ForeignModel, read_fairseq, read_stock
 from mae_lm_fairseq.huggingface.names import (
@@ -21,14 +20,13 @@ from mae_lm_fairseq.huggingface.names import (
     to_ours,
 )
 from mae_lm_fairseq.huggingface.stock import SEGMENTS
+from mae_lm_fairseq.pretrained.presets import completed
 from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.pretrained.validation import (
-    PAD,
     check_fit,
     head_names,
     network_config,
     network_skeleton,
-    tied_names,
 )
 from mae_lm_fairseq.text.data_bin import DICTIONARY, dictionary_fingerprint
 from mae_lm_fairseq.text.dictionary import write_symbols
@@ -71,10 +69,12 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
     parts, head = _parts(foreign, path)
     weights = _under_our_names(foreign, config, parts, head, path)
     _check_shapes(weights, config, len(foreign.symbols), path)
-    if not head:
-        weights = _completed(weights, config, len(foreign.symbols), seed)
-    check_fit(config, weights, len(foreign.symbols), path)
     about = {"architecture": f"{preset}_base", "imported_from": f"{path.name}, {foreign.kind}"}
+    if not head:
+        if LM_HEAD not in parts:
+            about["random_weights"] = ["lm_head"]
+        weights = completed(config, weights, len(foreign.symbols), seed)
+    check_fit(config, weights, len(foreign.symbols), path)
     return Pretrained(config, weights, foreign.symbols, foreign.tokenizer, about)
 
 
@@ -140,17 +140,6 @@ def _without_segments(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         positions = SEGMENTS.replace("token_type", "position")
         weights[positions] = weights[positions] + segments[0]
     return weights
-
-
-def _completed(
-    weights: dict[str, Tensor], config: MaskedAutoencoderConfig, symbols: int, seed: int
-) -> dict[str, Tensor]:
-    """Return the weights of the full network; missing ones are random."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = MaskedAutoencoder(config, symbols, PAD, symbols - 1)
-    complete = {f"autoencoder.{name}": weight for name, weight in network.state_dict().items()} | weights
-    return complete | {name: complete[first] for name, first in tied_names(config, complete).items()}
 
 
 def write_checkpoint(pretrained: Pretrained, path: Path):

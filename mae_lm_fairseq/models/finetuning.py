@@ -100,7 +100,7 @@ def mark_depths(encoder: TransformerStack):
     """Set ``param_group`` of the encoder's parameters to their depth below the heads, for the optimizer.
 
     The top layer has depth 1 and the bottom layer the number of layers. Parameters below the layers, or shared by them,
-    are one deeper. Parameters without a mark, such as those of heads, have depth 0.
+    are one deeper. Parameters without a mark, such as those of heads and of the decoder, have depth 0.
     """
     layers = len(encoder.layers)
     _mark(encoder, layers + 1)

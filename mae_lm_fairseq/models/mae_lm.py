@@ -99,6 +99,7 @@ class MAELMModel(BaseFairseqModel):
             )
         pad, mask = dictionary.pad(), dictionary.index("<mask>")
         autoencoder = MaskedAutoencoder(config, len(dictionary), pad, mask)
+        mark_depths(autoencoder.encoder)
         for stack in autoencoder.stacks():
             stack.checkpoint_activations = cfg.checkpoint_activations
         fingerprint = dictionary_fingerprint(dictionary.symbols)
@@ -106,7 +107,6 @@ class MAELMModel(BaseFairseqModel):
             if cfg.compile:
                 raise UserError("--compile is for pretraining only; remove it, or choose --task masked_autoencoder_lm")
             autoencoder.drop_prediction()
-            mark_depths(autoencoder.encoder)
             # Saved in checkpoints, so that runs that start from them can check their dictionary.
             task.state.merge_state_dict({"dictionary": fingerprint})
         return cls(

@@ -22,7 +22,10 @@ class FusedAdamWConfig(FairseqDataclass):
     weight_decay: float = field(default=0.0, metadata={"help": "weight decay"})
     layer_lr_decay: float = field(
         default=1.0,
-        metadata={"help": "fine-tuning: factor between the learning rate of a layer and that of the layer above it"},
+        metadata={
+            "help": "factor between the learning rate of an encoder layer and that of the layer above it; decoder and "
+            "heads have the full rate"
+        },
     )
     lr: list[float] = II("optimization.lr")
 
@@ -80,7 +83,7 @@ def _by_depth(params: list[torch.nn.Parameter], decay: float) -> list[dict]:
         groups.setdefault(getattr(param, "param_group", 0), []).append(param)
     if set(groups) == {0}:
         raise UserError(
-            f"--layer-lr-decay {decay} finds no layers: it is for fine-tuning an mae_lm model, and with --fp16 or "
+            f"--layer-lr-decay {decay} finds no layers: it is for mae_lm models, and with --fp16 or "
             "--bf16 needs --fp16-no-flatten-grads"
         )
     return [{"params": group, "lr_scale": decay**depth} for depth, group in sorted(groups.items())]

@@ -60,8 +60,8 @@ class Pretrained:
         tokenizer: the tokenizer, or None.
         about: plain JSON, as far as known: ``architecture``, ``task`` and ``updates`` of the training, ``versions`` of
             packages, ``dictionary_sha256``, ``trained_on`` (the splits in the manifest of the data-bin),
-            ``mask_in_encoder``, ``finetuned_on`` (what predictions need to know of the task), ``development_set`` (the
-            metrics of fine-tuning).
+            ``mask_in_encoder``, ``random_weights`` (parts that an import had to add), ``finetuned_on`` (what
+            predictions need to know of the task), ``development_set`` (the metrics of fine-tuning).
     """
 
     config: MaskedAutoencoderConfig

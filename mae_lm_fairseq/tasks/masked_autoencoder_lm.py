@@ -63,6 +63,13 @@ class MaskedAutoencoderLMConfig(MaskedLMConfig):
             "every so many updates (0: never)"
         },
     )
+    freeze_encoder_updates: int = field(
+        default=0,
+        metadata={
+            "help": "keep the encoder's weights, with the token embeddings that the head shares, in the first so many "
+            "updates, which train the decoder and the rest of the head only"
+        },
+    )
 
 
 @register_task("masked_autoencoder_lm", dataclass=MaskedAutoencoderLMConfig)
@@ -197,7 +204,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         return model
 
     def _check_model_type(self):
-        for option in ("mask_in_encoder", "effective_rank_interval"):
+        for option in ("mask_in_encoder", "effective_rank_interval", "freeze_encoder_updates"):
             if getattr(self.cfg, option):
                 raise UserError(f"--{option.replace('_', '-')} is for models of mae_lm_fairseq; choose such an --arch")
 
@@ -212,11 +219,23 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         if self.cfg.effective_rank_interval > 0 and self.rank_monitor is None:
             self.rank_monitor = self._rank_monitor()
 
+    def train_step(self, sample, model, criterion, optimizer, update_num: int, ignore_grad: bool = False):
+        """Compute loss and gradients. A frozen encoder has none, so that neither clipping nor the optimizer sees it."""
+        outputs = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+        self._drop_frozen_gradients(model, update_num)
+        return outputs
+
+    def _drop_frozen_gradients(self, model, update_num: int):
+        if update_num < self.cfg.freeze_encoder_updates:
+            for parameter in model.autoencoder.encoder.parameters():
+                parameter.grad = None
+
     def optimizer_step(self, optimizer, model, update_num: int):
         """Take an optimizer step and log the latest effective ranks.
 
         ``update_num`` does not count this step.
         """
+        self._drop_frozen_gradients(model, update_num)  # of several processes: legacy_ddp makes them zero
         super().optimizer_step(optimizer, model, update_num)
         if self.rank_monitor is None or get_global_rank() != 0:
             return
@@ -294,8 +313,9 @@ def _check_options(cfg: MaskedAutoencoderLMConfig):
         raise UserError(
             f"--mask-stdev {cfg.mask_stdev} must be at least 0, and at most --tokens-per-sample {cfg.tokens_per_sample}"
         )
-    if cfg.effective_rank_interval < 0:
-        raise UserError(f"--effective-rank-interval {cfg.effective_rank_interval} must not be negative")
+    for name in ("effective_rank_interval", "freeze_encoder_updates"):
+        if getattr(cfg, name) < 0:
+            raise UserError(f"--{name.replace('_', '-')} {getattr(cfg, name)} must not be negative")
     for name in ("include_target_tokens", "skip_masking", "d2v2_multi"):
         if getattr(cfg, name):
             raise UserError(f"--{name.replace('_', '-')} is for data2vec; masked_autoencoder_lm does not have it")

@@ -22,6 +22,14 @@ def positive_number(text: str) -> float:
     return number
 
 
+def fraction(text: str) -> float:
+    """Parse a number above zero and at most one."""
+    number = float(text)
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above zero and at most one")
+    return number
+
+
 def output_file(text: str) -> Path:
     """Parse the path of a file that can be written later."""
     path = Path(text)

@@ -1,12 +1,23 @@
 """Progress bars that are also readable in a log file."""
 
+import contextlib
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from typing import TextIO
 
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 15
+
+
+@contextlib.contextmanager
+def step(number: int, steps: int, title: str) -> Iterator[None]:
+    """Print the heading of one of several steps, and afterwards its duration."""
+    print(f"\n[{number}/{steps}] {title}", flush=True)
+    started = time.monotonic()
+    yield
+    print(f"      took {time.monotonic() - started:.0f} s", flush=True)
 
 
 class _Lines:

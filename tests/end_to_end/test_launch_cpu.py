@@ -62,6 +62,15 @@ def test_two_processes_train_as_one_that_accumulates(train, data_bin, in_two, tm
     assert_same_parameters(checkpoint(in_two), checkpoint(tmp_path))
 
 
+@pytest.mark.slow
+def test_two_processes_freeze_the_encoder_as_one(train, tmp_path):
+    """The gradients of a frozen encoder are dropped after data parallel training has exchanged them."""
+    options = ["--freeze-encoder-updates", 10, "--weight-decay", 0.1, "--max-update", 20, "--update-freq"]
+    train(2, tmp_path / "two", *RAGGED, *options, 2)
+    train(1, tmp_path / "one", *RAGGED, *options, 4)
+    assert_same_parameters(checkpoint(tmp_path / "two"), checkpoint(tmp_path / "one"))
+
+
 def test_two_processes_train_as_one_on_shards_of_different_sizes(train, tmp_path):
     """Each epoch reads one shard, and the second process has no batch for its last update."""
     shards = make_data(tmp_path / "shards")

@@ -231,9 +231,9 @@ def test_layer_lr_decay_shrinks_the_updates_layer_by_layer(sentences, tmp_path):
 def test_layer_lr_decay_without_layers_is_refused(data_bin):
     from fairseq import optim
 
-    cfg, _, model, _ = set_up(data_bin, "--optimizer", "fused_adamw", "--layer-lr-decay", 0.5)
+    cfg, _, _, _ = set_up(data_bin, "--optimizer", "fused_adamw", "--layer-lr-decay", 0.5)
     with pytest.raises(UserError, match=r"--layer-lr-decay 0\.5 finds no layers"):
-        optim.build_optimizer(cfg.optimizer, list(model.parameters()))
+        optim.build_optimizer(cfg.optimizer, [torch.nn.Parameter(torch.zeros(2))])
 
 
 def test_compile_and_predicting_masks_are_for_pretraining(sentences):

@@ -1,0 +1,101 @@
+"""Markdown report of an adaptation."""
+
+from typing import Any
+
+from mae_lm_fairseq.utils.markdown import markdown_table
+
+_NAMES = {"mlm": "masked language modelling (MLM)", "mae_lm": "MAE-LM", "3ml": "3ML"}
+_REPORT = """\
+# Adapted model
+
+`{model}`, trained further with {objective} for {updates:,} updates of {batch:,} tokens ({passes:.1f} times the training
+text), which took {seconds:,.0f} s on {machine}.
+
+## Held-out text
+
+{measurements}
+
+- Loss: cross-entropy in nats at masked positions, 15 % of the tokens and the same ones in both rows.
+- Pseudo-perplexity: each token, or each word, is masked on its own.
+- Before: {before}
+
+## Text
+
+{text}
+
+{unknown}
+
+## Use
+
+- `stock/`: `AutoModel.from_pretrained` and `AutoTokenizer.from_pretrained` of transformers load it (`{stock_class}`).
+- `model/`: a bundle with the whole network, for `mae-lm` and `MAELMModel.from_pretrained`.
+- `training/result.json` has the training command and `training/result.log` its output.
+
+## Options
+
+{options}
+
+## Versions
+
+{versions}
+"""
+
+
+def report(content: dict[str, Any]) -> str:
+    """Return the text of ``report.md`` for the content of ``results.json``."""
+    options, text = content["options"], content["text"]
+    return _REPORT.format(
+        model=options["model"],
+        objective=_NAMES[content["objective"]],
+        updates=options["updates"],
+        batch=options["batch_size"],
+        passes=options["updates"] * options["batch_size"] / text["train"]["tokens_out"],
+        seconds=content["training"]["seconds"],
+        machine=content["machine"],
+        measurements=_measurements(content["before"], content["after"]),
+        before="the model with its own head, without a decoder."
+        if content["before"]
+        else "the model had no language model head, so there is nothing to compare with.",
+        text=_text(text),
+        unknown=_unknown(text),
+        stock_class=content["stock_class"],
+        options=markdown_table(["option", "value"], [[f"`{name}`", _shown(value)] for name, value in options.items()]),
+        versions=markdown_table(["package", "version"], list(content["versions"].items())),
+    )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(value)
+    return "" if value is None else str(value)
+
+
+def _measurements(before: dict[str, Any] | None, after: dict[str, Any]) -> str:
+    header = ["", "loss", "accuracy", "pseudo-perplexity per token", "pseudo-perplexity per word"]
+    rows = [
+        [
+            name,
+            f"{numbers['loss']:.3f}",
+            f"{numbers['accuracy']:.1%}",
+            f"{numbers['pseudo_perplexity_per_token']:,.2f}",
+            f"{numbers['pseudo_perplexity_per_word']:,.2f}",
+        ]
+        for name, numbers in (("before", before), ("after", after))
+        if numbers
+    ]
+    return markdown_table(header, rows)
+
+
+def _text(splits: dict[str, dict[str, Any]]) -> str:
+    rows = [
+        [name, f"{split['documents']:,}", f"{split['lines']:,}", f"{split['tokens_out']:,}", f"{split['unk_rate']:.3%}"]
+        for name, split in splits.items()
+    ]
+    return markdown_table(["split", "documents", "lines", "tokens", "unknown"], rows)
+
+
+def _unknown(splits: dict[str, dict[str, Any]]) -> str:
+    rate = max(split["unk_rate"] for split in splits.values())
+    if rate < 0.01:
+        return "The model's tokenizer fits the text."
+    return f"**The model's tokenizer does not know {rate:.1%} of the tokens of a split**; the model cannot learn them."

@@ -1,0 +1,63 @@
+"""A pretrained encoder with the decoder and the head of a preset."""
+
+from dataclasses import fields, replace
+
+import torch
+from torch import Tensor
+
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
+from mae_lm_fairseq.pretrained.reading import Pretrained
+from mae_lm_fairseq.pretrained.validation import NETWORK, PAD, tied_names
+
+
+def preset_of(pretrained: Pretrained) -> str:
+    """Return the preset that a model was trained with; ``mae_lm`` if it is not known."""
+    return ARCHITECTURES.get(pretrained.about.get("architecture"), ("mae_lm", ""))[0]
+
+
+def predicts(pretrained: Pretrained) -> bool:
+    """Return whether a model has a trained language model head. Fine-tuning drops it, and some imports lack it."""
+    added = pretrained.about.get("random_weights") or ()
+    return f"{NETWORK}lm_head.dense.weight" in pretrained.weights and "lm_head" not in added
+
+
+def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:
+    """Return a model for further pretraining with a preset.
+
+    Encoder and language model head are kept, and the decoder if the model has this preset already. What is missing
+    starts from random weights. Heads of tasks are dropped. The weights are float32.
+
+    Args:
+        pretrained: the model.
+        preset: the preset.
+        seed: seed of the random weights.
+    """
+    same = preset_of(pretrained) == preset
+    config = pretrained.config if same else replace(pretrained.config, **_around_the_encoder(preset))
+    kept = {
+        name: weight.float()
+        for name, weight in pretrained.weights.items()
+        if name.startswith(NETWORK) and (same or not name.startswith(f"{NETWORK}decoder."))
+    }
+    weights = completed(config, kept, len(pretrained.symbols), seed)
+    about = pretrained.about if same else {**pretrained.about, "architecture": f"{preset}_base"}
+    return replace(pretrained, config=config, weights=weights, about=about)
+
+
+def completed(
+    config: MaskedAutoencoderConfig, weights: dict[str, Tensor], symbols: int, seed: int
+) -> dict[str, Tensor]:
+    """Return the weights of the full network. Missing ones are random."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = MaskedAutoencoder(config, symbols, PAD, symbols - 1)
+    complete = {f"{NETWORK}{name}": weight for name, weight in network.state_dict().items()} | weights
+    return complete | {name: complete[first] for name, first in tied_names(config, complete).items()}
+
+
+def _around_the_encoder(preset: str) -> dict:
+    """Return the options of a preset that do not concern the encoder: where masks join, and the decoder."""
+    values = {option.name: option.default for option in fields(MaskedAutoencoderConfig)} | preset_values(preset, "base")
+    names = ("mask_join", "mask_join_layer", "renumber_visible", "reset_mask_states")
+    return {name: value for name, value in values.items() if name in names or name.startswith("decoder_")}

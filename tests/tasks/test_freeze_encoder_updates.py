@@ -1,0 +1,107 @@
+"""``--freeze-encoder-updates`` and ``--layer-lr-decay`` in pretraining."""
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.logging import metrics
+from fairseq_cli import train
+
+from mae_lm_fairseq.fairseq_patches import option_checks
+from mae_lm_fairseq.utils.errors import UserError
+from tests.end_to_end.test_pretrain import assert_same_training_state, checkpoint
+from tests.support.fairseq_commands import refusal
+from tests.support.training import RECIPE, parse, set_up
+
+pytestmark = pytest.mark.integration  # trains
+
+FROZEN = 4
+
+
+@pytest.fixture
+def pretrain(data_bin):
+    """Return ``pretrain(save_dir, *options)``: train in this process and return the last checkpoint."""
+
+    def run(save_dir, *options, arch="mae_lm_tiny"):
+        metrics.reset()
+        checkpoint_utils.save_checkpoint.__dict__.pop("best", None)
+        options = [
+            "--save-dir",
+            save_dir,
+            "--num-workers",
+            0,
+            "--no-epoch-checkpoints",
+            "--disable-validation",
+            *options,
+        ]
+        train.main(parse(data_bin, *RECIPE, "--arch", arch, *options))
+        return checkpoint(save_dir)
+
+    return run
+
+
+def changed(data_bin, weights, arch="mae_lm_tiny"):
+    """Return the names of the parameters that differ from the initial ones."""
+    _, _, model, _ = set_up(data_bin, arch=arch)
+    return {name for name, weight in model.named_parameters() if not torch.equal(weight, weights[name])}
+
+
+@pytest.mark.parametrize(("arch", "optimizer"), [("mae_lm_tiny", "fused_adamw"), ("mae_lm_roberta_tiny", "adam")])
+def test_the_encoder_keeps_its_weights_until_it_thaws(pretrain, data_bin, tmp_path, arch, optimizer):
+    """Weight decay would change weights whose gradient is zero; the embeddings are also the head's output weights."""
+    options = ["--optimizer", optimizer, "--weight-decay", 0.5, "--update-freq", 2, "--freeze-encoder-updates", FROZEN]
+    _, _, model, _ = set_up(data_bin, arch=arch)
+    names = dict(model.named_parameters()).keys()
+    rest = {name for name in names if not name.startswith("autoencoder.encoder.")}
+    frozen = pretrain(tmp_path, *options, "--max-update", FROZEN, arch=arch)
+    assert changed(data_bin, frozen["model"], arch) == rest
+    assert len(frozen["last_optimizer_state"]["state"]) == len(rest)
+    thawed = pretrain(tmp_path, *options, "--max-update", FROZEN + 1, arch=arch)
+    assert changed(data_bin, thawed["model"], arch) == names
+
+
+def test_a_run_resumes_before_at_and_after_the_thaw(pretrain, tmp_path):
+    options = ["--freeze-encoder-updates", FROZEN, "--weight-decay", 0.1]
+    straight = pretrain(tmp_path / "straight", *options, "--max-update", FROZEN + 4)
+    for stop in (FROZEN - 2, FROZEN, FROZEN + 2, FROZEN + 4):
+        resumed = pretrain(tmp_path / "resumed", *options, "--max-update", stop)
+    assert_same_training_state(straight, resumed)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--fp16"], "with --fp16; use --autocast bf16 or --amp"),
+        (["--memory-efficient-bf16"], "with --bf16"),
+    ],
+)
+def test_what_cannot_leave_weights_alone_is_refused(monkeypatch, options, named):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    on_gpu = [word for word in RECIPE if word != "--cpu"]
+    cfg = parse("data", *on_gpu, "--arch", "mae_lm_tiny", "--freeze-encoder-updates", 2, *options)
+    assert named in refusal(option_checks.check_settings, cfg)
+
+
+def test_invalid_options_are_refused(data_bin):
+    with pytest.raises(UserError, match="--freeze-encoder-updates -1 must not be negative"):
+        set_up(data_bin, "--freeze-encoder-updates", -1)
+    with pytest.raises(UserError, match="--freeze-encoder-updates is for models of mae_lm_fairseq"):
+        set_up(data_bin, "--freeze-encoder-updates", 1, arch="roberta_base")
+
+
+def test_layer_lr_decay_shrinks_the_updates_layer_by_layer(pretrain, data_bin, tmp_path):
+    """Adam's first update changes every element by the learning rate, unless its gradient is tiny."""
+    _, _, model, _ = set_up(data_bin)
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    options = ["--optimizer", "fused_adamw", "--layer-lr-decay", 0.5, "--adam-eps", 1e-20, "--lr", 1e-2]
+    after = pretrain(tmp_path, *options, "--warmup-updates", 0, "--max-update", 1)["model"]
+    scales = {
+        "lm_head.dense.weight": 1,
+        "decoder.layers.0.fc1.weight": 1,
+        "encoder.layers.1.fc1.weight": 0.5,
+        "encoder.layers.0.fc1.weight": 0.25,
+        "encoder.embed_layer_norm.weight": 0.125,
+        "encoder.embed_tokens.weight": 0.125,
+    }
+    for name, scale in scales.items():
+        name = f"autoencoder.{name}"
+        assert (after[name] - before[name]).abs().max().item() == pytest.approx(1e-2 * scale, rel=1e-3), name
