@@ -78,7 +78,8 @@ def main(argv: list[str] | None = None) -> None:
     options = vars(parser().parse_args(words[:end]))
     configure_logging()
     try:
-        from mae_lm_fairseq.experiments.adaptation import Options, adapt
+        from mae_lm_fairseq.experiments.adaptation import adapt
+        from mae_lm_fairseq.experiments.adaptation_training import Options
     except ImportError as error:
         raise UserError(f"{error}; pip install transformers protobuf, or this package with its extra hf") from None
     from transformers.utils.logging import disable_progress_bar

@@ -8,8 +8,8 @@ _NAMES = {"mlm": "masked language modelling (MLM)", "mae_lm": "MAE-LM", "3ml": "
 _REPORT = """\
 # Adapted model
 
-`{model}`, trained further with {objective} for {updates:,} updates of {batch:,} tokens ({passes:.1f} times the training
-text), which took {seconds:,.0f} s on {machine}.
+`{model}`, trained further with {objective} for {updates:,} updates of up to {batch:,} tokens ({passes:.1f} times the
+training text), which took {seconds:,.0f} s on {machine}.
 
 ## Held-out text
 
@@ -53,7 +53,7 @@ def report(content: dict[str, Any]) -> str:
         seconds=content["training"]["seconds"],
         machine=content["machine"],
         measurements=_measurements(content["before"], content["after"]),
-        before="the model with its own head, without a decoder."
+        before="predicted by the model's own head, through its decoder if it had one."
         if content["before"]
         else "the model had no language model head, so there is nothing to compare with.",
         text=_text(text),

@@ -41,7 +41,7 @@ def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:
         if name.startswith(NETWORK) and (same or not name.startswith(f"{NETWORK}decoder."))
     }
     weights = completed(config, kept, len(pretrained.symbols), seed)
-    about = pretrained.about if same else {**pretrained.about, "architecture": f"{preset}_base"}
+    about = pretrained.about if same else {**pretrained.about, "architecture": f"{preset}_base", "mask_in_encoder": 0.0}
     return replace(pretrained, config=config, weights=weights, about=about)
 
 
