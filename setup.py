@@ -47,6 +47,8 @@ setup(
             "pyarrow",
             "ruff",
             "sentence-transformers",
+            # The entity metrics are compared with it.
+            "seqeval",
             # The first that builds wheels without the package wheel.
             "setuptools>=70.1",
             "torchmetrics",

@@ -31,10 +31,12 @@ _PLUGINS = {
     "fairseq.tasks.TASK_REGISTRY": {
         "masked_autoencoder_lm": "tasks.masked_autoencoder_lm",
         "question_answering": "downstream.squad.task",
+        "token_classification": "downstream.tagging.task",
     },
     "fairseq.criterions.CRITERION_REGISTRY": {
         "masked_autoencoder_lm": "criterions.masked_autoencoder_lm",
         "question_answering": "downstream.squad.criterion",
+        "token_classification": "downstream.tagging.criterion",
     },
     "fairseq.optim.OPTIMIZER_REGISTRY": {"fused_adamw": "optim.fused_adamw"},
 }

@@ -13,6 +13,7 @@ VERBS = {
     "finetune glue": ("finetune_glue", "fine-tune on a GLUE task"),
     "finetune squad": ("finetune_squad", "fine-tune on SQuAD 1.1 or 2.0"),
     "finetune classification": ("finetune_classification", "fine-tune on your own files of labelled texts"),
+    "finetune tagging": ("finetune_tagging", "fine-tune on labelled words: CoNLL files"),
     "predict": ("predict", "predict labels, scores or answers with a model"),
     "rank": ("rank", "measure effective ranks, layer by layer"),
     "probe": ("probe", "probe frozen hidden states for word labels"),

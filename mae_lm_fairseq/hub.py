@@ -14,6 +14,7 @@ from mae_lm_fairseq.downstream.minimal_pairs.scores import pseudo_log_likelihood
 from mae_lm_fairseq.downstream.squad.decoding import Answers, answer_all
 from mae_lm_fairseq.downstream.squad.files import Paragraph, Question
 from mae_lm_fairseq.downstream.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
+from mae_lm_fairseq.downstream.tagging.prediction import Tagged, Tagger
 from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
@@ -210,6 +211,22 @@ class MAELMHubInterface(nn.Module):
         batch = windows.collater([windows[index] for index in range(len(windows))])
         logits = module(self.extract_features(batch["net_input"]["src_tokens"])).cpu()
         return answer_all([(batch, logits)], windows)[""]
+
+    def tag(self, text: str | Sequence[str]) -> list[Tagged]:
+        """Label the words of a text, with a model that was fine-tuned on token classification.
+
+        Args:
+            text: a text of any length, which :func:`~mae_lm_fairseq.text.words.split_words` splits at white space and
+                punctuation; or a list of words, split as in the training file.
+
+        Returns:
+            The words with their labels, probabilities and offsets in the text, or in the words joined with spaces.
+
+        Raises:
+            ValueError: if the model does not label words.
+        """
+        self._tokenizer()
+        return Tagger(self).tag(text)
 
     def _head(self, name: str, kind: type[nn.Module]) -> nn.Module:
         heads = {head: module for head, module in self.model.classification_heads.items() if isinstance(module, kind)}

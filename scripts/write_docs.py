@@ -73,6 +73,13 @@ Defined in `mae_lm_fairseq/downstream/squad/task.py`; `mae-lm finetune squad` se
 same name has no options.
 """
 
+TOKEN_CLASSIFICATION = """\
+## Task `token_classification`
+
+Defined in `mae_lm_fairseq/downstream/tagging/task.py`; `mae-lm finetune tagging` sets these options. The criterion of
+the same name has no options.
+"""
+
 PATCHES = """\
 # Patches of fairseq
 
@@ -117,6 +124,7 @@ def options() -> str:
     mae_lm_fairseq.register()
     from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
     from mae_lm_fairseq.downstream.squad.task import QuestionAnsweringConfig
+    from mae_lm_fairseq.downstream.tagging.task import TokenClassificationConfig
     from mae_lm_fairseq.models.architectures import MAELMModelConfig
     from mae_lm_fairseq.optim.fused_adamw import FusedAdamWConfig
     from mae_lm_fairseq.tasks.masked_autoencoder_lm import MaskedAutoencoderLMConfig
@@ -133,6 +141,7 @@ def options() -> str:
         CRITERION,
         f"{OPTIMIZER}\n{_option_table(fields(FusedAdamWConfig))}",
         f"{QUESTION_ANSWERING}\n{_option_table(fields(QuestionAnsweringConfig))}",
+        f"{TOKEN_CLASSIFICATION}\n{_option_table(fields(TokenClassificationConfig))}",
     ]
     return "\n\n".join(section.strip("\n") for section in sections) + "\n"
 

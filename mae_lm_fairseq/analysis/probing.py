@@ -8,13 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mae_lm_fairseq.analysis.resampling import ratio_interval
 from mae_lm_fairseq.analysis.token_states import StatesOf
 from mae_lm_fairseq.core.packing import batches_of_similar_length
 from mae_lm_fairseq.utils.errors import UserError
 
-RESAMPLES = 1000
-SEED = 1
-"""Of the bootstrap."""
 ITERATIONS = 1000
 """At most, of the solver; fewer are needed on standardised states."""
 
@@ -102,7 +100,5 @@ def accuracy(correct: np.ndarray, sentences: np.ndarray) -> dict[str, float]:
     Returns:
         ``accuracy``, ``low`` and ``high`` in [0, 1].
     """
-    words, right = np.bincount(sentences), np.bincount(sentences, correct)
-    weights = np.random.default_rng(SEED).multinomial(len(words), np.full(len(words), 1 / len(words)), RESAMPLES)
-    low, high = np.quantile((weights @ right) / (weights @ words), [0.025, 0.975])
-    return {"accuracy": float(correct.mean()), "low": float(low), "high": float(high)}
+    low, high = ratio_interval(np.bincount(sentences, correct), np.bincount(sentences))
+    return {"accuracy": float(correct.mean()), "low": low, "high": high}

@@ -1,10 +1,11 @@
-"""Predict with a fine-tuned model: labels or scores for the rows of a file, or answers to questions.
+"""Predict with a fine-tuned model: labels or scores for the rows of a file, labels of words, or answers to questions.
 
 MODEL is the model/ in the --out of mae-lm finetune, another bundle, or a checkpoint with --data-bin. After fine-tuning
 on GLUE or on your own files the input is .tsv, .csv or .jsonl with the columns of the training files, or .txt with one
 text per line; the output has the same rows with the columns "prediction" and, for each label, "probability_LABEL", in
 the format of its ending. After fine-tuning on SQuAD the input is SQuAD's JSON, and the output is the JSON of answers
-that the official scripts read.
+that the official scripts read. After token classification the input is CoNLL-U or columns of words, and the output is
+the same file with other labels; for each line of a .txt file it is one row per word.
 
 Example:
     mae-lm predict results/reviews/model --input new.csv --out predicted.csv
@@ -23,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("model", type=Path, metavar="MODEL", help="bundle or checkpoint of a fine-tuned model")
-    add("--input", type=Path, required=True, metavar="FILE", help="texts or questions")
+    add("--input", type=Path, required=True, metavar="FILE", help="texts, words or questions")
     add("--out", type=output_file, required=True, metavar="FILE", help="file to write; an existing one is replaced")
     add("--text", metavar="COLUMN", help="column of the text (default: that of the training file)")
     add("--text-pair", metavar="COLUMN", help="column of the second text of a pair (default: likewise)")
@@ -31,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
         "--data-bin",
         type=Path,
         metavar="DIR",
-        help="for a checkpoint: data-bin/ in the --out of its fine-tuning; for SQuAD its --tokenizer",
+        help="for a checkpoint: data-bin/ in the --out of its fine-tuning; for SQuAD and words its --tokenizer",
     )
     return parser
 
@@ -45,12 +46,18 @@ def main(argv: list[str] | None = None) -> None:
     from mae_lm_fairseq.downstream.classification.prediction import predict_file
     from mae_lm_fairseq.downstream.prediction import open_finetuned
     from mae_lm_fairseq.downstream.squad.prediction import answer_file
+    from mae_lm_fairseq.downstream.tagging.prediction import label_file
 
     model = open_finetuned(options.model, options.data_bin)
-    if model.about.get("task") == "question_answering":
+    own_files = {
+        "question_answering": ("answers questions", answer_file),
+        "token_classification": ("labels words", label_file),
+    }
+    if model.about.get("task") in own_files:
+        does, predict = own_files[model.about["task"]]
         if options.text or options.text_pair:
-            raise UserError("--text and --text-pair are for sentence tasks; this model answers questions")
-        answer_file(model, options.input, options.out)
+            raise UserError(f"--text and --text-pair are for sentence tasks; this model {does}")
+        predict(model, options.input, options.out)
     else:
         predict_file(model, options.input, options.out, options.text, options.text_pair)
     print(f"predictions: {options.out}")

@@ -1,4 +1,4 @@
-"""Heads for pretraining, classification and extractive question answering."""
+"""Heads for pretraining, classification, token classification and extractive question answering."""
 
 import torch
 import torch.nn.functional as F
@@ -91,3 +91,28 @@ class SpanHead(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Convert hidden states [B, T, dim] to start and end logits [B, T, 2]."""
         return self.qa_outputs(features)
+
+
+class TokenClassificationHead(nn.Module):
+    """Dropout and a linear layer on the hidden state of every token (BERT, Devlin et al., 2019).
+
+    Has the weights that ``RobertaForTokenClassification`` and ``MPNetForTokenClassification`` of Hugging Face call
+    ``classifier``.
+
+    Args:
+        dim: hidden size.
+        num_classes: number of labels.
+        dropout: probability, for the hidden states.
+        init_std: standard deviation of the initial weights.
+    """
+
+    def __init__(self, dim: int, num_classes: int, dropout: float, init_std: float):
+        super().__init__()
+        self.dropout = Dropout(dropout)
+        self.classifier = nn.Linear(dim, num_classes)
+        nn.init.normal_(self.classifier.weight, std=init_std)
+        nn.init.zeros_(self.classifier.bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Convert hidden states [B, T, dim] to logits [B, T, num_classes]."""
+        return self.classifier(self.dropout(features))

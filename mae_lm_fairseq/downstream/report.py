@@ -88,9 +88,15 @@ def columns_of(table: Table) -> dict[str, Column]:
 
 
 def column_of(task: str, summaries: dict[str, Summary]) -> Column:
-    """Return the column of a task; that of the user's own files has all metrics, and accuracy or the mean as score."""
+    """Return the column of a task.
+
+    That of entities has precision, recall and F1, without those by type. That of the user's other files has all
+    metrics, and accuracy or the mean as score.
+    """
     if task in COLUMNS:
         return COLUMNS[task]
+    if "precision" in summaries:
+        return Column(("precision", "recall", "f1"), "f1")
     metrics = tuple(name for name in summaries if name != "score")
     return Column(metrics, "accuracy" if "accuracy" in metrics else "score")
 

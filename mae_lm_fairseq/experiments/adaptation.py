@@ -5,6 +5,7 @@
 
 import argparse
 import json
+import shutil
 from dataclasses import asdict
 from typing import Any
 
@@ -88,6 +89,7 @@ def make_start(options: Options) -> Pretrained:
     start = read_model(options)
     as_objective(start, options)
     if not (out / "data-bin" / MANIFEST).exists():
+        shutil.rmtree(out / "data-bin", ignore_errors=True)  # what a killed preparation left
         preparation.prepare(texts)
     sample = sample_corpus(files["valid"], Reading(options.text_field), HELD_OUT_BYTES)
     write_text(out / "held-out.txt", "".join(f"{line}\n" for line in sample))

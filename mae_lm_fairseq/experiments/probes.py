@@ -11,14 +11,13 @@ import numpy as np
 
 from mae_lm_fairseq.analysis.probing import (
     ITERATIONS,
-    RESAMPLES,
-    SEED,
     accuracy,
     check_sklearn,
     first_subwords,
     probe,
     token_states,
 )
+from mae_lm_fairseq.analysis.resampling import RESAMPLES, SEED
 from mae_lm_fairseq.experiments.readers import RANDOM_SEED, Reader, checked_models, open_model
 from mae_lm_fairseq.text.conllu import LabelledSentence, read_conllu
 from mae_lm_fairseq.utils.markdown import accuracy_cell, markdown_table

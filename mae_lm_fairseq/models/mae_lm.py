@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mae_lm_fairseq.core.attention_backends import AttentionBackend, fastest_backend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead
+from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead, TokenClassificationHead
 from mae_lm_fairseq.core.packing import BatchLayout, batch_layout, to_device, unpack
 from mae_lm_fairseq.hub import MAELMHubInterface, hub_interface
 from mae_lm_fairseq.models.architectures import Autocast, MAELMModelConfig, core_config, register_architectures
@@ -140,6 +140,12 @@ class MAELMModel(BaseFairseqModel):
         config = self.autoencoder.config
         self.classification_heads[name] = SpanHead(config.encoder_embed_dim, config.init_std)
 
+    def register_token_classification_head(self, name: str, num_classes: int):
+        """Add a new head that classifies every token. Called by ``token_classification``."""
+        config = self.autoencoder.config
+        head = TokenClassificationHead(config.encoder_embed_dim, num_classes, self.classifier_dropout, config.init_std)
+        self.classification_heads[name] = head
+
     def load_state_dict(self, state_dict: dict, strict: bool = True, model_cfg=None, args=None):
         """Load weights. A model for fine-tuning loads those of the encoder and the heads that match.
 
@@ -265,7 +271,9 @@ class MAELMModel(BaseFairseqModel):
         return features, self._extra(states, layout, src_tokens, return_all_hiddens)
 
     def classify(self, src_tokens: Tensor, head: str, return_all_hiddens: bool = False) -> tuple[Tensor, dict]:
-        """Compute the logits of a head: [B, number of classes], or [B, T, 2] for start and end of an answer.
+        """Compute the logits of a head: [B, number of classes], or those of every token.
+
+        For start and end of an answer these are [B, T, 2], for labels of words [B, T, number of labels].
 
         The dictionary is that of :meth:`extract_features`.
         """

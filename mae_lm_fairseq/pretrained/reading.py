@@ -228,8 +228,16 @@ def _splits(data_bin: str | Path) -> dict[str, dict] | None:
 def _finetuned_on(state: dict[str, Any], checkpoint: str | Path, path: Path) -> dict[str, Any] | None:
     """Return what predictions need to know of the task of a fine-tuned model; None where that is not known.
 
-    A checkpoint holds the options of question answering. The names of a sentence task's labels are with its data.
+    A checkpoint holds the options of question answering, and options and labels of token classification. The names of a
+    sentence task's labels are with its data.
     """
+    if _at(state, "cfg", "task", "_name") == "token_classification":
+        options = ("column", "tokens_per_sample")
+        return {
+            **{name: _plain(_at(state, "cfg", "task", name)) for name in options},
+            "labels": _at(state, "task_state", "labels", "names"),
+            "scheme": _at(state, "task_state", "labels", "scheme"),
+        }
     if _at(state, "cfg", "task", "_name") == "question_answering":
         options = ("tokens_per_sample", "doc_stride", "version_2")
         return {name: _plain(_at(state, "cfg", "task", name)) for name in options}

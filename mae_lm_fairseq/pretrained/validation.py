@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead
+from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead, TokenClassificationHead
 from mae_lm_fairseq.text.tokenizer import PAD
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -61,7 +61,7 @@ def network_skeleton(config: MaskedAutoencoderConfig, weights: Mapping[str, Tens
 
 
 def heads_skeleton(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) -> nn.ModuleDict:
-    """Return the classification and question answering heads in ``weights`` by name, on the meta device."""
+    """Return the heads in ``weights`` by name, on the meta device."""
 
     def rows(name: str) -> int:
         return len(weights[name]) if name in weights and weights[name].dim() else 1
@@ -69,6 +69,9 @@ def heads_skeleton(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor
     def make(head: str) -> nn.Module:
         if any(name.startswith(f"{HEADS}{head}.qa_outputs.") for name in weights):
             return SpanHead(config.encoder_embed_dim, config.init_std)
+        if any(name.startswith(f"{HEADS}{head}.classifier.") for name in weights):
+            classes = rows(f"{HEADS}{head}.classifier.weight")
+            return TokenClassificationHead(config.encoder_embed_dim, classes, 0.0, config.init_std)
         classes, inner_dim = (rows(f"{HEADS}{head}.{layer}.weight") for layer in ("out_proj", "dense"))
         return ClassificationHead(config.encoder_embed_dim, classes, inner_dim, 0.0, config.init_std)
 

@@ -41,24 +41,28 @@ def read_conllu(path: str | Path, column: str, limit: int | None = None) -> list
         UserError: if the file cannot be read, a line does not have ten columns, or the column labels no word.
     """
     sentences = []
-    for rows in _blocks(path):
+    for block in conllu_blocks(path):
         if len(sentences) == limit:
             break
-        sentences.append(_sentence(rows, COLUMNS.index(column)))
+        sentences.append(_sentence([row for _, row in block], COLUMNS.index(column)))
     if not any(sentence.labels for sentence in sentences):
         raise UserError(f"{path}: column {column} labels no word; choose another column")
     return sentences
 
 
-def _blocks(path: str | Path) -> Iterator[list[list[str]]]:
-    """Yield the rows of each sentence, without empty nodes, which are no part of its text."""
+def conllu_blocks(path: str | Path) -> Iterator[list[tuple[int, list[str]]]]:
+    """Yield (line number, cells) of the rows of each sentence, without empty nodes, which are no part of its text.
+
+    Raises:
+        UserError: if the file cannot be read, or a line does not have ten columns.
+    """
     rows = []
     for number, line in enumerate(read_lines(path), 1):
         if line.strip() and not line.startswith("#"):
             row = line.split("\t")
             if len(row) != len(COLUMNS) or not _ID.fullmatch(row[0]):
                 raise UserError(f"{path}: line {number} is not CoNLL-U, an ID and {len(COLUMNS) - 1} more columns")
-            rows += [row] * ("." not in row[0])
+            rows += [(number, row)] * ("." not in row[0])
         elif rows and not line.strip():
             yield rows
             rows = []

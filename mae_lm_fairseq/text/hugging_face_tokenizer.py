@@ -94,6 +94,10 @@ class HuggingFaceTokenizer(Tokenizer):
     def library_ids(self, lines: list[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self.library.encode_batch_fast(lines, add_special_tokens=False)]
 
+    def encode_words(self, words: list[str]) -> list[np.ndarray]:
+        # Byte-level BPE does not add the space, and where another kind does, there is only one.
+        return super().encode_words([f" {word}" for word in words])
+
     def encode_masked(self, text: str) -> list[int]:
         library, fairseq_ids = self._with_mask
         return fairseq_ids[library.encode(text, add_special_tokens=False).ids].tolist()

@@ -136,6 +136,13 @@ class Tokenizer(ABC):
         """Encode each line to an int32 array of fairseq ids, without ``</s>`` and without truncation."""
         return [self._fairseq_ids[ids] for ids in self.library_ids(lines)]
 
+    def encode_words(self, words: list[str]) -> list[np.ndarray]:
+        """Encode each word on its own, as after a space, to one or more of fairseq's ids.
+
+        A word of which the tokenizer leaves nothing, such as an invisible character, becomes ``<unk>``.
+        """
+        return [ids if len(ids) else np.array([UNK], dtype=np.int32) for ids in self.encode_lines(words)]
+
     def encode_block(self, lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode all lines into one array, with ``</s>`` after each line.
 

@@ -67,6 +67,7 @@ def arguments(model, text, out, *more):
 
 def test_a_stock_directory_is_adapted_and_a_killed_run_resumes(roberta, text, tmp_path, capfd):
     command, out = arguments(roberta, text, tmp_path / "out", "--freeze-encoder-updates", 2), tmp_path / "out"
+    (out / "data-bin" / "unfinished").mkdir(parents=True)  # as a killed preparation leaves it
     killed = fork(main, command)
     wait_for((out / "training" / "checkpoints" / "checkpoint_last.pt").exists)
     kill_all(killed)

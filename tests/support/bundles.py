@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mae_lm_fairseq.core.heads import SpanHead
+from mae_lm_fairseq.core.heads import SpanHead, TokenClassificationHead
+from mae_lm_fairseq.downstream.tagging.windows import HEAD
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.pretrained.reading import read_checkpoint
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
@@ -22,6 +23,7 @@ TEXT = [
     "The dog sleeps in the garden, and the fox does not.",
     "One sentence. And another, longer one.",
 ]
+LABELS = ["B-person", "B-place", "I-person", "I-place", "O"]
 VARIANTS = {
     **{
         f"{preset}_tiny": (f"{preset}_tiny",)
@@ -83,6 +85,15 @@ def bundles(tmp_path_factory, checkpoints, text_data) -> dict[str, Path]:
     return {name: directory / name for name in checkpoints}
 
 
+@pytest.fixture(scope="session")
+def tagger(tmp_path_factory, checkpoints, text_data) -> Path:
+    """Write a bundle with a head that labels words."""
+    directory = tmp_path_factory.mktemp("tagger")
+    torch.save(with_tags_head(saved(checkpoints["mae_lm_tiny"])), directory / "tags.pt")
+    write_bundle(read_checkpoint(directory / "tags.pt", text_data), directory / "tags")
+    return directory / "tags"
+
+
 def saved(checkpoint: Path) -> dict:
     """Return the contents of a checkpoint."""
     return torch.load(checkpoint, weights_only=True)
@@ -90,6 +101,24 @@ def saved(checkpoint: Path) -> dict:
 
 def with_span_head(state: dict) -> dict:
     """Return a pretraining checkpoint converted to a ``question_answering`` one with a random head."""
-    head = SpanHead(16, init_std=0.5).state_dict()
-    weights = {name: weight for name, weight in state["model"].items() if name.startswith("autoencoder.encoder.")}
-    return {**state, "model": weights | {f"classification_heads.span.{name}": weight for name, weight in head.items()}}
+    return {**state, "model": _with_head(state["model"], "span", SpanHead(16, init_std=0.5))}
+
+
+def with_tags_head(state: dict) -> dict:
+    """Return a pretraining checkpoint converted to a ``token_classification`` one with a random head."""
+    head = TokenClassificationHead(16, len(LABELS), dropout=0.0, init_std=0.5)
+    return {
+        **state,
+        "model": _with_head(state["model"], HEAD, head),
+        "cfg": {
+            **state["cfg"],
+            "task": {"_name": "token_classification", "column": "2", "tokens_per_sample": 64},
+        },
+        "task_state": state["task_state"] | {"labels": {"names": LABELS, "scheme": "BIO"}},
+    }
+
+
+def _with_head(weights: dict, name: str, head: torch.nn.Module) -> dict:
+    """Return the weights of the encoder, with those of a head."""
+    encoder = {name: weight for name, weight in weights.items() if name.startswith("autoencoder.encoder.")}
+    return encoder | {f"classification_heads.{name}.{part}": weight for part, weight in head.state_dict().items()}

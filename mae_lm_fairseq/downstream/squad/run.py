@@ -10,16 +10,16 @@ import torch
 from fairseq import utils
 from torch import Tensor
 
-from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.downstream import prediction
 from mae_lm_fairseq.downstream.options import FinetuningOptions
+from mae_lm_fairseq.downstream.recipe import Recipe, for_size
 from mae_lm_fairseq.downstream.squad.decoding import Answers, answer_all
 from mae_lm_fairseq.downstream.squad.files import read_squad
 from mae_lm_fairseq.downstream.squad.metrics import evaluate_1_1, evaluate_2_0, read_gold
 from mae_lm_fairseq.downstream.squad.task import QuestionAnsweringConfig
 from mae_lm_fairseq.downstream.squad.windows import HEAD, MIN_SAMPLE, SpanWindows
 from mae_lm_fairseq.downstream.sweep import Origin, Sweep, find_pretrained_origin, report, run_sweep, settings_for
-from mae_lm_fairseq.recipes.settings import COLUMNS, DEVELOPMENT, Settings
+from mae_lm_fairseq.recipes.settings import Settings
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
@@ -30,23 +30,6 @@ BATCH = 32
 PREDICTIONS, N_BEST, NA_PROB = "predictions.json", "nbest.json", "na_prob.json"
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """Hyperparameters of fine-tuning that are specific to SQuAD.
-
-    Attributes:
-        learning_rates: the learning rates to try.
-        batch_size: sequences per update.
-        weight_decay: of AdamW.
-        epochs: passes over the training set.
-    """
-
-    learning_rates: tuple[float, ...]
-    batch_size: int
-    weight_decay: float
-    epochs: int
-
-
 ROBERTA = Recipe((1.5e-5,), batch_size=48, weight_decay=0.01, epochs=2)
 """For RoBERTa large: the SQuAD column of Table 10 in Liu et al. (2019, arXiv 1907.11692)."""
 OURS = Recipe((5e-4,), batch_size=16, weight_decay=0.01, epochs=10)
@@ -55,8 +38,7 @@ OURS = Recipe((5e-4,), batch_size=16, weight_decay=0.01, epochs=10)
 
 def recipe(architecture: str) -> Recipe:
     """Return the papers' recipe for base and large, and our own for tiny and small."""
-    _, size = ARCHITECTURES[architecture]
-    return OURS if COLUMNS[size] == DEVELOPMENT else ROBERTA
+    return for_size(architecture, ROBERTA, OURS)
 
 
 @dataclass(frozen=True, kw_only=True)

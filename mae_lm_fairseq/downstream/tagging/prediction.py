@@ -1,0 +1,130 @@
+"""Labels of words, by a model that was fine-tuned on token classification."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from mae_lm_fairseq.core.heads import TokenClassificationHead
+from mae_lm_fairseq.downstream.prediction import with_progress
+from mae_lm_fairseq.downstream.tagging.decoding import word_logits
+from mae_lm_fairseq.downstream.tagging.files import plain_name, read_words
+from mae_lm_fairseq.downstream.tagging.labels import LabelSet
+from mae_lm_fairseq.downstream.tagging.schemes import Scheme
+from mae_lm_fairseq.downstream.tagging.windows import HEAD, MIN_SAMPLE, WordWindows
+from mae_lm_fairseq.text.text_samples import read_lines
+from mae_lm_fairseq.text.words import split_words
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_text
+
+
+class Tagged(NamedTuple):
+    """A labelled word of a text."""
+
+    word: str
+    label: str
+    start: int
+    """First character of the word in the text."""
+    end: int
+    """The character after its last one."""
+    probability: float
+
+
+class Tagger:
+    """Labels words with a fine-tuned model.
+
+    Args:
+        model: its hub interface.
+
+    Raises:
+        ValueError: if the model was not fine-tuned on token classification, or does not know its labels.
+    """
+
+    def __init__(self, model: torch.nn.Module):
+        about = model.about.get("finetuned_on")
+        task = about if isinstance(about, dict) else {}
+        names, longest = task.get("labels"), model.model.max_positions()
+        head = dict(model.model.classification_heads.items()).get(HEAD)
+        is_known = isinstance(head, TokenClassificationHead) and _are_names(names)
+        if not is_known or len(names) != head.classifier.out_features:
+            raise ValueError("the model has no labels of words; fine-tune it with mae-lm finetune tagging")
+        self.model = model
+        self.labels = LabelSet(tuple(names), Scheme(task["scheme"]) if task.get("scheme") in _SCHEMES else None)
+        self.column = task.get("column") if isinstance(task.get("column"), str) else "-1"
+        length = task.get("tokens_per_sample")
+        self.tokens_per_sample = length if isinstance(length, int) and MIN_SAMPLE <= length <= longest else longest
+
+    def logits(
+        self, sentences: Sequence[Sequence[str]], progress: Callable[[Sequence], Iterable] = iter
+    ) -> list[np.ndarray]:
+        """Return the logits of the words of each sentence, float32 [words, labels]."""
+        windows = WordWindows(sentences, self.model.tokenizer, self.tokens_per_sample)
+        return word_logits(self.model.model, windows, progress)
+
+    def label(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
+        """Return the labels of the words of each sentence; progress goes to standard error."""
+        found = self.logits(sentences, lambda batches: with_progress(batches, len(batches)))
+        return [self.labels.best(logits) for logits in found]
+
+    def tag(self, text: str | Sequence[str]) -> list[Tagged]:
+        """Return the labels of a text, or of a list of words; see ``MAELMHubInterface.tag``."""
+        spans = split_words(text) if isinstance(text, str) else _spans_of(text)
+        text = text if isinstance(text, str) else " ".join(text)
+        words = [text[start:end] for start, end in spans]
+        [logits] = self.logits([words])
+        probabilities = torch.from_numpy(logits).double().softmax(1)
+        return [
+            Tagged(word, self.labels.names[int(row.argmax())], start, end, float(row.max()))
+            for word, (start, end), row in zip(words, spans, probabilities, strict=True)
+        ]
+
+
+def label_file(model: torch.nn.Module, source: Path, out: Path):
+    """Write the words of a file with their labels.
+
+    A file of labelled words, or of words alone, keeps its format: labels are replaced, or become the last column. For
+    each line of a ``.txt`` file, the words and their labels are written, separated by tabs, and an empty line.
+
+    Args:
+        model: the hub interface of a fine-tuned model.
+        source: the file.
+        out: the file to write.
+
+    Raises:
+        UserError: if the model does not know its labels, or the file has no words or is malformed.
+    """
+    try:
+        tagger = Tagger(model)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    if plain_name(source).suffix.lower() == ".txt":
+        write_text(out, _labelled_text(tagger, source))
+        return
+    file = read_words(source, tagger.column, needs_labels=False)
+    write_text(out, file.with_labels(tagger.label(file.words)))
+
+
+def _labelled_text(tagger: Tagger, source: Path) -> str:
+    lines = list(read_lines(source))[:-1]
+    sentences = [[line[start:end] for start, end in split_words(line)] for line in lines]
+    if not any(sentences):
+        raise UserError(f"{source}: has no words")
+    labelled = zip(sentences, tagger.label(sentences), strict=True)
+    return "".join(
+        "".join(f"{word}\t{label}\n" for word, label in zip(*sentence, strict=True)) + "\n" for sentence in labelled
+    )
+
+
+def _spans_of(words: Sequence[str]) -> list[tuple[int, int]]:
+    """Return start and end of words that are joined with spaces."""
+    ends = np.cumsum([len(word) + 1 for word in words]) - 1
+    return [(int(end) - len(word), int(end)) for word, end in zip(words, ends, strict=True)]
+
+
+_SCHEMES = [scheme.value for scheme in Scheme]
+
+
+def _are_names(labels: Any) -> bool:
+    return isinstance(labels, list) and bool(labels) and all(isinstance(label, str) for label in labels)

@@ -1,0 +1,199 @@
+"""Fine-tuning on labelled words: runs, metrics, predictions and report; used by ``mae-lm finetune tagging``."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from mae_lm_fairseq.downstream import prediction
+from mae_lm_fairseq.downstream.options import FinetuningOptions
+from mae_lm_fairseq.downstream.recipe import Recipe, for_size
+from mae_lm_fairseq.downstream.sweep import (
+    MODEL,
+    Origin,
+    Sweep,
+    find_pretrained_origin,
+    report,
+    run_sweep,
+    settings_for,
+)
+from mae_lm_fairseq.downstream.tagging.decoding import word_logits
+from mae_lm_fairseq.downstream.tagging.files import WordFile, plain_name, read_words
+from mae_lm_fairseq.downstream.tagging.labels import LabelSet, learn_labels
+from mae_lm_fairseq.downstream.tagging.metrics import SEPARATOR, ratios, values, with_intervals
+from mae_lm_fairseq.downstream.tagging.prediction import Tagger
+from mae_lm_fairseq.downstream.tagging.schemes import scheme_of
+from mae_lm_fairseq.downstream.tagging.task import TOKENS_PER_SAMPLE
+from mae_lm_fairseq.downstream.tagging.windows import WordWindows
+from mae_lm_fairseq.recipes.settings import Settings
+from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
+from mae_lm_fairseq.utils.files import file_sha256, write_results, write_text
+from mae_lm_fairseq.utils.markdown import markdown_table
+from mae_lm_fairseq.utils.runner import reserve
+
+BERT = Recipe((2e-5, 3e-5, 5e-5), batch_size=32, weight_decay=0.01, epochs=4)
+"""For base and large: Appendix A.3 of Devlin et al. (2019, arXiv 1810.04805), which RoBERTa does not change."""
+OURS = Recipe((5e-4,), batch_size=16, weight_decay=0.01, epochs=10)
+"""For tiny and small models."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(FinetuningOptions):
+    """Options of fine-tuning on labelled words, in addition to those of all tasks.
+
+    Attributes:
+        train, dev: files of labelled words, see :mod:`~mae_lm_fairseq.downstream.tagging.files`.
+        test: a file to label with the best model; also to evaluate it on, if the file is labelled.
+        column: name or number of the column of labels.
+    """
+
+    train: Path
+    dev: Path
+    test: Path | None = None
+    column: str
+
+
+def finetune(options: Options) -> dict:
+    """Fine-tune, or resume an unfinished sweep, and return the content of ``results.json``.
+
+    Raises:
+        UserError: if options, data or checkpoint are invalid; existing results are kept.
+    """
+    out = options.out
+    paths = {"train": options.train, "dev": options.dev} | ({"test": options.test} if options.test else {})
+    files = {name: read_words(path, options.column, needs_labels=name != "test") for name, path in paths.items()}
+    labels = learn_labels(files["train"])
+    labels.targets(files["dev"])  # refuses labels that the training file lacks
+    origin = find_pretrained_origin(options.checkpoint, options.arch)
+    tokenizer = open_tokenizer(options.tokenizer, options.checkpoint, origin.dictionary)
+    length = min(TOKENS_PER_SAMPLE, origin.max_positions)
+    counts = {name: WordWindows(file.words, tokenizer, length).counts for name, file in files.items()}
+    reserve(
+        out,
+        {
+            **{f"{name} file": file_sha256(path) for name, path in paths.items()},
+            "column": options.column,
+            "checkpoint": origin.described(),
+            "tokenizer": tokenizer.fingerprint,
+            "updates": options.max_updates,
+        },
+    )
+    print(f"labels: {', '.join(labels.names)}")
+    sweep = make_sweep(options, origin, length, counts["train"]["windows"], files["dev"], labels)
+    ran, chosen = run_sweep(sweep, options.jobs, options.threads)
+    content = {
+        "task": task_name(options),
+        "start": {"from": origin.kind, **origin.described()},
+        "files": {name: "/".join(path.resolve().parts[-2:]) for name, path in paths.items()},
+        "data": counts,
+        "labels": list(labels.names),
+        "scheme": labels.scheme and labels.scheme.value,
+        "settings": {
+            "updates": sweep.settings["optimization"]["max_update"],
+            "batch_size": sweep.settings["dataset"]["batch_size"],
+            "tokens_per_sample": length,
+        },
+        **ran,
+        "predictions_by": chosen.name,
+    }
+    del files["train"]
+    content["best_model"] = write_predictions(out, labels, files)
+    write_results(out, content, report_of(content))
+    return content
+
+
+def task_name(options: Options) -> str:
+    """Return the end of the training file's path, with the column if it has a name."""
+    name = "/".join(plain_name(options.train.resolve()).with_suffix("").parts[-2:])
+    return name if options.column.lstrip("-").isdecimal() else f"{name} {options.column}"
+
+
+def make_sweep(options: Options, origin: Origin, length: int, windows: int, dev: WordFile, labels: LabelSet) -> Sweep:
+    """Return the sweep over learning rates and seeds, with ``windows`` sequences per epoch.
+
+    Runs are not validated during training: the last checkpoint is evaluated, as for SQuAD.
+    """
+    usual = for_size(origin.model["_name"], BERT, OURS)
+    updates = usual.epochs * math.ceil(windows / usual.batch_size)
+    updates = min(updates, options.max_updates or updates)
+    chosen: Settings = settings_for(origin, updates, usual.batch_size)
+    chosen["task"] = {
+        "_name": "token_classification",
+        "train_file": options.train.resolve(),
+        "valid_file": options.dev.resolve(),
+        "column": options.column,
+        "tokens_per_sample": length,
+    }
+    chosen["criterion"] = {"_name": "token_classification"}
+    chosen["model"]["max_positions"] = origin.max_positions
+    chosen["optimizer"]["weight_decay"] = usual.weight_decay
+    chosen["dataset"]["disable_validation"] = True
+    chosen["checkpoint"] |= {"save_interval": usual.epochs, "save_interval_updates": 500}
+    return Sweep(
+        options.out.resolve(),
+        options.tokenizer.resolve(),
+        chosen,
+        options.learning_rates or usual.learning_rates,
+        range(1, options.seeds + 1),
+        lambda checkpoint: evaluate(checkpoint, options.tokenizer, dev),
+        "f1" if labels.kinds else "accuracy",
+        options.extra,
+    )
+
+
+def evaluate(checkpoint: Path, data: Path, dev: WordFile) -> dict[str, float]:
+    """Return the metrics of a checkpoint on the development file, in per cent."""
+    model, task = prediction.load(checkpoint, data)
+    windows = WordWindows(dev.words, task.tokenizer, task.cfg.tokens_per_sample)
+    labels: LabelSet = task.labels
+    predicted = [labels.best(logits) for logits in word_logits(model, windows)]
+    return values(ratios(labels, predicted, labels.labels_in(dev)))
+
+
+def write_predictions(out: Path, labels: LabelSet, files: dict[str, WordFile]) -> dict[str, dict]:
+    """Write the best model's labels of files, each in its own format.
+
+    Returns:
+        The metrics of labelled files, with intervals.
+    """
+    tagger = Tagger(prediction.open_finetuned(out / MODEL))
+    found = {}
+    for name, file in files.items():
+        predicted = tagger.label(file.words)
+        scheme = scheme_of(file)
+        write_text(
+            out / f"{name}_predictions{file.suffix}",
+            file.with_labels([labels.written(sentence, scheme) for sentence in predicted]),
+        )
+        if file.is_labelled:
+            found[name] = with_intervals(ratios(labels, predicted, labels.labels_in(file)))
+    return found
+
+
+def report_of(content: dict) -> str:
+    """Return the text of ``report.md``."""
+    settings = "{updates:,} updates of {batch_size} sequences of up to {tokens_per_sample} tokens"
+    data = "; ".join(
+        "{0} {words:,} words in {sentences:,} sentences, {split_sentences:,} of them split".format(name, **counts)
+        for name, counts in content["data"].items()
+    )
+    best = content["best_model"]
+    names = list(best["dev"])
+    rows = [[name, *(_with_interval(of_file[name]) for of_file in best.values())] for name in names]
+    ending = "\n".join(
+        [
+            f"Data: {data}.",
+            "",
+            f"The best model, {content['predictions_by']}, with 95 % intervals from resampling sentences:",
+            "",
+            markdown_table(["metric", *best], rows),
+            "",
+            f"Its labels: {', '.join(f'`{name}_predictions`' for name in content['data'] if name != 'train')}.",
+        ]
+    )
+    selection = "accuracy" if content["scheme"] is None else "F1"
+    by_type = tuple(f"{SEPARATOR}{metric}" for metric in ("precision", "recall", "f1"))
+    return report(content, settings.format(**content["settings"]), selection, by_type, ending)
+
+
+def _with_interval(metric: dict[str, float]) -> str:
+    return "{value:.1f} [{low:.1f}, {high:.1f}]".format(**metric)
