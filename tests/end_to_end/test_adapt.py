@@ -15,8 +15,8 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from mae_lm_fairseq.commands.adapt import main
 from mae_lm_fairseq.core.config import RelativeBucketing
+from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.importer import import_foreign
-from mae_lm_fairseq.pretrained.bundle import write_bundle
 from mae_lm_fairseq.pretrained.reading import read
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.disks import room_for
