@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from mae_lm_fairseq import PACKAGE
-from mae_lm_fairseq.huggingface.importer import network_options, write_checkpoint
+from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.huggingface.importer import network_options
 from mae_lm_fairseq.huggingface.stock import counterpart
 from mae_lm_fairseq.pretrained.presets import preset_of, with_preset
 from mae_lm_fairseq.pretrained.reading import Pretrained
@@ -122,12 +123,10 @@ def tokens_per_sample(model: Pretrained, options: Options) -> int:
 
 
 def training_run(model: Pretrained, options: Options) -> Run:
-    """Return the run of fairseq-train, after writing the checkpoint that it starts from."""
+    """Return the run of fairseq-train, after writing the bundle that it starts from."""
     folder = options.out / "training"
-    start = folder / "start.pt"
-    if not start.exists():
-        folder.mkdir(exist_ok=True)
-        write_checkpoint(model, start)
+    if not (folder / "start").exists():
+        write_bundle(model, folder / "start")
     arguments = [*network_options(model), *as_arguments(_settings(model, options)), *options.extra]
     command = [sys.executable, "-m", "fairseq_cli.train", str(options.out / "data-bin"), *arguments]
     return Run("training", command, folder / "result.json", _read_result, updates_done(options.updates))
@@ -177,7 +176,7 @@ def _settings(model: Pretrained, options: Options) -> Settings:
             "disable_validation": True,
         },
         "checkpoint": {
-            "finetune_from_model": options.out / "training" / "start.pt",
+            "finetune_from_model": options.out / "training" / "start",
             "save_dir": options.out / "training" / "checkpoints",
             "save_interval_updates": save_every,
             "keep_interval_updates": 1,
