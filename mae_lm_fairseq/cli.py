@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import sys
+from importlib.metadata import version
 
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 
@@ -33,7 +34,7 @@ VERBS = {
 """The module in ``mae_lm_fairseq.commands`` and the summary of each verb."""
 HELP = "\n".join(
     [
-        "usage: mae-lm VERB [arguments]",
+        "usage: mae-lm VERB [arguments], or mae-lm --version",
         "",
         "Pretrain, fine-tune and analyse masked language models.",
         "",
@@ -49,6 +50,9 @@ def main() -> int | None:
     words = sys.argv[1:]
     if not words or words[0] in ("-h", "--help"):
         print(HELP)
+        return 0
+    if words[0] == "--version":
+        print(f"mae-lm {version('mae_lm_fairseq')}")
         return 0
     for length in (2, 1):
         verb = " ".join(words[:length])

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -91,6 +92,12 @@ def test_errors_of_a_verb(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["mae-lm", "pretrain", "mae_lm_tiny", str(tmp_path / "nowhere"), "saved"])
     with pytest.raises(SystemExit, match=r"^error: .*nowhere: no such directory; mae-lm prepare makes a data-bin$"):
         cli.main()
+
+
+def test_version(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["mae-lm", "--version"])
+    assert cli.main() == 0
+    assert capsys.readouterr().out == f"mae-lm {version('mae_lm_fairseq')}\n"
 
 
 def test_without_a_verb(monkeypatch, capsys):
