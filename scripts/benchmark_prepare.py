@@ -9,8 +9,9 @@ shards         mae-lm prepare --shards 1, which works in parts
 datasets       datasets.map, as run_mlm.py of transformers uses it: encode lines, then group them to 512 tokens
 fairseq        an encoding loop, then fairseq-preprocess
 
-Processor times count, because other load hardly changes them; the times of programs include their start. The tokens of
-fairseq may differ in white space that the model does not know (U+0085): fairseq-preprocess drops it.
+Processor times count, because other load changes them little; the times of programs include their start. Ratios are
+formed within each round, and their median counts. The tokens of fairseq may differ in white space that the model does
+not know (U+0085): fairseq-preprocess drops it.
 
 Memory is the largest of any one process. With --times N it is also measured for the text repeated N times.
 """
@@ -140,12 +141,15 @@ def compare(arguments: argparse.Namespace) -> dict:
             rounds.append({way: in_new_process(way, arguments, Path(name, way)) for way in WAYS})
             bins = {"prepare": "prepare/data-bin", "shards": "shards/data-bin/shard0", "fairseq": "fairseq/data-bin"}
             tokens = {way: check_data_bin(Path(name, path, "train"))[1] for way, path in bins.items()}
-    median = {way: statistics.median(found[way]["cpu_seconds"] for found in rounds) for way in WAYS}
+
+    def ratios(way: str, to: str) -> dict[str, float | list[float]]:
+        found = [each[way]["cpu_seconds"] / each[to]["cpu_seconds"] for each in rounds]
+        return {"median": statistics.median(found), "rounds": found}
+
     return {
         "rounds": rounds,
-        "median_cpu_seconds": median,
-        "fraction_of_the_bare_rate": {way: median["bare"] / median[way] for way in ("prepare", "shards")},
-        "times_faster_than": {way: median[way] / median["prepare"] for way in ("datasets", "fairseq")},
+        "fraction_of_the_bare_rate": {way: ratios("bare", way) for way in ("prepare", "shards")},
+        "times_faster_than": {way: ratios(way, "prepare") for way in ("datasets", "fairseq")},
         "train_tokens": tokens,
     }
 

@@ -1,18 +1,14 @@
 #!/usr/bin/env python3
-"""Measure the resources of long runs: memory over epochs and shards, and preparation of a corpus 20 times as large.
+"""Measure the memory of a long run.
 
-Prepares a corpus, another one of 20 times its size, and a minimal one to measure the start-up. Then trains a tiny model
-for ten epochs over five shards with two data workers, and records the memory of the trainer and its workers. Times are
-processor times, which other load on the machine hardly changes. Writes the results as JSON.
+Trains a tiny model for ten epochs over five shards with two data workers, records the memory of the trainer and its
+workers in every epoch, and writes the results as JSON. scripts/benchmark_prepare.py measures data preparation.
 """
 
 import argparse
-import os
 import random
 import re
 import shlex
-import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,7 +24,7 @@ sys.path.insert(0, str(ROOT))  # tests/ is not installed
 
 from tests.fault_injection.processes import children  # noqa: E402
 
-EPOCHS, SHARDS, FACTOR = 10, 5, 20
+EPOCHS, SHARDS = 10, 5
 SETTINGS = shlex.split(
     "--task masked_autoencoder_lm --criterion masked_autoencoder_lm --arch mae_lm_tiny --encoder-layers 1 "
     "--decoder-layers 1 --cpu --optimizer adam --lr 1e-3 --tokens-per-sample 64 --sample-break-mode complete_doc "
@@ -48,15 +44,11 @@ def write_text(path: Path, megabytes: float, seed: int) -> None:
             file.write("\n".join(generator.choices(lines, k=20)) + "\n\n")
 
 
-def prepare(train: Path, valid: Path, destdir: Path, *options: object) -> tuple[float, int]:
-    """Return the seconds of processor time, and the peak memory of the largest process in bytes."""
+def prepare(train: Path, valid: Path, destdir: Path, *options: object) -> None:
+    """Make a data-bin."""
     script = ROOT / "preprocess" / "pretrain" / "prepare.py"
     inputs = ["--train", train, "--valid", valid, "--destdir", destdir, "--workers", 1]
-    process = subprocess.Popen([sys.executable, script, *map(str, (*inputs, *options))], stderr=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    if status != 0:
-        raise SystemExit("error: prepare.py failed")
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10
+    subprocess.run([sys.executable, script, *map(str, (*inputs, *options))], stderr=subprocess.DEVNULL, check=True)
 
 
 def tokenizer(directory: Path) -> list[object]:
@@ -65,22 +57,6 @@ def tokenizer(directory: Path) -> list[object]:
     write_text(directory / "first.txt", 2, 2)
     prepare(directory / "first.txt", directory / "valid.txt", directory / "first", "--vocab-size", 4000)
     return ["--sentencepiece-model", directory / "first" / "sentencepiece.bpe.model"]
-
-
-def scaling(directory: Path, model: list[object], megabytes: float) -> dict:
-    """Measure the preparation of a corpus, of one ``FACTOR`` times as large, and of a minimal one."""
-    sizes = {"start": megabytes / 1000, "small": megabytes, "large": megabytes * FACTOR}
-    for seed, (name, size) in enumerate(sizes.items()):
-        write_text(directory / f"{name}.txt", size, 3 + seed)
-    rounds = []
-    for _ in range(3):  # interleaved, so that other load affects all of them
-        rounds.append({})
-        for name in sizes:
-            rounds[-1][name] = prepare(directory / f"{name}.txt", directory / "valid.txt", directory / "made", *model)
-            shutil.rmtree(directory / "made")
-    seconds = {name: statistics.median(found[name][0] for found in rounds) for name in sizes}
-    memory = {name: max(found[name][1] for found in rounds) for name in sizes}
-    return {"megabytes": megabytes, "factor": FACTOR, "cpu_seconds": seconds, "peak_bytes": memory}
 
 
 def anonymous_memory(pid: int) -> int:
@@ -115,26 +91,16 @@ def training(directory: Path, model: list[object]) -> dict:
 
 
 def main() -> None:
-    """Run both measurements."""
+    """Measure, and print the growth."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", required=True, type=output_file, metavar="FILE", help="JSON file for the results")
-    parser.add_argument("--megabytes", type=float, default=10, help="megabytes of the smaller corpus")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
-        model = tokenizer(directory)
-        results = {
-            "preparation": scaling(directory, model, options.megabytes),
-            "training": training(directory, model),
-        }
+        results = training(directory, tokenizer(directory))
     write_json(options.json, results)
-    seconds, memory = results["preparation"]["cpu_seconds"], results["preparation"]["peak_bytes"]
-    start, small, large = (seconds[name] for name in ("start", "small", "large"))
-    times = (large - start) / (small - start)
-    print(f"preparing {FACTOR} times the text took {times:.1f} times the time, beyond {start:.1f} s of starting,")
-    print(f"and {memory['large'] / memory['small']:.2f} times the memory")
     for name in ("trainer", "worker"):
-        by_epoch = results["training"][f"{name}_bytes"]
+        by_epoch = results[f"{name}_bytes"]
         print(f"memory of the {name}: {by_epoch[-1] / by_epoch[1] - 1:+.1%} from epoch 2 to epoch {EPOCHS}")
 
 
