@@ -12,7 +12,16 @@ def apply() -> None:
     Raises:
         ImportError: if fairseq is missing or broken.
     """
-    from mae_lm_fairseq.fairseq_patches import data, divergence, loading, options, processes, resuming, saving
+    from mae_lm_fairseq.fairseq_patches import (
+        data,
+        divergence,
+        loading,
+        options,
+        processes,
+        resuming,
+        saving,
+        started_processes,
+    )
 
     for patch in (
         data.restore_numpy_compat,
@@ -28,6 +37,8 @@ def apply() -> None:
         processes.report_errors_under_hydra,
         processes.send_checkpoints_to_all_processes,
         processes.stop_loading_batches_at_exit,
+        started_processes.limit_waiting,
+        started_processes.use_pytorch_ddp_without_gpus,
         divergence.stop_at_loss_that_is_not_finite,
     ):
         patch()

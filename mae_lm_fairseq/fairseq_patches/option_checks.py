@@ -160,21 +160,13 @@ def pair_of_betas(given: Any) -> tuple[float, float]:
 
 
 def _check_processes(cfg: Any) -> None:
-    """Check that processes started by ``torchrun`` train together.
-
-    fairseq reads torchrun's environment only if it counts more than one GPU or ``--distributed-world-size`` is given.
-    Otherwise each process trains alone and saves to the same files. With the option but without a GPU, fairseq divides
-    by the number of GPUs, zero.
-    """
-    started = int(os.environ.get("WORLD_SIZE", "1"))
+    """Check that there is a GPU for each process that fairseq starts; it would fail with an assertion."""
     distributed = cfg.distributed_training
-    if started == 1 or distributed.distributed_init_method is not None:
-        return
-    if distributed.distributed_world_size == 1 or not torch.cuda.is_available():
+    number = distributed.distributed_world_size
+    if number > 1 and distributed.distributed_init_method is None and not torch.cuda.is_available():
         raise UserError(
-            f"torchrun started {started} processes, and each would train alone and overwrite the others' checkpoints: "
-            f"on a CPU start python -m mae_lm_fairseq.recipes.launch_cpu {started} -- with these arguments instead; on "
-            f"machines with one GPU each add --distributed-world-size {started}"
+            f"--distributed-world-size {number} needs a GPU for each process: on a CPU start the processes with "
+            f"torchrun --nproc-per-node {number}, without this option"
         )
 
 

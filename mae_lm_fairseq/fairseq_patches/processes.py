@@ -5,7 +5,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,12 +17,14 @@ from omegaconf import OmegaConf
 from mae_lm_fairseq import register
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.patching import wrap
-from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
+from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes
+from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program, first_line
 
 
 def start_training_with_checks() -> None:
-    """Check options before training starts, and end with an error message instead of a traceback.
+    """Join processes started together, check options before training starts, and end with an error message.
 
+    fairseq does not join processes without GPUs that ``torchrun`` or Slurm have started: each would train alone.
     ``fairseq-train`` starts its processes and reads all data before it checks some of its options. With this patch,
     errors that the user can fix are also reported by each of the processes that fairseq starts for several GPUs.
     torch's launcher, which then stops the other processes, would raise an exception of its own.
@@ -32,7 +34,8 @@ def start_training_with_checks() -> None:
 
 
 def _call_main(call: Callable, cfg: Any, *args, **kwargs) -> Any:
-    with errors_end_the_program():
+    with errors_end_the_program(), _lost_connections():
+        join_started_processes(cfg)
         check_settings(cfg)
         try:
             return call(cfg, *args, **kwargs)
@@ -52,9 +55,23 @@ def distributed_main(*arguments) -> None:
 
     A spawned process imports its main function by name; fairseq's own would run without patches.
     """
-    with errors_end_the_program():
+    with errors_end_the_program(), _lost_connections():
         register()
         fairseq_distributed_main(*arguments)
+
+
+@contextlib.contextmanager
+def _lost_connections() -> Iterator[None]:
+    """Convert the error of a process that has lost another one."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, torch.distributed.DistError) and "gloo" not in str(error):
+            raise
+        raise UserError(
+            f"lost the connection to another process of this job: {first_line(error)}; the same command resumes from "
+            "the last checkpoint"
+        ) from error
 
 
 def report_errors_under_hydra() -> None:

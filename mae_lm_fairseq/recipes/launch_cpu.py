@@ -1,8 +1,9 @@
 """Train in several processes on this machine's CPU.
 
-Each update takes a batch from each process (and --update-freq times as many); checkpoints are those of one process,
-and the same command resumes from them. The cores are divided among the processes; OMP_NUM_THREADS, where it is set,
-is the number of threads of each. When one process fails, all of them end.
+This is torchrun with the settings of one machine: the cores are divided among the processes (OMP_NUM_THREADS, where it
+is set, is the number of threads of each), and no port is open. Each update takes a batch from each process (and
+--update-freq times as many); checkpoints are those of one process, and the same command resumes from them. When one
+process fails, all of them end.
 """
 
 import argparse

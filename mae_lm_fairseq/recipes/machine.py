@@ -1,6 +1,5 @@
 """Machine-dependent parts of a recipe: number of processes, batch size per process, and precision."""
 
-import os
 from copy import deepcopy
 from typing import Any
 
@@ -8,29 +7,15 @@ import torch
 from fairseq.distributed import utils as distributed_utils
 from omegaconf import DictConfig
 
+from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes
 from mae_lm_fairseq.utils.errors import UserError
-
-
-def distributed_options(cfg: DictConfig) -> dict[str, Any]:
-    """Return fairseq's options for joining the processes started by torchrun, or by srun with several tasks.
-
-    fairseq detects them only on machines with at least two GPUs, and Slurm's only if a port is given; with one GPU per
-    node each process would train alone. On a CPU, ``launch_cpu`` starts the processes.
-    """
-    if cfg.common.cpu or not torch.cuda.is_available():
-        return {}
-    if {"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"} <= set(os.environ):
-        return {"distributed_world_size": int(os.environ["WORLD_SIZE"])}
-    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", 1))
-    if tasks > 1:
-        port = 10_000 + int(os.environ["SLURM_JOB_ID"]) % 50_000
-        return {"distributed_world_size": tasks, "distributed_port": port}
-    return {}
 
 
 def processes(cfg: DictConfig) -> tuple[int, int]:
     """Return the number of training processes, and the rank of this one (of the first one that it starts)."""
-    distributed = deepcopy(cfg.distributed_training)
+    cfg = deepcopy(cfg)
+    join_started_processes(cfg)
+    distributed = cfg.distributed_training
     distributed_utils.infer_init_method(distributed)
     return distributed.distributed_world_size, distributed.distributed_rank or 0
 

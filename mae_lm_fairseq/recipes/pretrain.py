@@ -23,14 +23,13 @@ def build_arguments(architecture: str, data: str, save_dir: str, extra: list[str
     Raises:
         UserError: if the architecture does not exist, or the sequences of an update cannot be divided by the processes.
     """
-    from mae_lm_fairseq.recipes.machine import distributed_options, precision, processes, split_global_batch
+    from mae_lm_fairseq.recipes.machine import precision, processes, split_global_batch
 
     chosen = settings(architecture)
     begin = [data, "--user-dir", str(PACKAGE), "--save-dir", save_dir]
     # 0 marks options that the user did not set.
     asked = parse_configuration([*begin, *as_arguments(chosen), "--batch-size", "0", "--update-freq", "0", *extra])
     chosen["common"] |= precision(asked)
-    chosen["distributed_training"] = distributed_options(asked)
     if asked.optimization.update_freq == [0]:
         number, _ = processes(parse_configuration([*begin, *as_arguments(chosen), *extra]))
         sequences = recipe(architecture)["sequences"].value

@@ -26,6 +26,7 @@ from omegaconf import open_dict
 
 from mae_lm_fairseq.analysis.rank_monitor import MONITORED_TOKENS, RankMonitor
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
+from mae_lm_fairseq.fairseq_patches.started_processes import DDP_TIMEOUT
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.text.data_bin import check_data_bin, check_dictionary, check_token_range, dictionary_fingerprint
 from mae_lm_fairseq.text.long_lines import MIN_SAMPLE_TOKENS, split_long_lines
@@ -69,6 +70,10 @@ class MaskedAutoencoderLMConfig(MaskedLMConfig):
             "help": "keep the encoder's weights, with the token embeddings that the head shares, in the first so many "
             "updates, which train the decoder and the rest of the head only"
         },
+    )
+    ddp_timeout: int = field(
+        default=DDP_TIMEOUT,
+        metadata={"help": "seconds that a process waits for the others of a job before it ends with an error message"},
     )
 
 
@@ -313,6 +318,8 @@ def _check_options(cfg: MaskedAutoencoderLMConfig):
         raise UserError(
             f"--mask-stdev {cfg.mask_stdev} must be at least 0, and at most --tokens-per-sample {cfg.tokens_per_sample}"
         )
+    if cfg.ddp_timeout < 1:
+        raise UserError(f"--ddp-timeout {cfg.ddp_timeout} must be at least 1 second")
     for name in ("effective_rank_interval", "freeze_encoder_updates"):
         if getattr(cfg, name) < 0:
             raise UserError(f"--{name.replace('_', '-')} {getattr(cfg, name)} must not be negative")

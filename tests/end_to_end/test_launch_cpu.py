@@ -1,9 +1,10 @@
-"""Training with several processes on one CPU: scripts/launch_cpu.py, and torchrun, which is refused without a GPU."""
+"""Training with several processes on one CPU: scripts/launch_cpu.py, and torchrun itself."""
 
-import contextlib
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.end_to_end.test_pretrain import assert_one_line, assert_same_training_state, checkpoint
+from tests.end_to_end.test_pretrain import assert_same_training_state, checkpoint
+from tests.fault_injection.processes import children
 from tests.fault_injection.training import make_data
 from tests.support import ROOT
-from tests.support.processes import wait_for
+from tests.support.processes import ENVIRONMENT, wait_for
 from tests.support.training import RECIPE, batches, set_up
 
 SETTINGS = [*RECIPE, "--arch", "mae_lm_tiny", "--dropout", 0, "--attention-dropout", 0]
@@ -126,6 +128,25 @@ def test_one_process_resumes_a_run_of_two(train, in_two, tmp_path):
     assert_same_parameters(checkpoint(in_two), checkpoint(tmp_path))
 
 
+@pytest.fixture
+def endless(data_bin, tmp_path):
+    """Start a launcher whose two processes train on. Return it, the two, and the ids of all, data workers included."""
+    command = [sys.executable, ROOT / "scripts" / "launch_cpu.py", 2, "--", data_bin, *SETTINGS, "--no-save"]
+    command += ["--num-workers", 1, "--batch-size", 1, "--max-update", 10**6, "--total-num-update", 10**6]
+    with open(tmp_path / "log", "w") as log:
+        launcher = subprocess.Popen(list(map(str, command)), stdout=log, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    living = [launcher.pid]
+    try:
+        wait_for(lambda: "num_updates=20," in (tmp_path / "log").read_text())
+        first, second = children(launcher.pid)
+        wait_for(lambda: children(first) and children(second))
+        living += [first, second, *children(first), *children(second)]
+        yield launcher, first, second, living
+    finally:
+        for pid in filter(is_running, living):
+            os.kill(pid, signal.SIGKILL)
+
+
 @pytest.mark.parametrize(
     ("victim", "number", "expected"),
     [
@@ -133,68 +154,88 @@ def test_one_process_resumes_a_run_of_two(train, in_two, tmp_path):
         ("the launcher", signal.SIGINT, "error: interrupted by SIGINT"),
     ],
 )
-def test_failure_of_one_process_ends_all(data_bin, tmp_path, victim, number, expected):
-    """Even a process that is stopped, and the data workers of all processes."""
-    command = [
-        sys.executable,
-        ROOT / "scripts" / "launch_cpu.py",
-        2,
-        "--",
-        data_bin,
-        *SETTINGS,
-        "--no-save",
-        "--save-dir",
-        tmp_path,
-    ]
-    command += ["--num-workers", 1, "--batch-size", 1, "--max-update", 10**6, "--total-num-update", 10**6]
-    with open(tmp_path / "log", "w") as log:
-        launcher = subprocess.Popen(
-            list(map(str, command)), stdout=log, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
-        )
+def test_failure_of_one_process_ends_all(endless, victim, number, expected):
+    """Even a process that is stopped."""
+    launcher, first, second, living = endless
+    os.kill(first, signal.SIGSTOP)
+    os.kill(second if victim == "process 1" else launcher.pid, number)
+    _, stderr = launcher.communicate(timeout=120)
+    assert launcher.returncode == 1
+    assert stderr.splitlines()[-1].startswith(expected), stderr
+    wait_for(lambda: not any(map(is_running, living)))
+
+
+def test_processes_end_with_a_launcher_that_is_killed(endless):
+    """torchrun itself would leave them behind."""
+    launcher, *_, living = endless
+    launcher.kill()
+    wait_for(lambda: not any(map(is_running, living[1:])))
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process exists, and is no zombie."""
     try:
-        wait_for(lambda: "num_updates=20," in (tmp_path / "log").read_text())
-        wait_for(lambda: len(with_workers(launcher.pid)) == 2)
-        first, second = with_workers(launcher.pid)
-        os.kill(first, signal.SIGSTOP)
-        os.kill(second if victim == "process 1" else launcher.pid, number)
-        _, stderr = launcher.communicate(timeout=120)
-        assert launcher.returncode == 1
-        assert stderr.splitlines()[-1].startswith(expected), stderr
-        wait_for(lambda: not living(launcher.pid))
-    finally:
-        for pid in living(launcher.pid):
-            os.kill(pid, signal.SIGKILL)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
-def living(session: int) -> dict[int, int]:
-    """Return the ids of the live processes of a session, with their process groups."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # ended in the meantime
-            state, _, group, its_session = path.read_text().rpartition(")")[2].split()[:4]
-            if int(its_session) == session and state not in "ZX":
-                found[int(path.parent.name)] = int(group)
-    return found
-
-
-def with_workers(session: int) -> list[int]:
-    """Return the ids of the training processes in starting order; each leads a group with its data workers."""
-    processes = living(session)
-    return sorted({group for pid, group in processes.items() if pid != group} & processes.keys() - {session})
-
-
-def test_errors_are_reported_once(launch_cpu, tmp_path):
-    """Both processes find that the data is missing."""
+def test_errors_are_reported_by_each_process(launch_cpu, tmp_path):
+    """Both find that the data is missing; the launcher says which one failed first."""
     done = launch_cpu(2, "--", tmp_path / "nowhere", *SETTINGS, "--save-dir", tmp_path)
     assert done.returncode == 1
-    assert_one_line(done, "nowhere")
-    assert done.stderr.count("error: ") == 1
+    assert "Traceback" not in done.stderr
+    *of_processes, of_launcher = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert of_processes
+    assert all("nowhere" in line for line in of_processes)
+    assert re.match("error: process [01] ended with exit code 1, and the others were stopped", of_launcher)
 
 
-def test_torchrun_without_a_gpu_is_refused(run_cli, data_bin, tmp_path):
+def test_torchrun_trains_as_the_launcher(run_cli, data_bin, in_two, tmp_path):
     program = Path(sys.executable).parent / "fairseq-train"
-    start = ["torchrun", "--nproc-per-node", 2, program, data_bin, *SETTINGS]
-    done = run_cli([*start, "--save-dir", tmp_path / "saved", "--max-update", 1], env={"CUDA_VISIBLE_DEVICES": ""})
-    assert done.returncode != 0
-    assert "start python -m mae_lm_fairseq.recipes.launch_cpu 2 --" in done.stderr
-    assert not (tmp_path / "saved").exists()
+    start = [
+        "torchrun",
+        "--nproc-per-node",
+        2,
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "localhost:0",
+        "--no-python",
+    ]
+    options = ["--cpu", *RAGGED, "--max-update", 20, "--save-interval-updates", 10, "--save-dir", tmp_path]
+    done = run_cli([*start, "--no-python", program, data_bin, *SETTINGS, *options])
+    assert done.returncode == 0, done.stderr
+    assert_same_training_state(checkpoint(in_two), checkpoint(tmp_path))
+
+
+def test_a_process_that_waits_for_a_stopped_one_ends_with_a_message(data_bin, tmp_path):
+    """Processes started by hand, as on two machines whose connection is lost: nothing stops the waiting one."""
+    program = Path(sys.executable).parent / "fairseq-train"
+    endless = ["--no-save", "--batch-size", 1, "--max-update", 10**6, "--total-num-update", 10**6, "--ddp-timeout", 20]
+    command = [*map(str, [program, data_bin, *SETTINGS, "--cpu", *endless, "--save-dir", tmp_path])]
+    job = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    logs = [tmp_path / "0", tmp_path / "1"]
+    processes = [
+        subprocess.Popen(command, stdout=log.open("w"), stderr=subprocess.STDOUT, cwd=ROOT,
+                         env={**os.environ, **ENVIRONMENT, **job, "RANK": str(rank)})
+        for rank, log in enumerate(logs)
+    ]  # fmt: skip
+    try:
+        wait_for(lambda: "num_updates=20," in logs[0].read_text())
+        processes[1].send_signal(signal.SIGSTOP)
+        assert processes[0].wait(120) == 1
+        *_, last = logs[0].read_text().splitlines()
+        assert last.startswith("error: lost the connection to another process of this job: ")
+        assert "Traceback" not in logs[0].read_text()
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.socket() as opened:
+        opened.bind(("localhost", 0))
+        return opened.getsockname()[1]

@@ -1,0 +1,134 @@
+"""Processes that torchrun, Slurm or a user has started, and that train together."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from fairseq.distributed import utils as distributed_utils
+from fairseq.models import distributed_fairseq_model
+from torch import nn
+
+from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
+
+_PORT = 29500
+"""torchrun's default."""
+DDP_TIMEOUT = 600
+"""Default of ``--ddp-timeout`` in seconds, long enough for a slow save."""
+
+
+class StartedProcesses(NamedTuple):
+    """The processes of a job, as one of them sees it.
+
+    Attributes:
+        number: number of processes.
+        rank: number of this one, from 0.
+        address: init method of ``torch.distributed``.
+        port: port of Slurm's first node; None for processes that know their own.
+    """
+
+    number: int
+    rank: int
+    address: str
+    port: int | None = None
+
+
+def started_processes() -> StartedProcesses | None:
+    """Return the job that this process belongs to; None if it is alone.
+
+    ``torchrun`` describes it by ``MASTER_ADDR``, ``MASTER_PORT``, ``RANK`` and ``WORLD_SIZE``, which a user may also
+    set, and ``srun`` by variables of Slurm.
+    """
+    if {"MASTER_ADDR", "RANK", "WORLD_SIZE"} <= os.environ.keys():
+        os.environ.setdefault("MASTER_PORT", str(_PORT))
+        found = StartedProcesses(int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]), "env://")
+    elif "SLURM_STEP_NUM_TASKS" in os.environ:
+        number, rank = int(os.environ["SLURM_STEP_NUM_TASKS"]), int(os.environ["SLURM_PROCID"])
+        port = 10_000 + int(os.environ["SLURM_JOB_ID"]) % 50_000
+        found = StartedProcesses(number, rank, f"tcp://{_first_node()}:{port}", port)
+    else:
+        return None
+    return found if found.number > 1 else None
+
+
+def _first_node() -> str:
+    """Return the name of the first node of Slurm's job step."""
+    listed = subprocess.run(
+        ["scontrol", "show", "hostnames", os.environ["SLURM_STEP_NODELIST"]], capture_output=True, text=True, check=True
+    )
+    return listed.stdout.split()[0]
+
+
+def join_started_processes(cfg: Any) -> None:
+    """Let the processes that torchrun, Slurm or a user has started train together, with or without GPUs.
+
+    fairseq looks for them only if it counts several GPUs, and for Slurm's only if a port is given. Otherwise each
+    process would train alone and overwrite the others' checkpoints. Without GPUs the gradients are exchanged over gloo.
+    """
+    distributed, started = cfg.distributed_training, started_processes()
+    if started is None:
+        return
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    distributed.distributed_world_size = started.number
+    if torch.cuda.is_available() and not cfg.common.cpu:
+        if distributed.distributed_port <= 0 and started.port is not None:
+            distributed.distributed_port = started.port
+        return
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # fairseq's communication would use a GPU despite --cpu
+    distributed.distributed_init_method = distributed.distributed_init_method or started.address
+    distributed.distributed_rank, distributed.device_id = started.rank, 0
+    distributed.distributed_no_spawn = True
+    distributed.distributed_backend = "gloo"
+
+
+def _end_with(parent: int) -> None:
+    """Kill this process and its data workers once ``torchrun`` has ended; killed by SIGKILL, it leaves them behind."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def limit_waiting() -> None:
+    """Pass ``--ddp-timeout`` to ``torch.distributed``.
+
+    fairseq passes none, so that over gloo a process waits half an hour for one that cannot be reached any more.
+    """
+    wrap(distributed_utils, "distributed_init", _init_with_timeout)
+    for name in ("new_groups", "get_global_group"):
+        wrap(distributed_utils, name, _with_timeout)
+
+
+_timeout = {"timeout": timedelta(seconds=DDP_TIMEOUT)}
+"""Of the job that this process belongs to: groups of processes, which are made later, do not inherit it."""
+
+
+def _init_with_timeout(init: Callable, cfg: Any) -> int:
+    _timeout["timeout"] = timedelta(seconds=getattr(cfg.task, "ddp_timeout", DDP_TIMEOUT))
+    limited = partial(torch.distributed.init_process_group, **_timeout)
+    with replaced(torch.distributed, "init_process_group", limited):
+        return init(cfg)
+
+
+def _with_timeout(make_group: Callable, *args: Any) -> Any:
+    with replaced(torch.distributed, "new_group", partial(torch.distributed.new_group, **_timeout)):
+        return make_group(*args)
+
+
+def use_pytorch_ddp_without_gpus() -> None:
+    """Let ``--ddp-backend pytorch_ddp``, the default, work on CPUs; fairseq always gives it the number of a GPU."""
+    wrap(distributed_fairseq_model, "DistributedDataParallel", _ddp_on_the_models_device)
+
+
+def _ddp_on_the_models_device(ddp: Callable, module: nn.Module, **options) -> nn.Module:
+    if next(module.parameters()).device.type == "cpu":
+        options |= {"device_ids": None, "output_device": None}
+    return ddp(module=module, **options)

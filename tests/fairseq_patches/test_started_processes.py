@@ -1,0 +1,99 @@
+"""Processes that something else has started: torchrun, Slurm, or a user."""
+
+from datetime import timedelta
+
+import pytest
+import torch
+from fairseq.distributed import utils as distributed_utils
+from fairseq.models import distributed_fairseq_model
+from omegaconf import OmegaConf
+
+from mae_lm_fairseq.fairseq_patches.started_processes import DDP_TIMEOUT, join_started_processes, started_processes
+
+TORCHRUN = {"MASTER_ADDR": "node0", "MASTER_PORT": "29501", "WORLD_SIZE": "4", "RANK": "3"}
+SLURM = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_JOB_ID": "123456", "SLURM_STEP_NODELIST": "node[0-1]"}
+
+
+@pytest.fixture
+def environment(monkeypatch, tmp_path):
+    """Return a function that sets variables, with a machine that has Slurm and no GPU."""
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text("#!/bin/sh\necho node0; echo node1\n")
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    return lambda variables: [monkeypatch.setenv(name, value) for name, value in variables.items()]
+
+
+def settings(**given):
+    distributed = {"distributed_world_size": 1, "distributed_init_method": None, "distributed_port": -1}
+    distributed |= {"distributed_rank": 0, "device_id": 0, "distributed_no_spawn": False}
+    distributed |= {"distributed_backend": "nccl", **given}
+    return OmegaConf.create({"common": {"cpu": False}, "distributed_training": distributed})
+
+
+@pytest.mark.parametrize(
+    ("variables", "number", "rank", "address"),
+    [
+        (TORCHRUN, 4, 3, "env://"),
+        ({name: value for name, value in TORCHRUN.items() if name != "MASTER_PORT"}, 4, 3, "env://"),
+        (SLURM, 2, 1, "tcp://node0:33456"),
+    ],
+    ids=["torchrun", "by hand", "Slurm"],
+)
+def test_processes_without_gpus_join_over_gloo(environment, variables, number, rank, address):
+    environment(variables)
+    cfg = settings()
+    join_started_processes(cfg)
+    distributed = cfg.distributed_training
+    assert (distributed.distributed_world_size, distributed.distributed_rank) == (number, rank)
+    assert (distributed.distributed_init_method, distributed.distributed_backend) == (address, "gloo")
+    assert distributed.distributed_no_spawn
+
+
+def test_a_given_init_method_is_kept(environment):
+    environment(TORCHRUN)
+    cfg = settings(distributed_init_method="file:///tmp/meet")
+    join_started_processes(cfg)
+    assert cfg.distributed_training.distributed_init_method == "file:///tmp/meet"
+    assert cfg.distributed_training.distributed_rank == 3
+
+
+@pytest.mark.parametrize("variables", [{}, TORCHRUN | {"WORLD_SIZE": "1", "RANK": "0"}, {"WORLD_SIZE": "2"}])
+def test_a_process_alone(environment, variables):
+    environment(variables)
+    cfg = settings()
+    join_started_processes(cfg)
+    assert started_processes() is None
+    assert cfg == settings()
+
+
+@pytest.mark.parametrize(("variables", "number", "port"), [(TORCHRUN, 4, -1), (SLURM, 2, 33456)])
+def test_fairseq_joins_processes_with_gpus(environment, monkeypatch, variables, number, port):
+    """Also if each machine has one GPU."""
+    environment(variables)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    cfg = settings()
+    join_started_processes(cfg)
+    assert cfg == settings(distributed_world_size=number, distributed_port=port)
+
+
+@pytest.mark.parametrize(("task", "seconds"), [({"ddp_timeout": 20}, 20), ({}, DDP_TIMEOUT)])
+def test_timeout_reaches_torch(monkeypatch, task, seconds):
+    given = {}
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda **options: given.update(options))
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    cfg = settings(distributed_init_method="env://")
+    distributed_utils.distributed_init(
+        OmegaConf.merge(cfg, {"common": {"tpu": False, "model_parallel_size": 1}, "task": task})
+    )
+    assert given["timeout"] == timedelta(seconds=seconds)
+
+
+def test_pytorch_ddp_gets_no_gpu_for_a_model_on_the_cpu(monkeypatch):
+    given = {}
+    inner = distributed_fairseq_model.DistributedDataParallel.__wrapped__
+    monkeypatch.setattr(inner, "__init__", lambda self, **options: given.update(options))
+    distributed_fairseq_model.DistributedDataParallel(module=torch.nn.Linear(2, 2), device_ids=[0], output_device=0)
+    assert given["device_ids"] is given["output_device"] is None
