@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from tests.fixtures.make_before_layout import BEFORE, VALUES
+from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.pretrained.reading import read
+from tests.fixtures.make_before_layout import BEFORE, VALUES, hf_autoencoder, pretrained
 
 EXPECTED = json.loads((BEFORE / "expected.json").read_bytes())
 # Rounding depends on the processor and the torch version. In training, Adam amplifies such differences.
@@ -16,6 +18,20 @@ USUAL_TOLERANCE = 1e-6
 @pytest.mark.parametrize("name", VALUES)
 def test_old_files_give_the_same_results(name, tmp_path):
     assert_close(VALUES[name](BEFORE, tmp_path), EXPECTED[name], TOLERANCE.get(name, USUAL_TOLERANCE))
+
+
+def test_an_old_export_of_the_autoencoder_is_a_bundle():
+    """Bundles and exports of the autoencoder are one format since."""
+    assert_close(pretrained(BEFORE / "hf_autoencoder"), EXPECTED["bundle"], USUAL_TOLERANCE)
+
+
+def test_an_old_bundle_is_written_in_the_new_format(tmp_path):
+    write_bundle(read(BEFORE / "bundle"), tmp_path / "bundle")
+    assert_close(pretrained(tmp_path / "bundle"), EXPECTED["bundle"], USUAL_TOLERANCE)
+    assert json.loads((tmp_path / "bundle" / "config.json").read_bytes())["format"] == 2
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before" / "hf_autoencoder").symlink_to(tmp_path / "bundle")
+    assert_close(hf_autoencoder(tmp_path / "before"), EXPECTED["hf_autoencoder"], USUAL_TOLERANCE)
 
 
 def assert_close(found, expected, tolerance: float):

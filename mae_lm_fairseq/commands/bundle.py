@@ -1,7 +1,8 @@
 """Make a bundle of a checkpoint: one directory with weights, configuration, dictionary and tokenizer.
 
-``MAELMModel.from_pretrained(DIR)`` loads it anywhere. The data-bin is that of pretraining, or one with the same
-dict.txt and tokenizer.
+Every command and MAELMModel.from_pretrained(DIR) load it anywhere; so does AutoModelForMaskedLM of transformers, once
+mae_lm_fairseq.huggingface.modeling is imported. The data-bin is that of pretraining, or one with the same dict.txt and
+tokenizer.
 
 Example:
     mae-lm bundle checkpoints/mae_lm/checkpoint_last.pt --data-bin data-bin --out bundles/mae_lm
@@ -30,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     arguments = parser().parse_args(argv)
-    from mae_lm_fairseq.pretrained.bundle import write_bundle
+    from mae_lm_fairseq.huggingface.bundle import write_bundle
     from mae_lm_fairseq.pretrained.reading import read_checkpoint
     from mae_lm_fairseq.text.tokenizer_files import NAMES
 

@@ -2,12 +2,11 @@
 
 The encoder becomes a stock MPNet or RoBERTa that needs no code of this package: AutoModel and AutoTokenizer load the
 directory, which also has a model card. It is written only if token ids, hidden states and predictions are the
-original's on text of several scripts. With --autoencoder the whole network is exported, decoder included, as a class
-of this package.
+original's on text of several scripts. The decoder is not exported; mae-lm bundle keeps it.
 
 Examples:
     mae-lm export bundles/mae_lm --out mae-lm-hf
-    mae-lm export checkpoints/mae_lm/checkpoint_last.pt --data-bin data-bin --out mae-lm-hf --autoencoder
+    mae-lm export checkpoints/mae_lm/checkpoint_last.pt --data-bin data-bin --out mae-lm-hf
 """
 
 import argparse
@@ -23,9 +22,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("model", metavar="BUNDLE_OR_CHECKPOINT", help="bundle, or checkpoint of fairseq-train")
     parser.add_argument("--data-bin", metavar="DIR", help="data-bin of a checkpoint, with dictionary and tokenizer")
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="output directory, which must not exist")
-    kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument("--head", metavar="NAME", help="head to export, if the model has several")
-    kinds.add_argument("--autoencoder", action="store_true", help="export the whole autoencoder, to fill in masks")
+    parser.add_argument("--head", metavar="NAME", help="head to export, if the model has several")
     parser.add_argument("--text", metavar="FILE", type=Path, help="text file whose lines are also compared")
     return parser
 
@@ -37,7 +34,7 @@ def main(argv: list[str] | None = None) -> None:
 
     configure_logging()
     try:
-        from mae_lm_fairseq.huggingface.exporter import export_autoencoder, export_stock
+        from mae_lm_fairseq.huggingface.exporter import export_stock
     except ImportError as error:
         raise UserError(f"{error}; pip install transformers protobuf, or this package with its extra hf") from None
     from transformers.utils.logging import disable_progress_bar
@@ -45,10 +42,7 @@ def main(argv: list[str] | None = None) -> None:
     disable_progress_bar()
     pretrained = read(arguments.model, arguments.data_bin)
     lines = read_lines(arguments.text) if arguments.text else []
-    if arguments.autoencoder:
-        written = export_autoencoder(pretrained, arguments.out, lines)
-    else:
-        written = export_stock(pretrained, arguments.out, arguments.head, lines)
+    written = export_stock(pretrained, arguments.out, arguments.head, lines)
     print(f"{arguments.out}: {written}, compared with the original")
 
 

@@ -30,7 +30,7 @@ class MaskedAutoencoder(nn.Module):
         self.mask = mask
         self.encoder = build_encoder(config, vocab_size, pad)
         self.decoder = build_decoder(config, pad, self.encoder.embed_positions)
-        self.lm_head = LMHead(config.encoder_embed_dim, self.encoder.embed_tokens)
+        self.lm_head = LMHead(config, self.encoder.embed_tokens)
         initialise(self, config)
 
     def forward(self, tokens: Tensor, layout: BatchLayout) -> Tensor:

@@ -48,6 +48,7 @@ class StackConfig(NamedTuple):
     relative_buckets: int
     relative_max_distance: int
     relative_bucketing: RelativeBucketing
+    layer_norm_eps: float
 
 
 def _option_field(default: Any, help: str) -> Any:
@@ -154,6 +155,10 @@ class MaskedAutoencoderConfig:
     attention_dropout: float = _option_field(0.1, "dropout on the attention weights of the encoder")
     decoder_dropout: float = _option_field(0.0, "dropout in the decoder, including its attention weights")
     init_std: float = _option_field(0.02, "standard deviation of the initial weights")
+    layer_norm_eps: float = _option_field(1e-5, "epsilon of all layer norms (BERT's is 1e-12)")
+    untie_output_weights: bool = _option_field(
+        False, "the language model head has output weights of its own instead of the token embeddings"
+    )
 
     def __post_init__(self):
         for name in ("encoder_layers", *_SIZE_OPTIONS):
@@ -163,6 +168,7 @@ class MaskedAutoencoderConfig:
         self._require(self.max_positions > 2, "max_positions", "must be at least 3")
         self._require(self.decoder_layers >= 0, "decoder_layers", "must not be negative")
         self._require(self.init_std > 0, "init_std", "must be positive")
+        self._require(0 < self.layer_norm_eps < 1, "layer_norm_eps", "must be above 0 and below 1")
         for name in ("dropout", "attention_dropout", "decoder_dropout"):
             self._require(0 <= getattr(self, name) < 1, name, "must be in [0, 1)")
         self._check_mask_join()
@@ -183,6 +189,7 @@ class MaskedAutoencoderConfig:
             self.relative_buckets,
             self.relative_max_distance,
             self.relative_bucketing,
+            self.layer_norm_eps,
         )
 
     @property
@@ -198,6 +205,7 @@ class MaskedAutoencoderConfig:
             self.decoder_relative_buckets,
             self.relative_max_distance,
             self.relative_bucketing,
+            self.layer_norm_eps,
         )
 
     @property

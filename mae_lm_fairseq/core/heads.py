@@ -4,18 +4,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.core.cross_entropy import linear_cross_entropy
 from mae_lm_fairseq.core.dropout import Dropout
 
 
 class LMHead(nn.Module):
-    """Head of BERT and RoBERTa: dense layer, GELU, layer norm, and the token embedding matrix as output weights."""
+    """Head of BERT and RoBERTa: dense layer, GELU, layer norm, and the token embedding matrix as output weights.
 
-    def __init__(self, dim: int, embed_tokens: nn.Embedding):
+    With ``untie_output_weights``, it has output weights of its own.
+    """
+
+    def __init__(self, config: MaskedAutoencoderConfig, embed_tokens: nn.Embedding):
         super().__init__()
+        dim = config.encoder_embed_dim
         self.dense = nn.Linear(dim, dim)
-        self.layer_norm = nn.LayerNorm(dim)
+        self.layer_norm = nn.LayerNorm(dim, config.layer_norm_eps)
         self.weight = embed_tokens.weight
+        if config.untie_output_weights:
+            self.weight = nn.Parameter(torch.empty_like(embed_tokens.weight))
+            nn.init.normal_(self.weight, std=config.init_std)
         self.bias = nn.Parameter(torch.zeros(embed_tokens.num_embeddings))
 
     def forward(self, states: Tensor) -> Tensor:

@@ -16,14 +16,15 @@ from mae_lm_fairseq.core.relative_position import RelativePositionBias
 class TransformerLayer(nn.Module):
     """Attention and feed-forward block, each followed by dropout, residual connection and layer norm (post-norm)."""
 
-    def __init__(self, dim: int, ffn_dim: int, heads: int, dropout: float, attention_dropout: float):
+    def __init__(self, config: StackConfig):
         super().__init__()
-        self.attention = MultiheadAttention(dim, heads, attention_dropout)
-        self.attention_layer_norm = nn.LayerNorm(dim)
+        dim, ffn_dim, eps = config.dim, config.ffn_dim, config.layer_norm_eps
+        self.attention = MultiheadAttention(dim, config.heads, config.attention_dropout)
+        self.attention_layer_norm = nn.LayerNorm(dim, eps)
         self.fc1 = nn.Linear(dim, ffn_dim)
         self.fc2 = nn.Linear(ffn_dim, dim)
-        self.final_layer_norm = nn.LayerNorm(dim)
-        self.dropout = Dropout(dropout)
+        self.final_layer_norm = nn.LayerNorm(dim, eps)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, states: Tensor, pattern: AttentionPattern, queries: Tensor | None = None) -> Tensor:
         """Return the new hidden states of the queries.
@@ -45,10 +46,10 @@ class TransformerLayer(nn.Module):
 class SelfCrossLayer(TransformerLayer):
     """Transformer decoder layer (Vaswani et al., 2017): adds a cross-attention block before the feed-forward block."""
 
-    def __init__(self, dim: int, ffn_dim: int, heads: int, dropout: float, attention_dropout: float):
-        super().__init__(dim, ffn_dim, heads, dropout, attention_dropout)
-        self.cross_attention = MultiheadAttention(dim, heads, attention_dropout)
-        self.cross_attention_layer_norm = nn.LayerNorm(dim)
+    def __init__(self, config: StackConfig):
+        super().__init__(config)
+        self.cross_attention = MultiheadAttention(config.dim, config.heads, config.attention_dropout)
+        self.cross_attention_layer_norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
 
     def forward(
         self,
@@ -109,7 +110,7 @@ class TransformerStack(nn.Module):
     ):
         super().__init__()
         self.embed_positions = embed_positions
-        self.embed_layer_norm = nn.LayerNorm(config.dim)
+        self.embed_layer_norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
         self.dropout = Dropout(config.dropout)
         self.relative_bias = None
         if config.relative_buckets:
@@ -120,10 +121,7 @@ class TransformerStack(nn.Module):
                 embed_positions.max_positions,
                 config.relative_bucketing,
             )
-        self.layers = nn.ModuleList(
-            layer_type(config.dim, config.ffn_dim, config.heads, config.dropout, config.attention_dropout)
-            for _ in range(config.layers)
-        )
+        self.layers = nn.ModuleList(layer_type(config) for _ in range(config.layers))
 
     def embed(self, states: Tensor, layout: Layout) -> Tensor:
         """Return the input [N, dim] of the first layer: ``states`` plus positions, after layer norm and dropout."""

@@ -1,12 +1,14 @@
 """Options shared by all fine-tuning tasks, and their command line."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mae_lm_fairseq.utils.arguments import positive, positive_number
+from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.logging import configure_logging
 
 
@@ -15,8 +17,8 @@ class FinetuningOptions:
     """Options shared by all fine-tuning tasks.
 
     Attributes:
-        checkpoint: checkpoint to start from; None for random weights.
-        tokenizer: the data-bin of the pretraining run.
+        checkpoint: checkpoint or bundle to start from; None for random weights.
+        tokenizer: the data-bin of the pretraining run, or the bundle.
         out: output directory.
         arch: the architecture, if ``checkpoint`` is None.
         seeds: number of seeds; they are 1, 2, ...
@@ -47,8 +49,13 @@ def add_options(parser: argparse.ArgumentParser, usual_rates: str):
         usual_rates: the default learning rates, for the help text.
     """
     add = parser.add_argument
-    add("--checkpoint", required=True, metavar="FILE", help="pretraining checkpoint, or 'none' for random weights")
-    add("--tokenizer", type=Path, required=True, metavar="DATA_BIN", help="data-bin of the pretraining run")
+    add(
+        "--checkpoint",
+        required=True,
+        metavar="MODEL",
+        help="checkpoint, bundle, or 'none' (random weights)",
+    )
+    add("--tokenizer", type=Path, metavar="DATA_BIN", help="data-bin of the pretraining run (default: the bundle)")
     add("--out", type=Path, required=True, metavar="DIR", help="output directory")
     add("--arch", metavar="ARCH", help="architecture, with --checkpoint none")
     add("--seeds", type=positive, default=5, metavar="N", help="train with seeds 1 to N (default: %(default)s)")
@@ -71,4 +78,9 @@ def parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> dict:
     options = vars(parser.parse_args(words[:end]))
     configure_logging()
     checkpoint = None if options["checkpoint"] == "none" else Path(options["checkpoint"])
-    return {**options, "checkpoint": checkpoint, "extra": words[end + 1 :]}
+    tokenizer = options["tokenizer"]
+    if tokenizer is None:
+        if checkpoint is None or os.path.isfile(checkpoint):
+            raise UserError(f"--checkpoint {checkpoint} is not a bundle, which has a tokenizer; add --tokenizer")
+        tokenizer = checkpoint
+    return {**options, "checkpoint": checkpoint, "tokenizer": tokenizer, "extra": words[end + 1 :]}

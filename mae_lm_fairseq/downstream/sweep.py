@@ -14,9 +14,9 @@ from fairseq import checkpoint_utils
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.downstream.seeds import Summary, summarise
+from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.models.architectures import architecture_values
-from mae_lm_fairseq.pretrained.bundle import write_bundle
-from mae_lm_fairseq.pretrained.reading import read_checkpoint
+from mae_lm_fairseq.pretrained.reading import WEIGHTS, read_checkpoint
 from mae_lm_fairseq.pretrained.validation import head_names
 from mae_lm_fairseq.recipes.settings import Settings, as_arguments
 from mae_lm_fairseq.recipes.training_command import with_device
@@ -39,13 +39,13 @@ class Origin:
     """Starting point of fine-tuning.
 
     Attributes:
-        checkpoint: the file; None for random weights.
+        checkpoint: the file, or the directory of a bundle; None for random weights.
         model: options of the model, with the architecture as ``_name``, as :func:`as_arguments` expects them.
         max_positions: maximum sequence length.
         dictionary: fingerprint of the dictionary used in pretraining; None if unknown.
         heads: names of the fine-tuned heads; empty for a pretraining checkpoint.
         updates: number of updates of the previous training.
-        sha256: hash of the file.
+        sha256: hash of the file, or of the bundle's weights.
     """
 
     checkpoint: Path | None
@@ -81,13 +81,13 @@ def from_scratch(architecture: str) -> Origin:
 
 
 def origin_of(path: Path) -> Origin:
-    """Return the starting point described by a checkpoint of this package.
+    """Return the starting point described by a checkpoint or bundle of this package.
 
     Raises:
         UserError: if the file is missing, damaged, or from another model.
     """
-    if not os.path.isfile(path):  # Path.is_file raises if a parent directory is not searchable
-        raise UserError(f"--checkpoint {path}: no such file; check the path")
+    if not os.path.exists(path):  # Path.exists raises for a directory that cannot be searched
+        raise UserError(f"--checkpoint {path}: no such file or directory; check the path")
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
     saved = (state["cfg"] or {}).get("model")
     name = saved.get("_name", "") if hasattr(saved, "keys") else ""
@@ -106,7 +106,7 @@ def origin_of(path: Path) -> Origin:
         (state.get("task_state") or {}).get("dictionary"),
         tuple(head_names(state["model"])),
         state["optimizer_history"][-1]["num_updates"],
-        file_sha256(path),
+        file_sha256(path / WEIGHTS if os.path.isdir(path) else path),
     )
 
 

@@ -5,6 +5,7 @@
 
 import argparse
 import json
+import shutil
 from dataclasses import asdict
 from typing import Any
 
@@ -14,10 +15,10 @@ from mae_lm_fairseq.experiments.adaptation_report import report
 from mae_lm_fairseq.experiments.adaptation_training import PRESET_OF, Options, as_objective, objective_of, training_run
 from mae_lm_fairseq.experiments.evaluation import measure
 from mae_lm_fairseq.experiments.readers import hugging_face_kind
+from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.huggingface.stock import counterpart
-from mae_lm_fairseq.pretrained.bundle import write_bundle
 from mae_lm_fairseq.pretrained.presets import predicts
 from mae_lm_fairseq.pretrained.reading import Pretrained, read, read_checkpoint
 from mae_lm_fairseq.text import preparation
@@ -88,6 +89,7 @@ def make_start(options: Options) -> Pretrained:
     start = read_model(options)
     as_objective(start, options)
     if not (out / "data-bin" / MANIFEST).exists():
+        shutil.rmtree(out / "data-bin", ignore_errors=True)  # what a killed preparation left
         preparation.prepare(texts)
     sample = sample_corpus(files["valid"], Reading(options.text_field), HELD_OUT_BYTES)
     write_text(out / "held-out.txt", "".join(f"{line}\n" for line in sample))
@@ -104,7 +106,7 @@ def read_model(options: Options) -> Pretrained:
     path = options.model
     if not path.exists():
         raise UserError(f"--model {path} does not exist; a model of the Hugging Face hub must be downloaded first")
-    if path.is_dir() and hugging_face_kind(path) not in (None, "mae_lm"):
+    if path.is_dir() and hugging_face_kind(path):
         model = import_foreign(path, PRESET_OF[options.objective or "mlm"])
     else:
         model = read(path, options.data_bin)

@@ -19,7 +19,7 @@ from mae_lm_fairseq.analysis.masked_prediction import (
 from mae_lm_fairseq.analysis.token_states import EncoderStates, HuggingFaceStates, StatesOf
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.experiments.rank_options import STOCK
-from mae_lm_fairseq.pretrained.reading import Pretrained, build, read
+from mae_lm_fairseq.pretrained.reading import MODEL_TYPE, Pretrained, build, read
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.text_samples import read_lines, text_samples
 from mae_lm_fairseq.text.tokenizer import EOS, SPECIALS
@@ -189,12 +189,12 @@ def _random_network(pretrained: Pretrained) -> MaskedAutoencoder:
 
 
 def hugging_face_kind(directory: Path) -> str | None:
-    """Return the type of a Hugging Face model, such as "bert"; None if the directory has no such model."""
+    """Return the type of a Hugging Face model, such as "bert"; None if the directory is a bundle or has no model."""
     try:
         kind = json.loads((directory / "config.json").read_bytes()).get("model_type")
     except (OSError, ValueError, AttributeError, RecursionError):
         return None
-    return kind if isinstance(kind, str) else None
+    return kind if isinstance(kind, str) and kind != MODEL_TYPE else None
 
 
 def _open_hugging_face(directory: Path, device: str, with_head: bool, random_weights: bool) -> Reader:
@@ -246,8 +246,6 @@ def _open_hugging_face(directory: Path, device: str, with_head: bool, random_wei
 
 def _load_hugging_face(directory: Path, with_head: bool, random_weights: bool) -> nn.Module:
     from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
-
-    import mae_lm_fairseq.huggingface.modeling  # noqa: F401  the class of our own exports
 
     kind, options = (AutoModelForMaskedLM, {}) if with_head else (AutoModel, {"add_pooling_layer": False})
     if random_weights:

@@ -1,9 +1,11 @@
 """Patches of how fairseq loads checkpoints."""
 
 import functools
+import os
 import textwrap
 from argparse import Namespace
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +16,8 @@ from omegaconf import OmegaConf
 from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
 from mae_lm_fairseq.fairseq_patches.resuming import convert_position
 from mae_lm_fairseq.pretrained.checkpoint_file import allow_plain_values, read_checked
+from mae_lm_fairseq.pretrained.reading import WEIGHTS
+from mae_lm_fairseq.pretrained.training_state import read_training_state
 from mae_lm_fairseq.utils.errors import UserError, first_line
 
 
@@ -29,6 +33,9 @@ def read_checkpoints_as_data() -> None:
 
 
 def _load_checkpoint_as_data(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
+    if os.path.isdir(path):
+        state = read_training_state(path)
+        return state | {"cfg": OmegaConf.create(state["cfg"])}
     with replaced(torch, "load", functools.partial(_load_weights_only, torch.load, path)):
         try:
             return load(path, *args, **kwargs)
@@ -44,12 +51,13 @@ def _load_weights_only(load: Callable, path: str, *args, **kwargs) -> dict[str, 
 
 
 def check_checkpoints_before_restoring() -> None:
-    """Let task and model check a checkpoint before anything is restored from it.
+    """Let task and model check a checkpoint before anything is restored from it, and start from bundles.
 
     fairseq restores whatever fits and raises a bare ``Exception`` for the rest. It saves the task's state but never
     compares it, so a changed dictionary is not noticed. With this patch, the method ``check_checkpoint(filename,
     state)`` of task and model, if any, is called once the file has been read. Mismatches of the weights, the optimizer
     or the criterion are explained, and the position in the epoch is converted if the number of processes has changed.
+    ``--finetune-from-model`` also takes a bundle, which is a directory.
 
     In a job of several processes, only the first one reads the file. If its check fails, it exits with code 1 while the
     others wait for the checkpoint. fairseq's launcher and torchrun then stop the others. Processes started by hand end
@@ -60,9 +68,11 @@ def check_checkpoints_before_restoring() -> None:
 
 def _load_checkpoint(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
     read = functools.partial(_read_and_check, checkpoint_utils.load_checkpoint_to_cpu, trainer, filename)
+    # fairseq starts from random weights, without a word, if the name is not that of a file.
+    file = str(Path(filename, WEIGHTS)) if os.path.isdir(filename) else filename
     try:
         with replaced(checkpoint_utils, "load_checkpoint_to_cpu", read):
-            return load(trainer, filename, *args, **kwargs)
+            return load(trainer, file, *args, **kwargs)
     except UserError:
         raise
     except Exception as error:
@@ -73,7 +83,7 @@ def _load_checkpoint(load: Callable, trainer: Trainer, filename: str, *args, **k
 
 
 def _read_and_check(read: Callable, trainer: Trainer, filename: str, path: str, *args, **kwargs) -> dict[str, Any]:
-    state = read(path, *args, **kwargs)
+    state = read(filename if os.path.isdir(filename) else path, *args, **kwargs)
     cfg = trainer.cfg.checkpoint
     if not (cfg.reset_dataloader or filename == cfg.finetune_from_model):  # these start at the first epoch
         convert_position(state, trainer.cfg.distributed_training.distributed_world_size)

@@ -20,6 +20,7 @@ from fairseq.file_io import PathManager
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
+from mae_lm_fairseq.pretrained.reading import WEIGHTS
 from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -220,5 +221,7 @@ def _check_checkpoints_exist(cfg: Any) -> None:
             "--continue-once": checkpoint.get("continue_once"),
         }
     for option, path in wanted.items():
+        if option == "--finetune-from-model" and path is not None and os.path.isdir(path):
+            path = os.path.join(path, WEIGHTS)  # of a bundle
         if path is not None and not PathManager.isfile(path):
             raise UserError(f"{option} {path}: no such file ({os.path.abspath(path)}); check the path")

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.packing import batch_layout, unpack
-from mae_lm_fairseq.huggingface.modeling import MAELMForMaskedLM
 from mae_lm_fairseq.huggingface.stock import Counterpart
-from mae_lm_fairseq.huggingface.token_order import token_order
 from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads
 from mae_lm_fairseq.text.tokenizer import EOS, MASK, SPECIALS
 from mae_lm_fairseq.utils.errors import UserError
@@ -79,24 +77,6 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
                 their = their[..., order.ids]
             per_token = ours.shape[:2] == tokens.shape
             require_same(name, *((x[is_token] if per_token else x) for x in (ours, their)))
-    return reordered
-
-
-def check_autoencoder(directory: Path, pretrained: Pretrained, lines: Sequence[str]) -> int:
-    """Do the same as :func:`check_stock` for the full autoencoder's predictions, with every seventh token masked."""
-    ids, reordered = texts(directory, pretrained, lines)
-    order = token_order(pretrained)
-    model = load(MAELMForMaskedLM, directory)
-    network = build(pretrained).float()
-    for tokens in batches(ids, pretrained.pad):
-        is_masked = torch.zeros_like(tokens, dtype=torch.bool)
-        is_masked[:, 1::7] = True
-        is_masked &= tokens.gt(EOS)
-        tokens = tokens.masked_fill(is_masked, pretrained.mask)
-        with torch.inference_mode():
-            ours = network(tokens, batch_layout(tokens, is_masked, pretrained.pad, pretrained.mask))
-            theirs = model(order.ids[tokens], attention_mask=tokens.ne(pretrained.pad).long()).logits
-        require_same("logits", ours, theirs[is_masked][:, order.ids])
     return reordered
 
 

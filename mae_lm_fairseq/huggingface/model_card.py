@@ -1,11 +1,25 @@
-"""Model card: the README.md of an exported directory."""
+"""Model card: the README.md of a bundle or an exported directory."""
 
 import json
 
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin
-from mae_lm_fairseq.huggingface.tokenizer import EXCEPTIONS
 from mae_lm_fairseq.pretrained.reading import Pretrained
+from mae_lm_fairseq.pretrained.validation import head_names
+from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
+
+EXCEPTIONS = (
+    "`<mask>`, `<s>`, `</s>`, `<pad>` and `<unk>` written out in a text, which are special tokens here, but ordinary "
+    "characters to sentencepiece (the space before a `<mask>` belongs to it; text that follows it without a space "
+    "continues the same word)",
+    "U+2581, sentencepiece's own sign for a space, at the start of a text",
+    "decomposed text beyond a letter with one mark: several combining marks on a letter, a mark or a joiner behind a "
+    "character that Unicode normalisation (NFKC) changes, Hangul in separate jamo; `tokenizers` normalises grapheme "
+    "clusters, sentencepiece the longest match",
+    "for a unigram model, equally probable splits into the same subwords, such as 0 00 and 00 0, where rounding "
+    "decides",
+)
+"""Cases in which the ids of the fast tokenizer may differ from sentencepiece's."""
 
 _PRESETS = {
     "mae_lm": "MAE-LM (Meng et al., ICLR 2024, arXiv 2302.02060)",
@@ -24,8 +38,8 @@ _MASK_WARNING = {
     MaskJoin.decoder: (
         "**This encoder never saw `<mask>`.** In pretraining, the encoder received the visible tokens only, and a "
         "decoder, which is not part of this export, predicted the masked ones. Do not put `<mask>` into its input: the "
-        "hidden state of such a token is meaningless, and it disturbs the others. To fill in masks, export the whole "
-        "autoencoder (`mae-lm export --autoencoder`)."
+        "hidden state of such a token is meaningless, and it disturbs the others. To fill in masks, use a bundle "
+        "(`mae-lm bundle`)."
     ),
     MaskJoin.encoder: (
         "**The lower layers of this encoder never saw `<mask>`.** In pretraining it joined between two layers, which a "
@@ -51,42 +65,58 @@ def stock_card(pretrained: Pretrained, architecture: str, task: str, lines: int,
             "`AutoModel` warns that it starts from random weights, and `pooler_output` is meaningless. Use "
             "`last_hidden_state`."
         )
-    auto_class = "AutoModel" if task == "Model" else f"AutoModel{task}"
-    return _card(pretrained, architecture, _USE[task], warnings, auto_class, lines, reordered)
-
-
-def autoencoder_card(pretrained: Pretrained, lines: int, reordered: int) -> str:
-    """Return the model card for an export as this package's class."""
-    warnings = [
-        "`MAELMForMaskedLM` is a class of the package `mae_lm_fairseq`: install it and `import "
-        "mae_lm_fairseq.huggingface.modeling` before `AutoModelForMaskedLM.from_pretrained`. No code is loaded from "
-        "this directory."
-    ]
+    loading = _loading("AutoModel" if task == "Model" else f"AutoModel{task}")
     return _card(
-        pretrained,
-        "MAELMForMaskedLM",
-        "Filling in `<mask>`, with the decoder if the model has one.",
-        warnings,
-        "AutoModelForMaskedLM",
-        lines,
-        reordered,
+        pretrained, architecture, _USE[task], warnings, loading, _stock_tokenizer(pretrained, lines, reordered)
+    )
+
+
+def bundle_card(pretrained: Pretrained, lack: str) -> str:
+    """Return the model card of a bundle.
+
+    Args:
+        pretrained: the model.
+        lack: why the bundle has no tokenizer for ``transformers``; empty if it has one.
+    """
+    heads = head_names(pretrained.weights)
+    if heads:
+        use = f"Predictions of the task that it was fine-tuned on (head {', '.join(f'`{head}`' for head in heads)})."
+        code = 'from mae_lm_fairseq import MAELMModel\nmodel = MAELMModel.from_pretrained(".")'
+    else:
+        use = "Features of text, fine-tuning, and filling in `<mask>`, with the decoder if the model has one."
+        code = f"import mae_lm_fairseq.huggingface.modeling\n{_loading('AutoModelForMaskedLM')}"
+    warning = (
+        "Reading this directory needs the package `mae_lm_fairseq`; no code is loaded from it. `mae-lm export` makes a "
+        "model of it that `transformers` reads by itself."
+    )
+    if lack:
+        tokenizer = f"`AutoTokenizer` cannot read this directory: {lack}."
+    elif isinstance(pretrained.tokenizer, SentencePieceTokenizer):
+        tokenizer = (
+            f"`{TOKENIZER}` is the tokenizer of the training data, and this package reads it. `AutoTokenizer` reads "
+            f"`tokenizer.json`, which was built from it. {_exceptions()}"
+        )
+    else:
+        tokenizer = f"The tokenizer of the training data itself. {_SPECIAL_TOKENS}"
+    return _card(pretrained, "MAELMForMaskedLM", use, [warning], code, tokenizer)
+
+
+def _loading(auto_class: str) -> str:
+    return (
+        f"from transformers import {auto_class}, AutoTokenizer\n"
+        f'tokenizer, model = AutoTokenizer.from_pretrained("."), {auto_class}.from_pretrained(".")'
     )
 
 
 def _card(
-    pretrained: Pretrained,
-    architecture: str,
-    use: str,
-    warnings: list[str],
-    auto_class: str,
-    lines: int,
-    reordered: int,
+    pretrained: Pretrained, architecture: str, use: str, warnings: list[str], loading: str, tokenizer: str
 ) -> str:
     about = pretrained.about
     name = about.get("architecture") or "unknown"
     preset = _PRESETS[ARCHITECTURES[name][0]] if name in ARCHITECTURES else ""
+    precision = "float32" if architecture != "MAELMForMaskedLM" else _precision(pretrained)
     facts = {
-        "class": f"`{architecture}`, float32",
+        "class": f"`{architecture}`, {precision}",
         "architecture in pretraining": f"`{name}` {preset}".rstrip(),
         "task": about.get("task"),
         "updates": about.get("updates"),
@@ -97,10 +127,6 @@ def _card(
     }
     table = "\n".join(f"| {key} | {value} |" for key, value in facts.items() if value is not None)
     cautions = "\n\n".join(warnings)
-    load = (
-        f"from transformers import {auto_class}, AutoTokenizer\n"
-        f'tokenizer, model = AutoTokenizer.from_pretrained("."), {auto_class}.from_pretrained(".")'
-    )
     return f"""---
 library_name: transformers
 tags: [mae-lm, masked-language-modeling]
@@ -108,7 +134,7 @@ tags: [mae-lm, masked-language-modeling]
 
 # {name} as {architecture}
 
-Exported by `mae_lm_fairseq` (`mae-lm export`).
+Written by `mae_lm_fairseq`.
 
 | | |
 | --- | --- |
@@ -119,7 +145,7 @@ Exported by `mae_lm_fairseq` (`mae-lm export`).
 {use} It has the biases of the text that it was trained on.
 
 ```python
-{load}
+{loading}
 ```
 
 ## Limitations
@@ -128,11 +154,11 @@ Exported by `mae_lm_fairseq` (`mae-lm export`).
 
 ## Tokenizer
 
-{_tokenizer(pretrained, lines, reordered)}
+{tokenizer}
 """
 
 
-def _tokenizer(pretrained: Pretrained, lines: int, reordered: int) -> str:
+def _stock_tokenizer(pretrained: Pretrained, lines: int, reordered: int) -> str:
     if pretrained.tokenizer is None:
         return (
             "This directory has no tokenizer, because none was kept with the training data. Use the tokenizer of "
@@ -145,15 +171,22 @@ def _tokenizer(pretrained: Pretrained, lines: int, reordered: int) -> str:
         f"agreed{but}."
     )
     if not isinstance(pretrained.tokenizer, SentencePieceTokenizer):
-        return (
-            f"The tokenizer of the training data itself. {compared} Special tokens written out in a text are special "
-            "tokens here; in the training data they were ordinary text."
-        )
+        return f"The tokenizer of the training data itself. {compared} {_SPECIAL_TOKENS}"
+    return f"Built from the sentencepiece model, with fairseq's ids. {compared} {_exceptions()}"
+
+
+_SPECIAL_TOKENS = (
+    "Special tokens written out in a text are special tokens here; in the training data they were ordinary text."
+)
+
+
+def _exceptions() -> str:
     exceptions = "\n".join(f"- {exception}" for exception in EXCEPTIONS)
-    return (
-        f"Built from the sentencepiece model, with fairseq's ids. {compared} On ordinary text the ids equal "
-        f"sentencepiece's; they may differ for\n\n{exceptions}"
-    )
+    return f"On ordinary text the ids equal sentencepiece's; they may differ for\n\n{exceptions}"
+
+
+def _precision(pretrained: Pretrained) -> str:
+    return str(next(iter(pretrained.weights.values())).dtype).removeprefix("torch.")
 
 
 def _inline(value) -> str | None:

@@ -1,4 +1,4 @@
-"""The full autoencoder as a ``transformers`` model, which predicts masked tokens with MAE-LM and 3ML.
+"""A bundle as a ``transformers`` model, which predicts masked tokens with MAE-LM and 3ML.
 
 Importing this module registers it with ``AutoConfig`` and ``AutoModelForMaskedLM``::
 
@@ -9,7 +9,7 @@ Importing this module registers it with ``AutoConfig`` and ``AutoModelForMaskedL
     fill_mask("Paris is the <mask> of France.")
 """
 
-from dataclasses import asdict, fields
+from dataclasses import fields
 
 import torch
 import torch.nn.functional as F
@@ -21,8 +21,7 @@ from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.core.packing import batch_layout, to_device, unpack
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
-from mae_lm_fairseq.huggingface.token_order import token_order
-from mae_lm_fairseq.pretrained.reading import Pretrained
+from mae_lm_fairseq.pretrained.reading import MODEL_TYPE
 from mae_lm_fairseq.pretrained.validation import network_config, tied_names
 
 _IGNORED = -100
@@ -39,7 +38,7 @@ class MAELMConfig(PreTrainedConfig):
         others: see ``PreTrainedConfig``.
     """
 
-    model_type = "mae_lm"
+    model_type = MODEL_TYPE
 
     def __init__(
         self, network: dict | None = None, vocab_size: int = 32000, mask_token_id: int | None = None, **others
@@ -145,16 +144,6 @@ class MAELMForMaskedLM(PreTrainedModel):
             layouts = self.autoencoder.encoder_layouts(layout)
             hidden_states = tuple(unpack(*layer, length) for layer in zip(states, layouts, strict=True))
         return MaskedLMOutput(loss=loss, logits=logits, hidden_states=hidden_states)
-
-
-def as_transformers_model(pretrained: Pretrained) -> MAELMForMaskedLM:
-    """Return the network as a ``transformers`` model in float32."""
-    order = token_order(pretrained)
-    ids = {"bos_token_id": order.bos, "pad_token_id": order.pad, "eos_token_id": order.eos}
-    config = MAELMConfig(asdict(pretrained.config), len(pretrained.symbols), order.mask, **ids)
-    model = MAELMForMaskedLM(config)
-    model.load_state_dict({name: weight.float() for name, weight in order.weights(pretrained.weights).items()})
-    return model.eval()
 
 
 AutoConfig.register(MAELMConfig.model_type, MAELMConfig, exist_ok=True)

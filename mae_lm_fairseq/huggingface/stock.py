@@ -4,7 +4,7 @@ With T5's relative position bias the encoder is an MPNet (Song et al., 2020) wei
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -22,13 +22,16 @@ from mae_lm_fairseq.huggingface.names import (
     names_of,
     to_theirs,
 )
-from mae_lm_fairseq.huggingface.token_order import TokenOrder, token_order
 from mae_lm_fairseq.pretrained.reading import Pretrained
+from mae_lm_fairseq.pretrained.token_order import TokenOrder, token_order
 from mae_lm_fairseq.pretrained.validation import HEADS, head_names
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, UNK
 from mae_lm_fairseq.utils.errors import UserError
 
 MPNET_BUCKETS, MPNET_DISTANCE = 32, 128
 """Constants in MPNet's code, which its configuration does not change."""
+MPNET_PAD = 1
+"""Id of ``<pad>`` in the code of MPNet, which its configuration does not change."""
 LAYER_NORM_EPS = 1e-5
 """Epsilon of our layer norms, torch's default."""
 SEGMENTS = "roberta.embeddings.token_type_embeddings.weight"
@@ -50,8 +53,16 @@ class Counterpart:
     head: str = ""
 
     def order(self, pretrained: Pretrained) -> TokenOrder:
-        """Return the order of the exported tokens."""
-        return token_order(pretrained, self.kind)
+        """Return the order of the exported tokens.
+
+        Raises:
+            UserError: if the class takes another token for padding.
+        """
+        order = token_order(pretrained.tokenizer, len(pretrained.symbols))
+        if self.kind != "mpnet":
+            return order
+        _check_mpnet_padding(pretrained, order)
+        return replace(order, first_position=MPNET_PAD + 1)
 
     @property
     def architecture(self) -> str:
@@ -110,9 +121,21 @@ def _kind(config: MaskedAutoencoderConfig) -> str:
     raise UserError(
         f"a relative position bias of --relative-buckets {config.relative_buckets}, --relative-max-distance "
         f"{config.relative_max_distance} and --relative-bucketing {config.relative_bucketing.value} has no counterpart "
-        f"in transformers: MPNet has {MPNET_BUCKETS}, {MPNET_DISTANCE} and t5, RoBERTa has none. --autoencoder exports "
-        "the model with a class of this package"
+        f"in transformers: MPNet has {MPNET_BUCKETS}, {MPNET_DISTANCE} and t5, RoBERTa has none. mae-lm bundle "
+        "writes the model with a class of this package"
     )
+
+
+def _check_mpnet_padding(pretrained: Pretrained, order: TokenOrder):
+    if order.pad == MPNET_PAD:
+        return
+    tokenizer, instead = pretrained.tokenizer, int(order.ids.argsort()[MPNET_PAD])
+    token = tokenizer.token_text(instead)
+    if instead in (BOS, EOS, UNK, pretrained.mask) or instead in tokenizer.encode_lines([token])[0]:
+        raise UserError(
+            f"transformers' MPNet takes id {MPNET_PAD} for padding, which is the token {token!r} in {tokenizer.path}; "
+            "mae-lm bundle writes the model with a class of this package"
+        )
 
 
 def stock_config(pretrained: Pretrained, to: Counterpart) -> transformers.PreTrainedConfig:
@@ -129,7 +152,7 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> transformers.PreTra
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout,
         "max_position_embeddings": config.max_positions + order.first_position,
-        "layer_norm_eps": LAYER_NORM_EPS,
+        "layer_norm_eps": config.layer_norm_eps,
         "initializer_range": config.init_std,
         "pad_token_id": order.pad,
         "bos_token_id": order.bos,
@@ -146,7 +169,7 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> transformers.PreTra
 def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
     """Return the counterpart's ``state_dict()`` in float32, without tied weights."""
     names = names_of(to.parts, to.kind, pretrained.config.encoder_layers, to.head)
-    weights = dict(_in_float32(to_theirs(to.order(pretrained).weights(pretrained.weights), names)))
+    weights = dict(_in_float32(to_theirs(to.order(pretrained).exported(pretrained.weights), names)))
     if to.kind == "roberta":
         weights[SEGMENTS] = torch.zeros(1, pretrained.config.encoder_embed_dim)
     if to.task == "Model":

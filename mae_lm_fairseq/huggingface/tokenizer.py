@@ -3,31 +3,23 @@
 A tokenizer of Hugging Face's library is exported as it is, with its own ids.
 
 For a sentencepiece model, a fast tokenizer with fairseq's ids is built. It gives the same ids as sentencepiece on text
-in any script, including unknown characters, except for the cases in :data:`EXCEPTIONS`.
+in any script, including unknown characters, except for the cases that model cards list
+(:data:`~mae_lm_fairseq.huggingface.model_card.EXCEPTIONS`).
 """
+
+import json
+from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE, Model, Unigram
 from transformers import PreTrainedTokenizerFast
 
+from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.hugging_face_tokenizer import HuggingFaceTokenizer
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START, SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, SPECIALS, UNK
 from mae_lm_fairseq.utils.errors import UserError
-
-EXCEPTIONS = (
-    "`<mask>`, `<s>`, `</s>`, `<pad>` and `<unk>` written out in a text, which are special tokens here, but ordinary "
-    "characters to sentencepiece (the space before a `<mask>` belongs to it; text that follows it without a space "
-    "continues the same word)",
-    "U+2581, sentencepiece's own sign for a space, at the start of a text",
-    "decomposed text beyond a letter with one mark: several combining marks on a letter, a mark or a joiner behind a "
-    "character that Unicode normalisation (NFKC) changes, Hangul in separate jamo; `tokenizers` normalises grapheme "
-    "clusters, sentencepiece the longest match",
-    "for a unigram model, equally probable splits into the same subwords, such as 0 00 and 00 0, where rounding "
-    "decides",
-)
-"""Cases in which the ids of the fast tokenizer may differ from sentencepiece's."""
 
 _UNIGRAM, _BPE = 1, 2
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
@@ -40,6 +32,20 @@ def exported_tokenizer(
     if isinstance(tokenizer, SentencePieceTokenizer):
         return fast_tokenizer(tokenizer.files[TOKENIZER], symbols, max_length)
     return library_tokenizer(tokenizer, max_length)
+
+
+def write_tokenizer(pretrained: Pretrained, directory: Path):
+    """Write ``tokenizer.json`` and ``tokenizer_config.json``.
+
+    Raises:
+        UserError: if ``transformers`` cannot represent the tokenizer.
+    """
+    tokenizer, longest = pretrained.tokenizer, pretrained.config.max_positions
+    exported_tokenizer(tokenizer, pretrained.symbols, longest).save_pretrained(directory)
+    path = directory / "tokenizer_config.json"
+    # transformers 4 knows the tokenizer class by this name, too.
+    settings = {**json.loads(path.read_bytes()), "tokenizer_class": "PreTrainedTokenizerFast"}
+    path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def library_tokenizer(tokenizer: HuggingFaceTokenizer, max_length: int) -> PreTrainedTokenizerFast:

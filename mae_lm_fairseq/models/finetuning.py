@@ -15,7 +15,7 @@ from mae_lm_fairseq.utils.errors import UserError
 logger = logging.getLogger(__name__)
 
 # Options that change the output but not the shape of any weight.
-_NOT_IN_WEIGHTS = ("encoder_attention_heads", "relative_max_distance")
+_NOT_IN_WEIGHTS = ("encoder_attention_heads", "relative_max_distance", "layer_norm_eps")
 _DECODER_HEADS = "decoder_attention_heads"
 
 

@@ -68,7 +68,7 @@ class MAELMModel(BaseFairseqModel):
         """Load a trained model for use outside of fairseq's programs, without a task.
 
         Args:
-            path: a bundle (directory written by ``mae-lm bundle``), or a checkpoint of fairseq-train.
+            path: a bundle, written by ``mae-lm bundle`` or ``mae-lm import``; or a checkpoint of fairseq-train.
             data_bin: for a checkpoint, the directory of its ``dict.txt`` and tokenizer.
 
         Raises:

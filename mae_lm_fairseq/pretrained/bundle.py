@@ -1,4 +1,8 @@
-"""Bundle: a directory with everything that a pretrained network needs, in files that cannot run code."""
+"""Bundle: a directory with everything that a model needs, in files that cannot run code.
+
+The files are those of a ``transformers`` directory. ``huggingface/bundle.py`` adds the tokenizer in the form that
+``transformers`` reads, and a model card.
+"""
 
 import json
 import shutil
@@ -7,35 +11,47 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from mae_lm_fairseq.pretrained.reading import ALIGNMENT, CONFIG, FORMAT, WEIGHTS, Pretrained
+from mae_lm_fairseq.pretrained.reading import ALIGNMENT, CONFIG, FORMAT, MODEL_TYPE, WEIGHTS, Pretrained
+from mae_lm_fairseq.pretrained.token_order import TokenOrder, token_order
 from mae_lm_fairseq.pretrained.validation import tied_names
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import write_symbols
-from mae_lm_fairseq.utils.files import new_directory
 
 
-def write_bundle(pretrained: Pretrained, directory: str | Path):
-    """Write a bundle, for :func:`~mae_lm_fairseq.pretrained.reading.read_bundle`. It appears complete or not at all.
+def write_files(pretrained: Pretrained, directory: Path):
+    """Write configuration, weights, dictionary and tokenizer to a directory.
 
     Weights keep their precision. Tied weights are stored once.
-
-    Raises:
-        UserError: if the directory exists already or cannot be written.
     """
-    with new_directory(Path(directory)) as temporary:
-        _write_files(pretrained, temporary)
-
-
-def _write_files(pretrained: Pretrained, directory: Path):
+    order = token_order(pretrained.tokenizer, len(pretrained.symbols))
     tied = tied_names(pretrained.config, pretrained.weights)
-    weights = {name: weight.contiguous() for name, weight in pretrained.weights.items() if name not in tied}
-    save_file(weights, directory / WEIGHTS, metadata={"format": "pt"})
+    stored = order.exported({name: weight for name, weight in pretrained.weights.items() if name not in tied})
+    save_file(
+        {name: weight.contiguous() for name, weight in stored.items()}, directory / WEIGHTS, metadata={"format": "pt"}
+    )
     _align(directory / WEIGHTS)
-    description = {"format": FORMAT, "network": asdict(pretrained.config), "about": pretrained.about}
-    (directory / CONFIG).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    (directory / CONFIG).write_text(json.dumps(description(pretrained, order), indent=2) + "\n", encoding="utf-8")
+    write_symbols(pretrained.symbols, directory / DICTIONARY)
     if pretrained.tokenizer is not None:
         pretrained.tokenizer.save(directory)
-    write_symbols(pretrained.symbols, directory / DICTIONARY)
+
+
+def description(pretrained: Pretrained, order: TokenOrder) -> dict:
+    """Return the content of ``config.json``, which is also the configuration of a model of ``transformers``."""
+    return {
+        "model_type": MODEL_TYPE,
+        "architectures": ["MAELMForMaskedLM"],
+        "format": FORMAT,
+        "network": asdict(pretrained.config),
+        "vocab_size": len(pretrained.symbols),
+        "bos_token_id": order.bos,
+        "pad_token_id": order.pad,
+        "eos_token_id": order.eos,
+        "mask_token_id": order.mask,
+        "dtype": str(next(iter(pretrained.weights.values())).dtype).removeprefix("torch."),
+        "tokenizer": pretrained.tokenizer and pretrained.tokenizer.FILES[0],
+        "about": pretrained.about,
+    }
 
 
 def _align(path: Path):

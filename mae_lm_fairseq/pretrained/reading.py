@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig
 from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data
+from mae_lm_fairseq.pretrained.token_order import token_order
 from mae_lm_fairseq.pretrained.validation import (
     HEADS,
     NETWORK,
@@ -38,8 +39,11 @@ ALIGNMENT = 64
 """Alignment of torch's tensors in bytes. Most weights in a bundle have it, too."""
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 """Files of a bundle. Dictionary and tokenizer have the same names as in a data-bin."""
-FORMAT = 1
-"""Format version of a bundle; increased with every incompatible change."""
+MODEL_TYPE = "mae_lm"
+"""Type of the model in ``config.json``, for ``transformers``."""
+FORMAT = 2
+"""Format version of a bundle; increased with every incompatible change. In format 1, rows of weights are in fairseq's
+order. Exports of the autoencoder from that time have no number, and the order of format 2."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,9 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
     }
     if (task := _finetuned_on(state, path, Path(data_bin, TASK))) is not None:
         about["finetuned_on"] = task
-    return _with_its_tokenizer(Pretrained(config, weights, symbols, find_tokenizer(data_bin), about))
+    tokenizer = find_tokenizer(data_bin)
+    _check_tokenizer(symbols, tokenizer)
+    return Pretrained(config, weights, symbols, tokenizer, about)
 
 
 def read_bundle(directory: str | Path) -> Pretrained:
@@ -140,26 +146,41 @@ def read_bundle(directory: str | Path) -> Pretrained:
         UserError: if a file is missing, damaged, or does not match the others.
     """
     directory = Path(directory)
-    path = directory / CONFIG
-    try:
-        described = json.loads(path.read_bytes())
-        form, network, about = (described[name] for name in ("format", "network", "about"))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; is {directory} a bundle of mae-lm bundle?") from None
-    except (ValueError, LookupError, TypeError, RecursionError):
-        raise UserError(f"{path} is not the description of a bundle; create the bundle again") from None
-    if form != FORMAT:
-        raise UserError(f"{path}: the bundle has format {form!r}, and only {FORMAT} is supported; use a newer version")
-    if not isinstance(network, dict) or not isinstance(about, dict):
-        raise UserError(f"{path} is not the description of a bundle; create the bundle again")
-    config = network_config(network, path)
-    symbols = read_symbols(directory / DICTIONARY)
+    form, network, about = _description(directory / CONFIG)
+    config, tokenizer = network_config(network, directory / CONFIG), find_tokenizer(directory)
+    if tokenizer is None or os.path.exists(directory / DICTIONARY):
+        symbols = read_symbols(directory / DICTIONARY)
+    else:  # an export of the autoencoder from before format 2
+        symbols = (*tokenizer.symbols, MASK)
     weights = _weights(directory / WEIGHTS)
+    if form != 1:
+        weights = token_order(tokenizer, len(symbols)).restored(weights)
     for name, first in tied_names(config, weights).items():
         if first in weights:
             weights.setdefault(name, weights[first])
     check_fit(config, weights, len(symbols), directory / WEIGHTS)
-    return _with_its_tokenizer(Pretrained(config, weights, symbols, find_tokenizer(directory), about))
+    _check_tokenizer(symbols, tokenizer)
+    return Pretrained(config, weights, symbols, tokenizer, about)
+
+
+def _description(path: Path) -> tuple[int | None, dict, dict]:
+    """Return format, network and origin of a bundle."""
+    try:
+        described = json.loads(path.read_bytes())
+        form, about = described.get("format"), described.get("about", {})
+        if "network" not in described and isinstance(described.get("model_type"), str):
+            raise UserError(f"{path.parent} is a directory of transformers; make a bundle of it with mae-lm import")
+        network = described["network"]
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; is {path.parent} a bundle of mae-lm bundle?") from None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise UserError(f"{path} is not the description of a bundle; create the bundle again") from None
+    if form not in (None, 1, FORMAT):
+        raise UserError(f"{path}: the bundle has format {form!r}, and only 1 to {FORMAT} are supported; use a newer "
+                        "version")  # fmt: skip
+    if not isinstance(network, dict) or not isinstance(about, dict):
+        raise UserError(f"{path} is not the description of a bundle; create the bundle again")
+    return form, network, about
 
 
 def build(pretrained: Pretrained) -> MaskedAutoencoder:
@@ -169,7 +190,7 @@ def build(pretrained: Pretrained) -> MaskedAutoencoder:
     """
     network = network_skeleton(pretrained.config, pretrained.weights, len(pretrained.symbols))
     network.load_state_dict(_part(pretrained.weights, NETWORK), assign=True)
-    if network.lm_head is not None:
+    if network.lm_head is not None and not pretrained.config.untie_output_weights:
         network.lm_head.weight = network.encoder.embed_tokens.weight
     return network.eval()
 
@@ -236,17 +257,14 @@ def _finetuned_on(state: dict[str, Any], checkpoint: str | Path, path: Path) -> 
     return found
 
 
-def _with_its_tokenizer(pretrained: Pretrained) -> Pretrained:
-    """Return ``pretrained`` after checking its tokenizer, if any.
+def _check_tokenizer(symbols: tuple[str, ...], tokenizer: Tokenizer | None):
+    """Check that the symbols of a tokenizer, if any, are those of the dictionary.
 
     Raises:
-        UserError: if the tokenizer's symbols are not those of the dictionary.
+        UserError: if they are not.
     """
-    if pretrained.tokenizer and (*pretrained.tokenizer.symbols, MASK) != pretrained.symbols:
-        raise UserError(
-            f"{pretrained.tokenizer.path}: its pieces are not, in order, the symbols of the {DICTIONARY} beside it"
-        )
-    return pretrained
+    if tokenizer and (*tokenizer.symbols, MASK) != symbols:
+        raise UserError(f"{tokenizer.path}: its pieces are not, in order, the symbols of the {DICTIONARY} beside it")
 
 
 def _aligned(weight: Tensor) -> Tensor:

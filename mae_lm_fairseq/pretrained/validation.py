@@ -29,7 +29,7 @@ def head_names(weights: Iterable[str]) -> list[str]:
     return sorted({name.split(".")[1] for name in weights if name.startswith(HEADS)})
 
 
-_ADDED_OPTIONS = {"relative_bucketing": "t5"}
+_ADDED_OPTIONS = {"relative_bucketing": "t5", "layer_norm_eps": 1e-5, "untie_output_weights": False}
 """Options that older bundles lack, with the values that those were trained with."""
 
 
@@ -86,7 +86,9 @@ def tied_names(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) -
     """
     if not any(name.startswith(PREDICTION) for name in weights):
         return {}
-    tied = {f"{NETWORK}lm_head.weight": f"{NETWORK}encoder.embed_tokens.weight"}
+    tied = {}
+    if not config.untie_output_weights:
+        tied[f"{NETWORK}lm_head.weight"] = f"{NETWORK}encoder.embed_tokens.weight"
     if config.decoder_share_positions:
         tied[f"{NETWORK}decoder.embed_positions.weight"] = f"{NETWORK}encoder.embed_positions.weight"
     return tied

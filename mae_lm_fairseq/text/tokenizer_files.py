@@ -15,7 +15,8 @@ from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError, first_line
 
-_KINDS = (SentencePieceTokenizer, HuggingFaceTokenizer, FairseqBPETokenizer)
+_KINDS = (SentencePieceTokenizer, FairseqBPETokenizer, HuggingFaceTokenizer)
+# The first whose files exist is authoritative: a bundle may also have a tokenizer.json for transformers.
 TOKENIZER_FILES = sorted({name for kind in _KINDS for name in kind.FILES} - {DICTIONARY})
 """Names of files that belong to a tokenizer in a data-bin or bundle."""
 NAMES = f"{TOKENIZER}, {TOKENIZER_JSON}, or {ENCODER_JSON} and {VOCAB_BPE}"

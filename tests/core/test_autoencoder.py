@@ -373,3 +373,31 @@ def test_relative_bias_init_changes_only_both_bias_tables():
 
 def test_config_is_kept():
     assert network().config == config()
+
+
+@pytest.mark.parametrize("variant", ["mae_lm", "mae_lm_roberta", "mae_lm_3ml_cross"])
+def test_layer_norm_eps_is_that_of_every_layer_norm(variant):
+    model = network(variant, layer_norm_eps=0.01)
+    norms = [module for module in model.modules() if isinstance(module, torch.nn.LayerNorm)]
+    assert norms
+    assert {norm.eps for norm in norms} == {0.01}
+    tokens, targets = masked(batch(text(9)), [(0, 3)])
+    layout = layout_for(tokens, targets)
+    usual = network(variant).eval()(tokens, layout)
+    assert not torch.allclose(model.eval()(tokens, layout), usual, rtol=0, atol=1e-4)
+
+
+def test_untied_output_weights_are_separate_and_trained():
+    model = network(untie_output_weights=True).eval()
+    assert model.lm_head.weight is not model.encoder.embed_tokens.weight
+    assert model.lm_head.weight.std().item() == pytest.approx(0.2, rel=0.1)
+    tokens, targets = masked(batch(text(9)), [(0, 3)])
+    layout = layout_for(tokens, targets)
+    states = model.predicted_states(tokens, layout)
+    logits = model(tokens, layout)
+    torch.testing.assert_close(logits, model.lm_head.transform(states) @ model.lm_head.weight.T + model.lm_head.bias)
+    loss, _ = model.lm_head.loss(states, targets[targets.ne(PAD)])
+    loss.backward()
+    assert model.lm_head.weight.grad.any()
+    unused = targets.new_tensor([token for token in range(30) if token not in tokens])
+    assert not model.encoder.embed_tokens.weight.grad[unused].any()

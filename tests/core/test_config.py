@@ -134,6 +134,8 @@ def test_decoder_sizes_default_to_those_of_the_encoder():
         ({"encoder_layers": 10**20}, ["--encoder-layers 100000000000000000000", "at most 10,000"]),
         ({"decoder_embed_dim": 1 << 25}, ["--decoder-embed-dim 33554432", "at most 16,777,216"]),
         ({"init_std": 0.0}, ["--init-std 0.0"]),
+        ({"layer_norm_eps": 0.0}, ["--layer-norm-eps 0.0"]),
+        ({"layer_norm_eps": 1.0}, ["--layer-norm-eps 1.0"]),
     ],
 )
 def test_contradictions_name_the_options(changes, named):

@@ -1,10 +1,12 @@
 """Command-line options shared by all fine-tuning commands."""
 
 import argparse
+from pathlib import Path
 
 import pytest
 
 from mae_lm_fairseq.downstream.options import add_options, parse
+from mae_lm_fairseq.utils.errors import UserError
 
 NEEDED = ["--checkpoint", "none", "--tokenizer", "data-bin", "--out", "out"]
 
@@ -13,6 +15,18 @@ def options(*words):
     parser = argparse.ArgumentParser()
     add_options(parser, "none")
     return parse(parser, [*NEEDED, *words])
+
+
+def test_the_tokenizer_is_that_of_a_bundle_unless_named(tmp_path):
+    (tmp_path / "checkpoint.pt").touch()
+    needed = ["--out", "out", "--checkpoint"]
+    parser = argparse.ArgumentParser()
+    add_options(parser, "none")
+    assert parse(parser, [*needed, str(tmp_path)])["tokenizer"] == tmp_path
+    assert parse(parser, [*needed, str(tmp_path), "--tokenizer", "data-bin"])["tokenizer"] == Path("data-bin")
+    for checkpoint in ("none", str(tmp_path / "checkpoint.pt")):
+        with pytest.raises(UserError, match="is not a bundle, which has a tokenizer; add --tokenizer"):
+            parse(parser, [*needed, checkpoint])
 
 
 def test_arguments_after_two_dashes_go_to_fairseq():

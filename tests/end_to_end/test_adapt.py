@@ -15,8 +15,8 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from mae_lm_fairseq.commands.adapt import main
 from mae_lm_fairseq.core.config import RelativeBucketing
+from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.importer import import_foreign
-from mae_lm_fairseq.pretrained.bundle import write_bundle
 from mae_lm_fairseq.pretrained.reading import read
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.disks import room_for
@@ -67,6 +67,7 @@ def arguments(model, text, out, *more):
 
 def test_a_stock_directory_is_adapted_and_a_killed_run_resumes(roberta, text, tmp_path, capfd):
     command, out = arguments(roberta, text, tmp_path / "out", "--freeze-encoder-updates", 2), tmp_path / "out"
+    (out / "data-bin" / "unfinished").mkdir(parents=True)  # as a killed preparation leaves it
     killed = fork(main, command)
     wait_for((out / "training" / "checkpoints" / "checkpoint_last.pt").exists)
     kill_all(killed)

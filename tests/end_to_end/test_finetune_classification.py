@@ -15,7 +15,7 @@ from mae_lm_fairseq.downstream.classification.tables import read_table
 from mae_lm_fairseq.downstream.glue import run as glue
 from mae_lm_fairseq.downstream.glue.tasks import TASKS, predictions
 from mae_lm_fairseq.downstream.squad import run as squad
-from mae_lm_fairseq.pretrained.bundle import write_bundle
+from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.pretrained.reading import read_checkpoint
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT, answering

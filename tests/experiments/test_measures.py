@@ -12,7 +12,7 @@ from mae_lm_fairseq.analysis.probing import probe
 from mae_lm_fairseq.commands import evaluate, minimal_pairs
 from mae_lm_fairseq.commands import probe as probe_command
 from mae_lm_fairseq.experiments.readers import open_model
-from mae_lm_fairseq.pretrained.bundle import write_bundle
+from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.pretrained.reading import read
 from mae_lm_fairseq.text.conllu import read_conllu
 from mae_lm_fairseq.utils.errors import UserError

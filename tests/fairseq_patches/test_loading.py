@@ -100,7 +100,7 @@ class TestReading:
 
     def test_path_that_is_no_file(self, tmp_path):
         message = refusal(checkpoint_utils.load_checkpoint_to_cpu, str(tmp_path))
-        assert message == f"cannot read the checkpoint {tmp_path}: Is a directory"
+        assert message == f"{tmp_path}/config.json: No such file or directory; is {tmp_path} a bundle of mae-lm bundle?"
 
     @pytest.mark.parametrize("content", [{"encoder.weight": torch.zeros(2)}, [1, 2], torch.zeros(2)])
     def test_file_of_something_else(self, tmp_path, content):

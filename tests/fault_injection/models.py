@@ -9,10 +9,10 @@ import torch
 from hypothesis.strategies import SearchStrategy
 
 from mae_lm_fairseq import MAELMModel
+from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign, write_import
 from mae_lm_fairseq.huggingface.names import LM_HEAD, encoder_parts, names_of, to_theirs
-from mae_lm_fairseq.pretrained.bundle import write_bundle
 from mae_lm_fairseq.pretrained.reading import CONFIG, WEIGHTS, Pretrained, read
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
 from tests.fault_injection.damage import (

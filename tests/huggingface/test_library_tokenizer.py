@@ -2,13 +2,19 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from mae_lm_fairseq.huggingface.exporter import export_autoencoder, export_stock
+import mae_lm_fairseq.huggingface.modeling  # noqa: F401  it registers the class
+from mae_lm_fairseq.core.packing import batch_layout
+from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.tokenizer import exported_tokenizer
+from mae_lm_fairseq.pretrained.reading import build, read
 from mae_lm_fairseq.text.hugging_face_tokenizer import FairseqBPETokenizer
+from mae_lm_fairseq.text.tokenizer import PAD
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import WITH_BIAS, WITHOUT_BIAS, pretrained
 from tests.support.tokenizers import fairseq_files, make, paragraphs
@@ -59,8 +65,31 @@ def test_heads(tokenizer, tmp_path):
     assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").config.num_labels == 3
 
 
-def test_the_autoencoder(tokenizer, tmp_path):
-    export_autoencoder(model(tokenizer), tmp_path / "out")
+def test_bundles(tokenizer, tmp_path):
+    """A bundle has the tokenizer's own ids, and the same weights when it is read."""
+    original = model(tokenizer)
+    write_bundle(original, tmp_path / "out")
+    again = read(tmp_path / "out")
+    assert (again.config, again.symbols, again.about) == (original.config, original.symbols, original.about)
+    assert again.weights.keys() == original.weights.keys()
+    for name, weight in again.weights.items():  # no token has the first rows of positions
+        first = PAD + 1 if name.endswith("embed_positions.weight") else 0
+        assert torch.equal(weight[first:], original.weights[name][first:]), name
+    texts = paragraphs(20, seed=5)
+    ids = original.tokenizer.encode_lines(texts)
+    assert all(map(np.array_equal, again.tokenizer.encode_lines(texts), ids))
+
+    [line] = original.tokenizer.encode_lines([" ".join(texts)])
+    tokens = torch.tensor([[0, *line[:20].tolist(), 2]])
+    tokens[0, 3] = tokens[0, 7] = original.mask
+    batch = AutoTokenizer.from_pretrained(tmp_path / "out")(" ".join(texts), return_tensors="pt")["input_ids"]
+    theirs = torch.from_numpy(tokenizer.exported_ids)[tokens]
+    kept = [column for column in range(21) if column not in (3, 7)]
+    assert torch.equal(batch[:, kept], theirs[:, kept])
+    logits = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()(theirs).logits[0, [3, 7]]
+    is_mask = tokens.eq(original.mask)
+    ours = build(original)(tokens, batch_layout(tokens, is_mask, PAD, original.mask))
+    torch.testing.assert_close(logits[:, tokenizer.exported_ids], ours, rtol=1e-5, atol=1e-5)
 
 
 def test_masks_in_text_are_those_of_our_own_interface(tokenizer):
@@ -92,7 +121,7 @@ def test_tokens_that_fairseq_does_not_know_are_refused(tmp_path):
 
 def test_positions_follow_the_id_of_padding(tmp_path):
     """A model with another id of <pad> numbers its positions from another row."""
-    export_autoencoder(model(make("bert")), tmp_path / "out")
+    write_bundle(model(make("bert")), tmp_path / "out")
     config = json.loads((tmp_path / "out" / "config.json").read_bytes())
     assert (config["pad_token_id"], config["mask_token_id"]) == (0, 5)
     from safetensors.torch import load_file

@@ -1,6 +1,7 @@
-"""The whole autoencoder as a transformers model."""
+"""A bundle as a transformers model."""
 
-from dataclasses import asdict
+import sys
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -8,12 +9,11 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, pipeline
 
 from mae_lm_fairseq.core.packing import batch_layout
-from mae_lm_fairseq.huggingface import exporter
-from mae_lm_fairseq.huggingface.exporter import export_autoencoder
-from mae_lm_fairseq.huggingface.modeling import MAELMConfig, MAELMForMaskedLM, as_transformers_model
-from mae_lm_fairseq.pretrained.reading import build
+from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.huggingface.modeling import MAELMConfig, MAELMForMaskedLM
+from mae_lm_fairseq.pretrained.reading import build, read
 from mae_lm_fairseq.utils.errors import UserError
-from tests.support.exports import ALL_PRESETS, pretrained
+from tests.support.exports import ALL_PRESETS, pretrained, train_sentencepiece
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
@@ -28,7 +28,7 @@ def masked(original):
 @pytest.mark.parametrize("changes", [{}, {"relative_buckets": 0}], ids=["bias", "no bias"])
 def test_predictions_equal_the_original(preset, changes, model, tmp_path):
     original = pretrained(preset, changes, model)
-    assert export_autoencoder(original, tmp_path / "out") == "MAELMForMaskedLM"
+    write_bundle(original, tmp_path / "out")
     loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
     assert type(loaded) is MAELMForMaskedLM
     tokens = masked(original)
@@ -46,13 +46,13 @@ def test_predictions_equal_the_original(preset, changes, model, tmp_path):
 
 def test_shared_weights_are_saved_once_and_stay_shared(tmp_path):
     original = pretrained("mae_lm", {"decoder_share_positions": True})
-    as_transformers_model(original).save_pretrained(tmp_path)
-    saved = load_file(tmp_path / "model.safetensors").keys()
+    write_bundle(original, tmp_path / "out")
+    saved = load_file(tmp_path / "out" / "model.safetensors").keys()
     assert saved == original.weights.keys() - {
         "autoencoder.lm_head.weight",
         "autoencoder.decoder.embed_positions.weight",
     }
-    network = AutoModelForMaskedLM.from_pretrained(tmp_path).autoencoder
+    network = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").autoencoder
     assert network.lm_head.weight is network.encoder.embed_tokens.weight
     assert network.decoder.embed_positions.weight is network.encoder.embed_positions.weight
 
@@ -73,9 +73,10 @@ def test_a_configuration_that_contradicts_itself_is_refused():
         MAELMForMaskedLM(MAELMConfig({"encoder_embed_dim": 16, "encoder_attention_heads": 3}, 50))
 
 
-def test_loss_hidden_states_and_gradients():
+def test_loss_hidden_states_and_gradients(tmp_path):
     original = pretrained("mae_lm")
-    model, tokens = as_transformers_model(original), masked(original)
+    write_bundle(original, tmp_path / "out")
+    model, tokens = AutoModelForMaskedLM.from_pretrained(tmp_path / "out"), masked(original)
     labels = torch.full_like(tokens, -100)
     labels[tokens.eq(original.mask)] = torch.tensor([6, 10, 11])
     output = model(tokens, labels=labels, output_hidden_states=True)
@@ -90,7 +91,7 @@ def test_loss_hidden_states_and_gradients():
 @ALL_PRESETS
 def test_fill_mask_pipeline(preset, model, lines, tmp_path):
     original = pretrained(preset, {}, model)
-    export_autoencoder(original, tmp_path / "out")
+    write_bundle(original, tmp_path / "out")
     fill_mask = pipeline("fill-mask", str(tmp_path / "out"))
     text = f"{lines[0][:20]} <mask> {lines[1][:20]}"
     found = fill_mask(text, top_k=3)
@@ -101,25 +102,52 @@ def test_fill_mask_pipeline(preset, model, lines, tmp_path):
     assert [answer["score"] for answer in found] == pytest.approx(probabilities.values.tolist(), rel=1e-4)
 
 
-def test_a_fine_tuned_model_has_no_decoder(tmp_path):
-    with pytest.raises(UserError, match="fine-tuned and has no decoder"):
-        export_autoencoder(pretrained(heads=["sst"]), tmp_path / "out")
+def test_untied_output_weights_are_loaded(tmp_path):
+    original = pretrained("mae_lm", {"untie_output_weights": True})
+    write_bundle(original, tmp_path / "out")
+    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
+    assert torch.equal(loaded.autoencoder.lm_head.weight, original.weights["autoencoder.lm_head.weight"])
+    assert torch.equal(
+        loaded.autoencoder.encoder.embed_tokens.weight, original.weights["autoencoder.encoder.embed_tokens.weight"]
+    )
 
 
-def test_nothing_is_written_when_it_differs(model, tmp_path, monkeypatch):
-    def spoilt(original):
-        made = as_transformers_model(original)
-        made.autoencoder.decoder.layers[1].fc2.bias.data[0] += 0.1
-        return made
-
-    monkeypatch.setattr(exporter, "as_transformers_model", spoilt)
-    with pytest.raises(UserError, match="not written: its logits differ"):
-        export_autoencoder(pretrained("mae_lm", {}, model), tmp_path / "out")
-    assert not list(tmp_path.iterdir())
+def test_the_precision_is_that_of_the_weights(tmp_path):
+    original = pretrained("mae_lm")
+    halved = {name: weight.half() for name, weight in original.weights.items()}
+    write_bundle(replace(original, weights=halved), tmp_path / "out")
+    assert AutoModelForMaskedLM.from_pretrained(tmp_path / "out", dtype="auto").dtype == torch.float16
 
 
 def test_the_card_says_that_the_package_is_needed(model, tmp_path):
-    export_autoencoder(pretrained("mae_lm", {}, model), tmp_path / "out")
+    write_bundle(pretrained("mae_lm", {}, model), tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text()
     assert "import mae_lm_fairseq.huggingface.modeling" in " ".join(card.split())
-    assert "No code is loaded from this directory" in " ".join(card.split())
+    assert "no code is loaded from it" in " ".join(card.split())
+    assert "`sentencepiece.bpe.model` is the tokenizer of the training data" in card
+
+
+class TestWithoutATokenizerForTransformers:
+    """The bundle lacks tokenizer.json, says why, and loads as always."""
+
+    def test_one_that_transformers_cannot_represent(self, lines, tmp_path):
+        odd = train_sentencepiece(lines, remove_extra_whitespaces=False)
+        write_bundle(pretrained("mae_lm", {}, odd), tmp_path / "out")
+        card = (tmp_path / "out" / "README.md").read_text()
+        assert "`AutoTokenizer` cannot read this directory: a sentencepiece model that keeps repeated spaces" in card
+        assert not (tmp_path / "out" / "tokenizer.json").exists()
+        assert read(tmp_path / "out").tokenizer.files == {"sentencepiece.bpe.model": odd}
+
+    def test_no_transformers(self, model, tmp_path, monkeypatch):
+        for name in [name for name in sys.modules if name.startswith("mae_lm_fairseq.huggingface.")]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, "transformers", None)
+        from mae_lm_fairseq.huggingface.bundle import write_bundle
+
+        write_bundle(pretrained("mae_lm", {}, model), tmp_path / "out")
+        assert not (tmp_path / "out" / "tokenizer.json").exists()
+        assert (
+            "`AutoTokenizer` cannot read this directory: import of transformers halted"
+            in (tmp_path / "out" / "README.md").read_text()
+        )
+        assert read(tmp_path / "out").tokenizer.files == {"sentencepiece.bpe.model": model}

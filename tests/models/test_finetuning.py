@@ -6,7 +6,9 @@ import logging
 import pytest
 import torch
 
+from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.models.finetuning import HEADS, check_origin
+from mae_lm_fairseq.pretrained.reading import read_checkpoint
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.finetuning import HEAD, finetune, save_pretrained, set_up_finetuning, write_sentences
 from tests.support.training import batches, set_up
@@ -175,6 +177,18 @@ OTHER_NETWORKS = {
     "missing: autoencoder.encoder.layers.2": ["--encoder-layers", 3],
     "unexpected: autoencoder.encoder.relative_bias.weight": ["--relative-buckets", 0],
 }
+
+
+def test_a_bundle_is_a_starting_point_like_its_checkpoint(sentences, pretrained, data_bin, tmp_path):
+    write_bundle(read_checkpoint(pretrained["mae_lm_tiny"], data_bin), tmp_path / "bundle")
+    weights = [
+        finetune(sentences, tmp_path / name, "--finetune-from-model", start, "--max-update", 2)["model"]
+        for name, start in (("checkpoint", pretrained["mae_lm_tiny"]), ("directory", tmp_path / "bundle"))
+    ]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    with pytest.raises(UserError, match=r"data-bin/model\.safetensors: no such file"):
+        finetune(sentences, tmp_path / "neither", "--finetune-from-model", data_bin, "--max-update", 2)
 
 
 @pytest.mark.parametrize("message", OTHER_NETWORKS)

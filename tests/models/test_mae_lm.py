@@ -86,6 +86,8 @@ OPTIONS = {
     "attention-dropout": (0.3, []),
     "decoder-dropout": (0.3, []),
     "init-std": (0.1, []),
+    "layer-norm-eps": (0.01, []),
+    "untie-output-weights": (True, []),
 }
 
 

@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 
 from mae_lm_fairseq import MAELMModel
 from mae_lm_fairseq.core.packing import batch_layout
+from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.pretrained import bundle as writing
-from mae_lm_fairseq.pretrained.bundle import write_bundle
 from mae_lm_fairseq.pretrained.reading import build, read, read_bundle, read_checkpoint
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
@@ -185,7 +185,10 @@ DAMAGE = {
     ),
     "but the network needs": lambda b: edit_config(b, decoder_ffn_embed_dim=5),
     "config.json is not the description of a bundle": lambda b: (b / "config.json").write_text("[" * 100_000),
-    "the bundle has format 2": lambda b: edit_text(b / "config.json", '"format": 1', '"format": 2'),
+    "the bundle has format 3": lambda b: edit_text(b / "config.json", '"format": 2', '"format": 3'),
+    "is a directory of transformers; make a bundle of it with mae-lm import": lambda b: edit_text(
+        b / "config.json", '"network"', '"other"'
+    ),
     "config.json: No such file": lambda b: (b / "config.json").unlink(),
     "model.safetensors is damaged": lambda b: os.truncate(b / "model.safetensors", 5000),
     "model.safetensors: the weight evil is unknown": lambda b: edit_weights(b, lambda w: w.update(evil=w[BIAS] + 1)),

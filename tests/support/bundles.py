@@ -7,7 +7,7 @@ import torch
 
 from mae_lm_fairseq.core.heads import SpanHead, TokenClassificationHead
 from mae_lm_fairseq.downstream.tagging.windows import HEAD
-from mae_lm_fairseq.pretrained.bundle import write_bundle
+from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.pretrained.reading import read_checkpoint
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, current_versions

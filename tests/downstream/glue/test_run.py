@@ -14,6 +14,8 @@ from mae_lm_fairseq.downstream.glue.run import Options, finetune
 from mae_lm_fairseq.downstream.glue.tasks import TASKS, predictions
 from mae_lm_fairseq.downstream.seeds import summarise
 from mae_lm_fairseq.downstream.sweep import Sweep
+from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.pretrained.reading import read, read_checkpoint
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
 from tests.support.finetuning import run_here, save_pretrained
@@ -74,6 +76,21 @@ def test_finetuning_starts_from_every_pretraining_checkpoint(options, checkpoint
     assert "last_optimizer_state" not in saved
     # The shape comes from the checkpoint, not from the architecture.
     assert saved["model"]["autoencoder.encoder.embed_tokens.weight"].shape[1] == 16
+
+
+def test_a_bundle_gives_the_results_of_its_checkpoint(options, checkpoints, tokenizer, tmp_path):
+    write_bundle(read_checkpoint(checkpoints["mae_lm_tiny"], tokenizer), tmp_path / "bundle")
+    contents = [
+        finetune(options),
+        finetune(replace(options, checkpoint=tmp_path / "bundle", tokenizer=tmp_path / "bundle", out=tmp_path / "b")),
+    ]
+    assert contents[0]["metrics"] == contents[1]["metrics"]
+    ours, theirs = (read(out / "model").weights for out in (options.out, tmp_path / "b"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert contents[1]["start"]["checkpoint"] == f"{tmp_path.name}/bundle"
+    (tmp_path / "bundle" / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(UserError, match="is a directory of transformers; make a bundle of it with mae-lm import"):
+        finetune(replace(options, checkpoint=tmp_path / "bundle", out=tmp_path / "c"))
 
 
 def test_finetuning_starts_from_random_weights(options):

@@ -1,0 +1,77 @@
+"""Order of the tokens in files for ``transformers``: there, a tokenizer keeps its own ids, which may differ from ours.
+
+Rows of weights that belong to tokens are permuted. ``transformers`` numbers positions from the id of ``<pad>`` plus 1
+(RoBERTa) or from 0 (BERT).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, Tokenizer
+
+_TOKEN_WEIGHTS = ("encoder.embed_tokens.weight", "lm_head.weight", "lm_head.bias")
+_POSITIONS = "embed_positions.weight"
+
+
+@dataclass(frozen=True)
+class TokenOrder:
+    """Ids of our tokens in a file for ``transformers``.
+
+    Attributes:
+        ids: int64[vocabulary], the other id of each of our ids.
+        first_position: row of the first position in the other position embeddings.
+    """
+
+    ids: Tensor
+    first_position: int
+
+    @property
+    def bos(self) -> int:
+        return int(self.ids[BOS])
+
+    @property
+    def pad(self) -> int:
+        return int(self.ids[PAD])
+
+    @property
+    def eos(self) -> int:
+        return int(self.ids[EOS])
+
+    @property
+    def mask(self) -> int:
+        return int(self.ids[-1])
+
+    def exported(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return weights by our names, with the rows of tokens and positions as in the other order."""
+        return self._reordered(weights, self.ids.argsort(), PAD + 1, self.first_position)
+
+    def restored(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Reverse :meth:`exported`, except for rows of positions that no token has; those are zero.
+
+        Weights with another number of rows than there are tokens stay as they are, for the check that follows.
+        """
+        return self._reordered(weights, self.ids, self.first_position, PAD + 1)
+
+    def _reordered(self, weights: Mapping[str, Tensor], order: Tensor, before: int, after: int) -> dict[str, Tensor]:
+        is_same = torch.equal(order, torch.arange(len(order)))
+        reordered = dict(weights)
+        for name, weight in weights.items():
+            if name.removeprefix("autoencoder.") in _TOKEN_WEIGHTS and not is_same and len(order) in weight.shape[:1]:
+                reordered[name] = weight[order]
+            elif name.endswith(_POSITIONS) and before != after and weight.dim() == 2:
+                reordered[name] = torch.cat([weight.new_zeros(after, weight.shape[1]), weight[before:]])
+        return reordered
+
+
+def token_order(tokenizer: Tokenizer | None, size: int) -> TokenOrder:
+    """Return the order in which a tokenizer is exported.
+
+    Args:
+        tokenizer: the tokenizer; None for our own order.
+        size: number of symbols in the dictionary, ``<mask>`` included.
+    """
+    ids = torch.arange(size) if tokenizer is None else torch.from_numpy(tokenizer.exported_ids).long()
+    return TokenOrder(ids, int(ids[PAD]) + 1)
