@@ -25,6 +25,10 @@ def largest_difference(one, other):
     return max((one[name] - other[name]).abs().max().item() for name in other)
 
 
+# A checkpoint of a run, or the bundle of the best one, which has a tokenizer.
+STARTS = {"RTE": "model", "MRPC": "checkpoint", "STS-B": "model"}
+
+
 def test_rte_mrpc_and_sts_b_start_from_mnli(tmp_path, monkeypatch):
     monkeypatch.setattr(finetuning, "run_all", run_here)
     tokenizer = write_tokenizer(tmp_path / "data-bin")
@@ -50,13 +54,16 @@ def test_rte_mrpc_and_sts_b_start_from_mnli(tmp_path, monkeypatch):
         [kept] = results.glob(f"{name}/runs/{content['test_predictions_by']}/checkpoints/*.pt")
         return content, kept
 
-    _, mnli = finetune("MNLI", pretrained, 1e-2)
+    _, mnli = finetune("MNLI", pretrained, 1e-2, "--tokenizer", tokenizer)
     of_mnli, _ = encoder_and_heads(mnli)
     of_pretraining, _ = encoder_and_heads(pretrained)
     assert largest_difference(of_pretraining, of_mnli) > 1e-3
-    for name in FROM_MNLI:
+    assert STARTS.keys() == set(FROM_MNLI)
+    for name, start in STARTS.items():
         # So small a learning rate that the encoder stays where it started.
-        content, kept = finetune(name, mnli, 1e-9, "--from-mnli")
+        given = results / "MNLI" / "model" if start == "model" else mnli
+        more = [] if start == "model" else ["--tokenizer", tokenizer]
+        content, kept = finetune(name, given, 1e-9, "--from-mnli", *more)
         encoder, heads = encoder_and_heads(kept)
         assert heads == {name}
         assert largest_difference(encoder, of_mnli) < 1e-6
