@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from mae_lm_fairseq import PACKAGE
-from mae_lm_fairseq.huggingface.importer import network_options, write_checkpoint
+from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.huggingface.importer import network_options
 from mae_lm_fairseq.huggingface.stock import counterpart
 from mae_lm_fairseq.pretrained.presets import preset_of, with_preset
 from mae_lm_fairseq.pretrained.reading import Pretrained
@@ -36,7 +37,7 @@ WARMUP_FRACTION = 0.06
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the command.
+    """Options of the command; it has their defaults.
 
     Attributes:
         model: directory of ``transformers``, bundle, or checkpoint.
@@ -60,17 +61,17 @@ class Options:
     train: list[str]
     valid: list[str]
     out: Path
-    data_bin: Path | None = None
-    objective: str | None = None
-    updates: int = 1000
-    learning_rate: float = 1e-4
-    batch_size: int = 8192
-    tokens_per_sample: int | None = None
-    mask_prob: float | None = None
-    freeze_encoder_updates: int = 0
-    layer_lr_decay: float = 1.0
-    text_field: str = "text"
-    seed: int = 1
+    data_bin: Path | None
+    objective: str | None
+    updates: int
+    learning_rate: float
+    batch_size: int
+    tokens_per_sample: int | None
+    mask_prob: float | None
+    freeze_encoder_updates: int
+    layer_lr_decay: float
+    text_field: str
+    seed: int
     extra: Sequence[str] = ()
 
     def recorded(self) -> dict[str, Any]:
@@ -122,12 +123,10 @@ def tokens_per_sample(model: Pretrained, options: Options) -> int:
 
 
 def training_run(model: Pretrained, options: Options) -> Run:
-    """Return the run of fairseq-train, after writing the checkpoint that it starts from."""
+    """Return the run of fairseq-train, after writing the bundle that it starts from."""
     folder = options.out / "training"
-    start = folder / "start.pt"
-    if not start.exists():
-        folder.mkdir(exist_ok=True)
-        write_checkpoint(model, start)
+    if not (folder / "start").exists():
+        write_bundle(model, folder / "start")
     arguments = [*network_options(model), *as_arguments(_settings(model, options)), *options.extra]
     command = [sys.executable, "-m", "fairseq_cli.train", str(options.out / "data-bin"), *arguments]
     return Run("training", command, folder / "result.json", _read_result, updates_done(options.updates))
@@ -177,7 +176,7 @@ def _settings(model: Pretrained, options: Options) -> Settings:
             "disable_validation": True,
         },
         "checkpoint": {
-            "finetune_from_model": options.out / "training" / "start.pt",
+            "finetune_from_model": options.out / "training" / "start",
             "save_dir": options.out / "training" / "checkpoints",
             "save_interval_updates": save_every,
             "keep_interval_updates": 1,

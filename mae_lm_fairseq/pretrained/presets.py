@@ -8,12 +8,13 @@ from torch import Tensor
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
 from mae_lm_fairseq.pretrained.reading import Pretrained
+from mae_lm_fairseq.pretrained.training_state import architecture_of
 from mae_lm_fairseq.pretrained.validation import NETWORK, PAD, tied_names
 
 
 def preset_of(pretrained: Pretrained) -> str:
     """Return the preset that a model was trained with; ``mae_lm`` if it is not known."""
-    return ARCHITECTURES.get(pretrained.about.get("architecture"), ("mae_lm", ""))[0]
+    return ARCHITECTURES[architecture_of(pretrained)][0]
 
 
 def predicts(pretrained: Pretrained) -> bool:

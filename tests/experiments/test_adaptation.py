@@ -1,0 +1,76 @@
+"""``mae-lm adapt``: what its options change, and the models that it starts from; end_to_end/test_adapt.py trains."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from mae_lm_fairseq.commands.adapt import parser
+from mae_lm_fairseq.experiments.adaptation import make_start
+from mae_lm_fairseq.experiments.adaptation_training import Options, as_objective, training_run
+from mae_lm_fairseq.pretrained.reading import read, read_checkpoint
+from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
+from tests.support.bundles import TEXT
+from tests.support.exports import pretrained
+from tests.support.tokenizers import make
+
+FLAGS = {
+    "--updates 50": {"--max-update 50", "--total-num-update 50", "--warmup-updates 3", "--save-interval-updates 5"},
+    "--learning-rate 2e-3": {"--lr 0.002"},
+    "--batch-size 5000": {"--max-tokens 1667", "--update-freq 3"},
+    "--tokens-per-sample 20": {"--tokens-per-sample 20"},
+    "--mask-prob 0.3": {"--mask-prob 0.3"},
+    "--freeze-encoder-updates 7": {"--freeze-encoder-updates 7"},
+    "--layer-lr-decay 0.8": {"--layer-lr-decay 0.8"},
+    "--seed 3": {"--seed 3"},
+    "--objective mlm": {"--arch mae_lm_roberta_base", "--leave-unmasked-prob 0.1", "--random-token-prob 0.1"},
+    "--objective 3ml": {"--arch mae_lm_3ml_self_base", "--mask-prob 0.5"},
+}
+"""Flags of adapt, and the options of fairseq-train that they change."""
+
+
+def options(out: Path, *flags: str) -> Options:
+    words = ["--model", "model", "--train", "train.txt", "--valid", "valid.txt", "--out", str(out), *flags]
+    return Options(**vars(parser().parse_args(words)))
+
+
+def train_options(model, out: Path, *flags: str) -> set[str]:
+    """Return the options of fairseq-train, with their values, for flags of adapt."""
+    out.mkdir()
+    chosen = options(out, *flags)
+    command = " ".join(training_run(as_objective(model, chosen), chosen).command).replace(str(out), "OUT")
+    return {f"--{word.strip()}" for word in command.split(" --")[1:]}
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    model = pretrained(tokenizer=make("byte-bpe"))
+    return model, train_options(model, tmp_path_factory.mktemp("usual") / "out")
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_each_flag_changes_the_training(usual, tmp_path, flag, monkeypatch):
+    monkeypatch.setattr("mae_lm_fairseq.experiments.adaptation_training.BATCH_TOKENS", 2048)
+    model, before = usual
+    changed = train_options(model, tmp_path / "out", *flag.split()) - before
+    assert changed >= FLAGS[flag]
+
+
+def test_the_seed_draws_the_new_decoder(tmp_path):
+    model = pretrained("mae_lm_roberta", tokenizer=make("byte-bpe"))
+    one, two = (as_objective(model, options(tmp_path, "--objective", "mae_lm", "--seed", seed)) for seed in "12")
+    name = "autoencoder.decoder.layers.0.fc1.weight"
+    assert not torch.equal(one.weights[name], two.weights[name])
+
+
+def test_a_checkpoint_starts_with_its_data_bin(checkpoints, text_data, tmp_path):
+    for split in ("train", "valid"):
+        (tmp_path / f"{split}.txt").write_text("\n".join(TEXT) + "\n", encoding="utf-8")
+    texts = ["--train", str(tmp_path / "train.txt"), "--valid", str(tmp_path / "valid.txt")]
+    given = ["--model", str(checkpoints["mae_lm_tiny"]), "--data-bin", str(text_data)]
+    make_start(options(tmp_path / "out", *given, *texts))
+    start, original = read(tmp_path / "out" / "start"), read_checkpoint(checkpoints["mae_lm_tiny"], text_data)
+    assert start.config == original.config
+    assert all(torch.equal(weight, start.weights[name]) for name, weight in original.weights.items())
+    assert find_tokenizer(tmp_path / "out" / "data-bin").symbols == original.tokenizer.symbols
+    assert (tmp_path / "out" / "held-out.txt").read_text(encoding="utf-8").splitlines() == TEXT
