@@ -34,6 +34,8 @@ from mae_lm_fairseq.utils.files import read_bytes
 LM_WEIGHT, LM_BIAS = "autoencoder.lm_head.weight", "autoencoder.lm_head.bias"
 _ADDS_NOTHING = re.compile(r"(\w+\.)?embeddings\.(position_ids|token_type_ids)|encoder\.sentence_encoder\.version")
 """Entries that are no weights."""
+_OLD_ENDS = {".gamma": ".weight", ".beta": ".bias"}
+"""Names in checkpoints that were converted from TensorFlow, such as bert-base-uncased."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,7 @@ def read_stock(directory: Path) -> ForeignModel:
     if type(pad) is not int or type(positions) is not int:
         raise UserError(f"{path}: pad_token_id {pad!r} and max_position_embeddings {positions!r} must be numbers")
     values["max_positions"] = positions - family.first_position(pad)
-    weights = {name: weight for name, weight in read_weights(directory).items() if not _ADDS_NOTHING.fullmatch(name)}
-    if not any(name.startswith(f"{family.naming}.") for name in weights):
-        weights = {f"{family.naming}.{name}": weight for name, weight in weights.items()}
+    weights = _with_usual_names(read_weights(directory), family)
     is_untied = config.get("tie_word_embeddings") is False and predicts(weights, family.naming)
     values["untie_output_weights"] = is_untied
     weights = _without_tied(weights, family.naming, is_untied, directory)
@@ -123,6 +123,18 @@ def _refuse_other_computation(family: Family, config: Mapping[str, Any], path: P
     for name, ours in family.required.items():
         if (theirs := config.get(name, ours[-1])) not in ours:
             raise UserError(f"{path}: {name} is {theirs!r}, but this package only supports {ours[0]!r}")
+
+
+def _with_usual_names(weights: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
+    """Return weights with the names of a model with a head, without entries that are no weights."""
+    usual = {}
+    for name, weight in weights.items():
+        if not _ADDS_NOTHING.fullmatch(name):
+            for before, now in _OLD_ENDS.items():
+                name = name.removesuffix(before) + now if name.endswith(before) else name
+            usual[name] = weight
+    is_bare = not any(name.startswith(f"{family.naming}.") for name in usual)
+    return {f"{family.naming}.{name}": weight for name, weight in usual.items()} if is_bare else usual
 
 
 def predicts(weights: Mapping[str, Tensor], naming: str) -> bool:
