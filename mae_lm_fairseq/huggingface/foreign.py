@@ -43,6 +43,7 @@ class ForeignModel:
     """An encoder as read from its files.
 
     Attributes:
+        kind: ``model_type`` of the configuration, or ``fairseq``.
         naming: column of the table of names.
         values: values of the encoder's options.
         weights: float32 weights under their original names, without output weights that are tied to the token
@@ -53,6 +54,7 @@ class ForeignModel:
         original: what the network has no place for.
     """
 
+    kind: str
     naming: str
     values: dict[str, Any]
     weights: dict[str, Tensor]
@@ -84,7 +86,8 @@ def read_stock(directory: Path) -> ForeignModel:
         raise UserError(f"{path}: pad_token_id is {pad}, but the tokenizer's token for padding has the id {order.pad}")
     _check_vocabulary(weights.get(f"{family.naming}.embeddings.word_embeddings.weight"), tokenizer, directory)
     original = Original(stock_files(directory), kept)
-    return ForeignModel(family.naming, values, weights, (*tokenizer.symbols, MASK), tokenizer, order, original)
+    symbols = (*tokenizer.symbols, MASK)
+    return ForeignModel(config["model_type"], family.naming, values, weights, symbols, tokenizer, order, original)
 
 
 def read_config(content: bytes | None, path: Path) -> dict[str, Any]:
@@ -248,7 +251,7 @@ def read_fairseq(path: Path, data_bin: Path) -> ForeignModel:
     tokenizer = find_tokenizer(data_bin)
     is_its_own = tokenizer is not None and (*tokenizer.symbols, MASK) == symbols
     order = token_order(None, len(symbols))
-    return ForeignModel("fairseq", values, weights, symbols, tokenizer if is_its_own else None, order)
+    return ForeignModel("fairseq", "fairseq", values, weights, symbols, tokenizer if is_its_own else None, order)
 
 
 def _options(state: Mapping[str, Any]) -> Mapping[str, Any]:
