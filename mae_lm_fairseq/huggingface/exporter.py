@@ -6,7 +6,7 @@ from pathlib import Path
 from mae_lm_fairseq.huggingface.comparison import check_stock, comparable
 from mae_lm_fairseq.huggingface.model_card import stock_card
 from mae_lm_fairseq.huggingface.stock import counterpart, write_stock
-from mae_lm_fairseq.huggingface.tokenizer import write_tokenizer
+from mae_lm_fairseq.huggingface.tokenizer import read_lists_of_words, write_tokenizer
 from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.utils.files import new_directory
@@ -35,6 +35,8 @@ def export_stock(pretrained: Pretrained, out: Path, head: str | None = None, lin
             write_tokenizer(pretrained, directory)
         if isinstance(pretrained.tokenizer, SentencePieceTokenizer):
             pretrained.tokenizer.save(directory)
+        if to.task == "ForTokenClassification" and pretrained.tokenizer is not None:
+            read_lists_of_words(directory)
         reordered = check_stock(directory, pretrained, to, lines)
         card = stock_card(pretrained, to.architecture, to.task, len(lines), reordered)
         (directory / "README.md").write_text(card, encoding="utf-8")

@@ -76,6 +76,11 @@ SPAN_HEAD = Part(
     (Names("qa_outputs", "qa_outputs", "qa_outputs", None),),
 )
 
+TOKEN_CLASSIFICATION_HEAD = Part(
+    Names("classification_heads.{head}.", "", "", None),
+    (Names("classifier", "classifier", "classifier", None),),
+)
+
 _SEPARATE = ("q_proj", "k_proj", "v_proj")
 _FUSED = "qkv_proj"
 

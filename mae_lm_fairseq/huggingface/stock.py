@@ -6,6 +6,7 @@ With T5's relative position bias the encoder is an MPNet (Song et al., 2020) wei
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -17,12 +18,13 @@ from mae_lm_fairseq.huggingface.names import (
     CLASSIFICATION_HEAD,
     LM_HEAD,
     SPAN_HEAD,
+    TOKEN_CLASSIFICATION_HEAD,
     Part,
     encoder_parts,
     names_of,
     to_theirs,
 )
-from mae_lm_fairseq.pretrained.reading import Pretrained
+from mae_lm_fairseq.pretrained.reading import Pretrained, label_names
 from mae_lm_fairseq.pretrained.token_order import TokenOrder, token_order
 from mae_lm_fairseq.pretrained.validation import HEADS, head_names
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, UNK
@@ -44,7 +46,8 @@ class Counterpart:
 
     Attributes:
         kind: ``mpnet`` or ``roberta``.
-        task: ``Model``, ``ForMaskedLM``, ``ForSequenceClassification`` or ``ForQuestionAnswering``.
+        task: ``Model``, ``ForMaskedLM``, ``ForSequenceClassification``, ``ForTokenClassification`` or
+            ``ForQuestionAnswering``.
         head: our name of the head for that task.
     """
 
@@ -75,6 +78,7 @@ class Counterpart:
         heads = {
             "ForMaskedLM": LM_HEAD,
             "ForSequenceClassification": CLASSIFICATION_HEAD,
+            "ForTokenClassification": TOKEN_CLASSIFICATION_HEAD,
             "ForQuestionAnswering": SPAN_HEAD,
         }
         return encoder_parts(self.kind == "mpnet") + ((heads[self.task],) if self.task in heads else ())
@@ -100,6 +104,8 @@ def counterpart(pretrained: Pretrained, head: str | None = None) -> Counterpart:
         head = head or heads[0]
         if f"{HEADS}{head}.qa_outputs.weight" in weights:
             return Counterpart(kind, "ForQuestionAnswering", head)
+        if f"{HEADS}{head}.classifier.weight" in weights:
+            return Counterpart(kind, "ForTokenClassification", head)
         inner_dim = len(weights[f"{HEADS}{head}.dense.weight"])
         if inner_dim != config.encoder_embed_dim:
             raise UserError(
@@ -161,9 +167,21 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> transformers.PreTra
     }
     if to.task == "ForSequenceClassification":
         values["num_labels"] = len(pretrained.weights[f"{HEADS}{to.head}.out_proj.bias"])
+    if to.task == "ForTokenClassification":
+        values |= _labels(pretrained, to.head)
     if to.kind == "mpnet":
         return transformers.MPNetConfig(**values, relative_attention_num_buckets=config.relative_buckets)
     return transformers.RobertaConfig(**values, type_vocab_size=1)
+
+
+def _labels(pretrained: Pretrained, head: str) -> dict[str, Any]:
+    """Return the labels of words for a configuration."""
+    count = len(pretrained.weights[f"{HEADS}{head}.classifier.bias"])
+    names = label_names(pretrained.about, count) or [f"LABEL_{number}" for number in range(count)]
+    return {
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: number for number, name in enumerate(names)},
+    }
 
 
 def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:

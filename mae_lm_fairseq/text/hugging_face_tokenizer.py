@@ -157,7 +157,7 @@ class HuggingFaceTokenizer(Tokenizer):
     def _description(self) -> dict[str, Any]:
         description = json.loads(self.library.to_str())
         return {name: description[name] for name in ("model", "pre_tokenizer", "decoder")} | {
-            "steps": [*_steps(description["pre_tokenizer"]), *_steps(description["decoder"])]
+            "steps": [*steps_of(description["pre_tokenizer"]), *steps_of(description["decoder"])]
         }
 
     @property
@@ -237,12 +237,12 @@ def _add_special_tokens(library) -> bool:
     return bool(lacking)
 
 
-def _steps(described: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the steps of a pre-tokenizer or decoder."""
+def steps_of(described: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Return the steps of a described pre-tokenizer or decoder."""
     if described is None:
         return []
     inside = described.get("pretokenizers") or described.get("decoders") or []
-    return [described, *(step for each in inside for step in _steps(each))]
+    return [described, *(step for each in inside for step in steps_of(each))]
 
 
 def _parse_encoder(content: bytes, path: Path) -> dict[str, int]:
