@@ -6,7 +6,7 @@
 import argparse
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -157,6 +157,7 @@ def write_models(start: Pretrained, options: Options) -> str:
     """Write ``model``, a bundle, and ``stock``, a directory of ``transformers``; return the class of the latter."""
     out = options.out
     adapted = read_checkpoint(out / "training" / "checkpoints" / "checkpoint_last.pt", out / "data-bin")
+    adapted = replace(adapted, original=start.original)
     if "imported_from" in start.about:
         adapted.about["imported_from"] = start.about["imported_from"]
     if not (out / "model").exists():

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.packing import batch_layout, unpack
+from mae_lm_fairseq.huggingface.foreign import transformers_errors
 from mae_lm_fairseq.huggingface.stock import Counterpart
 from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads
 from mae_lm_fairseq.text.tokenizer import EOS, MASK, SPECIALS, Tokenizer
@@ -62,7 +63,7 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
     """
     ids, reordered = texts(directory, pretrained, lines, as_words=to.task == "ForTokenClassification")
     order = to.order(pretrained)
-    model = load(getattr(transformers, to.architecture), directory, to.task == "Model")
+    model = load(getattr(transformers, to.architecture), directory, to)
     network = build(pretrained).float()
     for tokens in batches(ids, pretrained.pad):
         is_token = tokens.ne(pretrained.pad)
@@ -81,14 +82,16 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
     return reordered
 
 
-def load(model_class: type, directory: Path, without_pooler: bool = False) -> transformers.PreTrainedModel:
-    """Load the model in a directory, and check that its weights are exactly those of its class.
+def load(model_class: type, directory: Path, to: Counterpart) -> transformers.PreTrainedModel:
+    """Load the model in a directory, and check that its weights are exactly those of its class, and kept ones.
 
     Raises:
         UserError: if weights are missing or unexpected.
     """
-    options = {"add_pooling_layer": False} if without_pooler else {}
-    model, loaded = model_class.from_pretrained(directory, output_loading_info=True, **options)
+    options = {"add_pooling_layer": False} if to.has_unset_pooler else {}
+    with transformers_errors(directory):
+        model, loaded = model_class.from_pretrained(directory, output_loading_info=True, **options)
+    loaded["unexpected_keys"] = set(loaded["unexpected_keys"]) - to.kept.keys()
     if problems := {kind: sorted(map(str, names)) for kind, names in loaded.items() if names}:
         raise UserError(f"{NOTHING_WRITTEN}: its weights do not match {model_class.__name__}: {problems}")
     return model.eval()

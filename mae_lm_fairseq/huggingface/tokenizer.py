@@ -47,19 +47,22 @@ def write_tokenizer(pretrained: Pretrained, directory: Path):
     _write_json(path, {**json.loads(path.read_bytes()), "tokenizer_class": "PreTrainedTokenizerFast"})
 
 
-def read_lists_of_words(directory: Path):
+def read_lists_of_words(tokenizer: SentencePieceTokenizer | HuggingFaceTokenizer | None, directory: Path):
     """Make a written tokenizer encode each of a list of words as after a space, as token classification does.
 
     Byte-level BPE adds spaces to words only with this setting; it also puts one before a text.
     """
+    if not (isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.is_byte_level):
+        return
     path, settings = directory / TOKENIZER_JSON, directory / "tokenizer_config.json"
-    content = json.loads(path.read_bytes())
-    steps = [step for step in steps_of(content["pre_tokenizer"]) if step["type"] == "ByteLevel"]
-    for step in steps:
-        step["add_prefix_space"] = True
-    if steps:
+    if path.exists():
+        content = json.loads(path.read_bytes())
+        for step in steps_of(content["pre_tokenizer"]):
+            if step["type"] == "ByteLevel":
+                step["add_prefix_space"] = True
         _write_json(path, content)
-        _write_json(settings, {**json.loads(settings.read_bytes()), "add_prefix_space": True})
+    before = json.loads(settings.read_bytes()) if settings.exists() else {}
+    _write_json(settings, before | {"add_prefix_space": True})
 
 
 def _write_json(path: Path, content: dict):

@@ -143,7 +143,7 @@ class HuggingFaceTokenizer(Tokenizer):
         token = self.token(index)
         if index < len(SPECIALS) or index == self.mask:
             return token
-        if self._is_byte_level:
+        if self.is_byte_level:
             return self.library.decode([int(self.exported_ids[index])], skip_special_tokens=False)
         if prefix := self._continuation_prefix:
             return token.removeprefix(prefix) if token.startswith(prefix) else f" {token}"
@@ -161,7 +161,8 @@ class HuggingFaceTokenizer(Tokenizer):
         }
 
     @property
-    def _is_byte_level(self) -> bool:
+    def is_byte_level(self) -> bool:
+        """Whether the tokenizer splits the bytes of a text, with the space before a word as part of it."""
         return any(step["type"] == "ByteLevel" for step in self._description["steps"])
 
     @property

@@ -11,9 +11,10 @@ from hypothesis.strategies import SearchStrategy
 from mae_lm_fairseq import MAELMModel
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.exporter import export_stock
-from mae_lm_fairseq.huggingface.importer import import_foreign, write_import
+from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.huggingface.names import LM_HEAD, encoder_parts, names_of, to_theirs
 from mae_lm_fairseq.pretrained.reading import CONFIG, WEIGHTS, Pretrained, read
+from mae_lm_fairseq.pretrained.training_state import read_training_state
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
 from tests.fault_injection.damage import (
     JSON,
@@ -114,9 +115,9 @@ def absurd_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
     )
     model = small_model(place, **WITHOUT_BIAS)
     directory = place.directory / "data"
-    write_import(model, place.directory / "tokenizer", directory)
+    write_bundle(model, directory)
     path = directory / "model.pt"
-    state = torch.load(path, weights_only=True)
+    state = read_training_state(directory)
     options = {name: value for name, value in vars(model.config).items() if name.startswith("encoder_")}
     names = names_of((*encoder_parts(False), LM_HEAD), "fairseq", model.config.encoder_layers)
     roberta = {"cfg": {"model": {**options, "dropout": 0.1, "attention_dropout": 0.1}}, "args": None}
@@ -141,11 +142,11 @@ def _saved_case(place: Workplace, path: Path, action: Callable[[Path], None]) ->
 
 
 def _import(source: Path, out: Path) -> None:
-    write_import(import_foreign(source, "mae_lm_roberta"), source, out)
+    write_bundle(import_foreign(source, "mae_lm_roberta"), out)
 
 
 def _check_model(out: Path) -> None:
-    read(*((out / "model.pt", out) if (out / "model.pt").exists() else (out,)))
+    read(out)
 
 
 STOCK_FILES: dict[str, Damage] = {

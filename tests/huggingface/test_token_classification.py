@@ -11,8 +11,11 @@ from mae_lm_fairseq.downstream.tagging.prediction import Tagger
 from mae_lm_fairseq.downstream.tagging.windows import HEAD
 from mae_lm_fairseq.hub import hub_interface
 from mae_lm_fairseq.huggingface.exporter import export_stock
+from mae_lm_fairseq.huggingface.families import FAMILIES
+from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from tests.support.exports import WITH_BIAS, WITHOUT_BIAS, pretrained
+from tests.support.families import stock_model
 from tests.support.tokenizers import ALL_KINDS, make
 
 LABELS = ["B-x", "I-x", "O"]
@@ -26,9 +29,8 @@ KINDS = [("mpnet", kind) for kind in ALL_KINDS if kind not in ("bert", "gpt2", "
 KINDS += [("roberta", kind) for kind in ALL_KINDS]
 
 
-def tagger(kind, tokenizer):
-    """Return a randomly initialised model that labels words."""
-    original = pretrained("mae_lm", WITH_BIAS if kind == "mpnet" else WITHOUT_BIAS, tokenizer=make(tokenizer))
+def tagger(original):
+    """Return a model with a random head that labels words."""
     torch.manual_seed(1)
     head = TokenClassificationHead(original.config.encoder_embed_dim, len(LABELS), 0.0, init_std=0.3)
     weights = {name: weight for name, weight in original.weights.items() if name.startswith("autoencoder.encoder.")}
@@ -37,14 +39,11 @@ def tagger(kind, tokenizer):
     return replace(original, weights=weights, about=original.about | about)
 
 
-@pytest.mark.parametrize(("kind", "tokenizer"), KINDS)
-def test_stock_transformers_gives_the_same_labels(kind, tokenizer, tmp_path):
-    original = tagger(kind, tokenizer)
-    written = export_stock(original, tmp_path / "out")
-    assert written == {"mpnet": "MPNet", "roberta": "Roberta"}[kind] + "ForTokenClassification"
-    assert AutoConfig.from_pretrained(tmp_path / "out").id2label == dict(enumerate(LABELS))
-    fast = AutoTokenizer.from_pretrained(tmp_path / "out")
-    model = AutoModelForTokenClassification.from_pretrained(tmp_path / "out").eval()
+def check_labels(original, directory):
+    """Compare the logits of words, and the labels of a pipeline, with the original's."""
+    assert AutoConfig.from_pretrained(directory).id2label == dict(enumerate(LABELS))
+    fast = AutoTokenizer.from_pretrained(directory)
+    model = AutoModelForTokenClassification.from_pretrained(directory).eval()
     batch = fast(SENTENCES, is_split_into_words=True, padding=True, return_tensors="pt")
     with torch.no_grad():
         theirs = model(**batch).logits
@@ -62,7 +61,24 @@ def test_stock_transformers_gives_the_same_labels(kind, tokenizer, tmp_path):
         assert first["entity"] == word.label
 
 
+@pytest.mark.parametrize(("kind", "tokenizer"), KINDS)
+def test_stock_transformers_gives_the_same_labels(kind, tokenizer, tmp_path):
+    changes = WITH_BIAS if kind == "mpnet" else WITHOUT_BIAS
+    original = tagger(pretrained("mae_lm", changes, tokenizer=make(tokenizer)))
+    written = export_stock(original, tmp_path / "out")
+    assert written == {"mpnet": "MPNet", "roberta": "Roberta"}[kind] + "ForTokenClassification"
+    check_labels(original, tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_imported_models_label_words_in_their_own_class(kind, tmp_path):
+    stock_model(tmp_path / "stock", kind)
+    original = tagger(import_foreign(tmp_path / "stock", "mae_lm"))
+    assert export_stock(original, tmp_path / "out") == f"{FAMILIES[kind].classes}ForTokenClassification"
+    check_labels(original, tmp_path / "out")
+
+
 def test_labels_that_are_not_known_get_numbers(tmp_path):
-    original = replace(tagger("mpnet", "sentencepiece-bpe"), about={})
+    original = replace(tagger(pretrained("mae_lm", WITH_BIAS, tokenizer=make("sentencepiece-bpe"))), about={})
     export_stock(original, tmp_path / "out")
     assert AutoConfig.from_pretrained(tmp_path / "out").id2label == {0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}
