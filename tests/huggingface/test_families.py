@@ -15,8 +15,12 @@ from fairseq_cli import train
 from safetensors.torch import load_file, save_file
 
 from mae_lm_fairseq import MAELMModel
+from mae_lm_fairseq.commands import finetune_glue
 from mae_lm_fairseq.commands import prepare as prepare_command
 from mae_lm_fairseq.core.config import PRESETS
+from mae_lm_fairseq.downstream import sweep
+from mae_lm_fairseq.downstream.glue.tasks import TASKS
+from mae_lm_fairseq.experiments.readers import open_model
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.comparison import encoder_states
 from mae_lm_fairseq.huggingface.exporter import export_stock
@@ -24,7 +28,10 @@ from mae_lm_fairseq.huggingface.families import FAMILIES
 from mae_lm_fairseq.huggingface.importer import import_foreign, network_options, notes
 from mae_lm_fairseq.pretrained.reading import build, read
 from mae_lm_fairseq.utils.errors import UserError
+from tests.support.exports import train_sentencepiece
 from tests.support.families import change_config, lines, stock_model
+from tests.support.finetuning import run_here
+from tests.support.glue import make_rows, write_official
 from tests.support.training import RECIPE, parse
 
 CLOSE = {"rtol": 0, "atol": 1e-5}
@@ -248,6 +255,56 @@ def test_another_network_with_the_same_tokenizer_becomes_an_ordinary_class(impor
 
 
 PREPARATION = ["--workers", "1", "--max-unk-rate", "1"]
+
+
+def test_a_sentencepiece_model_of_other_tokens_is_not_taken(stock, tmp_path):
+    """camembert-base has one, whose pieces are not the tokens of its tokenizer.json."""
+    source = shutil.copytree(stock("camembert"), tmp_path / "source")
+    (source / "sentencepiece.bpe.model").write_bytes(train_sentencepiece(lines(200), vocab_size=150))
+    tokenizer = import_foreign(source, "mae_lm").tokenizer
+    assert list(tokenizer.files) == ["tokenizer.json"]
+    assert tokenizer.exported_ids[:3].tolist() == [5, 1, 6]  # <s>, <pad>, </s>
+
+
+@ALL
+def test_measures_of_an_import(kind, stock, imported):
+    """Ranks, probes and minimal pairs read models like this: ours has the states of the stock model."""
+    ours = open_model(imported(kind), None, with_head=True)
+    text = "the language of the models"
+    ids = ours.opening + ours.encode(text) + ours.line_end
+    theirs = transformers.AutoModel.from_pretrained(stock(kind)).eval()
+    with torch.no_grad():
+        wanted = theirs(torch.from_numpy(read(imported(kind)).tokenizer.exported_ids)[ids][None]).last_hidden_state
+    model = MAELMModel.from_pretrained(imported(kind))
+    torch.testing.assert_close(model.extract_features(torch.tensor(ids)), wanted, **CLOSE)
+    assert ours.predictor is not None
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("kind", "architecture"),
+    [
+        ("bert", "BertForSequenceClassification"),
+        ("camembert", "CamembertForSequenceClassification"),
+        ("distilbert", "RobertaForSequenceClassification"),
+    ],
+)
+def test_fine_tuning_starts_from_an_import_and_ends_in_its_class(kind, architecture, imported, tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "run_all", run_here)
+    write_official(tmp_path / "glue", TASKS["RTE"], make_rows(TASKS["RTE"]))
+    model = imported(kind, "mae_lm")
+    words = ["RTE", "--glue-dir", tmp_path / "glue", "--checkpoint", model, "--out", tmp_path / "rte", "--seeds", 1]
+    finetune_glue.main([*map(str, words), "--max-updates", "3", "--learning-rates", "1e-3"])
+    assert export_stock(read(tmp_path / "rte" / "model"), tmp_path / "stock") == architecture
+    fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock")
+    classifier = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "stock").eval()
+    text = "the cat sat on the mat"
+    with torch.no_grad():
+        theirs = classifier(**fast(text, return_tensors="pt")).logits
+    ours = MAELMModel.from_pretrained(tmp_path / "rte" / "model").predict("RTE", text, return_logits=True)
+    torch.testing.assert_close(ours, theirs, **CLOSE)
+
+
 IN_THE_GATE = dict(zip(FAMILIES, [*PRESETS, "mae_lm_roberta"], strict=True))
 
 
