@@ -4,18 +4,20 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokenizer, pipeline
 
 from mae_lm_fairseq.core.heads import TokenClassificationHead
 from mae_lm_fairseq.downstream.tagging.prediction import Tagger
-from mae_lm_fairseq.downstream.tagging.windows import HEAD
 from mae_lm_fairseq.hub import hub_interface
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.families import FAMILIES
 from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.models.mae_lm import MAELMModel
+from mae_lm_fairseq.pretrained.validation import WORD_HEAD
+from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import WITH_BIAS, WITHOUT_BIAS, pretrained
-from tests.support.families import stock_model
+from tests.support.families import change_config, stock_model
 from tests.support.tokenizers import ALL_KINDS, make
 
 LABELS = ["B-x", "I-x", "O"]
@@ -34,7 +36,7 @@ def tagger(original):
     torch.manual_seed(1)
     head = TokenClassificationHead(original.config.encoder_embed_dim, len(LABELS), 0.0, init_std=0.3)
     weights = {name: weight for name, weight in original.weights.items() if name.startswith("autoencoder.encoder.")}
-    weights |= {f"classification_heads.{HEAD}.{name}": weight for name, weight in head.state_dict().items()}
+    weights |= {f"classification_heads.{WORD_HEAD}.{name}": weight for name, weight in head.state_dict().items()}
     about = {"task": "token_classification", "finetuned_on": {"labels": LABELS, "scheme": "BIO", "column": "2"}}
     return replace(original, weights=weights, about=original.about | about)
 
@@ -76,6 +78,26 @@ def test_imported_models_label_words_in_their_own_class(kind, tmp_path):
     original = tagger(import_foreign(tmp_path / "stock", "mae_lm"))
     assert export_stock(original, tmp_path / "out") == f"{FAMILIES[kind].classes}ForTokenClassification"
     check_labels(original, tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_stock_models_that_label_words_are_imported(kind, tmp_path):
+    names = {"id2label": dict(enumerate(LABELS)), "label2id": {label: number for number, label in enumerate(LABELS)}}
+    stock_model(tmp_path / "stock", kind, "ForTokenClassification", **names)
+    original = import_foreign(tmp_path / "stock", "mae_lm")
+    assert export_stock(original, tmp_path / "out") == f"{FAMILIES[kind].classes}ForTokenClassification"
+    exported, before = (load_file(tmp_path / name / "model.safetensors") for name in ("out", "stock"))
+    check_labels(original, tmp_path / "out")
+    assert exported.keys() == before.keys()
+    assert all(torch.equal(exported[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize("labels", [{"0": "O", "2": "B-x"}, ["O"], {"x": "O"}])
+def test_damaged_names_of_labels_are_refused(labels, tmp_path):
+    stock_model(tmp_path / "stock", "roberta", "ForTokenClassification")
+    change_config(tmp_path / "stock", id2label=labels)
+    with pytest.raises(UserError, match="id2label does not map 0, 1, 2"):
+        import_foreign(tmp_path / "stock", "mae_lm")
 
 
 def test_labels_that_are_not_known_get_numbers(tmp_path):

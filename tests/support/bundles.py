@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from mae_lm_fairseq.core.heads import SpanHead, TokenClassificationHead
-from mae_lm_fairseq.downstream.tagging.windows import HEAD
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.pretrained.reading import read_checkpoint
+from mae_lm_fairseq.pretrained.validation import WORD_HEAD
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
@@ -102,7 +102,7 @@ def with_tags_head(state: dict) -> dict:
     head = TokenClassificationHead(16, len(LABELS), dropout=0.0, init_std=0.5)
     return {
         **state,
-        "model": _with_head(state["model"], HEAD, head),
+        "model": _with_head(state["model"], WORD_HEAD, head),
         "cfg": {
             **state["cfg"],
             "task": {"_name": "token_classification", "column": "2", "tokens_per_sample": 64},

@@ -13,8 +13,9 @@ from mae_lm_fairseq.downstream.tagging.decoding import word_logits
 from mae_lm_fairseq.downstream.tagging.files import plain_name, read_words
 from mae_lm_fairseq.downstream.tagging.labels import LabelSet
 from mae_lm_fairseq.downstream.tagging.schemes import Scheme
-from mae_lm_fairseq.downstream.tagging.windows import HEAD, MIN_SAMPLE, WordWindows
+from mae_lm_fairseq.downstream.tagging.windows import MIN_SAMPLE, WordWindows
 from mae_lm_fairseq.pretrained.reading import label_names
+from mae_lm_fairseq.pretrained.validation import WORD_HEAD
 from mae_lm_fairseq.text.text_samples import read_lines
 from mae_lm_fairseq.text.words import split_words
 from mae_lm_fairseq.utils.errors import UserError
@@ -47,7 +48,7 @@ class Tagger:
         about = model.about.get("finetuned_on")
         task = about if isinstance(about, dict) else {}
         longest = model.model.max_positions()
-        head = dict(model.model.classification_heads.items()).get(HEAD)
+        head = dict(model.model.classification_heads.items()).get(WORD_HEAD)
         is_head = isinstance(head, TokenClassificationHead)
         names = label_names(model.about, head.classifier.out_features) if is_head else None
         if names is None:
