@@ -159,8 +159,9 @@ def print_measurement(numbers: dict[str, Any] | None) -> None:
 def write_models(start: Pretrained, options: Options) -> str:
     """Write ``model``, a bundle, and ``stock``, a directory of ``transformers``; return the class of the latter."""
     out = options.out
-    adapted = read_checkpoint(out / "training" / "checkpoints" / "checkpoint_last.pt", out / "data-bin")
-    adapted = replace(adapted, original=start.original)
+    adapted = read_checkpoint(out / "training" / "checkpoints" / "checkpoint_last.pt", out / "start")
+    splits = Manifest.read(out / "data-bin" / MANIFEST).splits
+    adapted.about["trained_on"] = {name: vars(split) for name, split in splits.items()}
     if "imported_from" in start.about:
         adapted.about["imported_from"] = start.about["imported_from"]
     if not (out / "model").exists():

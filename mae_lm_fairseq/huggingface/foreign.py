@@ -52,6 +52,7 @@ class ForeignModel:
         tokenizer: the tokenizer, if it gives these ids.
         order: order of the rows in the weights.
         original: what the network has no place for.
+        labels: names of the labels, if the model labels words.
     """
 
     kind: str
@@ -62,6 +63,7 @@ class ForeignModel:
     tokenizer: Tokenizer | None
     order: TokenOrder
     original: Original | None = None
+    labels: list[str] | None = None
 
 
 def read_stock(directory: Path) -> ForeignModel:
@@ -79,15 +81,29 @@ def read_stock(directory: Path) -> ForeignModel:
     is_untied = config.get("tie_word_embeddings") is False and predicts(weights, family.naming)
     values["untie_output_weights"] = is_untied
     weights = _without_tied(weights, family.naming, is_untied, directory)
-    weights, kept = _without_kept(weights, family, is_untied, directory)
+    labels = _labels_of_words(config, path)
+    uses_pooler = family.naming == "bert" and "classifier.weight" in weights and labels is None
+    weights, kept = _without_kept(weights, family, is_untied, uses_pooler, directory)
     tokenizer = _stock_tokenizer(directory)
     order = replace(token_order(tokenizer, tokenizer.mask + 1), first_position=family.first_position(pad))
     if order.pad != pad:
         raise UserError(f"{path}: pad_token_id is {pad}, but the tokenizer's token for padding has the id {order.pad}")
     _check_vocabulary(weights.get(f"{family.naming}.embeddings.word_embeddings.weight"), tokenizer, directory)
     original = Original(stock_files(directory), kept)
-    symbols = (*tokenizer.symbols, MASK)
-    return ForeignModel(config["model_type"], family.naming, values, weights, symbols, tokenizer, order, original)
+    kind, symbols = config["model_type"], (*tokenizer.symbols, MASK)
+    return ForeignModel(kind, family.naming, values, weights, symbols, tokenizer, order, original, labels)
+
+
+def _labels_of_words(config: Mapping[str, Any], path: Path) -> list[str] | None:
+    """Return the labels of a model that classifies tokens; None for other models."""
+    classes = config.get("architectures")
+    if not isinstance(classes, list) or not str(classes[:1]).endswith("ForTokenClassification']"):
+        return None
+    names = config["id2label"]
+    try:
+        return [str({int(number): name for number, name in names.items()}[index]) for index in range(len(names))]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise UserError(f"{path}: id2label does not map 0, 1, 2, ... to the names of labels; correct it") from None
 
 
 def read_config(content: bytes | None, path: Path) -> dict[str, Any]:
@@ -146,16 +162,15 @@ def predicts(weights: Mapping[str, Tensor], naming: str) -> bool:
 
 
 def _without_kept(
-    weights: Mapping[str, Tensor], family: Family, is_untied: bool, source: Path
+    weights: Mapping[str, Tensor], family: Family, is_untied: bool, uses_pooler: bool, source: Path
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the weights that our network has a place for, and those to keep for an export.
 
     All text has the first token type, so that its embedding is added to the position embeddings.
     """
     used, kept = {}, {}
-    is_classifier = family.naming == "bert" and "classifier.weight" in weights
     for name, weight in weights.items():
-        is_pooler = name.startswith(family.pooler) and not is_classifier
+        is_pooler = name.startswith(family.pooler) and not uses_pooler
         is_kept = is_pooler or name == family.segments or name.startswith("cls.seq_relationship.")
         (kept if is_kept else used)[name] = weight
     bias, own_bias = (names_of((part,), family.naming, 0)[LM_BIAS] for part in (LM_HEAD, OUTPUT_WEIGHTS))
