@@ -8,7 +8,7 @@ from mae_lm_fairseq.huggingface.comparison import check_stock, comparable
 from mae_lm_fairseq.huggingface.foreign import transformers_errors
 from mae_lm_fairseq.huggingface.model_card import stock_card
 from mae_lm_fairseq.huggingface.stock import Counterpart, counterpart, write_stock
-from mae_lm_fairseq.huggingface.tokenizer import write_tokenizer
+from mae_lm_fairseq.huggingface.tokenizer import read_lists_of_words, write_tokenizer
 from mae_lm_fairseq.pretrained.original import STOCK_CONFIG
 from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -37,6 +37,8 @@ def export_stock(pretrained: Pretrained, out: Path, head: str | None = None, lin
         _write_tokenizer(pretrained, to, directory)
         # The files that an import has kept may be damaged in ways that only their use shows.
         with transformers_errors(out) if to.original is not None else contextlib.nullcontext():
+            if to.task == "ForTokenClassification":
+                read_lists_of_words(pretrained.tokenizer, directory)
             reordered = check_stock(directory, pretrained, to, lines)
         card = stock_card(pretrained, to, len(lines), reordered)
         (directory / "README.md").write_text(card, encoding="utf-8")

@@ -13,6 +13,7 @@ from mae_lm_fairseq.huggingface.names import (
     LM_HEAD,
     OUTPUT_WEIGHTS,
     SPAN_HEAD,
+    TOKEN_CLASSIFICATION_HEAD,
     Part,
     encoder_parts,
     names_of,
@@ -21,6 +22,7 @@ from mae_lm_fairseq.huggingface.names import (
 from mae_lm_fairseq.pretrained.presets import completed
 from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.pretrained.validation import (
+    WORD_HEAD,
     check_fit,
     head_names,
     network_config,
@@ -58,9 +60,11 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
     _check_shapes(weights, config, len(foreign.symbols), path)
     about = {
         "architecture": f"{preset}_base",
-        "imported_from": f"{path.resolve().name}, {foreign.naming}",
+        "imported_from": f"{path.resolve().name}, {foreign.kind}",
         "dictionary_sha256": dictionary_fingerprint(foreign.symbols),
     }
+    if foreign.labels is not None:
+        about |= {"task": "token_classification", "finetuned_on": {"labels": foreign.labels}}
     if not head:
         if LM_HEAD not in parts:
             about["random_weights"] = ["lm_head"]
@@ -78,6 +82,8 @@ def _parts(foreign: ForeignModel, source: Path) -> tuple[tuple[Part, ...], str]:
             raise UserError(f"{source} has several heads ({', '.join(heads)}); at most one can be imported")
         if heads:
             return (*encoder, CLASSIFICATION_HEAD), heads[0]
+    elif foreign.labels is not None:
+        return (*encoder, TOKEN_CLASSIFICATION_HEAD), WORD_HEAD
     elif "pre_classifier.weight" in found:
         raise UserError(
             f"{source}: DistilBERT's classification head uses ReLU, and this package's tanh; import the model that it "

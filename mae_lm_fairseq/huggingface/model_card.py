@@ -36,6 +36,10 @@ _USE = {
     "Model": "Features of text, and fine-tuning. Not for filling in `<mask>`: see below.",
     "ForMaskedLM": "Features of text, fine-tuning, and filling in `<mask>`.",
     "ForSequenceClassification": "Classifying texts, or pairs of them, as in the task that it was fine-tuned on.",
+    "ForTokenClassification": (
+        "Labelling words: give the tokenizer lists of words, with `is_split_into_words=True`, and take the label of "
+        "each word's first token."
+    ),
     "ForQuestionAnswering": "Finding the answer to a question in a text.",
 }
 _MASK_WARNING = {
@@ -120,6 +124,7 @@ def _card(
     facts = {
         "class": f"`{architecture}`, {precision}",
         "architecture in pretraining": f"`{name}` {preset}".rstrip(),
+        "imported from": about.get("imported_from"),
         "task": about.get("task"),
         "updates": about.get("updates"),
         "data": _inline(about.get("trained_on")),

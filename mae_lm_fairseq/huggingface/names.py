@@ -105,6 +105,11 @@ SPAN_HEAD = Part(
 )
 # fmt: on
 
+TOKEN_CLASSIFICATION_HEAD = Part(
+    Names("classification_heads.{head}.", "", "", "", "", None),
+    (Names("classifier", *["classifier"] * 4, None),),
+)
+
 _SEPARATE = ("q_proj", "k_proj", "v_proj")
 _FUSED = "qkv_proj"
 

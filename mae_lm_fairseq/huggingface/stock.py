@@ -23,13 +23,14 @@ from mae_lm_fairseq.huggingface.names import (
     LM_HEAD,
     OUTPUT_WEIGHTS,
     SPAN_HEAD,
+    TOKEN_CLASSIFICATION_HEAD,
     Part,
     encoder_parts,
     names_of,
     to_theirs,
 )
 from mae_lm_fairseq.pretrained.original import KEPT_WEIGHTS, ORIGINAL, STOCK_CONFIG, Original
-from mae_lm_fairseq.pretrained.reading import Pretrained
+from mae_lm_fairseq.pretrained.reading import Pretrained, label_names
 from mae_lm_fairseq.pretrained.token_order import TokenOrder, token_order
 from mae_lm_fairseq.pretrained.validation import HEADS, head_names
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, UNK
@@ -42,7 +43,8 @@ class Counterpart:
 
     Attributes:
         kind: ``model_type`` of its configuration.
-        task: ``Model``, ``ForMaskedLM``, ``ForSequenceClassification`` or ``ForQuestionAnswering``.
+        task: ``Model``, ``ForMaskedLM``, ``ForSequenceClassification``, ``ForTokenClassification`` or
+            ``ForQuestionAnswering``.
         head: our name of the head for that task.
         original: what an import has kept of a model of this type; None for a new one.
     """
@@ -77,6 +79,7 @@ class Counterpart:
         heads = {
             "ForMaskedLM": (LM_HEAD, OUTPUT_WEIGHTS) if config.untie_output_weights else (LM_HEAD,),
             "ForSequenceClassification": (CLASSIFICATION_HEAD,),
+            "ForTokenClassification": (TOKEN_CLASSIFICATION_HEAD,),
             "ForQuestionAnswering": (SPAN_HEAD,),
         }
         return encoder_parts(self.kind == "mpnet") + heads.get(self.task, ())
@@ -127,6 +130,8 @@ def _task(pretrained: Pretrained, head: str | None) -> tuple[str, str]:
         head = head or heads[0]
         if f"{HEADS}{head}.qa_outputs.weight" in weights:
             return "ForQuestionAnswering", head
+        if f"{HEADS}{head}.classifier.weight" in weights:
+            return "ForTokenClassification", head
         inner_dim = len(weights[f"{HEADS}{head}.dense.weight"])
         if inner_dim != config.encoder_embed_dim:
             raise UserError(
@@ -195,6 +200,8 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
     }
     if to.task == "ForSequenceClassification":
         values["num_labels"] = len(pretrained.weights[f"{HEADS}{to.head}.out_proj.bias"])
+    if to.task == "ForTokenClassification":
+        values |= _labels(pretrained, to.head)
     if to.original is not None:
         return _changed(json.loads(to.original.files[STOCK_CONFIG]), values)
     values |= {
@@ -220,6 +227,16 @@ def _changed(config: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
         config = {name: value for name, value in config.items() if name not in ("id2label", "label2id")}
     config.pop("torch_dtype", None)
     return config | values
+
+
+def _labels(pretrained: Pretrained, head: str) -> dict[str, Any]:
+    """Return the labels of words for a configuration."""
+    count = len(pretrained.weights[f"{HEADS}{head}.classifier.bias"])
+    names = label_names(pretrained.about, count) or [f"LABEL_{number}" for number in range(count)]
+    return {
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: number for number, name in enumerate(names)},
+    }
 
 
 def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ Nothing that is read can run code, and everything is validated before a network 
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,13 @@ def _description(path: Path) -> tuple[int | None, dict, dict]:
     if not isinstance(network, dict) or not isinstance(about, dict):
         raise UserError(f"{path} is not the description of a bundle; create the bundle again")
     return form, network, about
+
+
+def label_names(about: Mapping[str, Any], count: int) -> list[str] | None:
+    """Return the names of the ``count`` labels of a fine-tuned model; None if ``about`` does not have them."""
+    names = _at(about, "finetuned_on", "labels")
+    is_valid = isinstance(names, list) and len(names) == count and all(isinstance(name, str) for name in names)
+    return names if is_valid else None
 
 
 def build(pretrained: Pretrained) -> MaskedAutoencoder:

@@ -12,8 +12,6 @@ from fairseq.data import FairseqDataset, data_utils
 
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, Tokenizer
 
-HEAD = "tags"
-"""Name of the head that labels words."""
 IGNORED = -100
 """Target of tokens that have none, as in torch's cross-entropy."""
 SPECIAL_TOKENS = 2

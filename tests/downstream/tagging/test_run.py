@@ -16,6 +16,7 @@ from mae_lm_fairseq.downstream.tagging.files import read_words
 from mae_lm_fairseq.downstream.tagging.prediction import Tagger
 from mae_lm_fairseq.downstream.tagging.run import Options, finetune
 from mae_lm_fairseq.downstream.tagging.schemes import Scheme, converted
+from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.pretrained.reading import read_checkpoint
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.finetuning import SHAPE, run_here, save_pretrained, train_here
@@ -209,6 +210,13 @@ def test_long_sentences_are_labelled_to_their_ends(options, tmp_path):
     ])  # fmt: skip
     # In the file's own scheme, the labels are the model's even where they are invalid.
     assert content["metrics"]["accuracy"]["values"] == [pytest.approx(100 * right)]
+
+
+def test_a_bundle_gives_the_results_of_its_checkpoint(options, tmp_path):
+    expected = finetune(options)
+    write_bundle(read_checkpoint(options.checkpoint, options.tokenizer), tmp_path / "bundle")
+    start = {"checkpoint": tmp_path / "bundle", "tokenizer": tmp_path / "bundle"}
+    assert finetune(replace(options, **start, out=tmp_path / "of-bundle"))["metrics"] == expected["metrics"]
 
 
 def test_fairseq_train_alone(options, tmp_path):

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mae_lm_fairseq.downstream.tagging.decoding import word_logits
-from mae_lm_fairseq.downstream.tagging.windows import HEAD, IGNORED, SPECIAL_TOKENS, WordWindows, windows_of
+from mae_lm_fairseq.downstream.tagging.windows import IGNORED, SPECIAL_TOKENS, WordWindows, windows_of
+from mae_lm_fairseq.pretrained.validation import WORD_HEAD
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, UNK
 from tests.support.tokenizers import ALL_KINDS, HOSTILE, make
 
@@ -54,10 +55,10 @@ class Echo(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.classification_heads = {HEAD: types.SimpleNamespace(classifier=torch.nn.Linear(1, 1))}
+        self.classification_heads = {WORD_HEAD: types.SimpleNamespace(classifier=torch.nn.Linear(1, 1))}
 
     def forward(self, src_tokens, features_only, classification_head_name):
-        assert (features_only, classification_head_name) == (True, HEAD)
+        assert (features_only, classification_head_name) == (True, WORD_HEAD)
         return src_tokens[..., None], {}
 
 
