@@ -34,6 +34,8 @@ from mae_lm_fairseq.utils.files import read_bytes
 LM_WEIGHT, LM_BIAS = "autoencoder.lm_head.weight", "autoencoder.lm_head.bias"
 _ADDS_NOTHING = re.compile(r"(\w+\.)?embeddings\.(position_ids|token_type_ids)|encoder\.sentence_encoder\.version")
 """Entries that are no weights."""
+_OLD_ENDS = {".gamma": ".weight", ".beta": ".bias"}
+"""Names in checkpoints that were converted from TensorFlow, such as bert-base-uncased."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class ForeignModel:
     """An encoder as read from its files.
 
     Attributes:
+        kind: ``model_type`` of the configuration, or ``fairseq``.
         naming: column of the table of names.
         values: values of the encoder's options.
         weights: float32 weights under their original names, without output weights that are tied to the token
@@ -52,6 +55,7 @@ class ForeignModel:
         labels: names of the labels, if the model labels words.
     """
 
+    kind: str
     naming: str
     values: dict[str, Any]
     weights: dict[str, Tensor]
@@ -73,9 +77,7 @@ def read_stock(directory: Path) -> ForeignModel:
     if type(pad) is not int or type(positions) is not int:
         raise UserError(f"{path}: pad_token_id {pad!r} and max_position_embeddings {positions!r} must be numbers")
     values["max_positions"] = positions - family.first_position(pad)
-    weights = {name: weight for name, weight in read_weights(directory).items() if not _ADDS_NOTHING.fullmatch(name)}
-    if not any(name.startswith(f"{family.naming}.") for name in weights):
-        weights = {f"{family.naming}.{name}": weight for name, weight in weights.items()}
+    weights = _with_usual_names(read_weights(directory), family)
     is_untied = config.get("tie_word_embeddings") is False and predicts(weights, family.naming)
     values["untie_output_weights"] = is_untied
     weights = _without_tied(weights, family.naming, is_untied, directory)
@@ -88,7 +90,8 @@ def read_stock(directory: Path) -> ForeignModel:
         raise UserError(f"{path}: pad_token_id is {pad}, but the tokenizer's token for padding has the id {order.pad}")
     _check_vocabulary(weights.get(f"{family.naming}.embeddings.word_embeddings.weight"), tokenizer, directory)
     original = Original(stock_files(directory), kept)
-    return ForeignModel(family.naming, values, weights, (*tokenizer.symbols, MASK), tokenizer, order, original, labels)
+    kind, symbols = config["model_type"], (*tokenizer.symbols, MASK)
+    return ForeignModel(kind, family.naming, values, weights, symbols, tokenizer, order, original, labels)
 
 
 def _labels_of_words(config: Mapping[str, Any], path: Path) -> list[str] | None:
@@ -139,6 +142,18 @@ def _refuse_other_computation(family: Family, config: Mapping[str, Any], path: P
     for name, ours in family.required.items():
         if (theirs := config.get(name, ours[-1])) not in ours:
             raise UserError(f"{path}: {name} is {theirs!r}, but this package only supports {ours[0]!r}")
+
+
+def _with_usual_names(weights: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
+    """Return weights with the names of a model with a head, without entries that are no weights."""
+    usual = {}
+    for name, weight in weights.items():
+        if not _ADDS_NOTHING.fullmatch(name):
+            for before, now in _OLD_ENDS.items():
+                name = name.removesuffix(before) + now if name.endswith(before) else name
+            usual[name] = weight
+    is_bare = not any(name.startswith(f"{family.naming}.") for name in usual)
+    return {f"{family.naming}.{name}": weight for name, weight in usual.items()} if is_bare else usual
 
 
 def predicts(weights: Mapping[str, Tensor], naming: str) -> bool:
@@ -251,7 +266,7 @@ def read_fairseq(path: Path, data_bin: Path) -> ForeignModel:
     tokenizer = find_tokenizer(data_bin)
     is_its_own = tokenizer is not None and (*tokenizer.symbols, MASK) == symbols
     order = token_order(None, len(symbols))
-    return ForeignModel("fairseq", values, weights, symbols, tokenizer if is_its_own else None, order)
+    return ForeignModel("fairseq", "fairseq", values, weights, symbols, tokenizer if is_its_own else None, order)
 
 
 def _options(state: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -60,7 +60,7 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
     _check_shapes(weights, config, len(foreign.symbols), path)
     about = {
         "architecture": f"{preset}_base",
-        "imported_from": f"{path.resolve().name}, {foreign.naming}",
+        "imported_from": f"{path.resolve().name}, {foreign.kind}",
         "dictionary_sha256": dictionary_fingerprint(foreign.symbols),
     }
     if foreign.labels is not None:

@@ -124,6 +124,7 @@ def _card(
     facts = {
         "class": f"`{architecture}`, {precision}",
         "architecture in pretraining": f"`{name}` {preset}".rstrip(),
+        "imported from": about.get("imported_from"),
         "task": about.get("task"),
         "updates": about.get("updates"),
         "data": _inline(about.get("trained_on")),

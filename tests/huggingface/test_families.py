@@ -139,6 +139,19 @@ def test_other_weights_of_bert_are_kept(extra, stock, tmp_path):
     assert all(torch.equal(written[name], weight) for name, weight in added.items())
 
 
+def test_names_of_old_checkpoints(stock, tmp_path):
+    """bert-base-uncased still has the names that TensorFlow's layer norms had."""
+    source = shutil.copytree(stock("bert"), tmp_path / "source")
+    weights = load_file(source / "model.safetensors")
+    ends = (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"))
+    for now, before in ends:
+        weights = {name.replace(now, before): weight for name, weight in weights.items()}
+    save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
+    write_bundle(import_foreign(source, "mae_lm_roberta"), tmp_path / "bundle")
+    export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
+    assert_same_model(stock("bert"), tmp_path / "stock", "BertForMaskedLM")
+
+
 @pytest.mark.parametrize("kind", ["bert", "roberta", "mpnet", "distilbert"])
 def test_untied_output_weights(kind, tmp_path):
     stock_model(tmp_path / "source", kind, tie_word_embeddings=False)

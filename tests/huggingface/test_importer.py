@@ -241,7 +241,7 @@ def test_code_in_a_directory_is_not_run(tmp_path):
     assert not (tmp_path / "it ran").exists()
 
 
-def fairseq_roberta(directory, classes=0):
+def fairseq_roberta(directory, classes=0, **options):
     """Save a randomly initialised checkpoint of fairseq's RoBERTa and return the model."""
     directory.mkdir()
     dictionary = Dictionary()
@@ -257,6 +257,7 @@ def fairseq_roberta(directory, classes=0):
         encoder_attention_heads=4,
         max_positions=40,
         tokens_per_sample=40,
+        **options,
     )
     base_architecture(args)
     task = Namespace(source_dictionary=dictionary, dictionary=dictionary)
@@ -269,9 +270,11 @@ def fairseq_roberta(directory, classes=0):
     return model
 
 
-def test_fairseq_roberta_computes_the_same_here(tmp_path):
-    model = fairseq_roberta(tmp_path / "roberta")
+@pytest.mark.parametrize("is_untied", [False, True], ids=["tied", "untied"])
+def test_fairseq_roberta_computes_the_same_here(is_untied, tmp_path):
+    model = fairseq_roberta(tmp_path / "roberta", untie_weights_roberta=is_untied)
     imported = import_foreign(tmp_path / "roberta" / "model.pt", "mae_lm_roberta")
+    assert imported.config.untie_output_weights == is_untied
     network = build(imported)
     ours = encoder_states(network, TOKENS, 1)
     logits, extra = model(TOKENS, return_all_hiddens=True)
