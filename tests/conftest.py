@@ -16,7 +16,7 @@ from fairseq_cli import preprocess
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from tests.support import ROOT, processes
-from tests.support.bundles import bundles, checkpoints, tagger, text_data  # noqa: F401  fixtures
+from tests.support.bundles import bundles, checkpoints, text_data  # noqa: F401  fixtures
 
 pytest_plugins = ["tests.support.timeouts"]
 

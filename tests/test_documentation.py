@@ -163,7 +163,7 @@ def test_blocks_run(block, workspace, tmp_path, mae_lm, run_cli, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def workspace(tmp_path_factory, mae_lm, text_data, checkpoints, bundles, tagger) -> Path:
+def workspace(tmp_path_factory, mae_lm, text_data, checkpoints, bundles) -> Path:
     """A directory with the files that the pages assume."""
     directory = tmp_path_factory.mktemp("workspace")
     words = re.findall(r"[a-z]+", (ROOT / "README.md").read_text(encoding="utf-8").lower())
@@ -181,7 +181,7 @@ def workspace(tmp_path_factory, mae_lm, text_data, checkpoints, bundles, tagger)
         "mae-lm": bundles["mae_lm_tiny"],
         "rte": bundles["classification"],
         "squad": bundles["span"],
-        "tagger": tagger,
+        "tagger": bundles["tags"],
     }
     for name, checkpoint in (("mae_lm", "mae_lm_tiny"), ("roberta", "mae_lm_roberta_tiny")):
         (directory / "checkpoints" / name).mkdir(parents=True)

@@ -1,9 +1,9 @@
-"""Import a RoBERTa or MPNet encoder, to pretrain it further, to fine-tune it, or to analyse it.
+"""Import an encoder, to pretrain it further, to fine-tune it, or to analyse it.
 
-Reads a directory of Hugging Face's transformers (config.json, weights, tokenizer) or a checkpoint of fairseq's
-RoBERTa with its dict.txt. --out gets model.pt, which fairseq-train and the other commands take as a checkpoint,
-dict.txt, and the tokenizer, as in a data-bin; one without tokenizer.json or a sentencepiece model in tokenizer/. A
-decoder starts from random weights. No code is run from the files that are read.
+Reads a directory of Hugging Face's transformers with a model of the type bert, roberta, xlm-roberta, camembert, mpnet
+or distilbert, or a checkpoint of fairseq's RoBERTa with its dict.txt. --out becomes a bundle, which every command takes
+as a model, and which can be named as the tokenizer or data-bin. A decoder starts from random weights. mae-lm export
+writes the class of transformers that the model came from. No code is run from the files that are read.
 
 Example:
     mae-lm import roberta-base --preset mae_lm --out imported
@@ -46,10 +46,13 @@ def main(argv: list[str] | None = None) -> None:
     if not os.path.exists(arguments.model):
         raise UserError(f"{arguments.model} does not exist; a model of the Hugging Face hub must be downloaded first")
     try:
-        from mae_lm_fairseq.huggingface.importer import import_foreign, network_options, write_import
+        from mae_lm_fairseq.huggingface.bundle import write_bundle
+        from mae_lm_fairseq.huggingface.importer import import_foreign, network_options, notes
     except ImportError as error:
         raise UserError(f"{error}; pip install transformers protobuf, or this package with its extra hf") from None
     pretrained = import_foreign(arguments.model, arguments.preset, arguments.data_bin, arguments.seed)
-    write_import(pretrained, arguments.model, arguments.out)
-    words = ["--finetune-from-model", str(arguments.out / "model.pt"), *network_options(pretrained)]
+    write_bundle(pretrained, arguments.out)
+    for note in notes(pretrained):
+        print(note)
+    words = ["--finetune-from-model", str(arguments.out), *network_options(pretrained)]
     print(f"{arguments.out} is written. To train it with fairseq-train, add\n{shlex.join(words)}")

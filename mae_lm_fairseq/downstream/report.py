@@ -109,22 +109,35 @@ def markdown(table: Table) -> str:
     """Return the table of medians and the differences between each model and the last one."""
     tasks = columns_of(table)
     names = [_title(*item) for item in tasks.items()]
+    of_glue = [task for task in tasks if task in TASKS]
     rows = []
     for label, row in table.items():
         cells = [_cell(column, row[task]) if task in row else "-" for task, column in tasks.items()]
-        of_glue = [task for task in tasks if task in TASKS]
-        complete = of_glue and all(task in row for task in of_glue)
-        average = f"{glue_average({task: row[task]['score'].median for task in of_glue}):.1f}" if complete else "-"
+        average = [_average(row, of_glue)] if of_glue else []
         seeds = sorted({len(score(row, task, tasks).values) for task in row})
-        rows.append([label, *cells, average, ", ".join(map(str, seeds))])
+        rows.append([label, *cells, *average, ", ".join(map(str, seeds))])
     head = [
         "# Development sets",
         "",
-        "Medians over the seeds, in per cent. AVG is GLUE's average: the mean over tasks of each task's mean metric.",
+        "Medians over the seeds, in per cent." + (f" {_average_in_words(of_glue)}" if of_glue else ""),
         "",
-        markdown_table(["model", *names, "AVG", "seeds"], rows),
+        markdown_table(["model", *names, *(["AVG"] if of_glue else []), "seeds"], rows),
     ]
     return "\n".join([*head, *_differences(table, tasks), ""])
+
+
+def _average(row: dict[str, dict[str, Summary]], tasks: list[str]) -> str:
+    """Return the average of a model over tasks of GLUE, if it has results of all of them."""
+    if not all(task in row for task in tasks):
+        return "-"
+    return f"{glue_average({task: row[task]['score'].median for task in tasks}):.1f}"
+
+
+def _average_in_words(tasks: list[str]) -> str:
+    covered = "all" if len(tasks) == len(TASKS) else f"{len(tasks)} of the {len(TASKS)}"
+    missing = [task for task in TASKS if task not in tasks]
+    without = f"; it leaves out {', '.join(missing)}" if missing else ""
+    return f"AVG is the mean over {covered} tasks of GLUE ({', '.join(tasks)}) of each task's mean metric{without}."
 
 
 def _title(task: str, column: Column) -> str:

@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.downstream.seeds import Summary, summarise
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.models.architectures import architecture_values
+from mae_lm_fairseq.pretrained.original import read_original
 from mae_lm_fairseq.pretrained.reading import WEIGHTS, read_checkpoint
 from mae_lm_fairseq.pretrained.validation import head_names
 from mae_lm_fairseq.recipes.settings import Settings, as_arguments
@@ -283,6 +284,9 @@ def keep_model(sweep: Sweep, run: Run, metrics: dict[str, float]):
     """Write the bundle of a run's best checkpoint, with its metrics, in place of an earlier one."""
     pretrained = read_checkpoint(best_checkpoint(run), sweep.data)
     pretrained.about["development_set"] = metrics
+    start = sweep.settings["checkpoint"].get("finetune_from_model")
+    if start is not None and start.is_dir():
+        pretrained = replace(pretrained, original=read_original(start))
     shutil.rmtree(sweep.out / MODEL, ignore_errors=True)
     write_bundle(pretrained, sweep.out / MODEL)
     print(f"model: {sweep.out / MODEL}, by {run.name}")

@@ -6,7 +6,8 @@
 import argparse
 import json
 import shutil
-from dataclasses import asdict
+import tempfile
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -90,7 +91,9 @@ def make_start(options: Options) -> Pretrained:
     as_objective(start, options)
     if not (out / "data-bin" / MANIFEST).exists():
         shutil.rmtree(out / "data-bin", ignore_errors=True)  # what a killed preparation left
-        preparation.prepare(texts)
+        with tempfile.TemporaryDirectory() as tokenizer:  # the one of the import, whatever else the directory has
+            start.tokenizer.save(tokenizer)
+            preparation.prepare(replace(texts, tokenizer=tokenizer))
     sample = sample_corpus(files["valid"], Reading(options.text_field), HELD_OUT_BYTES)
     write_text(out / "held-out.txt", "".join(f"{line}\n" for line in sample))
     write_bundle(start, out / "start")
@@ -125,7 +128,7 @@ def _preparation(options: Options) -> preparation.Options:
         character_coverage=1.0,
         max_unk_rate=1.0,  # the tokenizer is what it is; the report has the rate
         workers=max(1, torch.get_num_threads()),
-        tokenizer=str(options.data_bin or options.model),
+        tokenizer=None,
         text_field=options.text_field,
     )
 
@@ -156,7 +159,9 @@ def print_measurement(numbers: dict[str, Any] | None) -> None:
 def write_models(start: Pretrained, options: Options) -> str:
     """Write ``model``, a bundle, and ``stock``, a directory of ``transformers``; return the class of the latter."""
     out = options.out
-    adapted = read_checkpoint(out / "training" / "checkpoints" / "checkpoint_last.pt", out / "data-bin")
+    adapted = read_checkpoint(out / "training" / "checkpoints" / "checkpoint_last.pt", out / "start")
+    splits = Manifest.read(out / "data-bin" / MANIFEST).splits
+    adapted.about["trained_on"] = {name: vars(split) for name, split in splits.items()}
     if "imported_from" in start.about:
         adapted.about["imported_from"] = start.about["imported_from"]
     if not (out / "model").exists():

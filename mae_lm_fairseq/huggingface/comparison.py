@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 import transformers
 from tokenizers.models import Unigram
@@ -11,9 +12,10 @@ from torch import Tensor
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.packing import batch_layout, unpack
+from mae_lm_fairseq.huggingface.foreign import transformers_errors
 from mae_lm_fairseq.huggingface.stock import Counterpart
 from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads
-from mae_lm_fairseq.text.tokenizer import EOS, MASK, SPECIALS
+from mae_lm_fairseq.text.tokenizer import EOS, MASK, SPECIALS, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 
 TOLERANCE = 1e-4
@@ -59,9 +61,9 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
     Raises:
         UserError: if weights are missing or unexpected, or if ids, hidden states or logits differ.
     """
-    ids, reordered = texts(directory, pretrained, lines)
+    ids, reordered = texts(directory, pretrained, lines, as_words=to.task == "ForTokenClassification")
     order = to.order(pretrained)
-    model = load(getattr(transformers, to.architecture), directory, to.task == "Model")
+    model = load(getattr(transformers, to.architecture), directory, to)
     network = build(pretrained).float()
     for tokens in batches(ids, pretrained.pad):
         is_token = tokens.ne(pretrained.pad)
@@ -80,26 +82,30 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
     return reordered
 
 
-def load(model_class: type, directory: Path, without_pooler: bool = False) -> transformers.PreTrainedModel:
-    """Load the model in a directory, and check that its weights are exactly those of its class.
+def load(model_class: type, directory: Path, to: Counterpart) -> transformers.PreTrainedModel:
+    """Load the model in a directory, and check that its weights are exactly those of its class, and kept ones.
 
     Raises:
         UserError: if weights are missing or unexpected.
     """
-    options = {"add_pooling_layer": False} if without_pooler else {}
-    model, loaded = model_class.from_pretrained(directory, output_loading_info=True, **options)
+    options = {"add_pooling_layer": False} if to.has_unset_pooler else {}
+    with transformers_errors(directory):
+        model, loaded = model_class.from_pretrained(directory, output_loading_info=True, **options)
+    loaded["unexpected_keys"] = set(loaded["unexpected_keys"]) - to.kept.keys()
     if problems := {kind: sorted(map(str, names)) for kind, names in loaded.items() if names}:
         raise UserError(f"{NOTHING_WRITTEN}: its weights do not match {model_class.__name__}: {problems}")
     return model.eval()
 
 
-def texts(directory: Path, pretrained: Pretrained, lines: Sequence[str]) -> tuple[list[list[int]], int]:
+def texts(directory: Path, pretrained: Pretrained, lines: Sequence[str], as_words: bool) -> tuple[list[list[int]], int]:
     """Return the ids for the comparison, and the number of reordered lines from :func:`compare_ids`."""
-    return compare_ids(directory, pretrained, lines) if pretrained.tokenizer else (random_ids(pretrained), 0)
+    return compare_ids(directory, pretrained, lines, as_words) if pretrained.tokenizer else (random_ids(pretrained), 0)
 
 
-def compare_ids(directory: Path, pretrained: Pretrained, lines: Sequence[str]) -> tuple[list[list[int]], int]:
-    """Compare the tokenizer in a directory with the original.
+def compare_ids(
+    directory: Path, pretrained: Pretrained, lines: Sequence[str], as_words: bool = False
+) -> tuple[list[list[int]], int]:
+    """Compare the tokenizer in a directory with the original, on lines of text or on the lists of their words.
 
     To a unigram model, two splits into the same subwords, such as 0 00 and 00 0, are equally probable, and rounding
     decides between them. Such differences are counted but accepted.
@@ -113,9 +119,13 @@ def compare_ids(directory: Path, pretrained: Pretrained, lines: Sequence[str]) -
     """
     limit = pretrained.config.max_positions
     fast = transformers.AutoTokenizer.from_pretrained(directory)
-    ours, reordered = pretrained.tokenizer.encode_lines(list(lines)), 0
+    words = [_words(pretrained.tokenizer, line) for line in lines] if as_words else [[line] for line in lines]
+    lines, words = zip(*((line, found) for line, found in zip(lines, words, strict=True) if found), strict=True)
+    encode = pretrained.tokenizer.encode_words if as_words else pretrained.tokenizer.encode_lines
+    ours, reordered = [np.concatenate(encode(each)) for each in words], 0
     exported_ids = pretrained.tokenizer.exported_ids
-    theirs = fast(list(lines), add_special_tokens=False, verbose=False)["input_ids"]
+    texts = list(words) if as_words else list(lines)
+    theirs = fast(texts, is_split_into_words=as_words, add_special_tokens=False, verbose=False)["input_ids"]
     for line, expected, found in zip(lines, ours, theirs, strict=True):
         expected = exported_ids[expected].tolist()
         if expected == found:
@@ -128,6 +138,11 @@ def compare_ids(directory: Path, pretrained: Pretrained, lines: Sequence[str]) -
             )
         reordered += 1
     return [[BOS, *ids[: limit - 2].tolist(), EOS] for ids in ours], reordered
+
+
+def _words(tokenizer: Tokenizer, line: str) -> list[str]:
+    """Return the words of a line that ``transformers`` labels: not those of which the tokenizer leaves nothing."""
+    return [word for word in line.split() if len(tokenizer.encode_lines([word])[0])]
 
 
 def random_ids(pretrained: Pretrained) -> list[list[int]]:
@@ -159,7 +174,7 @@ def predictions(network: MaskedAutoencoder, pretrained: Pretrained, to: Counterp
         return {"logits": network.lm_head(states)}
     if to.head:
         logits = build_heads(pretrained)[to.head].float()(states)
-        if to.task == "ForSequenceClassification":
+        if to.task != "ForQuestionAnswering":
             return {"logits": logits}
         return dict(zip(("start_logits", "end_logits"), logits.unbind(-1), strict=True))
     return {}

@@ -1,12 +1,15 @@
 """Export of a pretrained or fine-tuned model to ``transformers``, verified against the original."""
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from mae_lm_fairseq.huggingface.comparison import check_stock, comparable
+from mae_lm_fairseq.huggingface.foreign import transformers_errors
 from mae_lm_fairseq.huggingface.model_card import stock_card
-from mae_lm_fairseq.huggingface.stock import counterpart, write_stock
-from mae_lm_fairseq.huggingface.tokenizer import write_tokenizer
+from mae_lm_fairseq.huggingface.stock import Counterpart, counterpart, write_stock
+from mae_lm_fairseq.huggingface.tokenizer import read_lists_of_words, write_tokenizer
+from mae_lm_fairseq.pretrained.original import STOCK_CONFIG
 from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.utils.files import new_directory
@@ -31,11 +34,24 @@ def export_stock(pretrained: Pretrained, out: Path, head: str | None = None, lin
     to, lines = counterpart(pretrained, head), comparable(lines)
     with new_directory(out) as directory:
         write_stock(pretrained, to, directory)
-        if pretrained.tokenizer is not None:
-            write_tokenizer(pretrained, directory)
-        if isinstance(pretrained.tokenizer, SentencePieceTokenizer):
-            pretrained.tokenizer.save(directory)
-        reordered = check_stock(directory, pretrained, to, lines)
-        card = stock_card(pretrained, to.architecture, to.task, len(lines), reordered)
+        _write_tokenizer(pretrained, to, directory)
+        # The files that an import has kept may be damaged in ways that only their use shows.
+        with transformers_errors(out) if to.original is not None else contextlib.nullcontext():
+            if to.task == "ForTokenClassification":
+                read_lists_of_words(pretrained.tokenizer, directory)
+            reordered = check_stock(directory, pretrained, to, lines)
+        card = stock_card(pretrained, to, len(lines), reordered)
         (directory / "README.md").write_text(card, encoding="utf-8")
     return to.architecture
+
+
+def _write_tokenizer(pretrained: Pretrained, to: Counterpart, directory: Path):
+    """Write the tokenizer: the files of an imported model, or those of the model's own tokenizer, if it has one."""
+    if to.original is not None:
+        for name, content in to.original.files.items():
+            if name != STOCK_CONFIG:
+                (directory / name).write_bytes(content)
+    elif pretrained.tokenizer is not None:
+        write_tokenizer(pretrained, directory)
+        if isinstance(pretrained.tokenizer, SentencePieceTokenizer):
+            pretrained.tokenizer.save(directory)

@@ -8,32 +8,34 @@ import json
 import re
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 import torch
 from torch import Tensor
+from transformers import AutoConfig, AutoTokenizer
 
-from mae_lm_fairseq.huggingface.stock import LAYER_NORM_EPS, MPNET_BUCKETS, MPNET_DISTANCE
-from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data, refuse_code
-from mae_lm_fairseq.pretrained.validation import PAD, is_plain
-from mae_lm_fairseq.text.data_bin import DICTIONARY
+from mae_lm_fairseq.huggingface.families import FAMILIES, Family
+from mae_lm_fairseq.huggingface.names import EMBEDDINGS, LM_HEAD, OUTPUT_WEIGHTS, names_of
+from mae_lm_fairseq.huggingface.weight_files import floats, read_weights
+from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data
+from mae_lm_fairseq.pretrained.original import STOCK_CONFIG, Original, stock_files
+from mae_lm_fairseq.pretrained.token_order import TokenOrder, token_order
+from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
 from mae_lm_fairseq.text.dictionary import read_symbols
-from mae_lm_fairseq.text.tokenizer import MASK, SPECIALS, Tokenizer
+from mae_lm_fairseq.text.hugging_face_tokenizer import TOKENIZER_JSON, HuggingFaceTokenizer
+from mae_lm_fairseq.text.tokenizer import MASK, PAD, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.utils.errors import UserError, first_line
+from mae_lm_fairseq.utils.files import read_bytes
 
-STOCK_WEIGHTS, STOCK_PICKLE = "model.safetensors", "pytorch_model.bin"
-_KINDS = {"mpnet": "mpnet", "roberta": "roberta", "xlm-roberta": "roberta"}
-"""Family of each ``model_type`` of transformers: the names and the computation that it shares."""
-_ADDS_NOTHING = re.compile(
-    r"((roberta|mpnet)\.)?(pooler\..*|embeddings\.(position_ids|token_type_ids))|encoder\.sentence_encoder\.version"
-)
-_OUTPUT_WEIGHTS = ("lm_head.decoder.weight", "lm_head.weight", "encoder.lm_head.weight")
-_OUTPUT_BIAS = "lm_head.decoder.bias"
+LM_WEIGHT, LM_BIAS = "autoencoder.lm_head.weight", "autoencoder.lm_head.bias"
+_ADDS_NOTHING = re.compile(r"(\w+\.)?embeddings\.(position_ids|token_type_ids)|encoder\.sentence_encoder\.version")
+"""Entries that are no weights."""
+_OLD_ENDS = {".gamma": ".weight", ".beta": ".bias"}
+"""Names in checkpoints that were converted from TensorFlow, such as bert-base-uncased."""
 
 
 @dataclass(frozen=True)
@@ -41,93 +43,161 @@ class ForeignModel:
     """An encoder as read from its files.
 
     Attributes:
-        kind: ``mpnet``, ``roberta`` or ``fairseq``.
+        kind: ``model_type`` of the configuration, or ``fairseq``.
+        naming: column of the table of names.
         values: values of the encoder's options.
         weights: float32 weights under their original names, without output weights that are tied to the token
             embeddings.
         symbols: the dictionary in id order.
         tokenizer: the tokenizer, if it gives these ids.
+        order: order of the rows in the weights.
+        original: what the network has no place for.
+        labels: names of the labels, if the model labels words.
     """
 
     kind: str
+    naming: str
     values: dict[str, Any]
     weights: dict[str, Tensor]
     symbols: tuple[str, ...]
     tokenizer: Tokenizer | None
+    order: TokenOrder
+    original: Original | None = None
+    labels: list[str] | None = None
 
 
 def read_stock(directory: Path) -> ForeignModel:
     """Read a ``transformers`` directory."""
-    path = directory / "config.json"
+    path = directory / STOCK_CONFIG
+    config = read_config(read_bytes(path) if path.exists() else None, path)
+    family = find_family(config, path)
+    _refuse_other_computation(family, config, path)
+    values = {ours: config[theirs] for theirs, ours in family.options.items()} | family.constants
+    pad, positions = config["pad_token_id"], config["max_position_embeddings"]
+    if type(pad) is not int or type(positions) is not int:
+        raise UserError(f"{path}: pad_token_id {pad!r} and max_position_embeddings {positions!r} must be numbers")
+    values["max_positions"] = positions - family.first_position(pad)
+    weights = _with_usual_names(read_weights(directory), family)
+    is_untied = config.get("tie_word_embeddings") is False and predicts(weights, family.naming)
+    values["untie_output_weights"] = is_untied
+    weights = _without_tied(weights, family.naming, is_untied, directory)
+    labels = _labels_of_words(config, path)
+    uses_pooler = family.naming == "bert" and "classifier.weight" in weights and labels is None
+    weights, kept = _without_kept(weights, family, is_untied, uses_pooler, directory)
+    tokenizer = _stock_tokenizer(directory)
+    order = replace(token_order(tokenizer, tokenizer.mask + 1), first_position=family.first_position(pad))
+    if order.pad != pad:
+        raise UserError(f"{path}: pad_token_id is {pad}, but the tokenizer's token for padding has the id {order.pad}")
+    _check_vocabulary(weights.get(f"{family.naming}.embeddings.word_embeddings.weight"), tokenizer, directory)
+    original = Original(stock_files(directory), kept)
+    kind, symbols = config["model_type"], (*tokenizer.symbols, MASK)
+    return ForeignModel(kind, family.naming, values, weights, symbols, tokenizer, order, original, labels)
+
+
+def _labels_of_words(config: Mapping[str, Any], path: Path) -> list[str] | None:
+    """Return the labels of a model that classifies tokens; None for other models."""
+    classes = config.get("architectures")
+    if not isinstance(classes, list) or not str(classes[:1]).endswith("ForTokenClassification']"):
+        return None
+    names = config["id2label"]
     try:
-        config = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; give a directory of transformers, or a checkpoint") from None
+        return [str({int(number): name for number, name in names.items()}[index]) for index in range(len(names))]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise UserError(f"{path}: id2label does not map 0, 1, 2, ... to the names of labels; correct it") from None
+
+
+def read_config(content: bytes | None, path: Path) -> dict[str, Any]:
+    """Return a configuration of ``transformers``. Missing values are the defaults of its type.
+
+    Raises:
+        UserError: if there is none, it is damaged, or of another type than :data:`FAMILIES`.
+    """
+    if content is None:
+        raise UserError(f"{path}: No such file or directory; give a directory of transformers, or a checkpoint")
+    try:
+        config = json.loads(content)
     except (ValueError, RecursionError):
         raise UserError(f"{path}: damaged, or not JSON; restore it") from None
-    kind = _KINDS.get(str(config.get("model_type"))) if isinstance(config, dict) else None
-    if kind is None:
-        raise UserError(f"{path}: only models of the types {', '.join(_KINDS)} can be imported")
-    _refuse_other_computation(config, path)
-    relative = {"relative_buckets": MPNET_BUCKETS, "relative_max_distance": MPNET_DISTANCE}
-    renamed = {
-        "encoder_layers": "num_hidden_layers",
-        "encoder_embed_dim": "hidden_size",
-        "encoder_ffn_embed_dim": "intermediate_size",
-        "encoder_attention_heads": "num_attention_heads",
-        "dropout": "hidden_dropout_prob",
-        "attention_dropout": "attention_probs_dropout_prob",
-    }
-    # Missing values have transformers' defaults, which equal ours for all of these.
-    values = {ours: config[theirs] for ours, theirs in renamed.items() if theirs in config}
-    if isinstance(positions := config.get("max_position_embeddings"), int):
-        values["max_positions"] = positions - PAD - 1
-    values |= relative if kind == "mpnet" else {"relative_buckets": 0}
-    weights = {name: weight for name, weight in _read_weights(directory).items() if not _ADDS_NOTHING.fullmatch(name)}
-    if not any(name.startswith(f"{kind}.") for name in weights):
-        weights = {f"{kind}.{name}": weight for name, weight in weights.items()}
-    weights = _without_tied(weights, f"{kind}.embeddings.word_embeddings.weight", directory)
-    symbols = _stock_symbols(directory)
-    return ForeignModel(kind, values, weights, symbols, _tokenizer(directory, symbols))
+    find_family(config, path)
+    return AutoConfig.for_model(config["model_type"]).to_dict() | config
 
 
-def _refuse_other_computation(config: Mapping[str, Any], path: Path):
+def find_family(config: Any, path: Path) -> Family:
+    """Return the family of a configuration.
+
+    Raises:
+        UserError: if this package has no counterpart of it.
+    """
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise UserError(
+            f"{path}: its model type is {kind!r}, which has no counterpart here; only {', '.join(FAMILIES)} can be "
+            "imported"
+        )
+    return FAMILIES[kind]
+
+
+def _refuse_other_computation(family: Family, config: Mapping[str, Any], path: Path):
     """Reject a configuration that differs from our encoder in a value that has no option here."""
-    fixed = {
-        "hidden_act": ("gelu", "gelu"),
-        "layer_norm_eps": (LAYER_NORM_EPS, 1e-12),
-        "pad_token_id": (PAD, PAD),
-        "position_embedding_type": ("absolute", "absolute"),
-        "is_decoder": (False, False),
-        "relative_attention_num_buckets": (MPNET_BUCKETS, MPNET_BUCKETS),
-    }
-    for name, (ours, default) in fixed.items():
-        if (theirs := config.get(name, default)) != ours:
-            raise UserError(f"{path}: {name} is {theirs!r}, but this package only supports {ours!r}")
+    for name, ours in family.required.items():
+        if (theirs := config.get(name, ours[-1])) not in ours:
+            raise UserError(f"{path}: {name} is {theirs!r}, but this package only supports {ours[0]!r}")
 
 
-def _read_weights(directory: Path) -> dict[str, Tensor]:
-    path = directory / STOCK_WEIGHTS
-    try:
-        if path.exists():
-            return _floats(safetensors.torch.load_file(path), path)
-        path = directory / STOCK_PICKLE
-        if not path.exists():
-            raise UserError(f"{directory} has neither {STOCK_WEIGHTS} nor {STOCK_PICKLE}")
-        return _floats(torch.load(path, map_location="cpu", weights_only=True), path)
-    except (UserError, MemoryError):
-        raise
-    except Exception as error:  # damaged files can raise anything
-        refuse_code(path, error)
-        raise UserError(f"{path}: damaged, or not a file of weights") from None
+def _with_usual_names(weights: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
+    """Return weights with the names of a model with a head, without entries that are no weights."""
+    usual = {}
+    for name, weight in weights.items():
+        if not _ADDS_NOTHING.fullmatch(name):
+            for before, now in _OLD_ENDS.items():
+                name = name.removesuffix(before) + now if name.endswith(before) else name
+            usual[name] = weight
+    is_bare = not any(name.startswith(f"{family.naming}.") for name in usual)
+    return {f"{family.naming}.{name}": weight for name, weight in usual.items()} if is_bare else usual
 
 
-def _floats(weights: Any, path: Path) -> dict[str, Tensor]:
-    if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
-        raise UserError(f"{path} is not a dictionary of weights")
-    if other := [name for name, weight in weights.items() if not is_plain(weight)]:
-        raise UserError(f"{path}: {other[0]} is not a tensor of weights")
-    return {name: weight.float() for name, weight in weights.items()}
+def predicts(weights: Mapping[str, Tensor], naming: str) -> bool:
+    """Return whether there is a language model head."""
+    return any(name in weights for name in names_of((LM_HEAD,), naming, 0).values())
+
+
+def _without_kept(
+    weights: Mapping[str, Tensor], family: Family, is_untied: bool, uses_pooler: bool, source: Path
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the weights that our network has a place for, and those to keep for an export.
+
+    All text has the first token type, so that its embedding is added to the position embeddings.
+    """
+    used, kept = {}, {}
+    for name, weight in weights.items():
+        is_pooler = name.startswith(family.pooler) and not uses_pooler
+        is_kept = is_pooler or name == family.segments or name.startswith("cls.seq_relationship.")
+        (kept if is_kept else used)[name] = weight
+    bias, own_bias = (names_of((part,), family.naming, 0)[LM_BIAS] for part in (LM_HEAD, OUTPUT_WEIGHTS))
+    if is_untied and bias != own_bias and bias in used:  # transformers adds the bias of the output weights only
+        kept[bias] = used.pop(bias)
+        used.setdefault(own_bias, kept[bias])
+    segments, positions = kept.get(family.segments), used.get(family.positions)
+    if positions is not None:
+        kept[family.positions] = positions
+        used[family.positions] = folded(positions, segments, source)
+    return used, kept
+
+
+def folded(positions: Tensor, segments: Tensor | None, source: Path) -> Tensor:
+    """Return position embeddings that include the embedding of the first token type.
+
+    Raises:
+        UserError: if the two do not match.
+    """
+    if segments is None:
+        return positions
+    if segments.dim() != 2 or not len(segments) or segments.shape[1:] != positions.shape[1:]:
+        raise UserError(
+            f"{source}: the embeddings of positions and token types have shapes that do not match each other: "
+            f"{list(positions.shape)} and {list(segments.shape)}"
+        )
+    return positions + segments[0]
 
 
 @contextlib.contextmanager
@@ -147,28 +217,32 @@ def transformers_errors(directory: Path) -> Iterator[None]:
         raise UserError(f"{directory}: transformers cannot load it: {first_line(error)}") from None
 
 
-def _stock_symbols(directory: Path) -> tuple[str, ...]:
-    from transformers import AutoTokenizer
+def _stock_tokenizer(directory: Path) -> Tokenizer:
+    """Return the tokenizer in a directory, as ``transformers`` builds it.
 
+    A sentencepiece model whose pieces are the tokens is preferred to the fast tokenizer that was made from it.
+
+    Raises:
+        UserError: if there is none with a ``tokenizer.json``, or fairseq cannot represent its tokens.
+    """
     with transformers_errors(directory):
-        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-        vocabulary = tokenizer.get_vocab()
-    symbols = tuple(sorted(vocabulary, key=vocabulary.get))
-    if sorted(vocabulary.values()) != list(range(len(symbols))):
-        raise UserError(f"{directory}: the ids of its tokenizer are not 0, 1, 2, ...")
-    if (*symbols[: len(SPECIALS)], *symbols[-1:]) != (*SPECIALS, MASK):
+        loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        if not loaded.is_fast:
+            raise UserError(f"{directory}: its tokenizer has no tokenizer.json, and transformers cannot make one")
+        content = loaded.backend_tokenizer.to_str().encode()
+    tokenizer = HuggingFaceTokenizer(directory / TOKENIZER_JSON, content)
+    found = find_tokenizer(directory) if (directory / TOKENIZER).exists() else None
+    is_same = found is not None and np.array_equal(tokenizer.exported_ids, found.exported_ids)
+    return found if is_same and found.symbols == tokenizer.symbols else tokenizer
+
+
+def _check_vocabulary(embeddings: Tensor | None, tokenizer: Tokenizer, directory: Path):
+    """Check that every token has an embedding and the other way round."""
+    if embeddings is not None and embeddings.dim() and len(embeddings) != tokenizer.mask + 1:
         raise UserError(
-            f"{directory}: its tokens do not begin with {' '.join(SPECIALS)} and end with {MASK}, as fairseq's "
-            "dictionary does"
+            f"{directory}: has embeddings of {len(embeddings)} tokens, but its tokenizer, special tokens included, has "
+            f"{tokenizer.mask + 1}; dict.txt cannot represent the difference"
         )
-    return symbols
-
-
-def _tokenizer(directory: Path, symbols: tuple[str, ...]) -> Tokenizer | None:
-    """Return the tokenizer in a directory, if its subwords equal the symbols in order."""
-    found = find_tokenizer(directory)
-    same = found is not None and (*found.symbols, MASK) == symbols
-    return found if same and np.array_equal(found.exported_ids, np.arange(len(symbols))) else None
 
 
 def read_fairseq(path: Path, data_bin: Path) -> ForeignModel:
@@ -181,14 +255,18 @@ def read_fairseq(path: Path, data_bin: Path) -> ForeignModel:
         )
     names = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
     values = {name: options.get(name) for name in (*names, "dropout", "attention_dropout")}
-    weights = _current_names(_floats(state["model"], path), path)
+    weights = _current_names(floats(state["model"], path), path)
     positions = weights.get("encoder.sentence_encoder.embed_positions.weight")
     if None in [values[name] for name in names] or positions is None or not positions.dim():
         raise UserError(f"{path} is not a checkpoint of fairseq's RoBERTa")
-    values |= {"max_positions": len(positions) - PAD - 1, "relative_buckets": 0}
-    weights = _without_tied(weights, "encoder.sentence_encoder.embed_tokens.weight", path)
+    is_untied = options.get("untie_weights_roberta") is True
+    values |= {"max_positions": len(positions) - PAD - 1, "relative_buckets": 0, "untie_output_weights": is_untied}
+    weights = _without_tied(weights, "fairseq", is_untied, path)
     symbols = read_symbols(data_bin / DICTIONARY)
-    return ForeignModel("fairseq", values, weights, symbols, _tokenizer(data_bin, symbols))
+    tokenizer = find_tokenizer(data_bin)
+    is_its_own = tokenizer is not None and (*tokenizer.symbols, MASK) == symbols
+    order = token_order(None, len(symbols))
+    return ForeignModel("fairseq", "fairseq", values, weights, symbols, tokenizer if is_its_own else None, order)
 
 
 def _options(state: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -216,14 +294,17 @@ def _current_names(weights: Mapping[str, Tensor], source: Path) -> dict[str, Ten
     return renamed
 
 
-def _without_tied(weights: Mapping[str, Tensor], embeddings: str, source: Path) -> dict[str, Tensor]:
+def _without_tied(weights: Mapping[str, Tensor], naming: str, is_untied: bool, source: Path) -> dict[str, Tensor]:
     """Drop the language model head's copies of the token embeddings and of its bias."""
+    if is_untied:
+        return dict(weights)
+    embeddings = names_of((EMBEDDINGS,), naming, 0)["autoencoder.encoder.embed_tokens.weight"]
+    output, bias = names_of((OUTPUT_WEIGHTS,), naming, 0), names_of((LM_HEAD,), naming, 0)[LM_BIAS]
+    copies = {output[LM_WEIGHT]: embeddings} | ({output[LM_BIAS]: bias} if output[LM_BIAS] != bias else {})
     kept = {}
     for name, weight in weights.items():
-        short = name.removeprefix("roberta.").removeprefix("mpnet.")
-        first = embeddings if short in _OUTPUT_WEIGHTS else name.replace("decoder.bias", "bias")
-        if short not in (*_OUTPUT_WEIGHTS, _OUTPUT_BIAS):
+        if name not in copies:
             kept[name] = weight
-        elif first not in weights or not torch.equal(weights[first], weight):
-            raise UserError(f"{source}: {name} differs from {first}, but this package ties the two")
+        elif copies[name] not in weights or not torch.equal(weights[copies[name]], weight):
+            raise UserError(f"{source}: {name} differs from {copies[name]}, but its configuration ties the two")
     return kept

@@ -1,12 +1,16 @@
 """Model card: the README.md of a bundle or an exported directory."""
 
 import json
+from typing import TYPE_CHECKING
 
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin
 from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.pretrained.validation import head_names
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
+
+if TYPE_CHECKING:  # it imports transformers
+    from mae_lm_fairseq.huggingface.stock import Counterpart
 
 EXCEPTIONS = (
     "`<mask>`, `<s>`, `</s>`, `<pad>` and `<unk>` written out in a text, which are special tokens here, but ordinary "
@@ -32,6 +36,10 @@ _USE = {
     "Model": "Features of text, and fine-tuning. Not for filling in `<mask>`: see below.",
     "ForMaskedLM": "Features of text, fine-tuning, and filling in `<mask>`.",
     "ForSequenceClassification": "Classifying texts, or pairs of them, as in the task that it was fine-tuned on.",
+    "ForTokenClassification": (
+        "Labelling words: give the tokenizer lists of words, with `is_split_into_words=True`, and take the label of "
+        "each word's first token."
+    ),
     "ForQuestionAnswering": "Finding the answer to a question in a text.",
 }
 _MASK_WARNING = {
@@ -48,27 +56,25 @@ _MASK_WARNING = {
 }
 
 
-def stock_card(pretrained: Pretrained, architecture: str, task: str, lines: int, reordered: int) -> str:
+def stock_card(pretrained: Pretrained, to: "Counterpart", lines: int, reordered: int) -> str:
     """Return the model card for an export as a stock class.
 
     Args:
         pretrained: the exported model.
-        architecture: the class of ``transformers``.
-        task: the suffix of the class name.
+        to: the class of ``transformers``.
         lines: number of lines of text that were compared.
         reordered: number of lines that the tokenizer splits into the same subwords in another order.
     """
     warnings = [_MASK_WARNING[pretrained.config.mask_join]] if pretrained.config.mask_join in _MASK_WARNING else []
-    if task in ("Model", "ForMaskedLM"):
+    if to.has_unset_pooler or to.task == "ForMaskedLM":
         warnings.append(
-            f"The pooler of `{architecture.removesuffix(task)}Model` is not exported, because this encoder has none. "
+            f"The pooler of `{to.family.classes}Model` is not exported, because this encoder has none. "
             "`AutoModel` warns that it starts from random weights, and `pooler_output` is meaningless. Use "
             "`last_hidden_state`."
         )
-    loading = _loading("AutoModel" if task == "Model" else f"AutoModel{task}")
-    return _card(
-        pretrained, architecture, _USE[task], warnings, loading, _stock_tokenizer(pretrained, lines, reordered)
-    )
+    loading = _loading("AutoModel" if to.task == "Model" else f"AutoModel{to.task}")
+    tokenizer = _stock_tokenizer(pretrained, lines, reordered)
+    return _card(pretrained, to.architecture, _USE[to.task], warnings, loading, tokenizer)
 
 
 def bundle_card(pretrained: Pretrained, lack: str) -> str:
@@ -118,6 +124,7 @@ def _card(
     facts = {
         "class": f"`{architecture}`, {precision}",
         "architecture in pretraining": f"`{name}` {preset}".rstrip(),
+        "imported from": about.get("imported_from"),
         "task": about.get("task"),
         "updates": about.get("updates"),
         "data": _inline(about.get("trained_on")),

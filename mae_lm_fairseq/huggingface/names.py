@@ -17,6 +17,8 @@ class Names(NamedTuple):
     ours: str
     mpnet: str | None
     roberta: str | None
+    bert: str | None
+    distilbert: str | None
     fairseq: str | None
 
 
@@ -28,52 +30,84 @@ class Part(NamedTuple):
 
 
 EMBEDDINGS = Part(
-    Names("autoencoder.encoder.", "mpnet.embeddings.", "roberta.embeddings.", "encoder.sentence_encoder."),
+    Names(
+        "autoencoder.encoder.",
+        "mpnet.embeddings.",
+        "roberta.embeddings.",
+        "bert.embeddings.",
+        "distilbert.embeddings.",
+        "encoder.sentence_encoder.",
+    ),
     (
-        Names("embed_tokens.weight", "word_embeddings.weight", "word_embeddings.weight", "embed_tokens.weight"),
-        Names(
-            "embed_positions.weight",
-            "position_embeddings.weight",
-            "position_embeddings.weight",
-            "embed_positions.weight",
-        ),
-        Names("embed_layer_norm", "LayerNorm", "LayerNorm", "layernorm_embedding"),
+        Names("embed_tokens.weight", *["word_embeddings.weight"] * 4, "embed_tokens.weight"),
+        Names("embed_positions.weight", *["position_embeddings.weight"] * 4, "embed_positions.weight"),
+        Names("embed_layer_norm", *["LayerNorm"] * 4, "layernorm_embedding"),
     ),
 )
 RELATIVE_BIAS = Part(
-    Names("autoencoder.encoder.", "mpnet.encoder.", None, None),
-    (Names("relative_bias.weight", "relative_attention_bias.weight", None, None),),
+    Names("autoencoder.encoder.", "mpnet.encoder.", None, None, None, None),
+    (Names("relative_bias.weight", "relative_attention_bias.weight", None, None, None, None),),
 )
+# fmt: off
 LAYER = Part(
     Names(
         "autoencoder.encoder.layers.{layer}.",
         "mpnet.encoder.layer.{layer}.",
         "roberta.encoder.layer.{layer}.",
+        "bert.encoder.layer.{layer}.",
+        "distilbert.transformer.layer.{layer}.",
         "encoder.sentence_encoder.layers.{layer}.",
     ),
     (
-        Names("attention.q_proj", "attention.attn.q", "attention.self.query", "self_attn.q_proj"),
-        Names("attention.k_proj", "attention.attn.k", "attention.self.key", "self_attn.k_proj"),
-        Names("attention.v_proj", "attention.attn.v", "attention.self.value", "self_attn.v_proj"),
-        Names("attention.out_proj", "attention.attn.o", "attention.output.dense", "self_attn.out_proj"),
-        Names("attention_layer_norm", "attention.LayerNorm", "attention.output.LayerNorm", "self_attn_layer_norm"),
-        Names("fc1", "intermediate.dense", "intermediate.dense", "fc1"),
-        Names("fc2", "output.dense", "output.dense", "fc2"),
-        Names("final_layer_norm", "output.LayerNorm", "output.LayerNorm", "final_layer_norm"),
+        Names("attention.q_proj", "attention.attn.q", *["attention.self.query"] * 2, "attention.q_lin",
+              "self_attn.q_proj"),
+        Names("attention.k_proj", "attention.attn.k", *["attention.self.key"] * 2, "attention.k_lin",
+              "self_attn.k_proj"),
+        Names("attention.v_proj", "attention.attn.v", *["attention.self.value"] * 2, "attention.v_lin",
+              "self_attn.v_proj"),
+        Names("attention.out_proj", "attention.attn.o", *["attention.output.dense"] * 2, "attention.out_lin",
+              "self_attn.out_proj"),
+        Names("attention_layer_norm", "attention.LayerNorm", *["attention.output.LayerNorm"] * 2, "sa_layer_norm",
+              "self_attn_layer_norm"),
+        Names("fc1", *["intermediate.dense"] * 3, "ffn.lin1", "fc1"),
+        Names("fc2", *["output.dense"] * 3, "ffn.lin2", "fc2"),
+        Names("final_layer_norm", *["output.LayerNorm"] * 3, "output_layer_norm", "final_layer_norm"),
     ),
 )
+_LM_HEAD = Names("autoencoder.lm_head.", "lm_head.", "lm_head.", "cls.predictions.", "", "encoder.lm_head.")
 LM_HEAD = Part(
-    Names("autoencoder.lm_head.", "lm_head.", "lm_head.", "encoder.lm_head."),
-    tuple(Names(name, name, name, name) for name in ("dense", "layer_norm", "bias")),
+    _LM_HEAD,
+    (
+        Names("dense", "dense", "dense", "transform.dense", "vocab_transform", "dense"),
+        Names("layer_norm", "layer_norm", "layer_norm", "transform.LayerNorm", "vocab_layer_norm", "layer_norm"),
+        Names("bias", "bias", "bias", "bias", "vocab_projector.bias", "bias"),
+    ),
 )
-"""The output weights are tied to the token embeddings."""
+OUTPUT_WEIGHTS = Part(
+    _LM_HEAD,
+    (
+        Names("weight", *["decoder.weight"] * 3, "vocab_projector.weight", "weight"),
+        Names("bias", *["decoder.bias"] * 3, "vocab_projector.bias", "bias"),
+    ),
+)
+"""Replaces the bias of the language model head if its weights are not tied to the token embeddings."""
 CLASSIFICATION_HEAD = Part(
-    Names("classification_heads.{head}.", "classifier.", "classifier.", "classification_heads.{head}."),
-    tuple(Names(name, name, name, name) for name in ("dense", "out_proj")),
+    Names("classification_heads.{head}.", "classifier.", "classifier.", "", None, "classification_heads.{head}."),
+    (
+        Names("dense", "dense", "dense", "bert.pooler.dense", None, "dense"),
+        Names("out_proj", "out_proj", "out_proj", "classifier", None, "out_proj"),
+    ),
 )
+"""DistilBERT's head has another activation function."""
 SPAN_HEAD = Part(
-    Names("classification_heads.{head}.", "", "", None),
-    (Names("qa_outputs", "qa_outputs", "qa_outputs", None),),
+    Names("classification_heads.{head}.", "", "", "", "", None),
+    (Names("qa_outputs", *["qa_outputs"] * 4, None),),
+)
+# fmt: on
+
+TOKEN_CLASSIFICATION_HEAD = Part(
+    Names("classification_heads.{head}.", "", "", "", "", None),
+    (Names("classifier", *["classifier"] * 4, None),),
 )
 
 _SEPARATE = ("q_proj", "k_proj", "v_proj")
@@ -90,7 +124,7 @@ def names_of(parts: Iterable[Part], kind: str, layers: int, head: str = "") -> d
 
     Args:
         parts: parts of the model.
-        kind: ``mpnet``, ``roberta`` or ``fairseq``.
+        kind: column of the table, such as ``mpnet``.
         layers: number of encoder layers.
         head: our name of the classification head.
     """

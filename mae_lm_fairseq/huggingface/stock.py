@@ -1,41 +1,40 @@
 """Conversion of a pretrained or fine-tuned encoder to a stock ``transformers`` model.
 
-With T5's relative position bias the encoder is an MPNet (Song et al., 2020) weight for weight, without it a RoBERTa.
+With T5's relative position bias the encoder is an MPNet (Song et al., 2020) weight for weight, without it a RoBERTa. An
+imported model becomes one of the family that it came from again, with its other weights and its own tokenizer.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
-import transformers
 from safetensors.torch import save_file
 from torch import Tensor
+from transformers import AutoConfig
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin, RelativeBucketing
+from mae_lm_fairseq.huggingface.families import FAMILIES, MPNET_BUCKETS, MPNET_DISTANCE, MPNET_PAD, Family
+from mae_lm_fairseq.huggingface.foreign import LM_BIAS, folded, read_config
 from mae_lm_fairseq.huggingface.names import (
     CLASSIFICATION_HEAD,
     LM_HEAD,
+    OUTPUT_WEIGHTS,
     SPAN_HEAD,
+    TOKEN_CLASSIFICATION_HEAD,
     Part,
     encoder_parts,
     names_of,
     to_theirs,
 )
-from mae_lm_fairseq.pretrained.reading import Pretrained
+from mae_lm_fairseq.pretrained.original import KEPT_WEIGHTS, ORIGINAL, STOCK_CONFIG, Original
+from mae_lm_fairseq.pretrained.reading import Pretrained, label_names
 from mae_lm_fairseq.pretrained.token_order import TokenOrder, token_order
 from mae_lm_fairseq.pretrained.validation import HEADS, head_names
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, UNK
 from mae_lm_fairseq.utils.errors import UserError
-
-MPNET_BUCKETS, MPNET_DISTANCE = 32, 128
-"""Constants in MPNet's code, which its configuration does not change."""
-MPNET_PAD = 1
-"""Id of ``<pad>`` in the code of MPNet, which its configuration does not change."""
-LAYER_NORM_EPS = 1e-5
-"""Epsilon of our layer norms, torch's default."""
-SEGMENTS = "roberta.embeddings.token_type_embeddings.weight"
-"""Embedding of RoBERTa's only segment type; zero has no effect."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +42,21 @@ class Counterpart:
     """The ``transformers`` equivalent of a network.
 
     Attributes:
-        kind: ``mpnet`` or ``roberta``.
-        task: ``Model``, ``ForMaskedLM``, ``ForSequenceClassification`` or ``ForQuestionAnswering``.
+        kind: ``model_type`` of its configuration.
+        task: ``Model``, ``ForMaskedLM``, ``ForSequenceClassification``, ``ForTokenClassification`` or
+            ``ForQuestionAnswering``.
         head: our name of the head for that task.
+        original: what an import has kept of a model of this type; None for a new one.
     """
 
     kind: str
     task: str
     head: str = ""
+    original: Original | None = None
+
+    @property
+    def family(self) -> Family:
+        return FAMILIES[self.kind]
 
     def order(self, pretrained: Pretrained) -> TokenOrder:
         """Return the order of the exported tokens.
@@ -59,25 +65,40 @@ class Counterpart:
             UserError: if the class takes another token for padding.
         """
         order = token_order(pretrained.tokenizer, len(pretrained.symbols))
-        if self.kind != "mpnet":
-            return order
-        _check_mpnet_padding(pretrained, order)
-        return replace(order, first_position=MPNET_PAD + 1)
+        if self.kind == "mpnet":
+            _check_mpnet_padding(pretrained, order)
+        return replace(order, first_position=self.family.first_position(order.pad))
 
     @property
     def architecture(self) -> str:
         """Name of the class."""
-        return {"mpnet": "MPNet", "roberta": "Roberta"}[self.kind] + self.task
+        return self.family.classes + self.task
+
+    def parts(self, config: MaskedAutoencoderConfig) -> tuple[Part, ...]:
+        """Return the parts that both networks share."""
+        heads = {
+            "ForMaskedLM": (LM_HEAD, OUTPUT_WEIGHTS) if config.untie_output_weights else (LM_HEAD,),
+            "ForSequenceClassification": (CLASSIFICATION_HEAD,),
+            "ForTokenClassification": (TOKEN_CLASSIFICATION_HEAD,),
+            "ForQuestionAnswering": (SPAN_HEAD,),
+        }
+        return encoder_parts(self.kind == "mpnet") + heads.get(self.task, ())
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        """The parts that both networks share."""
-        heads = {
-            "ForMaskedLM": LM_HEAD,
-            "ForSequenceClassification": CLASSIFICATION_HEAD,
-            "ForQuestionAnswering": SPAN_HEAD,
-        }
-        return encoder_parts(self.kind == "mpnet") + ((heads[self.task],) if self.task in heads else ())
+    def kept(self) -> dict[str, Tensor]:
+        """Further weights of the imported model: the pooler of a model without a task, and what was trained with it."""
+        if self.original is None or self.task not in ("Model", "ForMaskedLM"):
+            return {}
+        if self.task == "Model":
+            return {name: w for name, w in self.original.weights.items() if name.startswith(self.family.pooler)}
+        elsewhere = (self.family.positions, self.family.segments)
+        return {name: weight for name, weight in self.original.weights.items() if name not in elsewhere}
+
+    @property
+    def has_unset_pooler(self) -> bool:
+        """Whether the class has a pooler for which there are no weights."""
+        has_weights = any(name.startswith(self.family.pooler) for name in self.kept)
+        return self.task == "Model" and self.kind != "distilbert" and not has_weights
 
 
 def counterpart(pretrained: Pretrained, head: str | None = None) -> Counterpart:
@@ -90,8 +111,17 @@ def counterpart(pretrained: Pretrained, head: str | None = None) -> Counterpart:
     Raises:
         UserError: if no class is equivalent; the message gives the reason.
     """
+    task, head = _task(pretrained, head)
+    kind = _original_kind(pretrained)
+    if kind is None or (kind == "distilbert" and task == "ForSequenceClassification"):  # whose head has ReLU
+        return Counterpart(_kind(pretrained.config), task, head)
+    return Counterpart(kind, task, head, pretrained.original)
+
+
+def _task(pretrained: Pretrained, head: str | None) -> tuple[str, str]:
+    """Return the task of the class, and our name of its head (empty for none)."""
     config, weights = pretrained.config, pretrained.weights
-    kind, heads = _kind(config), head_names(weights)
+    heads = head_names(weights)
     if head is not None and head not in heads:
         raise UserError(f"--head {head}: no such head; the model has {', '.join(heads) or 'none'}")
     if head is None and len(heads) > 1:
@@ -99,17 +129,39 @@ def counterpart(pretrained: Pretrained, head: str | None = None) -> Counterpart:
     if heads:
         head = head or heads[0]
         if f"{HEADS}{head}.qa_outputs.weight" in weights:
-            return Counterpart(kind, "ForQuestionAnswering", head)
+            return "ForQuestionAnswering", head
+        if f"{HEADS}{head}.classifier.weight" in weights:
+            return "ForTokenClassification", head
         inner_dim = len(weights[f"{HEADS}{head}.dense.weight"])
         if inner_dim != config.encoder_embed_dim:
             raise UserError(
                 f"the head {head} has the inner size {inner_dim}; transformers only supports the encoder's hidden size "
                 f"({config.encoder_embed_dim})"
             )
-        return Counterpart(kind, "ForSequenceClassification", head)
+        return "ForSequenceClassification", head
     if config.mask_join is MaskJoin.embeddings and "autoencoder.lm_head.dense.weight" in weights:
-        return Counterpart(kind, "ForMaskedLM")
-    return Counterpart(kind, "Model")
+        return "ForMaskedLM", ""
+    return "Model", ""
+
+
+_FREE = ("dropout", "attention_dropout")
+"""Options that do not change what a trained model computes."""
+
+
+def _original_kind(pretrained: Pretrained) -> str | None:
+    """Return the type of the model that was imported; None if the network is not one of it."""
+    if pretrained.original is None:
+        return None
+    config = original_config(pretrained.original)
+    family = FAMILIES[config["model_type"]]
+    values = {ours: config[theirs] for theirs, ours in family.options.items() if ours not in _FREE} | family.constants
+    is_same = all(getattr(pretrained.config, name) == value for name, value in values.items())
+    return config["model_type"] if is_same else None
+
+
+def original_config(original: Original) -> dict[str, Any]:
+    """Return the configuration of an imported model."""
+    return read_config(original.files.get(STOCK_CONFIG), Path(ORIGINAL, STOCK_CONFIG))
 
 
 def _kind(config: MaskedAutoencoderConfig) -> str:
@@ -138,43 +190,87 @@ def _check_mpnet_padding(pretrained: Pretrained, order: TokenOrder):
         )
 
 
-def stock_config(pretrained: Pretrained, to: Counterpart) -> transformers.PreTrainedConfig:
-    """Return the configuration of the counterpart."""
+def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
+    """Return the content of ``config.json``."""
     config, order = pretrained.config, to.order(pretrained)
     values = {
         "architectures": [to.architecture],
+        "dtype": "float32",
+        **{theirs: getattr(config, ours) for theirs, ours in to.family.options.items()},
+    }
+    if to.task == "ForSequenceClassification":
+        values["num_labels"] = len(pretrained.weights[f"{HEADS}{to.head}.out_proj.bias"])
+    if to.task == "ForTokenClassification":
+        values |= _labels(pretrained, to.head)
+    if to.original is not None:
+        return _changed(json.loads(to.original.files[STOCK_CONFIG]), values)
+    values |= {
         "vocab_size": len(pretrained.symbols),
-        "hidden_size": config.encoder_embed_dim,
-        "num_hidden_layers": config.encoder_layers,
-        "num_attention_heads": config.encoder_attention_heads,
-        "intermediate_size": config.encoder_ffn_embed_dim,
         "hidden_act": "gelu",
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.attention_dropout,
         "max_position_embeddings": config.max_positions + order.first_position,
-        "layer_norm_eps": config.layer_norm_eps,
         "initializer_range": config.init_std,
         "pad_token_id": order.pad,
         "bos_token_id": order.bos,
         "eos_token_id": order.eos,
-        "dtype": torch.float32,
+        "tie_word_embeddings": not config.untie_output_weights,
     }
-    if to.task == "ForSequenceClassification":
-        values["num_labels"] = len(pretrained.weights[f"{HEADS}{to.head}.out_proj.bias"])
-    if to.kind == "mpnet":
-        return transformers.MPNetConfig(**values, relative_attention_num_buckets=config.relative_buckets)
-    return transformers.RobertaConfig(**values, type_vocab_size=1)
+    own = {"relative_attention_num_buckets": config.relative_buckets} if to.kind == "mpnet" else {"type_vocab_size": 1}
+    return AutoConfig.for_model(to.kind, **values, **own).to_dict()
+
+
+def _changed(config: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Return an original configuration with values of the exported model."""
+    labels = config.get("id2label")
+    if "num_labels" in values and isinstance(labels, dict) and len(labels) == values["num_labels"]:
+        values.pop("num_labels")
+    elif "num_labels" in values:  # its labels were those of another task
+        config = {name: value for name, value in config.items() if name not in ("id2label", "label2id")}
+    config.pop("torch_dtype", None)
+    return config | values
+
+
+def _labels(pretrained: Pretrained, head: str) -> dict[str, Any]:
+    """Return the labels of words for a configuration."""
+    count = len(pretrained.weights[f"{HEADS}{head}.classifier.bias"])
+    names = label_names(pretrained.about, count) or [f"LABEL_{number}" for number in range(count)]
+    return {
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: number for number, name in enumerate(names)},
+    }
 
 
 def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
     """Return the counterpart's ``state_dict()`` in float32, without tied weights."""
-    names = names_of(to.parts, to.kind, pretrained.config.encoder_layers, to.head)
-    weights = dict(_in_float32(to_theirs(to.order(pretrained).exported(pretrained.weights), names)))
-    if to.kind == "roberta":
-        weights[SEGMENTS] = torch.zeros(1, pretrained.config.encoder_embed_dim)
+    config, order = pretrained.config, to.order(pretrained)
+    names = names_of(to.parts(config), to.family.naming, config.encoder_layers, to.head)
+    weights = dict(_in_float32(to_theirs(order.exported(pretrained.weights), names)))
+    if to.original is not None:
+        weights |= _unfolded(weights[to.family.positions], to, order) | to.kept
+    elif to.family.segments:
+        weights[to.family.segments] = torch.zeros(1, config.encoder_embed_dim)  # zero has no effect
+    if to.task == "ForMaskedLM" and config.untie_output_weights:  # transformers has an unused copy of the bias
+        unused = names_of((LM_HEAD,), to.family.naming, 0)[LM_BIAS]
+        weights.setdefault(unused, weights[names[LM_BIAS]].clone())
     if to.task == "Model":
-        return {name.removeprefix(f"{to.kind}."): weight for name, weight in weights.items()}
+        return {name.removeprefix(f"{to.family.naming}."): weight for name, weight in weights.items()}
     return weights
+
+
+def _unfolded(positions: Tensor, to: Counterpart, order: TokenOrder) -> dict[str, Tensor]:
+    """Return position embeddings without the first token type, and the token types.
+
+    If the positions were not trained since the import, they are those of the imported model, bit for bit.
+    """
+    kept, (name, segments) = to.original.weights, (to.family.positions, to.family.segments)
+    if kept[name].shape != positions.shape:
+        raise UserError(f"{ORIGINAL}/{KEPT_WEIGHTS}: {name} does not match the model; import the model again")
+    before, first = kept[name], order.first_position
+    unchanged = torch.equal(folded(before, kept.get(segments), Path(ORIGINAL))[first:], positions[first:])
+    types = {segments: kept[segments]} if segments in kept else {}
+    if not unchanged:
+        trained = positions - kept[segments][0] if types else positions
+        before = torch.cat([before[:first], trained[first:]])
+    return {name: before, **types}
 
 
 def _in_float32(weights: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
@@ -184,5 +280,6 @@ def _in_float32(weights: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
 
 def write_stock(pretrained: Pretrained, to: Counterpart, directory: Path):
     """Write ``config.json`` and ``model.safetensors``."""
-    stock_config(pretrained, to).save_pretrained(directory)
+    config = json.dumps(stock_config(pretrained, to), indent=2)
+    (directory / STOCK_CONFIG).write_text(config + "\n", encoding="utf-8")
     save_file(stock_weights(pretrained, to), directory / "model.safetensors", metadata={"format": "pt"})

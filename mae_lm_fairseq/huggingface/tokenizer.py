@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.text.data_bin import TOKENIZER
-from mae_lm_fairseq.text.hugging_face_tokenizer import HuggingFaceTokenizer
+from mae_lm_fairseq.text.hugging_face_tokenizer import TOKENIZER_JSON, HuggingFaceTokenizer, steps_of
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START, SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, SPECIALS, UNK
 from mae_lm_fairseq.utils.errors import UserError
@@ -44,8 +44,29 @@ def write_tokenizer(pretrained: Pretrained, directory: Path):
     exported_tokenizer(tokenizer, pretrained.symbols, longest).save_pretrained(directory)
     path = directory / "tokenizer_config.json"
     # transformers 4 knows the tokenizer class by this name, too.
-    settings = {**json.loads(path.read_bytes()), "tokenizer_class": "PreTrainedTokenizerFast"}
-    path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    _write_json(path, {**json.loads(path.read_bytes()), "tokenizer_class": "PreTrainedTokenizerFast"})
+
+
+def read_lists_of_words(tokenizer: SentencePieceTokenizer | HuggingFaceTokenizer | None, directory: Path):
+    """Make a written tokenizer encode each of a list of words as after a space, as token classification does.
+
+    Byte-level BPE adds spaces to words only with this setting; it also puts one before a text.
+    """
+    if not (isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.is_byte_level):
+        return
+    path, settings = directory / TOKENIZER_JSON, directory / "tokenizer_config.json"
+    if path.exists():
+        content = json.loads(path.read_bytes())
+        for step in steps_of(content["pre_tokenizer"]):
+            if step["type"] == "ByteLevel":
+                step["add_prefix_space"] = True
+        _write_json(path, content)
+    before = json.loads(settings.read_bytes()) if settings.exists() else {}
+    _write_json(settings, before | {"add_prefix_space": True})
+
+
+def _write_json(path: Path, content: dict):
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def library_tokenizer(tokenizer: HuggingFaceTokenizer, max_length: int) -> PreTrainedTokenizerFast:

@@ -34,6 +34,8 @@ def write_files(pretrained: Pretrained, directory: Path):
     write_symbols(pretrained.symbols, directory / DICTIONARY)
     if pretrained.tokenizer is not None:
         pretrained.tokenizer.save(directory)
+    if pretrained.original is not None:
+        pretrained.original.write(directory)
 
 
 def description(pretrained: Pretrained, order: TokenOrder) -> dict:

@@ -5,6 +5,7 @@ Nothing that is read can run code, and everything is validated before a network 
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig
 from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data
+from mae_lm_fairseq.pretrained.original import Original, read_original
 from mae_lm_fairseq.pretrained.token_order import token_order
 from mae_lm_fairseq.pretrained.validation import (
     HEADS,
@@ -60,8 +62,10 @@ class Pretrained:
         tokenizer: the tokenizer, or None.
         about: plain JSON, as far as known: ``architecture``, ``task`` and ``updates`` of the training, ``versions`` of
             packages, ``dictionary_sha256``, ``trained_on`` (the splits in the manifest of the data-bin),
-            ``mask_in_encoder``, ``random_weights`` (parts that an import had to add), ``finetuned_on`` (what
-            predictions need to know of the task), ``development_set`` (the metrics of fine-tuning).
+            ``mask_in_encoder``, ``imported_from``, ``random_weights`` (parts that an import had to add),
+            ``finetuned_on`` (what predictions need to know of the task), ``development_set`` (the metrics of
+            fine-tuning).
+        original: what an import has kept for the export; None for a model of this package.
     """
 
     config: MaskedAutoencoderConfig
@@ -69,6 +73,7 @@ class Pretrained:
     symbols: tuple[str, ...]
     tokenizer: Tokenizer | None
     about: dict[str, Any]
+    original: Original | None = None
 
     @property
     def pad(self) -> int:
@@ -136,7 +141,7 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
         about["finetuned_on"] = task
     tokenizer = find_tokenizer(data_bin)
     _check_tokenizer(symbols, tokenizer)
-    return Pretrained(config, weights, symbols, tokenizer, about)
+    return Pretrained(config, weights, symbols, tokenizer, about, read_original(Path(data_bin)))
 
 
 def read_bundle(directory: str | Path) -> Pretrained:
@@ -160,7 +165,7 @@ def read_bundle(directory: str | Path) -> Pretrained:
             weights.setdefault(name, weights[first])
     check_fit(config, weights, len(symbols), directory / WEIGHTS)
     _check_tokenizer(symbols, tokenizer)
-    return Pretrained(config, weights, symbols, tokenizer, about)
+    return Pretrained(config, weights, symbols, tokenizer, about, read_original(directory))
 
 
 def _description(path: Path) -> tuple[int | None, dict, dict]:
@@ -181,6 +186,13 @@ def _description(path: Path) -> tuple[int | None, dict, dict]:
     if not isinstance(network, dict) or not isinstance(about, dict):
         raise UserError(f"{path} is not the description of a bundle; create the bundle again")
     return form, network, about
+
+
+def label_names(about: Mapping[str, Any], count: int) -> list[str] | None:
+    """Return the names of the ``count`` labels of a fine-tuned model; None if ``about`` does not have them."""
+    names = _at(about, "finetuned_on", "labels")
+    is_valid = isinstance(names, list) and len(names) == count and all(isinstance(name, str) for name in names)
+    return names if is_valid else None
 
 
 def build(pretrained: Pretrained) -> MaskedAutoencoder:

@@ -21,6 +21,8 @@ NETWORK, HEADS = "autoencoder.", "classification_heads."
 """Prefixes of weight names: of the network, and of heads, where the head's name follows."""
 PREDICTION = (f"{NETWORK}decoder.", f"{NETWORK}lm_head.")
 """Prefixes of the parts of the network that fine-tuning drops."""
+WORD_HEAD = "tags"
+"""Name of the head that labels words."""
 PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)
 
 

@@ -143,7 +143,7 @@ class HuggingFaceTokenizer(Tokenizer):
         token = self.token(index)
         if index < len(SPECIALS) or index == self.mask:
             return token
-        if self._is_byte_level:
+        if self.is_byte_level:
             return self.library.decode([int(self.exported_ids[index])], skip_special_tokens=False)
         if prefix := self._continuation_prefix:
             return token.removeprefix(prefix) if token.startswith(prefix) else f" {token}"
@@ -157,11 +157,12 @@ class HuggingFaceTokenizer(Tokenizer):
     def _description(self) -> dict[str, Any]:
         description = json.loads(self.library.to_str())
         return {name: description[name] for name in ("model", "pre_tokenizer", "decoder")} | {
-            "steps": [*_steps(description["pre_tokenizer"]), *_steps(description["decoder"])]
+            "steps": [*steps_of(description["pre_tokenizer"]), *steps_of(description["decoder"])]
         }
 
     @property
-    def _is_byte_level(self) -> bool:
+    def is_byte_level(self) -> bool:
+        """Whether the tokenizer splits the bytes of a text, with the space before a word as part of it."""
         return any(step["type"] == "ByteLevel" for step in self._description["steps"])
 
     @property
@@ -237,12 +238,12 @@ def _add_special_tokens(library) -> bool:
     return bool(lacking)
 
 
-def _steps(described: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the steps of a pre-tokenizer or decoder."""
+def steps_of(described: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Return the steps of a described pre-tokenizer or decoder."""
     if described is None:
         return []
     inside = described.get("pretokenizers") or described.get("decoders") or []
-    return [described, *(step for each in inside for step in _steps(each))]
+    return [described, *(step for each in inside for step in steps_of(each))]
 
 
 def _parse_encoder(content: bytes, path: Path) -> dict[str, int]:

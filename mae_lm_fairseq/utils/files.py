@@ -54,6 +54,20 @@ def read_bytes(path: str | Path) -> bytes:
         raise UserError(f"{path}: {error.strerror}") from None
 
 
+def check_link(path: Path) -> None:
+    """Check that a file is not a link to another directory.
+
+    A link to the blobs of the Hugging Face hub's cache is accepted: there, a model's directory has nothing but links.
+
+    Raises:
+        UserError: if it is.
+    """
+    directory = path.parent.resolve()
+    blobs = directory.parent.parent / "blobs" if directory.parent.name == "snapshots" else directory
+    if path.resolve().parent not in (directory, blobs):
+        raise UserError(f"{path} is a link to another directory; put the file itself there")
+
+
 def file_sha256(path: Path) -> str:
     """Return the hexadecimal SHA-256 of a file."""
     with open(path, "rb") as file:

@@ -13,6 +13,7 @@ from fairseq.logging import metrics
 from fairseq_cli import train
 from transformers import AutoModel, AutoTokenizer
 
+from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.comparison import encoder_states
 from mae_lm_fairseq.pretrained.reading import build, read
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -102,8 +103,8 @@ def test_a_trained_checkpoint_computes_the_same_in_transformers(trained, text_bi
 def test_pretraining_continues_from_an_import(preset, run_script, trained, text_bin, exported, tmp_path, capsys):
     run_script("scripts/import_hf.py", exported, "--preset", preset, "--out", tmp_path / "imported")
     options = capsys.readouterr().out.splitlines()[-1].split()
-    assert options[:2] == ["--finetune-from-model", str(tmp_path / "imported" / "model.pt")]
-    before, again = read(trained, text_bin), read(tmp_path / "imported" / "model.pt", tmp_path / "imported")
+    assert options[:2] == ["--finetune-from-model", str(tmp_path / "imported")]
+    before, again = read(trained, text_bin), read(tmp_path / "imported")
     assert again.tokenizer.files == before.tokenizer.files
     encoder = [name for name in before.weights if name.startswith("autoencoder.encoder.")]
     assert all(torch.equal(before.weights[name], again.weights[name]) for name in encoder)
@@ -129,10 +130,13 @@ def test_examples_of_the_page(run_script, trained, text_bin, tmp_path, monkeypat
     for split in ("train.txt", "valid.txt"):
         (tmp_path / split).symlink_to(text_bin.parent / split)
     stock(tmp_path / "roberta-base", "roberta", max_position_embeddings=66)
-    commands = [shlex.split(block)[1:] for block in blocks("bash") if block.startswith("mae-lm ")]
-    for verb, *arguments in commands:
+    write_bundle(read(trained, text_bin), tmp_path / "mae-lm")
+    for verb, *arguments in (shlex.split(block)[1:] for block in blocks("bash") if block.startswith("mae-lm ")):
         if verb in SCRIPTS:
             run_script(SCRIPTS[verb], *arguments)
+        else:
+            arch, data, save, *options = arguments
+            last = pretrain(tmp_path / data, tmp_path / save, "--arch", arch, *options, "--max-update", 2)
     scope = {}
     for block in blocks("python"):
         if "sentence_transformers" in block:
@@ -143,10 +147,9 @@ def test_examples_of_the_page(run_script, trained, text_bin, tmp_path, monkeypat
     assert scope["states"].shape == (*scope["batch"]["input_ids"].shape, 16)
     assert scope["embeddings"].shape == (2, 16)
     same_in_onnxruntime(tmp_path / "encoder.onnx", tmp_path / "mae-lm-hf")
-    [(_, arch, data, save, *options)] = [words for words in commands if words[0] == "pretrain"]
-    last = pretrain(tmp_path / data, tmp_path / save, "--arch", arch, *options, "--max-update", 2)
-    imported = read(tmp_path / "imported" / "model.pt", tmp_path / "imported")
+    imported = read(tmp_path / "imported")
     assert read(last, tmp_path / data).symbols == imported.symbols
+    assert (tmp_path / "continued-hf" / "vocab.json").exists() == (tmp_path / "roberta-base" / "vocab.json").exists()
 
 
 def same_in_onnxruntime(path, directory):

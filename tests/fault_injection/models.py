@@ -1,5 +1,6 @@
 """Damaged bundles, checkpoints and Hugging Face directories. Each function yields rows of the table."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -7,13 +8,16 @@ import hypothesis.strategies as st
 import safetensors.torch
 import torch
 from hypothesis.strategies import SearchStrategy
+from transformers import AutoModel, AutoTokenizer
 
 from mae_lm_fairseq import MAELMModel
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.exporter import export_stock
-from mae_lm_fairseq.huggingface.importer import import_foreign, write_import
+from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.huggingface.names import LM_HEAD, encoder_parts, names_of, to_theirs
+from mae_lm_fairseq.pretrained.original import KEPT_WEIGHTS
 from mae_lm_fairseq.pretrained.reading import CONFIG, WEIGHTS, Pretrained, read
+from mae_lm_fairseq.pretrained.training_state import read_training_state
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
 from tests.fault_injection.damage import (
     JSON,
@@ -29,6 +33,7 @@ from tests.fault_injection.outcomes import NO_CRASH, VALID_OR_NOTHING, outcome, 
 from tests.fault_injection.report import Fault, Row
 from tests.fault_injection.training import Workplace
 from tests.support.exports import WITHOUT_BIAS, pretrained
+from tests.support.families import stock_model
 from tests.support.glue import write_tokenizer
 
 SIZES = {"encoder_layers": 1, "encoder_embed_dim": 8, "encoder_ffn_embed_dim": 8, "encoder_attention_heads": 2}
@@ -114,9 +119,9 @@ def absurd_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
     )
     model = small_model(place, **WITHOUT_BIAS)
     directory = place.directory / "data"
-    write_import(model, place.directory / "tokenizer", directory)
+    write_bundle(model, directory)
     path = directory / "model.pt"
-    state = torch.load(path, weights_only=True)
+    state = read_training_state(directory)
     options = {name: value for name, value in vars(model.config).items() if name.startswith("encoder_")}
     names = names_of((*encoder_parts(False), LM_HEAD), "fairseq", model.config.encoder_layers)
     roberta = {"cfg": {"model": {**options, "dropout": 0.1, "attention_dropout": 0.1}}, "args": None}
@@ -141,11 +146,11 @@ def _saved_case(place: Workplace, path: Path, action: Callable[[Path], None]) ->
 
 
 def _import(source: Path, out: Path) -> None:
-    write_import(import_foreign(source, "mae_lm_roberta"), source, out)
+    write_bundle(import_foreign(source, "mae_lm_roberta"), out)
 
 
 def _check_model(out: Path) -> None:
-    read(*((out / "model.pt", out) if (out / "model.pt").exists() else (out,)))
+    read(out)
 
 
 STOCK_FILES: dict[str, Damage] = {
@@ -179,7 +184,49 @@ def damaged_exports(place: Workplace, times: int) -> Iterator[Row]:
     yield row
 
 
+def damaged_originals(place: Workplace, times: int) -> Iterator[Row]:
+    """Damage one file of a model in several files, then import it; and one that an import has kept, then export it."""
+    source, bundle = place.directory / "several", place.directory / "imported"
+    stock_model(source, "bert")
+    weights = safetensors.torch.load_file(source / "model.safetensors")
+    (source / "model.safetensors").unlink()
+    names = sorted(weights)
+    for number in range(2):
+        part = {name: weights[name] for name in names[number::2]}
+        safetensors.torch.save_file(part, source / f"model-{number}.safetensors")
+    places = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(names)}
+    (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    _import(source, bundle)
+    rows = []
+    for row, directory, files, action in (
+        (
+            Row("a directory of Hugging Face with several files of weights and an index, to import", VALID_OR_NOTHING),
+            source,
+            {"model.safetensors.index.json": damaged_json, "model-1.safetensors": damaged_safetensors},
+            lambda out: _import(source, out),
+        ),
+        (
+            Row("files that an import has kept, to export", VALID_OR_NOTHING),
+            bundle / "original",
+            {"config.json": damaged_json, KEPT_WEIGHTS: damaged_safetensors, "tokenizer.json": damaged_json},
+            lambda out: export_stock(read(bundle), out),
+        ),
+    ):
+        check = _check_model if directory == source else _check_stock
+        for name, damage in files.items():
+            case = lambda: product_outcome(action, check, place.directory / "out")  # noqa: B023, E731
+            attempt_file(place, row, directory / name, damage, case, 2 * times, times)
+        rows.append(row)
+    yield from rows
+
+
+def _check_stock(out: Path) -> None:
+    AutoModel.from_pretrained(out)
+    AutoTokenizer.from_pretrained(out)
+
+
 FAULTS = (
+    Fault(damaged_originals, 4, 10, 100),
     Fault(damaged_bundles, 10, 25, 250),
     Fault(absurd_checkpoints, 20, 50, 500),
     Fault(damaged_exports, 4, 10, 100),

@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers
 
+from mae_lm_fairseq.huggingface.families import FAMILIES
 from mae_lm_fairseq.huggingface.names import (
     CLASSIFICATION_HEAD,
     LM_HEAD,
@@ -23,28 +24,31 @@ SIZES = {
     "intermediate_size": 32,
     "max_position_embeddings": 42,
     "type_vocab_size": 1,
-    "num_labels": 3,
+    "num_labels": 2,
 }
-TIED = {"lm_head.decoder.weight", "lm_head.decoder.bias"}
-SEGMENTS = "roberta.embeddings.token_type_embeddings.weight"
+TIED = {f"{prefix}.decoder.{name}" for prefix in ("lm_head", "cls.predictions") for name in ("weight", "bias")}
+TIED |= {"vocab_projector.weight"}
 
 
 @pytest.mark.parametrize(
     ("task", "part"),
     [("ForMaskedLM", LM_HEAD), ("ForSequenceClassification", CLASSIFICATION_HEAD), ("ForQuestionAnswering", SPAN_HEAD)],
 )
-@pytest.mark.parametrize("kind", ["mpnet", "roberta"])
+@pytest.mark.parametrize("kind", ["mpnet", "roberta", "bert", "distilbert"])
 def test_names_are_exactly_those_of_transformers(kind, task, part):
-    config = {"mpnet": transformers.MPNetConfig, "roberta": transformers.RobertaConfig}[kind](**SIZES)
-    name = {"mpnet": "MPNet", "roberta": "Roberta"}[kind] + task
-    expected = set(getattr(transformers, name)(config).state_dict()) - TIED - {SEGMENTS}
+    if (kind, task) == ("distilbert", "ForSequenceClassification"):
+        pytest.skip("its head has another activation function")
+    family = FAMILIES[kind]
+    config = transformers.AutoConfig.for_model(kind, **SIZES)
+    expected = set(getattr(transformers, family.classes + task)(config).state_dict()) - TIED - {family.segments}
     names = names_of([*encoder_parts(kind == "mpnet"), part], kind, 2, "any")
     assert set(names.values()) == expected
     assert len(names) == len(expected)
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes"), [("mpnet", WITH_BIAS), ("roberta", WITHOUT_BIAS), ("fairseq", WITHOUT_BIAS)]
+    ("kind", "changes"),
+    [("mpnet", WITH_BIAS), *((kind, WITHOUT_BIAS) for kind in ("roberta", "bert", "distilbert", "fairseq"))],
 )
 def test_a_round_trip_is_bit_equal(kind, changes):
     weights = pretrained("mae_lm_roberta", changes).weights

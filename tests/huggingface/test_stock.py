@@ -126,6 +126,7 @@ CLASS_OF = {
     "classification": "MPNetForSequenceClassification",
     "regression": "MPNetForSequenceClassification",
     "span": "MPNetForQuestionAnswering",
+    "tags": "MPNetForTokenClassification",
 }
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from mae_lm_fairseq.core.heads import SpanHead, TokenClassificationHead
-from mae_lm_fairseq.downstream.tagging.windows import HEAD
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.pretrained.reading import read_checkpoint
+from mae_lm_fairseq.pretrained.validation import WORD_HEAD
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
@@ -56,7 +56,7 @@ def text_data(tmp_path_factory) -> Path:
 def checkpoints(tmp_path_factory, text_data) -> dict[str, Path]:
     """Create a randomly initialised checkpoint of each variant, and one with each kind of head.
 
-    The heads are: classification with two classes, regression, and answer spans.
+    The heads are: classification with two classes, regression, answer spans, and labels of words.
     """
     directory = tmp_path_factory.mktemp("checkpoints")
     # Larger standard deviations than in training, so that predictions and features differ visibly.
@@ -73,6 +73,8 @@ def checkpoints(tmp_path_factory, text_data) -> dict[str, Path]:
         paths[name] = directory / name / "checkpoint_last.pt"
     paths["span"] = directory / "span.pt"
     torch.save(with_span_head(saved(paths["mae_lm_tiny"])), paths["span"])
+    paths["tags"] = directory / "tags.pt"
+    torch.save(with_tags_head(saved(paths["mae_lm_tiny"])), paths["tags"])
     return paths
 
 
@@ -83,15 +85,6 @@ def bundles(tmp_path_factory, checkpoints, text_data) -> dict[str, Path]:
     for name, checkpoint in checkpoints.items():
         write_bundle(read_checkpoint(checkpoint, text_data), directory / name)
     return {name: directory / name for name in checkpoints}
-
-
-@pytest.fixture(scope="session")
-def tagger(tmp_path_factory, checkpoints, text_data) -> Path:
-    """Write a bundle with a head that labels words."""
-    directory = tmp_path_factory.mktemp("tagger")
-    torch.save(with_tags_head(saved(checkpoints["mae_lm_tiny"])), directory / "tags.pt")
-    write_bundle(read_checkpoint(directory / "tags.pt", text_data), directory / "tags")
-    return directory / "tags"
 
 
 def saved(checkpoint: Path) -> dict:
@@ -109,7 +102,7 @@ def with_tags_head(state: dict) -> dict:
     head = TokenClassificationHead(16, len(LABELS), dropout=0.0, init_std=0.5)
     return {
         **state,
-        "model": _with_head(state["model"], HEAD, head),
+        "model": _with_head(state["model"], WORD_HEAD, head),
         "cfg": {
             **state["cfg"],
             "task": {"_name": "token_classification", "column": "2", "tokens_per_sample": 64},

@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.logging import metrics
 
-from mae_lm_fairseq.downstream.tagging.windows import HEAD, IGNORED
+from mae_lm_fairseq.downstream.tagging.windows import IGNORED
+from mae_lm_fairseq.pretrained.validation import WORD_HEAD
 
 
 @register_criterion("token_classification")
@@ -18,7 +19,7 @@ class TokenClassificationCriterion(FairseqCriterion):
 
     def forward(self, model, sample: dict, reduce: bool = True):
         """Return the summed loss in nats, the number of words, and the values to log."""
-        logits, _ = model(**sample["net_input"], features_only=True, classification_head_name=HEAD)
+        logits, _ = model(**sample["net_input"], features_only=True, classification_head_name=WORD_HEAD)
         is_labelled = sample["target"].ne(IGNORED)
         logits, target = logits[is_labelled].float(), sample["target"][is_labelled]
         loss = F.cross_entropy(logits, target, reduction="sum")

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from mae_lm_fairseq.core.packing import batches_of_similar_length
-from mae_lm_fairseq.downstream.tagging.windows import HEAD, WordWindows
+from mae_lm_fairseq.downstream.tagging.windows import WordWindows
+from mae_lm_fairseq.pretrained.validation import WORD_HEAD
 
 
 @torch.no_grad()
@@ -20,13 +21,13 @@ def word_logits(
         windows: the sentences.
         progress: wraps the sequence of batches, for example to show a progress bar.
     """
-    labels = model.classification_heads[HEAD].classifier.out_features
+    labels = model.classification_heads[WORD_HEAD].classifier.out_features
     device = next(model.parameters()).device
     logits = [np.empty((len(sentence), labels), dtype=np.float32) for sentence in windows.sentences]
     for indices in progress(list(batches_of_similar_length(windows.sizes.tolist()))):
         batch = windows.collater([windows[index] for index in indices])
         tokens = batch["net_input"]["src_tokens"].to(device)
-        found, _ = model(tokens, features_only=True, classification_head_name=HEAD)
+        found, _ = model(tokens, features_only=True, classification_head_name=WORD_HEAD)
         for index, row in zip(indices, found.float().cpu().numpy(), strict=True):
             window = windows.windows[index]
             logits[window.sentence][window.labelled] = row[window.positions]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +13,9 @@ from mae_lm_fairseq.downstream.tagging.decoding import word_logits
 from mae_lm_fairseq.downstream.tagging.files import plain_name, read_words
 from mae_lm_fairseq.downstream.tagging.labels import LabelSet
 from mae_lm_fairseq.downstream.tagging.schemes import Scheme
-from mae_lm_fairseq.downstream.tagging.windows import HEAD, MIN_SAMPLE, WordWindows
+from mae_lm_fairseq.downstream.tagging.windows import MIN_SAMPLE, WordWindows
+from mae_lm_fairseq.pretrained.reading import label_names
+from mae_lm_fairseq.pretrained.validation import WORD_HEAD
 from mae_lm_fairseq.text.text_samples import read_lines
 from mae_lm_fairseq.text.words import split_words
 from mae_lm_fairseq.utils.errors import UserError
@@ -45,10 +47,11 @@ class Tagger:
     def __init__(self, model: torch.nn.Module):
         about = model.about.get("finetuned_on")
         task = about if isinstance(about, dict) else {}
-        names, longest = task.get("labels"), model.model.max_positions()
-        head = dict(model.model.classification_heads.items()).get(HEAD)
-        is_known = isinstance(head, TokenClassificationHead) and _are_names(names)
-        if not is_known or len(names) != head.classifier.out_features:
+        longest = model.model.max_positions()
+        head = dict(model.model.classification_heads.items()).get(WORD_HEAD)
+        is_head = isinstance(head, TokenClassificationHead)
+        names = label_names(model.about, head.classifier.out_features) if is_head else None
+        if names is None:
             raise ValueError("the model has no labels of words; fine-tune it with mae-lm finetune tagging")
         self.model = model
         self.labels = LabelSet(tuple(names), Scheme(task["scheme"]) if task.get("scheme") in _SCHEMES else None)
@@ -124,7 +127,3 @@ def _spans_of(words: Sequence[str]) -> list[tuple[int, int]]:
 
 
 _SCHEMES = [scheme.value for scheme in Scheme]
-
-
-def _are_names(labels: Any) -> bool:
-    return isinstance(labels, list) and bool(labels) and all(isinstance(label, str) for label in labels)

@@ -13,8 +13,9 @@ from omegaconf import II, MISSING
 from mae_lm_fairseq.downstream.tagging.files import read_words
 from mae_lm_fairseq.downstream.tagging.labels import LabelSet, learn_labels
 from mae_lm_fairseq.downstream.tagging.schemes import Scheme
-from mae_lm_fairseq.downstream.tagging.windows import HEAD, MIN_SAMPLE, WordWindows
+from mae_lm_fairseq.downstream.tagging.windows import MIN_SAMPLE, WordWindows
 from mae_lm_fairseq.models.mae_lm import MAELMModel
+from mae_lm_fairseq.pretrained.validation import WORD_HEAD
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -99,7 +100,7 @@ class TokenClassificationTask(FairseqTask):
                 f"--tokens-per-sample {self.cfg.tokens_per_sample} is more than the model's --max-positions "
                 f"{model.max_positions()}; lower it"
             )
-        model.register_token_classification_head(HEAD, len(self.labels.names))
+        model.register_token_classification_head(WORD_HEAD, len(self.labels.names))
         return model
 
     def max_positions(self) -> int:

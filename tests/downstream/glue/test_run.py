@@ -221,6 +221,10 @@ def test_comparison_report_of_models(tmp_path, capsys):
     assert "| ours | 61.0 | 91.0/81.0 | 40.0/50.0 | 73.5 | 3 |" in table
     assert "| scratch | 51.0 | 81.0/71.0 | 30.0/40.0 | 63.5 | 3 |" in table
     assert "+10.0 [+7.7, +12.3]" in table
+    assert (
+        "AVG is the mean over 2 of the 9 tasks of GLUE (RTE, MRPC) of each task's mean metric; it leaves out" in table
+    )
+    assert "leaves out CoLA, SST-2, STS-B, QQP, MNLI, QNLI, WNLI." in table
     assert (tmp_path / "out" / "glue.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(UserError, match="ours already has results of MRPC"):
         glue_report.main([*arguments, arguments[0], "--out", str(tmp_path / "out")])

@@ -16,6 +16,7 @@ from mae_lm_fairseq.downstream.tagging.files import read_words
 from mae_lm_fairseq.downstream.tagging.prediction import Tagger
 from mae_lm_fairseq.downstream.tagging.run import Options, finetune
 from mae_lm_fairseq.downstream.tagging.schemes import Scheme, converted
+from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.pretrained.reading import read_checkpoint
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.finetuning import SHAPE, run_here, save_pretrained, train_here
@@ -181,15 +182,16 @@ def test_parts_of_speech_from_conllu_beside_other_tasks(options, tmp_path, capsy
     task = content["task"]
     assert task.endswith("/train UPOS")
     report.main([f"ours={options.out}", "--out", str(tmp_path / "report")])
-    assert f"| model | {task} (accuracy) | AVG | seeds |" in (tmp_path / "report" / "glue.md").read_text()
+    assert f"| model | {task} (accuracy) | seeds |" in (tmp_path / "report" / "glue.md").read_text()
 
 
 def test_entities_stand_in_the_table_with_their_f1(memorised, tmp_path):
     report.main([f"ours={memorised / 'out'}", "--out", str(tmp_path)])
     table = (tmp_path / "glue.md").read_text()
     name = json.loads((memorised / "out" / "results.json").read_text())["task"]
-    assert f"| model | {name} (precision/recall/f1) | AVG | seeds |" in table
-    assert "| ours | 100.0/100.0/100.0 | - | 1 |" in table
+    assert f"| model | {name} (precision/recall/f1) | seeds |" in table
+    assert "AVG" not in table
+    assert "| ours | 100.0/100.0/100.0 | 1 |" in table
 
 
 def test_long_sentences_are_labelled_to_their_ends(options, tmp_path):
@@ -208,6 +210,13 @@ def test_long_sentences_are_labelled_to_their_ends(options, tmp_path):
     ])  # fmt: skip
     # In the file's own scheme, the labels are the model's even where they are invalid.
     assert content["metrics"]["accuracy"]["values"] == [pytest.approx(100 * right)]
+
+
+def test_a_bundle_gives_the_results_of_its_checkpoint(options, tmp_path):
+    expected = finetune(options)
+    write_bundle(read_checkpoint(options.checkpoint, options.tokenizer), tmp_path / "bundle")
+    start = {"checkpoint": tmp_path / "bundle", "tokenizer": tmp_path / "bundle"}
+    assert finetune(replace(options, **start, out=tmp_path / "of-bundle"))["metrics"] == expected["metrics"]
 
 
 def test_fairseq_train_alone(options, tmp_path):

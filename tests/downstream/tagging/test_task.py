@@ -9,7 +9,8 @@ from fairseq.logging import metrics
 
 from mae_lm_fairseq.core.heads import TokenClassificationHead
 from mae_lm_fairseq.downstream.tagging.files import read_words
-from mae_lm_fairseq.downstream.tagging.windows import HEAD, IGNORED
+from mae_lm_fairseq.downstream.tagging.windows import IGNORED
+from mae_lm_fairseq.pretrained.validation import WORD_HEAD
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.finetuning import save_pretrained
 from tests.support.tagging import sentences, set_up_tagging, write_columns, write_conllu, write_tokenizer
@@ -84,7 +85,7 @@ def test_loss_accuracy_and_padding(data_bin, train):
     assert words == sum(count for _, count, _ in alone) == int(batch["target"].ne(IGNORED).sum())
     # Matrix products of other shapes, in float32.
     torch.testing.assert_close(loss, sum(each for each, _, _ in alone), rtol=1e-5, atol=0)
-    logits, _ = model(**batch["net_input"], features_only=True, classification_head_name=HEAD)
+    logits, _ = model(**batch["net_input"], features_only=True, classification_head_name=WORD_HEAD)
     expected = F.cross_entropy(logits.transpose(1, 2), batch["target"], reduction="sum", ignore_index=IGNORED)
     torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
     right = int((logits.argmax(-1) == batch["target"]).sum())

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mae_lm_fairseq.downstream.tagging.decoding import word_logits
-from mae_lm_fairseq.downstream.tagging.windows import HEAD, IGNORED, SPECIAL_TOKENS, WordWindows, windows_of
+from mae_lm_fairseq.downstream.tagging.windows import IGNORED, SPECIAL_TOKENS, WordWindows, windows_of
+from mae_lm_fairseq.pretrained.validation import WORD_HEAD
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, UNK
 from tests.support.tokenizers import ALL_KINDS, HOSTILE, make
 
@@ -48,16 +49,21 @@ def test_windows_overlap_by_half():
     assert [len(window.labelled) for window in windows] == [16, *[10] * 7, 14]
 
 
+def test_memory_grows_with_the_text_only():
+    windows = windows_of(0, [1] * 200_000, room=20)  # a table of words and windows would take 32 GB
+    assert sum(len(window.labelled) for window in windows) == 200_000
+
+
 class Echo(torch.nn.Module):
     """A model whose only logit of a token is the token's id."""
 
     def __init__(self):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.classification_heads = {HEAD: types.SimpleNamespace(classifier=torch.nn.Linear(1, 1))}
+        self.classification_heads = {WORD_HEAD: types.SimpleNamespace(classifier=torch.nn.Linear(1, 1))}
 
     def forward(self, src_tokens, features_only, classification_head_name):
-        assert (features_only, classification_head_name) == (True, HEAD)
+        assert (features_only, classification_head_name) == (True, WORD_HEAD)
         return src_tokens[..., None], {}
 
 

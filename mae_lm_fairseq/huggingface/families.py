@@ -1,0 +1,94 @@
+"""Families of encoders in ``transformers`` that compute what this package's encoder computes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MPNET_BUCKETS, MPNET_DISTANCE = 32, 128
+"""Constants in MPNet's code, which its configuration does not change."""
+MPNET_PAD = 1
+"""Id of ``<pad>`` in the code of MPNet, which its configuration does not change."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of models, by the ``model_type`` of its configuration.
+
+    Attributes:
+        naming: column of the table of names, which is also the prefix of the encoder's names.
+        classes: prefix of its classes' names.
+        options: our options by their names in its configuration.
+        constants: our options that its code fixes.
+        required: values of its configuration that this package computes, with all that mean the same.
+    """
+
+    naming: str
+    classes: str
+    options: Mapping[str, str]
+    constants: Mapping[str, Any]
+    required: Mapping[str, tuple]
+
+    def first_position(self, pad: int) -> int:
+        """Return the row of the first position in the position embeddings."""
+        return {"bert": 0, "distilbert": 0, "mpnet": MPNET_PAD + 1}.get(self.naming, pad + 1)
+
+    @property
+    def segments(self) -> str | None:
+        """Name of the embeddings of token types, if the family has any."""
+        return f"{self.naming}.embeddings.token_type_embeddings.weight" if self.naming in ("bert", "roberta") else None
+
+    @property
+    def positions(self) -> str:
+        """Name of the position embeddings."""
+        return f"{self.naming}.embeddings.position_embeddings.weight"
+
+    @property
+    def pooler(self) -> str:
+        """Prefix of the pooler's names."""
+        return f"{self.naming}.pooler."
+
+
+_OPTIONS = {
+    "num_hidden_layers": "encoder_layers",
+    "hidden_size": "encoder_embed_dim",
+    "intermediate_size": "encoder_ffn_embed_dim",
+    "num_attention_heads": "encoder_attention_heads",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "layer_norm_eps": "layer_norm_eps",
+}
+_DISTILBERT_OPTIONS = {
+    "n_layers": "encoder_layers",
+    "dim": "encoder_embed_dim",
+    "hidden_dim": "encoder_ffn_embed_dim",
+    "n_heads": "encoder_attention_heads",
+    "dropout": "dropout",
+    "attention_dropout": "attention_dropout",
+}
+_GELU = ("gelu", "gelu_python")
+_REQUIRED = {
+    "hidden_act": _GELU,
+    "position_embedding_type": ("absolute", None),
+    "is_decoder": (False, None),
+    "add_cross_attention": (False, None),
+}
+_WITHOUT_BIAS = {"relative_buckets": 0}
+_MPNET = {"relative_buckets": MPNET_BUCKETS, "relative_max_distance": MPNET_DISTANCE}
+_MPNET_REQUIRED = {"relative_attention_num_buckets": (MPNET_BUCKETS,), "pad_token_id": (MPNET_PAD,)}
+
+FAMILIES = {
+    "bert": Family("bert", "Bert", _OPTIONS, _WITHOUT_BIAS, _REQUIRED),
+    "roberta": Family("roberta", "Roberta", _OPTIONS, _WITHOUT_BIAS, _REQUIRED),
+    "xlm-roberta": Family("roberta", "XLMRoberta", _OPTIONS, _WITHOUT_BIAS, _REQUIRED),
+    "camembert": Family("roberta", "Camembert", _OPTIONS, _WITHOUT_BIAS, _REQUIRED),
+    "mpnet": Family("mpnet", "MPNet", _OPTIONS, _MPNET, _REQUIRED | _MPNET_REQUIRED),
+    "distilbert": Family(
+        "distilbert",
+        "DistilBert",
+        _DISTILBERT_OPTIONS,
+        _WITHOUT_BIAS | {"layer_norm_eps": 1e-12},
+        {"activation": _GELU},
+    ),
+}
+"""Families by ``model_type``. Other types compute something else: ELECTRA's and ALBERT's embeddings may have another
+size than their hidden states, DeBERTa has another attention."""

@@ -1,0 +1,85 @@
+"""Readers for the weights in a ``transformers`` directory: one file or several, safetensors or pickles.
+
+Pickles are read as data. An index cannot name files outside of the directory.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from mae_lm_fairseq.pretrained.checkpoint_file import refuse_code
+from mae_lm_fairseq.pretrained.validation import is_plain
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import check_link
+
+STOCK_WEIGHTS, STOCK_PICKLE = "model.safetensors", "pytorch_model.bin"
+_INDEX = ".index.json"
+
+
+def read_weights(directory: Path) -> dict[str, Tensor]:
+    """Return the weights in a directory by name, in float32.
+
+    Raises:
+        UserError: if files are missing or damaged, could run code, or are not in the directory.
+    """
+    for name in (STOCK_WEIGHTS, STOCK_PICKLE):
+        if (directory / name).exists():
+            return _read_file(directory / name)
+        if (directory / (name + _INDEX)).exists():
+            return _read_shards(directory / (name + _INDEX))
+    raise UserError(f"{directory} has neither {STOCK_WEIGHTS} nor {STOCK_PICKLE}, nor the {_INDEX} of one")
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    try:
+        if path.suffix == ".safetensors":
+            return floats(safetensors.torch.load_file(path), path)
+        return floats(torch.load(path, map_location="cpu", weights_only=True), path)
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # damaged files can raise anything
+        refuse_code(path, error)
+        raise UserError(f"{path}: damaged, or not a file of weights") from None
+
+
+def _read_shards(index: Path) -> dict[str, Tensor]:
+    try:
+        files = json.loads(index.read_bytes())["weight_map"]
+        names = set(files.values())
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise UserError(f"{index}: damaged, or not the index of a model's files; restore it") from None
+    shards = {name: _read_file(_beside(index, name)) for name in sorted(names, key=str)}
+    for weight, name in files.items():
+        if weight not in shards[name]:
+            raise UserError(f"{index}: {name} has no weight {weight}; restore the file")
+    return {weight: shards[name][weight] for weight, name in files.items()}
+
+
+def _beside(index: Path, name: Any) -> Path:
+    """Return the path of a file that an index names."""
+    if not isinstance(name, str) or Path(name).name != name or Path(name).suffix not in (".safetensors", ".bin"):
+        raise UserError(f"{index}: {name!r} is not the name of a file in its directory")
+    path = index.parent / name
+    if not os.path.isfile(path):
+        raise UserError(f"{path}: no such file, but {index.name} names it; restore it")
+    check_link(path)
+    return path
+
+
+def floats(weights: Any, path: Path) -> dict[str, Tensor]:
+    """Return weights in float32.
+
+    Raises:
+        UserError: if they are not tensors by name.
+    """
+    if not isinstance(weights, Mapping) or not all(isinstance(name, str) for name in weights):
+        raise UserError(f"{path} is not a dictionary of weights")
+    if other := [name for name, weight in weights.items() if not is_plain(weight)]:
+        raise UserError(f"{path}: {other[0]} is not a tensor of weights")
+    return {name: weight.float() for name, weight in weights.items()}

@@ -1,0 +1,84 @@
+"""What a bundle keeps of the ``transformers`` model that it was imported from.
+
+These are its configuration and tokenizer, and the weights that our network has no place for. ``mae-lm export`` writes
+them back.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import safetensors.torch
+from torch import Tensor
+
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import check_link, read_bytes
+
+ORIGINAL, KEPT_WEIGHTS = "original", "kept.safetensors"
+"""Folder in a bundle, and the file of weights in it."""
+STOCK_CONFIG = "config.json"
+STOCK_FILES = (
+    STOCK_CONFIG,
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+)
+"""Files that are kept: the configuration, and what a tokenizer may consist of."""
+
+
+@dataclass(frozen=True)
+class Original:
+    """What is kept of an imported model.
+
+    Attributes:
+        files: content of files by name, ``config.json`` among them.
+        weights: float32 weights by their names in ``transformers``: pooler, token types, position embeddings.
+    """
+
+    files: Mapping[str, bytes]
+    weights: Mapping[str, Tensor]
+
+    def write(self, bundle: Path):
+        """Write the folder of a bundle."""
+        directory = bundle / ORIGINAL
+        directory.mkdir()
+        for name, content in self.files.items():
+            (directory / name).write_bytes(content)
+        weights = {name: weight.contiguous() for name, weight in self.weights.items()}
+        safetensors.torch.save_file(weights, directory / KEPT_WEIGHTS, metadata={"format": "pt"})
+
+
+def stock_files(directory: Path) -> dict[str, bytes]:
+    """Return the content of those of :data:`STOCK_FILES` that a directory has.
+
+    Raises:
+        UserError: if one cannot be read, or is a link to another directory.
+    """
+    found = [directory / name for name in STOCK_FILES if (directory / name).exists()]
+    for path in found:
+        check_link(path)
+    return {path.name: read_bytes(path) for path in found}
+
+
+def read_original(bundle: Path) -> Original | None:
+    """Return what a bundle has kept; None if it was not imported from ``transformers``.
+
+    Raises:
+        UserError: if a file is damaged or missing, or a link.
+    """
+    directory = bundle / ORIGINAL
+    if not directory.exists():
+        return None
+    check_link(directory)
+    check_link(directory / KEPT_WEIGHTS)
+    try:
+        weights = safetensors.torch.load_file(directory / KEPT_WEIGHTS)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise UserError(f"{directory / KEPT_WEIGHTS} is damaged or missing; import the model again") from error
+    return Original(stock_files(directory), weights)

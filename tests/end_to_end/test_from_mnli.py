@@ -1,0 +1,78 @@
+"""``mae-lm finetune glue --from-mnli``, from MNLI to the table of the report."""
+
+import json
+
+import pytest
+import torch
+
+from mae_lm_fairseq.commands import finetune_glue
+from mae_lm_fairseq.downstream import report
+from mae_lm_fairseq.downstream import sweep as finetuning
+from mae_lm_fairseq.downstream.glue.tasks import FROM_MNLI, TASKS
+from tests.support.finetuning import run_here, save_pretrained
+from tests.support.glue import make_rows, write_official, write_tokenizer
+
+pytestmark = pytest.mark.integration  # trains
+
+
+def encoder_and_heads(checkpoint):
+    weights = torch.load(checkpoint, weights_only=True)["model"]
+    heads = {name.split(".")[1] for name in weights if name.startswith("classification_heads.")}
+    return {name: weight for name, weight in weights.items() if name.startswith("autoencoder.encoder.")}, heads
+
+
+def largest_difference(one, other):
+    return max((one[name] - other[name]).abs().max().item() for name in other)
+
+
+# A checkpoint of a run, or the bundle of the best one, which has a tokenizer.
+STARTS = {"RTE": "model", "MRPC": "checkpoint", "STS-B": "model"}
+
+
+def test_rte_mrpc_and_sts_b_start_from_mnli(tmp_path, monkeypatch):
+    monkeypatch.setattr(finetuning, "run_all", run_here)
+    tokenizer = write_tokenizer(tmp_path / "data-bin")
+    pretrained = save_pretrained(tmp_path / "pretrained.pt", tokenizer, "mae_lm_tiny")
+    results = tmp_path / "results"
+
+    def finetune(name, checkpoint, rate, *more):
+        write_official(tmp_path / "glue", TASKS[name], make_rows(TASKS[name], 48))
+        words = [
+            name,
+            "--glue-dir",
+            tmp_path / "glue",
+            "--checkpoint",
+            checkpoint,
+            "--tokenizer",
+            tokenizer,
+            "--seeds",
+            1,
+        ]
+        words += ["--learning-rates", rate, "--max-updates", 6, "--out", results / name, *more]
+        finetune_glue.main(list(map(str, words)))
+        content = json.loads((results / name / "results.json").read_text())
+        [kept] = results.glob(f"{name}/runs/{content['test_predictions_by']}/checkpoints/*.pt")
+        return content, kept
+
+    _, mnli = finetune("MNLI", pretrained, 1e-2, "--tokenizer", tokenizer)
+    of_mnli, _ = encoder_and_heads(mnli)
+    of_pretraining, _ = encoder_and_heads(pretrained)
+    assert largest_difference(of_pretraining, of_mnli) > 1e-3
+    assert STARTS.keys() == set(FROM_MNLI)
+    for name, start in STARTS.items():
+        # So small a learning rate that the encoder stays where it started.
+        given = results / "MNLI" / "model" if start == "model" else mnli
+        more = [] if start == "model" else ["--tokenizer", tokenizer]
+        content, kept = finetune(name, given, 1e-9, "--from-mnli", *more)
+        encoder, heads = encoder_and_heads(kept)
+        assert heads == {name}
+        assert largest_difference(encoder, of_mnli) < 1e-6
+        assert content["start"]["from"] == "a model fine-tuned on MNLI"
+        assert content["start"]["updates"] == 6
+        assert "a model fine-tuned on MNLI" in (results / name / "report.md").read_text()
+        assert len((results / name / f"{name}.tsv").read_text().splitlines()) == 49
+
+    report.main([f"MAE-LM={results}", "--out", str(tmp_path / "report")])
+    table = (tmp_path / "report" / "glue.md").read_text()
+    assert "AVG is the mean over 4 of the 9 tasks of GLUE (MNLI, RTE, MRPC, STS-B) of each task's mean metric" in table
+    assert "it leaves out CoLA, SST-2, QQP, QNLI, WNLI." in table

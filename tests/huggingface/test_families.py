@@ -1,0 +1,364 @@
+"""Every family of encoders: import, the same computation, and the way back, bit for bit."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from fairseq import checkpoint_utils
+from fairseq.logging import metrics
+from fairseq_cli import train
+from safetensors.torch import load_file, save_file
+
+from mae_lm_fairseq import MAELMModel
+from mae_lm_fairseq.commands import finetune_glue
+from mae_lm_fairseq.commands import prepare as prepare_command
+from mae_lm_fairseq.core.config import PRESETS
+from mae_lm_fairseq.downstream import sweep
+from mae_lm_fairseq.downstream.glue.tasks import TASKS
+from mae_lm_fairseq.experiments.readers import open_model
+from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.huggingface.comparison import encoder_states
+from mae_lm_fairseq.huggingface.exporter import export_stock
+from mae_lm_fairseq.huggingface.families import FAMILIES
+from mae_lm_fairseq.huggingface.importer import import_foreign, network_options, notes
+from mae_lm_fairseq.pretrained.reading import build, read
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.exports import train_sentencepiece
+from tests.support.families import change_config, lines, stock_model
+from tests.support.finetuning import run_here
+from tests.support.glue import make_rows, write_official
+from tests.support.training import RECIPE, parse
+
+CLOSE = {"rtol": 0, "atol": 1e-5}
+ALL = pytest.mark.parametrize("kind", FAMILIES)
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory):
+    """Return ``stock(kind, task)``, which saves a model once and returns its directory."""
+    made = {}
+
+    def make(kind: str, task: str = "ForMaskedLM") -> Path:
+        if (kind, task) not in made:
+            made[kind, task] = tmp_path_factory.mktemp("families") / kind
+            stock_model(made[kind, task], kind, task)
+        return made[kind, task]
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory, stock):
+    """Return ``imported(kind, preset)``, which imports a masked language model once, as a bundle."""
+    made = {}
+
+    def make(kind: str, preset: str = "mae_lm_roberta") -> Path:
+        if (kind, preset) not in made:
+            made[kind, preset] = tmp_path_factory.mktemp("imported") / kind
+            write_bundle(import_foreign(stock(kind), preset), made[kind, preset])
+        return made[kind, preset]
+
+    return make
+
+
+@ALL
+def test_ids_equal_on_a_thousand_lines(kind, stock, imported):
+    tokenizer = read(imported(kind)).tokenizer
+    theirs = transformers.AutoTokenizer.from_pretrained(stock(kind))(lines(1000), add_special_tokens=False)["input_ids"]
+    ours = [tokenizer.exported_ids[ids].tolist() for ids in tokenizer.encode_lines(lines(1000))]
+    assert ours == theirs
+    again = transformers.AutoTokenizer.from_pretrained(imported(kind))(lines(20))["input_ids"]
+    assert again == transformers.AutoTokenizer.from_pretrained(stock(kind))(lines(20))["input_ids"]
+
+
+@ALL
+def test_states_and_logits_equal(kind, stock, imported):
+    pretrained = read(imported(kind))
+    order = torch.from_numpy(pretrained.tokenizer.exported_ids)
+    texts = [[0, *ids[:30].tolist(), 2] for ids in pretrained.tokenizer.encode_lines(lines(8, seed=2))]
+    tokens = torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, texts)), batch_first=True, padding_value=1)
+    tokens[0, 3] = pretrained.mask
+    is_token = tokens.ne(1)
+    model = getattr(transformers, f"{FAMILIES[kind].classes}ForMaskedLM").from_pretrained(stock(kind)).eval()
+    network = build(pretrained)
+    with torch.no_grad():
+        theirs = model(order[tokens], attention_mask=is_token.long(), output_hidden_states=True)
+        ours = encoder_states(network, tokens, 1)
+        logits = network.lm_head(ours[-1])
+    for their, our in zip(theirs.hidden_states, ours, strict=True):
+        torch.testing.assert_close(our[is_token], their[is_token], **CLOSE)
+    torch.testing.assert_close(logits[is_token], theirs.logits[..., order][is_token], rtol=1e-5, atol=2e-5)
+
+
+def tasks(kind: str) -> list[str]:
+    every = ["ForMaskedLM", "Model", "ForSequenceClassification", "ForQuestionAnswering"]
+    return [task for task in every if (kind, task) != ("distilbert", "ForSequenceClassification")]
+
+
+@pytest.mark.parametrize(("kind", "task"), [(kind, task) for kind in FAMILIES for task in tasks(kind)])
+def test_a_round_trip_is_bit_equal(kind, task, stock, tmp_path):
+    source = stock(kind, task)
+    write_bundle(import_foreign(source, "mae_lm_roberta" if task == "ForMaskedLM" else "mae_lm"), tmp_path / "bundle")
+    architecture = export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
+    assert architecture == FAMILIES[kind].classes + task
+    assert_same_model(source, tmp_path / "stock", architecture)
+
+
+def assert_same_model(source, out, architecture):
+    """Check that every weight, the meaning of the configuration and every byte of the tokenizer are equal."""
+    model_class = getattr(transformers, architecture)
+    before, after = (model_class.from_pretrained(path).state_dict() for path in (source, out))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    before, after = (transformers.AutoConfig.from_pretrained(path).to_dict() for path in (source, out))
+    assert {**before, "_name_or_path": ""} == {**after, "_name_or_path": ""}
+    files = {path.name for path in source.iterdir()} - {"config.json", "model.safetensors", "README.md"}
+    assert files >= {"tokenizer.json", "tokenizer_config.json"}
+    for name in files:
+        assert (source / name).read_bytes() == (out / name).read_bytes()
+    assert {path.name for path in out.iterdir()} == files | {"config.json", "model.safetensors", "README.md"}
+
+
+@pytest.mark.parametrize("extra", ["bert.pooler.dense", "cls.seq_relationship"])
+def test_other_weights_of_bert_are_kept(extra, stock, tmp_path):
+    """bert-base-uncased has the pooler and the head of next sentence prediction beside the language model head."""
+    source = shutil.copytree(stock("bert"), tmp_path / "source")
+    shape = (2 if "cls" in extra else 16, 16)
+    weights = load_file(source / "model.safetensors")
+    added = {f"{extra}.weight": torch.randn(shape), f"{extra}.bias": torch.randn(shape[0])}
+    save_file(weights | added, source / "model.safetensors", metadata={"format": "pt"})
+    write_bundle(import_foreign(source, "mae_lm_roberta"), tmp_path / "bundle")
+    export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
+    assert_same_model(source, tmp_path / "stock", "BertForMaskedLM")
+    written = load_file(tmp_path / "stock" / "model.safetensors")
+    assert all(torch.equal(written[name], weight) for name, weight in added.items())
+
+
+def test_names_of_old_checkpoints(stock, tmp_path):
+    """bert-base-uncased still has the names that TensorFlow's layer norms had."""
+    source = shutil.copytree(stock("bert"), tmp_path / "source")
+    weights = load_file(source / "model.safetensors")
+    ends = (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"))
+    for now, before in ends:
+        weights = {name.replace(now, before): weight for name, weight in weights.items()}
+    save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
+    write_bundle(import_foreign(source, "mae_lm_roberta"), tmp_path / "bundle")
+    export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
+    assert_same_model(stock("bert"), tmp_path / "stock", "BertForMaskedLM")
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "mpnet", "distilbert"])
+def test_untied_output_weights(kind, tmp_path):
+    stock_model(tmp_path / "source", kind, tie_word_embeddings=False)
+    pretrained = import_foreign(tmp_path / "source", "mae_lm_roberta")
+    assert pretrained.config.untie_output_weights
+    write_bundle(pretrained, tmp_path / "bundle")
+    export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
+    assert_same_model(tmp_path / "source", tmp_path / "stock", f"{FAMILIES[kind].classes}ForMaskedLM")
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta"])
+def test_missing_values_are_the_defaults_of_the_family(kind, stock, tmp_path):
+    """transformers' default epsilon is 1e-12 and ours is 1e-5."""
+    source = shutil.copytree(stock(kind), tmp_path / "source")
+    path = source / "config.json"
+    config = json.loads(path.read_bytes())
+    path.write_text(json.dumps({name: value for name, value in config.items() if name != "layer_norm_eps"}))
+    assert import_foreign(source, "mae_lm").config.layer_norm_eps == 1e-12
+
+
+@ALL
+def test_the_interface_of_an_import(kind, stock, imported):
+    """Features of a text are those of the stock model."""
+    model = MAELMModel.from_pretrained(imported(kind, "mae_lm"))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(stock(kind))
+    encoder = transformers.AutoModel.from_pretrained(stock(kind)).eval()
+    text = "the language of the models"
+    with torch.no_grad():
+        theirs = encoder(**tokenizer(text, return_tensors="pt")).last_hidden_state
+    torch.testing.assert_close(model.extract_features(text), theirs, **CLOSE)
+    assert len(model.fill_mask("the <mask> of the models", topk=2)) == 2
+    assert np.isfinite(model.score(text).numpy()).all()
+
+
+def test_pairs_are_explained_where_they_differ(imported):
+    [note] = notes(read(imported("bert")))
+    assert "gives both texts the first one" in note
+    assert not notes(read(imported("roberta")))
+    assert not notes(read(imported("distilbert")))
+
+
+def test_distilberts_classifier_is_refused(stock):
+    with pytest.raises(UserError, match="DistilBERT's classification head uses ReLU, and this package's tanh"):
+        import_foreign(stock("distilbert", "ForSequenceClassification"), "mae_lm")
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("bert", {"hidden_act": "relu"}, "hidden_act is 'relu', but this package only supports 'gelu'"),
+        ("distilbert", {"activation": "relu"}, "activation is 'relu', but this package only supports 'gelu'"),
+        ("bert", {"is_decoder": True}, "is_decoder is True"),
+        ("bert", {"position_embedding_type": "relative_key_query"}, "position_embedding_type is 'relative_key_query'"),
+        ("mpnet", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets is 64"),
+        ("mpnet", {"pad_token_id": 0}, "pad_token_id is 0, but this package only supports 1"),
+        ("bert", {"pad_token_id": 3}, "pad_token_id is 3, but the tokenizer's token for padding has the id 0"),
+        ("albert", {"model_type": "albert"}, "model type is 'albert', which has no counterpart here"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused(kind, changes, message, stock, tmp_path):
+    source = shutil.copytree(stock("bert" if kind == "albert" else kind), tmp_path / "source")
+    change_config(source, **changes)
+    with pytest.raises(UserError, match=message):
+        import_foreign(source, "mae_lm")
+
+
+@pytest.mark.parametrize("rows", [-1, 3])
+def test_other_numbers_of_embeddings_than_tokens_are_refused(rows, stock, tmp_path):
+    source = shutil.copytree(stock("bert"), tmp_path / "source")
+    weights = load_file(source / "model.safetensors")
+    name = "bert.embeddings.word_embeddings.weight"
+    table = torch.cat([weights[name], torch.zeros(3, 16)])[: len(weights[name]) + rows]
+    save_file({**weights, name: table.contiguous()}, source / "model.safetensors")
+    with pytest.raises(UserError, match=f"has embeddings of {len(table)} tokens, but its tokenizer, special tokens"):
+        import_foreign(source, "mae_lm")
+
+
+@pytest.mark.parametrize("name", ["config.json", "kept.safetensors", "tokenizer.json"])
+def test_a_link_among_the_kept_files_is_refused(name, imported, tmp_path):
+    """An export would hold a copy of what it leads to."""
+    bundle = shutil.copytree(imported("bert"), tmp_path / "bundle")
+    (bundle / "original" / name).rename(tmp_path / name)
+    (bundle / "original" / name).symlink_to(tmp_path / name)
+    with pytest.raises(UserError, match=f"original/{name} is a link to another directory"):
+        read(bundle)
+
+
+def test_damaged_kept_files_are_named(imported, tmp_path):
+    bundle = shutil.copytree(imported("bert"), tmp_path / "bundle")
+    (bundle / "original" / "config.json").write_text("[" * 100_000)
+    with pytest.raises(UserError, match=r"original/config\.json: damaged, or not JSON"):
+        export_stock(read(bundle), tmp_path / "out")
+    shutil.copy(imported("bert") / "original" / "config.json", bundle / "original")
+    weights = load_file(bundle / "original" / "kept.safetensors")
+    short = {name: weight[:, :3].contiguous() for name, weight in weights.items()}
+    save_file(short, bundle / "original" / "kept.safetensors")
+    with pytest.raises(
+        UserError, match=r"original/kept\.safetensors: .*position_embeddings.* does not match the model"
+    ):
+        export_stock(read(bundle), tmp_path / "out")
+    (bundle / "original" / "kept.safetensors").write_bytes(b"damaged")
+    with pytest.raises(UserError, match=r"kept\.safetensors is damaged or missing; import the model again"):
+        read(bundle)
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_network_with_the_same_tokenizer_becomes_an_ordinary_class(imported, tmp_path):
+    """The kept files belong to the network that was imported."""
+    pretrained = read(imported("bert"))
+    other = replace(pretrained, config=replace(pretrained.config, encoder_attention_heads=2))
+    assert export_stock(other, tmp_path / "out") == "RobertaForMaskedLM"
+    config = json.loads((tmp_path / "out" / "config.json").read_bytes())
+    assert (config["layer_norm_eps"], config["pad_token_id"]) == (1e-12, 0)
+
+
+PREPARATION = ["--workers", "1", "--max-unk-rate", "1"]
+
+
+def test_a_sentencepiece_model_of_other_tokens_is_not_taken(stock, tmp_path):
+    """camembert-base has one, whose pieces are not the tokens of its tokenizer.json."""
+    source = shutil.copytree(stock("camembert"), tmp_path / "source")
+    (source / "sentencepiece.bpe.model").write_bytes(train_sentencepiece(lines(200), vocab_size=150))
+    tokenizer = import_foreign(source, "mae_lm").tokenizer
+    assert list(tokenizer.files) == ["tokenizer.json"]
+    assert tokenizer.exported_ids[:3].tolist() == [5, 1, 6]  # <s>, <pad>, </s>
+
+
+@ALL
+def test_measures_of_an_import(kind, stock, imported):
+    """Ranks, probes and minimal pairs read models like this: ours has the states of the stock model."""
+    ours = open_model(imported(kind), None, with_head=True)
+    text = "the language of the models"
+    ids = ours.opening + ours.encode(text) + ours.line_end
+    theirs = transformers.AutoModel.from_pretrained(stock(kind)).eval()
+    with torch.no_grad():
+        wanted = theirs(torch.from_numpy(read(imported(kind)).tokenizer.exported_ids)[ids][None]).last_hidden_state
+    model = MAELMModel.from_pretrained(imported(kind))
+    torch.testing.assert_close(model.extract_features(torch.tensor(ids)), wanted, **CLOSE)
+    assert ours.predictor is not None
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("kind", "architecture"),
+    [
+        ("bert", "BertForSequenceClassification"),
+        ("camembert", "CamembertForSequenceClassification"),
+        ("distilbert", "RobertaForSequenceClassification"),
+    ],
+)
+def test_fine_tuning_starts_from_an_import_and_ends_in_its_class(kind, architecture, imported, tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "run_all", run_here)
+    write_official(tmp_path / "glue", TASKS["RTE"], make_rows(TASKS["RTE"]))
+    model = imported(kind, "mae_lm")
+    words = ["RTE", "--glue-dir", tmp_path / "glue", "--checkpoint", model, "--out", tmp_path / "rte", "--seeds", 1]
+    finetune_glue.main([*map(str, words), "--max-updates", "3", "--learning-rates", "1e-3"])
+    assert export_stock(read(tmp_path / "rte" / "model"), tmp_path / "stock") == architecture
+    fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock")
+    classifier = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "stock").eval()
+    text = "the cat sat on the mat"
+    with torch.no_grad():
+        theirs = classifier(**fast(text, return_tensors="pt")).logits
+    ours = MAELMModel.from_pretrained(tmp_path / "rte" / "model").predict("RTE", text, return_logits=True)
+    torch.testing.assert_close(ours, theirs, **CLOSE)
+
+
+IN_THE_GATE = dict(zip(FAMILIES, [*PRESETS, "mae_lm_roberta"], strict=True))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("kind", "preset"),
+    [
+        pytest.param(kind, preset, marks=[] if IN_THE_GATE[kind] == preset else pytest.mark.slow)
+        for kind in FAMILIES
+        for preset in PRESETS
+    ],
+)
+def test_pretraining_continues_and_ends_in_the_stock_class(kind, preset, stock, imported, tmp_path):
+    bundle = imported(kind, preset)
+    for split in ("train", "valid"):
+        (tmp_path / f"{split}.txt").write_text("\n".join(lines(60, seed=len(split))) + "\n", encoding="utf-8")
+    splits = [word for split in ("train", "valid") for word in (f"--{split}", str(tmp_path / f"{split}.txt"))]
+    prepare_command.main([*splits, "--tokenizer", str(bundle), "--destdir", str(tmp_path / "data"), *PREPARATION])
+    checkpoint = continue_pretraining(bundle, tmp_path)
+    architecture = export_stock(read(checkpoint, bundle), tmp_path / "stock")
+    assert architecture == FAMILIES[kind].classes + ("ForMaskedLM" if preset == "mae_lm_roberta" else "Model")
+
+    fast, text = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock"), "the language of the models"
+    model = transformers.AutoModel.from_pretrained(tmp_path / "stock").eval()
+    with torch.no_grad():
+        theirs = model(**fast(text, return_tensors="pt")).last_hidden_state
+    ours = MAELMModel.from_pretrained(checkpoint, bundle).extract_features(text)
+    torch.testing.assert_close(ours, theirs, **CLOSE)
+    before = MAELMModel.from_pretrained(bundle).extract_features(text)
+    assert not torch.allclose(ours, before, atol=1e-3)
+    # Without the import, the stock class is another one, which computes the same.
+    other = export_stock(read(checkpoint, tmp_path / "data"), tmp_path / "other")
+    assert other.startswith("MPNet" if kind == "mpnet" else "Roberta")
+
+
+def continue_pretraining(bundle: Path, directory: Path) -> Path:
+    """Train a few updates in this process, and return the checkpoint."""
+    metrics.reset()
+    checkpoint_utils.save_checkpoint.__dict__.pop("best", None)
+    options = ["--finetune-from-model", bundle, *network_options(read(bundle)), "--max-update", 3, "--lr", 1e-2]
+    save = directory / "checkpoints"
+    train.main(parse(directory / "data", *RECIPE, "--num-workers", 0, "--no-epoch-checkpoints", "--save-dir", save,
+                     "--tokens-per-sample", 32, *options))  # fmt: skip
+    return save / "checkpoint_last.pt"
