@@ -29,14 +29,16 @@ class StartedProcesses(NamedTuple):
     Attributes:
         number: number of processes.
         rank: number of this one, from 0.
-        address: init method of ``torch.distributed``.
-        port: port of Slurm's first node; None for processes that know their own.
+        port: port on the first node of a job of Slurm; None if the environment has the address.
     """
 
     number: int
     rank: int
-    address: str
     port: int | None = None
+
+    def init_method(self) -> str:
+        """Return where the processes meet, for ``torch.distributed``."""
+        return "env://" if self.port is None else f"tcp://{_first_node()}:{self.port}"
 
 
 def started_processes() -> StartedProcesses | None:
@@ -47,11 +49,10 @@ def started_processes() -> StartedProcesses | None:
     """
     if {"MASTER_ADDR", "RANK", "WORLD_SIZE"} <= os.environ.keys():
         os.environ.setdefault("MASTER_PORT", str(_PORT))
-        found = StartedProcesses(int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]), "env://")
+        found = StartedProcesses(int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
     elif "SLURM_STEP_NUM_TASKS" in os.environ:
-        number, rank = int(os.environ["SLURM_STEP_NUM_TASKS"]), int(os.environ["SLURM_PROCID"])
         port = 10_000 + int(os.environ["SLURM_JOB_ID"]) % 50_000
-        found = StartedProcesses(number, rank, f"tcp://{_first_node()}:{port}", port)
+        found = StartedProcesses(int(os.environ["SLURM_STEP_NUM_TASKS"]), int(os.environ["SLURM_PROCID"]), port)
     else:
         return None
     return found if found.number > 1 else None
@@ -82,7 +83,7 @@ def join_started_processes(cfg: Any) -> None:
             distributed.distributed_port = started.port
         return
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # fairseq's communication would use a GPU despite --cpu
-    distributed.distributed_init_method = distributed.distributed_init_method or started.address
+    distributed.distributed_init_method = distributed.distributed_init_method or started.init_method()
     distributed.distributed_rank, distributed.device_id = started.rank, 0
     distributed.distributed_no_spawn = True
     distributed.distributed_backend = "gloo"
@@ -103,8 +104,8 @@ def limit_waiting() -> None:
     fairseq passes none, so that over gloo a process waits half an hour for one that cannot be reached any more.
     """
     wrap(distributed_utils, "distributed_init", _init_with_timeout)
-    for name in ("new_groups", "get_global_group"):
-        wrap(distributed_utils, name, _with_timeout)
+    wrap(distributed_utils, "new_groups", _with_timeout)
+    wrap(distributed_utils, "get_global_group", _with_timeout)
 
 
 _timeout = {"timeout": timedelta(seconds=DDP_TIMEOUT)}

@@ -25,6 +25,7 @@ mae_lm_fairseq.register()
 @pytest.mark.parametrize(("code", "expected"), [(1, SystemExit), (3, torch.multiprocessing.ProcessExitedException)])
 def test_error_in_a_started_process(capfd, monkeypatch, code, expected):
     """fairseq starts such a process for each GPU."""
+    monkeypatch.setattr(processes, "join_started_processes", lambda cfg: None)
     monkeypatch.setattr(processes, "check_settings", lambda cfg: None)
     monkeypatch.setattr(processes, "fairseq_distributed_main", _fail)
 
@@ -144,12 +145,12 @@ def test_error_in_the_processes_that_fairseq_spawns(run_cli, tmp_path):
 
 
 def test_error_under_torchrun(run_cli, data_bin, tmp_path):
-    command = ["torchrun", "--nproc-per-node", "2", "--no-python", "fairseq-train", tmp_path, *SETTINGS, "--cpu"]
+    command = ["torchrun", "--nproc-per-node", "2", "--no-python", "fairseq-train", data_bin, *SETTINGS, "--bf16"]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = run_cli([*command, "--save-dir", tmp_path / "saved"], env={"PATH": path})
+    done = run_cli([*command, "--cpu", "--save-dir", tmp_path / "saved"], env={"PATH": path})
     assert done.returncode == 1
     of_ranks = done.stderr.partition("ChildFailedError")[0]
-    assert f"error: {tmp_path}/dict.txt does not exist" in of_ranks
+    assert "error: --bf16 needs a GPU" in of_ranks
     assert "fairseq_cli/train.py" not in of_ranks  # no traceback of a rank; torchrun prints its own
 
 

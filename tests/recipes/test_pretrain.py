@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes
 from mae_lm_fairseq.recipes.machine import processes, split_global_batch
 from mae_lm_fairseq.recipes.pretrain import build_arguments, parse_configuration
 from mae_lm_fairseq.recipes.settings import ARCHITECTURES, recipe
@@ -135,6 +136,7 @@ class TestOnGPUs:
         cfg = configured("mae_lm_base")
         assert processes(cfg) == (2 * gpus, 0)
         assert cfg.optimization.update_freq == [64 // (2 * gpus)]
+        join_started_processes(cfg)
         assert 10_000 <= cfg.distributed_training.distributed_port < 60_000
 
 
