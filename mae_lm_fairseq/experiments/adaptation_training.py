@@ -182,7 +182,12 @@ def _settings(model: Pretrained, options: Options) -> Settings:
             "keep_interval_updates": 1,
             "no_epoch_checkpoints": True,
         },
-        "common": {"user_dir": PACKAGE, "log_format": "json", "log_interval": 10, "seed": options.seed},
+        "common": {
+            "user_dir": PACKAGE,
+            "log_format": "json",
+            "log_interval": max(1, options.updates // 1000),  # an update can take a minute on a CPU
+            "seed": options.seed,
+        },
     }
     if torch.cuda.is_available():
         chosen["model"] = {"autocast": "bf16"}

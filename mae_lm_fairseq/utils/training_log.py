@@ -65,13 +65,15 @@ def seconds_per_update(path: Path) -> float:
 def last_update(path: Path) -> int:
     """Return the number of updates that the log has reached; 0 if it is missing or empty.
 
-    Reads only the end of the file, because progress displays call this repeatedly.
+    Reads only the end of the file, because progress displays call this repeatedly. A resumed run prints its
+    configuration first, so the end is longer then.
     """
     try:
         with open(path, "rb") as log:
-            log.seek(max(0, path.stat().st_size - 16384))
-            tail = log.read().decode(errors="replace")
+            for length in (1 << 14, 1 << 18):
+                log.seek(max(0, path.stat().st_size - length))
+                if updates := re.findall(rb'num_updates": "(\d+)"', log.read()):
+                    return int(updates[-1])
     except FileNotFoundError:
-        return 0
-    updates = re.findall(r'num_updates": "(\d+)"', tail)
-    return int(updates[-1]) if updates else 0
+        pass
+    return 0

@@ -61,7 +61,9 @@ def test_seconds_per_update_ignores_the_speed_before_the_first_measurement(log):
 
 def test_last_update_reads_the_end_of_the_file(log, tmp_path):
     assert last_update(log) == 30
-    log.write_text(LOG + "x" * 100_000)
+    log.write_text(LOG + "x" * 100_000)  # a resumed run begins with its configuration
+    assert last_update(log) == 30
+    log.write_text(LOG + "x" * 1_000_000)
     assert last_update(log) == 0
     log.write_text("x" * 100_000 + LOG)
     assert last_update(log) == 30

@@ -142,18 +142,20 @@ def windows_of(sentence: int, lengths: Sequence[int], room: int) -> list[Window]
         begin = max(begin + 1, int(np.searchsorted(starts, first)))
     owners = _owners(starts, ends, limits)
     return [
-        _window(sentence, begin, end, (owners == number).nonzero()[0], starts, ends)
+        _window(sentence, begin, end, begin + (owners[begin:end] == number).nonzero()[0], starts, ends)
         for number, (begin, end) in enumerate(limits)
     ]
 
 
 def _owners(starts: np.ndarray, ends: np.ndarray, limits: Sequence[tuple[int, int]]) -> np.ndarray:
     """Return the window of each word in which the fewer of the tokens to its left and right are most."""
-    context = np.full((len(limits), len(starts)), -1)
-    for row, (begin, end) in zip(context, limits, strict=True):
+    most, owners = np.full(len(starts), -1), np.zeros(len(starts), dtype=np.int64)
+    for number, (begin, end) in enumerate(limits):
         first = starts[begin:end]
-        row[begin:end] = np.minimum(first - starts[begin], ends[end - 1] - first)
-    return context.argmax(0)
+        context = np.minimum(first - starts[begin], ends[end - 1] - first)
+        is_more = context > most[begin:end]
+        most[begin:end][is_more], owners[begin:end][is_more] = context[is_more], number
+    return owners
 
 
 def _window(sentence: int, begin: int, end: int, labelled: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Window:

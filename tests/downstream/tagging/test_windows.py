@@ -49,6 +49,11 @@ def test_windows_overlap_by_half():
     assert [len(window.labelled) for window in windows] == [16, *[10] * 7, 14]
 
 
+def test_memory_grows_with_the_text_only():
+    windows = windows_of(0, [1] * 200_000, room=20)  # a table of words and windows would take 32 GB
+    assert sum(len(window.labelled) for window in windows) == 200_000
+
+
 class Echo(torch.nn.Module):
     """A model whose only logit of a token is the token's id."""
 
