@@ -82,11 +82,12 @@ def main(argv: list[str] | None = None) -> None:
         from mae_lm_fairseq.experiments.adaptation_training import Options
     except ImportError as error:
         raise UserError(f"{error}; pip install transformers protobuf, or this package with its extra hf") from None
-    from transformers.utils.logging import disable_progress_bar
+    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
     from mae_lm_fairseq.utils.runner import signals_as_errors
 
     disable_progress_bar()
+    set_verbosity_error()  # about weights that other classes have
     for name in ("model", "out", "data_bin"):
         options[name] = options[name] and options[name].resolve()
     try:

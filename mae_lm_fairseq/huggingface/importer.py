@@ -6,7 +6,6 @@ from pathlib import Path
 from torch import Tensor
 
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
-from mae_lm_fairseq.huggingface.families import FAMILIES
 from mae_lm_fairseq.huggingface.foreign import ForeignModel, predicts, read_fairseq, read_stock
 from mae_lm_fairseq.huggingface.names import (
     CLASSIFICATION_HEAD,
@@ -144,10 +143,9 @@ def network_options(pretrained: Pretrained) -> list[str]:
 
 def notes(pretrained: Pretrained) -> list[str]:
     """Return what a user should know about an imported model."""
-    kept = pretrained.original.weights if pretrained.original else {}
-    if len(kept.get(FAMILIES["bert"].segments, ())) > 1:
-        return [
-            "pairs of texts: the model has token types, and this package gives both texts the first one, with two "
-            "separators between them; single texts are computed exactly"
-        ]
-    return []
+    kind = pretrained.about["imported_from"].rpartition(", ")[2]
+    differences = {
+        "bert": "here both texts have the first token type, and two separators between them",
+        "distilbert": "here two separators are between them",
+    }
+    return [f"pairs of texts: {differences[kind]}; single texts are computed exactly"] if kind in differences else []

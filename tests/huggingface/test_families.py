@@ -186,11 +186,16 @@ def test_the_interface_of_an_import(kind, stock, imported):
     assert np.isfinite(model.score(text).numpy()).all()
 
 
-def test_pairs_are_explained_where_they_differ(imported):
+def test_pairs_are_explained_where_they_differ(stock, imported):
     [note] = notes(read(imported("bert")))
-    assert "gives both texts the first one" in note
+    assert "both texts have the first token type, and two separators" in note
+    [note] = notes(read(imported("distilbert")))
+    assert "two separators" in note
     assert not notes(read(imported("roberta")))
-    assert not notes(read(imported("distilbert")))
+    pair = MAELMModel.from_pretrained(imported("roberta")).encode("the of", "is not")
+    fast = transformers.AutoTokenizer.from_pretrained(stock("roberta"))
+    order = read(imported("roberta")).tokenizer.exported_ids
+    assert order[pair].tolist() == fast("the of", "is not")["input_ids"]
 
 
 def test_distilberts_classifier_is_refused(stock):

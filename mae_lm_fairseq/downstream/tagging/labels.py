@@ -74,7 +74,7 @@ def learn_labels(file: WordFile) -> LabelSet:
     found = {label for sentence in file.sentences for label in _in_scheme(sentence, learnt)} - {None}
     if len(found) < 2:
         raise UserError(
-            f"{file.path}: has only the label {', '.join(found)}; training needs at least two different ones"
+            f"{file.path}: has only the label {found.pop()!r:.80}; training needs at least two different ones"
         )
     return LabelSet(tuple(sorted(found)), learnt)
 

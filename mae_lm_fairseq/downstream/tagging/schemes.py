@@ -99,8 +99,8 @@ def scheme_of(file: WordFile) -> Scheme | None:
     if wrong[scheme]:
         line, label, right = _invalid(file, scheme)[0]
         raise UserError(
-            f"{file.path}: line {line}: {label} breaks the scheme {scheme.value}, in which {right} would be valid; "
-            "correct it"
+            f"{file.path}: line {line}: {label!r:.80} breaks the scheme {scheme.value}, in which {right!r:.80} would "
+            "be valid; correct it"
         )
     return scheme
 

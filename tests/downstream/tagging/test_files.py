@@ -3,8 +3,11 @@
 import lzma
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mae_lm_fairseq.downstream.tagging.files import read_words
+from mae_lm_fairseq.downstream.tagging.labels import learn_labels
 from mae_lm_fairseq.utils.errors import UserError
 
 CONLLU = """\
@@ -133,3 +136,37 @@ def test_errors(write, tmp_path, message):
     assert str(path) in str(caught.value)
     with pytest.raises(UserError, match="is a directory; name a file"):
         read_words(tmp_path, column)
+
+
+CELLS = st.sampled_from(
+    ["a", "B-x", "I-x", "E-", "O", "_", "#", "# a = b", "-DOCSTART-", "1", "1-2", "\u200b", "\ufeff", ""]
+)
+LINES = st.lists(CELLS, max_size=11).flatmap(
+    lambda cells: st.sampled_from(["\t", " ", "\t\t"]).map(lambda x: x.join(cells))
+)
+
+
+@pytest.mark.parametrize("suffix", [".conllu", ".conll"])
+@given(st.binary(max_size=60) | st.lists(LINES, max_size=6).map(lambda lines: "\n".join(lines).encode()))
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_file_is_read_or_refused(tmp_path, suffix, content):
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(content)
+    for column in ("UPOS", "2", "-1"):
+        file, labels, message = read_and_learn(path, column)
+        assert len(message.splitlines()) <= 1
+        if labels is None:
+            continue
+        assert [len(targets) for targets in labels.targets(file)] == [len(words) for words in file.words]
+        path.write_text(file.with_labels([["NEW"] * len(words) for words in file.words]), encoding="utf-8")
+        assert read_words(path, column).words == file.words
+        path.write_bytes(content)
+
+
+def read_and_learn(path, column):
+    """Return a file and its labels, or the error message."""
+    try:
+        file = read_words(path, column)
+        return file, learn_labels(file), ""
+    except UserError as error:
+        return None, None, str(error)

@@ -251,11 +251,11 @@ def test_wrong_inputs_are_refused_without_leaving_files(options, tmp_path):
         "unseen.conll: line 2: the training file has no label 'B-river'": {
             "dev": write("unseen.conll", "left\tO\nElbe\tB-river\n")
         },
-        "invalid.conll: line 3: I-place breaks the scheme BIO": {
+        "invalid.conll: line 3: 'I-place' breaks the scheme BIO": {
             "train": write("invalid.conll", "Ulm\tB-place\nleft\tO\nKöln\tI-place\nUlm\tB-place\n")
         },
         "torn.conll: line 2 has another number of columns": {"test": write("torn.conll", "a\tO\nb\tO\tO\n")},
-        "one.conll: has only the label O": {"train": write("one.conll", "a\tO\n")},
+        "one.conll: has only the label 'O'": {"train": write("one.conll", "a\tO\n")},
         "missing.pt: no such file": {"checkpoint": tmp_path / "missing.pt"},
         "has no sentencepiece": {"tokenizer": tmp_path},
         "add --arch": {"checkpoint": None},

@@ -60,10 +60,10 @@ def test_labels_that_are_not_of_entities(tmp_path):
 
 
 INVALID = {
-    "line 4: I-x breaks the scheme BIO, in which B-x would be valid": ("B-x I-x O I-x", "B-x"),
-    "line 7: I-y breaks the scheme BIO, in which B-y would be valid": ("B-x I-x O B-y", "B-x I-y"),
-    "line 3: B-x breaks the scheme IOB1, in which I-x would be valid": ("I-x O B-x", "I-x", "I-y I-y"),
-    "line 2: I-x breaks the scheme BIOES, in which E-x would be valid": ("B-x I-x", "S-x O B-y E-y"),
+    "line 4: 'I-x' breaks the scheme BIO, in which 'B-x' would be valid": ("B-x I-x O I-x", "B-x"),
+    "line 7: 'I-y' breaks the scheme BIO, in which 'B-y' would be valid": ("B-x I-x O B-y", "B-x I-y"),
+    "line 3: 'B-x' breaks the scheme IOB1, in which 'I-x' would be valid": ("I-x O B-x", "I-x", "I-y I-y"),
+    "line 2: 'I-x' breaks the scheme BIOES, in which 'E-x' would be valid": ("B-x I-x", "S-x O B-y E-y"),
     "line 3: the label 'location' is neither O nor B-TYPE": ("B-x O location",),
 }
 
@@ -78,5 +78,5 @@ def test_labels_that_cannot_be_learnt(tmp_path):
     labels = learn_labels(written(tmp_path / "a.conll", "B-x O"))
     with pytest.raises(UserError, match=r"b.conll: line 3: the training file has no label 'I-x'"):
         labels.targets(written(tmp_path / "b.conll", "O B-x I-x"))
-    with pytest.raises(UserError, match="has only the label NOUN; training needs at least two"):
+    with pytest.raises(UserError, match="has only the label 'NOUN'; training needs at least two"):
         learn_labels(written(tmp_path / "a.conll", "NOUN NOUN"))
