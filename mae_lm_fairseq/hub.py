@@ -238,6 +238,9 @@ class MAELMHubInterface(nn.Module):
         if self.model.autoencoder.lm_head is None:
             raise ValueError("this model was fine-tuned, without decoder and language model head; to predict tokens, "
                              "load the model that it was fine-tuned from")  # fmt: skip
+        if added := self.about.get("random_weights"):
+            raise ValueError(f"this model predicts nothing yet, because it was imported without {' and '.join(added)}; "
+                             "pretrain it further first")  # fmt: skip
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:

@@ -6,7 +6,7 @@ as a model, and which can be named as the tokenizer or data-bin. A decoder start
 writes the class of transformers that the model came from. No code is run from the files that are read.
 
 Example:
-    mae-lm import roberta-base --preset mae_lm --out imported
+    mae-lm import roberta-base --out imported
 """
 
 import argparse
@@ -27,7 +27,11 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="output directory, which must not exist")
     parser.add_argument(
-        "--preset", choices=PRESETS, default="mae_lm", help="preset of the network (default: %(default)s)"
+        "--preset",
+        choices=PRESETS,
+        default="mae_lm_roberta",
+        help="preset of the network (default: %(default)s, which predicts as the original does; the decoder of others "
+        "starts from random weights)",
     )
     parser.add_argument(
         "--data-bin",

@@ -110,7 +110,7 @@ def read_model(options: Options) -> Pretrained:
     if not path.exists():
         raise UserError(f"--model {path} does not exist; a model of the Hugging Face hub must be downloaded first")
     if path.is_dir() and hugging_face_kind(path):
-        model = import_foreign(path, PRESET_OF[options.objective or "mlm"])
+        model = import_foreign(path, PRESET_OF["mlm"])
     else:
         model = read(path, options.data_bin)
     if model.tokenizer is None:

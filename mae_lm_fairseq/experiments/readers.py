@@ -164,6 +164,9 @@ def open_model(
     network = _random_network(pretrained) if random_weights else build(pretrained)
     if with_head and network.lm_head is None:
         raise UserError(f"{path} was fine-tuned and predicts no tokens; name the pretrained model that it started from")
+    if with_head and not random_weights and (added := pretrained.about.get("random_weights")):
+        raise UserError(f"{path} predicts nothing yet, because it was imported without {' and '.join(added)}; pretrain "
+                        "it further first")  # fmt: skip
     if not with_head:
         network.drop_prediction()
     network.float().to(device)

@@ -65,8 +65,9 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
     if foreign.labels is not None:
         about |= {"task": "token_classification", "finetuned_on": {"labels": foreign.labels}}
     if not head:
-        if LM_HEAD not in parts:
-            about["random_weights"] = ["lm_head"]
+        missing = {"decoder": config.decoder_layers > 0, "lm_head": LM_HEAD not in parts}
+        if added := [part for part, is_missing in missing.items() if is_missing]:
+            about["random_weights"] = added
         weights = completed(config, weights, len(foreign.symbols), seed)
     check_fit(config, weights, len(foreign.symbols), path)
     return Pretrained(config, weights, foreign.symbols, foreign.tokenizer, about, foreign.original)

@@ -18,9 +18,8 @@ def preset_of(pretrained: Pretrained) -> str:
 
 
 def predicts(pretrained: Pretrained) -> bool:
-    """Return whether a model has a trained language model head. Fine-tuning drops it, and some imports lack it."""
-    added = pretrained.about.get("random_weights") or ()
-    return f"{NETWORK}lm_head.dense.weight" in pretrained.weights and "lm_head" not in added
+    """Return whether a model has trained weights that predict tokens: fine-tuning drops them, imports may lack some."""
+    return f"{NETWORK}lm_head.dense.weight" in pretrained.weights and not pretrained.about.get("random_weights")
 
 
 def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:

@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from mae_lm_fairseq.commands.adapt import parser
-from mae_lm_fairseq.experiments.adaptation import make_start
+from mae_lm_fairseq.experiments.adaptation import make_start, read_model
 from mae_lm_fairseq.experiments.adaptation_training import Options, as_objective, training_run
+from mae_lm_fairseq.pretrained.presets import predicts, preset_of
 from mae_lm_fairseq.pretrained.reading import read, read_checkpoint
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from tests.support.bundles import TEXT
 from tests.support.exports import pretrained
+from tests.support.huggingface import save_model, tiny_masked_lm
 from tests.support.tokenizers import make
 
 FLAGS = {
@@ -61,6 +63,16 @@ def test_the_seed_draws_the_new_decoder(tmp_path):
     one, two = (as_objective(model, options(tmp_path, "--objective", "mae_lm", "--seed", seed)) for seed in "12")
     name = "autoencoder.decoder.layers.0.fc1.weight"
     assert not torch.equal(one.weights[name], two.weights[name])
+
+
+def test_a_model_of_transformers_starts_with_its_own_predictions(tmp_path):
+    """They are measured before the training, whatever the objective; the new decoder's would mean nothing."""
+    stock = save_model(tmp_path / "bert", "bert", ["the", "fox"], tiny_masked_lm)
+    given = options(tmp_path / "out", "--model", str(stock), "--objective", "mae_lm")
+    start = read_model(given)
+    assert predicts(start)
+    assert preset_of(start) == "mae_lm_roberta"
+    assert preset_of(as_objective(start, given)) == "mae_lm"
 
 
 def test_a_checkpoint_starts_with_its_data_bin(checkpoints, text_data, tmp_path):

@@ -13,6 +13,7 @@ from mae_lm_fairseq.commands import evaluate, minimal_pairs
 from mae_lm_fairseq.commands import probe as probe_command
 from mae_lm_fairseq.experiments.readers import open_model
 from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.pretrained.reading import read
 from mae_lm_fairseq.text.conllu import read_conllu
 from mae_lm_fairseq.utils.errors import UserError
@@ -236,6 +237,12 @@ class TestReaders:
             open_model(encoder, None, with_head=True)
         with pytest.raises(UserError, match="classification was fine-tuned and predicts no tokens"):
             open_model(bundles["classification"], None, with_head=True)
+        write_bundle(import_foreign(encoder, "mae_lm_roberta"), tmp_path / "imported")
+        with pytest.raises(UserError, match="predicts nothing yet, because it was imported without lm_head"):
+            open_model(tmp_path / "imported", None, with_head=True)
+        open_model(tmp_path / "imported", None)
+        with pytest.raises(ValueError, match="was imported without lm_head"):
+            MAELMModel.from_pretrained(tmp_path / "imported").fill_mask("the <mask>")
 
     def test_words_are_those_of_both_tokenizers(self, bundles, stock):
         text = "the fox  jumps over the dog ."

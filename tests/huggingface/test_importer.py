@@ -85,6 +85,7 @@ def test_bare_models_and_poolers(kind, tmp_path):
     torch.testing.assert_close(states[TOKENS.ne(1)], theirs[TOKENS.ne(1)], **CLOSE)
     assert imported.config.mask_join is MaskJoin.decoder
     assert imported.config.decoder_layers == 4
+    assert imported.about["random_weights"] == ["decoder", "lm_head"]
     again = import_foreign(tmp_path / "stock", "mae_lm")  # the same random decoder
     assert all(torch.equal(again.weights[name], weight) for name, weight in imported.weights.items())
     other = import_foreign(tmp_path / "stock", "mae_lm", seed=2)

@@ -37,3 +37,11 @@ def test_a_fine_tuned_model_gets_a_new_head_and_loses_its_own():
     new = "autoencoder.lm_head.dense.weight"
     assert torch.equal(one.weights[new], same.weights[new])
     assert not torch.equal(one.weights[new], other.weights[new])
+
+
+@pytest.mark.parametrize("part", ["lm_head", "decoder"])
+def test_a_model_with_random_weights_predicts_nothing(part):
+    model = pretrained()
+    assert predicts(model)
+    model.about["random_weights"] = [part]
+    assert not predicts(model)
