@@ -110,7 +110,7 @@ def read_config(content: bytes | None, path: Path) -> dict[str, Any]:
     """Return a configuration of ``transformers``. Missing values are the defaults of its type.
 
     Raises:
-        UserError: if there is none, it is damaged, or of another type than :data:`FAMILIES`.
+        UserError: if the file is missing or damaged, or the type is not one of :data:`FAMILIES`.
     """
     if content is None:
         raise UserError(f"{path}: No such file or directory; give a directory of transformers, or a checkpoint")
@@ -223,7 +223,7 @@ def _stock_tokenizer(directory: Path) -> Tokenizer:
     A sentencepiece model whose pieces are the tokens is preferred to the fast tokenizer that was made from it.
 
     Raises:
-        UserError: if there is none with a ``tokenizer.json``, or fairseq cannot represent its tokens.
+        UserError: if the tokenizer is missing or has no ``tokenizer.json``, or fairseq cannot represent its tokens.
     """
     with transformers_errors(directory):
         loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)

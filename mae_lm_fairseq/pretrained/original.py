@@ -1,4 +1,4 @@
-"""What a bundle keeps of the ``transformers`` model that it was imported from.
+"""The parts of an imported ``transformers`` model that its bundle keeps unchanged.
 
 These are its configuration and tokenizer, and the weights that our network has no place for. ``mae-lm export`` writes
 them back.
@@ -34,7 +34,7 @@ STOCK_FILES = (
 
 @dataclass(frozen=True)
 class Original:
-    """What is kept of an imported model.
+    """Parts of an imported model that are kept unchanged.
 
     Attributes:
         files: content of files by name, ``config.json`` among them.
