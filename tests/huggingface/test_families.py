@@ -35,6 +35,7 @@ from tests.support.glue import make_rows, write_official
 from tests.support.training import RECIPE, parse
 
 CLOSE = {"rtol": 0, "atol": 1e-5}
+pytestmark = pytest.mark.integration  # exports, trains and fine-tunes each of them
 ALL = pytest.mark.parametrize("kind", FAMILIES)
 
 
