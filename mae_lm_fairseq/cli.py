@@ -24,7 +24,7 @@ VERBS = {
     "compare": ("compare", "train all presets, or ablations, of one size"),
     "reproduce": ("reproduce", "repeat the papers' comparison at small scale"),
     "export": ("export", "export a model to Hugging Face transformers"),
-    "import": ("import_", "import a RoBERTa or MPNet encoder"),
+    "import": ("import_", "import an encoder of transformers or fairseq"),
     "adapt": ("adapt", "train a pretrained model further on your text"),
     "bundle": ("bundle", "bundle a checkpoint with its tokenizer"),
     "plan": ("plan", "estimate FLOPs, memory and time of pretraining"),

@@ -1,8 +1,9 @@
 """Export a pretrained or fine-tuned model for Hugging Face's transformers.
 
-The encoder becomes a stock MPNet or RoBERTa that needs no code of this package: AutoModel and AutoTokenizer load the
-directory, which also has a model card. It is written only if token ids, hidden states and predictions are the
-original's on text of several scripts. The decoder is not exported; mae-lm bundle keeps it.
+The encoder becomes a stock MPNet or RoBERTa, or the class that it was imported from, without code of this package:
+AutoModel and AutoTokenizer load the directory, which also has a model card. It is written only if token ids, hidden
+states and predictions are the original's on text of several scripts. The decoder is not exported; mae-lm bundle keeps
+it.
 
 Examples:
     mae-lm export bundles/mae_lm --out mae-lm-hf

@@ -53,7 +53,7 @@ def adapt(options: Options) -> dict[str, Any]:
         print_measurement(before)
     tokens = options.updates * options.batch_size
     passes = tokens / text.splits["train"].tokens_out
-    with step(3, 5, f"Training: up to {tokens:,} tokens, {passes:.1f} times the text, on {machine()}"):
+    with step(3, 5, f"Training: up to {tokens:,} tokens, at most {passes:.1f} times the text, on {machine()}"):
         [training] = run_all([training_run(model, options)], threads=torch.get_num_threads())
     with step(4, 5, "Model"):
         stock_class = write_models(start, options)

@@ -8,8 +8,8 @@ _NAMES = {"mlm": "masked language modelling (MLM)", "mae_lm": "MAE-LM", "3ml": "
 _REPORT = """\
 # Adapted model
 
-`{model}`, trained further with {objective} for {updates:,} updates of up to {batch:,} tokens ({passes:.1f} times the
-training text), which took {seconds:,.0f} s on {machine}.
+`{model}`, trained further with {objective} for {updates:,} updates of up to {batch:,} tokens (at most {passes:.1f}
+times the training text), which took {seconds:,.0f} s on {machine}.
 
 ## Held-out text
 
