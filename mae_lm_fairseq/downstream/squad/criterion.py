@@ -1,17 +1,15 @@
 """Loss for SQuAD: cross-entropy of the start and end of the answer."""
 
-import math
-
 import torch
 import torch.nn.functional as F
-from fairseq.criterions import FairseqCriterion, register_criterion
-from fairseq.logging import metrics
+from fairseq.criterions import register_criterion
 
 from mae_lm_fairseq.downstream.squad.windows import HEAD
+from mae_lm_fairseq.downstream.window_task import AccuracyCriterion
 
 
 @register_criterion("question_answering")
-class QuestionAnsweringCriterion(FairseqCriterion):
+class QuestionAnsweringCriterion(AccuracyCriterion):
     """Mean of the start and end cross-entropies over the tokens of a sequence.
 
     Logs ``loss`` in bits and ``accuracy``, the percentage of sequences with correct start and end. The loss is that of
@@ -42,15 +40,3 @@ class QuestionAnsweringCriterion(FairseqCriterion):
                 "sample_size": len(target),
             },
         )
-
-    @staticmethod
-    def reduce_metrics(logging_outputs: list[dict]):
-        """Log the averages over the sequences of all workers."""
-        total = {key: sum(log.get(key, 0) for log in logging_outputs) for key in logging_outputs[0]}
-        samples = total["sample_size"]
-        metrics.log_scalar("loss", total["loss"] / samples / math.log(2), samples, round=3)
-        metrics.log_scalar("accuracy", 100 * total["correct"] / samples, samples, round=2)
-
-    @staticmethod
-    def logging_outputs_can_be_summed() -> bool:
-        return True

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from fairseq.data import FairseqDataset, data_utils
 from torch.nn.utils.rnn import pad_sequence
 
 from mae_lm_fairseq.downstream.squad.files import Paragraph, Question
+from mae_lm_fairseq.downstream.windows import WindowDataset, collate_inputs
 from mae_lm_fairseq.text.offsets import encode_with_spans
-from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, Tokenizer
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, Tokenizer
 
 HEAD = "span"
 """Name of the head that predicts start and end."""
@@ -88,7 +88,7 @@ class Window:
         return int(spans[self.begin + start - self.offset, 0]), int(spans[self.begin + end - self.offset, 1])
 
 
-class SpanWindows(FairseqDataset):
+class SpanWindows(WindowDataset):
     """Windows of all questions of some paragraphs.
 
     Epochs iterate over the windows in an order shuffled by ``seed``.
@@ -144,9 +144,6 @@ class SpanWindows(FairseqDataset):
             if begin + room >= length:
                 return
 
-    def __len__(self) -> int:
-        return len(self.windows)
-
     def __getitem__(self, index: int) -> dict:
         window = self.windows[index]
         return {
@@ -160,25 +157,11 @@ class SpanWindows(FairseqDataset):
         """Return a batch: ``src_tokens`` [B, T], ``target`` [B, 2], ``answerable`` [B, T] bool; {} for no samples."""
         if not samples:
             return {}
-        tokens = [sample["tokens"] for sample in samples]
-        lengths = torch.tensor([len(each) for each in tokens])
         return {
-            "id": torch.tensor([sample["id"] for sample in samples]),
-            "net_input": {"src_tokens": data_utils.collate_tokens(tokens, PAD), "src_lengths": lengths},
+            **collate_inputs(samples),
             "target": torch.stack([sample["target"] for sample in samples]),
             "answerable": pad_sequence([sample["answerable"] for sample in samples], batch_first=True),
-            "nsentences": len(samples),
-            "ntokens": int(lengths.sum()),
         }
-
-    def num_tokens(self, index: int) -> int:
-        return int(self.sizes[index])
-
-    def size(self, index: int) -> int:
-        return int(self.sizes[index])
-
-    def ordered_indices(self) -> np.ndarray:
-        return self.order
 
 
 def _pieces_of_answer(question: Question, spans: np.ndarray) -> tuple[int, int] | None:

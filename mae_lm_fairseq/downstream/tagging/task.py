@@ -1,25 +1,20 @@
 """fairseq task for token classification: part-of-speech tags, named entities and other labels of words."""
 
-import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
-from fairseq.models import BaseFairseqModel
-from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
 from mae_lm_fairseq.downstream.tagging.files import read_words
 from mae_lm_fairseq.downstream.tagging.labels import LabelSet, learn_labels
 from mae_lm_fairseq.downstream.tagging.schemes import Scheme
 from mae_lm_fairseq.downstream.tagging.windows import MIN_SAMPLE, WordWindows
+from mae_lm_fairseq.downstream.window_task import WindowTask
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.pretrained.validation import WORD_HEAD
-from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
-
-logger = logging.getLogger(__name__)
 
 TOKENS_PER_SAMPLE = 512
 """Maximum sequence length of BERT and RoBERTa, in tokens."""
@@ -42,20 +37,17 @@ class TokenClassificationConfig(FairseqDataclass):
 
 
 @register_task("token_classification", dataclass=TokenClassificationConfig)
-class TokenClassificationTask(FairseqTask):
+class TokenClassificationTask(WindowTask):
     """Labels of words, with the tokenizer of the pretrained model.
 
     Sequences are built in memory from the files. The labels are those of the training file. They are part of the task's
     state, which fairseq keeps in checkpoints.
     """
 
+    NAME = "token_classification"
+
     def __init__(self, cfg: TokenClassificationConfig):
         super().__init__(cfg)
-        self.tokenizer = open_tokenizer(Path(cfg.data))
-        self.dictionary = Dictionary()
-        for piece in self.tokenizer.pieces:
-            self.dictionary.add_symbol(piece)
-        self.dictionary.add_symbol("<mask>")
         self.state.add_factory("labels", self._learn_labels)
 
     @classmethod
@@ -82,34 +74,10 @@ class TokenClassificationTask(FairseqTask):
             UserError: if the split does not exist, its file is missing or malformed, or has a label that the training
                 file lacks.
         """
-        paths = {"train": self.cfg.train_file, "valid": self.cfg.valid_file}
-        if split not in paths:
-            raise UserError(f"token_classification has no split {split}, only train and valid")
-        file = read_words(Path(paths[split]), self.cfg.column)
+        file = read_words(Path(self.path_of(split)), self.cfg.column)
         targets = self.labels.targets(file)
         dataset = WordWindows(file.words, self.tokenizer, self.cfg.tokens_per_sample, self.cfg.seed, targets)
-        logger.info("%s: %s", file.path, ", ".join(f"{name}: {count}" for name, count in dataset.counts.items()))
-        self.datasets[split] = dataset
+        self.add_dataset(split, file.path, dataset)
 
-    def build_model(self, cfg, from_checkpoint: bool = False) -> BaseFairseqModel:
-        model = super().build_model(cfg, from_checkpoint)
-        if not isinstance(model, MAELMModel):
-            raise UserError("--task token_classification is for the architectures mae_lm_*")
-        if self.cfg.tokens_per_sample > model.max_positions():
-            raise UserError(
-                f"--tokens-per-sample {self.cfg.tokens_per_sample} is more than the model's --max-positions "
-                f"{model.max_positions()}; lower it"
-            )
+    def register_head(self, model: MAELMModel):
         model.register_token_classification_head(WORD_HEAD, len(self.labels.names))
-        return model
-
-    def max_positions(self) -> int:
-        return self.cfg.tokens_per_sample
-
-    @property
-    def source_dictionary(self) -> Dictionary:
-        return self.dictionary
-
-    @property
-    def target_dictionary(self) -> Dictionary:
-        return self.dictionary

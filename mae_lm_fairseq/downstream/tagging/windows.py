@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from fairseq.data import FairseqDataset, data_utils
+from fairseq.data import data_utils
 
-from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, Tokenizer
+from mae_lm_fairseq.downstream.windows import WindowDataset, collate_inputs
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, Tokenizer
 
 IGNORED = -100
 """Target of tokens that have none, as in torch's cross-entropy."""
@@ -33,7 +34,7 @@ class Window(NamedTuple):
     """Length of the sequence in tokens."""
 
 
-class WordWindows(FairseqDataset):
+class WordWindows(WindowDataset):
     """Windows of sentences.
 
     Epochs iterate over the windows that have a target, in an order shuffled by ``seed``.
@@ -82,9 +83,6 @@ class WordWindows(FairseqDataset):
         window = self.windows[index]
         return any(self.targets[window.sentence][word] != IGNORED for word in window.labelled)
 
-    def __len__(self) -> int:
-        return len(self.windows)
-
     def __getitem__(self, index: int) -> dict:
         window = self.windows[index]
         words = self.sentences[window.sentence][window.begin : window.end]
@@ -98,25 +96,12 @@ class WordWindows(FairseqDataset):
         """Return a batch with ``src_tokens`` and ``target``, both [B, T] int64; {} for no samples."""
         if not samples:
             return {}
-        tokens, target = ([sample[name] for sample in samples] for name in ("tokens", "target"))
-        lengths = torch.tensor([len(each) for each in tokens])
+        target = [sample["target"] for sample in samples]
         return {
-            "id": torch.tensor([sample["id"] for sample in samples]),
-            "net_input": {"src_tokens": data_utils.collate_tokens(tokens, PAD), "src_lengths": lengths},
+            **collate_inputs(samples),
             "target": data_utils.collate_tokens(target, IGNORED),
-            "nsentences": len(samples),
-            "ntokens": int(lengths.sum()),
             "nwords": sum(int(each.ne(IGNORED).sum()) for each in target),
         }
-
-    def num_tokens(self, index: int) -> int:
-        return int(self.sizes[index])
-
-    def size(self, index: int) -> int:
-        return int(self.sizes[index])
-
-    def ordered_indices(self) -> np.ndarray:
-        return self.order
 
 
 def windows_of(sentence: int, lengths: Sequence[int], room: int) -> list[Window]:
