@@ -155,6 +155,34 @@ def test_fairseq_first(run_python):
     assert registered(run_python(program, ROOT)) == REGISTERED
 
 
+EACH_MODULE_FIRST = """
+import importlib, os, sys
+import fairseq.models, fairseq.tasks, fairseq_cli.train
+fairseq = sys.modules.pop("fairseq")  # so that importing the package does not register yet
+import mae_lm_fairseq
+sys.modules["fairseq"] = fairseq
+assert "mae_lm_fairseq.models" not in sys.modules
+for name in sys.argv[1:]:
+    if os.fork() == 0:
+        importlib.import_module(name)
+        os._exit(0)
+    assert os.wait()[1] == 0, name
+"""
+
+
+def test_every_module_of_the_tasks_can_be_imported_first(run_cli, tmp_path):
+    """Importing a module of models/ registers the tasks, some of which derive from classes of other modules."""
+    paths = [
+        path
+        for name in ("criterions", "downstream", "models", "optim", "tasks")
+        for path in PACKAGE.glob(f"{name}/**/*.py")
+    ]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]
+    assert len(names) > 50
+    done = run_cli(["python", "-c", EACH_MODULE_FIRST, *names], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+
+
 def test_without_fairseq(run_python):
     hide = "import sys, importlib.util; importlib.util.find_spec = lambda name: None\n"
     program = hide + "import mae_lm_fairseq.core; assert not any(name.startswith('fairseq') for name in sys.modules)"

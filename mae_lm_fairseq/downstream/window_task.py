@@ -3,7 +3,7 @@
 import logging
 import math
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from fairseq.criterions import FairseqCriterion
 from fairseq.data import Dictionary
@@ -13,9 +13,11 @@ from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
 
 from mae_lm_fairseq.downstream.windows import WindowDataset
-from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from mae_lm_fairseq.models.mae_lm import MAELMModel
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +56,9 @@ class WindowTask(FairseqTask):
         self.datasets[split] = dataset
 
     def build_model(self, cfg, from_checkpoint: bool = False) -> BaseFairseqModel:
+        # Imported here: importing the model registers the tasks, which derive from this class.
+        from mae_lm_fairseq.models.mae_lm import MAELMModel
+
         model = super().build_model(cfg, from_checkpoint)
         if not isinstance(model, MAELMModel):
             raise UserError(f"--task {self.NAME} is for the architectures mae_lm_*")
@@ -65,7 +70,7 @@ class WindowTask(FairseqTask):
         self.register_head(model)
         return model
 
-    def register_head(self, model: MAELMModel):
+    def register_head(self, model: "MAELMModel"):
         """Add the head of the task."""
         raise NotImplementedError
 
