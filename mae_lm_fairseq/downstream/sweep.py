@@ -16,13 +16,15 @@ from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.downstream.seeds import Summary, summarise
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.models.architectures import architecture_values
+from mae_lm_fairseq.pretrained.averaging import check_file, with_ema
+from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data
 from mae_lm_fairseq.pretrained.original import read_original
 from mae_lm_fairseq.pretrained.reading import WEIGHTS, read_checkpoint
 from mae_lm_fairseq.pretrained.validation import head_names
 from mae_lm_fairseq.recipes.settings import Settings, as_arguments
 from mae_lm_fairseq.recipes.training_command import with_device
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import file_sha256
+from mae_lm_fairseq.utils.files import file_sha256, make_output_directory
 from mae_lm_fairseq.utils.markdown import markdown_table
 from mae_lm_fairseq.utils.runner import Run, run_all, updates_done
 from mae_lm_fairseq.utils.versions import versions
@@ -109,6 +111,22 @@ def origin_of(path: Path) -> Origin:
         state["optimizer_history"][-1]["num_updates"],
         file_sha256(path / WEIGHTS if os.path.isdir(path) else path),
     )
+
+
+def ema_checkpoint(checkpoint: Path | None, out: Path) -> Path:
+    """Write the EMA weights of a checkpoint to ``out``, as the model of a checkpoint, and return its path.
+
+    Raises:
+        UserError: if they cannot be read or written.
+    """
+    if checkpoint is None:
+        raise UserError("--ema contradicts --checkpoint none: random weights have no moving average")
+    check_file(checkpoint)
+    state = with_ema(load_as_data(checkpoint), checkpoint)
+    make_output_directory(out / "ema")
+    written = out / "ema" / checkpoint.name
+    checkpoint_utils.torch_persistent_save(state, str(written))
+    return written
 
 
 def find_origin(checkpoint: Path | None, architecture: str | None) -> Origin:

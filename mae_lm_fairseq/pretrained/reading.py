@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig
+from mae_lm_fairseq.pretrained.averaging import check_file, with_ema
 from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data
 from mae_lm_fairseq.pretrained.original import Original, read_original
 from mae_lm_fairseq.pretrained.token_order import token_order
@@ -62,9 +63,9 @@ class Pretrained:
         tokenizer: the tokenizer, or None.
         about: plain JSON, as far as known: ``architecture``, ``task`` and ``updates`` of the training, ``versions`` of
             packages, ``dictionary_sha256``, ``trained_on`` (the splits in the manifest of the data-bin),
-            ``mask_in_encoder``, ``imported_from``, ``random_weights`` (parts that an import had to add),
-            ``finetuned_on`` (what predictions need to know of the task), ``development_set`` (the metrics of
-            fine-tuning).
+            ``mask_in_encoder``, ``averaged`` (how, if the weights are an average), ``imported_from``,
+            ``random_weights`` (parts that an import had to add), ``finetuned_on`` (what predictions need to know of the
+            task), ``development_set`` (the metrics of fine-tuning).
         original: what an import has kept for the export; None for a model of this package.
     """
 
@@ -92,30 +93,36 @@ class Pretrained:
         return fraction if isinstance(fraction, float) and 0 <= fraction <= 1 else 0.0
 
 
-def read(path: str | Path, data_bin: str | Path | None = None) -> Pretrained:
+def read(path: str | Path, data_bin: str | Path | None = None, ema: bool = False) -> Pretrained:
     """Read a bundle, or a checkpoint with its data-bin.
+
+    ``ema`` selects the moving average of the weights in a checkpoint.
 
     Raises:
         UserError: see :func:`read_bundle` and :func:`read_checkpoint`.
     """
+    if ema:
+        check_file(path)
     if os.path.isdir(path):
         if data_bin is not None:
             raise UserError(f"{path} is a bundle, which contains its dictionary; do not give a data-bin")
         return read_bundle(path)
     if data_bin is None and not os.path.exists(path):
         raise UserError(f"{path}: no such file or directory")
-    return read_checkpoint(path, data_bin)
+    return read_checkpoint(path, data_bin, ema)
 
 
-def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pretrained:
+def read_checkpoint(path: str | Path, data_bin: str | Path | None = None, ema: bool = False) -> Pretrained:
     """Read a checkpoint of fairseq-train, and dictionary and tokenizer from the data-bin.
+
+    ``ema`` selects the moving average of the weights.
 
     Raises:
         UserError: if a file is missing, damaged, could run code, or does not match the others.
     """
     if data_bin is None:
         raise UserError(f"{path} is not a bundle; give its data-bin, with dict.txt and the tokenizer, too")
-    state = load_as_data(path)
+    state = with_ema(load_as_data(path), path) if ema else load_as_data(path)
     options = _at(state, "cfg", "model")
     if not isinstance(options, dict) or options.get("_name") not in ARCHITECTURES:
         raise UserError(f"{path} is not a checkpoint of an mae_lm_fairseq model")
@@ -137,6 +144,8 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pre
         "trained_on": _splits(data_bin),
         "mask_in_encoder": _plain(_at(state, "cfg", "task", "mask_in_encoder")),
     }
+    if (averaged := _plain(state.get("averaged"))) is not None:
+        about["averaged"] = averaged
     if (task := _finetuned_on(state, path, Path(data_bin, TASK))) is not None:
         about["finetuned_on"] = task
     tokenizer = find_tokenizer(data_bin)
