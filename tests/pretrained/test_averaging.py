@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from mae_lm_fairseq import MAELMModel
-from mae_lm_fairseq.commands import bundle, evaluate, export, minimal_pairs, probe, rank
+from mae_lm_fairseq.commands import average, bundle, evaluate, export, minimal_pairs, probe, rank
 from mae_lm_fairseq.downstream.options import add_options, parse
 from mae_lm_fairseq.downstream.sweep import origin_of
 from mae_lm_fairseq.pretrained.reading import read, read_bundle
@@ -105,3 +105,63 @@ def test_models_without_ema_weights_are_refused(command, checkpoints, bundles, t
         run(command, checkpoints["mae_lm_tiny"], "--data-bin", text_data, *rest)
     with pytest.raises(UserError, match="mae_lm_tiny is a directory, which has no EMA weights"):
         run(command, bundles["mae_lm_tiny"], *rest)
+
+
+@pytest.fixture
+def run_of(checkpoints, tmp_path):
+    """Write the directory of a run with checkpoints of updates 10, 20 and 30, whose weights are 0, 1 and 5 higher."""
+    state = saved(checkpoints["shared_positions"])
+    for updates, higher, names in ((10, 0, ("_1_10",)), (20, 1, ("_1_20", "_best")), (30, 5, ("_2_30", "2", "_last"))):
+        state["optimizer_history"][-1]["num_updates"] = updates
+        weights = {name: weight + higher for name, weight in state["model"].items()}
+        for name in names:
+            torch.save({**state, "model": weights}, tmp_path / f"checkpoint{name}.pt")
+    return tmp_path
+
+
+class TestAverage:
+    def test_mean_of_the_last_checkpoints(self, run_of, checkpoints, text_data, capsys):
+        run(average, run_of, "--last", 2, "--out", run_of / "mean.pt")
+        assert capsys.readouterr().out == f"{run_of / 'mean.pt'}: mean of checkpoint_1_20.pt, checkpoint2.pt\n"
+        found = saved(run_of / "mean.pt")
+        for name, weight in saved(checkpoints["shared_positions"])["model"].items():
+            assert torch.equal(found["model"][name], (((weight + 1).double() + (weight + 5)) / 2).float())
+        assert found["model"][EMBEDDINGS].data_ptr() == found["model"]["autoencoder.lm_head.weight"].data_ptr()
+        assert found["optimizer_history"][-1]["num_updates"] == 30
+        assert "last_optimizer_state" not in found
+        about = read(run_of / "mean.pt", text_data).about
+        assert about["averaged"] == "mean of 2 checkpoints, updates 20, 30"
+
+    def test_half_precision_is_averaged_in_float32(self, run_of, text_data):
+        paths = [run_of / f"checkpoint_{name}.pt" for name in ("1_10", "1_20")]
+        for path in paths:
+            state = saved(path)
+            torch.save(state | {"model": {name: weight.half() for name, weight in state["model"].items()}}, path)
+        halves = [saved(path)["model"][EMBEDDINGS] for path in paths]
+        run(average, *paths, "--out", run_of / "mean.pt")
+        mean = read(run_of / "mean.pt", text_data).weights[EMBEDDINGS]
+        assert mean.dtype == torch.float32
+        assert torch.equal(mean, ((halves[0].double() + halves[1].double()) / 2).float())
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (["checkpoint_1_10.pt", "other.pt"], "different networks: encoder_attention_heads is 4 and 2$"),
+            (["checkpoint_1_10.pt", "missing.pt"], r"cannot read the checkpoint missing\.pt: No such file"),
+            (["."], r"^\. is a directory; add --last N"),
+            ([".", "--last", "4"], r"--last 4: \. has 3 checkpoints with different updates"),
+            (["checkpoint_1_10.pt", "--last", "1"], "--last is for one directory of checkpoints"),
+            (["checkpoint_1_10.pt", "out.pt"], r"--out out\.pt is one of the checkpoints"),
+        ],
+    )
+    def test_mistakes_are_named(self, run_of, words, message, monkeypatch):
+        monkeypatch.chdir(run_of)
+        state = saved(run_of / "checkpoint_1_20.pt")
+        state["cfg"]["model"]["encoder_attention_heads"] = 2
+        torch.save(state, "other.pt")
+        with pytest.raises(UserError, match=message):
+            run(average, *words, "--out", "out.pt")
+        (run_of / "checkpoint_2_40.pt").write_bytes(b"")
+        with pytest.raises(UserError, match=r"checkpoint_2_40\.pt is damaged; remove it"):
+            run(average, ".", "--last", 1, "--out", "out.pt")
+        assert not (run_of / "out.pt").exists()
