@@ -81,10 +81,37 @@ def _eager(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: nn.Module) ->
     return dropout(weights.to(v.dtype)) @ v
 
 
-def _sdpa(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: nn.Module) -> Tensor:
-    """Compute attention with PyTorch's fused kernels. On a GPU, the scores are never held in memory."""
-    p = dropout.p if dropout.training else 0.0
-    return F.scaled_dot_product_attention(q, k, v, bias.to(q.dtype), p, scale=1.0)
+class SharedCast:
+    """Fused attention whose layers share one copy of the bias in the precision of the products.
+
+    PyTorch's kernels take the bias in the dtype of the queries and keep it for the backward pass. The gradients of the
+    layers are summed in the bias's own precision, float32.
+    """
+
+    def __init__(self):
+        self.copies: dict[torch.dtype, Tensor] = {}
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: nn.Module) -> Tensor:
+        """Compute attention with PyTorch's fused kernels. On a GPU, the scores are never held in memory."""
+        p = dropout.p if dropout.training else 0.0
+        if q.dtype != bias.dtype:
+            if q.dtype not in self.copies:
+                self.copies[q.dtype] = bias.detach().to(q.dtype)
+            bias = _Cast.apply(bias, self.copies[q.dtype])
+        return F.scaled_dot_product_attention(q, k, v, bias, p, scale=1.0)
+
+
+class _Cast(torch.autograd.Function):
+    """Cast with a given result."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, cast: Tensor) -> Tensor:
+        ctx.dtype = x.dtype
+        return cast.view_as(cast)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient.to(ctx.dtype), None
 
 
 class FlexPattern(NamedTuple):
@@ -109,7 +136,7 @@ def attention_pattern(
     """Return the pattern in which each of ``queries`` attends to all ``keys`` of its row."""
     if backend is AttentionBackend.flex:
         return FlexPattern(_flex_bias(queries, keys, position_bias), _flex_blocks(queries, keys))
-    mix = _sdpa if backend is AttentionBackend.sdpa else _eager
+    mix = SharedCast() if backend is AttentionBackend.sdpa else _eager
     return RowPattern(queries, keys, _row_bias(queries, keys, position_bias), mix)
 
 

@@ -118,3 +118,51 @@ def _full_blocks(mask):
 def test_auto_backend_of_each_device():
     assert fastest_backend("cpu") is AttentionBackend.eager
     assert fastest_backend("cuda") is AttentionBackend.sdpa
+
+
+@pytest.mark.parametrize("checkpoint_activations", [False, True])
+@pytest.mark.parametrize("preset", ["mae_lm", "mae_lm_roberta", "mae_lm_3ml_cross"])
+def test_sdpa_sums_gradients_of_the_bias_in_float32(preset, checkpoint_activations, monkeypatch):
+    """The layers share one bfloat16 copy of the bias; the gradients equal those of a copy for each layer."""
+
+    def copy_for_each_layer(self, q, k, v, bias, dropout):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, bias.to(q.dtype), scale=1.0)
+
+    net = network(preset, dropout=0, attention_dropout=0)
+    for stack in net.stacks():
+        stack.checkpoint_activations = checkpoint_activations
+    with torch.autocast(DEVICE, torch.bfloat16):
+        _, found = gradients(net, AttentionBackend.sdpa, *RAGGED)
+        monkeypatch.setattr(attention_backends.SharedCast, "__call__", copy_for_each_layer)
+        _, expected = gradients(net, AttentionBackend.sdpa, *RAGGED)
+    assert any("relative_bias" in name and gradient.any() for name, gradient in found.items())
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], rtol=0, atol=0, msg=name)
+
+
+def test_sdpa_casts_the_bias_once_per_pattern(monkeypatch):
+    casts = []
+    apply = attention_backends._Cast.apply
+    monkeypatch.setattr(attention_backends._Cast, "apply", lambda x, cast: casts.append(cast) or apply(x, cast))
+    net = network("mae_lm_roberta", dropout=0, attention_dropout=0)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        gradients(net, AttentionBackend.sdpa, *RAGGED)
+    assert len(casts) == len(net.encoder.layers) > 1
+    assert all(cast is casts[0] for cast in casts)
+
+
+@pytest.mark.parametrize("backend", [AttentionBackend.eager, AttentionBackend.sdpa])
+@pytest.mark.parametrize("precision", [None, torch.bfloat16])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_step_reads_no_value_from_the_device(preset, precision, backend):
+    """On the meta device, which has no values: reading one, as .item() does, would make a GPU wait."""
+    tokens, targets = RAGGED
+    layout = to_device(layout_for(tokens, targets), "meta")
+    net = network(preset).to("meta")
+    for stack in net.stacks():
+        stack.attention_backend = backend
+    with torch.autocast("cpu", precision, enabled=precision is not None):
+        logits = net(tokens.to("meta"), layout)
+    logits.float().logsumexp(-1).sum().backward()
+    assert logits.shape == (layout.predicted.index.numel(), net.encoder.embed_tokens.num_embeddings)
+    assert all(parameter.grad.is_meta for parameter in net.parameters() if parameter.grad is not None)
