@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -68,9 +69,12 @@ def _lost_connections() -> Iterator[None]:
     except RuntimeError as error:
         if not isinstance(error, torch.distributed.DistError) and "gloo" not in str(error):
             raise
+        reason = re.sub(r"^\[\S+] ", "", first_line(error))  # without the line of gloo's source
+        if "Timed out" in reason:
+            reason += " (--ddp-timeout)"
         raise UserError(
-            f"lost the connection to another process of this job: {first_line(error)}; the same command resumes from "
-            "the last checkpoint"
+            f"lost the connection to another process of this job: {reason}; the same command resumes from the last "
+            "checkpoint"
         ) from error
 
 
