@@ -26,6 +26,7 @@ VERBS = {
     "export": ("export", "export a model to Hugging Face transformers"),
     "import": ("import_", "import an encoder of transformers or fairseq"),
     "adapt": ("adapt", "train a pretrained model further on your text"),
+    "average": ("average", "average the weights of checkpoints"),
     "bundle": ("bundle", "bundle a checkpoint with its tokenizer"),
     "plan": ("plan", "estimate FLOPs, memory and time of pretraining"),
     "benchmark": ("benchmark", "time training steps of several implementations"),

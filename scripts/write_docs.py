@@ -103,6 +103,8 @@ TESTS = {
     "resume_from_newest_checkpoint": "fairseq_patches/test_resuming.py",
     "save_atomically": "fairseq_patches/test_saving.py",
     "explain_unwritable_directories": "fault_injection/test_crashes.py",
+    "average_each_weight_once": "fairseq_patches/test_moving_average.py",
+    "read_moving_averages_as_data": "fairseq_patches/test_moving_average.py",
     "read_options": "fairseq_patches/test_options.py",
     "check_options_of_the_trainer": "fairseq_patches/test_processes.py",
     "refuse_second_copy": "test_registration.py",

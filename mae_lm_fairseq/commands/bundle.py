@@ -11,6 +11,7 @@ Example:
 import argparse
 from pathlib import Path
 
+from mae_lm_fairseq.utils.arguments import add_ema
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.logging import configure_logging
 
@@ -22,6 +23,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--data-bin", type=Path, required=True, metavar="DIR", help="data-bin with dictionary and tokenizer"
     )
+    add_ema(parser)
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="directory of the bundle, which must not exist"
     )
@@ -36,7 +38,7 @@ def main(argv: list[str] | None = None) -> None:
     from mae_lm_fairseq.text.tokenizer_files import NAMES
 
     configure_logging()
-    pretrained = read_checkpoint(arguments.checkpoint, arguments.data_bin)
+    pretrained = read_checkpoint(arguments.checkpoint, arguments.data_bin, arguments.ema)
     if pretrained.tokenizer is None:
         raise UserError(f"{arguments.data_bin} has no tokenizer ({NAMES}); put the data's tokenizer there")
     write_bundle(pretrained, arguments.out)

@@ -13,6 +13,7 @@ Examples:
 import argparse
 from pathlib import Path
 
+from mae_lm_fairseq.utils.arguments import add_ema
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.logging import configure_logging
 
@@ -22,6 +23,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", metavar="BUNDLE_OR_CHECKPOINT", help="bundle, or checkpoint of fairseq-train")
     parser.add_argument("--data-bin", metavar="DIR", help="data-bin of a checkpoint, with dictionary and tokenizer")
+    add_ema(parser)
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="output directory, which must not exist")
     parser.add_argument("--head", metavar="NAME", help="head to export, if the model has several")
     parser.add_argument("--text", metavar="FILE", type=Path, help="text file whose lines are also compared")
@@ -41,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-    pretrained = read(arguments.model, arguments.data_bin)
+    pretrained = read(arguments.model, arguments.data_bin, arguments.ema)
     lines = read_lines(arguments.text) if arguments.text else []
     written = export_stock(pretrained, arguments.out, arguments.head, lines)
     print(f"{arguments.out}: {written}, compared with the original")

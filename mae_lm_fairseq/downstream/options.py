@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mae_lm_fairseq.utils.arguments import positive, positive_number
+from mae_lm_fairseq.utils.arguments import add_ema, positive, positive_number
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.logging import configure_logging
 
@@ -56,6 +56,7 @@ def add_options(parser: argparse.ArgumentParser, usual_rates: str):
         help="checkpoint, bundle, or 'none' (random weights)",
     )
     add("--tokenizer", type=Path, metavar="DATA_BIN", help="data-bin of the pretraining run (default: the bundle)")
+    add_ema(parser)
     add("--out", type=Path, required=True, metavar="DIR", help="output directory")
     add("--arch", metavar="ARCH", help="architecture, with --checkpoint none")
     add("--seeds", type=positive, default=5, metavar="N", help="train with seeds 1 to N (default: %(default)s)")
@@ -72,7 +73,10 @@ def add_options(parser: argparse.ArgumentParser, usual_rates: str):
 
 
 def parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> dict:
-    """Parse the options into a dictionary, with everything after ``--`` as ``extra``, and reduce fairseq's logging."""
+    """Parse the options into a dictionary, with everything after ``--`` as ``extra``, and reduce fairseq's logging.
+
+    With ``--ema``, ``checkpoint`` becomes a checkpoint of the EMA weights in the output directory.
+    """
     words = sys.argv[1:] if argv is None else argv
     end = words.index("--") if "--" in words else len(words)
     options = vars(parser.parse_args(words[:end]))
@@ -83,4 +87,8 @@ def parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> dict:
         if checkpoint is None or os.path.isfile(checkpoint):
             raise UserError(f"--checkpoint {checkpoint} is not a bundle, which has a tokenizer; add --tokenizer")
         tokenizer = checkpoint
+    if options.pop("ema"):
+        from mae_lm_fairseq.downstream.sweep import ema_checkpoint
+
+        checkpoint = ema_checkpoint(checkpoint, options["out"])
     return {**options, "checkpoint": checkpoint, "tokenizer": tokenizer, "extra": words[end + 1 :]}

@@ -16,13 +16,15 @@ from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.downstream.seeds import Summary, summarise
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.models.architectures import architecture_values
+from mae_lm_fairseq.pretrained.averaging import check_file, with_ema
+from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data
 from mae_lm_fairseq.pretrained.original import read_original
 from mae_lm_fairseq.pretrained.reading import WEIGHTS, read_checkpoint
 from mae_lm_fairseq.pretrained.validation import head_names
 from mae_lm_fairseq.recipes.settings import Settings, as_arguments
 from mae_lm_fairseq.recipes.training_command import with_device
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import file_sha256
+from mae_lm_fairseq.utils.files import file_sha256, make_output_directory
 from mae_lm_fairseq.utils.markdown import markdown_table
 from mae_lm_fairseq.utils.runner import Run, run_all, updates_done
 from mae_lm_fairseq.utils.versions import versions
@@ -44,7 +46,7 @@ class Origin:
         model: options of the model, with the architecture as ``_name``, as :func:`as_arguments` expects them.
         max_positions: maximum sequence length.
         dictionary: fingerprint of the dictionary used in pretraining; None if unknown.
-        heads: names of the fine-tuned heads; empty for a pretraining checkpoint.
+        heads: names of the fine-tuned heads; empty for a pretrained model.
         updates: number of updates of the previous training.
         sha256: hash of the file, or of the bundle's weights.
     """
@@ -62,7 +64,7 @@ class Origin:
         """The kind of start, in words."""
         if self.checkpoint is None:
             return "random weights"
-        return f"a model fine-tuned on {', '.join(self.heads)}" if self.heads else "a pretraining checkpoint"
+        return f"a model fine-tuned on {', '.join(self.heads)}" if self.heads else "a pretrained model"
 
     def described(self) -> dict[str, Any]:
         """Return a description for a result file. It has only the end of the path, as the file may be published."""
@@ -111,6 +113,22 @@ def origin_of(path: Path) -> Origin:
     )
 
 
+def ema_checkpoint(checkpoint: Path | None, out: Path) -> Path:
+    """Write the EMA weights of a checkpoint to ``out``, as the model of a checkpoint, and return its path.
+
+    Raises:
+        UserError: if they cannot be read or written.
+    """
+    if checkpoint is None:
+        raise UserError("--ema contradicts --checkpoint none: random weights have no moving average")
+    check_file(checkpoint)
+    state = with_ema(load_as_data(checkpoint), checkpoint)
+    make_output_directory(out / "ema")
+    written = out / "ema" / checkpoint.name
+    checkpoint_utils.torch_persistent_save(state, str(written))
+    return written
+
+
 def find_origin(checkpoint: Path | None, architecture: str | None) -> Origin:
     """Return the starting point: a checkpoint, or random weights of an architecture.
 
@@ -136,7 +154,7 @@ def find_pretrained_origin(checkpoint: Path | None, architecture: str | None) ->
     if origin.heads:
         raise UserError(
             f"--checkpoint {checkpoint} has already been fine-tuned on {', '.join(origin.heads)}; use the "
-            "pretraining checkpoint"
+            "pretrained model"
         )
     return origin
 

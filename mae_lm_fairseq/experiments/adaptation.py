@@ -140,7 +140,7 @@ def measured(options: Options, name: str) -> dict[str, Any]:
         return json.loads(path.read_text())
     length = min(128, read(options.out / name).config.max_positions)
     arguments = argparse.Namespace(
-        text=options.out / "held-out.txt", data_bin=None, tokens_per_sample=length, **MEASUREMENT
+        text=options.out / "held-out.txt", data_bin=None, ema=False, tokens_per_sample=length, **MEASUREMENT
     )
     numbers = measure(options.out / name, name, arguments)
     write_json(path, numbers)

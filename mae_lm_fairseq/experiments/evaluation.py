@@ -23,8 +23,8 @@ def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
     """
     if not 0 < arguments.mask_prob < 1:
         raise UserError(f"--mask-prob {arguments.mask_prob} must be above 0 and below 1")
-    paths = checked_models(arguments.models, arguments.labels, arguments.data_bin, with_head=True)
-    settings = ("tokens", "pseudo_tokens", "tokens_per_sample", "mask_prob", "seed")
+    paths = checked_models(arguments.models, arguments.labels, arguments.data_bin, arguments.ema, with_head=True)
+    settings = ("ema", "tokens", "pseudo_tokens", "tokens_per_sample", "mask_prob", "seed")
     return {
         "versions": versions(),
         "text": str(arguments.text),
@@ -61,12 +61,12 @@ def measure(path: Path, label: str, arguments: argparse.Namespace) -> dict[str, 
     Args:
         path: the model.
         label: its name in the progress display.
-        arguments: ``text``, ``data_bin``, and the options of ``mae-lm evaluate``.
+        arguments: ``text``, ``data_bin``, ``ema``, and the options of ``mae-lm evaluate``.
 
     Raises:
         UserError: if the model or the text cannot be read, or nothing of the text is masked.
     """
-    reader = open_model(path, arguments.data_bin, with_head=True)
+    reader = open_model(path, arguments.data_bin, arguments.ema, with_head=True)
     texts, few = (
         reader.texts_with_words(arguments.text, arguments.tokens_per_sample, limit)
         for limit in (arguments.tokens, arguments.pseudo_tokens)

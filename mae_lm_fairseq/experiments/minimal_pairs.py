@@ -32,7 +32,7 @@ def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
         UserError: if a model or a file cannot be read, or a sentence is too long for a model.
     """
     paradigms = read_paradigms(arguments.pairs, arguments.limit)
-    paths = checked_models(arguments.models, arguments.labels, arguments.data_bin, with_head=True)
+    paths = checked_models(arguments.models, arguments.labels, arguments.data_bin, arguments.ema, with_head=True)
     random_weights = {}
     models = {
         label: {"model": str(path), "scores": _measure(path, label, paradigms, arguments, random_weights)}
@@ -48,6 +48,7 @@ def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
             "pairs": pairs,
         },
         "settings": {
+            "ema": arguments.ema,
             "mask_words": arguments.mask_words,
             "tie": TIE,
             "resamples": RESAMPLES,
@@ -69,7 +70,7 @@ def _measure(
 
     ``random_weights`` collects the accuracies with random weights by architecture, so that each is measured once.
     """
-    reader = open_model(path, arguments.data_bin, with_head=True)
+    reader = open_model(path, arguments.data_bin, arguments.ema, with_head=True)
     sentences = _tokenised(reader, paradigms, arguments.pairs)
 
     def table(scores: np.ndarray) -> dict[str, Any]:

@@ -48,10 +48,10 @@ def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
     check_sklearn()
     column = arguments.column
     data = read_conllu(arguments.train, column, arguments.limit), read_conllu(arguments.test, column)
-    paths = checked_models(arguments.models, arguments.labels, arguments.data_bin)
+    paths = checked_models(arguments.models, arguments.labels, arguments.data_bin, arguments.ema)
     random_weights = {}
     models = {
-        label: {"model": str(path), **_measure(path, label, data, arguments.data_bin, random_weights)}
+        label: {"model": str(path), **_measure(path, label, data, arguments, random_weights)}
         for label, path in paths.items()
     }
     return {
@@ -67,6 +67,7 @@ def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
             "resamples": RESAMPLES,
             "bootstrap_seed": SEED,
             "random_weights_seed": RANDOM_SEED,
+            "ema": arguments.ema,
         },
         "models": models,
     }
@@ -76,18 +77,18 @@ def _measure(
     path: Path,
     label: str,
     data: tuple[list[LabelledSentence], list[LabelledSentence]],
-    data_bin: Path | None,
+    arguments: argparse.Namespace,
     random_weights: dict[Any, list[dict[str, Any]]],
 ) -> dict[str, Any]:
     """Return the accuracies of a model and of its controls.
 
     ``random_weights`` collects the accuracies with random weights by architecture, so that each is measured once.
     """
-    reader = open_model(path, data_bin)
+    reader = open_model(path, arguments.data_bin, arguments.ema)
     train, test = (_tokenised(reader, sentences) for sentences in data)
     layers = _layers(reader, train, test, label)
     if reader.architecture not in random_weights:
-        untrained = open_model(path, data_bin, random_weights=True)
+        untrained = open_model(path, arguments.data_bin, random_weights=True)
         random_weights[reader.architecture] = _layers(untrained, train, test, f"{label}, random weights")
     best = max(layers, key=lambda row: row["accuracy"])
     [(most_frequent, _)] = Counter(train.labels).most_common(1)

@@ -3,6 +3,7 @@
 import argparse
 
 from mae_lm_fairseq.analysis.rank_settings import RankSettings
+from mae_lm_fairseq.utils.arguments import add_ema
 
 STOCK = ("bert", "roberta", "mpnet")
 """Supported model types of Hugging Face."""
@@ -22,6 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokenizer", metavar="DATA_BIN", help="data-bin of checkpoints; other models contain a tokenizer"
     )
+    add_ema(parser)
     parser.add_argument("--labels", nargs="+", metavar="NAME", help="names of the models, in the same order")
     options = {
         "tokens": (50_000, "N", "number of tokens to read"),

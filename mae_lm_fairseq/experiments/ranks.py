@@ -26,6 +26,7 @@ def model_ranks(
     settings: RankSettings = DEFAULTS,
     label: str | None = None,
     show_progress: bool = False,
+    ema: bool = False,
 ) -> dict[str, Any]:
     """Measure the effective ranks of a model, layer by layer, and return them as JSON-serialisable data.
 
@@ -39,15 +40,16 @@ def model_ranks(
         settings: settings of the measurement.
         label: name of the model; None to derive it from the path.
         show_progress: whether to show a progress bar.
+        ema: use the moving average of a checkpoint's weights.
 
     Returns:
-        ``label``, ``model`` (the path), ``text``, ``tokens_per_sample``, and the result of
+        ``label``, ``model`` (the path), ``ema``, ``text``, ``tokens_per_sample``, and the result of
         :func:`~mae_lm_fairseq.analysis.rank_profile.rank_profile`.
 
     Raises:
         UserError: if a file is missing, files do not belong together, or the text is too short.
     """
-    reader = open_model(Path(path), data_bin)
+    reader = open_model(Path(path), data_bin, ema)
     texts = reader.texts(text, tokens_per_sample, tokens)
     if len(texts) < 2:
         raise UserError(f"{text} is too short: at least two texts of up to {tokens_per_sample} tokens are needed")
@@ -57,8 +59,8 @@ def model_ranks(
         return progress_bar(steps, desc=f"{label}, {name}", disable=not show_progress)
 
     profile = rank_profile(reader.states, texts, reader.special, settings, progress)
-    described = {"label": label, "model": str(path), "text": str(text), "tokens_per_sample": tokens_per_sample}
-    return described | profile
+    described = {"label": label, "model": str(path), "ema": ema, "text": str(text)}
+    return described | {"tokens_per_sample": tokens_per_sample} | profile
 
 
 def measure_models(arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -71,10 +73,10 @@ def measure_models(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         settings = RankSettings(**{field.name: getattr(arguments, field.name) for field in fields(RankSettings)})
     except ValueError as problem:
         raise UserError(str(problem)) from None
-    paths = checked_models(arguments.models, arguments.labels, arguments.tokenizer)
+    paths = checked_models(arguments.models, arguments.labels, arguments.tokenizer, arguments.ema)
     shape = arguments.tokens, arguments.tokens_per_sample
     return [
-        model_ranks(path, arguments.text, arguments.tokenizer, *shape, settings, label, show_progress=True)
+        model_ranks(path, arguments.text, arguments.tokenizer, *shape, settings, label, True, arguments.ema)
         for label, path in paths.items()
     ]
 

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from mae_lm_fairseq.utils.arguments import add_ema
+
 
 def add_models(parser: argparse.ArgumentParser, hugging_face: str) -> None:
     """Add the options that :func:`~mae_lm_fairseq.experiments.readers.open_model` and ``model_labels`` use.
@@ -19,4 +21,5 @@ def add_models(parser: argparse.ArgumentParser, hugging_face: str) -> None:
         help=f"a bundle, a checkpoint (with --data-bin), or the directory of {hugging_face} with its tokenizer",
     )
     parser.add_argument("--data-bin", type=Path, metavar="DIR", help="data-bin with the checkpoints' tokenizer")
+    add_ema(parser)
     parser.add_argument("--labels", nargs="+", metavar="NAME", help="names of the models, in their order")

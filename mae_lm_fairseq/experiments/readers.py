@@ -19,6 +19,7 @@ from mae_lm_fairseq.analysis.masked_prediction import (
 from mae_lm_fairseq.analysis.token_states import EncoderStates, HuggingFaceStates, StatesOf
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.experiments.rank_options import STOCK
+from mae_lm_fairseq.pretrained.averaging import check_file
 from mae_lm_fairseq.pretrained.reading import MODEL_TYPE, Pretrained, build, read
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.text_samples import read_lines, text_samples
@@ -120,7 +121,11 @@ def model_labels(paths: Sequence[str | Path], labels: Sequence[str] | None) -> l
 
 
 def checked_models(
-    paths: Sequence[str | Path], labels: Sequence[str] | None, data_bin: str | Path | None, with_head: bool = False
+    paths: Sequence[str | Path],
+    labels: Sequence[str] | None,
+    data_bin: str | Path | None,
+    ema: bool,
+    with_head: bool = False,
 ) -> dict[str, Path]:
     """Return the models by label. Each is opened once, to reject unreadable ones before the first measurement.
 
@@ -129,18 +134,23 @@ def checked_models(
     """
     models = dict(zip(model_labels(paths, labels), map(Path, paths), strict=True))
     for path in models.values():
-        open_model(path, data_bin, with_head)
+        open_model(path, data_bin, ema, with_head)
     return models
 
 
 def open_model(
-    path: Path, data_bin: str | Path | None, with_head: bool = False, random_weights: bool = False
+    path: Path,
+    data_bin: str | Path | None,
+    ema: bool = False,
+    with_head: bool = False,
+    random_weights: bool = False,
 ) -> Reader:
     """Load a model for evaluation in float32, on a GPU if available.
 
     Args:
         path: a checkpoint of ``fairseq-train``, a bundle, or a Hugging Face directory with its tokenizer.
         data_bin: for a checkpoint, the data-bin with its dictionary and tokenizer.
+        ema: use the moving average of a checkpoint's weights.
         with_head: also load what predicts masked tokens.
         random_weights: replace the trained weights by random ones, as before training.
 
@@ -149,6 +159,8 @@ def open_model(
     """
     if not path.exists():
         raise UserError(f"{path}: no such file or directory")
+    if ema:
+        check_file(path)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if path.is_dir() and (kind := hugging_face_kind(path)):
         if not with_head and kind not in STOCK:
@@ -156,7 +168,7 @@ def open_model(
         return _open_hugging_face(path, device, with_head, random_weights)
     if not path.is_dir() and data_bin is None:
         raise UserError(f"{path} is a checkpoint; give its data-bin with --data-bin (mae-lm rank: --tokenizer)")
-    pretrained = read(path, None if path.is_dir() else data_bin)
+    pretrained = read(path, None if path.is_dir() else data_bin, ema)
     folder = path if path.is_dir() else Path(data_bin)
     tokenizer = pretrained.tokenizer
     if tokenizer is None:

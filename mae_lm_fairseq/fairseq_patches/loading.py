@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 
 from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
 from mae_lm_fairseq.fairseq_patches.resuming import convert_position
+from mae_lm_fairseq.pretrained.averaging import EMA
 from mae_lm_fairseq.pretrained.checkpoint_file import allow_plain_values, read_checked
 from mae_lm_fairseq.pretrained.reading import WEIGHTS
 from mae_lm_fairseq.pretrained.training_state import read_training_state
@@ -57,7 +58,8 @@ def check_checkpoints_before_restoring() -> None:
     compares it, so a changed dictionary is not noticed. With this patch, the method ``check_checkpoint(filename,
     state)`` of task and model, if any, is called once the file has been read. Mismatches of the weights, the optimizer
     or the criterion are explained, and the position in the epoch is converted if the number of processes has changed.
-    ``--finetune-from-model`` also takes a bundle, which is a directory.
+    ``--finetune-from-model`` also takes a bundle, which is a directory. ``--store-ema`` can start from a checkpoint
+    without EMA weights, which ended in a traceback.
 
     In a job of several processes, only the first one reads the file. If its check fails, it exits with code 1 while the
     others wait for the checkpoint. fairseq's launcher and torchrun then stop the others. Processes started by hand end
@@ -90,6 +92,8 @@ def _read_and_check(read: Callable, trainer: Trainer, filename: str, path: str, 
     for checker in (trainer.task, trainer.get_model()):
         if hasattr(checker, "check_checkpoint"):
             checker.check_checkpoint(path, state)
+    if trainer.cfg.ema.store_ema:  # the trainer deletes the model's weights before it would start from them
+        state["extra_state"].setdefault(EMA, state["model"])
     return state
 
 

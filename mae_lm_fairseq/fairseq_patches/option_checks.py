@@ -96,11 +96,12 @@ _MINIMA = {
         "num_workers": 0,
     },
     "checkpoint": {"save_interval": 1},
+    "ema": {"ema_decay": 0, "ema_start_update": 0, "ema_update_freq": 1},
     "optimization": {"lr": 0, "clip_norm": 0, "update_freq": 1, "max_update": 0},
     "optimizer": {"adam_eps": 0, "weight_decay": 0},
     "lr_scheduler": {"warmup_updates": 0, "end_learning_rate": 0, "power": 0},
 }
-_MAXIMA = {"seed": 2**32 - 1}  # limit of NumPy's generators
+_MAXIMA = {"seed": 2**32 - 1, "ema_decay": 1}  # the former is the limit of NumPy's generators
 
 
 def _check_numbers(cfg: Any) -> None:

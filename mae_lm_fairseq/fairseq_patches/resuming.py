@@ -105,7 +105,7 @@ def restore_last(save_dir: Path, suffix: str = "") -> None:
         UserError: if no checkpoint is valid, or loading the last one could run code.
     """
     last = save_dir / f"checkpoint_last{suffix}.pt"
-    others = [path for path in _checkpoints(save_dir, suffix) if path != last]
+    others = [path for path in saved_checkpoints(save_dir, suffix) if path != last]
     fault, least = None, -1
     if last.exists():
         fault = _fault(last)
@@ -127,7 +127,7 @@ def restore_last(save_dir: Path, suffix: str = "") -> None:
         )
 
 
-def _checkpoints(save_dir: Path, suffix: str) -> list[Path]:
+def saved_checkpoints(save_dir: Path, suffix: str = "") -> list[Path]:
     """Return the checkpoints that fairseq saves in training; not ``crash.pt`` or files named by users."""
     name = re.compile(rf"checkpoint(\d+|_\d+_\d+|_best|_last|\.best_.+){re.escape(suffix)}\.pt")
     return [path for path in save_dir.glob("checkpoint*.pt") if name.fullmatch(path.name)]

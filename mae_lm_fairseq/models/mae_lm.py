@@ -64,17 +64,20 @@ class MAELMModel(BaseFairseqModel):
         self.classification_heads = nn.ModuleDict()
 
     @classmethod
-    def from_pretrained(cls, path: str | Path, data_bin: str | Path | None = None) -> MAELMHubInterface:
+    def from_pretrained(
+        cls, path: str | Path, data_bin: str | Path | None = None, ema: bool = False
+    ) -> MAELMHubInterface:
         """Load a trained model for use outside of fairseq's programs, without a task.
 
         Args:
             path: a bundle, written by ``mae-lm bundle`` or ``mae-lm import``; or a checkpoint of fairseq-train.
             data_bin: for a checkpoint, the directory of its ``dict.txt`` and tokenizer.
+            ema: for a checkpoint, use the moving average of the weights, which ``--store-ema`` adds.
 
         Raises:
             UserError: if a file is missing, damaged, could run code, or does not match the others.
         """
-        return hub_interface(cls, read(path, data_bin))
+        return hub_interface(cls, read(path, data_bin, ema))
 
     @classmethod
     def build_model(cls, cfg: MAELMModelConfig, task) -> "MAELMModel":

@@ -87,6 +87,16 @@ def load_as_data(path: str | Path) -> dict[str, Any]:
     return read_checked(torch.load, str(path), path, map_location="cpu", weights_only=True)
 
 
+def value_at(value: Any, *keys: str | int) -> Any:
+    """Return the value at a path through nested dictionaries and lists, or None if the path does not exist."""
+    try:
+        for key in keys:
+            value = value[key]
+    except (LookupError, TypeError):
+        return None
+    return value
+
+
 def _check_sums(path: str) -> None:
     """Check the checksums of a checkpoint. torch does not, and would load changed bytes as weights."""
     if os.path.isfile(path) and zipfile.is_zipfile(path):

@@ -6,7 +6,7 @@ Nothing that is read can run code, and everything is validated before a network 
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig
-from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
+from mae_lm_fairseq.pretrained.averaging import check_file, with_ema
+from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data, value_at
 from mae_lm_fairseq.pretrained.original import Original, read_original
 from mae_lm_fairseq.pretrained.token_order import token_order
 from mae_lm_fairseq.pretrained.validation import (
@@ -28,6 +29,7 @@ from mae_lm_fairseq.pretrained.validation import (
     heads_skeleton,
     network_config,
     network_skeleton,
+    saved_config,
     tied_names,
 )
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TASK, check_dictionary, dictionary_fingerprint
@@ -62,9 +64,9 @@ class Pretrained:
         tokenizer: the tokenizer, or None.
         about: plain JSON, as far as known: ``architecture``, ``task`` and ``updates`` of the training, ``versions`` of
             packages, ``dictionary_sha256``, ``trained_on`` (the splits in the manifest of the data-bin),
-            ``mask_in_encoder``, ``imported_from``, ``random_weights`` (parts that an import had to add),
-            ``finetuned_on`` (what predictions need to know of the task), ``development_set`` (the metrics of
-            fine-tuning).
+            ``mask_in_encoder``, ``averaged`` (how, if the weights are an average), ``imported_from``,
+            ``random_weights`` (parts that an import had to add), ``finetuned_on`` (what predictions need to know of the
+            task), ``development_set`` (the metrics of fine-tuning).
         original: what an import has kept for the export; None for a model of this package.
     """
 
@@ -92,51 +94,54 @@ class Pretrained:
         return fraction if isinstance(fraction, float) and 0 <= fraction <= 1 else 0.0
 
 
-def read(path: str | Path, data_bin: str | Path | None = None) -> Pretrained:
+def read(path: str | Path, data_bin: str | Path | None = None, ema: bool = False) -> Pretrained:
     """Read a bundle, or a checkpoint with its data-bin.
+
+    ``ema`` selects the moving average of the weights in a checkpoint.
 
     Raises:
         UserError: see :func:`read_bundle` and :func:`read_checkpoint`.
     """
+    if ema:
+        check_file(path)
     if os.path.isdir(path):
         if data_bin is not None:
             raise UserError(f"{path} is a bundle, which contains its dictionary; do not give a data-bin")
         return read_bundle(path)
     if data_bin is None and not os.path.exists(path):
         raise UserError(f"{path}: no such file or directory")
-    return read_checkpoint(path, data_bin)
+    return read_checkpoint(path, data_bin, ema)
 
 
-def read_checkpoint(path: str | Path, data_bin: str | Path | None = None) -> Pretrained:
+def read_checkpoint(path: str | Path, data_bin: str | Path | None = None, ema: bool = False) -> Pretrained:
     """Read a checkpoint of fairseq-train, and dictionary and tokenizer from the data-bin.
+
+    ``ema`` selects the moving average of the weights.
 
     Raises:
         UserError: if a file is missing, damaged, could run code, or does not match the others.
     """
     if data_bin is None:
         raise UserError(f"{path} is not a bundle; give its data-bin, with dict.txt and the tokenizer, too")
-    state = load_as_data(path)
-    options = _at(state, "cfg", "model")
-    if not isinstance(options, dict) or options.get("_name") not in ARCHITECTURES:
-        raise UserError(f"{path} is not a checkpoint of an mae_lm_fairseq model")
-    # A checkpoint older than an option was trained with what is now the option's default.
-    values = {option.name: options.get(option.name, option.default) for option in fields(MaskedAutoencoderConfig)}
+    state = with_ema(load_as_data(path), path) if ema else load_as_data(path)
+    config, weights = saved_config(state, path), state["model"]
     symbols = read_symbols(Path(data_bin, DICTIONARY))
     check_dictionary(data_bin, symbols[:-1])
     fingerprint = dictionary_fingerprint(symbols)
-    if _at(state, "task_state", "dictionary") not in (None, fingerprint):
+    if value_at(state, "task_state", "dictionary") not in (None, fingerprint):
         raise UserError(f"{path} was trained with another dictionary than the {DICTIONARY} of {data_bin}")
-    config, weights = network_config(values, path), state["model"]
     check_fit(config, weights, len(symbols), path)
     about = {
-        "architecture": options["_name"],
-        "task": _plain(_at(state, "cfg", "task", "_name")),
-        "updates": _plain(_at(state, "optimizer_history", -1, "num_updates")),
+        "architecture": state["cfg"]["model"]["_name"],
+        "task": _plain(value_at(state, "cfg", "task", "_name")),
+        "updates": _plain(value_at(state, "optimizer_history", -1, "num_updates")),
         "versions": {**current_versions(), "torch": str(torch.__version__)},
         "dictionary_sha256": fingerprint,
         "trained_on": _splits(data_bin),
-        "mask_in_encoder": _plain(_at(state, "cfg", "task", "mask_in_encoder")),
+        "mask_in_encoder": _plain(value_at(state, "cfg", "task", "mask_in_encoder")),
     }
+    if (averaged := _plain(state.get("averaged"))) is not None:
+        about["averaged"] = averaged
     if (task := _finetuned_on(state, path, Path(data_bin, TASK))) is not None:
         about["finetuned_on"] = task
     tokenizer = find_tokenizer(data_bin)
@@ -190,7 +195,7 @@ def _description(path: Path) -> tuple[int | None, dict, dict]:
 
 def label_names(about: Mapping[str, Any], count: int) -> list[str] | None:
     """Return the names of the ``count`` labels of a fine-tuned model; None if ``about`` does not have them."""
-    names = _at(about, "finetuned_on", "labels")
+    names = value_at(about, "finetuned_on", "labels")
     is_valid = isinstance(names, list) and len(names) == count and all(isinstance(name, str) for name in names)
     return names if is_valid else None
 
@@ -218,16 +223,6 @@ def _part(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
 
 
-def _at(value: Any, *keys: str | int) -> Any:
-    """Return the value at a path through nested dictionaries and lists, or None if the path does not exist."""
-    try:
-        for key in keys:
-            value = value[key]
-    except (LookupError, TypeError):
-        return None
-    return value
-
-
 def _plain(value: Any) -> str | int | float | None:
     return value if isinstance(value, str | int | float) else None
 
@@ -243,16 +238,16 @@ def _finetuned_on(state: dict[str, Any], checkpoint: str | Path, path: Path) -> 
     A checkpoint holds the options of question answering, and options and labels of token classification. The names of a
     sentence task's labels are with its data.
     """
-    if _at(state, "cfg", "task", "_name") == "token_classification":
+    if value_at(state, "cfg", "task", "_name") == "token_classification":
         options = ("column", "tokens_per_sample")
         return {
-            **{name: _plain(_at(state, "cfg", "task", name)) for name in options},
-            "labels": _at(state, "task_state", "labels", "names"),
-            "scheme": _at(state, "task_state", "labels", "scheme"),
+            **{name: _plain(value_at(state, "cfg", "task", name)) for name in options},
+            "labels": value_at(state, "task_state", "labels", "names"),
+            "scheme": value_at(state, "task_state", "labels", "scheme"),
         }
-    if _at(state, "cfg", "task", "_name") == "question_answering":
+    if value_at(state, "cfg", "task", "_name") == "question_answering":
         options = ("tokens_per_sample", "doc_stride", "version_2")
-        return {name: _plain(_at(state, "cfg", "task", name)) for name in options}
+        return {name: _plain(value_at(state, "cfg", "task", name)) for name in options}
     heads = head_names(state["model"])
     if not (heads and path.exists()):
         return None

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
+from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead, TokenClassificationHead
+from mae_lm_fairseq.pretrained.checkpoint_file import value_at
 from mae_lm_fairseq.text.tokenizer import PAD
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -51,6 +52,20 @@ def network_config(values: Mapping[str, Any], source: str | Path) -> MaskedAutoe
         return MaskedAutoencoderConfig(**{name: _typed(option, values[name]) for name, option in options.items()})
     except (ValueError, OverflowError) as problem:
         raise UserError(f"{source}: {problem}") from None
+
+
+def saved_config(state: Mapping[str, Any], source: str | Path) -> MaskedAutoencoderConfig:
+    """Return the configuration of the network in a checkpoint's content.
+
+    Raises:
+        UserError: if it is not a checkpoint of this package, or an option is invalid.
+    """
+    options = value_at(state, "cfg", "model")
+    if not isinstance(options, dict) or options.get("_name") not in ARCHITECTURES:
+        raise UserError(f"{source} is not a checkpoint of an mae_lm_fairseq model")
+    # A checkpoint older than an option was trained with what is now the option's default.
+    values = {option.name: options.get(option.name, option.default) for option in fields(MaskedAutoencoderConfig)}
+    return network_config(values, source)
 
 
 def network_skeleton(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor], symbols: int) -> MaskedAutoencoder:
@@ -108,7 +123,7 @@ def check_fit(config: MaskedAutoencoderConfig, weights: Mapping[str, Any], symbo
     Raises:
         UserError: if a weight is missing, unknown, or has another shape, type or value than the network needs.
     """
-    _check_tensors(weights, source)
+    check_tensors(weights, source)
     _check_extent(config, weights, symbols, source)
     network = network_skeleton(config, weights, symbols)
     try:
@@ -148,7 +163,12 @@ def is_plain(weight: Any) -> bool:
     return is_dense and not weight.is_complex()
 
 
-def _check_tensors(weights: Any, source: str | Path):
+def check_tensors(weights: Any, source: str | Path):
+    """Check that these are tensors of one floating-point precision by name.
+
+    Raises:
+        UserError: if they are not.
+    """
     if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
         raise UserError(f"{source}: its weights have no names")
     kinds = {weight.dtype if is_plain(weight) else type(weight) for weight in weights.values()}

@@ -30,6 +30,11 @@ def fraction(text: str) -> float:
     return number
 
 
+def add_ema(parser: argparse.ArgumentParser) -> None:
+    """Add the option that selects the EMA weights of checkpoints."""
+    parser.add_argument("--ema", action="store_true", help="use the checkpoint's EMA weights (--store-ema)")
+
+
 def output_file(text: str) -> Path:
     """Parse the path of a file that can be written later."""
     path = Path(text)

@@ -167,6 +167,7 @@ def test_position_is_not_converted_if_the_epoch_starts_anew(settings, converts):
     cfg = SimpleNamespace(
         checkpoint=SimpleNamespace(**{"finetune_from_model": None, "reset_dataloader": False} | settings),
         distributed_training=SimpleNamespace(distributed_world_size=2),
+        ema=SimpleNamespace(store_ema=False),
     )
     state = {
         "cfg": {"distributed_training": {"distributed_world_size": 1}},

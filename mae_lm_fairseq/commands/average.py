@@ -1,0 +1,67 @@
+"""Average the weights of checkpoints of one training run into one checkpoint.
+
+Every command takes the result as it takes the checkpoints, and so does --finetune-from-model. The mean is computed in
+float64 and stored in float32. It has no state of the optimizer.
+
+Examples:
+    mae-lm average checkpoint_3_900.pt checkpoint_4_1000.pt --out averaged.pt
+    mae-lm average checkpoints/mae_lm --last 5 --out averaged.pt
+"""
+
+import argparse
+from pathlib import Path
+
+from mae_lm_fairseq.utils.arguments import output_file, positive
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.logging import configure_logging
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the argument parser."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "checkpoints", nargs="+", type=Path, metavar="CHECKPOINT", help="checkpoints; with --last, their directory"
+    )
+    parser.add_argument("--last", type=positive, metavar="N", help="the N checkpoints of a directory with most updates")
+    parser.add_argument("--out", type=output_file, required=True, metavar="FILE", help="checkpoint to write")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write the average and print what it is made of."""
+    arguments = parser().parse_args(argv)
+    configure_logging()
+    import mae_lm_fairseq
+
+    mae_lm_fairseq.register()
+    from fairseq import checkpoint_utils
+
+    from mae_lm_fairseq.pretrained.averaging import average
+
+    paths = last_checkpoints(arguments.checkpoints, arguments.last) if arguments.last else arguments.checkpoints
+    if directories := [path for path in paths if path.is_dir()]:
+        raise UserError(f"{directories[0]} is a directory; add --last N to average checkpoints in it")
+    if arguments.out.resolve() in [path.resolve() for path in paths]:
+        raise UserError(f"--out {arguments.out} is one of the checkpoints; choose another file")
+    checkpoint_utils.torch_persistent_save(average(paths), str(arguments.out))
+    print(f"{arguments.out}: mean of {', '.join(path.name for path in paths)}")
+
+
+def last_checkpoints(directories: list[Path], number: int) -> list[Path]:
+    """Return the checkpoints with most updates, in their order; copies of a checkpoint count once.
+
+    Raises:
+        UserError: if there are fewer, one is damaged, or not one directory is given.
+    """
+    from mae_lm_fairseq.fairseq_patches.resuming import saved_checkpoints, saved_updates
+
+    if len(directories) > 1 or not directories[0].is_dir():
+        raise UserError("--last is for one directory of checkpoints; without it, name the checkpoints")
+    [directory] = directories
+    # checkpoint_best.pt and checkpoint_last.pt are copies, and come last in this order.
+    by_updates = {saved_updates(path): path for path in sorted(saved_checkpoints(directory), reverse=True)}
+    if -1 in by_updates:
+        raise UserError(f"{by_updates[-1]} is damaged; remove it, or name the checkpoints without --last")
+    if len(by_updates) < number:
+        raise UserError(f"--last {number}: {directory} has {len(by_updates)} checkpoints with different updates")
+    return [by_updates[updates] for updates in sorted(by_updates)[-number:]]
