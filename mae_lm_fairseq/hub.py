@@ -113,19 +113,23 @@ class MAELMHubInterface(nn.Module):
     def fill_mask(self, text: str, topk: int = 5) -> list:
         """Return the most likely tokens for each ``<mask>`` of a text, from the decoder if the model has one.
 
-        Each ``<mask>`` is filled independently; the others stay in the text.
+        ``<mask>`` is written in this way for every tokenizer, also for one that calls it ``[MASK]``. Each ``<mask>`` is
+        filled independently; the others stay in the text.
 
         Returns:
             ``topk`` :class:`Filling`, most likely first; for a text with several masks, a list of such lists.
 
         Raises:
-            ValueError: if the text has no ``<mask>``, or the model was fine-tuned and has no language model head.
+            ValueError: if the text has no ``<mask>``, ``topk`` is larger than the vocabulary, or the model was
+                fine-tuned and has no language model head.
         """
         self._check_predicts()
         ids = self.encode(text)[None]
         is_mask = ids.eq(self.model.mask)
         if not is_mask.any():
-            raise ValueError(f"the text {text!r} has no {MASK}")
+            raise ValueError(f"the text {text!r} has no {MASK}, which stands for the mask token of every tokenizer")
+        if not 1 <= topk <= len(self.symbols):
+            raise ValueError(f"topk {topk} must be from 1 to {len(self.symbols)}, the number of tokens")
         layout = to_device(batch_layout(ids, is_mask, self.model.pad, self.model.mask), self.device)
         logits, _ = self.model(ids.to(self.device), layout=layout)
         probabilities, tokens = logits.float().softmax(-1).topk(topk)

@@ -182,6 +182,9 @@ class TestFillMask:
     def test_without_a_mask(self, hubs):
         with pytest.raises(ValueError, match="the text 'The fox' has no <mask>"):
             hubs["mae_lm_tiny"].fill_mask("The fox")
+        for topk in (0, 1000):
+            with pytest.raises(ValueError, match=f"topk {topk} must be from 1 to"):
+                hubs["mae_lm_tiny"].fill_mask("The <mask>", topk=topk)
 
     def test_fine_tuned(self, hubs):
         with pytest.raises(ValueError, match="this model was fine-tuned"):

@@ -6,7 +6,7 @@ head). Started again with the same options, it resumes. Arguments after -- are p
 options.
 
 Example:
-    mae-lm adapt --model roberta-base --train notes/*.txt --valid held-out.txt --out adapted
+    mae-lm adapt --model ./roberta-base --train notes/*.txt --valid held-out.txt --out adapted
 """
 
 import argparse

@@ -6,7 +6,7 @@ as a model, and which can be named as the tokenizer or data-bin. A decoder start
 writes the class of transformers that the model came from. No code is run from the files that are read.
 
 Example:
-    mae-lm import roberta-base --out imported
+    mae-lm import ./roberta-base --out imported
 """
 
 import argparse

@@ -29,6 +29,8 @@ def open_finetuned(path: Path, data_bin: Path | None = None) -> torch.nn.Module:
     """
     if not os.path.exists(path):
         raise UserError(f"{path}: no such file or directory")
+    if (path / "results.json").exists() and (path / "model").is_dir():
+        raise UserError(f"{path} is the --out of a fine-tuning; name its best model, {path / 'model'}")
     register()
     from mae_lm_fairseq.models.mae_lm import MAELMModel
 

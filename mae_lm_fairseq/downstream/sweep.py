@@ -46,7 +46,7 @@ class Origin:
         model: options of the model, with the architecture as ``_name``, as :func:`as_arguments` expects them.
         max_positions: maximum sequence length.
         dictionary: fingerprint of the dictionary used in pretraining; None if unknown.
-        heads: names of the fine-tuned heads; empty for a pretraining checkpoint.
+        heads: names of the fine-tuned heads; empty for a pretrained model.
         updates: number of updates of the previous training.
         sha256: hash of the file, or of the bundle's weights.
     """
@@ -64,7 +64,7 @@ class Origin:
         """The kind of start, in words."""
         if self.checkpoint is None:
             return "random weights"
-        return f"a model fine-tuned on {', '.join(self.heads)}" if self.heads else "a pretraining checkpoint"
+        return f"a model fine-tuned on {', '.join(self.heads)}" if self.heads else "a pretrained model"
 
     def described(self) -> dict[str, Any]:
         """Return a description for a result file. It has only the end of the path, as the file may be published."""
@@ -154,7 +154,7 @@ def find_pretrained_origin(checkpoint: Path | None, architecture: str | None) ->
     if origin.heads:
         raise UserError(
             f"--checkpoint {checkpoint} has already been fine-tuned on {', '.join(origin.heads)}; use the "
-            "pretraining checkpoint"
+            "pretrained model"
         )
     return origin
 

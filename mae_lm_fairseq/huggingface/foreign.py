@@ -22,6 +22,7 @@ from mae_lm_fairseq.huggingface.names import EMBEDDINGS, LM_HEAD, OUTPUT_WEIGHTS
 from mae_lm_fairseq.huggingface.weight_files import floats, read_weights
 from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data
 from mae_lm_fairseq.pretrained.original import STOCK_CONFIG, Original, stock_files
+from mae_lm_fairseq.pretrained.reading import MODEL_TYPE
 from mae_lm_fairseq.pretrained.token_order import TokenOrder, token_order
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
 from mae_lm_fairseq.text.dictionary import read_symbols
@@ -129,6 +130,8 @@ def find_family(config: Any, path: Path) -> Family:
         UserError: if this package has no counterpart of it.
     """
     kind = config.get("model_type") if isinstance(config, dict) else None
+    if kind == MODEL_TYPE:
+        raise UserError(f"{path} is a bundle of this package, which every command reads; it need not be imported")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise UserError(
             f"{path}: its model type is {kind!r}, which has no counterpart here; only {', '.join(FAMILIES)} can be "

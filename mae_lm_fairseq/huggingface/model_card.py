@@ -33,8 +33,8 @@ _PRESETS = {
     "mae_lm_mask_later": "[MASK] joins inside the encoder (the analysis of 3ML, arXiv 2211.04898)",
 }
 _USE = {
-    "Model": "Features of text, and fine-tuning. Not for filling in `<mask>`: see below.",
-    "ForMaskedLM": "Features of text, fine-tuning, and filling in `<mask>`.",
+    "Model": "Features of text, and fine-tuning. Not for filling in masked tokens: see below.",
+    "ForMaskedLM": "Features of text, fine-tuning, and filling in masked tokens.",
     "ForSequenceClassification": "Classifying texts, or pairs of them, as in the task that it was fine-tuned on.",
     "ForTokenClassification": (
         "Labelling words: give the tokenizer lists of words, with `is_split_into_words=True`, and take the label of "
@@ -44,14 +44,15 @@ _USE = {
 }
 _MASK_WARNING = {
     MaskJoin.decoder: (
-        "**This encoder never saw `<mask>`.** In pretraining, the encoder received the visible tokens only, and a "
-        "decoder, which is not part of this export, predicted the masked ones. Do not put `<mask>` into its input: the "
-        "hidden state of such a token is meaningless, and it disturbs the others. To fill in masks, use a bundle "
+        "**This encoder never saw a mask token.** In pretraining, the encoder received the visible tokens only, and a "
+        "decoder, which is not part of this export, predicted the masked ones. Do not put mask tokens into its input: "
+        "the hidden states of such tokens are meaningless, and they disturb the others. To fill in masks, use a bundle "
         "(`mae-lm bundle`)."
     ),
     MaskJoin.encoder: (
-        "**The lower layers of this encoder never saw `<mask>`.** In pretraining it joined between two layers, which a "
-        "stock model cannot do. On text without `<mask>` the two compute the same; do not put `<mask>` into its input."
+        "**The lower layers of this encoder never saw a mask token.** In pretraining it joined between two layers, "
+        "which a stock model cannot do. On text without mask tokens the two compute the same; do not put mask tokens "
+        "into its input."
     ),
 }
 
@@ -89,7 +90,10 @@ def bundle_card(pretrained: Pretrained, lack: str) -> str:
         use = f"Predictions of the task that it was fine-tuned on (head {', '.join(f'`{head}`' for head in heads)})."
         code = 'from mae_lm_fairseq import MAELMModel\nmodel = MAELMModel.from_pretrained(".")'
     else:
-        use = "Features of text, fine-tuning, and filling in `<mask>`, with the decoder if the model has one."
+        use = (
+            "Features of text, fine-tuning, and filling in masked tokens, with the decoder if the model has one. In "
+            "`MAELMModel.fill_mask`, `<mask>` stands for one, whatever the tokenizer calls it."
+        )
         code = f"import mae_lm_fairseq.huggingface.modeling\n{_loading('AutoModelForMaskedLM')}"
     warning = (
         "Reading this directory needs the package `mae_lm_fairseq`; no code is loaded from it. `mae-lm export` makes a "
@@ -130,7 +134,7 @@ def _card(
         "data": _inline(about.get("trained_on")),
         "dictionary (SHA-256)": about.get("dictionary_sha256"),
         "versions": _inline(about.get("versions")),
-        "maximum sequence length": f"{pretrained.config.max_positions} tokens, `<s>` and `</s>` included",
+        "maximum sequence length": f"{pretrained.config.max_positions} tokens, special tokens included",
     }
     table = "\n".join(f"| {key} | {value} |" for key, value in facts.items() if value is not None)
     cautions = "\n\n".join(warnings)

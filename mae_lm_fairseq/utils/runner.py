@@ -115,7 +115,8 @@ def reserve(out: Path, options: dict[str, Any]):
             raise ValueError
         differing = sorted(key for key in options.keys() | before.keys() if options.get(key) != before.get(key))
         if differing:
-            raise UserError(f"{out} has results of another {', '.join(differing)} ({path}); choose another --out")
+            names = ", ".join(differing)
+            raise UserError(f"{out} has results of other settings: {names} ({path}); choose another --out")
         write_json(path, options)
     except ValueError:
         raise UserError(f"{path} is damaged; remove it if {out} has results of these options") from None

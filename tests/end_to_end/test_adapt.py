@@ -70,7 +70,7 @@ def test_a_stock_directory_is_adapted_and_a_killed_run_resumes(stock, text, tmp_
     assert_stock(out / "stock", "BertForMaskedLM", stock["bert"])
     main(command)  # changes nothing
     assert json.loads((out / "results.json").read_text()) == results
-    with pytest.raises(UserError, match="has results of another objective"):
+    with pytest.raises(UserError, match="has results of other settings: objective"):
         main([*command, "--objective", "mae_lm"])
 
 

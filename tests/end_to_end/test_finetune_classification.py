@@ -188,7 +188,7 @@ def test_a_killed_sweep_resumes_and_changed_files_are_refused(tokenizer, checkpo
 
     train = files / "train.tsv"
     train.write_text(train.read_text().replace("cat", "dog", 1))
-    with pytest.raises(UserError, match="has results of another train file"):
+    with pytest.raises(UserError, match="has results of other settings: train file"):
         finetune_classification.main(broken)
 
 

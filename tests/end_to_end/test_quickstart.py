@@ -78,14 +78,14 @@ def test_a_second_start_reuses_everything_and_says_so(finished, corpus, capsys):
 
 @pytest.mark.parametrize("changed", [{"smoke": False}, {"corpus": None}])
 def test_other_options_in_the_same_directory_are_refused(finished, corpus, changed):
-    with pytest.raises(UserError, match="has results of another"):
+    with pytest.raises(UserError, match="has results of other settings"):
         quickstart(finished, **{"smoke": True, "corpus": corpus} | changed)
 
 
 def test_a_changed_corpus_is_refused(finished, corpus, tmp_path):
     changed = tmp_path / corpus.name
     changed.write_text(corpus.read_text() + "more\n")
-    with pytest.raises(UserError, match="has results of another"):
+    with pytest.raises(UserError, match="has results of other settings"):
         quickstart(finished, smoke=True, corpus=changed)
 
 

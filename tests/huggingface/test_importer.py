@@ -110,6 +110,7 @@ def test_a_stock_classifier_computes_the_same_here(tmp_path):
         ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
         ({"layer_norm_eps": 2}, "Validation error for field .layer_norm_eps.|--layer-norm-eps 2 must be"),
         ({"is_decoder": True}, "is_decoder is True"),
+        ({"model_type": "mae_lm"}, "is a bundle of this package, which every command reads"),
         ({"model_type": "electra"}, "its model type is 'electra', which has no counterpart here; only bert, roberta"),
         ({"model_type": ["bert"]}, "its model type is .'bert'., which has no counterpart here"),
         ({"model_type": "bert"}, "stock: the weight bert.embeddings.LayerNorm.bias is missing"),

@@ -74,7 +74,7 @@ def test_a_reserved_directory_refuses_other_options(tmp_path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "result.json").touch()
     reserve(tmp_path, {"size": "tiny"})
-    with pytest.raises(UserError, match="has results of another size"):
+    with pytest.raises(UserError, match="has results of other settings: size"):
         reserve(tmp_path, {"size": "base"})
     for torn in ('{"size": "ti', "[]"):
         (tmp_path / "options.json").write_text(torn)

@@ -117,7 +117,7 @@ def find_origin(options: Options) -> Origin:
     elif origin.heads:
         raise UserError(
             f"--checkpoint {options.checkpoint} has already been fine-tuned on {', '.join(origin.heads)}; use the "
-            "pretraining checkpoint, or add --from-mnli"
+            "pretrained model, or add --from-mnli"
         )
     return origin
 

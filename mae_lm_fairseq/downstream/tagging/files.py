@@ -148,9 +148,9 @@ def _read_columns(path: Path, lines: list[str], column: str, needs_labels: bool)
     word, index = (names.index("FORM") if "FORM" in names else 0), _label_index(column, width, names)
     if index is None and needs_labels and any(blocks):
         raise UserError(
-            f"{path}: has no column {column!r} of labels; it has {width}, with words in the first"
-            + (f", named {', '.join(names)}" if names else "")
-            + "; give the number or name of another one"
+            f"{path}: has no column {column!r} of labels; it has {width}, and the first has the words"
+            + (f" (columns: {', '.join(names)})" if names else "")
+            + (f"; choose one from 2 to {width}, or its name" if width > 1 else "; labels need a second column")
         )
     index = width if index is None else index
     sentences = [

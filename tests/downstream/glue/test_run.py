@@ -65,7 +65,7 @@ def options(tokenizer, checkpoints, glue_dir, tmp_path, monkeypatch):
 def test_finetuning_starts_from_every_pretraining_checkpoint(options, checkpoints, arch):
     content = finetune(replace(options, checkpoint=checkpoints[arch]))
     assert content["start"]["_name"] == arch
-    assert content["start"]["from"] == "a pretraining checkpoint"
+    assert content["start"]["from"] == "a pretrained model"
     assert content == json.loads((options.out / "results.json").read_text())
     lines = (options.out / "RTE.tsv").read_text().splitlines()
     assert len(lines) == 13
@@ -180,9 +180,9 @@ def test_a_rerun_after_a_missing_set_succeeds(options, tmp_path):
 def test_results_of_other_options_are_not_overwritten(options):
     finetune(options)
     before = (options.out / "results.json").read_bytes()
-    with pytest.raises(UserError, match="has results of another task"):
+    with pytest.raises(UserError, match="has results of other settings: task"):
         finetune(replace(options, task=TASKS["WNLI"]))
-    with pytest.raises(UserError, match="has results of another updates"):
+    with pytest.raises(UserError, match="has results of other settings: updates"):
         finetune(replace(options, max_updates=4))
     assert (options.out / "results.json").read_bytes() == before
 

@@ -151,7 +151,7 @@ def test_results_of_other_options_are_not_overwritten(options, checkpoints):
         ({"dev": options.train}, "development questions"),
         ({"doc_stride": 5}, "sample length"),
     ):
-        with pytest.raises(UserError, match=f"has results of another {name}"):
+        with pytest.raises(UserError, match=f"has results of other settings: {name}"):
             finetune(replace(options, **changes))
     [tuned] = options.out.glob("runs/*/checkpoints/*.pt")
     with pytest.raises(UserError, match="has already been fine-tuned on span"):

@@ -111,15 +111,23 @@ REFUSED = {
     "has no words; it must have one word per line": ("a.conll", "\n \t\n", "2"),
     "line 2 has another number of columns than the first row, 3 instead of 2": ("a.conll", "a O\nb O O\n", "2"),
     "line 2 has no word": ("a.conll", "a\tO\n\tO\n", "2"),
-    "has no column '3' of labels; it has 2, with words in the first": ("a.conll", "a O\n", "3"),
+    "has no column '3' of labels; it has 2, and .* words; choose one from 2 to 2": (
+        "a.conll",
+        "a O\n",
+        "3",
+    ),
     "has no column '1' of labels": ("a.conll", "a O\n", "1"),
     "has no column 'NER' of labels; it has 2": ("a.conll", "a O\n", "NER"),
-    "it has 2, with words in the first, named FORM, POS; give": (
+    "it has 2, and the first has the words .columns: FORM, POS.; choose": (
         "a.conll",
         "# global.columns = FORM POS\na O\n",
         "NER",
     ),
-    "has no column '2' of labels; it has 1": ("a.conll", "a\nb\n", "2"),
+    "has no column '2' .* words; labels need a second column": (
+        "a.conll",
+        "a\nb\n",
+        "2",
+    ),
     "column 2 labels no word": ("a.conll", "a _\n", "2"),
     "is CoNLL-U, which has no column 'NER'; choose one of ID, FORM": ("a.conllu", CONLLU, "NER"),
     "column XPOS labels no word": ("a.conllu", CONLLU, "XPOS"),

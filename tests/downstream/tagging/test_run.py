@@ -101,6 +101,11 @@ def test_a_small_set_is_memorised_and_predictions_have_the_format_of_the_input(m
     assert "| 0.001 | person: f1 |" not in text
 
 
+def test_the_directory_of_a_fine_tuning_is_not_a_model(memorised):
+    with pytest.raises(UserError, match=r"out is the --out of a fine-tuning; name its best model, .*out/model"):
+        open_finetuned(memorised / "out")
+
+
 def test_tag_gives_offsets_in_the_original_text(memorised):
     model = open_finetuned(memorised / "out" / "model")
     text = "Dr Elif  left\tOld Köln."
@@ -270,7 +275,7 @@ def test_results_of_other_options_are_not_overwritten(options):
     finetune(options)
     before = (options.out / "results.json").read_bytes()
     for changes, name in (({"dev": options.train}, "dev file"), ({"column": "-1"}, "column")):
-        with pytest.raises(UserError, match=f"has results of another {name}"):
+        with pytest.raises(UserError, match=f"has results of other settings: {name}"):
             finetune(replace(options, **changes))
     [tuned] = options.out.glob("runs/*/checkpoints/*.pt")
     with pytest.raises(UserError, match="has already been fine-tuned on tags"):
