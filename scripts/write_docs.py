@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the generated pages of docs/: recipes, options, patches of fairseq, and results of the fault injection.
+"""Write the generated pages of docs/: recipes, options, what concerns fairseq, and results of the fault injection.
 
 scripts/write_docs.py
 """
@@ -80,6 +80,35 @@ Defined in `mae_lm_fairseq/downstream/tagging/task.py`; `mae-lm finetune tagging
 the same name has no options.
 """
 
+FAIRSEQ_OPTIONS = """\
+# Options of fairseq
+
+Which of fairseq's options work with the models of this package, and the test that shows it. Our own options are in
+[options.md](options.md). Options that are in no table have not been tried. `scripts/write_docs.py` generates this page.
+"""
+
+WORKS = """\
+## Work
+
+On CPUs, where all tests run.
+"""
+
+REFUSED = """\
+## Refused
+
+Each ends the start with one error message and exit code 1: {refused}.
+Those that need a package are accepted with it; unless the table above has them, they have not been tried.
+Data-bins of other implementations than mmap are refused, too: {data}.
+`--offload-activations` and other options of fairseq's own models are unknown to the models of this package:
+{unknown}.
+"""
+
+NOT_RUN = """\
+## Not run: GPUs
+
+These need a GPU and are refused on CPUs, where `--autocast bf16` takes their place. They have never run.
+"""
+
 PATCHES = """\
 # Patches of fairseq
 
@@ -105,6 +134,8 @@ TESTS = {
     "explain_unwritable_directories": "fault_injection/test_crashes.py",
     "average_each_weight_once": "fairseq_patches/test_moving_average.py",
     "read_moving_averages_as_data": "fairseq_patches/test_moving_average.py",
+    "explain_ignored_validation_subsets": "end_to_end/test_fairseq_options.py",
+    "explain_invalid_schedules": "end_to_end/test_fairseq_options.py",
     "read_options": "fairseq_patches/test_options.py",
     "check_options_of_the_trainer": "fairseq_patches/test_processes.py",
     "refuse_second_copy": "test_registration.py",
@@ -115,6 +146,98 @@ TESTS = {
     "limit_waiting": "fairseq_patches/test_started_processes.py",
     "use_pytorch_ddp_without_gpus": "fairseq_patches/test_started_processes.py",
     "stop_at_loss_that_is_not_finite": "fairseq_patches/test_divergence.py",
+}
+
+# The options of fairseq that work: remarks, and the test.
+WORKING = {
+    "`--ddp-backend pytorch_ddp`, `c10d`, `legacy_ddp`, `no_c10d`": (
+        "over gloo; see [pretraining.md](pretraining.md)",
+        "end_to_end/test_fairseq_options.py::test_backends_of_distributed_training",
+    ),
+    "`--update-freq`": (
+        "equals as many processes",
+        "end_to_end/test_launch_cpu.py::test_two_processes_train_as_one_that_accumulates",
+    ),
+    "`--store-ema`, `--ema-decay`, `--ema-fp32`, `--ema-update-freq`": (
+        "resuming is exact; see [pretraining.md](pretraining.md#averaged-weights)",
+        "fairseq_patches/test_moving_average.py::test_resuming_ends_with_the_averages_of_one_run",
+    ),
+    "`--ema-seed-model`": (
+        "",
+        "fairseq_patches/test_moving_average.py::test_averages_can_begin_with_a_checkpoint_that_has_none",
+    ),
+    "`--tensorboard-logdir`": (
+        "with tensorboardX or tensorboard",
+        "end_to_end/test_pretrain.py::test_learns_validates_and_keeps_the_best",
+    ),
+    "`--wandb-project`": (
+        "with wandb; without an account, `WANDB_MODE=offline`. The test is skipped where wandb is not installed",
+        "end_to_end/test_fairseq_options.py::test_wandb_offline",
+    ),
+    "`data-bin1:data-bin2`": (
+        "one shard per epoch",
+        "tasks/test_masked_autoencoder_lm.py::test_shards_are_taken_in_turn",
+    ),
+    "`--valid-subset valid,valid1`": (
+        "the first one selects the best checkpoint",
+        "end_to_end/test_fairseq_options.py::test_several_validation_splits",
+    ),
+    "`fairseq-validate`": ("", "end_to_end/test_fairseq_options.py::test_fairseq_validate"),
+    "`fairseq-hydra-train`": ("", "recipes/test_hydra.py::test_yaml_and_command_line_are_the_same"),
+    "`fairseq-hydra-train -m`": (
+        "with a relative `checkpoint.save_dir`, which is in the directory of each run",
+        "end_to_end/test_fairseq_options.py::test_hydra_multirun",
+    ),
+    "`--lr-scheduler fixed`, `inverse_sqrt`, `cosine`, `polynomial_decay`, `tri_stage`, `reduce_lr_on_plateau`, "
+    "`triangular`, `manual`, `step`": (
+        "the period of `step` is spelt `--lr-deacy-period` in fairseq",
+        "end_to_end/test_fairseq_options.py::test_learning_rates",
+    ),
+    "`--lr-scheduler pass_through`": (
+        "only for optimizers with a scheduler of their own; others are refused",
+        "end_to_end/test_fairseq_options.py::test_invalid_schedules_are_named",
+    ),
+    "`--task masked_lm`": ("", "end_to_end/test_pretrain.py::test_fairseqs_own_task_trains_our_model"),
+    "`--criterion masked_lm`": ("", "end_to_end/test_pretrain.py::test_fairseqs_own_criterion_gives_the_same_training"),
+    "`--task sentence_prediction`": (
+        "",
+        "models/test_finetuning.py::test_training_starts_from_a_pretraining_checkpoint",
+    ),
+    "`--task sentence_ranking`": ("", "end_to_end/test_fairseq_options.py::test_sentence_ranking"),
+    "`--checkpoint-activations`": (
+        "",
+        "core/test_autoencoder.py::test_activation_checkpointing_only_changes_memory",
+    ),
+    "`--dataset-impl mmap`": ("", "text/test_data_bin.py::test_files_equal_those_of_fairseq"),
+    "`--num-workers`": ("", "end_to_end/test_pretrain.py::test_training_does_not_depend_on_data_workers"),
+    "`--nprocs-per-node`": (
+        "ignored; only `slowmo` reads it",
+        "fairseq_patches/test_unsupported.py::test_other_values_are_accepted",
+    ),
+    "`--restore-file`, `--finetune-from-model`, `--reset-optimizer`, `--reset-dataloader`, `--reset-meters`": (
+        "",
+        "models/test_finetuning.py::test_training_starts_from_a_pretraining_checkpoint",
+    ),
+    "`--best-checkpoint-metric`, `--maximize-best-checkpoint-metric`": (
+        "",
+        "end_to_end/test_pretrain.py::test_learns_validates_and_keeps_the_best",
+    ),
+    "`--patience`, `--save-interval-updates`, `--keep-interval-updates`, `--keep-best-checkpoints`": (
+        "",
+        "end_to_end/test_fairseq_options.py::test_checkpoints_to_keep_and_patience",
+    ),
+    "`--keep-last-epochs`, `--keep-interval-updates-pattern`, `--max-tokens`, `--max-valid-steps`, `--curriculum`, "
+    "`--fixed-validation-seed`, `--skip-remainder-batch`, `--stop-time-hours`, `--ema-start-update`": (
+        "training ends well",
+        "end_to_end/test_fairseq_options.py::test_training_ends_well",
+    ),
+}
+ON_GPUS = "`--fp16`, `--bf16`, `--memory-efficient-fp16`, `--memory-efficient-bf16`, `--amp`"
+TEST_ON_GPUS = "fairseq_patches/test_options.py::test_half_precision_without_gpu"
+TESTS_OF_REFUSALS = {
+    "refused": "fairseq_patches/test_unsupported.py::test_an_option_is_refused_in_one_message",
+    "data": "text/test_data_bin.py::test_other_formats_of_fairseq_are_refused",
+    "unknown": "fairseq_patches/test_unsupported.py::test_options_of_other_models_are_unknown",
 }
 
 
@@ -284,6 +407,39 @@ def _markdown(docstring: str) -> str:
     return text.replace("``", "`")
 
 
+# -------------------------------------------------------------------------------------------------- fairseq-options.md
+
+
+def fairseq_options() -> str:
+    """Return the text of docs/fairseq-options.md."""
+    import mae_lm_fairseq
+
+    mae_lm_fairseq.register()
+    from mae_lm_fairseq.fairseq_patches.unsupported import UNSUPPORTED
+
+    refusals = REFUSED.format(**{name: _test(test) for name, test in TESTS_OF_REFUSALS.items()})
+    works = [[option, remark, _test(name)] for option, (remark, name) in WORKING.items()]
+    refused = [[f"`{row.option}`", ", ".join(row.packages), row.advice] for row in UNSUPPORTED]
+    tables = [
+        f"{WORKS}\n{markdown_table(['option', 'remark', 'test'], works)}",
+        f"{refusals}\n{markdown_table(['option', 'needs', 'advice'], refused)}",
+        f"{NOT_RUN}\n{markdown_table(['option', 'test of the refusal'], [[ON_GPUS, _test(TEST_ON_GPUS)]])}",
+    ]
+    return "\n\n".join(section.strip("\n") for section in (FAIRSEQ_OPTIONS, *tables)) + "\n"
+
+
+def _test(name: str) -> str:
+    """Return a link to a test, given as ``FILE::NAME``.
+
+    Raises:
+        ValueError: if it does not exist.
+    """
+    path, function = name.split("::")
+    if f"def {function}(" not in (ROOT / "tests" / path).read_text(encoding="utf-8"):
+        raise ValueError(f"tests/{path} has no test {function}")
+    return f"[{function}](../tests/{path})"
+
+
 # ---------------------------------------------------------------------------------------------------------------- pages
 
 
@@ -296,6 +452,7 @@ def pages() -> dict[str, str]:
     return {
         "recipes.md": recipes.document(),
         "options.md": options(),
+        "fairseq-options.md": fairseq_options(),
         "fairseq-patches.md": patches(),
         "results/robustness.md": robustness.document(),
     }

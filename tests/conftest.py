@@ -5,7 +5,7 @@ import copy
 import os
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import fairseq.dataclass.utils
@@ -18,6 +18,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from tests.support import ROOT, processes
 from tests.support.bundles import bundles, checkpoints, text_data  # noqa: F401  fixtures
+from tests.support.nodes import Node, NotPermittedError, two_nodes
 
 pytest_plugins = ["tests.support.timeouts"]
 
@@ -90,6 +91,16 @@ def mae_lm() -> Callable:
 def launch_cpu() -> Callable:
     """Return the function ``launch_cpu(2, "--", ...)``, which does not import torch and fairseq again."""
     return processes.launch_cpu
+
+
+@pytest.fixture
+def nodes() -> Iterator[tuple[Node, Node]]:
+    """Make two connected nodes; the test is skipped where that is not permitted."""
+    try:
+        with two_nodes() as made:
+            yield made
+    except NotPermittedError as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,7 @@ def apply() -> None:
 
     for patch in (
         data.restore_numpy_compat,
+        data.explain_ignored_validation_subsets,
         loading.read_checkpoints_as_data,
         loading.check_checkpoints_before_restoring,
         resuming.resume_from_newest_checkpoint,
@@ -35,6 +36,7 @@ def apply() -> None:
         moving_average.read_moving_averages_as_data,
         options.read_options,
         options.check_options_of_the_trainer,
+        options.explain_invalid_schedules,
         options.refuse_second_copy,
         processes.start_training_with_checks,
         processes.report_errors_under_hydra,

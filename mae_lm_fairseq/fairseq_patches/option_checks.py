@@ -20,6 +20,7 @@ from fairseq.file_io import PathManager
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
+from mae_lm_fairseq.fairseq_patches.unsupported import check_supported
 from mae_lm_fairseq.pretrained.reading import WEIGHTS
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -75,6 +76,7 @@ def check_settings(cfg: Any) -> None:
     if isinstance(cfg, Namespace):
         cfg = convert_namespace_to_omegaconf(cfg)
     check_one_copy(cfg.common.user_dir)
+    check_supported(cfg)
     _check_numbers(cfg)
     _check_decay(cfg)
     _check_betas(cfg.optimizer)
@@ -174,7 +176,7 @@ def _check_processes(cfg: Any) -> None:
 def _check_precision(cfg: Any) -> None:
     """Check that a GPU is available for fairseq's half precisions, which fail, are slow or have no effect on a CPU."""
     common = cfg.common
-    has_gpu = common.tpu or (torch.cuda.is_available() and not common.cpu)
+    has_gpu = torch.cuda.is_available() and not common.cpu
     autocast = getattr(cfg.model, "autocast", None) == "bf16"
     for name in ("memory_efficient_fp16", "memory_efficient_bf16", "fp16", "bf16", "amp"):
         option = f"--{name.replace('_', '-')}"

@@ -1,18 +1,20 @@
 """Patches of how fairseq reads its options."""
 
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fairseq import options, utils
 from fairseq.dataclass import utils as dataclass_utils
+from fairseq.optim import lr_scheduler
 from fairseq.trainer import Trainer
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
 from mae_lm_fairseq.fairseq_patches.option_checks import check_command_line, check_settings, read_list
 from mae_lm_fairseq.fairseq_patches.patching import wrap
-from mae_lm_fairseq.utils.errors import errors_end_the_program
+from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program, first_line
 
 
 def read_options() -> None:
@@ -56,6 +58,22 @@ def _init_trainer(init: Callable, trainer: Trainer, cfg: Any, *args, **kwargs) -
     model = trainer.get_model()
     if hasattr(model, "begin_training"):
         model.begin_training(trainer.device)
+
+
+def explain_invalid_schedules() -> None:
+    """Report options of ``--lr-scheduler`` that do not fit, which ended in a traceback."""
+    wrap(lr_scheduler, "build_lr_scheduler", _build_lr_scheduler)
+
+
+def _build_lr_scheduler(build: Callable, cfg: Any, optimizer: Any) -> Any:
+    try:
+        return build(cfg, optimizer)
+    except TypeError:  # from --lr-scheduler manual, whose keys must be strings
+        reason = "--epoch2lr and --update2lr need keys in quotes, as in \"{'1-100': 1e-3}\""
+    except (AssertionError, ValueError, SyntaxError) as error:
+        reason = first_line(error) if str(error) else "one of its options is out of range"
+    name = cfg.lr_scheduler if isinstance(cfg, Namespace) else cfg._name
+    raise UserError(f"--lr-scheduler {name}: {reason}")
 
 
 def refuse_second_copy() -> None:

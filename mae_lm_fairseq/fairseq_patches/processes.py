@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from mae_lm_fairseq import register
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes
+from mae_lm_fairseq.fairseq_patches.unsupported import check_supported
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program, first_line
 
 
@@ -68,9 +70,12 @@ def _lost_connections() -> Iterator[None]:
     except RuntimeError as error:
         if not isinstance(error, torch.distributed.DistError) and "gloo" not in str(error):
             raise
+        reason = re.sub(r"^\[\S+] ", "", first_line(error))  # without the line of gloo's source
+        if "Timed out" in reason:
+            reason += " (--ddp-timeout)"
         raise UserError(
-            f"lost the connection to another process of this job: {first_line(error)}; the same command resumes from "
-            "the last checkpoint"
+            f"lost the connection to another process of this job: {reason}; the same command resumes from the last "
+            "checkpoint"
         ) from error
 
 
@@ -90,6 +95,9 @@ def _job_result(job: JobReturn) -> Any:
     with errors_end_the_program():
         if isinstance(job._return_value, UserError):  # before Hydra prints its own message
             raise job._return_value
+        # Errors from before the checks of the trainer; another program's configuration has no such section.
+        if isinstance(job._return_value, Exception) and "distributed_training" in (job.cfg or {}):
+            check_supported(job.cfg)
         return _hydra_job_result(job)
 
 

@@ -116,18 +116,17 @@ class DataBinWriter:
         os.replace(partial, self._idx_path)
 
 
-def check_data_bin(prefix: str | Path) -> tuple[int, int] | None:
+def check_data_bin(prefix: str | Path) -> tuple[int, int]:
     """Check that ``PREFIX.bin`` and ``PREFIX.idx`` are complete, which reads the index.
 
     Returns:
-        Number of lines and of tokens; None for an index of fairseq's other implementations (lazy, cached, huffman),
-        which is not checked.
+        Number of lines and of tokens.
 
     Raises:
         UserError: if a file is missing, truncated or of another kind; the message names the file and what to do.
     """
-    header = _read_header(prefix)
-    return header and (header[0], _check_lengths(prefix, *header))
+    lines, kind = _read_header(prefix)
+    return lines, _check_lengths(prefix, lines, kind)
 
 
 def read_lines(prefix: str | Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -169,10 +168,10 @@ def check_token_range(prefix: str | Path, symbols: int):
     Raises:
         UserError: if a token is not in the dictionary.
     """
-    header = _read_header(prefix)
-    if header is None or os.path.getsize(f"{prefix}.bin") == 0:
+    _, kind = _read_header(prefix)
+    if os.path.getsize(f"{prefix}.bin") == 0:
         return
-    tokens = np.memmap(f"{prefix}.bin", dtype=header[1], mode="r")
+    tokens = np.memmap(f"{prefix}.bin", dtype=kind, mode="r")
     highest = int(tokens[: 1 << 28].max())
     if highest >= symbols:
         raise UserError(
@@ -181,8 +180,8 @@ def check_token_range(prefix: str | Path, symbols: int):
         )
 
 
-def _read_header(prefix: str | Path) -> tuple[int, np.dtype] | None:
-    """Return the number of lines and the dtype of the tokens; None for an index of another implementation."""
+def _read_header(prefix: str | Path) -> tuple[int, np.dtype]:
+    """Return the number of lines and the dtype of the tokens."""
     path = f"{prefix}.idx"
     for file in (path, f"{prefix}.bin"):
         if not os.path.isfile(file):
@@ -190,7 +189,7 @@ def _read_header(prefix: str | Path) -> tuple[int, np.dtype] | None:
     with open(path, "rb") as file:
         header = file.read(_HEADER.size)
     if header.startswith(_OTHER_MAGICS):
-        return None
+        raise UserError(f"{path}: of another --dataset-impl than mmap, the only one that is supported; {_REMEDY}")
     if not header.startswith(_MAGIC):
         raise UserError(f"{path}: not an index of a fairseq data-bin; {_REMEDY}")
     if len(header) < _HEADER.size:

@@ -226,7 +226,8 @@ def test_a_process_that_waits_for_a_stopped_one_ends_with_a_message(data_bin, tm
         processes[1].send_signal(signal.SIGSTOP)
         assert processes[0].wait(120) == 1
         *_, last = logs[0].read_text().splitlines()
-        assert last.startswith("error: lost the connection to another process of this job: ")
+        assert last.startswith("error: lost the connection to another process of this job: Timed out waiting 20000ms")
+        assert "(--ddp-timeout)" in last
         assert "Traceback" not in logs[0].read_text()
     finally:
         for process in processes:

@@ -5,9 +5,10 @@ import logging
 import pytest
 import torch
 
+from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.finetuning import finetune, train_here, write_sentences
-from tests.support.training import RECIPE
+from tests.support.training import RECIPE, parse
 
 pytestmark = pytest.mark.integration  # trains
 
@@ -83,7 +84,9 @@ def test_fine_tuning_logs_what_it_loads_once(data_bin, tmp_path, caplog):
     assert sum(message.startswith("loaded from the checkpoint") for message in messages) == 2  # model and average
 
 
-@pytest.mark.parametrize("option", [["--ema-decay", "1.5"], ["--ema-update-freq", "0"]])
-def test_invalid_values_are_refused(data_bin, tmp_path, option):
-    with pytest.raises(UserError, match=f"{option[0]} {option[1]}.* must be a number"):
-        train(data_bin, tmp_path, 1, "--store-ema", *option)
+@pytest.mark.parametrize(("name", "value"), [("ema_decay", 1.5), ("ema_update_freq", 0)])
+def test_invalid_values_are_refused(name, value):
+    cfg = parse("data-bin", *RECIPE, "--arch", "mae_lm_tiny")
+    cfg.ema[name] = value
+    with pytest.raises(UserError, match=f"--{name.replace('_', '-')} {value} must be a number"):
+        check_settings(cfg)

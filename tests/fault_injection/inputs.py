@@ -42,8 +42,7 @@ def write_data_bin(prefix: Path, lines: int = 12) -> None:
 
 def read_data_bin(prefix: Path) -> None:
     """Read a data-bin as training does: validate it, then read every line."""
-    if check_data_bin(prefix) is None:
-        return  # another fairseq format, which this package does not read
+    check_data_bin(prefix)
     check_token_range(prefix, VOCABULARY)
     dataset = MMapIndexedDataset(str(prefix))
     for number in range(len(dataset)):

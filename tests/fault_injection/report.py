@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 from mae_lm_fairseq.utils.markdown import markdown_table
 
-RESULTS = Path(__file__).parents[2] / "scripts" / "results" / "torture.json"
+_RESULTS = Path(__file__).parents[2] / "scripts" / "results"
+RESULTS = _RESULTS / "torture.json"
+TWO_NODES = _RESULTS / "two-nodes.json"
 
 HEAD = """\
 # Robustness: fault injection
@@ -22,6 +24,13 @@ wrote. [reliability.md](../reliability.md) describes the guarantees that are tes
 - Not compared: the best validation loss that the learning rate scheduler has received. fairseq saves the checkpoint at
   the end of an epoch before it passes the loss of that epoch to the scheduler, so a run that resumes from this
   checkpoint never passes it. Of fairseq's schedulers only `reduce_lr_on_plateau` reads it.
+"""
+
+ON_TWO_NODES = """\
+## Two nodes
+
+Results of `scripts/torture.py --two-nodes {options}` with {machine}, from
+[two-nodes.json](../../scripts/results/two-nodes.json). The nodes are network namespaces of one machine.
 """
 
 
@@ -78,7 +87,11 @@ def read(path: Path) -> list[Row]:
 
 def document() -> str:
     """Return the text of docs/results/robustness.md."""
-    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return f"{_section(HEAD, RESULTS)}\n{_section(ON_TWO_NODES, TWO_NODES)}"
+
+
+def _section(head: str, path: Path) -> str:
+    results = json.loads(path.read_text(encoding="utf-8"))
     machine = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     options = " ".join([*(["--quick"] if results["quick"] else []), "--json FILE"])
-    return f"{HEAD.format(options=options, machine=machine)}\n{table(read(RESULTS))}"
+    return f"{head.format(options=options, machine=machine)}\n{table(read(path))}"

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.fault_injection import crashes
-from tests.fault_injection.report import RESULTS, Row, read, table
+from tests.fault_injection.report import RESULTS, TWO_NODES, Row, read, table
 from tests.fault_injection.training import Workplace, difference, make_data, prepare_to_fork
 from tests.support import ROOT
 
@@ -97,8 +97,9 @@ def test_the_table_is_made_from_the_file(tmp_path):
     assert lines[2:] == ["| kill | it resumes | 3 | 2 | 1 |", "| flood | dry | 2 | 2 | 0 |"]
 
 
-def test_the_published_table_is_without_losses():
-    assert all(row.tried and not row.losses for row in read(RESULTS))
+@pytest.mark.parametrize("results", [RESULTS, TWO_NODES], ids=lambda results: results.stem)
+def test_the_published_tables_are_without_losses(results):
+    assert all(row.tried and not row.losses for row in read(results))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="capabilities are Linux's")

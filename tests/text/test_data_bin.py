@@ -127,9 +127,10 @@ def test_damage_is_found_and_named(tmp_path, suffix, damage, message):
     assert "prepare the data again" in str(caught.value)
 
 
-def test_other_formats_of_fairseq_are_not_checked(tmp_path):
+def test_other_formats_of_fairseq_are_refused(tmp_path):
     write_as_fairseq(tmp_path / "train", implementation="lazy")
-    assert check_data_bin(tmp_path / "train") is None
+    with pytest.raises(UserError, match="another --dataset-impl than mmap, the only one that is supported; prepare"):
+        check_data_bin(tmp_path / "train")
 
 
 def test_the_fingerprint_depends_on_symbols_and_order_only():
