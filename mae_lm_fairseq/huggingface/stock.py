@@ -262,7 +262,7 @@ def _unfolded(positions: Tensor, to: Counterpart, order: TokenOrder) -> dict[str
     If the positions were not trained since the import, they are those of the imported model, bit for bit.
     """
     kept, (name, segments) = to.original.weights, (to.family.positions, to.family.segments)
-    if kept[name].shape != positions.shape:
+    if name not in kept or kept[name].shape != positions.shape:
         raise UserError(f"{ORIGINAL}/{KEPT_WEIGHTS}: {name} does not match the model; import the model again")
     before, first = kept[name], order.first_position
     unchanged = torch.equal(folded(before, kept.get(segments), Path(ORIGINAL))[first:], positions[first:])

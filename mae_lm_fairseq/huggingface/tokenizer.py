@@ -221,5 +221,8 @@ def _normalizer(spec) -> normalizers.Normalizer:
     """
     steps = [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(" $"), "")]
     if spec.precompiled_charsmap:
-        steps.insert(0, normalizers.Precompiled(spec.precompiled_charsmap))
+        try:
+            steps.insert(0, normalizers.Precompiled(spec.precompiled_charsmap))
+        except Exception as error:  # tokenizers raises no narrower type
+            raise UserError(f"the sentencepiece model's table of normalisation is damaged: {error}") from None
     return normalizers.Sequence(steps)

@@ -255,11 +255,12 @@ def test_damaged_kept_files_are_named(imported, tmp_path):
     shutil.copy(imported("bert") / "original" / "config.json", bundle / "original")
     weights = load_file(bundle / "original" / "kept.safetensors")
     short = {name: weight[:, :3].contiguous() for name, weight in weights.items()}
-    save_file(short, bundle / "original" / "kept.safetensors")
-    with pytest.raises(
-        UserError, match=r"original/kept\.safetensors: .*position_embeddings.* does not match the model"
-    ):
-        export_stock(read(bundle), tmp_path / "out")
+    for damaged in (short, {name.replace("position", "positron"): weight for name, weight in weights.items()}):
+        save_file(damaged, bundle / "original" / "kept.safetensors")
+        with pytest.raises(
+            UserError, match=r"original/kept\.safetensors: .*position_embeddings.* does not match the model"
+        ):
+            export_stock(read(bundle), tmp_path / "out")
     (bundle / "original" / "kept.safetensors").write_bytes(b"damaged")
     with pytest.raises(UserError, match=r"kept\.safetensors is damaged or missing; import the model again"):
         read(bundle)

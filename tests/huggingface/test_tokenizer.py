@@ -6,6 +6,7 @@ import pytest
 import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sentencepiece import sentencepiece_model_pb2
 from tokenizers.models import Unigram
 
 from mae_lm_fairseq.huggingface.comparison import SENTENCES
@@ -123,6 +124,13 @@ def test_unsupported_models_are_refused(lines, options, reason):
     model = train_sentencepiece(lines[:100], **{"vocab_size": 200, **options})
     with pytest.raises(UserError, match=reason):
         fast_tokenizer(model, tuple(pieces(model)), 64)
+
+
+def test_a_damaged_table_of_normalisation_is_refused(model):
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    proto.normalizer_spec.precompiled_charsmap = b"damaged"
+    with pytest.raises(UserError, match="table of normalisation is damaged"):
+        fast_tokenizer(proto.SerializeToString(), tuple(pieces(model)), 64)
 
 
 def test_a_dictionary_that_lacks_pieces_is_refused(model):
