@@ -13,7 +13,7 @@ from tests.support.networks import PRESETS, batch, layout_for, masked, network, 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
 # torch has no backward pass for FlexAttention on CPUs.
-TRAINED = (AttentionBackend.sdpa, AttentionBackend.flex) if HAS_GPU else (AttentionBackend.sdpa,)
+TRAINED = (AttentionBackend.sdpa, pytest.param(AttentionBackend.flex, marks=pytest.mark.gpu))
 RAGGED = masked(batch(text(20), text(7, 1), text(13, 2)), [(0, 2), (0, 3), (1, 5), (2, 1), (2, 12)])
 FULL = masked(batch(text(9), text(9, 1)), [(0, 2), (1, 2)])
 

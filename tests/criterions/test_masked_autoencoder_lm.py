@@ -103,7 +103,7 @@ def test_loss_is_not_logged_for_updates_without_masked_tokens():
     assert aggregate.get_smoothed_values() == {"encoder_share": 100.0}
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="only on a GPU does anything wait for the device")
+@pytest.mark.gpu
 @pytest.mark.parametrize(
     "arch", ["mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_cross_tiny", "mae_lm_mask_later_tiny"]
 )
