@@ -14,7 +14,7 @@ from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
-from mae_lm_fairseq.fairseq_patches.resuming import convert_position
+from mae_lm_fairseq.fairseq_patches.resuming import convert_position, sequences_per_batch
 from mae_lm_fairseq.pretrained.averaging import EMA
 from mae_lm_fairseq.pretrained.checkpoint_file import allow_plain_values, read_checked
 from mae_lm_fairseq.pretrained.reading import WEIGHTS
@@ -88,7 +88,8 @@ def _read_and_check(read: Callable, trainer: Trainer, filename: str, path: str, 
     state = read(filename if os.path.isdir(filename) else path, *args, **kwargs)
     cfg = trainer.cfg.checkpoint
     if not (cfg.reset_dataloader or filename == cfg.finetune_from_model):  # these start at the first epoch
-        convert_position(state, trainer.cfg.distributed_training.distributed_world_size)
+        processes = trainer.cfg.distributed_training.distributed_world_size
+        convert_position(state, processes, sequences_per_batch(trainer.cfg.dataset))
     for checker in (trainer.task, trainer.get_model()):
         if hasattr(checker, "check_checkpoint"):
             checker.check_checkpoint(path, state)

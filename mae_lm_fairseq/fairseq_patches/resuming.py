@@ -14,7 +14,7 @@ import math
 import os
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from fairseq.file_io import PathManager
 
 from mae_lm_fairseq.fairseq_patches.option_checks import DEFAULT_RESTORE_FILE
 from mae_lm_fairseq.fairseq_patches.patching import wrap
-from mae_lm_fairseq.pretrained.checkpoint_file import read_checked
+from mae_lm_fairseq.pretrained.checkpoint_file import read_checked, value_at
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
 
 logger = logging.getLogger(__name__)
@@ -69,21 +69,41 @@ def _stop_if_done(trainer: Any) -> None:
         trainer.cfg.optimization.stop_min_lr = math.inf  # makes fairseq stop before the first update
 
 
-def convert_position(state: dict[str, Any], processes: int) -> None:
-    """Convert the position in the epoch to ``processes`` processes, which take batches in turn.
+def convert_position(state: dict[str, Any], processes: int, batch_size: int | None) -> None:
+    """Convert the position in the epoch to another number of processes, which take batches in turn, or batch size.
 
-    If the number of batches done is not divisible by ``processes``, the last few batches are repeated.
+    With the same batch size, the batches that follow are the next ones of the epoch. If the number of batches done is
+    not divisible by ``processes``, the last few are repeated. With another batch size, the rest of the epoch has as
+    many sequences as before, but the batches are others: some sequences are repeated, and others skipped.
+
+    Args:
+        state: content of the checkpoint.
+        processes: number of processes.
+        batch_size: sequences per batch and process; None if ``--max-tokens`` limits them, too.
     """
     position = state.get("extra_state", {}).get("train_iterator", {})
     if not position.get("iterations_in_epoch") or state.get("cfg") is None:
         return
     before = state["cfg"]["distributed_training"]["distributed_world_size"]
-    if before != processes:
-        had = position["iterations_in_epoch"] * before
-        position["iterations_in_epoch"] = had // processes
-        logger.info(
-            "resuming with %d processes instead of %d; %d batches are repeated", processes, before, had % processes
+    size_before = sequences_per_batch(value_at(state, "cfg", "dataset") or {})
+    if batch_size is None or size_before is None:
+        batch_size = size_before = 1
+    if (before, size_before) == (processes, batch_size):
+        return
+    done = position["iterations_in_epoch"] * before * size_before // (processes * batch_size)
+    position["iterations_in_epoch"] = done
+    logger.info("resuming with %d processes instead of %d, after %d batches of each", processes, before, done)
+    if size_before != batch_size:
+        logger.warning(
+            "resuming with --batch-size %d instead of %d: this epoch repeats some sequences and skips others",
+            batch_size,
+            size_before,
         )
+
+
+def sequences_per_batch(dataset: Mapping[str, Any]) -> int | None:
+    """Return the sequences in a batch of one process; None if ``--max-tokens`` limits batches, too."""
+    return None if dataset.get("max_tokens") else dataset.get("batch_size")
 
 
 def _is_ours_to_choose(cfg: Any, trainer: Any) -> bool:

@@ -113,7 +113,7 @@ def test_a_comparison_writes_its_table_and_reuses_results(table, data_bin):
     before = [path.stat().st_mtime_ns for path in sorted(out.glob("runs/*/result.json"))]
     assert compare(data_bin, variants, 2, out, "Two", COMMAND, jobs=2) == rows
     assert [path.stat().st_mtime_ns for path in sorted(out.glob("runs/*/result.json"))] == before
-    with pytest.raises(UserError, match="another updates"):
+    with pytest.raises(UserError, match="other settings: updates"):
         compare(data_bin, variants, 3, out, "Two", COMMAND)
 
 

@@ -155,8 +155,25 @@ def test_the_position_in_the_epoch_fits_another_number_of_processes(before, iter
         "cfg": {"distributed_training": {"distributed_world_size": before}},
         "extra_state": {"train_iterator": {"epoch": 2, "iterations_in_epoch": iterations}},
     }
-    convert_position(state, now)
+    convert_position(state, now, batch_size=8)
     assert state["extra_state"]["train_iterator"] == {"epoch": 2, "iterations_in_epoch": expected}
+
+
+@pytest.mark.parametrize(
+    ("before", "iterations", "now", "expected"),
+    [((2, 16), 15, (1, 32), 15), ((1, 32), 15, (2, 16), 15), ((1, 32), 5, (1, 12), 13), ((2, None), 6, (1, 8), 12)],
+)
+def test_the_position_in_the_epoch_fits_another_batch_size(before, iterations, now, expected):
+    """Recipes divide the sequences of an update among the processes: two take batches of 16, one of 32."""
+    state = {
+        "cfg": {
+            "distributed_training": {"distributed_world_size": before[0]},
+            "dataset": {"batch_size": before[1]},
+        },
+        "extra_state": {"train_iterator": {"iterations_in_epoch": iterations}},
+    }
+    convert_position(state, *now)
+    assert state["extra_state"]["train_iterator"]["iterations_in_epoch"] == expected
 
 
 @pytest.mark.parametrize(
@@ -167,6 +184,7 @@ def test_position_is_not_converted_if_the_epoch_starts_anew(settings, converts):
     cfg = SimpleNamespace(
         checkpoint=SimpleNamespace(**{"finetune_from_model": None, "reset_dataloader": False} | settings),
         distributed_training=SimpleNamespace(distributed_world_size=2),
+        dataset={"batch_size": 8},
         ema=SimpleNamespace(store_ema=False),
     )
     state = {
