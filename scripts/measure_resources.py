@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Measure the memory of a long run.
 
-Trains a tiny model for ten epochs over five shards with two data workers, records the memory of the trainer and its
-workers in every epoch, and writes the results as JSON. scripts/benchmark_prepare.py measures data preparation.
+Trains a tiny model for ten epochs over five shards with two data workers, and records the memory of the trainer and its
+workers in every epoch. Then trains mae_lm_tiny in float32 and bfloat16 on one data-bin, with the caches of compiled
+primitives limited and as large as torch makes them, and records memory and processor time every 100 updates. Writes the
+results as JSON. scripts/benchmark_prepare.py measures data preparation.
 """
 
 import argparse
+import os
 import random
 import re
 import shlex
@@ -30,6 +33,14 @@ SETTINGS = shlex.split(
     "--decoder-layers 1 --cpu --optimizer adam --lr 1e-3 --tokens-per-sample 64 --sample-break-mode complete_doc "
     "--batch-size 16 --num-workers 2 --log-format simple --log-interval 1000"
 )
+UPDATES, INTERVAL = 600, 100
+ONE_DATA_BIN = shlex.split(
+    "--task masked_autoencoder_lm --criterion masked_autoencoder_lm --arch mae_lm_tiny --cpu --optimizer fused_adamw "
+    "--lr 1e-3 --tokens-per-sample 128 --sample-break-mode complete_doc --batch-size 32 --num-workers 0 --no-save "
+    f"--disable-validation --effective-rank-interval 200 --log-format simple --log-interval {INTERVAL}"
+)
+CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+"""Environment variables; without them, training limits both caches."""
 
 
 def write_text(path: Path, megabytes: float, seed: int) -> None:
@@ -90,6 +101,40 @@ def training(directory: Path, model: list[object]) -> dict:
     return {"epochs": EPOCHS, "shards": SHARDS, "trainer_bytes": trainer[1:], "worker_bytes": workers[1:]}
 
 
+def precisions(directory: Path, model: list[object]) -> list[dict]:
+    """Return the memory in bytes and the processor time in seconds of a training process, every INTERVAL updates."""
+    write_text(directory / "train.txt", 8, 3)
+    prepare(directory / "train.txt", directory / "valid.txt", directory / "data-bin", *model)
+    command = [sys.executable, "-m", "fairseq_cli.train", str(directory / "data-bin"), *ONE_DATA_BIN]
+    command += ["--user-dir", str(ROOT / "mae_lm_fairseq"), "--max-update", str(UPDATES)]
+    rows = []
+    for autocast in ("none", "bf16"):
+        for capacity in (64, 1024):
+            log, seen = directory / "train.log", []
+            limits = {"OMP_NUM_THREADS": "1", **dict.fromkeys(CACHES, str(capacity))}
+            with open(log, "w") as output:
+                process = subprocess.Popen(
+                    [*command, "--autocast", autocast], stdout=output, stderr=output, env=os.environ | limits
+                )
+            while process.poll() is None:
+                logged = len(re.findall(r"num_updates=\d*00[^0-9]", log.read_text()))
+                if logged > len(seen):
+                    seen.append((anonymous_memory(process.pid), processor_seconds(process.pid)))
+                time.sleep(0.05)
+            if process.returncode != 0:
+                raise SystemExit(f"error: training failed: {log.read_text()[-500:]}")
+            memory, seconds = zip(*seen, strict=True)
+            rows.append({"autocast": autocast, "capacity": capacity, "bytes": memory, "processor_seconds": seconds})
+            print(f"autocast {autocast}, {capacity} primitives: {memory[-1] / 1e6:,.0f} MB, {seconds[-1]:.0f} s")
+    return rows
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time of a process."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def main() -> None:
     """Measure, and print the growth."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -97,7 +142,9 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
-        results = training(directory, tokenizer(directory))
+        model = tokenizer(directory)
+        results = training(directory, model)
+        results["updates"] = {"interval": INTERVAL, "runs": precisions(directory, model)}
     write_json(options.json, results)
     for name in ("trainer", "worker"):
         by_epoch = results[f"{name}_bytes"]

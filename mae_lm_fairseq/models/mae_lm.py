@@ -305,8 +305,7 @@ class MAELMModel(BaseFairseqModel):
         self.resolve_backend(device)
         if device.type == "cpu":
             keep_freed_memory()
-            if self.autocast is Autocast.none:
-                keep_few_primitives()
+            keep_few_primitives()
 
     def resolve_backend(self, device: torch.device):
         """Choose the attention backend for a device.

@@ -22,12 +22,12 @@ def keep_freed_memory() -> None:
 
 
 def keep_few_primitives() -> None:
-    """Limit oneDNN's cache of compiled primitives from 1,024 to 64.
+    """Limit two caches of compiled primitives, oneDNN's and that of torch's wrapper around it, from 1,024 to 64 each.
 
-    Batches are ragged, so a later step reuses almost no primitive. The cached ones fragment the freed memory, which
-    then does not fit the next step. For a tiny model in float32, memory grew by 15 % from the second epoch to the tenth
-    without the limit and by 0.5 % with it (``scripts/measure_resources.py``), at the same speed. In bfloat16, a step
-    needs so many primitives that the limit would cost over a tenth of the time. A value in the environment takes
-    precedence. oneDNN reads it once, before its first primitive.
+    Batches are ragged, so a later step reuses almost no primitive; a step of MAE-LM in bfloat16 needs 52 to 56. The
+    others fill memory and fragment what is freed, which then does not fit the next step
+    (``scripts/measure_resources.py``). Values in the environment take precedence. They are read once, before the first
+    primitive is made.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+    os.environ.setdefault("LRU_CACHE_CAPACITY", "64")

@@ -219,17 +219,16 @@ def test_autocast_of_the_caller_is_kept(trained_on):
         assert model(**batch["net_input"], layout=batch["layout"])[0].dtype is torch.bfloat16
 
 
-@pytest.mark.parametrize(("autocast", "kept"), [("none", "64"), ("bf16", None)])
-def test_onednn_primitive_cache_is_limited_in_float32(data_bin, monkeypatch, autocast, kept):
-    name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+@pytest.mark.parametrize("name", ["ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"])
+def test_caches_of_primitives_are_limited(data_bin, monkeypatch, name):
     monkeypatch.setenv(name, "7")
     for given in ("7", None):
         if given is None:
             monkeypatch.delenv(name)
-        _, _, model, _ = set_up(data_bin, "--autocast", autocast)
+        _, _, model, _ = set_up(data_bin)
         assert os.environ.get(name) == given
         model.begin_training(torch.device("cpu"))
-        assert os.environ.get(name) == (given or kept)
+        assert os.environ.get(name) == (given or "64")
 
 
 def test_features_of_clean_text(trained_on):
