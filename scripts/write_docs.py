@@ -26,7 +26,8 @@ OPTIONS = """\
 # Options
 
 The options that this package adds to `fairseq-train` and `mae-lm pretrain`. `scripts/write_docs.py` generates this page
-from the classes that define them. fairseq's own options are listed by `fairseq-train --help`. How to use the options is
+from the classes that define them. fairseq's own options are listed by `fairseq-train --help`;
+[fairseq-options.md](fairseq-options.md) says which of them work. How to use the options is
 described in [pretraining.md](pretraining.md) and [finetuning.md](finetuning.md).
 
 "Not set" means that the option has no value by default; its description says what happens then. An option without
@@ -84,7 +85,7 @@ FAIRSEQ_OPTIONS = """\
 # Options of fairseq
 
 Which of fairseq's options work with the models of this package, and the test that shows it. Our own options are in
-[options.md](options.md). Options that are in no table have not been tried. `scripts/write_docs.py` generates this page.
+[options.md](options.md). Options that are in no table have no test here. `scripts/write_docs.py` generates this page.
 """
 
 WORKS = """\

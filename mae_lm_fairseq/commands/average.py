@@ -1,7 +1,7 @@
 """Average the weights of checkpoints of one training run into one checkpoint.
 
-Every command takes the result as it takes the checkpoints, and so does --finetune-from-model. The mean is computed in
-float64 and stored in float32. It has no state of the optimizer.
+Every command that takes a model takes the result, with the data-bin of the checkpoints. It has no state of the
+optimizer: to train it further, give it to --finetune-from-model. The mean is computed in float64 and stored in float32.
 
 Examples:
     mae-lm average checkpoint_3_900.pt checkpoint_4_1000.pt --out averaged.pt
@@ -22,13 +22,15 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "checkpoints", nargs="+", type=Path, metavar="CHECKPOINT", help="checkpoints; with --last, their directory"
     )
-    parser.add_argument("--last", type=positive, metavar="N", help="the N checkpoints of a directory with most updates")
+    parser.add_argument(
+        "--last", type=positive, metavar="N", help="average the N checkpoints with most updates in the directory"
+    )
     parser.add_argument("--out", type=output_file, required=True, metavar="FILE", help="checkpoint to write")
     return parser
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Write the average and print what it is made of."""
+    """Write the average and print the names of the checkpoints."""
     arguments = parser().parse_args(argv)
     configure_logging()
     import mae_lm_fairseq

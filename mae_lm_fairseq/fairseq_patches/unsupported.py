@@ -38,7 +38,7 @@ def _starts_at_zero(schedule: Any) -> bool:
 
 _BACKEND = "choose --ddp-backend pytorch_ddp or legacy_ddp"
 _PARTS = "each GPU holds the whole network; --checkpoint-activations and a smaller --batch-size save memory"
-_LEAVE_OUT = "leave it out"
+_REMOVE = "remove it"
 UNSUPPORTED = (
     Unsupported("--ddp-backend slowmo", lambda cfg: cfg.distributed_training.ddp_backend == "slowmo", _BACKEND),
     Unsupported(
@@ -53,7 +53,7 @@ UNSUPPORTED = (
         "it is a part of --ddp-backend fully_sharded",
     ),
     Unsupported(
-        "--zero-sharding os", lambda cfg: cfg.distributed_training.zero_sharding == "os", _LEAVE_OUT, ("fairscale",)
+        "--zero-sharding os", lambda cfg: cfg.distributed_training.zero_sharding == "os", _REMOVE, ("fairscale",)
     ),
     Unsupported("--model-parallel-size", lambda cfg: cfg.common.model_parallel_size > 1, _PARTS),
     Unsupported("--pipeline-model-parallel", lambda cfg: cfg.distributed_training.pipeline_model_parallel, _PARTS),
@@ -61,39 +61,39 @@ UNSUPPORTED = (
     Unsupported(
         "--use-plasma-view",
         lambda cfg: cfg.common.use_plasma_view,
-        "leave it out; processes share a data-bin, which is mapped into memory, without it",
+        "remove it; processes share a data-bin, which is mapped into memory, without it",
     ),
     Unsupported(
         "--dataset-impl other than mmap",
         lambda cfg: cfg.dataset.dataset_impl not in (None, "mmap"),
-        "leave it out, and prepare the data with mae-lm prepare or fairseq-preprocess --dataset-impl mmap",
+        "remove it, and prepare the data with mae-lm prepare or fairseq-preprocess --dataset-impl mmap",
     ),
-    Unsupported("--quantization-config-path", lambda cfg: cfg.common.quantization_config_path, _LEAVE_OUT),
+    Unsupported("--quantization-config-path", lambda cfg: cfg.common.quantization_config_path, _REMOVE),
     Unsupported(
         "--combine-valid-subsets with --valid-subset",
         lambda cfg: cfg.dataset.combine_valid_subsets and cfg.dataset.valid_subset != "valid",
-        "leave one of them out; the former measures all of valid, valid1, ... as one",
+        "remove one of them; the former measures all of valid, valid1, ... as one",
     ),
     Unsupported(
         "--stop-min-lr with --lr-scheduler polynomial_decay and --warmup-updates",
         lambda cfg: cfg.optimization.stop_min_lr >= 0 and _starts_at_zero(cfg.lr_scheduler),
-        "training would stop before the first update, whose learning rate is 0; leave one of them out",
+        "training would stop before the first update, whose learning rate is 0; remove one of them",
     ),
     Unsupported(
         "--write-checkpoints-asynchronously",
         lambda cfg: cfg.checkpoint.write_checkpoints_asynchronously,
-        _LEAVE_OUT,
+        _REMOVE,
         ("iopath",),
     ),
     Unsupported(
         "--tensorboard-logdir",
         lambda cfg: cfg.common.tensorboard_logdir,
-        _LEAVE_OUT,
+        _REMOVE,
         ("tensorboardX", "tensorboard"),
     ),
-    Unsupported("--wandb-project", lambda cfg: cfg.common.wandb_project, _LEAVE_OUT, ("wandb",)),
-    Unsupported("--aim-repo", lambda cfg: cfg.common.aim_repo, _LEAVE_OUT, ("aim",)),
-    Unsupported("--azureml-logging", lambda cfg: cfg.common.azureml_logging, _LEAVE_OUT, ("azureml",)),
+    Unsupported("--wandb-project", lambda cfg: cfg.common.wandb_project, _REMOVE, ("wandb",)),
+    Unsupported("--aim-repo", lambda cfg: cfg.common.aim_repo, _REMOVE, ("aim",)),
+    Unsupported("--azureml-logging", lambda cfg: cfg.common.azureml_logging, _REMOVE, ("azureml",)),
 )
 
 

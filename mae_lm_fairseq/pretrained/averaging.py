@@ -24,7 +24,7 @@ def with_ema(state: dict[str, Any], path: str | Path) -> dict[str, Any]:
     extra = state.get("extra_state")
     weights = (extra.get(EXACT_EMA) or extra.get(EMA)) if isinstance(extra, dict) else None
     if not isinstance(weights, dict):
-        raise UserError(f"{path} has no EMA weights, which --store-ema adds in training; leave out --ema")
+        raise UserError(f"{path} has no EMA weights, which --store-ema adds in training; remove --ema")
     return with_weights(state, dict(weights), "EMA")
 
 

@@ -69,7 +69,7 @@ def test_messages():
         "--ddp-backend slowmo is not supported: choose --ddp-backend pytorch_ddp or legacy_ddp"
     )
     assert refused["--wandb-project"] == (
-        "--wandb-project needs a package that is missing: pip install wandb, or leave it out"
+        "--wandb-project needs a package that is missing: pip install wandb, or remove it"
     )
 
 

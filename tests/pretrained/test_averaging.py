@@ -101,7 +101,7 @@ def test_measurements_read_the_ema_weights(command, with_ema, text_data, tmp_pat
 @pytest.mark.parametrize("command", [evaluate, export])
 def test_models_without_ema_weights_are_refused(command, checkpoints, bundles, text_data, tmp_path):
     rest = ["--ema", "--text", tmp_path / "text", *(["--out", tmp_path / "out"] if command is export else [])]
-    with pytest.raises(UserError, match=r"mae_lm_tiny\.pt has no EMA weights, .*; leave out --ema"):
+    with pytest.raises(UserError, match=r"mae_lm_tiny\.pt has no EMA weights, .*; remove --ema"):
         run(command, checkpoints["mae_lm_tiny"], "--data-bin", text_data, *rest)
     with pytest.raises(UserError, match="mae_lm_tiny is a directory, which has no EMA weights"):
         run(command, bundles["mae_lm_tiny"], *rest)
