@@ -44,7 +44,7 @@ INTEGRATION = {"end_to_end", "fault_injection"}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests as integration tests if they are in such a directory or use a fixture that starts commands.
 
-    Skip those that need a GPU where there is none.
+    Without a GPU, skip those that need one.
     """
     for item in items:
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
