@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from mae_lm_fairseq.utils.arguments import output_file
@@ -76,28 +77,38 @@ def anonymous_memory(pid: int) -> int:
     return int(found[1]) << 10 if found else 0
 
 
+def watch(directory: Path, data: str, *options: str, capacity: int | None = None) -> Iterator[tuple[int, str]]:
+    """Train, and yield the process id and the log again and again until the process ends.
+
+    ``capacity`` limits the caches of compiled primitives.
+    """
+    log = directory / "train.log"
+    command = [sys.executable, "-m", "fairseq_cli.train", data, "--user-dir", str(ROOT / "mae_lm_fairseq"), *options]
+    limits = {} if capacity is None else {"OMP_NUM_THREADS": "1", **dict.fromkeys(CACHES, str(capacity))}
+    with open(log, "w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | limits)
+    while process.poll() is None:
+        yield process.pid, log.read_text()
+        time.sleep(0.2)
+    if process.returncode != 0:
+        raise SystemExit(f"error: training failed: {log.read_text()[-500:]}")
+
+
 def training(directory: Path, model: list[object]) -> dict:
     """Return the peak memory of the trainer and of a worker in each epoch, in bytes."""
     shards = [directory / f"shard-{number}" for number in range(SHARDS)]
     for number, shard in enumerate(shards):
         write_text(directory / f"shard-{number}.txt", 0.3, 10 + number)
         prepare(directory / f"shard-{number}.txt", directory / "valid.txt", shard, *model)
-    log = directory / "train.log"
-    command = [sys.executable, "-m", "fairseq_cli.train", ":".join(map(str, shards)), *SETTINGS]
-    command += ["--user-dir", str(ROOT / "mae_lm_fairseq"), "--max-epoch", str(EPOCHS), "--no-epoch-checkpoints"]
-    with open(log, "w") as output:
-        process = subprocess.Popen([*command, "--save-dir", str(directory / "saved")], stdout=output, stderr=output)
+    options = [*SETTINGS, "--max-epoch", str(EPOCHS), "--no-epoch-checkpoints", "--save-dir", str(directory / "saved")]
     trainer, workers = [0] * (EPOCHS + 1), [0] * (EPOCHS + 1)
-    while process.poll() is None:
-        epoch = min(EPOCHS, log.read_text().count("begin training epoch"))
+    for pid, log in watch(directory, ":".join(map(str, shards)), *options):
+        epoch = min(EPOCHS, log.count("begin training epoch"))
         try:
-            trainer[epoch] = max(trainer[epoch], anonymous_memory(process.pid))
-            workers[epoch] = max([workers[epoch], *map(anonymous_memory, children(process.pid))])
+            trainer[epoch] = max(trainer[epoch], anonymous_memory(pid))
+            workers[epoch] = max([workers[epoch], *map(anonymous_memory, children(pid))])
         except (FileNotFoundError, ProcessLookupError):
             pass  # a worker has ended meanwhile
-        time.sleep(0.2)
-    if process.returncode != 0:
-        raise SystemExit(f"error: training failed: {log.read_text()[-500:]}")
     return {"epochs": EPOCHS, "shards": SHARDS, "trainer_bytes": trainer[1:], "worker_bytes": workers[1:]}
 
 
@@ -105,24 +116,13 @@ def precisions(directory: Path, model: list[object]) -> list[dict]:
     """Return the memory in bytes and the processor time in seconds of a training process, every INTERVAL updates."""
     write_text(directory / "train.txt", 8, 3)
     prepare(directory / "train.txt", directory / "valid.txt", directory / "data-bin", *model)
-    command = [sys.executable, "-m", "fairseq_cli.train", str(directory / "data-bin"), *ONE_DATA_BIN]
-    command += ["--user-dir", str(ROOT / "mae_lm_fairseq"), "--max-update", str(UPDATES)]
     rows = []
     for autocast in ("none", "bf16"):
         for capacity in (64, 1024):
-            log, seen = directory / "train.log", []
-            limits = {"OMP_NUM_THREADS": "1", **dict.fromkeys(CACHES, str(capacity))}
-            with open(log, "w") as output:
-                process = subprocess.Popen(
-                    [*command, "--autocast", autocast], stdout=output, stderr=output, env=os.environ | limits
-                )
-            while process.poll() is None:
-                logged = len(re.findall(r"num_updates=\d*00[^0-9]", log.read_text()))
-                if logged > len(seen):
-                    seen.append((anonymous_memory(process.pid), processor_seconds(process.pid)))
-                time.sleep(0.05)
-            if process.returncode != 0:
-                raise SystemExit(f"error: training failed: {log.read_text()[-500:]}")
+            options, seen = [*ONE_DATA_BIN, "--max-update", str(UPDATES), "--autocast", autocast], []
+            for pid, log in watch(directory, str(directory / "data-bin"), *options, capacity=capacity):
+                if len(re.findall(r"num_updates=\d*00[^0-9]", log)) > len(seen):
+                    seen.append((anonymous_memory(pid), processor_seconds(pid)))
             memory, seconds = zip(*seen, strict=True)
             rows.append({"autocast": autocast, "capacity": capacity, "bytes": memory, "processor_seconds": seconds})
             print(f"autocast {autocast}, {capacity} primitives: {memory[-1] / 1e6:,.0f} MB, {seconds[-1]:.0f} s")

@@ -7,6 +7,7 @@ import torch
 
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.utils.errors import UserError
+from tests.support.bundles import saved
 from tests.support.finetuning import finetune, train_here, write_sentences
 from tests.support.training import RECIPE, parse
 
@@ -15,10 +16,6 @@ pytestmark = pytest.mark.integration  # trains
 DECAY = 0.5
 EMBEDDINGS, OUTPUT = "autoencoder.encoder.embed_tokens.weight", "autoencoder.lm_head.weight"
 """Names of a tied weight."""
-
-
-def saved(path):
-    return torch.load(path, weights_only=True)
 
 
 def train(data_bin, save_dir, updates, *options):
