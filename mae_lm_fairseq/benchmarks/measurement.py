@@ -13,6 +13,8 @@ from mae_lm_fairseq.benchmarks.batches import Batch, Case, draw_batch, write_bat
 from mae_lm_fairseq.benchmarks.processes import Process, SubjectFailed
 from mae_lm_fairseq.benchmarks.settings import Setting, Subject
 
+PROFILED_STEPS = 2
+
 
 @dataclass
 class Row:
@@ -27,6 +29,8 @@ class Row:
     seconds: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     """Loss of each timed step in nats per predicted token; all steps use the same batch."""
+    operators: dict[str, float] = field(default_factory=dict)
+    """Seconds per step of each operator, of our own subjects in eager mode."""
 
 
 @dataclass
@@ -125,6 +129,10 @@ def _measure_group(
             if process.alive:
                 with _reporting(process, results):
                     _time_step(process, row)
+    for process, row in work:
+        if process.alive and process.subject.profiled:
+            with _reporting(process, results):
+                row.operators = process.ask("operators", row.case.file, PROFILED_STEPS)
     results.rows += [row for process, row in work if row.seconds]
 
 

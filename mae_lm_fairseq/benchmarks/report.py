@@ -1,6 +1,7 @@
 """Results of a benchmark: rates, ratios with their FLOP bounds, and the table."""
 
 import platform
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from statistics import median
 
@@ -8,6 +9,7 @@ import torch
 
 from mae_lm_fairseq.benchmarks.batches import Case
 from mae_lm_fairseq.benchmarks.measurement import Results, Row
+from mae_lm_fairseq.benchmarks.operators import KINDS, REST, by_kind
 from mae_lm_fairseq.benchmarks.settings import Setting
 
 RATIOS = {
@@ -77,6 +79,8 @@ def row_as_json(row: Row, results: Results) -> dict:
         "flops": row.flops,
         "mfu": mfu(row, results),
         "losses": row.losses,
+        "operators": row.operators,
+        "time_by_kind": by_kind(row.operators) if row.operators else None,
     }
 
 
@@ -155,8 +159,22 @@ def table(results: Results) -> str:
     lines.append(f"{'ratio':44} {'':>6}  FLOP bound")
     ratios, bounds = ratios_and_bounds(results)
     lines += [f"{name:44} {_number(ratios[name], '.2f'):>6}  {_number(bounds[name], '.2f')}" for name in ratios]
+    lines += _time_by_kind(results)
     lines += [f"failed: {name}: {reason}" for name, reason in results.failed.items()]
     return "\n".join(lines)
+
+
+def _time_by_kind(results: Results) -> Iterator[str]:
+    """Yield a table with a column for each profiled row, which the lines above it name."""
+    rows = [row for row in results.rows if row.operators]
+    if not rows:
+        return
+    yield "\nwhere the time of a step goes:"
+    yield from (f"  ({number}) {row.subject.name}, {row.case}" for number, row in enumerate(rows, 1))
+    yield f"{'':40}" + "".join(f"{f'({number})':>6}" for number in range(1, len(rows) + 1))
+    fractions = [by_kind(row.operators) for row in rows]
+    for kind in (*KINDS, REST):
+        yield f"{kind:40}" + "".join(f"{fraction[kind]:6.1%}" for fraction in fractions)
 
 
 def _number(value: float | None, form: str) -> str:

@@ -99,6 +99,11 @@ class Subject:
     def compiled(self) -> bool:
         return "--compile" in self.options
 
+    @property
+    def profiled(self) -> bool:
+        """Whether to measure where the time of a step goes."""
+        return self.kind == "ours" and self.optimizer == "torch" and not self.compiled and not self.swept
+
     def flops(self, setting: Setting, batch: Batch) -> int:
         """Return the FLOPs of a training step by formula. Peers compute padding, too, and some more positions."""
         samples = batch.samples()

@@ -12,6 +12,7 @@ from mae_lm_fairseq.benchmarks.batches import PAD, Case, draw_batch
 from mae_lm_fairseq.benchmarks.data_pipeline import measure_pipeline
 from mae_lm_fairseq.benchmarks.figure import draw
 from mae_lm_fairseq.benchmarks.measurement import Results, Row, measure
+from mae_lm_fairseq.benchmarks.operators import REST, by_kind
 from mae_lm_fairseq.benchmarks.settings import SETTINGS, Setting, Subject, subjects
 from tests.support import ROOT
 
@@ -73,6 +74,10 @@ def test_peers_train_on_the_same_batches():
         assert len({(row.text_tokens, row.predicted_tokens) for row in rows}) == 1
         # With random weights the loss is that of guessing.
         assert all(row.losses[0] == pytest.approx(4.6, abs=0.3) for row in rows)
+    profiled = [row for row in results.rows if row.operators]
+    assert {row.subject.name for row in profiled} == {"roberta_plain_eager"}
+    assert all(row.operators["aten::addmm"] > 0 for row in profiled)
+    assert "where the time of a step goes" in report.table(results)
 
 
 @pytest.mark.integration  # starts a process for each peer
@@ -138,6 +143,20 @@ def test_ratios():
     assert bounds["authors_speedup_bf16"] == pytest.approx(1.5 * 2.5)
     assert bounds["mae_lm_step_cost"] == pytest.approx(1.25)
     assert "three_ml_step_cost" not in ratios
+
+
+def test_time_by_kind():
+    operators = {"aten::addmm": 0.3, "aten::mm": 0.2, "aten::gelu": 0.1, "aten::ge": 0.1, "aten::add_": 0.2, "new": 0.1}
+    fractions = by_kind(operators)
+    assert {kind: fraction for kind, fraction in fractions.items() if fraction} == pytest.approx(
+        {
+            "matrix products of layers and LM head": 0.5,
+            "GELU": 0.1,
+            "masks of dropout": 0.1,
+            "other elementwise operators": 0.2,
+            REST: 0.1,
+        }
+    )
 
 
 def test_figure_of_a_sweep(tmp_path):
