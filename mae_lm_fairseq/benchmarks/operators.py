@@ -9,7 +9,7 @@ KINDS = {
     "softmax": ("aten::_softmax", "aten::_log_softmax", "aten::logsumexp", "aten::exp", "aten::amax", "aten::argmax"),
     "layer norm": ("aten::native_layer_norm",),
     "masks of dropout": ("aten::random_", "aten::ge", "_CheapDropout"),
-    "other elementwise operators": ("aten::add", "aten::mul", "aten::sub", "aten::fill_", "aten::zero", "aten::masked_fill"),
+    "other elementwise operators": ("aten::add", "aten::mul", "aten::sub", "aten::fill_", "aten::zero"),
     "gradients of biases, other sums": ("aten::sum",),
     "optimizer": ("aten::_fused_adamw_",),
 }

@@ -81,6 +81,10 @@ class MaskedAutoencoder(nn.Module):
         """Return the positions of each of the hidden states that :meth:`encode` returns."""
         return self.encoder.layouts(layout)
 
+    def needs(self) -> frozenset[str]:
+        """Return which layouts of a batch the network reads, see :func:`~mae_lm_fairseq.core.packing.batch_layout`."""
+        return self.encoder.needs if self.decoder is None else self.encoder.needs | self.decoder.needs
+
     def stacks(self) -> list[TransformerStack]:
         """Return the encoder and, if it has layers, the decoder."""
         return [part for part in (self.encoder, self.decoder) if isinstance(part, TransformerStack)]

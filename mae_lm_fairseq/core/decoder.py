@@ -1,8 +1,8 @@
 """Decoders: turn the encoder's output into hidden states for prediction. Used in pretraining only.
 
 A decoder takes the encoder's packed hidden states, the mask embedding [encoder dim] and the layout of the batch. It
-returns packed hidden states [number predicted, encoder dim] of the predicted positions. :func:`build_decoder` selects
-the decoder.
+returns packed hidden states [number predicted, encoder dim] of the predicted positions. ``needs`` names the layouts
+that it reads, as in :mod:`~mae_lm_fairseq.core.encoder`. :func:`build_decoder` selects the decoder.
 
 In every decoder, a visible position starts from its hidden state in the encoder, and every other position from the mask
 embedding. Predicted positions that are visible (the kept and random tokens of 80/10/10) therefore start from the
@@ -19,6 +19,8 @@ from mae_lm_fairseq.core.transformer import PositionEmbedding, SelfCrossLayer, T
 
 class NoDecoder(nn.Module):
     """Replacement for the decoder when the encoder sees ``[MASK]``: selects hidden states at predicted positions."""
+
+    needs: frozenset[str] = frozenset()
 
     def forward(self, states: Tensor, mask_embedding: Tensor, layout: BatchLayout) -> Tensor:
         return states.index_select(0, layout.predicted_in_sequence)
@@ -46,6 +48,7 @@ class Decoder(TransformerStack):
         embed_positions: position table, in the decoder's hidden size.
     """
 
+    needs = frozenset({"visible"})
     layer_type: type[TransformerLayer] = TransformerLayer
 
     def __init__(self, config: MaskedAutoencoderConfig, embed_positions: PositionEmbedding):
@@ -116,6 +119,7 @@ class SelfCrossAttentionDecoder(Decoder):
     the cross-attention decoder, the attention among ``[MASK]`` tokens is the additional cost.
     """
 
+    needs = frozenset({"visible", "masked", "decoded"})
     layer_type = SelfCrossLayer
 
     def decode(self, states: Tensor, joined: Tensor, layout: BatchLayout) -> Tensor:

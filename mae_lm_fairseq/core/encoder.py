@@ -2,7 +2,8 @@
 
 All encoders have the same weights; they differ in where ``[MASK]`` tokens join. An encoder takes the tokens and the
 layout of a batch and returns packed hidden states: of the embeddings, then of every layer, the encoder's output last.
-``layouts`` returns the positions that each of them belongs to. :func:`build_encoder` selects the encoder.
+``layouts`` returns the positions that each of them belongs to, and ``needs`` names the layouts that it reads, see
+:func:`~mae_lm_fairseq.core.packing.batch_layout`. :func:`build_encoder` selects the encoder.
 """
 
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from mae_lm_fairseq.core.transformer import PositionEmbedding, TransformerStack
 
 class Encoder(TransformerStack):
     """Encoder of vanilla MLM (BERT, RoBERTa): ``[MASK]`` is an ordinary token and passes through all layers."""
+
+    needs: frozenset[str] = frozenset()
 
     def __init__(self, config: MaskedAutoencoderConfig, vocab_size: int, pad: int):
         super().__init__(config.encoder, PositionEmbedding(config.max_positions, config.encoder.dim, pad))
@@ -46,11 +49,13 @@ class VisibleEncoder(Encoder):
     The computation saved is the fraction of ``[MASK]`` tokens.
     """
 
+    needs = frozenset({"visible"})
+
     def seen(self, layout: BatchLayout) -> Layout:
         return layout.visible
 
 
-class RenumberingEncoder(Encoder):
+class RenumberingEncoder(VisibleEncoder):
     """Ablation of MAE-LM with misaligned positions: visible tokens are numbered 0, 1, 2, ..."""
 
     def seen(self, layout: BatchLayout) -> Layout:
@@ -63,6 +68,8 @@ class MaskLaterEncoder(Encoder):
     Layers below the join see the visible tokens only. Layers above it see all tokens, where each ``[MASK]`` starts from
     its embedding, position included. Only the layers below the join save computation.
     """
+
+    needs = frozenset({"visible"})
 
     def __init__(self, config: MaskedAutoencoderConfig, vocab_size: int, pad: int):
         super().__init__(config, vocab_size, pad)

@@ -50,24 +50,28 @@ class Layout(NamedTuple):
         return torch.div(self.slots, max(self.width, 1), rounding_mode="floor")
 
 
+NEEDED_BY_SOME = frozenset({"visible", "masked", "decoded"})
+"""Layouts that only some networks need."""
+
+
 class BatchLayout(NamedTuple):
-    """The layouts of one batch that the network needs."""
+    """The layouts of one batch that the network needs; None in place of those that it does not."""
 
     sequence: Layout
     """All positions except padding."""
-    visible: Layout
+    visible: Layout | None
     """Positions that MAE-LM's encoder sees: all tokens except padding and ``[MASK]``, plus the early masks."""
-    masked: Layout
+    masked: Layout | None
     """Positions of ``[MASK]`` tokens."""
     predicted: Layout
     """Positions that have a target."""
-    decoded: Layout
+    decoded: Layout | None
     """Positions of ``[MASK]`` tokens and predicted positions, for decoders that update only these."""
-    visible_in_sequence: Tensor
+    visible_in_sequence: Tensor | None
     """[number visible] int64: index of each visible position in the packed sequence."""
     predicted_in_sequence: Tensor
     """[number predicted] int64: index of each predicted position in the packed sequence."""
-    early_in_visible: Tensor
+    early_in_visible: Tensor | None
     """[number of early masks] int64: index of each early mask in the packed visible positions."""
 
 
@@ -91,7 +95,12 @@ def layout_of(present: Tensor, positions: Tensor) -> Layout:
 
 
 def batch_layout(
-    tokens: Tensor, is_predicted: Tensor, pad: int, mask: int, early_masks: Tensor | None = None
+    tokens: Tensor,
+    is_predicted: Tensor,
+    pad: int,
+    mask: int,
+    early_masks: Tensor | None = None,
+    needs: frozenset[str] = NEEDED_BY_SOME,
 ) -> BatchLayout:
     """Return the layouts of a batch. Call it on CPU tensors: on a GPU, it synchronises with the device several times.
 
@@ -101,6 +110,7 @@ def batch_layout(
         pad, mask: ids of ``<pad>`` and ``<mask>``.
         early_masks: [B, T] bool, ``[MASK]`` tokens that the encoder sees (``--mask-in-encoder``); None for none of
             them.
+        needs: layouts to compute beside ``sequence`` and ``predicted``, a subset of :data:`NEEDED_BY_SOME`.
     """
     is_token, is_mask = tokens.ne(pad), tokens.eq(mask)
     early = torch.zeros_like(is_mask) if early_masks is None else is_mask & early_masks
@@ -108,17 +118,17 @@ def batch_layout(
     sequence = layout_of(is_token, positions)
     # Every row counts 0, 1, 2, ..., so all rows can share one row of positions and of position biases.
     sequence = sequence._replace(row_positions=torch.arange(sequence.width, device=tokens.device)[None])
-    visible = layout_of(is_token & ~is_mask | early, positions)
     predicted = layout_of(is_token & is_predicted, positions)
+    visible = layout_of(is_token & ~is_mask | early, positions) if "visible" in needs else None
     return BatchLayout(
         sequence,
         visible,
-        masked=layout_of(is_mask, positions),
+        masked=layout_of(is_mask, positions) if "masked" in needs else None,
         predicted=predicted,
-        decoded=layout_of(is_token & is_predicted | is_mask, positions),
-        visible_in_sequence=indices_in(visible, sequence),
+        decoded=layout_of(is_token & is_predicted | is_mask, positions) if "decoded" in needs else None,
+        visible_in_sequence=None if visible is None else indices_in(visible, sequence),
         predicted_in_sequence=indices_in(predicted, sequence),
-        early_in_visible=pack(early, visible).nonzero().squeeze(1),
+        early_in_visible=None if visible is None else pack(early, visible).nonzero().squeeze(1),
     )
 
 

@@ -332,7 +332,8 @@ class MAELMModel(BaseFairseqModel):
         is_predicted = torch.ones_like(src_tokens) if masked_tokens is None else masked_tokens.to(src_tokens)
         is_early = torch.zeros_like(src_tokens) if early_masks is None else early_masks.to(src_tokens)
         tokens, is_predicted, is_early = torch.stack([src_tokens, is_predicted, is_early]).cpu()
-        layout = batch_layout(tokens, is_predicted.bool(), self.pad, self.mask, is_early.bool())
+        needs = self.autoencoder.needs()
+        layout = batch_layout(tokens, is_predicted.bool(), self.pad, self.mask, is_early.bool(), needs)
         return to_device(layout, src_tokens.device)
 
     @staticmethod

@@ -26,6 +26,7 @@ from omegaconf import open_dict
 
 from mae_lm_fairseq.analysis.rank_monitor import MONITORED_TOKENS, RankMonitor
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
+from mae_lm_fairseq.core.packing import NEEDED_BY_SOME
 from mae_lm_fairseq.fairseq_patches.started_processes import DDP_TIMEOUT
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.text.data_bin import check_data_bin, check_dictionary, check_token_range, dictionary_fingerprint
@@ -91,6 +92,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         # Data workers that survive an epoch would keep its masks, because they are not notified of the next one.
         with open_dict(cfg):
             cfg.reuse_dataloader = cfg.persistent_workers = False
+        self.layout_needs: frozenset[str] | None = None
         self.rank_monitor: RankMonitor | None = None
         self.effective_ranks: dict[str, float] = {}
 
@@ -122,6 +124,8 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs):
         """Load a split; of sharded data, the shard of ``epoch``.
 
+        Batches have the layouts that the models built so far need; all layouts if there is no model yet.
+
         Raises:
             UserError: if the split is missing, truncated or empty.
         """
@@ -143,7 +147,8 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         dataset = self._regular_dataset(source, RightPadDataset(target, pad_idx=pad))
         if self.cfg.mask_in_encoder > 0:
             dataset = EarlyMasksDataset(dataset, self.mask_idx, self.cfg.mask_in_encoder, self.cfg.seed)
-        dataset = LayoutDataset(dataset, pad=pad, mask=self.mask_idx)
+        needs = NEEDED_BY_SOME if self.layout_needs is None else self.layout_needs
+        dataset = LayoutDataset(dataset, pad, self.mask_idx, needs)
         with data_utils.numpy_seed(self.cfg.seed):
             shuffle = np.random.permutation(len(blocks))
         self.datasets[split] = SortDataset(dataset, sort_order=[shuffle, blocks.sizes])
@@ -204,6 +209,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
             )
         if isinstance(model, MAELMModel):
             _check_mask_in_encoder(self.cfg.mask_in_encoder, model.autoencoder.config)
+            self.layout_needs = (self.layout_needs or frozenset()) | model.autoencoder.needs()
         else:
             self._check_model_type()
         return model

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from fairseq.data import BaseWrapperDataset, Dictionary, FairseqDataset, MaskTokensDataset
 
-from mae_lm_fairseq.core.packing import batch_layout
+from mae_lm_fairseq.core.packing import NEEDED_BY_SOME, batch_layout
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
@@ -128,16 +128,19 @@ class LayoutDataset(BaseWrapperDataset):
         dataset: dataset whose batches have ``net_input.src_tokens`` and ``target``, both [B, T] padded with ``pad``,
             and optionally ``net_input.early_masks``.
         pad, mask: ids of ``<pad>`` and ``<mask>``.
+        needs: layouts that the network reads, see :func:`~mae_lm_fairseq.core.packing.batch_layout`.
     """
 
-    def __init__(self, dataset: FairseqDataset, pad: int, mask: int):
+    def __init__(self, dataset: FairseqDataset, pad: int, mask: int, needs: frozenset[str] = NEEDED_BY_SOME):
         super().__init__(dataset)
         self.pad = pad
         self.mask = mask
+        self.needs = needs
 
     def collater(self, samples: list) -> dict:
         batch = self.dataset.collater(samples)
         if batch:
             tokens, early = batch["net_input"]["src_tokens"], batch["net_input"].get("early_masks")
-            batch["layout"] = batch_layout(tokens, batch["target"].ne(self.pad), self.pad, self.mask, early)
+            is_predicted = batch["target"].ne(self.pad)
+            batch["layout"] = batch_layout(tokens, is_predicted, self.pad, self.mask, early, self.needs)
         return batch

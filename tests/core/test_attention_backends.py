@@ -166,3 +166,13 @@ def test_a_step_reads_no_value_from_the_device(preset, precision, backend):
     logits.float().logsumexp(-1).sum().backward()
     assert logits.shape == (layout.predicted.index.numel(), net.encoder.embed_tokens.num_embeddings)
     assert all(parameter.grad.is_meta for parameter in net.parameters() if parameter.grad is not None)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_pattern_of_flex_reads_no_value_from_the_device(preset):
+    """FlexAttention itself refuses the meta device."""
+    layout = to_device(layout_for(*RAGGED), "meta")
+    encoder = network(preset).to("meta").encoder
+    seen = encoder.seen(layout)
+    pattern = attention_pattern(seen, seen, encoder.relative_bias, AttentionBackend.flex)
+    assert pattern.block_mask.kv_indices.is_meta

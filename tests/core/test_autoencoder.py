@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from mae_lm_fairseq.core.config import DecoderAttention, MaskJoin, RelativeBiasInit
+from mae_lm_fairseq.core.packing import NEEDED_BY_SOME, batch_layout
 from mae_lm_fairseq.core.relative_position import relative_position_bucket
 from tests.support.networks import EOS, MASK, PAD, VARIANTS, batch, config, layout_for, masked, network, text
 
@@ -172,6 +173,20 @@ def test_early_masks_go_through_the_encoder(variant):
     assert torch.equal(logits, without) is (variant == "mae_lm_roberta")
     nothing = torch.zeros_like(early)
     assert torch.equal(model(tokens, layout_for(tokens, targets, nothing)), without)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_network_reads_the_layouts_that_it_needs_and_no_others(variant):
+    model = network(variant).eval()
+    tokens, targets = masked(batch(text(9, 1), text(3, 2), text(14, 3)), PLACES)
+    layout = batch_layout(tokens, targets.ne(PAD), PAD, MASK, needs=model.needs())
+    everything = layout_for(tokens, targets)
+    assert torch.equal(model(tokens, layout), model(tokens, everything))
+    for name in NEEDED_BY_SOME - model.needs():
+        assert getattr(layout, name) is None
+    for name in model.needs():
+        with pytest.raises(AttributeError, match="NoneType"):
+            model(tokens, everything._replace(**{name: None}))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

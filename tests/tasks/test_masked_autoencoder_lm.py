@@ -11,6 +11,7 @@ import pytest
 import torch
 from fairseq.data import data_utils
 
+from mae_lm_fairseq.core.packing import NEEDED_BY_SOME
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.processes import wait_for
 from tests.support.training import batches, set_up
@@ -277,6 +278,21 @@ def test_a_sample_may_be_as_long_as_the_position_table(data_bin):
     batch = batches(task)[0]
     assert batch["net_input"]["src_tokens"].shape[1] == 64
     assert torch.isfinite(criterion(model, batch)[0])
+
+
+@pytest.mark.parametrize(
+    ("arch", "needs"),
+    [
+        ("mae_lm_roberta_tiny", frozenset()),
+        ("mae_lm_tiny", {"visible"}),
+        ("mae_lm_3ml_cross_tiny", {"visible", "masked", "decoded"}),
+    ],
+)
+def test_batches_have_the_layouts_that_the_model_needs(data_bin, arch, needs):
+    _, task, _, _ = set_up(data_bin, "--arch", arch)
+    task.load_dataset("train")
+    layout = batches(task)[0]["layout"]
+    assert {name for name in NEEDED_BY_SOME if getattr(layout, name) is not None} == needs
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ def build(spec: dict) -> Training:
     name = "masked_autoencoder_lm"
     cfg, task, model, loss = fairseq_parts(spec, "--task", name, "--criterion", name, "--optimizer", "adam")
     pad, mask = task.dictionary.pad(), task.mask_idx
-    layouts = LayoutDataset(_Given(), pad, mask)
+    layouts = LayoutDataset(_Given(), pad, mask, model.autoencoder.needs())
 
     def collate(tokens, masked):
         return layouts.collater([fairseq_sample(tokens, masked, pad, mask)])
