@@ -1,5 +1,7 @@
 """The masked autoencoder: encode the visible tokens, decode, predict the masked ones."""
 
+from collections.abc import Iterable
+
 from torch import Tensor, nn
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, RelativeBiasInit
@@ -28,10 +30,16 @@ class MaskedAutoencoder(nn.Module):
         super().__init__()
         self.config = config
         self.mask = mask
-        self.encoder = build_encoder(config, vocab_size, pad)
-        self.decoder = build_decoder(config, pad, self.encoder.embed_positions)
-        self.lm_head = LMHead(config, self.encoder.embed_tokens)
-        initialise(self, config)
+        # The decoder draws its weights last: networks with the same encoder start from the same weights in encoder and
+        # head if they have the same seed, so that a comparison of decoders is paired.
+        encoder = build_encoder(config, vocab_size, pad)
+        initialise(encoder.modules(), config)
+        lm_head = LMHead(config, encoder.embed_tokens)
+        initialise(lm_head.modules(), config)
+        decoder = build_decoder(config, pad, encoder.embed_positions)
+        own = (module for module in decoder.modules() if module is not encoder.embed_positions)
+        initialise(own, config)
+        self.encoder, self.decoder, self.lm_head = encoder, decoder, lm_head
 
     def forward(self, tokens: Tensor, layout: BatchLayout) -> Tensor:
         """Return the logits at the predicted positions.
@@ -90,14 +98,14 @@ class MaskedAutoencoder(nn.Module):
         return [part for part in (self.encoder, self.decoder) if isinstance(part, TransformerStack)]
 
 
-def initialise(model: nn.Module, config: MaskedAutoencoderConfig):
+def initialise(modules: Iterable[nn.Module], config: MaskedAutoencoderConfig):
     """Apply BERT's initialisation: normal weights and embeddings, zero biases and padding, unit layer norms.
 
     Does nothing on the meta device, where the network only waits for weights to be loaded.
     """
-    if next(model.parameters()).is_meta:
-        return
-    for module in model.modules():
+    for module in modules:
+        if any(parameter.is_meta for parameter in module.parameters(recurse=False)):
+            return
         if isinstance(module, nn.Linear | nn.Embedding | RelativePositionBias):
             nn.init.normal_(module.weight, std=config.init_std)
         if isinstance(module, nn.Linear):

@@ -416,3 +416,12 @@ def test_untied_output_weights_are_separate_and_trained():
     assert model.lm_head.weight.grad.any()
     unused = targets.new_tensor([token for token in range(30) if token not in tokens])
     assert not model.encoder.embed_tokens.weight.grad[unused].any()
+
+
+def test_networks_with_the_same_encoder_start_from_the_same_weights():
+    """In encoder and head, so that comparisons of decoders are paired."""
+    expected = network("mae_lm_roberta").state_dict()
+    for other in (network(), network("mae_lm_3ml_cross"), network(decoder_share_positions=True)):
+        weights = other.state_dict()
+        assert all(torch.equal(weight, weights[name]) for name, weight in expected.items())
+        assert weights.keys() > expected.keys()
