@@ -12,6 +12,7 @@ import transformers
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from mae_lm_fairseq.benchmarks.workers.profiling import operator_seconds
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, preset_values
 from mae_lm_fairseq.hub import MAELMHubInterface, hub_interface
@@ -35,12 +36,14 @@ class Features:
         tokens: tokens of all sentences.
         padded: positions of transformers' batches in the given order, padding included.
         difference: maximum absolute difference between our features and those of transformers.
+        operators: seconds of each operator of our method, its callees excluded.
     """
 
     seconds: dict[str, list[float]]
     tokens: int
     padded: int
     difference: float
+    operators: dict[str, float]
 
     def speedup(self, name: str) -> float:
         """Return the median over the rounds of another method's time divided by ours in the same round."""
@@ -49,16 +52,17 @@ class Features:
         )
 
 
-def measure(size: str, relative_bias: bool, sentences: int, rounds: int) -> Features:
+def measure(size: str, relative_bias: bool, dtype: torch.dtype, sentences: int, rounds: int) -> Features:
     """Time three alternating methods: ours, transformers in the given order, and transformers sorted by length.
 
     Args:
         size: a key of :data:`~mae_lm_fairseq.core.config.SIZES`.
         relative_bias: compare with MPNet if True, else, without the bias, with RoBERTa.
+        dtype: of the weights, and so of the computation, of both models.
         sentences: number of sentences.
         rounds: number of timed rounds, after one warm-up round.
     """
-    hub, stock = models(size, relative_bias)
+    hub, stock = (model.to(dtype) for model in models(size, relative_bias))
     texts = draw_sentences(sentences)
     by_length = sorted(range(sentences), key=lambda index: len(texts[index]))
     given, in_order = list(_batches(range(sentences))), list(_batches(by_length))
@@ -76,7 +80,7 @@ def measure(size: str, relative_bias: bool, sentences: int, rounds: int) -> Feat
             way()
             seconds[name].append(time.perf_counter() - start)
     padded = sum(len(batch) * max(len(texts[index]) for index in batch) for batch in given)
-    return Features(seconds, sum(map(len, texts)), padded, difference)
+    return Features(seconds, sum(map(len, texts)), padded, difference, operator_seconds(ways["ours"]))
 
 
 def models(size: str, relative_bias: bool) -> tuple[MAELMHubInterface, transformers.PreTrainedModel]:

@@ -1,83 +1,196 @@
-"""Fine-tuning on GLUE by a plain loop around transformers, as a peer of ``mae-lm finetune glue``."""
+"""Fine-tuning by a plain loop around transformers, as a peer of ``mae-lm finetune``."""
+
+import mae_lm_fairseq.huggingface  # noqa: F401, I001  hides a broken torchaudio: must come before transformers
 
 import math
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, set_seed
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    BatchEncoding,
+    set_seed,
+)
 
 from mae_lm_fairseq.downstream.glue.files import Rows
 from mae_lm_fairseq.downstream.glue.tasks import Task, predictions, score, task_score
 from mae_lm_fairseq.downstream.sweep import WARMUP_FRACTION
+from mae_lm_fairseq.downstream.tagging.files import WordFile
+from mae_lm_fairseq.downstream.tagging.labels import learn_labels
+from mae_lm_fairseq.downstream.tagging.metrics import ratios, values
+from mae_lm_fairseq.downstream.tagging.windows import IGNORED
 from mae_lm_fairseq.utils.progress import progress_bar
 
 VALIDATION_BATCH = 64
 
 
-class FineTuning:
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a run.
+
+    Args:
+        model: directory of transformers.
+        learning_rate: maximum learning rate; it warms up over the first 6 % of the updates, then falls to 0.
+        updates: number of updates.
+        batch_size: sequences per update.
+        weight_decay: of every weight, as in fairseq, biases and layer norms included.
+    """
+
+    model: Path
+    learning_rate: float
+    updates: int
+    batch_size: int
+    weight_decay: float
+
+
+class FineTuning(ABC):
     """One run: a model, its data and its optimizer."""
 
-    def __init__(self, task: Task, model: Path, rows: dict[str, Rows], learning_rate: float, updates: int, seed: int):
+    selects_best = False
+    """Whether the result is the best of the evaluations after every epoch, rather than that of the last update."""
+
+    def __init__(self, auto_class: type, classes: int, rows: int, settings: Settings, seed: int):
         set_seed(seed)
-        self.task, self.rows, self.updates = task, rows, updates
+        self.settings, self.rows = settings, rows
         self.random = np.random.default_rng(seed)
-        self.tokenizer = AutoTokenizer.from_pretrained(model)
-        self.model = AutoModelForSequenceClassification.from_pretrained(model, num_labels=task.num_classes)
-        # fairseq's options: decay on every weight, biases and layer norms included.
+        self.tokenizer = AutoTokenizer.from_pretrained(settings.model)
+        self.model = auto_class.from_pretrained(settings.model, num_labels=classes)
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), learning_rate, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.1
+            self.model.parameters(),
+            settings.learning_rate,
+            betas=(0.9, 0.98),
+            eps=1e-6,
+            weight_decay=settings.weight_decay,
         )
-        warmup = round(WARMUP_FRACTION * updates)
+        updates, warmup = settings.updates, round(WARMUP_FRACTION * settings.updates)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda step: min((step + 1) / max(warmup, 1), (updates - step) / max(updates - warmup, 1))
         )
 
-    def inputs(self, rows: Rows, chosen: np.ndarray) -> dict[str, torch.Tensor]:
-        """Return the batch of the chosen rows."""
-        sentences = map(list, zip(*(rows.sentences[row] for row in chosen), strict=True))
-        return self.tokenizer(*sentences, truncation=True, max_length=512, padding=True, return_tensors="pt")
+    @abstractmethod
+    def loss(self, chosen: np.ndarray) -> torch.Tensor:
+        """Return the mean loss of the chosen rows of the training set."""
+
+    @abstractmethod
+    def evaluate(self) -> dict[str, float]:
+        """Return the metrics on the development set in per cent, and ``score``, by which runs are compared."""
 
     def batches(self) -> Iterator[np.ndarray]:
         """Yield the rows of every update, shuffled in each epoch."""
-        number = len(self.rows["train"].labels)
         while True:
-            order = self.random.permutation(number)
-            for first in range(0, number, self.task.batch_size):
-                yield order[first : first + self.task.batch_size]
+            order = self.random.permutation(self.rows)
+            for first in range(0, self.rows, self.settings.batch_size):
+                yield order[first : first + self.settings.batch_size]
 
     def update(self, chosen: np.ndarray) -> None:
         """Train on one batch."""
         self.model.train()
-        logits = self.model(**self.inputs(self.rows["train"], chosen)).logits
-        labels = torch.tensor([self.rows["train"].labels[row] for row in chosen])
-        if self.task.is_regression:
-            targets = torch.tensor([self.task.to_unit(float(label)) for label in labels])
-            loss = torch.nn.functional.mse_loss(logits[:, 0], targets)
-        else:
-            loss = torch.nn.functional.cross_entropy(logits, labels)
         self.optimizer.zero_grad()
-        loss.backward()
+        self.loss(chosen).backward()
         self.optimizer.step()
         self.schedule.step()
 
-    @torch.no_grad()
+    def run(self, name: str) -> dict[str, float]:
+        """Train and return the metrics."""
+        updates, epoch, found = self.settings.updates, math.ceil(self.rows / self.settings.batch_size), []
+        steps = zip(range(1, updates + 1), self.batches(), strict=False)
+        for step, chosen in progress_bar(steps, desc=name, total=updates):
+            self.update(chosen)
+            if step == updates or (self.selects_best and step % epoch == 0):
+                self.model.eval()
+                with torch.no_grad():
+                    found.append(self.evaluate())
+        return max(found, key=lambda metrics: metrics["score"])
+
+
+class SentenceClassification(FineTuning):
+    """Fine-tuning on a task of GLUE."""
+
+    selects_best = True
+
+    def __init__(self, task: Task, data: Mapping[str, Rows], settings: Settings, seed: int):
+        """Prepare a run on the rows of ``train`` and ``valid``."""
+        super().__init__(
+            AutoModelForSequenceClassification, task.num_classes, len(data["train"].labels), settings, seed
+        )
+        self.task, self.data = task, data
+
+    def inputs(self, rows: Rows, chosen: np.ndarray) -> BatchEncoding:
+        """Return the batch of the chosen rows."""
+        sentences = map(list, zip(*(rows.sentences[row] for row in chosen), strict=True))
+        return self.tokenizer(*sentences, truncation=True, max_length=512, padding=True, return_tensors="pt")
+
+    def loss(self, chosen: np.ndarray) -> torch.Tensor:
+        logits = self.model(**self.inputs(self.data["train"], chosen)).logits
+        labels = torch.tensor([self.data["train"].labels[row] for row in chosen])
+        if self.task.is_regression:
+            targets = torch.tensor([self.task.to_unit(float(label)) for label in labels])
+            return torch.nn.functional.mse_loss(logits[:, 0], targets)
+        return torch.nn.functional.cross_entropy(logits, labels)
+
     def evaluate(self) -> dict[str, float]:
-        """Return the metrics on the development set in per cent, and ``score``, their mean."""
-        self.model.eval()
-        rows = self.rows["valid"]
+        rows = self.data["valid"]
         parts = np.array_split(np.arange(len(rows.labels)), math.ceil(len(rows.labels) / VALIDATION_BATCH))
         logits = np.concatenate([self.model(**self.inputs(rows, part)).logits.numpy() for part in parts])
         metrics = score(self.task, predictions(self.task, logits), np.array(rows.labels))
         return {**metrics, "score": task_score(metrics)}
 
-    def run(self, name: str) -> dict[str, float]:
-        """Train, and return the best of the evaluations after every epoch."""
-        epoch, found = math.ceil(len(self.rows["train"].labels) / self.task.batch_size), []
-        steps = zip(range(1, self.updates + 1), self.batches(), strict=False)
-        for step, chosen in progress_bar(steps, desc=name, total=self.updates):
-            self.update(chosen)
-            if step % epoch == 0 or step == self.updates:
-                found.append(self.evaluate())
-        return max(found, key=lambda metrics: metrics["score"])
+
+class WordClassification(FineTuning):
+    """Fine-tuning on labelled words: the first subword of each word has the label.
+
+    Sentences are truncated at 512 subwords; words behind that count as wrong.
+    """
+
+    def __init__(self, train: WordFile, dev: WordFile, settings: Settings, seed: int):
+        self.labels = learn_labels(train)
+        self.train, self.dev, self.targets = train, dev, self.labels.targets(train)
+        super().__init__(AutoModelForTokenClassification, len(self.labels.names), len(train.sentences), settings, seed)
+
+    def inputs(self, file: WordFile, chosen: np.ndarray) -> BatchEncoding:
+        """Return the batch of the chosen sentences."""
+        words = [list(file.words[row]) for row in chosen]
+        return self.tokenizer(
+            words, is_split_into_words=True, truncation=True, max_length=512, padding=True, return_tensors="pt"
+        )
+
+    def loss(self, chosen: np.ndarray) -> torch.Tensor:
+        inputs = self.inputs(self.train, chosen)
+        targets = torch.full(inputs["input_ids"].shape, IGNORED)
+        for row, sentence in enumerate(chosen):
+            for position, word in first_subwords(inputs, row):
+                targets[row, position] = self.targets[sentence][word]
+        logits = self.model(**inputs).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+
+    def evaluate(self) -> dict[str, float]:
+        count = len(self.dev.sentences)
+        parts = np.array_split(np.arange(count), math.ceil(count / VALIDATION_BATCH))
+        predicted = [labels for part in parts for labels in self.predicted(part)]
+        found = values(ratios(self.labels, predicted, self.labels.labels_in(self.dev)))
+        return {**found, "score": found["f1" if self.labels.kinds else "accuracy"]}
+
+    def predicted(self, chosen: np.ndarray) -> list[list[str]]:
+        """Return the labels of the chosen sentences of the development file."""
+        inputs = self.inputs(self.dev, chosen)
+        best = self.model(**inputs).logits.argmax(-1)
+        found = [[""] * len(self.dev.words[sentence]) for sentence in chosen]
+        for row, labels in enumerate(found):
+            for position, word in first_subwords(inputs, row):
+                labels[word] = self.labels.names[best[row, position]]
+        return found
+
+
+def first_subwords(inputs: BatchEncoding, row: int) -> Iterator[tuple[int, int]]:
+    """Yield the position of the first subword of every word, and the number of the word."""
+    before = None
+    for position, word in enumerate(inputs.word_ids(row)):
+        if word is not None and word != before:
+            yield position, word
+        before = word

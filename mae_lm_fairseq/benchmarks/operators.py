@@ -1,4 +1,4 @@
-"""Where the time of a training step goes, by kind of operator."""
+"""Where the time goes, by kind of operator."""
 
 KINDS = {
     "matrix products of layers and LM head": ("aten::mm", "aten::addmm"),

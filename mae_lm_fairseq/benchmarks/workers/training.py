@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from profiling import operator_seconds
 from torch import Tensor, nn
 
 
@@ -72,16 +73,9 @@ class Training:
         return self._resident_bytes() + _peak_allocated(profile)
 
     def operators(self, batch: str, steps: int) -> dict[str, float]:
-        """Run some steps under the profiler; return the seconds per step of each operator, its callees excluded.
-
-        They are seconds of the GPU's kernels, or of one thread of the CPU.
-        """
-        on_gpu = self.device.type == "cuda"
-        activities = [torch.profiler.ProfilerActivity.CUDA if on_gpu else torch.profiler.ProfilerActivity.CPU]
-        with torch.profiler.profile(activities=activities) as profile:
-            self.train(batch, steps)
-        own = "self_device_time_total" if on_gpu else "self_cpu_time_total"
-        return {event.key: getattr(event, own) / 1e6 / steps for event in profile.key_averages() if getattr(event, own)}
+        """Run some steps under the profiler; return the seconds per step of each operator, its callees excluded."""
+        seconds = operator_seconds(lambda: self.train(batch, steps), self.device.type == "cuda")
+        return {name: own / steps for name, own in seconds.items()}
 
     def _batch(self, name: str):
         if name not in self.batches:

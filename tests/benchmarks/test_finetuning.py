@@ -1,0 +1,67 @@
+"""scripts/finetune_transformers.py: the plain loop that fine-tuning is compared with."""
+
+import json
+import runpy
+import sys
+
+import numpy as np
+import pytest
+
+from mae_lm_fairseq.benchmarks.finetuning import Settings, WordClassification
+from mae_lm_fairseq.downstream.glue.tasks import TASKS
+from mae_lm_fairseq.downstream.tagging.files import read_words
+from tests.support import ROOT, glue, tagging
+from tests.support.huggingface import save_model
+
+pytestmark = pytest.mark.integration  # trains
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["script", *map(str, words), "--json", str(tmp_path / "results.json")])
+        runpy.run_path(str(ROOT / "scripts" / "finetune_transformers.py"), run_name="__main__")
+        return json.loads((tmp_path / "results.json").read_text())
+
+    return run
+
+
+@pytest.fixture
+def tagged(tmp_path):
+    """Files of labelled words, and a model that knows the words."""
+    found = tagging.sentences(600)
+    words = sorted({word for sentence in found for word, _ in sentence})
+    model = save_model(tmp_path / "model", "bert", words)
+    return tagging.write_conllu(tmp_path / "upos.conllu", found), tagging.write_columns(tmp_path / "bio", found), model
+
+
+@pytest.mark.parametrize(("name", "least"), [("SST-2", 95), ("STS-B", 60)])
+def test_glue_can_be_overfitted(run, tmp_path, name, least):
+    """Random labels would give 50 % and a correlation of 0."""
+    task = TASKS[name]
+    rows = glue.make_rows(task, 256)
+    rows["dev"] = rows["train"]
+    glue.write_official(tmp_path / "glue", task, rows)
+    model = save_model(tmp_path / "model", "bert", glue.WORDS)
+    options = ["--glue-dir", tmp_path / "glue", "--model", model, "--learning-rate", 3e-3, "--seeds", 2]
+    results = run("glue", name, *options, "--max-updates", 120)
+    assert results["settings"]["updates"] == min(120, task.epochs * 256 // task.batch_size)
+    assert min(results["metrics"]["score"]["values"]) > least
+
+
+@pytest.mark.parametrize(("file", "column", "metric"), [(0, "UPOS", "accuracy"), (1, "2", "f1")])
+def test_labels_of_words_can_be_overfitted(run, tagged, file, column, metric):
+    path, model = tagged[file], tagged[2]
+    options = ["--train", path, "--dev", path, "--model", model, "--learning-rate", 1e-2, "--seeds", 1]
+    results = run("tagging", column, *options)
+    assert results["settings"]["updates"] == 76
+    assert results["metrics"][metric]["values"] == results["metrics"]["score"]["values"]
+    assert results["metrics"]["accuracy"]["mean"] > 95
+
+
+def test_every_word_gets_a_label(tagged):
+    file = read_words(tagged[0], "UPOS")
+    run = WordClassification(file, file, Settings(tagged[2], 1e-3, 1, 8, 0.01), seed=1)
+    labels = run.predicted(np.arange(len(file.sentences)))
+    assert [len(sentence) for sentence in labels] == [len(words) for words in file.words]
+    assert all(label in run.labels.names for sentence in labels for label in sentence)
