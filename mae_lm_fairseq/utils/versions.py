@@ -2,7 +2,9 @@
 
 import os
 import platform
+import subprocess
 from importlib.metadata import version
+from pathlib import Path
 
 import torch
 
@@ -19,3 +21,19 @@ def machine() -> str:
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     return f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores"
+
+
+def commit() -> str | None:
+    """Return the commit of the package's git checkout, with "+" if files were changed; None outside of a checkout."""
+    if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None
+    found = _git("rev-parse", "HEAD")
+    return found and found + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+def _git(*words: str) -> str | None:
+    try:
+        command = ["git", "-C", str(Path(__file__).parent), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

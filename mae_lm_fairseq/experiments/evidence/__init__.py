@@ -1,0 +1,1 @@
+"""The evidence study of docs/results/plan.md: training, measurements, tests and report."""

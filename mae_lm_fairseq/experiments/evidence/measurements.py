@@ -1,0 +1,90 @@
+"""Measurements of the trained models of the evidence study, by the commands that users run."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from mae_lm_fairseq.experiments.evidence.arms import Arm
+from mae_lm_fairseq.experiments.evidence.settings import BRANCH, PRIMARY_THRESHOLD, THRESHOLDS, Setup
+from mae_lm_fairseq.experiments.evidence.trainings import checkpoint, folder_of
+from mae_lm_fairseq.utils.runner import Run
+
+LOSSES = "evaluation.json"
+
+
+def _models(setup: Setup, stage: str, folder: Path) -> dict[str, Path]:
+    """Return the models to measure by label: those of a main run by their number of updates."""
+    last = folder / "checkpoints" / "checkpoint_last.pt"
+    if stage != "main":
+        return {str(setup.extent.short): last}
+    *before, end = setup.extent.checkpoints
+    between = {str(updates): checkpoint(folder, updates) for updates in before}
+    return between | {str(end): last, BRANCH: folder / "branch" / "checkpoint_last.pt"}
+
+
+def measurement_runs(setup: Setup, stage: str, arm: Arm, seed: int) -> dict[str, Run]:
+    """Return the measurements of a training by name."""
+    extent, files, folder = setup.extent, setup.files, folder_of(setup, stage, arm, seed)
+    models = _models(setup, stage, folder)
+    last = {str(extent.long if stage == "main" else extent.short): folder / "checkpoints" / "checkpoint_last.pt"}
+
+    def measurement(
+        name: str, verb: str, read: Callable, of: Mapping[str, Path], *options: str, data="--data-bin"
+    ) -> Run:
+        out = folder / name
+        target = ["--json", str(folder / LOSSES)] if verb == "evaluate" else ["--out", str(out)]
+        command = [sys.executable, "-m", "mae_lm_fairseq", verb, *map(str, of.values()), "--labels", *of]
+        command += [data, str(files.data_bin), *options, *target]
+        return Run(f"{arm.title}, seed {seed}, {name}", command, folder / f"{name}.json", lambda run: read(out))
+
+    text = ["--text", str(files.text)]
+    loss = [*text, "--tokens", str(extent.loss_tokens), "--pseudo-tokens", str(extent.pseudo_tokens)]
+    runs = {"loss": measurement("loss", "evaluate", _losses, models, *loss)}
+    settings = [(threshold, centred) for threshold in THRESHOLDS for centred in (False, True)]
+    for threshold, centred in settings if stage == "main" else [(PRIMARY_THRESHOLD, False)]:
+        options = [*text, "--tokens", str(extent.rank_tokens), "--threshold", str(threshold), "--bootstrap", "2"]
+        options += ["--centred"] * centred
+        name = f"rank-{threshold}" + "-centred" * centred
+        runs[name] = measurement(name, "rank", _ranks, models, *options, data="--tokenizer")
+    if stage == "pilot":
+        return runs
+    probe = ["--column", "UPOS", "--limit", str(extent.probe_sentences), "--train", str(files.probe_train)]
+    runs["probe"] = measurement("probe", "probe", _probes, models, *probe, "--test", str(files.probe_test))
+    runs["probe-dev"] = measurement("probe-dev", "probe", _probes, last, *probe, "--test", str(files.probe_dev))
+    if stage == "main":
+        for name, pairs in (("blimp", files.blimp), ("zorro", files.zorro)):
+            options = ["--pairs", str(pairs), "--limit", str(extent.pairs)]
+            runs[name] = measurement(name, "minimal-pairs", _pairs, models, *options)
+    return runs
+
+
+def _read(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _losses(out: Path) -> dict:
+    return {label: {"loss": model["loss"]} for label, model in _read(out.with_name(LOSSES))["models"].items()}
+
+
+def _ranks(out: Path) -> dict:
+    """Return the ranks of real tokens and of ``[MASK]`` by label, input and layer."""
+    names = ("layer", "input", "tokens", "threshold", "entropy")
+    models = _read(out / "ranks.json")["models"]
+    return {model["label"]: [{name: row[name] for name in names} for row in model["ranks"]] for model in models}
+
+
+def _probes(out: Path) -> dict:
+    """Return the accuracies in per cent by label, of all layers and of those with random weights."""
+    return {
+        label: {name: [100 * row["accuracy"] for row in model[name]] for name in ("layers", "random weights")}
+        for label, model in _read(out / "results.json")["models"].items()
+    }
+
+
+def _pairs(out: Path) -> dict:
+    """Return the accuracies in per cent by label, of the model and of its controls."""
+    return {
+        label: {name: 100 * scores["overall"]["accuracy"] for name, scores in model["scores"].items()}
+        for label, model in _read(out / "results.json")["models"].items()
+    }

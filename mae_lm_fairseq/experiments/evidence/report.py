@@ -1,0 +1,239 @@
+"""Report of the evidence study: verdicts, tables and figures, from the JSON files of the stages alone."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from mae_lm_fairseq.analysis.figures import LAYER
+from mae_lm_fairseq.experiments.evidence.arms import DEEP_MLM, FRACTIONS, MLM
+from mae_lm_fairseq.experiments.evidence.hypotheses import (
+    MARGIN,
+    Hypothesis,
+    deficits,
+    final,
+    last_probes,
+    outcomes,
+    ranks,
+    runs_of,
+)
+from mae_lm_fairseq.experiments.evidence.settings import BRANCH, THRESHOLDS
+from mae_lm_fairseq.experiments.reproduction_figures import Lines, Panel, plot_panels
+from mae_lm_fairseq.utils.files import write_text
+from mae_lm_fairseq.utils.markdown import markdown_table
+
+PREDICTED = {-1: "< 0", 0: f"within ± {MARGIN}", 1: "> 0"}
+
+
+def write_report(directory: Path, stages: Mapping[str, dict]) -> None:
+    """Write ``report.md`` and the figures of all stages that have results.
+
+    Args:
+        directory: output directory.
+        stages: content of ``pilot.json``, ``causal.json`` and ``main.json``, as far as they exist.
+    """
+    pilot, causal, main = (stages.get(name) for name in ("pilot", "causal", "main"))
+    hours = sum(run["core_hours"] for stage in stages.values() for run in stage["runs"])
+    lines = ["# Evidence study", "", f"{hours:.1f} core-hours.", *_versions(stages)]
+    if causal or main:
+        lines += ["", "## Hypotheses", "", verdicts(outcomes(causal, main))]
+    if main:
+        _plot_main(directory, main)
+        lines += ["", "## Main runs", "", _models_table(main), "", _ranks_table(main), "", _curves_table(main)]
+        lines += ["", "![probe by layer](probe.png)", "", "![rank by tokens](rank.png)", "", "![pairs](pairs.png)"]
+    if causal:
+        _plot_fractions(directory, causal)
+        lines += ["", "## Causal test", "", _models_table(causal), "", "![share of [MASK]](fractions.png)"]
+    if pilot:
+        _plot_factors(directory, pilot)
+        lines += ["", "## Pilot", "", _pilot_table(pilot), "", "![factors of the pilot](pilot.png)"]
+    write_text(directory / "report.md", "\n".join([*lines, ""]))
+
+
+def verdicts(hypotheses: list[Hypothesis]) -> str:
+    """Return the table of hypotheses."""
+    rows = []
+    for one in hypotheses:
+        low, high = one.interval
+        seeds = ", ".join(f"{value:+.1f}" for value in one.values)
+        rows.append(
+            [
+                *(one.name, one.claim, one.endpoint, PREDICTED[one.predicted]),
+                f"{one.mean:+.2f} [{low:+.2f}, {high:+.2f}]",
+                *(seeds, _p(one.p), _p(one.corrected), f"**{one.verdict}**"),
+            ]
+        )
+    header = ["", "hypothesis", "endpoint", "predicted", "mean [95 %]", "seeds", "p", "p (Holm)", "verdict"]
+    return markdown_table(header, rows)
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _versions(stages: Mapping[str, dict]) -> list[str]:
+    return [
+        f"- {name}: commit {stage['commit']}, {stage['machine']}, "
+        + ", ".join(f"{package} {version}" for package, version in stage["versions"].items())
+        for name, stage in stages.items()
+    ]
+
+
+def _cell(values: np.ndarray, digits: int = 1) -> str:
+    return f"{values.mean():.{digits}f}" + (f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else "")
+
+
+def _models(stage: dict) -> list[str]:
+    return list(dict.fromkeys(run["model"] for run in stage["runs"]))
+
+
+def _losses(stage: dict, model: str, label: str) -> np.ndarray:
+    return np.array([run["loss"][label]["loss"] for run in runs_of(stage, model)])
+
+
+def _layers(stage: dict, model: str) -> np.ndarray:
+    """Return the probe's accuracies, float[seeds, layers]."""
+    return np.array([run["probe"][final(stage)]["layers"] for run in runs_of(stage, model)])
+
+
+def _models_table(stage: dict) -> str:
+    """Return loss, probes and ranks of every model at the end of training."""
+    rows = []
+    for model in _models(stage):
+        layers = " ".join(f"{mean:.1f}" for mean in _layers(stage, model).mean(0))
+        random = runs_of(stage, model)[0]["probe"][final(stage)]["random weights"][-1]
+        cells = [_cell(_losses(stage, model, final(stage)), 3), layers, _cell(last_probes(stage, model), 2)]
+        cells += [_cell(deficits(stage, model), 2), _cell(ranks(stage, model)), f"{random:.1f}"]
+        rows.append([model, *cells])
+    header = ["model", "loss", "probe, layers 0 to the last", "last layer", "last less best", "rank", "random weights"]
+    return markdown_table(header, rows)
+
+
+def _ranks_table(stage: dict) -> str:
+    """Return the rank of real tokens by every measure."""
+    measures = [
+        (f"{name}{ending}", f"rank-{threshold}{ending.replace(' ', '-')}", measure)
+        for ending in ("", " centred")
+        for name, threshold, measure in (
+            *((f"threshold {threshold}", threshold, "threshold") for threshold in THRESHOLDS),
+            ("entropy", THRESHOLDS[0], "entropy"),
+        )
+    ]
+    rows = [
+        [model, *(_cell(ranks(stage, model, measure=measure, settings=name)) for _, name, measure in measures)]
+        for model in _models(stage)
+    ]
+    return markdown_table(["rank of real tokens", *(title for title, *_ in measures)], rows)
+
+
+def _curves_table(stage: dict) -> str:
+    """Return loss, last probe, rank and minimal pairs by number of updates."""
+    rows = []
+    for model in _models(stage):
+        for label in runs_of(stage, model)[0]["loss"]:
+            last = np.array([run["probe"][label]["layers"][-1] for run in runs_of(stage, model)])
+            pairs = [_cell(_pairs(stage, model, name, label)) for name in ("blimp", "zorro")]
+            cells = [_cell(_losses(stage, model, label), 3), _cell(last, 2), _cell(ranks(stage, model, label)), *pairs]
+            rows.append([model, label, *cells])
+    return markdown_table(["model", "updates", "loss", "last layer's probe", "rank", "BLiMP", "Zorro"], rows)
+
+
+def _pairs(stage: dict, model: str, name: str, label: str) -> np.ndarray:
+    return np.array([run[name][label]["model"] for run in runs_of(stage, model)])
+
+
+def _pilot_table(pilot: dict) -> str:
+    label = final(pilot)
+    rows = []
+    for run in pilot["runs"]:
+        loss = run["loss"][label]["loss"]
+        rank = {(row["input"], row["tokens"], row["layer"]): row["threshold"] for row in run["rank-0.9"][label]}
+        layer = max(layer for *_, layer in rank)
+        mask = next(
+            (rank[kind, "mask", layer] for kind in ("as_trained", "forced") if (kind, "mask", layer) in rank), None
+        )
+        rows.append([run["model"], run["change"], f"{loss:.3f}", f"{rank['clean', 'real', layer]:.0f}", _rank(mask)])
+    return markdown_table(["model", "factor", "loss", "rank of real tokens", "rank of `[MASK]`"], rows)
+
+
+def _rank(value: float | None) -> str:
+    return "" if value is None else f"{value:.0f}"
+
+
+def _plot_main(directory: Path, main: dict) -> None:
+    models = _models(main)
+    probes = {model: Lines(np.arange(len(_layers(main, model)[0])), _layers(main, model)) for model in models}
+    plot_panels(
+        directory / "probe.png",
+        "Frozen probe of the part of speech",
+        Panel("end of training", LAYER, "accuracy (%)", probes),
+    )
+    labels = [label for label in runs_of(main, models[0])[0]["loss"] if label != BRANCH]
+    tokens = np.array([int(label) for label in labels]) * main["runs"][0]["tokens_per_update"] / 1e6
+
+    def curves(of) -> dict[str, Lines]:
+        return {model: Lines(tokens, np.array([of(model, label) for label in labels]).T) for model in models}
+
+    millions = "million tokens of training"
+    plot_panels(
+        directory / "rank.png",
+        "Real tokens in clean text, last layer",
+        Panel("threshold rank (0.9)", millions, "rank", curves(lambda model, label: ranks(main, model, label))),
+        Panel("entropy rank", millions, "rank", curves(lambda model, label: ranks(main, model, label, "entropy"))),
+    )
+    plot_panels(
+        directory / "pairs.png",
+        "Minimal pairs",
+        *(
+            Panel(
+                title,
+                millions,
+                "accuracy (%)",
+                curves(lambda model, label, name=name: _pairs(main, model, name, label)),
+            )
+            for title, name in (("BLiMP", "blimp"), ("Zorro", "zorro"))
+        ),
+    )
+
+
+def _plot_fractions(directory: Path, causal: dict) -> None:
+    """Plot probe and rank against the fraction of ``[MASK]`` in the encoder; models without a decoder as points."""
+    x = np.array(list(FRACTIONS))
+
+    def lines(of) -> dict[str, Lines]:
+        found = {"with a decoder": Lines(x, np.array([of(causal, title) for title in FRACTIONS.values()]).T)}
+        return found | {title: Lines(np.array([1.0]), of(causal, title)[:, None]) for title in (MLM, DEEP_MLM)}
+
+    share = "fraction of [MASK] in the encoder"
+    plot_panels(
+        directory / "fractions.png",
+        "The decoder or the [MASK]?",
+        Panel("last layer", share, "probe, accuracy (%)", lines(last_probes)),
+        Panel("last less best layer", share, "points", lines(deficits)),
+        Panel("real tokens in clean text", share, "threshold rank (0.9)", lines(ranks)),
+    )
+
+
+def _plot_factors(directory: Path, pilot: dict) -> None:
+    """Plot loss and rank of every pilot run as horizontal bars."""
+    from matplotlib.figure import Figure  # optional (extra "analysis")
+
+    label = final(pilot)
+    runs = sorted(pilot["runs"], key=lambda run: (run["model"], run["change"]), reverse=True)
+    names = [f"{run['model']}; {run['change']}" for run in runs]
+    figure = Figure(figsize=(10, 1 + 0.4 * len(runs)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    colours = ["#0072B2" if run["model"] == MLM else "#D55E00" for run in runs]
+    values = [run["loss"][label]["loss"] for run in runs]
+    left.scatter(values, names, c=colours)
+    left.set(title="loss on fixed masked positions (nats)")
+    right.scatter([_clean_rank(run, label) for run in runs], names, c=colours)
+    right.set(title="threshold rank of real tokens, last layer")
+    for axes in (left, right):
+        axes.grid(alpha=0.25)
+    figure.savefig(directory / "pilot.png", dpi=150)
+
+
+def _clean_rank(run: dict, label: str) -> float:
+    rows = [row for row in run["rank-0.9"][label] if row["input"] == "clean" and row["tokens"] == "real"]
+    return max(rows, key=lambda row: row["layer"])["threshold"]

@@ -1,0 +1,92 @@
+"""Extent, files and output directory of the evidence study."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+THRESHOLDS = (0.8, 0.9, 0.95)
+PRIMARY_THRESHOLD = 0.9
+BRANCH = "decay branch"
+"""Label of the model that ends with a decay at half way."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Length of the runs, and number of seeds and measurements.
+
+    Args:
+        short: updates of the pilot and of the causal runs, with a linear decay of the learning rate.
+        long: updates of the main runs: a constant learning rate, and a decay in the last quarter. A multiple of 16.
+        warmup: warm-up updates.
+        causal_seeds, main_seeds: number of pretraining seeds.
+        probe_sentences: number of sentences to train a probe on.
+        rank_tokens, loss_tokens, pseudo_tokens: amounts of text.
+        pairs: minimal pairs per paradigm.
+    """
+
+    short: int
+    long: int
+    warmup: int
+    causal_seeds: int
+    main_seeds: int
+    probe_sentences: int
+    rank_tokens: int
+    loss_tokens: int
+    pseudo_tokens: int
+    pairs: int
+
+    @property
+    def checkpoints(self) -> list[int]:
+        """Numbers of updates at which the main runs are measured: 1/16 to all of them."""
+        return [self.long // part for part in (16, 8, 4, 2, 1)]
+
+    @property
+    def branch(self) -> tuple[int, int]:
+        """Numbers of updates at which the decay branch begins and ends."""
+        return 3 * self.long // 8, self.long // 2
+
+
+EXTENTS = {
+    "full": Extent(3040, 7600, 500, 4, 5, 2_500, 20_000, 500_000, 1_000, 200),
+    "smoke": Extent(16, 32, 4, 2, 2, 60, 1_500, 1_500, 100, 3),
+}
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files of the study.
+
+    Args:
+        data_bin: data-bin with the training text.
+        text: held-out text.
+        probe_train, probe_dev, probe_test: CoNLL-U files with a column UPOS.
+        blimp, zorro: directories of minimal pairs.
+    """
+
+    data_bin: Path
+    text: Path
+    probe_train: Path
+    probe_dev: Path
+    probe_test: Path
+    blimp: Path
+    zorro: Path
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A study: its data, its output directory, and how it is run.
+
+    Args:
+        out: output directory.
+        files: data.
+        size: name of the extent.
+        jobs: number of parallel processes, with one thread each.
+    """
+
+    out: Path
+    files: Files
+    size: str
+    jobs: int
+
+    @property
+    def extent(self) -> Extent:
+        return EXTENTS[self.size]

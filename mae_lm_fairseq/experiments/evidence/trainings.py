@@ -1,0 +1,80 @@
+"""Training runs of the evidence study."""
+
+import sys
+from pathlib import Path
+from statistics import fmean
+
+from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq.experiments.evidence.arms import COMMON, Arm
+from mae_lm_fairseq.experiments.evidence.settings import BRANCH, Extent, Setup
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.runner import Run, updates_done
+from mae_lm_fairseq.utils.training_log import read_records, seconds_per_update
+
+
+def folder_of(setup: Setup, stage: str, arm: Arm, seed: int) -> Path:
+    """Return the directory of a training and its measurements."""
+    return setup.out / stage / f"{arm.directory}-seed{seed}"
+
+
+def _command(setup: Setup, arm: Arm, seed: int, save: Path, updates: int, *options: str) -> list[str]:
+    chosen = COMMON | dict(arm.options)
+    words = [word for name, value in chosen.items() for word in (name, value) if word is not None]
+    words += ["--cpu", "--seed", str(seed), "--save-dir", str(save), "--max-update", str(updates)]
+    words += ["--no-epoch-checkpoints", "--disable-validation", "--log-format", "json", "--num-workers", "0"]
+    words += ["--user-dir", str(PACKAGE), *options]
+    return [sys.executable, "-m", "fairseq_cli.train", str(setup.files.data_bin), *words]
+
+
+def _linear(extent: Extent) -> list[str]:
+    updates = str(extent.short)
+    return ["--lr-scheduler", "polynomial_decay", "--warmup-updates", str(extent.warmup), "--total-num-update", updates]
+
+
+def _constant(extent: Extent, begin: int, end: int) -> list[str]:
+    """Return the options of a constant learning rate that decays from one number of updates to another."""
+    steps = {"warmup": extent.warmup, "hold": begin - extent.warmup, "decay": end - begin}
+    return ["--lr-scheduler", "tri_stage", *(word for name, n in steps.items() for word in (f"--{name}-steps", str(n)))]
+
+
+def _log_interval(updates: int) -> list[str]:
+    return ["--log-interval", str(max(1, min(50, updates // 4)))]
+
+
+def _pace(run: Run) -> dict:
+    tokens = [float(record["wpb"]) for record in read_records(run.log, "train_inner").values()]
+    return {"seconds_per_update": round(seconds_per_update(run.log), 4), "tokens_per_update": round(fmean(tokens), 1)}
+
+
+def training_run(setup: Setup, stage: str, arm: Arm, seed: int) -> Run:
+    """Return the run that trains a model of a stage."""
+    extent, folder = setup.extent, folder_of(setup, stage, arm, seed)
+    if stage == "main":
+        updates, schedule = extent.long, _constant(extent, 3 * extent.long // 4, extent.long)
+        schedule += ["--save-interval-updates", str(extent.long // 16), "--keep-interval-updates", "-1"]
+    else:
+        updates, schedule = extent.short, _linear(extent)
+        schedule += ["--save-interval-updates", str(extent.short // 4), "--keep-interval-updates", "1"]
+    command = _command(setup, arm, seed, folder / "checkpoints", updates, *schedule, *_log_interval(updates))
+    return Run(f"{arm.title}, seed {seed}", command, folder / "training.json", _pace, updates_done(updates))
+
+
+def branch_run(setup: Setup, arm: Arm, seed: int) -> Run:
+    """Return the run that continues a main run from its constant learning rate with an early decay."""
+    folder = folder_of(setup, "main", arm, seed)
+    begin, end = setup.extent.branch
+    options = [*_constant(setup.extent, begin, end), "--restore-file", str(checkpoint(folder, begin))]
+    options += ["--no-save-optimizer-state", *_log_interval(end - begin)]
+    command = _command(setup, arm, seed, folder / "branch", end, *options)
+    return Run(f"{arm.title}, seed {seed}, {BRANCH}", command, folder / "branch.json", _pace, updates_done(end))
+
+
+def checkpoint(folder: Path, updates: int) -> Path:
+    """Return the checkpoint after a number of updates.
+
+    Raises:
+        UserError: if fairseq did not keep it because it was the end of an epoch.
+    """
+    for path in (folder / "checkpoints").glob(f"checkpoint_*_{updates}.pt"):
+        return path
+    raise UserError(f"{folder} has no checkpoint of update {updates}, because an epoch ended there; use other text")
