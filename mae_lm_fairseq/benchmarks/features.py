@@ -94,7 +94,8 @@ def models(size: str, relative_bias: bool) -> tuple[MAELMHubInterface, transform
     symbols = ("<s>", "<pad>", "</s>", "<unk>", *map(str, range(VOCABULARY - 5)), "<mask>")
     pretrained = Pretrained(config, weights, symbols, None, {})
     to = Counterpart("mpnet" if relative_bias else "roberta", "Model")
-    stock = getattr(transformers, to.architecture)(stock_config(pretrained, to), add_pooling_layer=False)
+    config = transformers.AutoConfig.for_model(**stock_config(pretrained, to))
+    stock = getattr(transformers, to.architecture)(config, add_pooling_layer=False)
     stock.load_state_dict(stock_weights(pretrained, to), strict=False)
     return hub_interface(MAELMModel, pretrained), stock.eval()
 

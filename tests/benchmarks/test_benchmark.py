@@ -175,3 +175,16 @@ def test_data_pipeline_against_the_demand_of_a_gpu(data_bin):
     for each in figures:
         need = each["samples_per_second_of_the_gpu"] / each["samples_per_second_of_a_worker"]
         assert need <= each["workers_needed"] < need + 1
+
+
+@pytest.mark.integration  # builds models of size tiny
+@pytest.mark.parametrize("options", [[], ["--no-bias"], ["--bf16"]])
+def test_features_are_compared_with_transformers(options, monkeypatch, tmp_path, capsys):
+    words = ["--size", "tiny", "--sentences", "20", "--rounds", "1", *options, "--json", str(tmp_path / "json")]
+    monkeypatch.setattr(sys, "argv", ["benchmark_features.py", *words])
+    runpy.run_path(str(ROOT / "scripts" / "benchmark_features.py"), run_name="__main__")
+    found = json.loads((tmp_path / "json").read_text())
+    assert found["seconds"].keys() == {"ours", "transformers", "transformers, sorted"}
+    # Sums in another order; bfloat16 has 8 bits, and the last layer norm's output is about 4 at most.
+    assert found["difference"] < (0.1 if "--bf16" in options else 1e-5)
+    assert "products of attention" in capsys.readouterr().out
