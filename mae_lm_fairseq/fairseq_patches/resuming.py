@@ -92,7 +92,8 @@ def convert_position(state: dict[str, Any], processes: int, batch_size: int | No
         return
     done = position["iterations_in_epoch"] * before * size_before // (processes * batch_size)
     position["iterations_in_epoch"] = done
-    logger.info("resuming with %d processes instead of %d, after %d batches of each", processes, before, done)
+    if before != processes:
+        logger.info("resuming with %d processes instead of %d, after %d batches of each", processes, before, done)
     if size_before != batch_size:
         logger.warning(
             "resuming with --batch-size %d instead of %d: this epoch repeats some sequences and skips others",
