@@ -2,8 +2,9 @@
 """Fine-tune a stock model with a plain loop around transformers, to compare with mae-lm finetune.
 
 Tokenizer, model and head are those of transformers. Data, metrics, number of updates, batch size, optimizer, learning
-rate schedule and selection of the checkpoint are those of mae-lm finetune glue or mae-lm finetune tagging: AdamW with
-weight decay on every weight, 6 % warm-up, then linear decay; for GLUE the best of the validations after every epoch.
+rate schedule and selection of the checkpoint are those of mae-lm finetune glue, or of mae-lm finetune tagging for base
+and large models: AdamW with weight decay on every weight, 6 % warm-up, then linear decay; for GLUE the best of the
+validations after every epoch. An epoch of labelled words is counted in sentences.
 
 Example:
     scripts/finetune_transformers.py glue RTE --glue-dir GLUE --model MODEL --learning-rate 5e-5 --json rte.json

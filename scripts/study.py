@@ -46,10 +46,10 @@ def main(argv: list[str] | None = None) -> None:
     from mae_lm_fairseq.experiments.evidence.study import causal, main_runs, pilot
 
     check_matplotlib()
-    check_sklearn()
     if arguments.stage == "report":
         _report(arguments.out)
         return
+    check_sklearn()
     for name in ("data_bin", "text", "probe", "pairs"):
         if getattr(arguments, name) is None:
             raise UserError(f"the stage {arguments.stage} needs --{name.replace('_', '-')}")
@@ -65,12 +65,11 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _report(out: Path) -> None:
-    import json
-
     from mae_lm_fairseq.experiments.evidence.report import write_report
+    from mae_lm_fairseq.utils.files import read_json
 
     paths = {stage: out / f"{stage}.json" for stage in STAGES}
-    stages = {stage: json.loads(path.read_text(encoding="utf-8")) for stage, path in paths.items() if path.exists()}
+    stages = {stage: read_json(path) for stage, path in paths.items() if path.exists()}
     if not stages:
         raise UserError(f"{out} has no results of a stage")
     write_report(out, stages)

@@ -6,7 +6,7 @@ KINDS = {
     "casts and copies": ("aten::copy_", "aten::_to_copy", "aten::cat", "aten::clone", "aten::empty_strided"),
     "packing and embeddings": ("aten::index", "aten::embedding", "aten::gather", "aten::scatter", "aten::_index"),
     "GELU": ("aten::gelu",),
-    "softmax": ("aten::_softmax", "aten::_log_softmax", "aten::logsumexp", "aten::exp", "aten::amax", "aten::argmax"),
+    "softmax": ("aten::_softmax", "aten::_log_softmax", "aten::logsumexp", "aten::exp_", "aten::amax", "aten::argmax"),
     "layer norm": ("aten::native_layer_norm",),
     "masks of dropout": ("aten::random_", "aten::ge", "_CheapDropout"),
     "other elementwise operators": ("aten::add", "aten::mul", "aten::sub", "aten::fill_", "aten::zero"),

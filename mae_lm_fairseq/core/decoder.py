@@ -48,7 +48,7 @@ class Decoder(TransformerStack):
         embed_positions: position table, in the decoder's hidden size.
     """
 
-    needs = frozenset({"visible"})
+    needs: frozenset[str]
     layer_type: type[TransformerLayer] = TransformerLayer
 
     def __init__(self, config: MaskedAutoencoderConfig, embed_positions: PositionEmbedding):
@@ -84,6 +84,8 @@ class SelfAttentionDecoder(Decoder):
     predicted positions are queries, because no other output is used.
     """
 
+    needs = frozenset({"visible"})
+
     def decode(self, states: Tensor, joined: Tensor, layout: BatchLayout) -> Tensor:
         sequence, predicted = layout.sequence, layout.predicted
         joined = self.embed(joined, sequence)
@@ -102,6 +104,8 @@ class CrossAttentionDecoder(Decoder):
     The encoder's output is not updated. Except for its keys and values, everything is computed at predicted positions
     only: at 15 % masking, a layer costs about a quarter of a layer on the full sequence.
     """
+
+    needs = frozenset({"visible"})
 
     def decode(self, states: Tensor, joined: Tensor, layout: BatchLayout) -> Tensor:
         predicted = layout.predicted

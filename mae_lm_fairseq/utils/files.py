@@ -42,6 +42,18 @@ def write_results(directory: Path, results: Any, report: str) -> None:
     write_json(directory / "results.json", results)
 
 
+def read_json(path: str | Path) -> Any:
+    """Return the content of a JSON file that this package wrote.
+
+    Raises:
+        UserError: if it cannot be read or is damaged.
+    """
+    try:
+        return json.loads(read_bytes(path))
+    except ValueError:
+        raise UserError(f"{path} is damaged; remove it, and run the command that wrote it again") from None
+
+
 def read_bytes(path: str | Path) -> bytes:
     """Return the content of a file.
 

@@ -39,10 +39,16 @@ def hypothesis(name="H1", predicted=1, values=(1.0, 1.1, 0.9), **figures):
 
 
 def test_holms_correction():
-    """By hand: 4 * 0.005, 3 * 0.01, then 2 * 0.03 = 0.06 also for 0.04, whose own product is lower."""
-    names = [hypothesis(f"H{number}", p=p) for number, p in enumerate([0.01, 0.04, 0.03, 0.005])]
-    assert [one.corrected for one in corrected(names)] == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert corrected([hypothesis(p=0.7), hypothesis("H2", p=0.6)])[0].corrected == 1
+    """By hand, for nine hypotheses: 9 * 0.002, 8 * 0.003, 7 * 0.0305, also for 0.031, whose own product is lower."""
+    found = corrected([hypothesis(f"H{number}", p=p) for number, p in enumerate([0.003, 0.031, 0.0305, 0.002])])
+    assert [one.corrected for one in found] == pytest.approx([0.024, 0.2135, 0.2135, 0.018])
+    assert corrected([hypothesis(p=0.7)])[0].corrected == 1
+
+
+def test_zeros_show_nothing_and_leave_the_other_hypotheses_alone():
+    zeros = hypothesis("H1", p=p_value([0.0, 0.0, 0.0], -1), values=[0.0, 0.0, 0.0])
+    first, second = corrected([zeros, hypothesis("H2", p=0.001)])
+    assert (first.verdict, second.corrected, second.verdict) == ("not shown", pytest.approx(0.009), "shown")
 
 
 def test_equivalence_needs_both_sides():
@@ -111,19 +117,20 @@ def run_of(model, seed, generator, labels=("3040",), layers=4, change=""):
 @pytest.fixture
 def stages():
     generator = np.random.default_rng(1)
-    described = {"versions": {"torch": "2"}, "commit": "abc", "machine": "CPU"}
+    described = {"versions": {"torch": "2"}, "commits": ["abc"], "machine": "CPU", "files": {"text": "1"}}
+    extent = {"extent": {"short": 3040, "long": 7600}}
     causal = [MLM, MAE_LM, HALF_MASKS, ALL_MASKS, DEEP_MLM]
     return {
         "pilot": described
         | {
             "stage": "pilot",
-            "extent": {"short": 3040},
+            **extent,
             "runs": [run_of(arm.model, 1, generator, change=arm.change) for arm in pilot_arms()],
         },
         "causal": described
         | {
             "stage": "causal",
-            "extent": {"short": 3040},
+            **extent,
             "runs": [
                 run_of(model, seed, generator, layers=6 if model == DEEP_MLM else 4)
                 for model in causal
@@ -133,7 +140,7 @@ def stages():
         "main": described
         | {
             "stage": "main",
-            "extent": {"long": 7600},
+            **extent,
             "runs": [
                 run_of(model, seed, generator, CHECKPOINTS)
                 for model in (MLM, MLM_801010, MAE_LM)
@@ -179,6 +186,20 @@ def test_report_of_a_part_of_the_study(stages, tmp_path):
     assert "Hypotheses" not in (tmp_path / "report.md").read_text()
 
 
+def test_seeds_that_cannot_be_paired_are_refused(stages):
+    del stages["main"]["runs"][7]
+    with pytest.raises(
+        UserError, match=r"stage main: the runs of MLM, 80/10/10 have other seeds than \[1, 2, 3, 4, 5\]"
+    ):
+        outcomes(None, stages["main"])
+
+
+def test_stages_of_other_files_are_refused(stages, tmp_path):
+    stages["causal"]["files"] = {"text": "2"}
+    with pytest.raises(UserError, match="the stages pilot and causal differ in files"):
+        write_report(tmp_path, stages)
+
+
 def test_best_learning_rate_ignores_other_factors(stages):
     pilot = stages["pilot"]
     for run, loss in zip(pilot["runs"], range(len(pilot["runs"]), 0, -1), strict=True):
@@ -192,7 +213,7 @@ def run_script(*words):
     runpy.run_path(str(ROOT / "scripts" / "study.py"), run_name="__main__")
 
 
-def test_a_stage_needs_the_pilot(tmp_path, monkeypatch):
+def test_a_stage_needs_the_pilot(tmp_path):
     setup = Setup(tmp_path, None, "smoke", 1)
     with pytest.raises(UserError, match=r"pilot\.json does not exist; run the stage pilot first"):
         causal(setup)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import torch
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
 
@@ -11,7 +12,10 @@ def operator_seconds(function: Callable[[], object], on_gpu: bool = False) -> di
 
     They are seconds of the GPU's kernels, or of one thread of the CPU.
     """
-    with torch.profiler.profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profile:
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if on_gpu else [ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities) as profile:
         function()
     own = "self_device_time_total" if on_gpu else "self_cpu_time_total"
-    return {event.key: getattr(event, own) / 1e6 for event in profile.key_averages() if getattr(event, own)}
+    # On a GPU, the kernels are events, too; their time is that of the operators that launch them.
+    operators = [event for event in profile.key_averages() if event.device_type == DeviceType.CPU]
+    return {event.key: getattr(event, own) / 1e6 for event in operators if getattr(event, own)}

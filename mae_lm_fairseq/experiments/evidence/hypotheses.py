@@ -14,11 +14,14 @@ from mae_lm_fairseq.experiments.evidence.arms import (
     MLM,
     MLM_801010,
 )
-from mae_lm_fairseq.experiments.evidence.settings import PRIMARY_THRESHOLD
+from mae_lm_fairseq.experiments.evidence.settings import PRIMARY_RANK
+from mae_lm_fairseq.utils.errors import UserError
 
 MARGIN = 0.5
 """Equivalence margin, in points."""
 LEVEL = 0.05
+COUNT = 9
+"""Number of hypotheses that Holm's correction is over, whether or not all of them have results yet."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +73,20 @@ class Hypothesis:
 
 
 def outcomes(causal: dict | None, main: dict | None) -> list[Hypothesis]:
-    """Return all hypotheses whose stage has results, tested and corrected for their number."""
+    """Return all hypotheses whose stage has results, tested and corrected for :data:`COUNT`."""
     found = [*(_of_main(main) if main else ()), *(_of_causal(causal) if causal else ())]
     return corrected([replace(one, p=p_value(one.values, one.predicted)) for one in found])
 
 
 def p_value(values: Sequence[float], predicted: int) -> float:
-    """Return the p-value of a two-sided t-test against 0, or of two one-sided tests against the margin."""
+    """Return the p-value of a two-sided t-test against 0, or of two one-sided tests against the margin.
+
+    It is 1 for a t-test of zeros, which has no variance to compare with.
+    """
     from scipy.stats import ttest_1samp
 
+    if predicted and not any(values):
+        return 1.0
     if predicted:
         return float(ttest_1samp(values, 0).pvalue)
     sides = ((-MARGIN, "greater"), (MARGIN, "less"))
@@ -86,17 +94,27 @@ def p_value(values: Sequence[float], predicted: int) -> float:
 
 
 def corrected(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
-    """Return the hypotheses with p-values after Holm's correction (1979) over all of them."""
+    """Return the hypotheses with p-values after Holm's correction (1979) over :data:`COUNT` hypotheses."""
     order, largest, by_name = sorted(hypotheses, key=lambda one: one.p), 0.0, {}
     for rank, one in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * one.p))
+        largest = max(largest, min(1.0, (COUNT - rank) * one.p))
         by_name[one.name] = largest
     return [replace(one, corrected=by_name[one.name]) for one in hypotheses]
 
 
 def runs_of(stage: dict, model: str) -> list[dict]:
-    """Return the runs of a model in the order of their seeds."""
-    return sorted((run for run in stage["runs"] if run["model"] == model), key=lambda run: run["seed"])
+    """Return the runs of a model in the order of their seeds.
+
+    Raises:
+        UserError: if their seeds are not those of the stage's other models, so that they cannot be paired.
+    """
+    seeds = sorted({run["seed"] for run in stage["runs"]})
+    runs = sorted((run for run in stage["runs"] if run["model"] == model), key=lambda run: run["seed"])
+    if [run["seed"] for run in runs] != seeds:
+        raise UserError(
+            f"stage {stage['stage']}: the runs of {model} have other seeds than {seeds}; run the stage again"
+        )
+    return runs
 
 
 def final(stage: dict) -> str:
@@ -119,11 +137,7 @@ def deficits(stage: dict, model: str) -> np.ndarray:
 
     The best layer is chosen on the development file, by the mean over the seeds.
     """
-    label, last = final(stage), last_layer(model)
-    runs = runs_of(stage, model)
-    count = DEEP_MLM_LAYER + 1 if last > 0 else None
-    best = int(np.mean([run["probe-dev"][label]["layers"][:count] for run in runs], axis=0).argmax())
-    return np.array([run["probe"][label]["layers"][last] - run["probe"][label]["layers"][best] for run in runs])
+    return _last_less(stage, model, below=False)
 
 
 def ranks(stage: dict, model: str, label: str = "", measure: str = "threshold", settings: str = "") -> np.ndarray:
@@ -136,13 +150,31 @@ def ranks(stage: dict, model: str, label: str = "", measure: str = "threshold", 
         measure: ``threshold`` or ``entropy``.
         settings: name of the measurement (default: the primary endpoint's).
     """
-    name = settings or f"rank-{PRIMARY_THRESHOLD}"
+    name, label = settings or PRIMARY_RANK, label or final(stage)
+    return np.array([rank_in(run[name][label], measure, layer=last_layer(model)) for run in runs_of(stage, model)])
 
-    def rank(run: dict) -> float:
-        clean = [row for row in run[name][label or final(stage)] if row["input"] == "clean" and row["tokens"] == "real"]
-        return sorted(clean, key=lambda row: row["layer"])[last_layer(model)][measure]
 
-    return np.array([rank(run) for run in runs_of(stage, model)])
+def rank_in(rows: Sequence[dict], measure: str, kind: str = "clean", tokens: str = "real", layer: int = -1) -> float:
+    """Return a rank from the rows of a model, by input, tokens and index of the layer."""
+    chosen = [row for row in rows if row["input"] == kind and row["tokens"] == tokens]
+    return sorted(chosen, key=lambda row: row["layer"])[layer][measure]
+
+
+def rises(stage: dict, model: str) -> np.ndarray:
+    """Return the probe's accuracy at the last layer less that of the best layer below it, float[seeds].
+
+    Unlike :func:`deficits`, this is not 0 for a model whose last layer is the best one.
+    """
+    return _last_less(stage, model, below=True)
+
+
+def _last_less(stage: dict, model: str, below: bool) -> np.ndarray:
+    label, last = final(stage), last_layer(model)
+    runs = runs_of(stage, model)
+    depth = len(runs[0]["probe"][label]["layers"]) - 1 if last < 0 else last
+    candidates = depth if below else depth + 1
+    best = int(np.mean([run["probe-dev"][label]["layers"][:candidates] for run in runs], axis=0).argmax())
+    return np.array([run["probe"][label]["layers"][depth] - run["probe"][label]["layers"][best] for run in runs])
 
 
 def _of_main(stage: dict) -> list[Hypothesis]:

@@ -1,6 +1,5 @@
 """Measurements of the trained models of the evidence study, by the commands that users run."""
 
-import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from mae_lm_fairseq.experiments.evidence.arms import Arm
 from mae_lm_fairseq.experiments.evidence.settings import BRANCH, PRIMARY_THRESHOLD, THRESHOLDS, Setup
 from mae_lm_fairseq.experiments.evidence.trainings import checkpoint, folder_of
+from mae_lm_fairseq.utils.files import read_json
 from mae_lm_fairseq.utils.runner import Run
 
 LOSSES = "evaluation.json"
@@ -27,7 +27,6 @@ def measurement_runs(setup: Setup, stage: str, arm: Arm, seed: int) -> dict[str,
     """Return the measurements of a training by name."""
     extent, files, folder = setup.extent, setup.files, folder_of(setup, stage, arm, seed)
     models = _models(setup, stage, folder)
-    last = {str(extent.long if stage == "main" else extent.short): folder / "checkpoints" / "checkpoint_last.pt"}
 
     def measurement(
         name: str, verb: str, read: Callable, of: Mapping[str, Path], *options: str, data="--data-bin"
@@ -49,9 +48,12 @@ def measurement_runs(setup: Setup, stage: str, arm: Arm, seed: int) -> dict[str,
         runs[name] = measurement(name, "rank", _ranks, models, *options, data="--tokenizer")
     if stage == "pilot":
         return runs
+    end = str(extent.long if stage == "main" else extent.short)
     probe = ["--column", "UPOS", "--limit", str(extent.probe_sentences), "--train", str(files.probe_train)]
     runs["probe"] = measurement("probe", "probe", _probes, models, *probe, "--test", str(files.probe_test))
-    runs["probe-dev"] = measurement("probe-dev", "probe", _probes, last, *probe, "--test", str(files.probe_dev))
+    runs["probe-dev"] = measurement(
+        "probe-dev", "probe", _probes, {end: models[end]}, *probe, "--test", str(files.probe_dev)
+    )
     if stage == "main":
         for name, pairs in (("blimp", files.blimp), ("zorro", files.zorro)):
             options = ["--pairs", str(pairs), "--limit", str(extent.pairs)]
@@ -59,18 +61,14 @@ def measurement_runs(setup: Setup, stage: str, arm: Arm, seed: int) -> dict[str,
     return runs
 
 
-def _read(path: Path) -> dict:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
 def _losses(out: Path) -> dict:
-    return {label: {"loss": model["loss"]} for label, model in _read(out.with_name(LOSSES))["models"].items()}
+    return {label: {"loss": model["loss"]} for label, model in read_json(out.with_name(LOSSES))["models"].items()}
 
 
 def _ranks(out: Path) -> dict:
     """Return the ranks of real tokens and of ``[MASK]`` by label, input and layer."""
     names = ("layer", "input", "tokens", "threshold", "entropy")
-    models = _read(out / "ranks.json")["models"]
+    models = read_json(out / "ranks.json")["models"]
     return {model["label"]: [{name: row[name] for name in names} for row in model["ranks"]] for model in models}
 
 
@@ -78,7 +76,7 @@ def _probes(out: Path) -> dict:
     """Return the accuracies in per cent by label, of all layers and of those with random weights."""
     return {
         label: {name: [100 * row["accuracy"] for row in model[name]] for name in ("layers", "random weights")}
-        for label, model in _read(out / "results.json")["models"].items()
+        for label, model in read_json(out / "results.json")["models"].items()
     }
 
 
@@ -86,5 +84,5 @@ def _pairs(out: Path) -> dict:
     """Return the accuracies in per cent by label, of the model and of its controls."""
     return {
         label: {name: 100 * scores["overall"]["accuracy"] for name, scores in model["scores"].items()}
-        for label, model in _read(out / "results.json")["models"].items()
+        for label, model in read_json(out / "results.json")["models"].items()
     }

@@ -12,16 +12,26 @@ from mae_lm_fairseq.experiments.evidence.hypotheses import (
     Hypothesis,
     deficits,
     final,
+    last_layer,
     last_probes,
     outcomes,
+    rank_in,
     ranks,
+    rises,
     runs_of,
 )
-from mae_lm_fairseq.experiments.evidence.settings import BRANCH, THRESHOLDS
+from mae_lm_fairseq.experiments.evidence.settings import BRANCH, PRIMARY_RANK, THRESHOLDS
+from mae_lm_fairseq.experiments.evidence.study import check_same
 from mae_lm_fairseq.experiments.reproduction_figures import Lines, Panel, plot_panels
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.markdown import markdown_table
 
+NOTES = """\
+- p (Holm): corrected over all nine hypotheses, also while some of them have no results yet.
+- *Last less best* is 0 for every seed if the last layer is the best one; ranks are integers and may agree. Equal
+  values have no variance, and their interval is a point. The tables below give the last layer less the best layer
+  *below* it, too.
+- The tables below give mean ± standard deviation over the seeds of pretraining."""
 PREDICTED = {-1: "< 0", 0: f"within ± {MARGIN}", 1: "> 0"}
 
 
@@ -31,19 +41,23 @@ def write_report(directory: Path, stages: Mapping[str, dict]) -> None:
     Args:
         directory: output directory.
         stages: content of ``pilot.json``, ``causal.json`` and ``main.json``, as far as they exist.
+
+    Raises:
+        UserError: if the stages differ in size or files.
     """
+    check_same(list(stages.values()))
     pilot, causal, main = (stages.get(name) for name in ("pilot", "causal", "main"))
     hours = sum(run["core_hours"] for stage in stages.values() for run in stage["runs"])
     lines = ["# Evidence study", "", f"{hours:.1f} core-hours.", *_versions(stages)]
     if causal or main:
-        lines += ["", "## Hypotheses", "", verdicts(outcomes(causal, main))]
+        lines += ["", "## Hypotheses", "", verdicts(outcomes(causal, main)), "", NOTES]
     if main:
         _plot_main(directory, main)
         lines += ["", "## Main runs", "", _models_table(main), "", _ranks_table(main), "", _curves_table(main)]
         lines += ["", "![probe by layer](probe.png)", "", "![rank by tokens](rank.png)", "", "![pairs](pairs.png)"]
     if causal:
         _plot_fractions(directory, causal)
-        lines += ["", "## Causal test", "", _models_table(causal), "", "![share of [MASK]](fractions.png)"]
+        lines += ["", "## Causal test", "", _models_table(causal), "", "![fraction of [MASK]](fractions.png)"]
     if pilot:
         _plot_factors(directory, pilot)
         lines += ["", "## Pilot", "", _pilot_table(pilot), "", "![factors of the pilot](pilot.png)"]
@@ -73,7 +87,7 @@ def _p(value: float) -> str:
 
 def _versions(stages: Mapping[str, dict]) -> list[str]:
     return [
-        f"- {name}: commit {stage['commit']}, {stage['machine']}, "
+        f"- {name}: commit {', '.join(map(str, stage['commits']))}, {stage['machine']}, "
         + ", ".join(f"{package} {version}" for package, version in stage["versions"].items())
         for name, stage in stages.items()
     ]
@@ -101,11 +115,21 @@ def _models_table(stage: dict) -> str:
     rows = []
     for model in _models(stage):
         layers = " ".join(f"{mean:.1f}" for mean in _layers(stage, model).mean(0))
-        random = runs_of(stage, model)[0]["probe"][final(stage)]["random weights"][-1]
+        random = runs_of(stage, model)[0]["probe"][final(stage)]["random weights"][last_layer(model)]
         cells = [_cell(_losses(stage, model, final(stage)), 3), layers, _cell(last_probes(stage, model), 2)]
-        cells += [_cell(deficits(stage, model), 2), _cell(ranks(stage, model)), f"{random:.1f}"]
+        cells += [_cell(deficits(stage, model), 2), _cell(rises(stage, model), 2), _cell(ranks(stage, model))]
+        cells.append(f"{random:.1f}")
         rows.append([model, *cells])
-    header = ["model", "loss", "probe, layers 0 to the last", "last layer", "last less best", "rank", "random weights"]
+    header = [
+        "model",
+        "loss",
+        "probe, layers 0 to the last",
+        "last layer",
+        "last less best",
+        "last less best below",
+        "rank",
+    ]
+    header.append("random weights")
     return markdown_table(header, rows)
 
 
@@ -143,21 +167,15 @@ def _pairs(stage: dict, model: str, name: str, label: str) -> np.ndarray:
 
 
 def _pilot_table(pilot: dict) -> str:
-    label = final(pilot)
-    rows = []
+    """Return loss and ranks of every run; that of ``[MASK]`` where the encoder sees it in training."""
+    label, rows = final(pilot), []
     for run in pilot["runs"]:
-        loss = run["loss"][label]["loss"]
-        rank = {(row["input"], row["tokens"], row["layer"]): row["threshold"] for row in run["rank-0.9"][label]}
-        layer = max(layer for *_, layer in rank)
-        mask = next(
-            (rank[kind, "mask", layer] for kind in ("as_trained", "forced") if (kind, "mask", layer) in rank), None
-        )
-        rows.append([run["model"], run["change"], f"{loss:.3f}", f"{rank['clean', 'real', layer]:.0f}", _rank(mask)])
+        measured = run[PRIMARY_RANK][label]
+        sees_masks = any((row["input"], row["tokens"]) == ("as_trained", "mask") for row in measured)
+        mask = f"{rank_in(measured, 'threshold', 'as_trained', 'mask'):.0f}" if sees_masks else ""
+        loss, real = run["loss"][label]["loss"], rank_in(measured, "threshold")
+        rows.append([run["model"], run["change"], f"{loss:.3f}", f"{real:.0f}", mask])
     return markdown_table(["model", "factor", "loss", "rank of real tokens", "rank of `[MASK]`"], rows)
-
-
-def _rank(value: float | None) -> str:
-    return "" if value is None else f"{value:.0f}"
 
 
 def _plot_main(directory: Path, main: dict) -> None:
@@ -204,13 +222,13 @@ def _plot_fractions(directory: Path, causal: dict) -> None:
         found = {"with a decoder": Lines(x, np.array([of(causal, title) for title in FRACTIONS.values()]).T)}
         return found | {title: Lines(np.array([1.0]), of(causal, title)[:, None]) for title in (MLM, DEEP_MLM)}
 
-    share = "fraction of [MASK] in the encoder"
+    fraction = "fraction of [MASK] in the encoder"
     plot_panels(
         directory / "fractions.png",
         "The decoder or the [MASK]?",
-        Panel("last layer", share, "probe, accuracy (%)", lines(last_probes)),
-        Panel("last less best layer", share, "points", lines(deficits)),
-        Panel("real tokens in clean text", share, "threshold rank (0.9)", lines(ranks)),
+        Panel("last layer", fraction, "probe, accuracy (%)", lines(last_probes)),
+        Panel("last less best layer", fraction, "points", lines(deficits)),
+        Panel("real tokens in clean text", fraction, "threshold rank (0.9)", lines(ranks)),
     )
 
 
@@ -227,13 +245,8 @@ def _plot_factors(directory: Path, pilot: dict) -> None:
     values = [run["loss"][label]["loss"] for run in runs]
     left.scatter(values, names, c=colours)
     left.set(title="loss on fixed masked positions (nats)")
-    right.scatter([_clean_rank(run, label) for run in runs], names, c=colours)
+    right.scatter([rank_in(run[PRIMARY_RANK][label], "threshold") for run in runs], names, c=colours)
     right.set(title="threshold rank of real tokens, last layer")
     for axes in (left, right):
         axes.grid(alpha=0.25)
     figure.savefig(directory / "pilot.png", dpi=150)
-
-
-def _clean_rank(run: dict, label: str) -> float:
-    rows = [row for row in run["rank-0.9"][label] if row["input"] == "clean" and row["tokens"] == "real"]
-    return max(rows, key=lambda row: row["layer"])["threshold"]

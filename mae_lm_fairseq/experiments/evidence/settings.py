@@ -1,10 +1,15 @@
 """Extent, files and output directory of the evidence study."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from mae_lm_fairseq.utils.files import file_sha256
+
 THRESHOLDS = (0.8, 0.9, 0.95)
 PRIMARY_THRESHOLD = 0.9
+PRIMARY_RANK = f"rank-{PRIMARY_THRESHOLD}"
+"""Name of the measurement of the primary endpoint."""
 BRANCH = "decay branch"
 """Label of the model that ends with a decay at half way."""
 
@@ -69,6 +74,18 @@ class Files:
     probe_test: Path
     blimp: Path
     zorro: Path
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return hashes that identify the content of all files."""
+        return {name: _sha256_of_all(path) for name, path in vars(self).items()}
+
+
+def _sha256_of_all(path: Path) -> str:
+    """Return the hash of a file, or of the names and hashes of the files in a directory."""
+    if not path.is_dir():
+        return file_sha256(path)
+    files = sorted(file for file in path.iterdir() if file.is_file() and file.suffix != ".log")
+    return hashlib.sha256("".join(f"{file.name} {file_sha256(file)}\n" for file in files).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

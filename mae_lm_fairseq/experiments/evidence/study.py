@@ -4,12 +4,12 @@
 (``mae-lm evaluate``, ``rank``, ``probe``, ``minimal-pairs``), each in a process of its own. The study resumes.
 """
 
-import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.experiments.evidence.arms import (
@@ -26,49 +26,70 @@ from mae_lm_fairseq.experiments.evidence.measurements import measurement_runs
 from mae_lm_fairseq.experiments.evidence.settings import Setup
 from mae_lm_fairseq.experiments.evidence.trainings import branch_run, folder_of, training_run
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.files import read_json, write_json
 from mae_lm_fairseq.utils.runner import Run, reserve, run_all
 from mae_lm_fairseq.utils.versions import commit, machine, versions
 
 
-def pilot(setup: Setup) -> dict:
+def pilot(setup: Setup) -> None:
     """Run the pilot, with further learning rates if the best one lies at the edge."""
     arms = pilot_arms()
     content = _stage(setup, "pilot", arms, 1)
     while more := [arm for model in (MLM, MAE_LM) if (arm := _outwards(content, model)) and arm not in arms]:
         arms += more
         content = _stage(setup, "pilot", arms, 1)
-    return content
+    # Not before the last learning rate, because the other stages read the best one from this file.
+    write_json(setup.out / "pilot.json", content)
 
 
-def causal(setup: Setup) -> dict:
+def causal(setup: Setup) -> None:
     """Run the causal test, at the MLM's best learning rate of the pilot."""
-    rate = best_learning_rate(results(setup, "pilot"), MLM)
-    return _stage(setup, "causal", causal_arms(rate), setup.extent.causal_seeds)
+    rate = best_learning_rate(_pilot_of(setup), MLM)
+    content = _stage(setup, "causal", causal_arms(rate), setup.extent.causal_seeds)
+    write_json(setup.out / "causal.json", content)
 
 
-def main_runs(setup: Setup) -> dict:
+def main_runs(setup: Setup) -> None:
     """Run the main comparison, at the learning rates of the pilot."""
-    rates = [best_learning_rate(results(setup, "pilot"), model) for model in (MLM, MAE_LM)]
-    return _stage(setup, "main", main_arms(*rates), setup.extent.main_seeds)
+    rates = [best_learning_rate(_pilot_of(setup), model) for model in (MLM, MAE_LM)]
+    content = _stage(setup, "main", main_arms(*rates), setup.extent.main_seeds)
+    write_json(setup.out / "main.json", content)
 
 
-def results(setup: Setup, stage: str) -> dict:
-    """Return the results of a stage that is done.
+def _pilot_of(setup: Setup) -> dict:
+    """Return the results of the pilot.
 
     Raises:
-        UserError: if it is not.
+        UserError: if it has not run, or with another size or other files.
     """
-    path = setup.out / f"{stage}.json"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist; run the stage {stage} first") from None
+    path = setup.out / "pilot.json"
+    if not path.exists():
+        raise UserError(f"{path} does not exist; run the stage pilot first")
+    found = read_json(path)
+    check_same([found, {"stage": "this one", "extent": asdict(setup.extent), "files": setup.files.fingerprints()}])
+    return found
+
+
+def check_same(stages: Sequence[Mapping[str, Any]]) -> None:
+    """Check that stages have the same size and files.
+
+    Raises:
+        UserError: if they do not.
+    """
+    first, *others = stages
+    for other in others:
+        for name in ("extent", "files"):
+            if other[name] != first[name]:
+                raise UserError(
+                    f"the stages {first['stage']} and {other['stage']} differ in {name}; use the same --size and "
+                    "files, or another --out"
+                )
 
 
 def _stage(setup: Setup, stage: str, arms: Sequence[Arm], seeds: int) -> dict:
-    files = {name: str(path) for name, path in asdict(setup.files).items()}
+    files = setup.files.fingerprints()
     reserve(setup.out / stage, {"size": setup.size, "machine": machine(), **files})
+    commits = _commits(setup.out / stage)
     trained = [(arm, seed) for seed in range(1, 1 + seeds) for arm in arms]
     print(f"{stage}: {len(trained)} trainings", flush=True)
     paces = run_all([training_run(setup, stage, arm, seed) for arm, seed in trained], setup.jobs)
@@ -78,19 +99,28 @@ def _stage(setup: Setup, stage: str, arms: Sequence[Arm], seeds: int) -> dict:
     measured = [measurement_runs(setup, stage, arm, seed) for arm, seed in trained]
     print(f"{stage}: {sum(map(len, measured))} measurements", flush=True)
     run_all([run for of_training in measured for run in of_training.values()], setup.jobs)
-    content = {
+    return {
         "stage": stage,
         "versions": versions(),
-        "commit": commit(),
+        "commits": commits,
         "machine": machine(),
         "extent": asdict(setup.extent),
+        "files": files,
         "runs": [
             _entry(setup, stage, arm, seed, pace, runs)
             for (arm, seed), pace, runs in zip(trained, paces, measured, strict=True)
         ],
     }
-    write_json(setup.out / f"{stage}.json", content)
-    return content
+
+
+def _commits(directory: Path) -> list[str | None]:
+    """Return the commits that a stage has been started from, this one included."""
+    path = directory / "commits.json"
+    found = read_json(path) if path.exists() else []
+    if commit() not in found:
+        found.append(commit())
+        write_json(path, found)
+    return found
 
 
 def losses(pilot: dict, model: str) -> dict[str, float]:
@@ -117,26 +147,24 @@ def _outwards(pilot: dict, model: str) -> Arm | None:
 
 def _entry(setup: Setup, stage: str, arm: Arm, seed: int, pace: dict, measurements: Mapping[str, Run]) -> dict:
     """Return the results of a training with its command and the commands of its measurements."""
-    folder = folder_of(setup, stage, arm, seed)
-    training = _read(folder / "training.json")
-    found = {name: _read(run.result) for name, run in measurements.items()}
-    extent = setup.extent
-    updates = extent.long + extent.branch[1] - extent.branch[0] if stage == "main" else extent.short
-    seconds = pace["seconds_per_update"] * updates + sum(content["seconds"] for content in found.values())
-    commands = {"training": training["command"], **{name: content["command"] for name, content in found.items()}}
+    folder, extent = folder_of(setup, stage, arm, seed), setup.extent
+    found = {name: read_json(run.result) for name, run in measurements.items()}
+    trainings = {"training": read_json(folder / "training.json")}
+    seconds = pace["seconds_per_update"] * (extent.long if stage == "main" else extent.short)
+    if stage == "main":
+        trainings["branch"] = read_json(folder / "branch.json")
+        begin, end = extent.branch
+        seconds += trainings["branch"]["result"]["seconds_per_update"] * (end - begin)
+    seconds += sum(content["seconds"] for content in found.values())
     return {
         "model": arm.model,
         "change": arm.change,
         "seed": seed,
         "core_hours": round(seconds / 3600, 3),
         **pace,
-        "commands": {name: shlex.join(_portable(words)) for name, words in commands.items()},
+        "commands": {name: shlex.join(_portable(run["command"])) for name, run in (trainings | found).items()},
         **{name: content["result"] for name, content in found.items()},
     }
-
-
-def _read(path: Path) -> dict:
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _portable(command: Sequence[str]) -> list[str]:

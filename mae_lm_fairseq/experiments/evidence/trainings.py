@@ -56,7 +56,13 @@ def training_run(setup: Setup, stage: str, arm: Arm, seed: int) -> Run:
         updates, schedule = extent.short, _linear(extent)
         schedule += ["--save-interval-updates", str(extent.short // 4), "--keep-interval-updates", "1"]
     command = _command(setup, arm, seed, folder / "checkpoints", updates, *schedule, *_log_interval(updates))
-    return Run(f"{arm.title}, seed {seed}", command, folder / "training.json", _pace, updates_done(updates))
+
+    def read_result(run: Run) -> dict:
+        for needed in (*extent.checkpoints[:-1], extent.branch[0]) if stage == "main" else ():
+            checkpoint(folder, needed)
+        return _pace(run)
+
+    return Run(f"{arm.title}, seed {seed}", command, folder / "training.json", read_result, updates_done(updates))
 
 
 def branch_run(setup: Setup, arm: Arm, seed: int) -> Run:
@@ -73,8 +79,11 @@ def checkpoint(folder: Path, updates: int) -> Path:
     """Return the checkpoint after a number of updates.
 
     Raises:
-        UserError: if fairseq did not keep it because it was the end of an epoch.
+        UserError: if it is missing, as it is where an epoch ended.
     """
     for path in (folder / "checkpoints").glob(f"checkpoint_*_{updates}.pt"):
         return path
-    raise UserError(f"{folder} has no checkpoint of update {updates}, because an epoch ended there; use other text")
+    raise UserError(
+        f"{folder / 'checkpoints'} has no checkpoint of update {updates}: it was removed, or an epoch ended there; "
+        f"remove {folder} and run again, or use text with another number of sequences"
+    )
