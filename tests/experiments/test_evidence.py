@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
 
+from mae_lm_fairseq.experiments.evidence import measurements, report, study
 from mae_lm_fairseq.experiments.evidence.arms import (
     ALL_MASKS,
     DEEP_MLM,
@@ -173,11 +174,11 @@ def test_hypotheses_of_made_up_results(stages):
 
 def test_report_of_all_stages(stages, tmp_path):
     write_report(tmp_path, stages)
-    report = (tmp_path / "report.md").read_text()
-    assert report.count("**shown**") == 5
-    assert "| H8 | " in report
+    text = (tmp_path / "report.md").read_text()
+    assert text.count("**shown**") == 5
+    assert "| H8 | " in text
     for name in ("probe", "rank", "pairs", "fractions", "pilot"):
-        assert f"({name}.png)" in report
+        assert f"({name}.png)" in text
         assert (tmp_path / f"{name}.png").stat().st_size > 0
 
 
@@ -250,8 +251,12 @@ def inputs(mae_lm, tmp_path):
     return [*options, "--out", "study", "--size", "smoke"]
 
 
-@pytest.mark.slow  # trains and measures 27 small models, minutes
+@pytest.mark.slow  # trains and measures 18 small models, minutes
 def test_the_whole_study(inputs, tmp_path, monkeypatch):
+    """With one learning rate in the pilot and one setting of ranks, to save time."""
+    monkeypatch.setattr(study, "pilot_arms", lambda: pilot_arms()[:2])
+    for module in (measurements, report):
+        monkeypatch.setattr(module, "THRESHOLDS", (0.9,))
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.chdir(tmp_path)
     for stage in ("pilot", "causal", "main"):
@@ -263,6 +268,15 @@ def test_the_whole_study(inputs, tmp_path, monkeypatch):
     # The branch has a model of its own.
     assert all(run["loss"][BRANCH] != run["loss"]["16"] for run in main["runs"])
     text = Path("study/main.json").read_text() + Path("study/report.md").read_text()
+    assert main["runs"][0]["commands"].keys() >= {
+        "training",
+        "branch",
+        "loss",
+        "rank-0.9",
+        "probe",
+        "probe-dev",
+        "blimp",
+    }
     assert "| H9 | " in text
     assert str(tmp_path) not in text
     assert sys.prefix not in text
