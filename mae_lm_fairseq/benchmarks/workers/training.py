@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from profiling import operator_seconds
 from torch import Tensor, nn
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity
 
 
 class Training:
@@ -115,6 +116,20 @@ class Training:
         state = self.optimizer.state_dict()["state"]
         tensors = [value for values in state.values() for value in values.values() if isinstance(value, Tensor)]
         return sum(tensor.nbytes for tensor in (*self.model.parameters(), *self.model.buffers(), *tensors))
+
+
+def operator_seconds(function: Callable[[], object], on_gpu: bool = False) -> dict[str, float]:
+    """Call a function under the profiler; return the seconds of each operator, its callees excluded.
+
+    They are seconds of the GPU's kernels, or of one thread of the CPU.
+    """
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if on_gpu else [ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities) as profile:
+        function()
+    own = "self_device_time_total" if on_gpu else "self_cpu_time_total"
+    # On a GPU, the kernels are events, too; their time is that of the operators that launch them.
+    operators = [event for event in profile.key_averages() if event.device_type == DeviceType.CPU]
+    return {event.key: getattr(event, own) / 1e6 for event in operators if getattr(event, own)}
 
 
 def _fused_adamw(parameters: list) -> torch.optim.Optimizer:
