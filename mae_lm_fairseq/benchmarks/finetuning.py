@@ -136,7 +136,7 @@ class SentenceClassification(FineTuning):
 
     def evaluate(self) -> dict[str, float]:
         rows = self.data["valid"]
-        parts = np.array_split(np.arange(len(rows.labels)), math.ceil(len(rows.labels) / VALIDATION_BATCH))
+        parts = validation_batches(len(rows.labels))
         logits = np.concatenate([self.model(**self.inputs(rows, part)).logits.numpy() for part in parts])
         metrics = score(self.task, predictions(self.task, logits), np.array(rows.labels))
         return {**metrics, "score": task_score(metrics)}
@@ -170,8 +170,7 @@ class WordClassification(FineTuning):
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
 
     def evaluate(self) -> dict[str, float]:
-        count = len(self.dev.sentences)
-        parts = np.array_split(np.arange(count), math.ceil(count / VALIDATION_BATCH))
+        parts = validation_batches(len(self.dev.sentences))
         predicted = [labels for part in parts for labels in self.predicted(part)]
         found = values(ratios(self.labels, predicted, self.labels.labels_in(self.dev)))
         return {**found, "score": found["f1" if self.labels.kinds else "accuracy"]}
@@ -185,6 +184,11 @@ class WordClassification(FineTuning):
             for position, word in first_subwords(inputs, row):
                 labels[word] = self.labels.names[best[row, position]]
         return found
+
+
+def validation_batches(rows: int) -> list[np.ndarray]:
+    """Return the rows of the development set in batches of nearly equal size."""
+    return np.array_split(np.arange(rows), math.ceil(rows / VALIDATION_BATCH))
 
 
 def first_subwords(inputs: BatchEncoding, row: int) -> Iterator[tuple[int, int]]:

@@ -227,17 +227,11 @@ def _folder(out: Path, title: str, seed: int) -> Path:
 
 
 def _checkpoint(out: Path, scale: Scale, title: str, seed: int, updates: int) -> Path:
-    """Return the checkpoint after a number of updates.
-
-    Raises:
-        UserError: if fairseq did not keep it because it was the end of an epoch.
-    """
+    """Return the checkpoint after a number of updates; raises as :func:`inspection.checkpoint_after`."""
     folder = _folder(out, title, seed) / "checkpoints"
     if updates == scale.updates:
         return folder / "checkpoint_last.pt"
-    for path in folder.glob(f"checkpoint_*_{updates}.pt"):
-        return path
-    raise UserError(f"{folder} has no checkpoint of update {updates}, because an epoch ended there; use other text")
+    return inspection.checkpoint_after(folder, updates)
 
 
 def _pretraining_run(out: Path, data: Data, scale: Scale, variant: Variant, seed: int) -> Run:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from mae_lm_fairseq.experiments.evidence.arms import Arm
 from mae_lm_fairseq.experiments.evidence.settings import BRANCH, PRIMARY_THRESHOLD, THRESHOLDS, Setup
-from mae_lm_fairseq.experiments.evidence.trainings import checkpoint, folder_of
+from mae_lm_fairseq.experiments.evidence.trainings import folder_of
+from mae_lm_fairseq.experiments.inspection import checkpoint_after
 from mae_lm_fairseq.utils.files import read_json
 from mae_lm_fairseq.utils.runner import Run
 
@@ -17,9 +18,9 @@ def _models(setup: Setup, stage: str, folder: Path) -> dict[str, Path]:
     """Return the models to measure by label: those of a main run by their number of updates."""
     last = folder / "checkpoints" / "checkpoint_last.pt"
     if stage != "main":
-        return {str(setup.extent.short): last}
+        return {str(setup.extent.updates(stage)): last}
     *before, end = setup.extent.checkpoints
-    between = {str(updates): checkpoint(folder, updates) for updates in before}
+    between = {str(updates): checkpoint_after(folder / "checkpoints", updates) for updates in before}
     return between | {str(end): last, BRANCH: folder / "branch" / "checkpoint_last.pt"}
 
 
@@ -48,7 +49,7 @@ def measurement_runs(setup: Setup, stage: str, arm: Arm, seed: int) -> dict[str,
         runs[name] = measurement(name, "rank", _ranks, models, *options, data="--tokenizer")
     if stage == "pilot":
         return runs
-    end = str(extent.long if stage == "main" else extent.short)
+    end = str(extent.updates(stage))
     probe = ["--column", "UPOS", "--limit", str(extent.probe_sentences), "--train", str(files.probe_train)]
     runs["probe"] = measurement("probe", "probe", _probes, models, *probe, "--test", str(files.probe_test))
     runs["probe-dev"] = measurement(

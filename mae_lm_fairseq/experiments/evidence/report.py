@@ -120,16 +120,8 @@ def _models_table(stage: dict) -> str:
         cells += [_cell(deficits(stage, model), 2), _cell(rises(stage, model), 2), _cell(ranks(stage, model))]
         cells.append(f"{random:.1f}")
         rows.append([model, *cells])
-    header = [
-        "model",
-        "loss",
-        "probe, layers 0 to the last",
-        "last layer",
-        "last less best",
-        "last less best below",
-        "rank",
-    ]
-    header.append("random weights")
+    header = ["model", "loss", "probe, layers 0 to the last", "last layer", "last less best"]
+    header += ["last less best below", "rank", "random weights"]
     return markdown_table(header, rows)
 
 

@@ -39,6 +39,10 @@ class Extent:
     pseudo_tokens: int
     pairs: int
 
+    def updates(self, stage: str) -> int:
+        """Return the number of updates of a stage's trainings."""
+        return self.long if stage == "main" else self.short
+
     @property
     def checkpoints(self) -> list[int]:
         """Numbers of updates at which the main runs are measured: 1/16 to all of them."""

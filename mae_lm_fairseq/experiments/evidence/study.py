@@ -51,7 +51,8 @@ def causal(setup: Setup) -> None:
 
 def main_runs(setup: Setup) -> None:
     """Run the main comparison, at the learning rates of the pilot."""
-    rates = [best_learning_rate(_pilot_of(setup), model) for model in (MLM, MAE_LM)]
+    found = _pilot_of(setup)
+    rates = [best_learning_rate(found, model) for model in (MLM, MAE_LM)]
     content = _stage(setup, "main", main_arms(*rates), setup.extent.main_seeds)
     write_json(setup.out / "main.json", content)
 
@@ -115,10 +116,10 @@ def _stage(setup: Setup, stage: str, arms: Sequence[Arm], seeds: int) -> dict:
 
 def _commits(directory: Path) -> list[str | None]:
     """Return the commits that a stage has been started from, this one included."""
-    path = directory / "commits.json"
+    path, current = directory / "commits.json", commit()
     found = read_json(path) if path.exists() else []
-    if commit() not in found:
-        found.append(commit())
+    if current not in found:
+        found.append(current)
         write_json(path, found)
     return found
 
@@ -150,7 +151,7 @@ def _entry(setup: Setup, stage: str, arm: Arm, seed: int, pace: dict, measuremen
     folder, extent = folder_of(setup, stage, arm, seed), setup.extent
     found = {name: read_json(run.result) for name, run in measurements.items()}
     trainings = {"training": read_json(folder / "training.json")}
-    seconds = pace["seconds_per_update"] * (extent.long if stage == "main" else extent.short)
+    seconds = pace["seconds_per_update"] * extent.updates(stage)
     if stage == "main":
         trainings["branch"] = read_json(folder / "branch.json")
         begin, end = extent.branch

@@ -7,7 +7,7 @@ from statistics import fmean
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.experiments.evidence.arms import COMMON, Arm
 from mae_lm_fairseq.experiments.evidence.settings import BRANCH, Extent, Setup
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.experiments.inspection import checkpoint_after
 from mae_lm_fairseq.utils.runner import Run, updates_done
 from mae_lm_fairseq.utils.training_log import read_records, seconds_per_update
 
@@ -49,17 +49,18 @@ def _pace(run: Run) -> dict:
 def training_run(setup: Setup, stage: str, arm: Arm, seed: int) -> Run:
     """Return the run that trains a model of a stage."""
     extent, folder = setup.extent, folder_of(setup, stage, arm, seed)
+    updates = extent.updates(stage)
     if stage == "main":
-        updates, schedule = extent.long, _constant(extent, 3 * extent.long // 4, extent.long)
-        schedule += ["--save-interval-updates", str(extent.long // 16), "--keep-interval-updates", "-1"]
+        schedule = _constant(extent, 3 * updates // 4, updates)
+        schedule += ["--save-interval-updates", str(updates // 16), "--keep-interval-updates", "-1"]
     else:
-        updates, schedule = extent.short, _linear(extent)
-        schedule += ["--save-interval-updates", str(extent.short // 4), "--keep-interval-updates", "1"]
+        schedule = _linear(extent)
+        schedule += ["--save-interval-updates", str(updates // 4), "--keep-interval-updates", "1"]
     command = _command(setup, arm, seed, folder / "checkpoints", updates, *schedule, *_log_interval(updates))
 
     def read_result(run: Run) -> dict:
         for needed in (*extent.checkpoints[:-1], extent.branch[0]) if stage == "main" else ():
-            checkpoint(folder, needed)
+            checkpoint_after(folder / "checkpoints", needed)
         return _pace(run)
 
     return Run(f"{arm.title}, seed {seed}", command, folder / "training.json", read_result, updates_done(updates))
@@ -69,21 +70,8 @@ def branch_run(setup: Setup, arm: Arm, seed: int) -> Run:
     """Return the run that continues a main run from its constant learning rate with an early decay."""
     folder = folder_of(setup, "main", arm, seed)
     begin, end = setup.extent.branch
-    options = [*_constant(setup.extent, begin, end), "--restore-file", str(checkpoint(folder, begin))]
+    start = checkpoint_after(folder / "checkpoints", begin)
+    options = [*_constant(setup.extent, begin, end), "--restore-file", str(start)]
     options += ["--no-save-optimizer-state", *_log_interval(end - begin)]
     command = _command(setup, arm, seed, folder / "branch", end, *options)
     return Run(f"{arm.title}, seed {seed}, {BRANCH}", command, folder / "branch.json", _pace, updates_done(end))
-
-
-def checkpoint(folder: Path, updates: int) -> Path:
-    """Return the checkpoint after a number of updates.
-
-    Raises:
-        UserError: if it is missing, as it is where an epoch ended.
-    """
-    for path in (folder / "checkpoints").glob(f"checkpoint_*_{updates}.pt"):
-        return path
-    raise UserError(
-        f"{folder / 'checkpoints'} has no checkpoint of update {updates}: it was removed, or an epoch ended there; "
-        f"remove {folder} and run again, or use text with another number of sequences"
-    )
