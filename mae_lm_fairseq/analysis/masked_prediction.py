@@ -4,6 +4,8 @@ A text becomes rows: copies of it with different tokens masked (:class:`Masking`
 in batches of similar length.
 """
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -112,6 +114,21 @@ class HuggingFacePredictor:
     def __call__(self, tokens: Tensor, is_predicted: Tensor) -> Tensor:
         tokens, is_predicted = tokens.to(self.model.device), is_predicted.to(self.model.device)
         return self.model(tokens, attention_mask=tokens.ne(self.pad).long()).logits[is_predicted].float()
+
+
+def unigram_entropy(texts: Iterable[np.ndarray | Tensor]) -> float:
+    """Return the entropy in nats of the token frequencies in texts.
+
+    It is the lowest loss of a model that predicts the same distribution at every position.
+
+    Args:
+        texts: ids of the tokens that can be masked, int[T] each.
+    """
+    counts = Counter()
+    for ids in texts:
+        counts.update(ids.tolist())
+    total = counts.total()
+    return -sum(count / total * math.log(count / total) for count in counts.values())
 
 
 def each_token(words: np.ndarray) -> Masking:

@@ -4,7 +4,6 @@
 """
 
 import argparse
-import json
 import shutil
 import tempfile
 from dataclasses import asdict, replace
@@ -26,7 +25,7 @@ from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.text.corpus import Reading, sample_corpus
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import write_json, write_results, write_text
+from mae_lm_fairseq.utils.files import read_json, write_json, write_results, write_text
 from mae_lm_fairseq.utils.progress import step
 from mae_lm_fairseq.utils.runner import reserve, run_all
 from mae_lm_fairseq.utils.versions import machine, versions
@@ -136,8 +135,8 @@ def _preparation(options: Options) -> preparation.Options:
 def measured(options: Options, name: str) -> dict[str, Any]:
     """Return the measurements of a bundle in the output directory on the held-out text."""
     path = options.out / f"{name}.json"
-    if path.exists():
-        return json.loads(path.read_text())
+    if path.exists() and "unigram_entropy" in (numbers := read_json(path)):  # older versions did not measure it
+        return numbers
     length = min(128, read(options.out / name).config.max_positions)
     arguments = argparse.Namespace(
         text=options.out / "held-out.txt", data_bin=None, ema=False, tokens_per_sample=length, **MEASUREMENT

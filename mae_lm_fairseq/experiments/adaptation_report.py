@@ -18,6 +18,7 @@ times the training text), which took {seconds:,.0f} s on {machine}.
 - Loss: cross-entropy in nats at masked positions, 15 % of the tokens and the same ones in both rows.
 - Pseudo-perplexity: each token, or each word, is masked on its own.
 - Before: {before}
+- Unigram entropy: {unigram}
 
 ## Text
 
@@ -56,6 +57,7 @@ def report(content: dict[str, Any]) -> str:
         before="predicted by the model's own head, through its decoder if it had one."
         if content["before"]
         else "the model had no language model head, so there is nothing to compare with.",
+        unigram=_unigram(content["after"]),
         text=_text(text),
         unknown=_unknown(text),
         stock_class=content["stock_class"],
@@ -84,6 +86,13 @@ def _measurements(before: dict[str, Any] | None, after: dict[str, Any]) -> str:
         if numbers
     ]
     return markdown_table(header, rows)
+
+
+def _unigram(after: dict[str, Any]) -> str:
+    entropy = f"{after['unigram_entropy']:.3f} nats, the lowest loss with nothing known but how frequent tokens are."
+    if after["loss"] < after["unigram_entropy"]:
+        return entropy
+    return f"{entropy} **The loss is not below it: the model does not use the context yet.** Train for more updates."
 
 
 def _text(splits: dict[str, dict[str, Any]]) -> str:

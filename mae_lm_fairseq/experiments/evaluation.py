@@ -6,7 +6,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.analysis.masked_prediction import Masking, Outcome, Words, each_token, each_word, predict
+from mae_lm_fairseq.analysis.masked_prediction import (
+    NEVER_MASKED,
+    Masking,
+    Outcome,
+    Words,
+    each_token,
+    each_word,
+    predict,
+    unigram_entropy,
+)
 from mae_lm_fairseq.analysis.token_states import mask_texts
 from mae_lm_fairseq.experiments.readers import Reader, checked_models, open_model
 from mae_lm_fairseq.utils.errors import UserError
@@ -38,6 +47,7 @@ def table(results: dict[str, Any]) -> str:
     header = [
         "model",
         f"loss at {results['settings']['mask_prob']:.0%} masked (nats)",
+        "unigram entropy (nats)",
         "accuracy",
         "pseudo-perplexity per token",
         "pseudo-perplexity per word",
@@ -46,6 +56,7 @@ def table(results: dict[str, Any]) -> str:
         [
             label,
             f"{row['loss']:.3f}",
+            f"{row['unigram_entropy']:.3f}",
             f"{row['accuracy']:.1%}",
             f"{row['pseudo_perplexity_per_token']:,.2f}",
             f"{row['pseudo_perplexity_per_word']:,.2f}",
@@ -89,6 +100,7 @@ def measure(path: Path, label: str, arguments: argparse.Namespace) -> dict[str, 
     token_count, word_count = int(tokens.predicted.sum()), sum(len(masking.predicted) for masking in whole_words)
     return {
         "loss": -float(masked.log_likelihoods.sum()) / predicted,
+        "unigram_entropy": unigram_entropy(text.ids[text.words != NEVER_MASKED] for text in texts),
         "accuracy": int(masked.correct.sum()) / predicted,
         "predicted": predicted,
         "pseudo_perplexity_per_token": math.exp(-tokens.log_likelihoods.sum() / token_count),

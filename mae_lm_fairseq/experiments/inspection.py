@@ -1,6 +1,5 @@
 """Evaluation of a trained masked language model: validation loss, rank of hidden states, and a cloze sentence."""
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -70,19 +69,6 @@ def masked_loss(model: torch.nn.Module, task) -> float:
         model, batches = model.cuda(), map(utils.move_to_cuda, batches)
     losses, predicted, _ = zip(*(criterion(model, batch) for batch in batches), strict=True)
     return float(sum(losses)) / sum(predicted)
-
-
-def unigram_entropy(batches: Iterable[Tensor], pad: int) -> float:
-    """Return the entropy of the token frequencies of a text in nats, without ``<pad>``.
-
-    All other tokens count because they can be masked, including ``<s>`` at the start of a sequence and ``</s>`` at the
-    end of a line.
-    """
-    counts = Counter()
-    for batch in batches:
-        counts.update(batch[batch.ne(pad)].tolist())
-    total = counts.total()
-    return -sum(count / total * math.log(count / total) for count in counts.values())
 
 
 @torch.no_grad()

@@ -4,7 +4,6 @@ The steps are: collect text, preprocess it, pretrain MAE-LM and the RoBERTa pres
 and number of updates, and write a report.
 """
 
-import json
 import subprocess
 import sys
 import zlib
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from mae_lm_fairseq import MAELMModel
 from mae_lm_fairseq.analysis.figures import plot_losses
+from mae_lm_fairseq.analysis.masked_prediction import unigram_entropy
 from mae_lm_fairseq.experiments import docstrings, inspection
 from mae_lm_fairseq.experiments.corpus import split_corpus
 from mae_lm_fairseq.experiments.inspection import Gap
@@ -23,7 +23,7 @@ from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.text.tokenizer_training import TRAINED_KINDS
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.files import read_json, write_json
 from mae_lm_fairseq.utils.progress import step
 from mae_lm_fairseq.utils.runner import Run, reserve, run_all, updates_done
 from mae_lm_fairseq.utils.training_log import loss_curve, read_records
@@ -49,7 +49,7 @@ def make_text(out: Path, recipe: Recipe, corpus: Path | None) -> dict[str, int]:
     counted = folder / "counts.json"
     if counted.exists():
         print(f"done before, reusing {folder}")
-        return json.loads(counted.read_text())
+        return read_json(counted)
     folder.mkdir(exist_ok=True)
     if corpus:
         counts = split_corpus(corpus, folder / "train.txt", folder / "valid.txt", recipe.max_bytes)
@@ -125,7 +125,8 @@ def choose_sentence(out: Path, data: Path, corpus: Path | None) -> Gap:
 def conclude(out: Path, data: Path, origin: str, runs: list[Run], results: list[dict], gap: Gap) -> dict:
     """Write the figure, ``results.json`` and ``report.md``; return the content of ``results.json``."""
     _, task = inspection.load(runs[0].result.parent / "checkpoints" / "checkpoint_last.pt", data)
-    entropy = inspection.unigram_entropy(inspection.clean_batches(task), task.source_dictionary.pad())
+    pad = task.source_dictionary.pad()
+    entropy = unigram_entropy(batch[batch.ne(pad)] for batch in inspection.clean_batches(task))
     curves = {
         stage: {ARCHITECTURES[run.name]: loss_curve(run.log, stage) for run in runs}
         for stage in ("train_inner", "valid")

@@ -1,5 +1,7 @@
 """Predictions of masked tokens, against loops that mask one token or word at a time."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from mae_lm_fairseq.analysis.masked_prediction import (
     each_token_and_later_subwords,
     each_word,
     predict,
+    unigram_entropy,
 )
 from mae_lm_fairseq.core.packing import batch_layout
 from tests.support.huggingface import KINDS, tiny_masked_lm
@@ -120,6 +123,11 @@ def test_each_kind_of_masking():
     hidden, predicted = each_word(WORDS)
     assert [row.nonzero()[0].tolist() for row in hidden] == [[1, 2, 3], [4], [5, 6]]
     assert np.array_equal(hidden, predicted)
+
+
+def test_unigram_entropy_is_that_of_the_token_frequencies():
+    texts = [np.array([0, 5, 5, 2, 0, 5, 2]), torch.tensor([5])]
+    assert unigram_entropy(texts) == pytest.approx(1.5 * math.log(2))  # a quarter, a half, a quarter
 
 
 def test_texts_without_words_have_no_predictions():

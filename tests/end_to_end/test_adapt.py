@@ -13,6 +13,7 @@ import transformers
 
 from mae_lm_fairseq.commands.adapt import main
 from mae_lm_fairseq.core.config import RelativeBucketing
+from mae_lm_fairseq.experiments.adaptation_report import report
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.families import FAMILIES
 from mae_lm_fairseq.huggingface.importer import import_foreign
@@ -67,6 +68,9 @@ def test_a_stock_directory_is_adapted_and_a_killed_run_resumes(stock, text, tmp_
     assert results["after"]["loss"] < results["before"]["loss"] - 0.1
     assert results["after"]["predicted"] == results["before"]["predicted"]
     assert str(tmp_path) not in (out / "report.md").read_text()
+    for loss, learned_nothing in ((0.0, False), (99.0, True)):
+        described = report({**results, "after": {**results["after"], "loss": loss}})
+        assert ("the model does not use the context yet" in described) == learned_nothing
     assert_stock(out / "stock", "BertForMaskedLM", stock["bert"])
     main(command)  # changes nothing
     assert json.loads((out / "results.json").read_text()) == results

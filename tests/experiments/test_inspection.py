@@ -1,10 +1,8 @@
-import math
-
 import pytest
 import sentencepiece
 import torch
 
-from mae_lm_fairseq.experiments.inspection import encoder_rank, find_gap, unigram_entropy
+from mae_lm_fairseq.experiments.inspection import encoder_rank, find_gap
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 
 PAD = 1
@@ -34,12 +32,6 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def tokenizer(data):
     return find_tokenizer(data)
-
-
-def test_unigram_entropy_counts_everything_but_padding():
-    batches = [torch.tensor([[0, 5, 5, 2], [0, 5, 2, PAD]]), torch.tensor([[5, PAD]])]
-    probabilities = [2 / 8, 4 / 8, 2 / 8]  # of tokens 0, 5 and 2
-    assert unigram_entropy(batches, PAD) == pytest.approx(-sum(p * math.log(p) for p in probabilities))
 
 
 class TableModel(torch.nn.Module):

@@ -125,6 +125,9 @@ def test_evaluation_equals_a_loop(bundles, stock, tmp_path, capsys):
     mean = {name: np.sum(values) / len(values) for name, values in log_likelihoods.items()}
     assert found["loss"] == pytest.approx(-mean["masked"], abs=1e-5)
     assert found["predicted"] == len(log_likelihoods["masked"])
+    _, counts = np.unique([index for ids in texts for index in ids if index not in (0, 2)], return_counts=True)
+    frequencies = counts / counts.sum()
+    assert found["unigram_entropy"] == pytest.approx(-(frequencies * np.log(frequencies)).sum(), rel=1e-9)
     assert found["pseudo_perplexity_per_token"] == pytest.approx(math.exp(-mean["tokens"]), rel=1e-5)
     assert found["words"] == 0
 
