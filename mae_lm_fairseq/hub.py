@@ -16,6 +16,7 @@ from mae_lm_fairseq.downstream.squad.files import Paragraph, Question
 from mae_lm_fairseq.downstream.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.downstream.tagging.prediction import Tagged, Tagger
 from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads
+from mae_lm_fairseq.pretrained.validation import ANSWER_HEAD
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, Tokenizer
@@ -190,7 +191,7 @@ class MAELMHubInterface(nn.Module):
         return logits if return_logits or logits.shape[1] == 1 else logits.log_softmax(-1)
 
     @torch.no_grad()
-    def answer(self, question: str, context: str, head: str = "span") -> Answers:
+    def answer(self, question: str, context: str, head: str = ANSWER_HEAD) -> Answers:
         """Find the answer to a question in a context, in the same way as ``mae-lm finetune squad``.
 
         Uses the script's default sequence length and stride, and no threshold for SQuAD 2.0.

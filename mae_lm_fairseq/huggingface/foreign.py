@@ -8,7 +8,7 @@ import json
 import re
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data
 from mae_lm_fairseq.pretrained.original import STOCK_CONFIG, Original, stock_files
 from mae_lm_fairseq.pretrained.reading import MODEL_TYPE
 from mae_lm_fairseq.pretrained.token_order import TokenOrder, token_order
+from mae_lm_fairseq.pretrained.validation import SENTENCE_HEAD
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.text.hugging_face_tokenizer import TOKENIZER_JSON, HuggingFaceTokenizer
@@ -35,6 +36,7 @@ from mae_lm_fairseq.utils.files import read_bytes
 LM_WEIGHT, LM_BIAS = "autoencoder.lm_head.weight", "autoencoder.lm_head.bias"
 _ADDS_NOTHING = re.compile(r"(\w+\.)?embeddings\.(position_ids|token_type_ids)|encoder\.sentence_encoder\.version")
 """Entries that are no weights."""
+TOKEN_CLASSIFICATION = "token_classification"
 _OLD_ENDS = {".gamma": ".weight", ".beta": ".bias"}
 """Names in checkpoints that were converted from TensorFlow, such as bert-base-uncased."""
 
@@ -53,7 +55,7 @@ class ForeignModel:
         tokenizer: the tokenizer, if it gives these ids.
         order: order of the rows in the weights.
         original: what the network has no place for.
-        labels: names of the labels, if the model labels words.
+        task: ``task`` and ``finetuned_on`` of a bundle, if the configuration is that of a fine-tuned model.
     """
 
     kind: str
@@ -64,7 +66,7 @@ class ForeignModel:
     tokenizer: Tokenizer | None
     order: TokenOrder
     original: Original | None = None
-    labels: list[str] | None = None
+    task: dict[str, Any] = field(default_factory=dict)
 
 
 def read_stock(directory: Path) -> ForeignModel:
@@ -82,8 +84,9 @@ def read_stock(directory: Path) -> ForeignModel:
     is_untied = config.get("tie_word_embeddings") is False and predicts(weights, family.naming)
     values["untie_output_weights"] = is_untied
     weights = _without_tied(weights, family.naming, is_untied, directory)
-    labels = _labels_of_words(config, path)
-    uses_pooler = family.naming == "bert" and "classifier.weight" in weights and labels is None
+    task = _task(config, path)
+    labels_words = task.get("task") == TOKEN_CLASSIFICATION
+    uses_pooler = family.naming == "bert" and "classifier.weight" in weights and not labels_words
     weights, kept = _without_kept(weights, family, is_untied, uses_pooler, directory)
     tokenizer = _stock_tokenizer(directory)
     order = replace(token_order(tokenizer, tokenizer.mask + 1), first_position=family.first_position(pad))
@@ -92,14 +95,30 @@ def read_stock(directory: Path) -> ForeignModel:
     _check_vocabulary(weights.get(f"{family.naming}.embeddings.word_embeddings.weight"), tokenizer, directory)
     original = Original(stock_files(directory), kept)
     kind, symbols = config["model_type"], (*tokenizer.symbols, MASK)
-    return ForeignModel(kind, family.naming, values, weights, symbols, tokenizer, order, original, labels)
+    return ForeignModel(kind, family.naming, values, weights, symbols, tokenizer, order, original, task)
 
 
-def _labels_of_words(config: Mapping[str, Any], path: Path) -> list[str] | None:
-    """Return the labels of a model that classifies tokens; None for other models."""
+def _task(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return ``task`` and ``finetuned_on`` of a bundle; what is not known is missing.
+
+    A configuration does not say whether sentences are pairs, nor whether questions may have no answer.
+    """
     classes = config.get("architectures")
-    if not isinstance(classes, list) or not str(classes[:1]).endswith("ForTokenClassification']"):
-        return None
+    architecture = str(classes[0]) if isinstance(classes, list) and classes else ""
+    if architecture.endswith("ForQuestionAnswering"):
+        return {"task": "question_answering"}
+    if architecture.endswith("ForTokenClassification"):
+        return {"task": TOKEN_CLASSIFICATION, "finetuned_on": {"labels": _labels(config, path)}}
+    is_single = config.get("problem_type") != "multi_label_classification"
+    if not (architecture.endswith("ForSequenceClassification") and is_single):
+        return {}
+    labels = _labels(config, path)
+    known = {"labels": labels} if len(labels) > 1 else {"labels": [], "score_range": [0, 1]}
+    about = {"task": path.resolve().parent.name, "head": SENTENCE_HEAD, "columns": [], **known}
+    return {"task": "sentence_prediction", "finetuned_on": about}
+
+
+def _labels(config: Mapping[str, Any], path: Path) -> list[str]:
     names = config["id2label"]
     try:
         return [str({int(number): name for number, name in names.items()}[index]) for index in range(len(names))]

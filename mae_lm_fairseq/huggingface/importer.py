@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
-from mae_lm_fairseq.huggingface.foreign import ForeignModel, predicts, read_fairseq, read_stock
+from mae_lm_fairseq.huggingface.foreign import TOKEN_CLASSIFICATION, ForeignModel, predicts, read_fairseq, read_stock
 from mae_lm_fairseq.huggingface.names import (
     CLASSIFICATION_HEAD,
     LM_HEAD,
@@ -21,6 +21,8 @@ from mae_lm_fairseq.huggingface.names import (
 from mae_lm_fairseq.pretrained.presets import completed
 from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.pretrained.validation import (
+    ANSWER_HEAD,
+    SENTENCE_HEAD,
     WORD_HEAD,
     check_fit,
     head_names,
@@ -29,9 +31,6 @@ from mae_lm_fairseq.pretrained.validation import (
 )
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.utils.errors import UserError
-
-HEAD = "sentence_classification_head"
-"""Name of an imported head, and the default name in fairseq's ``sentence_prediction``."""
 
 
 def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: int = 1) -> Pretrained:
@@ -62,9 +61,9 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
         "imported_from": f"{path.resolve().name}, {foreign.kind}",
         "dictionary_sha256": dictionary_fingerprint(foreign.symbols),
     }
-    if foreign.labels is not None:
-        about |= {"task": "token_classification", "finetuned_on": {"labels": foreign.labels}}
-    if not head:
+    if head:
+        about |= foreign.task
+    else:
         missing = {"decoder": config.decoder_layers > 0, "lm_head": LM_HEAD not in parts}
         if added := [part for part, is_missing in missing.items() if is_missing]:
             about["random_weights"] = added
@@ -82,7 +81,7 @@ def _parts(foreign: ForeignModel, source: Path) -> tuple[tuple[Part, ...], str]:
             raise UserError(f"{source} has several heads ({', '.join(heads)}); at most one can be imported")
         if heads:
             return (*encoder, CLASSIFICATION_HEAD), heads[0]
-    elif foreign.labels is not None:
+    elif foreign.task.get("task") == TOKEN_CLASSIFICATION:
         return (*encoder, TOKEN_CLASSIFICATION_HEAD), WORD_HEAD
     elif "pre_classifier.weight" in found:
         raise UserError(
@@ -90,9 +89,9 @@ def _parts(foreign: ForeignModel, source: Path) -> tuple[tuple[Part, ...], str]:
             "was fine-tuned from"
         )
     elif found & {"classifier.dense.weight", "classifier.weight"}:
-        return (*encoder, CLASSIFICATION_HEAD), HEAD
+        return (*encoder, CLASSIFICATION_HEAD), SENTENCE_HEAD
     elif "qa_outputs.weight" in found:
-        return (*encoder, SPAN_HEAD), HEAD
+        return (*encoder, SPAN_HEAD), ANSWER_HEAD
     if not predicts(foreign.weights, foreign.naming):
         return encoder, ""
     return (*encoder, LM_HEAD, *([OUTPUT_WEIGHTS] if foreign.values["untie_output_weights"] else [])), ""

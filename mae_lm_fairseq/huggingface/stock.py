@@ -146,6 +146,8 @@ def _task(pretrained: Pretrained, head: str | None) -> tuple[str, str]:
 
 _FREE = ("dropout", "attention_dropout")
 """Options that do not change what a trained model computes."""
+_OUTPUT_BIAS = {"ForSequenceClassification": "out_proj.bias", "ForTokenClassification": "classifier.bias"}
+"""The weight of a head that has one element per class."""
 
 
 def _original_kind(pretrained: Pretrained) -> str | None:
@@ -198,10 +200,8 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
         "dtype": "float32",
         **{theirs: getattr(config, ours) for theirs, ours in to.family.options.items()},
     }
-    if to.task == "ForSequenceClassification":
-        values["num_labels"] = len(pretrained.weights[f"{HEADS}{to.head}.out_proj.bias"])
-    if to.task == "ForTokenClassification":
-        values |= _labels(pretrained, to.head)
+    if to.task in _OUTPUT_BIAS:
+        values |= _labels(pretrained, to)
     if to.original is not None:
         return _changed(json.loads(to.original.files[STOCK_CONFIG]), values)
     values |= {
@@ -229,10 +229,12 @@ def _changed(config: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     return config | values
 
 
-def _labels(pretrained: Pretrained, head: str) -> dict[str, Any]:
-    """Return the labels of words for a configuration."""
-    count = len(pretrained.weights[f"{HEADS}{head}.classifier.bias"])
-    names = label_names(pretrained.about, count) or [f"LABEL_{number}" for number in range(count)]
+def _labels(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
+    """Return the names of the classes for a configuration, or their number if the names are not known."""
+    count = len(pretrained.weights[f"{HEADS}{to.head}.{_OUTPUT_BIAS[to.task]}"])
+    names = label_names(pretrained.about, to.head, count)
+    if names is None:
+        return {"num_labels": count}
     return {
         "id2label": dict(enumerate(names)),
         "label2id": {name: number for number, name in enumerate(names)},

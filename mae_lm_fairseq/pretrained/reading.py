@@ -193,9 +193,11 @@ def _description(path: Path) -> tuple[int | None, dict, dict]:
     return form, network, about
 
 
-def label_names(about: Mapping[str, Any], count: int) -> list[str] | None:
-    """Return the names of the ``count`` labels of a fine-tuned model; None if ``about`` does not have them."""
+def label_names(about: Mapping[str, Any], head: str, count: int) -> list[str] | None:
+    """Return the names of the ``count`` labels of a head; None if ``about`` does not have them."""
     names = value_at(about, "finetuned_on", "labels")
+    if value_at(about, "finetuned_on", "head") not in (None, head):
+        return None
     is_valid = isinstance(names, list) and len(names) == count and all(isinstance(name, str) for name in names)
     return names if is_valid else None
 

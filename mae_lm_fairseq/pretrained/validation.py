@@ -22,8 +22,11 @@ NETWORK, HEADS = "autoencoder.", "classification_heads."
 """Prefixes of weight names: of the network, and of heads, where the head's name follows."""
 PREDICTION = (f"{NETWORK}decoder.", f"{NETWORK}lm_head.")
 """Prefixes of the parts of the network that fine-tuning drops."""
-WORD_HEAD = "tags"
-"""Name of the head that labels words."""
+SENTENCE_HEAD, ANSWER_HEAD, WORD_HEAD = "sentence_classification_head", "span", "tags"
+"""Names of the heads for classification or regression of sentences, question answering, and labels of words.
+
+The first is the default of fairseq's ``sentence_prediction``.
+"""
 PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)
 
 

@@ -320,6 +320,7 @@ def test_fine_tuning_starts_from_an_import_and_ends_in_its_class(kind, architect
     assert export_stock(read(tmp_path / "rte" / "model"), tmp_path / "stock") == architecture
     fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock")
     classifier = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "stock").eval()
+    assert classifier.config.id2label == dict(enumerate(TASKS["RTE"].labels))
     text = "the cat sat on the mat"
     with torch.no_grad():
         theirs = classifier(**fast(text, return_tensors="pt")).logits

@@ -43,6 +43,8 @@ def predict_file(
         UserError: if the model's labels are not known, or the files do not suit it.
     """
     task = task_of(model)
+    if not task.columns:
+        task = replace(task, columns=(TEXT_COLUMN, "") if text_pair else (TEXT_COLUMN,))
     table = read_table(source)
     if text_pair is not None and len(task.columns) == 1:
         raise UserError(f"--text-pair {text_pair}: the model was fine-tuned on single texts; leave the option out")
@@ -128,8 +130,8 @@ def task_of(model: torch.nn.Module) -> Task:
     heads = {name: head.out_proj.out_features for name, head in model.model.classification_heads.items()}
     if task is None or heads.get(task.head) != task.num_classes:
         raise UserError(
-            "the model does not know the names of its labels; name the data-bin/ in the --out of mae-lm finetune as "
-            "--data-bin, for a bundle when it is made"
+            "the model does not know the names of its labels; for one of mae-lm finetune, name the data-bin/ in its "
+            "--out as --data-bin, for a bundle when it is made"
         )
     return task
 

@@ -8,9 +8,9 @@ from typing import Any
 from mae_lm_fairseq.downstream.classification.tables import Table, cell_text
 from mae_lm_fairseq.downstream.glue.files import Rows, is_text
 from mae_lm_fairseq.downstream.glue.tasks import Task
+from mae_lm_fairseq.pretrained.validation import SENTENCE_HEAD
 from mae_lm_fairseq.utils.errors import UserError
 
-HEAD = "sentence_classification_head"
 _SHOWN = 10
 _MANY = 10
 """Number of different labels from which numbers with fractions are taken for scores."""
@@ -24,7 +24,7 @@ class FileTask(Task):
         head: name of the head, which cannot be that of a file: names of modules have no dots.
     """
 
-    head: str = HEAD
+    head: str = SENTENCE_HEAD
 
 
 def make_task(table: Table, columns: Sequence[str], label_column: str, regression: bool) -> FileTask:
@@ -111,14 +111,14 @@ def describe(task: Task) -> str:
 def described_task(description: Any) -> FileTask | None:
     """Return the task that a bundle describes as ``finetuned_on``, for predictions; None if it does not.
 
-    Bundles can hold anything there: its types are checked.
+    It has no columns if the model was imported. Bundles can hold anything there: its types are checked.
     """
     if not isinstance(description, Mapping):
         return None
     name, head, columns, labels, score_range = (
         description.get(key) for key in ("task", "head", "columns", "labels", "score_range")
     )
-    if not (_all([name, head], str) and _all(columns, str) and 1 <= len(columns) <= 2 and _all(labels, str)):
+    if not (_all([name, head], str) and _all(columns, str) and len(columns) <= 2 and _all(labels, str)):
         return None
     if not labels and not (_all(score_range, int | float) and len(score_range) == 2):
         return None

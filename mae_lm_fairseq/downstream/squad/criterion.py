@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
 
-from mae_lm_fairseq.downstream.squad.windows import HEAD
 from mae_lm_fairseq.downstream.window_task import AccuracyCriterion
+from mae_lm_fairseq.pretrained.validation import ANSWER_HEAD
 
 
 @register_criterion("question_answering")
@@ -23,7 +23,7 @@ class QuestionAnsweringCriterion(AccuracyCriterion):
 
     def forward(self, model, sample: dict, reduce: bool = True):
         """Return the summed loss in nats, the number of sequences, and the values to log."""
-        logits, _ = model(**sample["net_input"], features_only=True, classification_head_name=HEAD)
+        logits, _ = model(**sample["net_input"], features_only=True, classification_head_name=ANSWER_HEAD)
         is_padding = sample["net_input"]["src_tokens"].eq(self.pad)
         logits = logits.float().masked_fill(is_padding[..., None], -torch.inf)
         target = sample["target"]

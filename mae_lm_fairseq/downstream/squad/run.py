@@ -17,8 +17,9 @@ from mae_lm_fairseq.downstream.squad.decoding import Answers, answer_all
 from mae_lm_fairseq.downstream.squad.files import read_squad
 from mae_lm_fairseq.downstream.squad.metrics import evaluate_1_1, evaluate_2_0, read_gold
 from mae_lm_fairseq.downstream.squad.task import QuestionAnsweringConfig
-from mae_lm_fairseq.downstream.squad.windows import HEAD, MIN_SAMPLE, SpanWindows
+from mae_lm_fairseq.downstream.squad.windows import MIN_SAMPLE, SpanWindows
 from mae_lm_fairseq.downstream.sweep import Origin, Sweep, find_pretrained_origin, report, run_sweep, settings_for
+from mae_lm_fairseq.pretrained.validation import ANSWER_HEAD
 from mae_lm_fairseq.recipes.settings import Settings
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
@@ -214,7 +215,7 @@ def logits_of_batches(model: torch.nn.Module, windows: SpanWindows) -> Iterator[
     for start in range(0, len(order), BATCH):
         batch = windows.collater([windows[int(index)] for index in order[start : start + BATCH]])
         batch = utils.move_to_cuda(batch) if on_gpu else batch
-        logits, _ = model(**batch["net_input"], features_only=True, classification_head_name=HEAD)
+        logits, _ = model(**batch["net_input"], features_only=True, classification_head_name=ANSWER_HEAD)
         yield batch, logits
 
 

@@ -7,9 +7,10 @@ from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
 from mae_lm_fairseq.downstream.squad.files import read_squad
-from mae_lm_fairseq.downstream.squad.windows import DOC_STRIDE, HEAD, MIN_SAMPLE, TOKENS_PER_SAMPLE, SpanWindows
+from mae_lm_fairseq.downstream.squad.windows import DOC_STRIDE, MIN_SAMPLE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.downstream.window_task import WindowTask
 from mae_lm_fairseq.models.mae_lm import MAELMModel
+from mae_lm_fairseq.pretrained.validation import ANSWER_HEAD
 from mae_lm_fairseq.utils.errors import UserError
 
 
@@ -61,4 +62,4 @@ class QuestionAnsweringTask(WindowTask):
         self.add_dataset(split, path, dataset)
 
     def register_head(self, model: MAELMModel):
-        model.register_span_head(HEAD)
+        model.register_span_head(ANSWER_HEAD)

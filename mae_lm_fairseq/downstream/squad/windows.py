@@ -17,8 +17,6 @@ from mae_lm_fairseq.downstream.windows import WindowDataset, collate_inputs
 from mae_lm_fairseq.text.offsets import encode_with_spans
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, Tokenizer
 
-HEAD = "span"
-"""Name of the head that predicts start and end."""
 TOKENS_PER_SAMPLE, DOC_STRIDE = 384, 128
 """Maximum sequence length and window stride of BERT and RoBERTa, in tokens."""
 MAX_QUESTION = 64

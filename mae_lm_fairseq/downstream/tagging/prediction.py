@@ -50,7 +50,7 @@ class Tagger:
         longest = model.model.max_positions()
         head = dict(model.model.classification_heads.items()).get(WORD_HEAD)
         is_head = isinstance(head, TokenClassificationHead)
-        names = label_names(model.about, head.classifier.out_features) if is_head else None
+        names = label_names(model.about, WORD_HEAD, head.classifier.out_features) if is_head else None
         if names is None:
             raise ValueError("the model has no labels of words; fine-tune it with mae-lm finetune tagging")
         self.model = model

@@ -5,7 +5,7 @@ import torch
 from fairseq.logging import metrics
 
 from mae_lm_fairseq.core.heads import SpanHead
-from mae_lm_fairseq.downstream.squad.task import HEAD
+from mae_lm_fairseq.pretrained.validation import ANSWER_HEAD
 from tests.support.answering import set_up_answering, write_squad, write_tokenizer
 
 
@@ -26,14 +26,14 @@ def test_loss_equals_hugging_face(setting):
     batch = dataset.collater([dataset[0]])
     config = transformers.RobertaConfig(hidden_size=16, num_attention_heads=2, num_hidden_layers=1, vocab_size=10)
     theirs = transformers.RobertaForQuestionAnswering(config).eval()
-    theirs.qa_outputs.load_state_dict(model.classification_heads[HEAD].qa_outputs.state_dict())
+    theirs.qa_outputs.load_state_dict(model.classification_heads[ANSWER_HEAD].qa_outputs.state_dict())
     features, _ = model(**batch["net_input"], features_only=True)
     states = transformers.modeling_outputs.BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=features)
     theirs.roberta.forward = lambda *arguments, **options: states
     start, end = batch["target"].unbind(1)
     expected = theirs(batch["net_input"]["src_tokens"], start_positions=start, end_positions=end)
     loss, samples, _ = criterion(model, batch)
-    logits, _ = model(**batch["net_input"], features_only=True, classification_head_name=HEAD)
+    logits, _ = model(**batch["net_input"], features_only=True, classification_head_name=ANSWER_HEAD)
     torch.testing.assert_close(logits, torch.stack([expected.start_logits, expected.end_logits], -1), rtol=0, atol=0)
     assert samples == 1
     torch.testing.assert_close(loss, expected.loss, rtol=1e-6, atol=0)  # another order of summation
@@ -53,7 +53,7 @@ def test_logged_values(setting):
     dataset, model, criterion = setting
     batch = dataset.collater([dataset[index] for index in range(4)])
     loss, samples, logged = criterion(model, batch)
-    logits, _ = model(**batch["net_input"], features_only=True, classification_head_name=HEAD)
+    logits, _ = model(**batch["net_input"], features_only=True, classification_head_name=ANSWER_HEAD)
     is_padding = batch["net_input"]["src_tokens"].eq(1)
     best = logits.masked_fill(is_padding[..., None], -torch.inf).argmax(1)
     right = [bool(torch.equal(*pair)) for pair in zip(best, batch["target"], strict=True)]

@@ -1,0 +1,102 @@
+"""Models of transformers that were fine-tuned: their predictions from ``mae-lm predict`` and the hub interface."""
+
+import csv
+import json
+
+import pytest
+import torch
+import transformers
+
+from mae_lm_fairseq import MAELMModel
+from mae_lm_fairseq.commands import import_, predict
+from mae_lm_fairseq.huggingface.exporter import export_stock
+from mae_lm_fairseq.huggingface.importer import import_foreign
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.families import stock_model
+from tests.support.tokenizers import paragraphs
+
+LABELS = ["no", "perhaps", "yes"]
+NAMES = {"id2label": dict(enumerate(LABELS)), "label2id": {label: number for number, label in enumerate(LABELS)}}
+TEXTS = [line[:15] for line in paragraphs(6)]
+CLOSE = {"rtol": 0, "atol": 1e-5}  # probabilities in single precision, with six digits
+
+
+def imported(directory, kind, task, **changes):
+    """Save a stock model and import it. Return the stock model and the bundle."""
+    model = stock_model(directory / "stock", kind, task, **changes)
+    import_.main([str(directory / "stock"), "--out", str(directory / "bundle")])
+    return model, directory / "bundle"
+
+
+def stock_logits(directory, model, *texts):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory / "stock")
+    with torch.no_grad():
+        return model(**tokenizer(*texts, padding=True, return_tensors="pt")).logits
+
+
+def predictions(directory, bundle, columns: dict[str, list[str]], *options) -> list[dict[str, str]]:
+    with open(directory / "texts.tsv", "w", newline="") as file:
+        rows = csv.writer(file, delimiter="\t")
+        rows.writerows([columns, *zip(*columns.values(), strict=True)])
+    words = [bundle, "--input", directory / "texts.tsv", "--out", directory / "found.tsv", *options]
+    predict.main(list(map(str, words)))
+    with open(directory / "found.tsv", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+def check_classes(found, logits):
+    probabilities = torch.tensor([[float(row[f"probability_{label}"]) for label in LABELS] for row in found])
+    torch.testing.assert_close(probabilities, logits.softmax(1), **CLOSE)
+    assert [row["prediction"] for row in found] == [LABELS[number] for number in logits.argmax(1)]
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_a_classifier_predicts_its_labels(kind, tmp_path):
+    model, bundle = imported(tmp_path, kind, "ForSequenceClassification", **NAMES)
+    check_classes(predictions(tmp_path, bundle, {"text": TEXTS}), stock_logits(tmp_path, model, TEXTS))
+    export_stock(import_foreign(tmp_path / "stock", "mae_lm"), tmp_path / "out")
+    assert transformers.AutoConfig.from_pretrained(tmp_path / "out").id2label == dict(enumerate(LABELS))
+
+
+def test_a_classifier_of_pairs_predicts_its_labels(tmp_path):
+    model, bundle = imported(tmp_path, "roberta", "ForSequenceClassification", **NAMES)
+    others = [text[:8] for text in reversed(TEXTS)]
+    columns = {"premise": TEXTS, "hypothesis": others}
+    found = predictions(tmp_path, bundle, columns, "--text", "premise", "--text-pair", "hypothesis")
+    check_classes(found, stock_logits(tmp_path, model, TEXTS, others))
+
+
+def test_a_regression_predicts_its_scores(tmp_path):
+    model, bundle = imported(tmp_path, "roberta", "ForSequenceClassification", num_labels=1)
+    found = torch.tensor([[float(row["prediction"])] for row in predictions(tmp_path, bundle, {"text": TEXTS})])
+    torch.testing.assert_close(found, stock_logits(tmp_path, model, TEXTS), rtol=1e-5, atol=1e-5)
+
+
+def test_several_labels_at_once_have_no_prediction(tmp_path):
+    _, bundle = imported(tmp_path, "roberta", "ForSequenceClassification", problem_type="multi_label_classification")
+    with pytest.raises(UserError, match="does not know the names of its labels"):
+        predictions(tmp_path, bundle, {"text": TEXTS})
+
+
+def test_questions_are_answered(tmp_path):
+    model, bundle = imported(tmp_path, "roberta", "ForQuestionAnswering")
+    question, context = TEXTS[0][:8], TEXTS[1]
+    article = {"context": context, "qas": [{"id": "1", "question": question}]}
+    (tmp_path / "questions.json").write_text(json.dumps({"data": [{"title": "", "paragraphs": [article]}]}))
+    predict.main([str(bundle), "--input", str(tmp_path / "questions.json"), "--out", str(tmp_path / "found.json")])
+    hub = MAELMModel.from_pretrained(bundle)
+    answers = hub.answer(question, context)
+    assert json.loads((tmp_path / "found.json").read_text()) == {"1": answers.text}
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock")
+    batch = tokenizer(question, context, return_tensors="pt", return_offsets_mapping=True)
+    offsets, second = batch.pop("offset_mapping")[0], torch.tensor([part == 1 for part in batch.sequence_ids(0)])
+    with torch.no_grad():
+        found = model(**batch)
+    best = max(
+        (float(found.start_logits[0, start] + found.end_logits[0, end]), start, end)
+        for start in second.nonzero().flatten().tolist()
+        for end in second.nonzero().flatten().tolist()
+        if start <= end
+    )
+    assert context[offsets[best[1]][0] : offsets[best[2]][1]].strip() == answers.text
