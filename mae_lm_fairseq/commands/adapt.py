@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
     text = "files, globs and directories, of all formats of mae-lm prepare"
     add("--train", nargs="+", required=True, metavar="PATH", help=f"text to train on: {text}")
     add("--valid", nargs="+", required=True, metavar="PATH", help="held-out text to measure on, in other files")
-    add("--text-field", default="text", metavar="NAME", help="field with the text, in files with records")
+    add("--text-field", default="text", metavar="NAME", help="field of records with the text (default: %(default)s)")
     add("--out", type=Path, required=True, metavar="DIR", help="output directory")
     objectives = "mlm predicts in the encoder, mae_lm and 3ml in a decoder (default: the model's own, for models of "
     add("--objective", choices=("mlm", "mae_lm", "3ml"), help=f"{objectives}transformers mlm)")

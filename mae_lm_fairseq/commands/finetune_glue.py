@@ -1,7 +1,8 @@
 """Fine-tune on a task of GLUE, from a checkpoint to the number in the table: learning rates x seeds.
 
-Started again with the same directory, it resumes. It writes results.json, report.md and the predictions on the test
-sets in the format of the GLUE server. Arguments after -- are passed to fairseq-train and override its options.
+Started again with the same directory, it resumes. It writes results.json, report.md, the predictions on the test sets
+in the format of the GLUE server, and model/, a bundle of the best run. Arguments after -- are passed to fairseq-train
+and override its options.
 
 Example:
     mae-lm finetune glue RTE --glue-dir GLUE --checkpoint checkpoints/mae_lm/checkpoint_last.pt \\

@@ -33,7 +33,8 @@ def parser() -> argparse.ArgumentParser:
         "--column",
         required=True,
         metavar="NAME|N",
-        help="column of the labels: in CoNLL-U its name, such as UPOS; otherwise its number, from 1 (the last is -1)",
+        help="column of the labels: its name in CoNLL-U, such as UPOS, or in a line # global.columns; otherwise its "
+        "number, from 1 (the last is -1)",
     )
     add_options(parser, "BERT's, 2e-5 3e-5 5e-5; ours, 5e-4, for tiny and small")
     return parser

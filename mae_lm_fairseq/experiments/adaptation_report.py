@@ -89,10 +89,10 @@ def _measurements(before: dict[str, Any] | None, after: dict[str, Any]) -> str:
 
 
 def _unigram(after: dict[str, Any]) -> str:
-    entropy = f"{after['unigram_entropy']:.3f} nats, the lowest loss with nothing known but how frequent tokens are."
+    entropy = f"{after['unigram_entropy']:.3f} nats, the lowest loss with the same prediction at every position."
     if after["loss"] < after["unigram_entropy"]:
         return entropy
-    return f"{entropy} **The loss is not below it: the model does not use the context yet.** Train for more updates."
+    return f"{entropy} **The loss after is not below it**: train for more updates."
 
 
 def _text(splits: dict[str, dict[str, Any]]) -> str:
