@@ -41,8 +41,8 @@ def parser() -> argparse.ArgumentParser:
         "--tokenizer",
         metavar="KIND_OR_PATH",
         help=f"kind of tokenizer to train: {', '.join(TRAINED_KINDS)} (default: {DEFAULT_KIND}); or an existing one: a "
-        "sentencepiece model, a tokenizer.json, a directory of Hugging Face, or a directory with GPT-2's encoder.json "
-        "and vocab.bpe and fairseq's dict.txt",
+        "sentencepiece model, a tokenizer.json, a directory of Hugging Face, a data-bin or bundle, or a directory with "
+        "GPT-2's encoder.json and vocab.bpe and fairseq's dict.txt",
     )
     add("--sentencepiece-model", metavar="FILE", help="another name for --tokenizer FILE")
     add(

@@ -213,7 +213,7 @@ def _run(variant: Variant, data: Path, updates: int, out: Path) -> Run:
 
 def table_of(rows: Sequence[dict]) -> str:
     """Format the rows of ``table.json`` as Markdown."""
-    header = ["", "options", "updates", "validation loss", "seconds an update", "parameters (M)"]
+    header = ["", "options", "updates", "validation loss", "seconds per update", "parameters (M)"]
     first = rows[0]["seconds_per_update"]
     cells = [
         [

@@ -1,9 +1,9 @@
 """Train in several processes on this machine's CPU.
 
 This is torchrun with the settings of one machine: the cores are divided among the processes (OMP_NUM_THREADS, where it
-is set, is the number of threads of each), and no port is open. Each update takes a batch from each process (and
---update-freq times as many); checkpoints are those of one process, and the same command resumes from them. When one
-process fails, all of them end.
+is set, is the number of threads of each), and ports are open on the loopback only. Each update takes a batch from each
+process (and --update-freq times as many); checkpoints are those of one process, and the same command resumes from them.
+When one process fails, all of them end.
 """
 
 import argparse

@@ -17,7 +17,8 @@ HEAD = """\
 
 Results of `scripts/torture.py {options}` with {machine}.
 `scripts/write_docs.py` generates this page from [torture.json](../../scripts/results/torture.json), which that run
-wrote. [reliability.md](../reliability.md) describes the guarantees that are tested here.
+wrote at commit 504a5bd (2026-11-21). Faults that were added or renamed since then are not in it.
+[reliability.md](../reliability.md) describes the guarantees that are tested here.
 
 - The moments of the kills and the positions of the damage are drawn from a seed.
 - Compared at the end: parameters, optimizer state, number of updates, and position in the data.
