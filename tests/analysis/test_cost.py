@@ -152,7 +152,7 @@ DOCUMENTED = {
     "the last decoder layer computed at all positions": lambda size: changed(size, Sample(512, 256, 256, 512)),
     "10 % of the predicted tokens replaced": lambda size: changed(size, Sample(512, 512 - 230, 256)),
     "80/10/10": lambda size: changed(size, Sample(512, 512 - 205, 256)),
-    "samples of 128 tokens": lambda size: relative(size, tokens_per_sample=128),
+    "sequences of 128 tokens": lambda size: relative(size, tokens_per_sample=128),
     "a vocabulary of 32,000": lambda size: relative(size, vocab_size=32_000),
     "by formula": lambda size: relative(size, vocab_size=32_000),
     "as measured": measured,

@@ -202,6 +202,7 @@ def test_a_description_makes_a_task_for_predictions():
     task = described_task(json.loads(json.dumps(DESCRIPTION)))
     assert (task.head, task.columns, task.labels) == ("h", ("text",), ("no", "yes"))
     assert described_task(DESCRIPTION | {"labels": [], "score_range": [1, 5]}).score_range == (1, 5)
+    assert described_task(DESCRIPTION | {"columns": []}).columns == ()
 
 
 @pytest.mark.parametrize(
@@ -210,7 +211,7 @@ def test_a_description_makes_a_task_for_predictions():
         {"labels": "ny"},
         {"labels": [0, 1]},
         {"labels": []},
-        {"columns": []},
+        {"columns": ["a", "b", "c"]},
         {"columns": None},
         {"head": 1},
         {"task": 2},
