@@ -1,11 +1,13 @@
 """``--compile``: equal results, no recompilation once warm, and eager execution if compiling fails."""
 
 import logging
+from functools import partial
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from mae_lm_fairseq.models import mae_lm
 from mae_lm_fairseq.models.compilation import Compiled
 from tests.support.networks import MASK, PAD, batch, layout_for, network, text
 from tests.support.processes import untraced
@@ -49,7 +51,7 @@ def run(net, function, seed, tokens, targets):
         ("mae_lm_roberta", False),
     ],
 )
-@pytest.mark.slow  # a minute each; the gate compiles once, in the next test
+@pytest.mark.slow  # a minute each
 def test_same_results_with_dropout_and_one_graph_per_kind_of_batch(preset, checkpointing):
     net = network(preset, encoder_layers=1).train()
     for stack in net.stacks():
@@ -70,7 +72,10 @@ def test_same_results_with_dropout_and_one_graph_per_kind_of_batch(preset, check
     assert counters["stats"]["unique_graphs"] == len(kinds) == 2
 
 
-def test_compile_option_compiles_only_training(data_bin):
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compile_option_compiles_only_training(data_bin, monkeypatch, backend):
+    if backend != "inductor":  # the default, which compiles C++ for more than a minute
+        monkeypatch.setattr(mae_lm, "Compiled", partial(Compiled, backend=backend))
     layers = ["--encoder-layers", 1, "--decoder-layers", 1]
     _, task, model, criterion = set_up(data_bin, *layers, "--compile")
     _, _, plain, _ = set_up(data_bin, *layers)
