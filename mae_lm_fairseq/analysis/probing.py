@@ -76,18 +76,22 @@ def _at(states: Tensor, index: Tensor, wanted: Tensor) -> np.ndarray:
     return states[torch.searchsorted(index, wanted).to(states.device)].cpu().numpy()
 
 
-def probe(train: tuple[np.ndarray, Sequence[str]], test: tuple[np.ndarray, Sequence[str]]) -> np.ndarray:
-    """Train a logistic regression on standardised states, and return bool[test]: which labels it predicts correctly.
+def probe(train: tuple[np.ndarray, Sequence[str]], *tests: tuple[np.ndarray, Sequence[str]]) -> list[np.ndarray]:
+    """Train a logistic regression on standardised states, and return which labels it predicts correctly.
 
     Args:
-        train, test: states [words, dim] and the labels of the words.
+        train: states [words, dim] and the labels of the words.
+        tests: the same of other texts.
+
+    Returns:
+        For each of the other texts bool[words].
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=ITERATIONS))
-    return classifier.fit(*train).predict(test[0]) == np.asarray(test[1])
+    classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=ITERATIONS)).fit(*train)
+    return [classifier.predict(states) == np.asarray(labels) for states, labels in tests]
 
 
 def accuracy(correct: np.ndarray, sentences: np.ndarray) -> dict[str, float]:

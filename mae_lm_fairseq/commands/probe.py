@@ -6,7 +6,7 @@ the label that is most frequent in training. Writes results.json and report.md.
 
 Example:
     mae-lm probe checkpoint_last.pt --data-bin data-bin --train ewt-train.conllu --test ewt-test.conllu \\
-        --column UPOS --limit 2500 --out results/upos
+        --dev ewt-dev.conllu --column UPOS --limit 2500 --out results/upos
 """
 
 import argparse
@@ -28,8 +28,13 @@ def parser() -> argparse.ArgumentParser:
         parser.add_argument(
             f"--{name}", required=True, type=Path, metavar="FILE", help=f"CoNLL-U, plain, .gz or .xz, to {name} on"
         )
+    parser.add_argument(
+        "--dev", type=Path, metavar="FILE", help="CoNLL-U to choose the best layer on (default: --test)"
+    )
     parser.add_argument("--column", required=True, choices=LABELS, help="the column to predict")
-    parser.add_argument("--limit", type=positive, metavar="N", help="sentences to train on (default: all)")
+    parser.add_argument(
+        "--limit", type=positive, metavar="N", help="train on N sentences, evenly spaced (default: all)"
+    )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="output directory")
     return parser
 

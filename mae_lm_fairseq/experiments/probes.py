@@ -47,7 +47,9 @@ def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
     """
     check_sklearn()
     column = arguments.column
-    data = read_conllu(arguments.train, column, arguments.limit), read_conllu(arguments.test, column)
+    data = {"train": read_conllu(arguments.train, column, arguments.limit), "test": read_conllu(arguments.test, column)}
+    if arguments.dev:
+        data["dev"] = read_conllu(arguments.dev, column)
     paths = checked_models(arguments.models, arguments.labels, arguments.data_bin, arguments.ema)
     random_weights = {}
     models = {
@@ -59,6 +61,7 @@ def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
         "data": {
             "train": str(arguments.train),
             "test": str(arguments.test),
+            "dev": arguments.dev and str(arguments.dev),
             "column": column,
             "limit": arguments.limit,
         },
@@ -76,7 +79,7 @@ def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
 def _measure(
     path: Path,
     label: str,
-    data: tuple[list[LabelledSentence], list[LabelledSentence]],
+    data: dict[str, list[LabelledSentence]],
     arguments: argparse.Namespace,
     random_weights: dict[Any, list[dict[str, Any]]],
 ) -> dict[str, Any]:
@@ -85,12 +88,13 @@ def _measure(
     ``random_weights`` collects the accuracies with random weights by architecture, so that each is measured once.
     """
     reader = open_model(path, arguments.data_bin, arguments.ema)
-    train, test = (_tokenised(reader, sentences) for sentences in data)
-    layers = _layers(reader, train, test, label)
+    parts = {name: _tokenised(reader, sentences) for name, sentences in data.items()}
+    train, test = parts["train"], parts["test"]
+    layers = _layers(reader, parts, label)
     if reader.architecture not in random_weights:
         untrained = open_model(path, arguments.data_bin, random_weights=True)
-        random_weights[reader.architecture] = _layers(untrained, train, test, f"{label}, random weights")
-    best = max(layers, key=lambda row: row["accuracy"])
+        random_weights[reader.architecture] = _layers(untrained, parts, f"{label}, random weights")
+    best = max(layers, key=lambda row: row.get("dev_accuracy", row["accuracy"]))
     [(most_frequent, _)] = Counter(train.labels).most_common(1)
     return {
         "train_words": len(train.labels),
@@ -120,23 +124,26 @@ def _tokenised(reader: Reader, sentences: Sequence[LabelledSentence]) -> Part:
     return Part(texts, positions, labels, np.array(numbers))
 
 
-def _layers(reader: Reader, train: Part, test: Part, label: str) -> list[dict[str, Any]]:
-    """Return the accuracy of a probe on each layer."""
+def _layers(reader: Reader, parts: dict[str, Part], label: str) -> list[dict[str, Any]]:
+    """Return the accuracy of a probe on each layer, trained on the part ``train``."""
 
     def progress(steps: Sequence, name: str) -> Iterable:
         return progress_bar(steps, desc=f"{label}, {name}")
 
-    rows, count = [], reader.states.layers + 1
-    at_once = max(1, MEMORY // (4 * reader.states.dim * (len(train.labels) + len(test.labels))))
+    rows, count, words = [], reader.states.layers + 1, sum(len(part.labels) for part in parts.values())
+    at_once = max(1, MEMORY // (4 * reader.states.dim * words))
     for first in range(0, count, at_once):
         layers = range(first, min(first + at_once, count))
         states = [
             token_states(reader.states, part.texts, part.positions, layers, lambda x, name=name: progress(x, name))
-            for part, name in ((train, "training text"), (test, "test text"))
+            for name, part in parts.items()
         ]
         for layer, *of_layer in progress(list(zip(layers, *states, strict=True)), "probes"):
-            correct = probe(*((x, part.labels) for x, part in zip(of_layer, (train, test), strict=True)))
-            rows.append({"layer": layer, **accuracy(correct, test.sentences)})
+            labelled = [(x, part.labels) for x, part in zip(of_layer, parts.values(), strict=True)]
+            correct, *dev = probe(*labelled)
+            rows.append({"layer": layer, **accuracy(correct, parts["test"].sentences)})
+            if dev:
+                rows[-1]["dev_accuracy"] = float(dev[0].mean())
     return rows
 
 
@@ -148,7 +155,10 @@ def markdown(results: dict[str, Any]) -> str:
         "",
         f"Accuracy of a logistic regression on the frozen state of each word's first subword, trained on "
         f"`{data['train']}`, tested on `{data['test']}`. In brackets 95 % intervals "
-        f"({results['settings']['resamples']:,} bootstrap resamples of the test sentences). Layer 0 is the embeddings.",
+        f"({results['settings']['resamples']:,} bootstrap resamples of the test sentences). Layer 0 is the embeddings. "
+        + (
+            f"The best layer is that of `{data['dev']}`." if data["dev"] else "The best layer is that of the test text."
+        ),
         "",
         markdown_table(
             ["model", "test words", "most frequent label", "best layer", "last layer", "last less best"],

@@ -35,16 +35,15 @@ def read_conllu(path: str | Path, column: str, limit: int | None = None) -> list
     Args:
         path: the file.
         column: one of :data:`LABELS`.
-        limit: number of sentences to read; None for all.
+        limit: number of sentences, evenly spaced in the file, which may be in the order of genres; None for all.
 
     Raises:
         UserError: if the file cannot be read, a line does not have ten columns, or the column labels no word.
     """
-    sentences = []
-    for block in conllu_blocks(path):
-        if len(sentences) == limit:
-            break
-        sentences.append(_sentence([row for _, row in block], COLUMNS.index(column)))
+    blocks = list(conllu_blocks(path))
+    count = min(limit or len(blocks), len(blocks))
+    chosen = (blocks[index * len(blocks) // count] for index in range(count))
+    sentences = [_sentence([row for _, row in block], COLUMNS.index(column)) for block in chosen]
     if not any(sentence.labels for sentence in sentences):
         raise UserError(f"{path}: column {column} labels no word; choose another column")
     return sentences

@@ -48,14 +48,17 @@ def test_probe_equals_a_plain_regression():
     train, test = states[:200], states[200:]
     mean, std = train.mean(0), train.std(0)
     plain = LogisticRegression(max_iter=1000).fit((train - mean) / std, labels[:200])
-    found = probe((train, labels[:200].tolist()), (test, labels[200:].tolist()))
+    tests = (test, labels[200:].tolist()), (test[:9], labels[200:209].tolist())
+    found, first = probe((train, labels[:200].tolist()), *tests)
     assert found.tolist() == (plain.predict((test - mean) / std) == labels[200:]).tolist()
+    assert first.tolist() == found[:9].tolist()
     assert 0.5 < found.mean() < 1
 
 
 def test_labels_that_training_lacks_are_wrong():
     states = np.eye(4, dtype=np.float32)
-    assert probe((states, list("aabb")), (states, list("abbz"))).tolist() == [True, False, True, False]
+    [correct] = probe((states, list("aabb")), (states, list("abbz")))
+    assert correct.tolist() == [True, False, True, False]
 
 
 def test_first_subwords():

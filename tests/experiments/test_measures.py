@@ -185,7 +185,7 @@ class TestProbe:
     def test_accuracy_equals_a_loop(self, bundles, files, tmp_path):
         """One sentence at a time; the first subword is found by encoding what comes before the word."""
         options = ["--train", files[0], "--test", files[1], "--column", "UPOS", "--out", tmp_path / "out"]
-        run(probe_command, bundles["mae_lm_tiny"], *options)
+        run(probe_command, bundles["mae_lm_tiny"], *options, "--dev", files[0])
         [model] = json.loads((tmp_path / "out" / "results.json").read_text())["models"].values()
         reader, parts = open_model(bundles["mae_lm_tiny"], None), []
         for path in files:
@@ -199,8 +199,10 @@ class TestProbe:
                     labels.append(label)
             parts.append((np.array(states), labels))
         for layer, row in enumerate(model["layers"]):
-            correct = probe(*((states[:, layer], labels) for states, labels in parts))
+            correct, dev = probe(*((states[:, layer], labels) for states, labels in (*parts, parts[0])))
             assert row["accuracy"] == pytest.approx(correct.mean(), abs=1 / len(correct))
+            assert row["dev_accuracy"] == pytest.approx(dev.mean(), abs=1 / len(dev))
+        assert model["best_layer"] == max(model["layers"], key=lambda row: row["dev_accuracy"])["layer"]
 
     def test_words_beyond_the_longest_text_are_left_out(self, bundles, files, tmp_path):
         rows = ["\t".join([str(k), "dog", "_", "NOUN", *"______"]) for k in range(1, 200)]

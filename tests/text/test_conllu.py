@@ -54,10 +54,15 @@ def test_text_and_words(path):
     assert second == ("Yes!", [0, 3], ["INTJ", "PUNCT"])
 
 
-def test_compressed_files_and_limit(path, tmp_path):
+def test_compressed_files(path, tmp_path):
     (tmp_path / "en.conllu.xz").write_bytes(lzma.compress(path.read_bytes()))
     assert read_conllu(tmp_path / "en.conllu.xz", "UPOS") == read_conllu(path, "UPOS")
-    assert read_conllu(path, "UPOS", limit=1) == read_conllu(path, "UPOS")[:1]
+
+
+def test_a_limited_number_of_sentences_is_evenly_spaced(path):
+    path.write_text(conllu("".join(f"1 word{number} NOUN _\n\n" for number in range(10))))
+    assert [one.text for one in read_conllu(path, "UPOS", limit=4)] == ["word0", "word2", "word5", "word7"]
+    assert len(read_conllu(path, "UPOS", limit=11)) == 10
 
 
 @pytest.mark.parametrize("line", ["1\tHe", "a" + "\t_" * 9, "1-b" + "\t_" * 9])
