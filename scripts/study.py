@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Run or resume a stage of the evidence study of docs/results/plan.md, or write its report.
 
-The stages come in the order pilot, causal, main; the later ones use the pilot's learning rates. A stage leaves
+The stages come in the order pilot, causal, main, further; the later ones use the pilot's learning rates. A stage leaves
 OUT/STAGE.json, and the report OUT/report.md with its figures. Give relative paths: they are part of the results.
 
 Example:
@@ -16,7 +16,7 @@ from mae_lm_fairseq.utils.arguments import positive
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.logging import configure_logging
 
-STAGES = ("pilot", "causal", "main")
+STAGES = ("pilot", "causal", "main", "further")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
     configure_logging()
     from mae_lm_fairseq.analysis.figures import check_matplotlib
     from mae_lm_fairseq.analysis.probing import check_sklearn
-    from mae_lm_fairseq.experiments.evidence.study import causal, main_runs, pilot
+    from mae_lm_fairseq.experiments.evidence.study import causal, further, main_runs, pilot
 
     check_matplotlib()
     if arguments.stage == "report":
@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> None:
     for path in vars(files).values():
         if not path.exists():
             raise UserError(f"{path} does not exist")
-    run = {"pilot": pilot, "causal": causal, "main": main_runs}[arguments.stage]
+    run = {"pilot": pilot, "causal": causal, "main": main_runs, "further": further}[arguments.stage]
     run(Setup(arguments.out, files, arguments.size, arguments.jobs))
     print(f"{arguments.out / arguments.stage}.json")
 

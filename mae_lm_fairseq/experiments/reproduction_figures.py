@@ -58,7 +58,8 @@ def plot_panels(path: Path, title: str, *panels: Panel, share_y: bool = False, f
                 markersize=5,
                 capsize=3,
             )
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        is_integer = all(np.equal(np.round(x), x).all() for x, _ in panel.lines.values())
+        axes.xaxis.get_major_locator().set_params(integer=is_integer)
         axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
         if from_zero:
             axes.set_ylim(0, None)

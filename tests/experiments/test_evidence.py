@@ -14,28 +14,42 @@ from scipy.stats import ttest_1samp
 from mae_lm_fairseq.experiments.evidence import measurements, report, study
 from mae_lm_fairseq.experiments.evidence.arms import (
     ALL_MASKS,
+    CAUSAL,
     DEEP_MLM,
-    HALF_MASKS,
+    FURTHER_CAUSAL,
     MAE_LM,
     MAE_LM_OWN_RATE,
     MLM,
     MLM_801010,
+    branch_arms,
     main_arms,
     pilot_arms,
 )
-from mae_lm_fairseq.experiments.evidence.hypotheses import Hypothesis, corrected, deficits, outcomes, p_value
+from mae_lm_fairseq.experiments.evidence.hypotheses import (
+    EQUIVALENT,
+    GREATER,
+    LESS,
+    NOT_WORSE,
+    Hypothesis,
+    corrected,
+    last_less_below,
+    outcomes,
+    p_value,
+)
 from mae_lm_fairseq.experiments.evidence.report import write_report
-from mae_lm_fairseq.experiments.evidence.settings import BRANCH, EXTENTS, Setup
-from mae_lm_fairseq.experiments.evidence.study import best_learning_rate, causal
+from mae_lm_fairseq.experiments.evidence.settings import EXTENTS, Setup
+from mae_lm_fairseq.experiments.evidence.study import best_learning_rate, causal, further
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
 from tests.support.glue import sentence
 from tests.support.tagging import sentences, write_conllu
 
-CHECKPOINTS = ("475", "950", "7600", BRANCH)
+CHECKPOINTS = ("475", "950", "7600")
+MADE_UP = {MLM: (-2.0, 40), MLM_801010: (-1.0, 60), MAE_LM: (0.4, 30), ALL_MASKS: (-0.5, 50), DEEP_MLM: (-2.0, 40)}
+"""The probe's last layer less the one below, and rank, of made-up results by model."""
 
 
-def hypothesis(name="H1", predicted=1, values=(1.0, 1.1, 0.9), **figures):
+def hypothesis(name="H1", predicted=GREATER, values=(1.0, 1.1, 0.9), **figures):
     return Hypothesis(name, "claim", "endpoint", predicted, tuple(values), **figures)
 
 
@@ -46,30 +60,42 @@ def test_holms_correction():
     assert corrected([hypothesis(p=0.7)])[0].corrected == 1
 
 
-def test_zeros_show_nothing_and_leave_the_other_hypotheses_alone():
-    zeros = hypothesis("H1", p=p_value([0.0, 0.0, 0.0], -1), values=[0.0, 0.0, 0.0])
-    first, second = corrected([zeros, hypothesis("H2", p=0.001)])
-    assert (first.verdict, second.corrected, second.verdict) == ("not shown", pytest.approx(0.009), "shown")
+@pytest.mark.parametrize("value", [0.0, 3.0])
+@pytest.mark.parametrize("predicted", [LESS, GREATER, EQUIVALENT, NOT_WORSE])
+def test_values_without_variance_show_nothing_and_leave_the_other_hypotheses_alone(predicted, value):
+    equal = hypothesis("H1", predicted, p=p_value([value] * 3, predicted), values=[value] * 3)
+    first, second = corrected([equal, hypothesis("H2", p=0.001)])
+    assert first.p == first.corrected == 1
+    assert (second.corrected, second.verdict) == (pytest.approx(0.009), "shown")
 
 
-def test_equivalence_needs_both_sides():
+def test_p_values():
     near, far = [0.1, -0.1, 0.05, 0.0], [0.6, 0.5, 0.55, 0.65]
-    assert p_value(near, 0) == pytest.approx(ttest_1samp(near, 0.5, alternative="less").pvalue)
-    assert p_value(near, 0) < 0.01
-    assert p_value(far, 0) > 0.9
-    assert p_value([-value for value in far], 0) == pytest.approx(p_value(far, 0))
-    assert p_value(far, 1) == pytest.approx(ttest_1samp(far, 0).pvalue)
+    mirrored = [-value for value in far]
+    assert p_value(near, EQUIVALENT) == pytest.approx(ttest_1samp(near, 0.5, alternative="less").pvalue)
+    assert p_value(near, EQUIVALENT) < 0.01
+    assert p_value(far, EQUIVALENT) > 0.9
+    assert p_value(mirrored, EQUIVALENT) == pytest.approx(p_value(far, EQUIVALENT))
+    assert p_value(far, NOT_WORSE) == pytest.approx(ttest_1samp(far, -0.5, alternative="greater").pvalue)
+    assert p_value(far, NOT_WORSE) < 0.001
+    assert p_value(mirrored, NOT_WORSE) > 0.9
+    assert p_value(far, GREATER) == p_value(far, LESS) == pytest.approx(ttest_1samp(far, 0).pvalue)
 
 
 @pytest.mark.parametrize(
     ("predicted", "values", "corrected", "verdict"),
     [
-        (1, (1.0, 1.1, 0.9), 0.01, "shown"),
-        (-1, (1.0, 1.1, 0.9), 0.01, "contradicted"),
-        (1, (1.0, 1.1, 0.9), 0.06, "not shown"),
-        (0, (0.1, 0.0, -0.1), 0.01, "shown"),
-        (0, (1.0, 1.1, 0.9), 0.99, "contradicted"),
-        (0, (-3.0, 3.0, 0.9), 0.4, "not shown"),
+        (GREATER, (1.0, 1.1, 0.9), 0.01, "shown"),
+        (LESS, (1.0, 1.1, 0.9), 0.01, "contradicted"),
+        (GREATER, (1.0, 1.1, 0.9), 0.06, "not shown"),
+        (LESS, (-1.0, -1.1, -0.9), 0.01, "shown"),
+        (EQUIVALENT, (0.1, 0.0, -0.1), 0.01, "shown"),
+        (EQUIVALENT, (1.0, 1.1, 0.9), 0.99, "contradicted"),
+        (EQUIVALENT, (-1.0, -1.1, -0.9), 0.99, "contradicted"),
+        (EQUIVALENT, (-3.0, 3.0, 0.9), 0.4, "not shown"),
+        (NOT_WORSE, (1.0, 1.1, 0.9), 0.01, "shown"),
+        (NOT_WORSE, (1.0, 1.1, 0.9), 0.06, "not shown"),
+        (NOT_WORSE, (-1.0, -1.1, -0.9), 0.99, "contradicted"),
     ],
 )
 def test_verdicts(predicted, values, corrected, verdict):
@@ -93,21 +119,22 @@ def test_mae_lm_is_run_at_its_own_rate_if_that_differs():
 
 
 def run_of(model, seed, generator, labels=("3040",), layers=4, change=""):
-    """Return made-up results of a training, with the best layer below the last one for MLMs."""
-    deficit = 0 if "MAE" in model else 2
+    """Return made-up results of a training: those of :data:`MADE_UP` with noise."""
+    deficit, rank = MADE_UP.get(model, (0.0, 40))
     found = {"model": model, "change": change, "seed": seed, "core_hours": 0.5, "tokens_per_update": 3340.0}
-    for name in ("loss", "blimp", "zorro", "probe", "probe-dev"):
+    for name in ("loss", "blimp", "zorro", "probe"):
         found[name] = {}
     for label in labels:
         noise = generator.normal(0, 0.05, 3)
-        accuracies = [70.0, 80.0, 84.0, 85.0 + noise[0], 85.0 - deficit + noise[1], *[90.0] * (layers - 4)]
+        accuracies = [70.0, 80.0, 84.0, 85.0 + noise[0], 85.0 + deficit + noise[1], *[90.0] * (layers - 4)]
         found["loss"][label] = {"loss": 4.5 + noise[2]}
-        for name in ("probe", "probe-dev"):
-            found[name][label] = {"layers": accuracies, "random weights": [60.0] * len(accuracies)}
+        names = ("layers", "layers, development file", "random weights")
+        found["probe"][label] = dict(zip(names, (accuracies, [*accuracies], [60.0] * len(accuracies)), strict=True))
         for name in ("blimp", "zorro"):
             found[name][label] = {"model": 60 + noise[2], "random weights": 50.0, "length": 52.0}
+    last = rank + int(generator.integers(3))
     rows = [
-        {"layer": layer, "input": kind, "tokens": tokens, "threshold": 40.0 + layer, "entropy": 50.0 + seed}
+        {"layer": layer, "input": kind, "tokens": tokens, "threshold": last, "entropy": 50.0 + seed}
         for layer in range(layers + 1)
         for kind, tokens in (("clean", "real"), ("as_trained", "real"), ("as_trained", "mask"))
     ]
@@ -120,7 +147,6 @@ def stages():
     generator = np.random.default_rng(1)
     described = {"versions": {"torch": "2"}, "commits": ["abc"], "machine": "CPU", "files": {"text": "1"}}
     extent = {"extent": {"short": 3040, "long": 7600}}
-    causal = [MLM, MAE_LM, HALF_MASKS, ALL_MASKS, DEEP_MLM]
     return {
         "pilot": described
         | {
@@ -132,11 +158,7 @@ def stages():
         | {
             "stage": "causal",
             **extent,
-            "runs": [
-                run_of(model, seed, generator, layers=6 if model == DEEP_MLM else 4)
-                for model in causal
-                for seed in (2, 1, 3, 4)
-            ],
+            "runs": [run_of(model, seed, generator) for model in CAUSAL for seed in (2, 1, 3, 4)],
         },
         "main": described
         | {
@@ -148,43 +170,70 @@ def stages():
                 for seed in range(1, 6)
             ],
         },
+        "further": described
+        | {
+            "stage": "further",
+            **extent,
+            "runs": [
+                *(
+                    run_of(model, seed, generator, layers=6 if model == DEEP_MLM else 4)
+                    for model in FURTHER_CAUSAL
+                    for seed in range(1, 5)
+                ),
+                *(run_of(arm.model, seed, generator, ("3800",)) for arm in branch_arms("1e-3") for seed in range(1, 6)),
+            ],
+        },
     }
 
 
-def test_the_best_layer_is_chosen_on_the_development_file(stages):
+def test_the_best_layer_below_is_chosen_on_the_development_file(stages):
     main = stages["main"]
-    expected = [run["probe"]["7600"]["layers"][4] - run["probe"]["7600"]["layers"][3] for run in main["runs"][:5]]
-    assert deficits(main, MLM) == pytest.approx(expected)
-    for run in main["runs"][:5]:
-        run["probe-dev"]["7600"]["layers"] = [0.0, 99.0, 0.0, 0.0, 0.0]
-    assert deficits(main, MLM) == pytest.approx([run["probe"]["7600"]["layers"][4] - 80 for run in main["runs"][:5]])
+    probes = [run["probe"]["7600"] for run in main["runs"][:5]]
+    assert last_less_below(main, MLM) == pytest.approx([probe["layers"][4] - probe["layers"][3] for probe in probes])
+    for probe in probes:
+        probe["layers, development file"] = [0.0, 90.0, 0.0, 0.0, 99.0]
+    assert last_less_below(main, MLM) == pytest.approx([probe["layers"][4] - 80 for probe in probes])
 
 
 def test_layers_above_the_others_encoders_do_not_count(stages):
-    assert (deficits(stages["causal"], DEEP_MLM) < -1).all()
+    runs = [run for run in stages["further"]["runs"] if run["model"] in FURTHER_CAUSAL]
+    assert (last_less_below(stages["further"] | {"runs": runs}, DEEP_MLM) < -1).all()
 
 
 def test_hypotheses_of_made_up_results(stages):
-    found = {one.name: one.verdict for one in outcomes(stages["causal"], stages["main"])}
+    found = {one.name: (one.verdict, round(one.mean)) for one in outcomes(stages["causal"], stages["main"])}
     assert found == {
-        **{"H1": "shown", "H2": "shown", "H3": "shown", "H4": "shown", "H5": "shown", "H6": "not shown"},
-        **{"H7": "not shown", "H8": "contradicted", "H9": "not shown"},
+        **{"H1": ("shown", -2), "H2": ("shown", -1), "H3": ("shown", 0), "H4": ("shown", 2), "H5": ("shown", 1)},
+        **{"H6": ("contradicted", -10), "H7": ("shown", 1), "H8": ("contradicted", 2), "H9": ("contradicted", -20)},
     }
 
 
 def test_report_of_all_stages(stages, tmp_path):
     write_report(tmp_path, stages)
     text = (tmp_path / "report.md").read_text()
-    assert text.count("**shown**") == 5
+    assert text.count("**shown**") == 6
     assert "| H8 | " in text
+    assert "deficit, which these runs have" in text
+    assert text.index("MLM, 6 layers (layer 4 counts as the last)") < text.index("MAE-LM, decay at half way")
+    assert "| MLM | learning rate 1e-3 (baseline) |" in text
     for name in ("probe", "rank", "pairs", "fractions", "pilot"):
         assert f"({name}.png)" in text
         assert (tmp_path / f"{name}.png").stat().st_size > 0
 
 
-def test_report_of_a_part_of_the_study(stages, tmp_path):
-    write_report(tmp_path, {"pilot": stages["pilot"]})
-    assert "Hypotheses" not in (tmp_path / "report.md").read_text()
+@pytest.mark.parametrize("names", [["pilot"], ["causal"], ["pilot", "causal", "main"]])
+def test_report_of_a_part_of_the_study(stages, tmp_path, names):
+    write_report(tmp_path, {name: stages[name] for name in names})
+    text = (tmp_path / "report.md").read_text()
+    assert ("Hypotheses" in text) == (names != ["pilot"])
+    assert "decay at half way" not in text
+
+
+def test_a_deficit_that_is_not_there_has_no_cause(stages, tmp_path):
+    for run in stages["causal"]["runs"]:
+        run["probe"]["3040"]["layers"][4] += 3
+    write_report(tmp_path, {"causal": stages["causal"]})
+    assert "these runs do not show, so that neither verdict means anything" in (tmp_path / "report.md").read_text()
 
 
 def test_seeds_that_cannot_be_paired_are_refused(stages):
@@ -218,6 +267,8 @@ def test_a_stage_needs_the_pilot(tmp_path):
     setup = Setup(tmp_path, None, "smoke", 1)
     with pytest.raises(UserError, match=r"pilot\.json does not exist; run the stage pilot first"):
         causal(setup)
+    with pytest.raises(UserError, match=r"main\.json does not exist; run the stage main first"):
+        further(setup)
 
 
 def test_missing_files_are_named(tmp_path, monkeypatch):
@@ -259,24 +310,19 @@ def test_the_whole_study(inputs, tmp_path, monkeypatch):
         monkeypatch.setattr(module, "THRESHOLDS", (0.9,))
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.chdir(tmp_path)
-    for stage in ("pilot", "causal", "main"):
+    for stage in ("pilot", "causal", "main", "further"):
         run_script(stage, *inputs)
     run_script("report", "--out", "study")
-    main = json.loads(Path("study/main.json").read_text())
-    labels = [*map(str, EXTENTS["smoke"].checkpoints), BRANCH]
+    main, more = (json.loads(Path(f"study/{stage}.json").read_text()) for stage in ("main", "further"))
+    labels = [*map(str, EXTENTS["smoke"].checkpoints)]
     assert all([*run["loss"]] == [*run["blimp"]] == [*run["probe"]] == labels for run in main["runs"])
+    branches = [run for run in more["runs"] if run["model"] not in FURTHER_CAUSAL]
+    assert [[*run["loss"]] for run in branches] == [["16"]] * 6
     # The branch has a model of its own.
-    assert all(run["loss"][BRANCH] != run["loss"]["16"] for run in main["runs"])
+    for run, branch in zip(main["runs"], branches, strict=True):
+        assert run["loss"]["16"] != branch["loss"]["16"]
     text = Path("study/main.json").read_text() + Path("study/report.md").read_text()
-    assert main["runs"][0]["commands"].keys() >= {
-        "training",
-        "branch",
-        "loss",
-        "rank-0.9",
-        "probe",
-        "probe-dev",
-        "blimp",
-    }
+    assert main["runs"][0]["commands"].keys() >= {"training", "loss", "rank-0.9", "probe", "blimp"}
     assert "| H9 | " in text
     assert str(tmp_path) not in text
     assert sys.prefix not in text

@@ -1,6 +1,6 @@
-"""Models of the evidence study, in the three stages of docs/results/plan.md: pilot, causal, main."""
+"""Models of the evidence study, in the stages of docs/results/plan.md: pilot, causal, main, further."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MLM, MLM_801010, MAE_LM = "MLM", "MLM, 80/10/10", "MAE-LM"
@@ -10,6 +10,8 @@ FRACTIONS = {0.0: MAE_LM, 0.5: HALF_MASKS, 1.0: ALL_MASKS}
 DEEP_MLM = "MLM, 6 layers"
 DEEP_MLM_LAYER = 4
 """Layer at which :data:`DEEP_MLM` is probed: the number of encoder layers of the others."""
+CAUSAL = (MLM, MAE_LM, ALL_MASKS)
+FURTHER_CAUSAL = (HALF_MASKS, DEEP_MLM)
 MAE_LM_OWN_RATE = "MAE-LM, at its own learning rate"
 
 COMMON = {
@@ -53,11 +55,13 @@ class Arm:
         model: the model; figures and hypotheses refer to it.
         options: its options of ``fairseq-train``, which take precedence over :data:`COMMON`.
         change: of a pilot run, the factor that differs from the baseline.
+        branch_of: of a decay branch, the main run that it continues.
     """
 
     model: str
     options: Mapping[str, str | None]
     change: str = ""
+    branch_of: "Arm | None" = None
 
     @property
     def title(self) -> str:
@@ -92,15 +96,16 @@ def pilot_arm(model: str, rate: str) -> Arm:
     return Arm(model, _ARCHITECTURES[model] | {"--lr": rate}, f"learning rate {rate}")
 
 
-def causal_arms(learning_rate: str) -> list[Arm]:
-    """Return the models of the causal test."""
+def causal_arms(learning_rate: str, models: Sequence[str] = CAUSAL) -> list[Arm]:
+    """Return models of the causal test: those of hypotheses, or :data:`FURTHER_CAUSAL`."""
     rate = {"--lr": learning_rate}
     mlm, mae_lm = (_ARCHITECTURES[model] | rate for model in (MLM, MAE_LM))
-    return [
+    arms = [
         Arm(MLM, mlm),
         *(Arm(model, mae_lm | {"--mask-in-encoder": str(fraction)}) for fraction, model in FRACTIONS.items()),
         Arm(DEEP_MLM, mlm | {"--encoder-layers": "6"}),
     ]
+    return [arm for arm in arms if arm.model in models]
 
 
 def main_arms(learning_rate: str, own_rate: str) -> list[Arm]:
@@ -120,3 +125,9 @@ def main_arms(learning_rate: str, own_rate: str) -> list[Arm]:
     if own_rate != learning_rate:
         arms.append(Arm(MAE_LM_OWN_RATE, _ARCHITECTURES[MAE_LM] | {"--lr": own_rate}))
     return arms
+
+
+def branch_arms(learning_rate: str) -> list[Arm]:
+    """Return the decay branches of the main runs, without that of MAE-LM at its own learning rate."""
+    arms = main_arms(learning_rate, learning_rate)
+    return [Arm(f"{arm.model}, decay at half way", arm.options, branch_of=arm) for arm in arms]

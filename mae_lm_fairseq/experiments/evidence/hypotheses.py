@@ -20,6 +20,8 @@ from mae_lm_fairseq.utils.errors import UserError
 MARGIN = 0.5
 """Equivalence margin, in points."""
 LEVEL = 0.05
+LESS, GREATER, EQUIVALENT, NOT_WORSE = "< 0", "> 0", f"within ± {MARGIN}", f"> -{MARGIN}"
+"""What is predicted of a quantity."""
 COUNT = 9
 """Number of hypotheses that Holm's correction is over, whether or not all of them have results yet."""
 
@@ -32,16 +34,16 @@ class Hypothesis:
         name: H1 to H9.
         claim: the hypothesis in words.
         endpoint: the quantity that is tested.
-        predicted: direction that is predicted: -1, 1, or 0 for equivalence to zero.
+        predicted: :data:`LESS`, :data:`GREATER`, :data:`EQUIVALENT` or :data:`NOT_WORSE`.
         values: the quantity for every pretraining seed.
-        p: p-value, of the two-sided t-test or of the test of equivalence.
+        p: p-value of :func:`p_value`.
         corrected: the same after Holm's correction.
     """
 
     name: str
     claim: str
     endpoint: str
-    predicted: int
+    predicted: str
     values: tuple[float, ...]
     p: float = float("nan")
     corrected: float = float("nan")
@@ -53,23 +55,29 @@ class Hypothesis:
     @property
     def interval(self) -> tuple[float, float]:
         """95 % interval of the mean, Student's."""
-        from scipy.stats import t  # optional (extra "analysis")
-
-        count = len(self.values)
-        margin = t.ppf(0.975, count - 1) * stdev(self.values) / count**0.5
-        return self.mean - margin, self.mean + margin
+        return interval(self.values)
 
     @property
     def verdict(self) -> str:
         """ "shown", "contradicted" or "not shown", as the plan defines them."""
-        if self.predicted:
-            if self.corrected >= LEVEL:
-                return "not shown"
-            return "shown" if self.mean * self.predicted > 0 else "contradicted"
+        is_significant = self.corrected < LEVEL
+        if self.predicted in (LESS, GREATER):
+            is_as_predicted = (self.mean > 0) == (self.predicted == GREATER)
+            return ("shown" if is_as_predicted else "contradicted") if is_significant else "not shown"
         low, high = self.interval
-        if self.corrected < LEVEL:
+        if is_significant:
             return "shown"
-        return "contradicted" if low > MARGIN or high < -MARGIN else "not shown"
+        is_above = low > MARGIN and self.predicted == EQUIVALENT
+        return "contradicted" if is_above or high < -MARGIN else "not shown"
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of the mean, Student's."""
+    from scipy.stats import t  # optional (extra "analysis")
+
+    count = len(values)
+    margin = t.ppf(0.975, count - 1) * stdev(values) / count**0.5
+    return fmean(values) - margin, fmean(values) + margin
 
 
 def outcomes(causal: dict | None, main: dict | None) -> list[Hypothesis]:
@@ -78,19 +86,23 @@ def outcomes(causal: dict | None, main: dict | None) -> list[Hypothesis]:
     return corrected([replace(one, p=p_value(one.values, one.predicted)) for one in found])
 
 
-def p_value(values: Sequence[float], predicted: int) -> float:
-    """Return the p-value of a two-sided t-test against 0, or of two one-sided tests against the margin.
+def p_value(values: Sequence[float], predicted: str) -> float:
+    """Return a p-value by Student's t-test.
 
-    It is 1 for a t-test of zeros, which has no variance to compare with.
+    It is two-sided against 0 for :data:`LESS` and :data:`GREATER`, the larger one of two one-sided tests against the
+    margins for :data:`EQUIVALENT`, and one-sided against the lower margin for :data:`NOT_WORSE`. Equal values have no
+    variance to compare with: theirs is 1.
     """
     from scipy.stats import ttest_1samp
 
-    if predicted and not any(values):
+    if stdev(values) == 0:
         return 1.0
-    if predicted:
+    if predicted in (LESS, GREATER):
         return float(ttest_1samp(values, 0).pvalue)
-    sides = ((-MARGIN, "greater"), (MARGIN, "less"))
-    return max(float(ttest_1samp(values, bound, alternative=side).pvalue) for bound, side in sides)
+    above = float(ttest_1samp(values, -MARGIN, alternative="greater").pvalue)
+    if predicted == NOT_WORSE:
+        return above
+    return max(above, float(ttest_1samp(values, MARGIN, alternative="less").pvalue))
 
 
 def corrected(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
@@ -117,9 +129,9 @@ def runs_of(stage: dict, model: str) -> list[dict]:
     return runs
 
 
-def final(stage: dict) -> str:
-    """Return the label of the models at the end of training."""
-    return str(stage["extent"]["long" if stage["stage"] == "main" else "short"])
+def final(run: dict) -> str:
+    """Return the label of a run's model at the end of training."""
+    return list(run["loss"])[-1]
 
 
 def last_layer(model: str) -> int:
@@ -129,15 +141,18 @@ def last_layer(model: str) -> int:
 
 def last_probes(stage: dict, model: str) -> np.ndarray:
     """Return the probe's accuracy at the last layer in per cent, float[seeds]."""
-    return np.array([run["probe"][final(stage)]["layers"][last_layer(model)] for run in runs_of(stage, model)])
+    return np.array([run["probe"][final(run)]["layers"][last_layer(model)] for run in runs_of(stage, model)])
 
 
-def deficits(stage: dict, model: str) -> np.ndarray:
-    """Return the probe's accuracy at the last layer less that of the best layer, float[seeds].
+def last_less_below(stage: dict, model: str) -> np.ndarray:
+    """Return the probe's accuracy at the last layer less that of the best layer below it, float[seeds].
 
     The best layer is chosen on the development file, by the mean over the seeds.
     """
-    return _last_less(stage, model, below=False)
+    probes = [run["probe"][final(run)] for run in runs_of(stage, model)]
+    last = last_layer(model) % len(probes[0]["layers"])
+    best = int(np.mean([probe["layers, development file"][:last] for probe in probes], axis=0).argmax())
+    return np.array([probe["layers"][last] - probe["layers"][best] for probe in probes])
 
 
 def ranks(stage: dict, model: str, label: str = "", measure: str = "threshold", settings: str = "") -> np.ndarray:
@@ -150,8 +165,8 @@ def ranks(stage: dict, model: str, label: str = "", measure: str = "threshold", 
         measure: ``threshold`` or ``entropy``.
         settings: name of the measurement (default: the primary endpoint's).
     """
-    name, label = settings or PRIMARY_RANK, label or final(stage)
-    return np.array([rank_in(run[name][label], measure, layer=last_layer(model)) for run in runs_of(stage, model)])
+    found = [run[settings or PRIMARY_RANK][label or final(run)] for run in runs_of(stage, model)]
+    return np.array([rank_in(rows, measure, layer=last_layer(model)) for rows in found])
 
 
 def rank_in(rows: Sequence[dict], measure: str, kind: str = "clean", tokens: str = "real", layer: int = -1) -> float:
@@ -160,48 +175,32 @@ def rank_in(rows: Sequence[dict], measure: str, kind: str = "clean", tokens: str
     return sorted(chosen, key=lambda row: row["layer"])[layer][measure]
 
 
-def rises(stage: dict, model: str) -> np.ndarray:
-    """Return the probe's accuracy at the last layer less that of the best layer below it, float[seeds].
-
-    Unlike :func:`deficits`, this is not 0 for a model whose last layer is the best one.
-    """
-    return _last_less(stage, model, below=True)
-
-
-def _last_less(stage: dict, model: str, below: bool) -> np.ndarray:
-    label, last = final(stage), last_layer(model)
-    runs = runs_of(stage, model)
-    depth = len(runs[0]["probe"][label]["layers"]) - 1 if last < 0 else last
-    candidates = depth if below else depth + 1
-    best = int(np.mean([run["probe-dev"][label]["layers"][:candidates] for run in runs], axis=0).argmax())
-    return np.array([run["probe"][label]["layers"][depth] - run["probe"][label]["layers"][best] for run in runs])
-
-
 def _of_main(stage: dict) -> list[Hypothesis]:
     def difference(of: Callable[[dict, str], np.ndarray], other: str) -> np.ndarray:
         return of(stage, MAE_LM) - of(stage, other)
 
-    end, last, rank = "last less best", "probe at the last layer", "rank of real tokens"
+    end, last, rank = "last less best below", "probe at the last layer", "rank of real tokens"
+    below = {model: last_less_below(stage, model) for model in (MLM, MLM_801010, MAE_LM)}
     return [
-        _hypothesis("H1", "the MLM's last layer is worse for real tokens", f"{end}, MLM", -1, deficits(stage, MLM)),
-        _hypothesis("H2", "so is that of 80/10/10", f"{end}, 80/10/10", -1, deficits(stage, MLM_801010)),
-        _hypothesis("H3", "MAE-LM has no such deficit", f"{end}, MAE-LM", 0, deficits(stage, MAE_LM)),
-        _hypothesis("H4", "MAE-LM's last layer is better than the MLM's", last, 1, difference(last_probes, MLM)),
-        _hypothesis("H5", "and than that of 80/10/10", last, 1, difference(last_probes, MLM_801010)),
-        _hypothesis("H6", "real tokens use more directions in MAE-LM", rank, 1, difference(ranks, MLM)),
+        _hypothesis("H1", "the MLM's last layer is worse for real tokens", f"{end}, MLM", LESS, below[MLM]),
+        _hypothesis("H2", "so is that of 80/10/10", f"{end}, 80/10/10", LESS, below[MLM_801010]),
+        _hypothesis("H3", "MAE-LM has no such deficit", f"{end}, MAE-LM", NOT_WORSE, below[MAE_LM]),
+        _hypothesis("H4", "MAE-LM's last layer is better than the MLM's", last, GREATER, difference(last_probes, MLM)),
+        _hypothesis("H5", "and than that of 80/10/10", last, GREATER, difference(last_probes, MLM_801010)),
+        _hypothesis("H6", "real tokens use more directions in MAE-LM", rank, GREATER, difference(ranks, MLM)),
     ]
 
 
 def _of_causal(stage: dict) -> list[Hypothesis]:
-    without, with_all = deficits(stage, MAE_LM), deficits(stage, ALL_MASKS)
+    without, with_all, mlm = (last_less_below(stage, model) for model in (MAE_LM, ALL_MASKS, MLM))
     rank = ranks(stage, MAE_LM) - ranks(stage, ALL_MASKS)
-    end = "last less best"
+    end, causes = "last less best below", "`[MASK]` in the encoder causes the deficit"
     return [
-        _hypothesis("H7", "`[MASK]` in the encoder causes the deficit", f"{end}, none less all", 1, without - with_all),
-        _hypothesis("H8", "the decoder does not remove it", f"{end}, all less MLM", 0, with_all - deficits(stage, MLM)),
-        _hypothesis("H9", "`[MASK]` in the encoder costs directions", "rank, none less all", 1, rank),
+        _hypothesis("H7", causes, f"{end}, none less all", GREATER, without - with_all),
+        _hypothesis("H8", "the decoder does not remove it", f"{end}, all less MLM", EQUIVALENT, with_all - mlm),
+        _hypothesis("H9", "`[MASK]` in the encoder costs directions", "rank, none less all", GREATER, rank),
     ]
 
 
-def _hypothesis(name: str, claim: str, endpoint: str, predicted: int, values: np.ndarray) -> Hypothesis:
+def _hypothesis(name: str, claim: str, endpoint: str, predicted: str, values: np.ndarray) -> Hypothesis:
     return Hypothesis(name, claim, endpoint, predicted, tuple(map(float, values)))

@@ -1,12 +1,12 @@
 """Measurements of the trained models of the evidence study, by the commands that users run."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from mae_lm_fairseq.experiments.evidence.arms import Arm
-from mae_lm_fairseq.experiments.evidence.settings import BRANCH, PRIMARY_THRESHOLD, THRESHOLDS, Setup
-from mae_lm_fairseq.experiments.evidence.trainings import folder_of
+from mae_lm_fairseq.experiments.evidence.settings import PRIMARY_THRESHOLD, THRESHOLDS, Setup
+from mae_lm_fairseq.experiments.evidence.trainings import folder_of, updates_of
 from mae_lm_fairseq.experiments.inspection import checkpoint_after
 from mae_lm_fairseq.utils.files import read_json
 from mae_lm_fairseq.utils.runner import Run
@@ -14,51 +14,43 @@ from mae_lm_fairseq.utils.runner import Run
 LOSSES = "evaluation.json"
 
 
-def _models(setup: Setup, stage: str, folder: Path) -> dict[str, Path]:
-    """Return the models to measure by label: those of a main run by their number of updates."""
-    last = folder / "checkpoints" / "checkpoint_last.pt"
-    if stage != "main":
-        return {str(setup.extent.updates(stage)): last}
-    *before, end = setup.extent.checkpoints
-    between = {str(updates): checkpoint_after(folder / "checkpoints", updates) for updates in before}
-    return between | {str(end): last, BRANCH: folder / "branch" / "checkpoint_last.pt"}
+def _models(setup: Setup, stage: str, arm: Arm, seed: int) -> dict[str, Path]:
+    """Return the models to measure by their number of updates, the trained one last."""
+    checkpoints = folder_of(setup, stage, arm, seed) / "checkpoints"
+    before = setup.extent.checkpoints[:-1] if stage == "main" else []
+    between = {str(updates): checkpoint_after(checkpoints, updates) for updates in before}
+    return between | {str(updates_of(setup, stage, arm)): checkpoints / "checkpoint_last.pt"}
 
 
 def measurement_runs(setup: Setup, stage: str, arm: Arm, seed: int) -> dict[str, Run]:
     """Return the measurements of a training by name."""
     extent, files, folder = setup.extent, setup.files, folder_of(setup, stage, arm, seed)
-    models = _models(setup, stage, folder)
+    models = _models(setup, stage, arm, seed)
 
-    def measurement(
-        name: str, verb: str, read: Callable, of: Mapping[str, Path], *options: str, data="--data-bin"
-    ) -> Run:
+    def measurement(name: str, verb: str, read: Callable, *options: str, data: str = "--data-bin") -> Run:
         out = folder / name
         target = ["--json", str(folder / LOSSES)] if verb == "evaluate" else ["--out", str(out)]
-        command = [sys.executable, "-m", "mae_lm_fairseq", verb, *map(str, of.values()), "--labels", *of]
+        command = [sys.executable, "-m", "mae_lm_fairseq", verb, *map(str, models.values()), "--labels", *models]
         command += [data, str(files.data_bin), *options, *target]
         return Run(f"{arm.title}, seed {seed}, {name}", command, folder / f"{name}.json", lambda run: read(out))
 
     text = ["--text", str(files.text)]
     loss = [*text, "--tokens", str(extent.loss_tokens), "--pseudo-tokens", str(extent.pseudo_tokens)]
-    runs = {"loss": measurement("loss", "evaluate", _losses, models, *loss)}
+    runs = {"loss": measurement("loss", "evaluate", _losses, *loss)}
     settings = [(threshold, centred) for threshold in THRESHOLDS for centred in (False, True)]
     for threshold, centred in settings if stage == "main" else [(PRIMARY_THRESHOLD, False)]:
         options = [*text, "--tokens", str(extent.rank_tokens), "--threshold", str(threshold), "--bootstrap", "2"]
-        options += ["--centred"] * centred
         name = f"rank-{threshold}" + "-centred" * centred
-        runs[name] = measurement(name, "rank", _ranks, models, *options, data="--tokenizer")
+        runs[name] = measurement(name, "rank", _ranks, *options, *["--centred"] * centred, data="--tokenizer")
     if stage == "pilot":
         return runs
-    end = str(extent.updates(stage))
-    probe = ["--column", "UPOS", "--limit", str(extent.probe_sentences), "--train", str(files.probe_train)]
-    runs["probe"] = measurement("probe", "probe", _probes, models, *probe, "--test", str(files.probe_test))
-    runs["probe-dev"] = measurement(
-        "probe-dev", "probe", _probes, {end: models[end]}, *probe, "--test", str(files.probe_dev)
-    )
+    probed = [f"--{part}={getattr(files, f'probe_{part}')}" for part in ("train", "dev", "test")]
+    limit = ["--limit", str(extent.probe_sentences)]
+    runs["probe"] = measurement("probe", "probe", _probes, "--column", "UPOS", *probed, *limit)
     if stage == "main":
         for name, pairs in (("blimp", files.blimp), ("zorro", files.zorro)):
             options = ["--pairs", str(pairs), "--limit", str(extent.pairs)]
-            runs[name] = measurement(name, "minimal-pairs", _pairs, models, *options)
+            runs[name] = measurement(name, "minimal-pairs", _pairs, *options)
     return runs
 
 
@@ -74,9 +66,14 @@ def _ranks(out: Path) -> dict:
 
 
 def _probes(out: Path) -> dict:
-    """Return the accuracies in per cent by label, of all layers and of those with random weights."""
+    """Return the accuracies in per cent by label, of all layers on both texts, and of random weights."""
+    columns = {
+        "layers": ("layers", "accuracy"),
+        "layers, development file": ("layers", "dev_accuracy"),
+        "random weights": ("random weights", "accuracy"),
+    }
     return {
-        label: {name: [100 * row["accuracy"] for row in model[name]] for name in ("layers", "random weights")}
+        label: {name: [100 * row[of] for row in model[rows]] for name, (rows, of) in columns.items()}
         for label, model in read_json(out / "results.json")["models"].items()
     }
 

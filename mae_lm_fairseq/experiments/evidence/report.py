@@ -6,33 +6,40 @@ from pathlib import Path
 import numpy as np
 
 from mae_lm_fairseq.analysis.figures import LAYER
-from mae_lm_fairseq.experiments.evidence.arms import DEEP_MLM, FRACTIONS, MLM
+from mae_lm_fairseq.experiments.evidence.arms import (
+    DEEP_MLM,
+    DEEP_MLM_LAYER,
+    FRACTIONS,
+    FURTHER_CAUSAL,
+    MAE_LM,
+    MLM,
+    PILOT_LEARNING_RATE,
+)
 from mae_lm_fairseq.experiments.evidence.hypotheses import (
-    MARGIN,
     Hypothesis,
-    deficits,
     final,
+    interval,
     last_layer,
+    last_less_below,
     last_probes,
     outcomes,
     rank_in,
     ranks,
-    rises,
     runs_of,
 )
-from mae_lm_fairseq.experiments.evidence.settings import BRANCH, PRIMARY_RANK, THRESHOLDS
-from mae_lm_fairseq.experiments.evidence.study import check_same
+from mae_lm_fairseq.experiments.evidence.settings import PRIMARY_RANK, THRESHOLDS
+from mae_lm_fairseq.experiments.evidence.study import check_same, learning_rates
 from mae_lm_fairseq.experiments.reproduction_figures import Lines, Panel, plot_panels
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.markdown import markdown_table
 
 NOTES = """\
-- p (Holm): corrected over all nine hypotheses, also while some of them have no results yet.
-- *Last less best* is 0 for every seed if the last layer is the best one; ranks are integers and may agree. Equal
-  values have no variance, and their interval is a point. The tables below give the last layer less the best layer
-  *below* it, too.
+- *Last less best below*: the probe's accuracy at the last layer less that of the best layer below it.
+- p: of a t test, two-sided for < 0 and > 0, one-sided otherwise (within: the larger one of two). p (Holm): corrected
+  over all nine hypotheses, also while some of them have no results yet. The intervals are not corrected. Equal values
+  have no variance, and p = 1.
+- *Not shown* is no evidence of the opposite.
 - The tables below give mean ± standard deviation over the seeds of pretraining."""
-PREDICTED = {-1: "< 0", 0: f"within ± {MARGIN}", 1: "> 0"}
 
 
 def write_report(directory: Path, stages: Mapping[str, dict]) -> None:
@@ -40,28 +47,54 @@ def write_report(directory: Path, stages: Mapping[str, dict]) -> None:
 
     Args:
         directory: output directory.
-        stages: content of ``pilot.json``, ``causal.json`` and ``main.json``, as far as they exist.
+        stages: content of ``pilot.json``, ``causal.json``, ``main.json`` and ``further.json``, as far as they exist.
 
     Raises:
         UserError: if the stages differ in size or files.
     """
     check_same(list(stages.values()))
-    pilot, causal, main = (stages.get(name) for name in ("pilot", "causal", "main"))
+    pilot, causal, main, further = (stages.get(name) for name in ("pilot", "causal", "main", "further"))
     hours = sum(run["core_hours"] for stage in stages.values() for run in stage["runs"])
     lines = ["# Evidence study", "", f"{hours:.1f} core-hours.", *_versions(stages)]
     if causal or main:
         lines += ["", "## Hypotheses", "", verdicts(outcomes(causal, main)), "", NOTES]
+        lines += [premise(causal)] if causal else []
     if main:
         _plot_main(directory, main)
         lines += ["", "## Main runs", "", _models_table(main), "", _ranks_table(main), "", _curves_table(main)]
         lines += ["", "![probe by layer](probe.png)", "", "![rank by tokens](rank.png)", "", "![pairs](pairs.png)"]
+    beside, branches = _parts(further) if further else ([], [])
     if causal:
+        causal = causal | {"runs": causal["runs"] + beside}
         _plot_fractions(directory, causal)
         lines += ["", "## Causal test", "", _models_table(causal), "", "![fraction of [MASK]](fractions.png)"]
+    if branches:
+        lines += ["", "## Decay at half way", "", _models_table(further | {"runs": branches})]
     if pilot:
         _plot_factors(directory, pilot)
-        lines += ["", "## Pilot", "", _pilot_table(pilot), "", "![factors of the pilot](pilot.png)"]
+        lines += ["", "## Pilot", "", rates(pilot), "", _pilot_table(pilot), "", "![factors of the pilot](pilot.png)"]
     write_text(directory / "report.md", "\n".join([*lines, ""]))
+
+
+def _parts(further: dict) -> tuple[list[dict], list[dict]]:
+    """Return the runs that belong to the causal test, and the decay branches."""
+    beside = [run for run in further["runs"] if run["model"] in FURTHER_CAUSAL]
+    return beside, [run for run in further["runs"] if run not in beside]
+
+
+def premise(causal: dict) -> str:
+    """Return whether the causal runs have the deficit whose cause H7 and H8 are about."""
+    values = last_less_below(causal, MLM)
+    low, high = interval(values)
+    found = f"last less best below is {values.mean():+.2f} [{low:+.2f}, {high:+.2f}]"
+    meaning = "these runs have" if high < 0 else "these runs do not show, so that neither verdict means anything"
+    return f"- H7 and H8 are about the cause of the MLM's deficit, which {meaning}: its {found}."
+
+
+def rates(pilot: dict) -> str:
+    """Return the best learning rates."""
+    mlm, mae_lm = learning_rates(pilot)
+    return f"Lowest loss: learning rate {mlm} for the {MLM}, {mae_lm} for {MAE_LM}."
 
 
 def verdicts(hypotheses: list[Hypothesis]) -> str:
@@ -69,10 +102,10 @@ def verdicts(hypotheses: list[Hypothesis]) -> str:
     rows = []
     for one in hypotheses:
         low, high = one.interval
-        seeds = ", ".join(f"{value:+.1f}" for value in one.values)
+        seeds = ", ".join(f"{value:+.2f}" for value in one.values)
         rows.append(
             [
-                *(one.name, one.claim, one.endpoint, PREDICTED[one.predicted]),
+                *(one.name, one.claim, one.endpoint, one.predicted),
                 f"{one.mean:+.2f} [{low:+.2f}, {high:+.2f}]",
                 *(seeds, _p(one.p), _p(one.corrected), f"**{one.verdict}**"),
             ]
@@ -101,28 +134,28 @@ def _models(stage: dict) -> list[str]:
     return list(dict.fromkeys(run["model"] for run in stage["runs"]))
 
 
-def _losses(stage: dict, model: str, label: str) -> np.ndarray:
-    return np.array([run["loss"][label]["loss"] for run in runs_of(stage, model)])
+def _losses(stage: dict, model: str, label: str = "") -> np.ndarray:
+    return np.array([run["loss"][label or final(run)]["loss"] for run in runs_of(stage, model)])
 
 
 def _layers(stage: dict, model: str) -> np.ndarray:
     """Return the probe's accuracies, float[seeds, layers]."""
-    return np.array([run["probe"][final(stage)]["layers"] for run in runs_of(stage, model)])
+    return np.array([run["probe"][final(run)]["layers"] for run in runs_of(stage, model)])
 
 
 def _models_table(stage: dict) -> str:
     """Return loss, probes and ranks of every model at the end of training."""
     rows = []
     for model in _models(stage):
+        title = f"{model} (layer {DEEP_MLM_LAYER} counts as the last)" if model == DEEP_MLM else model
         layers = " ".join(f"{mean:.1f}" for mean in _layers(stage, model).mean(0))
-        random = runs_of(stage, model)[0]["probe"][final(stage)]["random weights"][last_layer(model)]
-        cells = [_cell(_losses(stage, model, final(stage)), 3), layers, _cell(last_probes(stage, model), 2)]
-        cells += [_cell(deficits(stage, model), 2), _cell(rises(stage, model), 2), _cell(ranks(stage, model))]
-        cells.append(f"{random:.1f}")
-        rows.append([model, *cells])
-    header = ["model", "loss", "probe, layers 0 to the last", "last layer", "last less best"]
-    header += ["last less best below", "rank", "random weights"]
-    return markdown_table(header, rows)
+        first, *_ = runs_of(stage, model)
+        random = first["probe"][final(first)]["random weights"][last_layer(model)]
+        cells = [_cell(_losses(stage, model), 3), layers, _cell(last_probes(stage, model), 2)]
+        cells += [_cell(last_less_below(stage, model), 2), _cell(ranks(stage, model)), f"{random:.1f}"]
+        rows.append([title, *cells])
+    header = ["model", "loss", "probe, layers 0 to the last", "last layer", "last less best below", "rank"]
+    return markdown_table([*header, "random weights"], rows)
 
 
 def _ranks_table(stage: dict) -> str:
@@ -160,13 +193,14 @@ def _pairs(stage: dict, model: str, name: str, label: str) -> np.ndarray:
 
 def _pilot_table(pilot: dict) -> str:
     """Return loss and ranks of every run; that of ``[MASK]`` where the encoder sees it in training."""
-    label, rows = final(pilot), []
+    rows = []
     for run in pilot["runs"]:
-        measured = run[PRIMARY_RANK][label]
+        measured = run[PRIMARY_RANK][final(run)]
         sees_masks = any((row["input"], row["tokens"]) == ("as_trained", "mask") for row in measured)
         mask = f"{rank_in(measured, 'threshold', 'as_trained', 'mask'):.0f}" if sees_masks else ""
-        loss, real = run["loss"][label]["loss"], rank_in(measured, "threshold")
-        rows.append([run["model"], run["change"], f"{loss:.3f}", f"{real:.0f}", mask])
+        loss, real = run["loss"][final(run)]["loss"], rank_in(measured, "threshold")
+        change = run["change"] + " (baseline)" * (run["change"] == f"learning rate {PILOT_LEARNING_RATE}")
+        rows.append([run["model"], change, f"{loss:.3f}", f"{real:.0f}", mask])
     return markdown_table(["model", "factor", "loss", "rank of real tokens", "rank of `[MASK]`"], rows)
 
 
@@ -178,7 +212,7 @@ def _plot_main(directory: Path, main: dict) -> None:
         "Frozen probe of the part of speech",
         Panel("end of training", LAYER, "accuracy (%)", probes),
     )
-    labels = [label for label in runs_of(main, models[0])[0]["loss"] if label != BRANCH]
+    labels = list(runs_of(main, models[0])[0]["loss"])
     tokens = np.array([int(label) for label in labels]) * main["runs"][0]["tokens_per_update"] / 1e6
 
     def curves(of) -> dict[str, Lines]:
@@ -208,36 +242,38 @@ def _plot_main(directory: Path, main: dict) -> None:
 
 def _plot_fractions(directory: Path, causal: dict) -> None:
     """Plot probe and rank against the fraction of ``[MASK]`` in the encoder; models without a decoder as points."""
-    x = np.array(list(FRACTIONS))
+    trained = _models(causal)
+    fractions = {fraction: model for fraction, model in FRACTIONS.items() if model in trained}
+    x = np.array(list(fractions))
 
     def lines(of) -> dict[str, Lines]:
-        found = {"with a decoder": Lines(x, np.array([of(causal, title) for title in FRACTIONS.values()]).T)}
-        return found | {title: Lines(np.array([1.0]), of(causal, title)[:, None]) for title in (MLM, DEEP_MLM)}
+        found = {"with a decoder": Lines(x, np.array([of(causal, model) for model in fractions.values()]).T)}
+        without = [model for model in (MLM, DEEP_MLM) if model in trained]
+        return found | {model: Lines(np.array([1.0]), of(causal, model)[:, None]) for model in without}
 
     fraction = "fraction of [MASK] in the encoder"
     plot_panels(
         directory / "fractions.png",
         "The decoder or the [MASK]?",
         Panel("last layer", fraction, "probe, accuracy (%)", lines(last_probes)),
-        Panel("last less best layer", fraction, "points", lines(deficits)),
+        Panel("last layer less the best one below", fraction, "points", lines(last_less_below)),
         Panel("real tokens in clean text", fraction, "threshold rank (0.9)", lines(ranks)),
     )
 
 
 def _plot_factors(directory: Path, pilot: dict) -> None:
-    """Plot loss and rank of every pilot run as horizontal bars."""
+    """Plot loss and rank of every pilot run, one row each."""
     from matplotlib.figure import Figure  # optional (extra "analysis")
 
-    label = final(pilot)
     runs = sorted(pilot["runs"], key=lambda run: (run["model"], run["change"]), reverse=True)
     names = [f"{run['model']}; {run['change']}" for run in runs]
     figure = Figure(figsize=(10, 1 + 0.4 * len(runs)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     colours = ["#0072B2" if run["model"] == MLM else "#D55E00" for run in runs]
-    values = [run["loss"][label]["loss"] for run in runs]
+    values = [run["loss"][final(run)]["loss"] for run in runs]
     left.scatter(values, names, c=colours)
     left.set(title="loss on fixed masked positions (nats)")
-    right.scatter([rank_in(run[PRIMARY_RANK][label], "threshold") for run in runs], names, c=colours)
+    right.scatter([rank_in(run[PRIMARY_RANK][final(run)], "threshold") for run in runs], names, c=colours)
     right.set(title="threshold rank of real tokens, last layer")
     for axes in (left, right):
         axes.grid(alpha=0.25)

@@ -10,8 +10,6 @@ THRESHOLDS = (0.8, 0.9, 0.95)
 PRIMARY_THRESHOLD = 0.9
 PRIMARY_RANK = f"rank-{PRIMARY_THRESHOLD}"
 """Name of the measurement of the primary endpoint."""
-BRANCH = "decay branch"
-"""Label of the model that ends with a decay at half way."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Extent:
 
 
 EXTENTS = {
-    "full": Extent(3040, 7600, 500, 4, 5, 2_500, 20_000, 500_000, 1_000, 200),
+    "full": Extent(3040, 7600, 500, 4, 5, 2_500, 20_000, 500_000, 1_000, 50),
     "smoke": Extent(16, 32, 4, 2, 2, 60, 1_500, 1_500, 100, 3),
 }
 

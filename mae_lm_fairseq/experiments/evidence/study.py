@@ -13,10 +13,12 @@ from typing import Any
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.experiments.evidence.arms import (
+    FURTHER_CAUSAL,
     MAE_LM,
     MLM,
     OUTWARDS,
     Arm,
+    branch_arms,
     causal_arms,
     main_arms,
     pilot_arm,
@@ -24,7 +26,7 @@ from mae_lm_fairseq.experiments.evidence.arms import (
 )
 from mae_lm_fairseq.experiments.evidence.measurements import measurement_runs
 from mae_lm_fairseq.experiments.evidence.settings import Setup
-from mae_lm_fairseq.experiments.evidence.trainings import branch_run, folder_of, training_run
+from mae_lm_fairseq.experiments.evidence.trainings import training_run, updates_of
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json, write_json
 from mae_lm_fairseq.utils.runner import Run, reserve, run_all
@@ -44,17 +46,25 @@ def pilot(setup: Setup) -> None:
 
 def causal(setup: Setup) -> None:
     """Run the causal test, at the MLM's best learning rate of the pilot."""
-    rate = best_learning_rate(_pilot_of(setup), MLM)
+    rate, _ = learning_rates(_pilot_of(setup))
     content = _stage(setup, "causal", causal_arms(rate), setup.extent.causal_seeds)
     write_json(setup.out / "causal.json", content)
 
 
 def main_runs(setup: Setup) -> None:
     """Run the main comparison, at the learning rates of the pilot."""
-    found = _pilot_of(setup)
-    rates = [best_learning_rate(found, model) for model in (MLM, MAE_LM)]
-    content = _stage(setup, "main", main_arms(*rates), setup.extent.main_seeds)
+    content = _stage(setup, "main", main_arms(*learning_rates(_pilot_of(setup))), setup.extent.main_seeds)
     write_json(setup.out / "main.json", content)
+
+
+def further(setup: Setup) -> None:
+    """Run what no hypothesis is about: further models of the causal test, and decay branches of the main runs."""
+    if not (setup.out / "main.json").exists():
+        raise UserError(f"{setup.out / 'main.json'} does not exist; run the stage main first")
+    rate, _ = learning_rates(_pilot_of(setup))
+    content = _stage(setup, "further", causal_arms(rate, FURTHER_CAUSAL), setup.extent.causal_seeds)
+    content["runs"] += _stage(setup, "further", branch_arms(rate), setup.extent.main_seeds)["runs"]
+    write_json(setup.out / "further.json", content)
 
 
 def _pilot_of(setup: Setup) -> dict:
@@ -94,9 +104,6 @@ def _stage(setup: Setup, stage: str, arms: Sequence[Arm], seeds: int) -> dict:
     trained = [(arm, seed) for seed in range(1, 1 + seeds) for arm in arms]
     print(f"{stage}: {len(trained)} trainings", flush=True)
     paces = run_all([training_run(setup, stage, arm, seed) for arm, seed in trained], setup.jobs)
-    if stage == "main":
-        print(f"{stage}: {len(trained)} decay branches", flush=True)
-        run_all([branch_run(setup, arm, seed) for arm, seed in trained], setup.jobs)
     measured = [measurement_runs(setup, stage, arm, seed) for arm, seed in trained]
     print(f"{stage}: {sum(map(len, measured))} measurements", flush=True)
     run_all([run for of_training in measured for run in of_training.values()], setup.jobs)
@@ -140,6 +147,11 @@ def best_learning_rate(pilot: dict, model: str) -> str:
     return min(found, key=found.get)
 
 
+def learning_rates(pilot: dict) -> tuple[str, str]:
+    """Return the best learning rates of the MLM and of MAE-LM."""
+    return best_learning_rate(pilot, MLM), best_learning_rate(pilot, MAE_LM)
+
+
 def _outwards(pilot: dict, model: str) -> Arm | None:
     """Return the run of the next learning rate outwards if the best one of a model lies at the edge."""
     rate = OUTWARDS.get(best_learning_rate(pilot, model))
@@ -148,22 +160,19 @@ def _outwards(pilot: dict, model: str) -> Arm | None:
 
 def _entry(setup: Setup, stage: str, arm: Arm, seed: int, pace: dict, measurements: Mapping[str, Run]) -> dict:
     """Return the results of a training with its command and the commands of its measurements."""
-    folder, extent = folder_of(setup, stage, arm, seed), setup.extent
     found = {name: read_json(run.result) for name, run in measurements.items()}
-    trainings = {"training": read_json(folder / "training.json")}
-    seconds = pace["seconds_per_update"] * extent.updates(stage)
-    if stage == "main":
-        trainings["branch"] = read_json(folder / "branch.json")
-        begin, end = extent.branch
-        seconds += trainings["branch"]["result"]["seconds_per_update"] * (end - begin)
-    seconds += sum(content["seconds"] for content in found.values())
+    training = read_json(training_run(setup, stage, arm, seed).result)
+    updates = updates_of(setup, stage, arm) - (setup.extent.branch[0] if arm.branch_of else 0)
+    seconds = pace["seconds_per_update"] * updates + sum(content["seconds"] for content in found.values())
     return {
         "model": arm.model,
         "change": arm.change,
         "seed": seed,
         "core_hours": round(seconds / 3600, 3),
         **pace,
-        "commands": {name: shlex.join(_portable(run["command"])) for name, run in (trainings | found).items()},
+        "commands": {
+            name: shlex.join(_portable(run["command"])) for name, run in ({"training": training} | found).items()
+        },
         **{name: content["result"] for name, content in found.items()},
     }
 

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.experiments.evidence.arms import COMMON, Arm
-from mae_lm_fairseq.experiments.evidence.settings import BRANCH, Extent, Setup
+from mae_lm_fairseq.experiments.evidence.settings import Extent, Setup
 from mae_lm_fairseq.experiments.inspection import checkpoint_after
 from mae_lm_fairseq.utils.runner import Run, updates_done
 from mae_lm_fairseq.utils.training_log import read_records, seconds_per_update
@@ -37,26 +37,31 @@ def _constant(extent: Extent, begin: int, end: int) -> list[str]:
     return ["--lr-scheduler", "tri_stage", *(word for name, n in steps.items() for word in (f"--{name}-steps", str(n)))]
 
 
-def _log_interval(updates: int) -> list[str]:
-    return ["--log-interval", str(max(1, min(50, updates // 4)))]
-
-
 def _pace(run: Run) -> dict:
     tokens = [float(record["wpb"]) for record in read_records(run.log, "train_inner").values()]
     return {"seconds_per_update": round(seconds_per_update(run.log), 4), "tokens_per_update": round(fmean(tokens), 1)}
 
 
+def updates_of(setup: Setup, stage: str, arm: Arm) -> int:
+    """Return the number of updates at the end of a training."""
+    return setup.extent.branch[1] if arm.branch_of else setup.extent.updates(stage)
+
+
 def training_run(setup: Setup, stage: str, arm: Arm, seed: int) -> Run:
     """Return the run that trains a model of a stage."""
-    extent, folder = setup.extent, folder_of(setup, stage, arm, seed)
-    updates = extent.updates(stage)
-    if stage == "main":
-        schedule = _constant(extent, 3 * updates // 4, updates)
-        schedule += ["--save-interval-updates", str(updates // 16), "--keep-interval-updates", "-1"]
+    extent, folder, updates = setup.extent, folder_of(setup, stage, arm, seed), updates_of(setup, stage, arm)
+    if arm.branch_of:
+        begin = extent.branch[0]
+        start = checkpoint_after(folder_of(setup, "main", arm.branch_of, seed) / "checkpoints", begin)
+        options = [*_constant(extent, begin, updates), "--restore-file", str(start), "--no-save-optimizer-state"]
+    elif stage == "main":
+        options = _constant(extent, 3 * updates // 4, updates)
+        options += ["--save-interval-updates", str(updates // 16), "--keep-interval-updates", "-1"]
     else:
-        schedule = _linear(extent)
-        schedule += ["--save-interval-updates", str(updates // 4), "--keep-interval-updates", "1"]
-    command = _command(setup, arm, seed, folder / "checkpoints", updates, *schedule, *_log_interval(updates))
+        options = _linear(extent)
+        options += ["--save-interval-updates", str(updates // 4), "--keep-interval-updates", "1"]
+    options += ["--log-interval", str(max(1, min(50, updates // 4)))]
+    command = _command(setup, arm, seed, folder / "checkpoints", updates, *options)
 
     def read_result(run: Run) -> dict:
         for needed in (*extent.checkpoints[:-1], extent.branch[0]) if stage == "main" else ():
@@ -64,14 +69,3 @@ def training_run(setup: Setup, stage: str, arm: Arm, seed: int) -> Run:
         return _pace(run)
 
     return Run(f"{arm.title}, seed {seed}", command, folder / "training.json", read_result, updates_done(updates))
-
-
-def branch_run(setup: Setup, arm: Arm, seed: int) -> Run:
-    """Return the run that continues a main run from its constant learning rate with an early decay."""
-    folder = folder_of(setup, "main", arm, seed)
-    begin, end = setup.extent.branch
-    start = checkpoint_after(folder / "checkpoints", begin)
-    options = [*_constant(setup.extent, begin, end), "--restore-file", str(start)]
-    options += ["--no-save-optimizer-state", *_log_interval(end - begin)]
-    command = _command(setup, arm, seed, folder / "branch", end, *options)
-    return Run(f"{arm.title}, seed {seed}, {BRANCH}", command, folder / "branch.json", _pace, updates_done(end))
