@@ -13,7 +13,7 @@ import torch
 
 from mae_lm_fairseq.experiments.adaptation_report import report
 from mae_lm_fairseq.experiments.adaptation_training import PRESET_OF, Options, as_objective, objective_of, training_run
-from mae_lm_fairseq.experiments.evaluation import measure
+from mae_lm_fairseq.experiments.evaluation import measure, perplexity_cell
 from mae_lm_fairseq.experiments.readers import hugging_face_kind
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.exporter import export_stock
@@ -66,6 +66,7 @@ def adapt(options: Options) -> dict[str, Any]:
         "stock_class": stock_class,
         "text": {name: asdict(split) for name, split in text.splits.items()},
         "training": training,
+        "measurement": MEASUREMENT,
         "before": before,
         "after": after,
         "machine": machine(),
@@ -151,8 +152,8 @@ def print_measurement(numbers: dict[str, Any] | None) -> None:
     if numbers is None:
         print("      the model has no language model head, and cannot be measured")
     else:
-        perplexity = numbers["pseudo_perplexity_per_token"]
-        print(f"      {numbers['loss']:.3f} nats per masked token, pseudo-perplexity {perplexity:.2f} per token")
+        perplexity = perplexity_cell(numbers["pseudo_perplexity_per_token"])
+        print(f"      {numbers['loss']:.3f} nats per masked token, pseudo-perplexity {perplexity} per token")
 
 
 def write_models(start: Pretrained, options: Options) -> str:
