@@ -18,7 +18,7 @@ from mae_lm_fairseq.recipes.settings import Settings, as_arguments
 from mae_lm_fairseq.recipes.training_command import with_device
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.runner import Run, updates_done
-from mae_lm_fairseq.utils.training_log import NATS_PER_BIT, read_records
+from mae_lm_fairseq.utils.training_log import loss_curve, training_seconds
 
 PRESET_OF = {"mlm": "mae_lm_roberta", "mae_lm": "mae_lm", "3ml": "mae_lm_3ml_self"}
 """The preset of each objective, for models of another one."""
@@ -195,5 +195,6 @@ def _settings(model: Pretrained, options: Options) -> Settings:
 
 
 def _read_result(run: Run) -> dict[str, Any]:
-    *_, last = read_records(run.log, "train").values()
-    return {"loss": float(last["loss"]) * NATS_PER_BIT, "seconds": float(last["train_wall"])}
+    updates, losses = loss_curve(run.log, "train_inner")
+    last = losses[updates > 0.9 * updates.max(initial=0)]
+    return {"loss_of_last_tenth": float(last.mean()) if len(last) else None, "seconds": training_seconds(run.log)}
