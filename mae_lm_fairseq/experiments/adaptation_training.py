@@ -16,6 +16,7 @@ from mae_lm_fairseq.pretrained.presets import preset_of, with_preset
 from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.recipes.settings import Settings, as_arguments
 from mae_lm_fairseq.recipes.training_command import with_device
+from mae_lm_fairseq.text.long_lines import MIN_SAMPLE_TOKENS
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.runner import Run, updates_done
 from mae_lm_fairseq.utils.training_log import loss_curve, training_seconds
@@ -110,6 +111,10 @@ def as_objective(start: Pretrained, options: Options) -> Pretrained:
         raise UserError(f"--objective {objective} does not fit {options.model}: {problem}") from None
     counterpart(model)
     length = tokens_per_sample(model, options)
+    if length < MIN_SAMPLE_TOKENS:
+        raise UserError(f"--tokens-per-sample {length} must be at least {MIN_SAMPLE_TOKENS}")
+    if options.mask_prob == 1:
+        raise UserError("--mask-prob 1 must be below 1")
     if length > model.config.max_positions:
         raise UserError(f"--tokens-per-sample {length}: the model takes up to {model.config.max_positions} tokens")
     if options.batch_size < length:

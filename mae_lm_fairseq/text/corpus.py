@@ -126,7 +126,8 @@ def _record_chunks(kind: Format, piece: Piece, reading: Reading, chunk_bytes: in
         except ValueError as error:
             if not reading.skip_malformed:
                 where = kind.name(piece.path, piece.start, record.number)
-                raise UserError(f"{piece.path}: {where} {error}; correct it, or use --skip-malformed") from None
+                advice = "correct it, or skip it (mae-lm prepare --skip-malformed)"
+                raise UserError(f"{piece.path}: {where} {error}; {advice}") from None
             malformed += 1
             continue
         documents.append(document)
@@ -171,7 +172,7 @@ def sample_corpus(files: list[Path], reading: Reading, max_bytes: int) -> Iterat
 
 
 def _sample_pieces(pieces: list[Piece], reading: Reading, fraction: float, block: int) -> Iterator[str]:
-    """Yield a fraction of the lines: from all over a complete file or one of few pieces, else the first ones of a piece.
+    """Yield a fraction of the lines: from all over a file or one of few pieces, else the first ones of a piece.
 
     What is kept is compared with the text up to there, not with that of the piece, of which a block can be all.
     """

@@ -110,10 +110,15 @@ def _read_file(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def reserve(out: Path, options: dict[str, Any]):
+def reserve(out: Path, options: dict[str, Any], may_change: Sequence[str] = ()):
     """Reserve a directory for these options, or refuse one that holds files made with other options.
 
     A reserved directory that holds nothing else can be reserved again, for example after a start that failed early.
+
+    Args:
+        out: the directory.
+        options: the options, as JSON.
+        may_change: names of options that are not compared.
 
     Raises:
         UserError: if options differ (the message names them), or the directory cannot be written.
@@ -125,7 +130,8 @@ def reserve(out: Path, options: dict[str, Any]):
         before = json.loads(path.read_text(encoding="utf-8")) if is_used else options
         if not isinstance(before, dict):
             raise ValueError
-        differing = sorted(key for key in options.keys() | before.keys() if options.get(key) != before.get(key))
+        compared = (options.keys() | before.keys()) - set(may_change)
+        differing = sorted(key for key in compared if options.get(key) != before.get(key))
         if differing:
             names = ", ".join(differing)
             raise UserError(f"{out} has results of other settings: {names} ({path}); choose another --out")

@@ -104,6 +104,8 @@ def test_a_reserved_directory_refuses_other_options(tmp_path):
     reserve(tmp_path, {"size": "tiny"})
     with pytest.raises(UserError, match="has results of other settings: size"):
         reserve(tmp_path, {"size": "base"})
+    reserve(tmp_path, {"size": "base"}, may_change=["size"])
+    reserve(tmp_path, {"size": "tiny"}, may_change=["size"])
     for torn in ('{"size": "ti', "[]"):
         (tmp_path / "options.json").write_text(torn)
         with pytest.raises(UserError, match=r"options\.json is damaged"):
