@@ -197,7 +197,7 @@ def test_the_learning_rate_with_the_best_median_is_chosen(tmp_path):
     assert sweep.best_run(results, 3e-5).name == "lr3e-05-seed3"
 
 
-def test_comparison_report_of_models(tmp_path, capsys):
+def test_comparison_report_of_models(tmp_path, monkeypatch):
     def result(task, **metrics):
         return {"task": task, "metrics": {name: vars(summarise(values)) for name, values in metrics.items()}}
 
@@ -228,3 +228,7 @@ def test_comparison_report_of_models(tmp_path, capsys):
     assert (tmp_path / "out" / "glue.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(UserError, match="ours already has results of MRPC"):
         glue_report.main([*arguments, arguments[0], "--out", str(tmp_path / "out")])
+    monkeypatch.setattr("mae_lm_fairseq.analysis.figures.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="figures need matplotlib"):
+        glue_report.main([*arguments, "--out", str(tmp_path / "other")])
+    assert not (tmp_path / "other").exists()
