@@ -28,6 +28,8 @@ from mae_lm_fairseq.utils.training_log import last_update
 POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 10
 """Time that a process has to end after SIGTERM, before it is killed."""
+REWRITTEN = "ema"
+"""A directory in a reserved one that every start writes again."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Run:
             that was last started, with the suffix ``.command.json``.
         read_result: reads the output of the finished run into a dictionary for the result file.
         fraction_done: returns the fraction of the run that is done, in [0, 1].
+        clean_up: is called once the result file is written; removes what only resuming needs.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Run:
     result: Path
     read_result: Callable[["Run"], dict]
     fraction_done: Callable[["Run"], float] = lambda run: 0.0
+    clean_up: Callable[["Run"], None] = lambda run: None
 
     @property
     def log(self) -> Path:
@@ -113,7 +117,8 @@ def _read_file(path: Path) -> dict[str, Any]:
 def reserve(out: Path, options: dict[str, Any], may_change: Sequence[str] = ()):
     """Reserve a directory for these options, or refuse one that holds files made with other options.
 
-    A reserved directory that holds nothing else can be reserved again, for example after a start that failed early.
+    A reserved directory that holds nothing else, but :data:`REWRITTEN`, can be reserved again, for example after a
+    start that failed early.
 
     Args:
         out: the directory.
@@ -126,7 +131,8 @@ def reserve(out: Path, options: dict[str, Any], may_change: Sequence[str] = ()):
     path = out / "options.json"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        is_used = path.exists() and any(file != path and not file.is_dir() for file in out.rglob("*"))
+        files = (file for file in out.rglob("*") if not file.is_dir() and file.parent != out / REWRITTEN)
+        is_used = path.exists() and any(file != path for file in files)
         before = json.loads(path.read_text(encoding="utf-8")) if is_used else options
         if not isinstance(before, dict):
             raise ValueError
@@ -215,6 +221,7 @@ class _Process:
         with _limited(self.threads):
             result = run.read_result(run)
         write_json(run.result, content | {"result": result})
+        run.clean_up(run)
 
     def signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -65,6 +65,12 @@ def test_finished_runs_are_reused_and_reported(run, capsys):
     assert f"done: done before, reusing {done.result}" in capsys.readouterr().out
 
 
+def test_files_for_resuming_are_removed_once_the_result_is_written(run):
+    found = []
+    run_all([run("it", leave("text"), clean_up=lambda run: found.append(read_result(run)))])
+    assert found == [{"text": "text"}]
+
+
 def test_a_result_of_another_command_is_refused(run):
     run_all([run("it", leave("old"))])
     with pytest.raises(UserError, match=r"result\.json is the result of another command .*; .* remove \S+/it, "):
@@ -116,7 +122,9 @@ def test_a_reserved_directory_refuses_other_options(tmp_path):
 
 
 def test_a_reservation_without_results_is_replaced(tmp_path):
-    (tmp_path / "runs").mkdir()
+    for name in ("runs", "ema"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "ema" / "checkpoint.pt").touch()
     reserve(tmp_path, {"size": "tiny"})
     reserve(tmp_path, {"size": "base"})
     assert json.loads((tmp_path / "options.json").read_text()) == {"size": "base"}
