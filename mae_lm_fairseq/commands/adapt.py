@@ -13,7 +13,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from mae_lm_fairseq.utils.arguments import fraction, positive, positive_number
+from mae_lm_fairseq.utils.arguments import fraction, not_negative, positive, positive_number
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.logging import configure_logging
 
@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add(
         "--freeze-encoder-updates",
-        type=positive,
+        type=not_negative,
         default=0,
         metavar="N",
         help="train only decoder and head in the first N updates (default: %(default)s)",

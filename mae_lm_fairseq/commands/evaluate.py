@@ -45,6 +45,6 @@ def main(argv: list[str] | None = None) -> None:
     from mae_lm_fairseq.experiments.evaluation import measure_models, table
 
     results = measure_models(arguments)
-    print(table(results))
+    print(table(results["models"], arguments.mask_prob))
     if arguments.json:
         write_json(arguments.json, results)

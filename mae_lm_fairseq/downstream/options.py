@@ -81,6 +81,9 @@ def parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> dict:
     end = words.index("--") if "--" in words else len(words)
     options = vars(parser.parse_args(words[:end]))
     configure_logging()
+    rates = [f"{rate:g}" for rate in options["learning_rates"] or ()]  # as in the names of runs
+    if repeated := [rate for rate in rates if rates.count(rate) > 1]:
+        raise UserError(f"--learning-rates: {repeated[0]} is given twice, to six digits; remove one")
     checkpoint = None if options["checkpoint"] == "none" else Path(options["checkpoint"])
     tokenizer = options["tokenizer"]
     if tokenizer is None:

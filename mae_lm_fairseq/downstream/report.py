@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from mae_lm_fairseq.analysis.figures import plot_seeds
+from mae_lm_fairseq.analysis.figures import check_matplotlib, plot_seeds
 from mae_lm_fairseq.downstream.glue.tasks import TASKS, glue_average
 from mae_lm_fairseq.downstream.seeds import Summary, difference
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
@@ -194,6 +194,7 @@ def main(argv: list[str] | None = None):
     """Write ``glue.md`` and ``glue.png``."""
     options = parser().parse_args(argv)
     configure_logging()
+    check_matplotlib()
     table = read_table(options.results)
     make_output_directory(options.out)
     text = markdown(table)

@@ -16,8 +16,7 @@ from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.downstream.seeds import Summary, summarise
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.models.architectures import architecture_values
-from mae_lm_fairseq.pretrained.averaging import check_file, with_ema
-from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data
+from mae_lm_fairseq.pretrained.averaging import read_ema
 from mae_lm_fairseq.pretrained.original import read_original
 from mae_lm_fairseq.pretrained.reading import WEIGHTS, read_checkpoint
 from mae_lm_fairseq.pretrained.validation import head_names
@@ -26,7 +25,7 @@ from mae_lm_fairseq.recipes.training_command import with_device
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256, make_output_directory
 from mae_lm_fairseq.utils.markdown import markdown_table
-from mae_lm_fairseq.utils.runner import Run, run_all, updates_done
+from mae_lm_fairseq.utils.runner import REWRITTEN, Run, run_all, updates_done
 from mae_lm_fairseq.utils.versions import versions
 
 WARMUP_FRACTION = 0.06
@@ -121,10 +120,9 @@ def ema_checkpoint(checkpoint: Path | None, out: Path) -> Path:
     """
     if checkpoint is None:
         raise UserError("--ema contradicts --checkpoint none: random weights have no moving average")
-    check_file(checkpoint)
-    state = with_ema(load_as_data(checkpoint), checkpoint)
-    make_output_directory(out / "ema")
-    written = out / "ema" / checkpoint.name
+    state = read_ema(checkpoint)
+    make_output_directory(out / REWRITTEN)
+    written = out / REWRITTEN / checkpoint.name
     checkpoint_utils.torch_persistent_save(state, str(written))
     return written
 
@@ -239,7 +237,7 @@ class Sweep:
         chosen["checkpoint"]["save_dir"] = folder / "checkpoints"
         chosen["common"]["seed"] = seed
         command = [sys.executable, "-m", "fairseq_cli.train", str(self.data), *as_arguments(chosen), *self.extra]
-        return Run(name, command, folder / "result.json", self._read_result, self._fraction_done)
+        return Run(name, command, folder / "result.json", self._read_result, self._fraction_done, keep_best_checkpoint)
 
     def _fraction_done(self, run: Run) -> float:
         return updates_done(self.settings["optimization"]["max_update"])(run)
@@ -282,7 +280,7 @@ def run_sweep(sweep: Sweep, jobs: int, threads: int) -> tuple[dict[str, Any], Ru
     """
     runs = sweep.runs()
     results = run_all(runs, jobs=jobs, threads=threads)
-    keep_best_checkpoints(runs)
+    keep_best_checkpoints(runs)  # also of those that were killed before they could
     summaries = sweep.summaries(results)
     rate = sweep.best_rate(summaries)
     best = sweep.best_run(results, rate)
@@ -305,8 +303,11 @@ def keep_model(sweep: Sweep, run: Run, metrics: dict[str, float]):
     start = sweep.settings["checkpoint"].get("finetune_from_model")
     if start is not None and start.is_dir():
         pretrained = replace(pretrained, original=read_original(start))
+    new = sweep.out / f"{MODEL}.new"
+    shutil.rmtree(new, ignore_errors=True)
+    write_bundle(pretrained, new)
     shutil.rmtree(sweep.out / MODEL, ignore_errors=True)
-    write_bundle(pretrained, sweep.out / MODEL)
+    new.rename(sweep.out / MODEL)
     print(f"model: {sweep.out / MODEL}, by {run.name}")
 
 
@@ -331,6 +332,8 @@ def report(content: dict[str, Any], settings: str, selection: str, hidden: Seque
         f"rate with the highest median {selection} is {content['learning_rate']:g}.",
         "",
     ]
+    if content["options"]:
+        lines += [f"Options of fairseq-train, which override the recipe's: `{' '.join(content['options'])}`.", ""]
     rows = [
         [lr, name, str(Summary(**summary)), ", ".join(f"{value:.1f}" for value in summary["values"])]
         for lr, of_lr in content["grid"].items()
@@ -344,10 +347,15 @@ def report(content: dict[str, Any], settings: str, selection: str, hidden: Seque
 def keep_best_checkpoints(runs: Sequence[Run]):
     """Keep only the best checkpoint of each finished run, without optimizer state."""
     for run in runs:
-        kept = best_checkpoint(run)
-        state = torch.load(kept, weights_only=True)
-        if state.pop("last_optimizer_state", None) is not None:
-            checkpoint_utils.torch_persistent_save(state, str(kept))
-        for other in kept.parent.glob("*.pt"):
-            if other != kept:
-                other.unlink()
+        keep_best_checkpoint(run)
+
+
+def keep_best_checkpoint(run: Run):
+    """Keep only the best checkpoint of a finished run, without optimizer state."""
+    kept = best_checkpoint(run)
+    state = torch.load(kept, weights_only=True)
+    if state.pop("last_optimizer_state", None) is not None:
+        checkpoint_utils.torch_persistent_save(state, str(kept))
+    for other in kept.parent.glob("*.pt"):
+        if other != kept:
+            other.unlink()

@@ -11,6 +11,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
+from omegaconf import OmegaConf
 
 from mae_lm_fairseq.downstream.windows import WindowDataset
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
@@ -33,6 +34,9 @@ class WindowTask(FairseqTask):
 
     def __init__(self, cfg: FairseqDataclass):
         super().__init__(cfg)
+        # omegaconf has no default for these, and argparse does not require them.
+        if missing := sorted(name.replace("_", "-") for name in OmegaConf.missing_keys(cfg)):
+            raise UserError(f"--task {self.NAME} needs --{', --'.join(missing)}")
         self.tokenizer = open_tokenizer(Path(cfg.data))
         self.dictionary = Dictionary()
         for piece in self.tokenizer.pieces:

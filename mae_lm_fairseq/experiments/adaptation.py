@@ -13,7 +13,7 @@ import torch
 
 from mae_lm_fairseq.experiments.adaptation_report import report
 from mae_lm_fairseq.experiments.adaptation_training import PRESET_OF, Options, as_objective, objective_of, training_run
-from mae_lm_fairseq.experiments.evaluation import measure
+from mae_lm_fairseq.experiments.evaluation import measure, perplexity_cell
 from mae_lm_fairseq.experiments.readers import hugging_face_kind
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.exporter import export_stock
@@ -42,13 +42,13 @@ def adapt(options: Options) -> dict[str, Any]:
     Raises:
         UserError: if the model or the text cannot be used, training fails, or the directory has other results.
     """
-    reserve(options.out, options.recorded())
+    reserve(options.out, options.recorded(), may_change=("extra",))  # until the first checkpoint, see run_all
     with step(1, 5, f"Text and model: {options.model}"):
         start = make_start(options)
         model = as_objective(start, options)
         text = Manifest.read(options.out / "data-bin" / MANIFEST)
     with step(2, 5, "Held-out loss before"):
-        before = measured(options, "start") if predicts(start) else None
+        before = measured(options, "start", start) if predicts(start) else None
         print_measurement(before)
     tokens = options.updates * options.batch_size
     passes = tokens / text.splits["train"].tokens_out
@@ -57,7 +57,7 @@ def adapt(options: Options) -> dict[str, Any]:
     with step(4, 5, "Model"):
         stock_class = write_models(start, options)
     with step(5, 5, "Held-out loss after"):
-        after = measured(options, "model")
+        after = measured(options, "model", model)
         print_measurement(after)
     content = {
         "options": options.described(),
@@ -66,6 +66,7 @@ def adapt(options: Options) -> dict[str, Any]:
         "stock_class": stock_class,
         "text": {name: asdict(split) for name, split in text.splits.items()},
         "training": training,
+        "measurement": MEASUREMENT,
         "before": before,
         "after": after,
         "machine": machine(),
@@ -109,7 +110,9 @@ def read_model(options: Options) -> Pretrained:
     if not path.exists():
         raise UserError(f"--model {path} does not exist; a model of the Hugging Face hub must be downloaded first")
     if path.is_dir() and hugging_face_kind(path):
-        model = import_foreign(path, PRESET_OF["mlm"])
+        if options.data_bin is not None:
+            raise UserError(f"--data-bin is for a checkpoint; {path} is a directory of transformers")
+        model = import_foreign(path, PRESET_OF["mlm"], seed=options.seed)
     else:
         model = read(path, options.data_bin)
     if model.tokenizer is None:
@@ -132,12 +135,12 @@ def _preparation(options: Options) -> preparation.Options:
     )
 
 
-def measured(options: Options, name: str) -> dict[str, Any]:
-    """Return the measurements of a bundle in the output directory on the held-out text."""
+def measured(options: Options, name: str, model: Pretrained) -> dict[str, Any]:
+    """Return the measurements of a bundle in the output directory, of ``model``, on the held-out text."""
     path = options.out / f"{name}.json"
-    if path.exists() and "unigram_entropy" in (numbers := read_json(path)):  # older versions did not measure it
-        return numbers
-    length = min(128, read(options.out / name).config.max_positions)
+    if path.exists():
+        return read_json(path)
+    length = min(128, model.config.max_positions)
     arguments = argparse.Namespace(
         text=options.out / "held-out.txt", data_bin=None, ema=False, tokens_per_sample=length, **MEASUREMENT
     )
@@ -151,8 +154,8 @@ def print_measurement(numbers: dict[str, Any] | None) -> None:
     if numbers is None:
         print("      the model has no language model head, and cannot be measured")
     else:
-        perplexity = numbers["pseudo_perplexity_per_token"]
-        print(f"      {numbers['loss']:.3f} nats per masked token, pseudo-perplexity {perplexity:.2f} per token")
+        perplexity = perplexity_cell(numbers["pseudo_perplexity_per_token"])
+        print(f"      {numbers['loss']:.3f} nats per masked token, pseudo-perplexity {perplexity} per token")
 
 
 def write_models(start: Pretrained, options: Options) -> str:

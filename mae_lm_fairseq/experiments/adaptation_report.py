@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from mae_lm_fairseq.experiments.evaluation import table
 from mae_lm_fairseq.utils.markdown import markdown_table
 
 _NAMES = {"mlm": "masked language modelling (MLM)", "mae_lm": "MAE-LM", "3ml": "3ML"}
@@ -15,7 +16,7 @@ times the training text), which took {seconds:,.0f} s on {machine}.
 
 {measurements}
 
-- Loss: cross-entropy in nats at masked positions, 15 % of the tokens and the same ones in both rows.
+- Loss: cross-entropy at masked positions, the same ones in both rows.
 - Pseudo-perplexity: each token, or each word, is masked on its own.
 - Before: {before}
 - Unigram entropy: {unigram}
@@ -45,6 +46,7 @@ times the training text), which took {seconds:,.0f} s on {machine}.
 def report(content: dict[str, Any]) -> str:
     """Return the text of ``report.md`` for the content of ``results.json``."""
     options, text = content["options"], content["text"]
+    measured = {name: content[name] for name in ("before", "after") if content[name]}
     return _REPORT.format(
         model=options["model"],
         objective=_NAMES[content["objective"]],
@@ -53,7 +55,7 @@ def report(content: dict[str, Any]) -> str:
         passes=options["updates"] * options["batch_size"] / text["train"]["tokens_out"],
         seconds=content["training"]["seconds"],
         machine=content["machine"],
-        measurements=_measurements(content["before"], content["after"]),
+        measurements=table(measured, content["measurement"]["mask_prob"]),
         before="predicted by the model's own head, through its decoder if it had one."
         if content["before"]
         else "the model had no language model head, so there is nothing to compare with.",
@@ -70,22 +72,6 @@ def _shown(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(value)
     return "" if value is None else str(value)
-
-
-def _measurements(before: dict[str, Any] | None, after: dict[str, Any]) -> str:
-    header = ["", "loss", "accuracy", "pseudo-perplexity per token", "pseudo-perplexity per word"]
-    rows = [
-        [
-            name,
-            f"{numbers['loss']:.3f}",
-            f"{numbers['accuracy']:.1%}",
-            f"{numbers['pseudo_perplexity_per_token']:,.2f}",
-            f"{numbers['pseudo_perplexity_per_word']:,.2f}",
-        ]
-        for name, numbers in (("before", before), ("after", after))
-        if numbers
-    ]
-    return markdown_table(header, rows)
 
 
 def _unigram(after: dict[str, Any]) -> str:

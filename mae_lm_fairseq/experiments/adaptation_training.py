@@ -16,9 +16,10 @@ from mae_lm_fairseq.pretrained.presets import preset_of, with_preset
 from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.recipes.settings import Settings, as_arguments
 from mae_lm_fairseq.recipes.training_command import with_device
+from mae_lm_fairseq.text.long_lines import MIN_SAMPLE_TOKENS
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.runner import Run, updates_done
-from mae_lm_fairseq.utils.training_log import NATS_PER_BIT, read_records
+from mae_lm_fairseq.utils.training_log import loss_curve, training_seconds
 
 PRESET_OF = {"mlm": "mae_lm_roberta", "mae_lm": "mae_lm", "3ml": "mae_lm_3ml_self"}
 """The preset of each objective, for models of another one."""
@@ -110,6 +111,10 @@ def as_objective(start: Pretrained, options: Options) -> Pretrained:
         raise UserError(f"--objective {objective} does not fit {options.model}: {problem}") from None
     counterpart(model)
     length = tokens_per_sample(model, options)
+    if length < MIN_SAMPLE_TOKENS:
+        raise UserError(f"--tokens-per-sample {length} must be at least {MIN_SAMPLE_TOKENS}")
+    if options.mask_prob == 1:
+        raise UserError("--mask-prob 1 must be below 1")
     if length > model.config.max_positions:
         raise UserError(f"--tokens-per-sample {length}: the model takes up to {model.config.max_positions} tokens")
     if options.batch_size < length:
@@ -195,5 +200,6 @@ def _settings(model: Pretrained, options: Options) -> Settings:
 
 
 def _read_result(run: Run) -> dict[str, Any]:
-    *_, last = read_records(run.log, "train").values()
-    return {"loss": float(last["loss"]) * NATS_PER_BIT, "seconds": float(last["train_wall"])}
+    updates, losses = loss_curve(run.log, "train_inner")
+    last = losses[updates > 0.9 * updates.max(initial=0)]
+    return {"loss_of_last_tenth": float(last.mean()) if len(last) else None, "seconds": training_seconds(run.log)}

@@ -23,6 +23,9 @@ from mae_lm_fairseq.utils.markdown import markdown_table
 from mae_lm_fairseq.utils.progress import progress_bar
 from mae_lm_fairseq.utils.versions import versions
 
+LARGEST_PERPLEXITY = 1e12
+"""Maximum of the perplexities that are reported; a larger one says nothing, and may not fit a float."""
+
 
 def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the numbers of all models of a command line as JSON-serialisable data, and show progress.
@@ -42,11 +45,11 @@ def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def table(results: dict[str, Any]) -> str:
-    """Return the numbers as a Markdown table."""
+def table(models: dict[str, dict[str, Any]], mask_prob: float) -> str:
+    """Return the numbers of models by label, from :func:`measure`, as a Markdown table."""
     header = [
         "model",
-        f"loss at {results['settings']['mask_prob']:.0%} masked (nats)",
+        f"loss at {mask_prob:.0%} masked (nats)",
         "unigram entropy (nats)",
         "accuracy",
         "pseudo-perplexity per token",
@@ -58,12 +61,26 @@ def table(results: dict[str, Any]) -> str:
             f"{row['loss']:.3f}",
             f"{row['unigram_entropy']:.3f}",
             f"{row['accuracy']:.1%}",
-            f"{row['pseudo_perplexity_per_token']:,.2f}",
-            f"{row['pseudo_perplexity_per_word']:,.2f}",
+            perplexity_cell(row["pseudo_perplexity_per_token"]),
+            perplexity_cell(row["pseudo_perplexity_per_word"]),
         ]
-        for label, row in results["models"].items()
+        for label, row in models.items()
     ]
     return markdown_table(header, rows)
+
+
+def perplexity(log_likelihood: float, count: int) -> float | None:
+    """Return the perplexity of ``count`` tokens or words; None if it is above :data:`LARGEST_PERPLEXITY`.
+
+    A line without spaces is one word, which can be as long as a sequence.
+    """
+    loss = -log_likelihood / count
+    return math.exp(loss) if loss <= math.log(LARGEST_PERPLEXITY) else None
+
+
+def perplexity_cell(value: float | None) -> str:
+    """Format a perplexity."""
+    return f"above {LARGEST_PERPLEXITY:.0e}" if value is None else f"{value:,.2f}"
 
 
 def measure(path: Path, label: str, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -93,7 +110,8 @@ def measure(path: Path, label: str, arguments: argparse.Namespace) -> dict[str, 
     masked = outcome(texts, fixed, "masked positions")
     predicted = int(masked.predicted.sum())
     if not predicted:
-        raise UserError(f"--text {arguments.text} is too short: --mask-prob {arguments.mask_prob} masks none of it")
+        fraction = f"{arguments.mask_prob:.3%} of a sequence"
+        raise UserError(f"{arguments.text} is too short: {fraction} is less than one token; use a longer text")
     tokens = outcome(few, [each_token(text.words) for text in few], "tokens")
     whole_words = [each_word(text.words) for text in few]
     words = outcome(few, whole_words, "words")
@@ -103,9 +121,9 @@ def measure(path: Path, label: str, arguments: argparse.Namespace) -> dict[str, 
         "unigram_entropy": unigram_entropy(text.ids[text.words != NEVER_MASKED] for text in texts),
         "accuracy": int(masked.correct.sum()) / predicted,
         "predicted": predicted,
-        "pseudo_perplexity_per_token": math.exp(-tokens.log_likelihoods.sum() / token_count),
+        "pseudo_perplexity_per_token": perplexity(float(tokens.log_likelihoods.sum()), token_count),
         "tokens": token_count,
-        "pseudo_perplexity_per_word": math.exp(-words.log_likelihoods.sum() / word_count),
+        "pseudo_perplexity_per_word": perplexity(float(words.log_likelihoods.sum()), word_count),
         "words": word_count,
     }
 

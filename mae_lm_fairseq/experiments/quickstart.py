@@ -26,7 +26,7 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json, write_json
 from mae_lm_fairseq.utils.progress import step
 from mae_lm_fairseq.utils.runner import Run, reserve, run_all, updates_done
-from mae_lm_fairseq.utils.training_log import loss_curve, read_records
+from mae_lm_fairseq.utils.training_log import loss_curve, training_seconds
 from mae_lm_fairseq.utils.versions import versions
 
 ARCHITECTURES = {"mae_lm_tiny": "MAE-LM", "mae_lm_roberta_tiny": "RoBERTa preset"}
@@ -89,7 +89,6 @@ def training_runs(out: Path, data: Path, recipe: Recipe, gap: Gap) -> list[Run]:
     def read_result(run: Run) -> dict:
         save = run.result.parent / "checkpoints"
         updates, losses = loss_curve(run.log, "valid")
-        *_, last_record = read_records(run.log, "train").values()
         checkpoint = save / "checkpoint_last.pt"
         model, task = inspection.load(checkpoint, data)
         batches = inspection.clean_batches(task)
@@ -98,7 +97,7 @@ def training_runs(out: Path, data: Path, recipe: Recipe, gap: Gap) -> list[Run]:
         return {
             "valid_loss": round(float(losses[-1]), 4),
             "updates": int(updates[-1]),
-            "seconds": float(last_record["wall"]),
+            "seconds": training_seconds(run.log),
             "top5": [filling.token.strip() or WORD_START for filling in fillings],
             "top5_probabilities": [round(filling.probability, 4) for filling in fillings],
             "effective_rank": rank,

@@ -28,6 +28,16 @@ def with_ema(state: dict[str, Any], path: str | Path) -> dict[str, Any]:
     return with_weights(state, dict(weights), "EMA")
 
 
+def read_ema(path: str | Path) -> dict[str, Any]:
+    """Read a checkpoint with the moving average as the model, see :func:`with_ema`.
+
+    Raises:
+        UserError: if it is a directory, cannot be read, or has no moving average.
+    """
+    check_file(path)
+    return with_ema(load_as_data(path), path)
+
+
 def check_file(path: str | Path) -> None:
     """Check that a model whose EMA weights are wanted is not a directory, such as a bundle.
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-from mae_lm_fairseq.pretrained.averaging import check_file, with_ema
+from mae_lm_fairseq.pretrained.averaging import check_file, read_ema
 from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data, value_at
 from mae_lm_fairseq.pretrained.original import Original, read_original
 from mae_lm_fairseq.pretrained.token_order import token_order
@@ -123,7 +123,7 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None, ema: b
     """
     if data_bin is None:
         raise UserError(f"{path} is not a bundle; give its data-bin, with dict.txt and the tokenizer, too")
-    state = with_ema(load_as_data(path), path) if ema else load_as_data(path)
+    state = read_ema(path) if ema else load_as_data(path)
     config, weights = saved_config(state, path), state["model"]
     symbols = read_symbols(Path(data_bin, DICTIONARY))
     check_dictionary(data_bin, symbols[:-1])

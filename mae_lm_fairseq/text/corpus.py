@@ -8,19 +8,20 @@ from pathlib import Path
 from mae_lm_fairseq.text.records import Format, Record, format_of
 from mae_lm_fairseq.text.text_files import (
     CHUNK_BYTES,
-    SAMPLE_BLOCK,
+    SAMPLE_BLOCKS,
     TEXT_PER_COMPRESSED_BYTE,
     Chunk,
     document_starts,
     find_files,
     is_compressed,
     read_chunks,
+    sample_block,
     sample_lines,
     split_lines,
 )
 from mae_lm_fairseq.utils.errors import UserError
 
-_SAMPLED_PIECE = 1 << 24
+_LARGEST_SAMPLED_PIECE = 1 << 24
 # Tokenizers make nothing of white space, control and format characters, nor sentencepiece of U+FFFD.
 _VISIBLE = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff\ufffd]")
 
@@ -125,7 +126,8 @@ def _record_chunks(kind: Format, piece: Piece, reading: Reading, chunk_bytes: in
         except ValueError as error:
             if not reading.skip_malformed:
                 where = kind.name(piece.path, piece.start, record.number)
-                raise UserError(f"{piece.path}: {where} {error}; correct it, or use --skip-malformed") from None
+                advice = "correct it, or skip it (mae-lm prepare --skip-malformed)"
+                raise UserError(f"{piece.path}: {where} {error}; {advice}") from None
             malformed += 1
             continue
         documents.append(document)
@@ -159,25 +161,33 @@ def sample_corpus(files: list[Path], reading: Reading, max_bytes: int) -> Iterat
         UserError: if a file cannot be read.
     """
     text_files = [path for path in files if format_of(path) is None]
-    pieces = small_pieces([path for path in files if format_of(path) is not None], reading, _SAMPLED_PIECE)
+    record_files, block = [path for path in files if format_of(path) is not None], sample_block(max_bytes)
+    size = max(block, sum(map(_text_bytes, record_files)) // SAMPLE_BLOCKS)
+    pieces = small_pieces(record_files, reading, min(size, _LARGEST_SAMPLED_PIECE))
     text_bytes, record_bytes = sum(map(_text_bytes, text_files)), sum(piece.size for piece in pieces)
     fraction = min(1, max_bytes / max(text_bytes + record_bytes, 1))
     if text_files:
         yield from sample_lines(text_files, int(fraction * text_bytes) if pieces else max_bytes)
+    yield from _sample_pieces(pieces, reading, fraction, block)
+
+
+def _sample_pieces(pieces: list[Piece], reading: Reading, fraction: float, block: int) -> Iterator[str]:
+    """Yield a fraction of the lines: from all over a file or one of few pieces, else the first ones of a piece.
+
+    What is kept is compared with the text up to there, not with that of the piece, of which a block can be all.
+    """
+    few = len(pieces) < SAMPLE_BLOCKS // 2  # of a format that does not divide further
+    kept = passed = 0
     for piece in pieces:
-        yield from _sample_piece(piece, reading, fraction)
-
-
-def _sample_piece(piece: Piece, reading: Reading, fraction: float) -> Iterator[str]:
-    """Yield lines from all over a complete file, or the first lines of a smaller piece."""
-    read = kept = 0
-    for chunk in read_piece(piece, reading, SAMPLE_BLOCK):
-        if kept <= fraction * read:
-            kept += len(chunk.data)
-            yield from split_lines(chunk.data)
-        read += len(chunk.data)
-        if not piece.is_file and fraction < 1 and kept >= fraction * piece.size:
-            break
+        spread, read = few or piece.is_file, 0
+        for chunk in read_piece(piece, reading, block):
+            if fraction == 1 or kept <= fraction * (passed + (read if spread else piece.size)):
+                kept += len(chunk.data)
+                yield from split_lines(chunk.data)
+            elif not spread:
+                break
+            read += len(chunk.data)
+        passed += read if spread else piece.size
 
 
 def _text_bytes(path: Path) -> int:

@@ -12,7 +12,7 @@ import json
 import lzma
 import os
 import zlib
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +25,8 @@ from mae_lm_fairseq.utils.errors import UserError
 
 CHUNK_BYTES = 1 << 20
 LONGEST_LINE = 1 << 26
-SAMPLE_BLOCK = 1 << 18
+SAMPLE_BLOCKS, LARGEST_BLOCK = 64, 1 << 18
+"""Minimum number of blocks of a sample, and their maximum size in bytes."""
 
 _DECOMPRESSORS = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open, ".zst": open_zstd}
 # Assumed compression ratio; the true size is unknown until everything has been read. Too high a value makes a sample
@@ -230,23 +231,30 @@ def document_starts(path: Path, size: int) -> list[int]:
     return starts
 
 
-def sample_lines(files: list[Path], max_bytes: int, block: int = SAMPLE_BLOCK) -> Iterator[str]:
+def sample_block(max_bytes: int) -> int:
+    """Return the size of the blocks that a sample is made of, so that a small sample is spread over the text, too."""
+    return max(1, min(LARGEST_BLOCK, max_bytes // SAMPLE_BLOCKS))
+
+
+def sample_lines(files: list[Path], max_bytes: int, block: int | None = None) -> Iterator[str]:
     """Sample about ``max_bytes`` of lines, spread evenly over ``files``; all lines if they have no more than that.
 
-    The files are treated as one long text, of which blocks at equal distances are read. A compressed file has to be
-    decompressed up to its last block, and its sample can be smaller than requested.
+    The files are treated as one long text, of which blocks at equal distances are read; the default of their size is
+    :func:`sample_block`. A compressed file has to be decompressed up to its last block, and its sample can be smaller
+    than requested.
 
     Raises:
         UserError: if a file cannot be read or is not UTF-8.
     """
     sizes = [path.stat().st_size * (TEXT_PER_COMPRESSED_BYTE if path.suffix in _DECOMPRESSORS else 1) for path in files]
-    for path, stretches in zip(files, _stretches(sizes, max_bytes, block), strict=True):
-        with open_text(path) as (stream, _):
-            yield from _lines_starting_in(stream, stretches, path)
+    for path, stretches in zip(files, _stretches(sizes, max_bytes, block or sample_block(max_bytes)), strict=True):
+        if stretches:
+            with open_text(path) as (stream, _):
+                yield from _lines_starting_in(stream, stretches, path)
 
 
 def _stretches(sizes: list[int], max_bytes: int, block: int) -> list[list[tuple[int, int]]]:
-    """Return the (offset, length) pairs to read of each file."""
+    """Return the (start, end) pairs to read of each file; a block can extend over several files."""
     total = sum(sizes)
     if total <= max_bytes:
         return [[(0, size)] for size in sizes]
@@ -254,21 +262,21 @@ def _stretches(sizes: list[int], max_bytes: int, block: int) -> list[list[tuple[
     starts = [total * i // count for i in range(count)]
     plan, begin = [], 0
     for size in sizes:
-        inside = starts[bisect_left(starts, begin) : bisect_left(starts, begin + size)]
-        plan.append([(start - begin, block) for start in inside])
+        inside = starts[bisect_right(starts, begin - block) : bisect_left(starts, begin + size)]
+        plan.append([(max(0, start - begin), min(size, start - begin + block)) for start in inside])
         begin += size
     return plan
 
 
 def _lines_starting_in(stream: BinaryIO, stretches: list[tuple[int, int]], path: Path) -> Iterator[str]:
     position = 0
-    for offset, length in stretches:
+    for start, end in stretches:
         # Never seek backwards, where a compressed stream starts over: the last line may extend past this offset.
-        if position < offset:
+        if position < start:
             # Start one byte before, so that a line that starts exactly at the offset is kept.
-            stream.seek(offset - 1)
-            position = offset - 1 + len(_read_line(stream, path))
-        while position < offset + length and (line := _read_line(stream, path)):
+            stream.seek(start - 1)
+            position = start - 1 + len(_read_line(stream, path))
+        while position < end and (line := _read_line(stream, path)):
             try:
                 yield from split_lines(line.removeprefix(codecs.BOM_UTF8) if position == 0 else line)
             except UnicodeDecodeError as error:

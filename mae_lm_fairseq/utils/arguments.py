@@ -14,6 +14,14 @@ def positive(text: str) -> int:
     return number
 
 
+def not_negative(text: str) -> int:
+    """Parse an integer of at least zero."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below zero")
+    return number
+
+
 def positive_number(text: str) -> float:
     """Parse a finite number above zero."""
     number = float(text)

@@ -1,7 +1,8 @@
 """Experiment runner: executes a table of commands, each of which produces one result file.
 
 A run whose result file exists is skipped. An interrupted run is started again and resumes from whatever its command
-keeps (``fairseq-train``: ``checkpoint_last.pt``). The runner writes result files atomically, as soon as a run ends.
+keeps (``fairseq-train``: ``checkpoint_last.pt``), unless its command has changed since. The runner writes result files
+atomically, as soon as a run ends.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,6 +28,8 @@ from mae_lm_fairseq.utils.training_log import last_update
 POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 10
 """Time that a process has to end after SIGTERM, before it is killed."""
+REWRITTEN = "ema"
+"""A directory in a reserved one that every start writes again."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,11 @@ class Run:
     Args:
         name: name in the progress display and in messages.
         command: the program and its arguments.
-        result: JSON file that marks the run as done; its log is beside it, with the suffix ``.log``.
+        result: JSON file that marks the run as done; beside it are its log, with the suffix ``.log``, and the command
+            that was last started, with the suffix ``.command.json``.
         read_result: reads the output of the finished run into a dictionary for the result file.
         fraction_done: returns the fraction of the run that is done, in [0, 1].
+        clean_up: is called once the result file is written; removes what only resuming needs.
     """
 
     name: str
@@ -45,10 +51,20 @@ class Run:
     result: Path
     read_result: Callable[["Run"], dict]
     fraction_done: Callable[["Run"], float] = lambda run: 0.0
+    clean_up: Callable[["Run"], None] = lambda run: None
 
     @property
     def log(self) -> Path:
         return self.result.with_suffix(".log")
+
+    @property
+    def started(self) -> Path:
+        return self.result.with_suffix(".command.json")
+
+    def has_checkpoints(self) -> bool:
+        """Return whether there are checkpoints in the ``--save-dir`` of the command."""
+        folders = [value for option, value in pairwise(self.command) if option == "--save-dir"]
+        return bool(folders) and any(Path(folders[-1]).glob("*.pt"))
 
 
 def updates_done(max_update: int) -> Callable[[Run], float]:
@@ -65,7 +81,7 @@ def run_all(runs: Sequence[Run], jobs: int = 1, threads: int = 1) -> list[dict]:
         threads: threads of each run, and for reading its result while other runs are active.
 
     Raises:
-        UserError: if a run fails, or a result file comes from another command. Active runs are ended first.
+        UserError: if a run fails, or results or checkpoints come from another command. Active runs are ended first.
         Interrupted: if the program receives SIGINT or SIGTERM. Active runs are ended first.
     """
     waiting = [run for run in runs if not _is_done(run)]
@@ -86,22 +102,28 @@ def run_all(runs: Sequence[Run], jobs: int = 1, threads: int = 1) -> list[dict]:
 
 def read_result(run: Run) -> dict | None:
     """Return the content of the run's result file, or None if there is no valid one yet."""
-    return _read_file(run).get("result")
+    return _read_file(run.result).get("result")
 
 
-def _read_file(run: Run) -> dict[str, Any]:
-    """Return the content of the run's result file; empty if it is missing or is not a JSON object."""
+def _read_file(path: Path) -> dict[str, Any]:
+    """Return the content of a file of the runner; empty if it is missing or is not a JSON object."""
     try:
-        content = json.loads(run.result.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
 
 
-def reserve(out: Path, options: dict[str, Any]):
+def reserve(out: Path, options: dict[str, Any], may_change: Sequence[str] = ()):
     """Reserve a directory for these options, or refuse one that holds files made with other options.
 
-    A reserved directory that holds nothing else can be reserved again, for example after a start that failed early.
+    A reserved directory that holds nothing else, but :data:`REWRITTEN`, can be reserved again, for example after a
+    start that failed early.
+
+    Args:
+        out: the directory.
+        options: the options, as JSON.
+        may_change: names of options that are not compared.
 
     Raises:
         UserError: if options differ (the message names them), or the directory cannot be written.
@@ -109,11 +131,13 @@ def reserve(out: Path, options: dict[str, Any]):
     path = out / "options.json"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        is_used = path.exists() and any(file != path and not file.is_dir() for file in out.rglob("*"))
+        files = (file for file in out.rglob("*") if not file.is_dir() and file.parent != out / REWRITTEN)
+        is_used = path.exists() and any(file != path for file in files)
         before = json.loads(path.read_text(encoding="utf-8")) if is_used else options
         if not isinstance(before, dict):
             raise ValueError
-        differing = sorted(key for key in options.keys() | before.keys() if options.get(key) != before.get(key))
+        compared = (options.keys() | before.keys()) - set(may_change)
+        differing = sorted(key for key in compared if options.get(key) != before.get(key))
         if differing:
             names = ", ".join(differing)
             raise UserError(f"{out} has results of other settings: {names} ({path}); choose another --out")
@@ -125,15 +149,40 @@ def reserve(out: Path, options: dict[str, Any]):
 
 
 def _is_done(run: Run) -> bool:
+    _check_command(run)
     if read_result(run) is None:
         return False
-    if _read_file(run).get("command") != list(run.command):
-        raise UserError(
-            f"{run.result} is the result of another command; remove {run.result.parent}, with its checkpoints, or "
-            "choose another directory"
-        )
     print(f"{run.name}: done before, reusing {run.result}")
     return True
+
+
+def _check_command(run: Run) -> None:
+    """Check that result or checkpoints come from the command of the run.
+
+    Before the first checkpoint the command can be corrected. Checkpoints of older versions have no record of it.
+
+    Raises:
+        UserError: if they come from another one.
+    """
+    if read_result(run) is not None:
+        what, before = f"{run.result} is the result", _read_file(run.result).get("command", [])
+    elif run.has_checkpoints():
+        what, before = f"{run.result.parent} has checkpoints", _read_file(run.started).get("command", run.command)
+    else:
+        return
+    old, new = _comparable(before), _comparable(run.command)
+    if old != new:
+        differing = ", ".join(sorted(set(old) ^ set(new)))
+        raise UserError(
+            f"{what} of another command ({differing}); repeat that one, remove {run.result.parent}, with its "
+            "checkpoints, or choose another directory"
+        )
+
+
+def _comparable(command: Sequence[str]) -> list[str]:
+    """Return the options of a command, without the paths of Python and of this package."""
+    options = " ".join(command[1:]).split(" --")
+    return [f"--{option}" for option in options[1:] if not option.startswith("user-dir ")] + options[:1]
 
 
 @dataclass
@@ -142,7 +191,7 @@ class _Process:
 
     run: Run
     threads: int
-    started: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self):
         self.run.result.parent.mkdir(parents=True, exist_ok=True)
@@ -150,6 +199,8 @@ class _Process:
         limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(self.threads))
         with open(self.run.log, "ab") as log:
             _wait_for_orphan(self.run, log)
+            _check_command(self.run)  # again, now that another process cannot write checkpoints
+            write_json(self.run.started, {"command": list(self.run.command)})
             # In a new session, so that only the runner receives Ctrl-C. It then ends the run and all that it started.
             self.handle = subprocess.Popen(
                 self.run.command, stdout=log, stderr=log, env=os.environ | limits, start_new_session=True
@@ -166,10 +217,11 @@ class _Process:
             raise UserError(
                 f"{run.name} failed (exit code {self.handle.returncode}), {run.log} ends: {_last_line(run.log)}"
             )
-        content = {"name": run.name, "command": list(run.command), "seconds": round(time.monotonic() - self.started, 1)}
+        content = {"name": run.name, "command": list(run.command), "seconds": round(time.monotonic() - self.began, 1)}
         with _limited(self.threads):
             result = run.read_result(run)
         write_json(run.result, content | {"result": result})
+        run.clean_up(run)
 
     def signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -34,6 +34,11 @@ def test_arguments_after_two_dashes_go_to_fairseq():
     assert (parsed["learning_rates"], parsed["extra"]) == ([1e-4, 3.0], ["--lr", "-1"])
 
 
+def test_learning_rates_with_the_same_name_are_refused():
+    with pytest.raises(UserError, match="--learning-rates: 1e-05 is given twice"):
+        options("--learning-rates", "1e-5", "2e-5", "1.0000001e-5")
+
+
 @pytest.mark.parametrize("rate", ["nan", "inf", "0", "-1"])
 def test_invalid_learning_rates_are_named(rate, capsys):
     with pytest.raises(SystemExit):

@@ -55,10 +55,14 @@ def arguments(model, text, out, *more):
 def test_a_stock_directory_is_adapted_and_a_killed_run_resumes(stock, text, tmp_path, capfd):
     command, out = arguments(stock["bert"], text, tmp_path / "out", "--freeze-encoder-updates", 2), tmp_path / "out"
     (out / "data-bin" / "unfinished").mkdir(parents=True)  # as a killed preparation leaves it
+    with pytest.raises(UserError, match=r"result\.log ends: .*--no-such-option"):
+        main([*command, "--", "--no-such-option"])
     killed = fork(main, command)
     wait_for((out / "training" / "checkpoints" / "checkpoint_last.pt").exists)
     kill_all(killed)
     assert not (out / "training" / "result.json").exists()
+    with pytest.raises(UserError, match=r"has checkpoints of another command \(--dropout 0\); "):
+        main([*command, "--", "--dropout", "0"])
     main(command)
     assert re.search(
         r"Loaded checkpoint .*checkpoint_last\.pt \(epoch 1 @ \d+ updates\)",
@@ -76,6 +80,10 @@ def test_a_stock_directory_is_adapted_and_a_killed_run_resumes(stock, text, tmp_
     assert json.loads((out / "results.json").read_text()) == results
     with pytest.raises(UserError, match="has results of other settings: objective"):
         main([*command, "--objective", "mae_lm"])
+    main([*command, "--out", str(tmp_path / "unbroken")])
+    weights, unbroken = (read(path / "model").weights for path in (out, tmp_path / "unbroken"))
+    assert weights.keys() == unbroken.keys()
+    assert all(torch.equal(weight, unbroken[name]) for name, weight in weights.items())
 
 
 def kill_all(process):

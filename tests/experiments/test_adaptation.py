@@ -1,5 +1,6 @@
 """``mae-lm adapt``: what its options change, and the models that it starts from; end_to_end/test_adapt.py trains."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -7,13 +8,15 @@ import torch
 
 from mae_lm_fairseq.commands.adapt import parser
 from mae_lm_fairseq.experiments.adaptation import make_start, read_model
-from mae_lm_fairseq.experiments.adaptation_training import Options, as_objective, training_run
+from mae_lm_fairseq.experiments.adaptation_training import Options, _read_result, as_objective, training_run
 from mae_lm_fairseq.pretrained.presets import predicts, preset_of
 from mae_lm_fairseq.pretrained.reading import read, read_checkpoint
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.runner import Run
 from tests.support.bundles import TEXT
 from tests.support.exports import pretrained
-from tests.support.huggingface import save_model, tiny_masked_lm
+from tests.support.huggingface import save_model, tiny_masked_lm, tiny_model
 from tests.support.tokenizers import make
 
 FLAGS = {
@@ -56,6 +59,39 @@ def test_each_flag_changes_the_training(usual, tmp_path, flag, monkeypatch):
     model, before = usual
     changed = train_options(model, tmp_path / "out", *flag.split()) - before
     assert changed >= FLAGS[flag]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [("--tokens-per-sample 3", "--tokens-per-sample 3 must be at least 4"), ("--mask-prob 1", "--mask-prob 1 must be")],
+)
+def test_options_that_fail_in_training_are_refused_before(tmp_path, flags, message):
+    with pytest.raises(UserError, match=message):
+        as_objective(pretrained(), options(tmp_path, *flags.split()))
+
+
+def test_the_seed_draws_the_new_head(tmp_path):
+    stock = save_model(tmp_path / "bert", "bert", ["the", "fox"], tiny_model)
+    given = ["--model", str(stock), "--seed"]
+    one, two, again = (read_model(options(tmp_path, *given, seed)) for seed in "121")
+    name = "autoencoder.lm_head.dense.weight"
+    assert torch.equal(one.weights[name], again.weights[name])
+    assert not torch.equal(one.weights[name], two.weights[name])
+    with pytest.raises(UserError, match=r"--data-bin is for a checkpoint; .*bert is a directory of transformers"):
+        read_model(options(tmp_path, *given, "1", "--data-bin", str(tmp_path)))
+
+
+def test_the_result_of_training_without_records_of_epochs(tmp_path):
+    """Nor is there one if a run was killed after its last checkpoint, before the end of the epoch was printed."""
+    folder = tmp_path / "training"
+    folder.mkdir()
+    run = Run("training", [], folder / "result.json", _read_result)
+    run.log.write_text("")
+    assert _read_result(run) == {"loss_of_last_tenth": None, "seconds": 0}
+    record = 'x | INFO | train_inner | {{"loss": "{}", "wpb": "400", "wps": "{}", "num_updates": "{}"}}\n'
+    run.log.write_text("".join(record.format(2 if update > 18 else 9, 0 if update == 1 else 800, update)
+                               for update in range(1, 21)))  # fmt: skip
+    assert _read_result(run) == {"loss_of_last_tenth": pytest.approx(2 * math.log(2)), "seconds": 10}
 
 
 def test_the_seed_draws_the_new_decoder(tmp_path):

@@ -11,6 +11,7 @@ from mae_lm_fairseq import MAELMModel
 from mae_lm_fairseq.analysis.probing import probe
 from mae_lm_fairseq.commands import evaluate, minimal_pairs
 from mae_lm_fairseq.commands import probe as probe_command
+from mae_lm_fairseq.experiments.evaluation import perplexity, table
 from mae_lm_fairseq.experiments.readers import open_model
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.importer import import_foreign
@@ -132,6 +133,15 @@ def test_evaluation_equals_a_loop(bundles, stock, tmp_path, capsys):
     assert found["words"] == 0
 
 
+def test_a_perplexity_without_meaning_is_not_a_number():
+    assert perplexity(-20.0, 10) == pytest.approx(math.exp(2))
+    assert perplexity(-1e5, 2) is None  # does not fit a float
+    assert perplexity(-100.0, 2) is None
+    measured = {"loss": 2.0, "unigram_entropy": 3.0, "accuracy": 0.5, "pseudo_perplexity_per_token": 1234.5}
+    printed = table({"model": {**measured, "pseudo_perplexity_per_word": None}}, 0.15)
+    assert printed.endswith("| model | 2.000 | 3.000 | 50.0% | 1,234.50 | above 1e+12 |")
+
+
 def masked_log_likelihoods(reader, ids, mask) -> list[float]:
     tokens, is_predicted = torch.tensor([ids]), torch.zeros((1, len(ids)), dtype=torch.bool)
     is_predicted[0, mask] = True
@@ -143,7 +153,7 @@ def masked_log_likelihoods(reader, ids, mask) -> list[float]:
     ("options", "message"),
     [
         (["--mask-prob", 1], "--mask-prob 1.0 must be above 0 and below 1"),
-        (["--mask-prob", 0.001], "--mask-prob 0.001 masks none of it"),
+        (["--mask-prob", 0.001], "text is too short: 0.100% of a sequence is less"),
         (["--tokens-per-sample", 65], "--tokens-per-sample 65: .*mae_lm_tiny takes sequences of 2 to 64 tokens"),
         (["--labels", "a", "b"], "--labels: 1 models need as many different labels"),
     ],

@@ -108,6 +108,19 @@ def test_the_sample_is_drawn_over_all_files(tmp_path, kind):
     assert len(sample) == len(list(sample_corpus(files, READING, 1_000_000)))
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "saved"])
+@pytest.mark.parametrize("files", [1, 40])
+def test_a_small_sample_of_records_is_spread_over_one_file_or_many(tmp_path, kind, files):
+    texts = documents(4000)
+    for number in range(files):
+        (tmp_path / str(number)).mkdir()
+        write(tmp_path / str(number), kind, texts[4000 * number // files : 4000 * (number + 1) // files])
+    sample = list(sample_corpus(open_corpus([tmp_path], READING), READING, 50_000))
+    assert 30_000 < sum(len(line.encode()) + 1 for line in sample) < 75_000
+    found = {number // 400 for number, text in enumerate(texts) if set(text.split("\n")) <= set(sample)}
+    assert found == set(range(10))
+
+
 def test_files_directories_and_globs_mix(tmp_path):
     for name in ("a.txt", "b.jsonl", "c/d.parquet", "c/e.txt.zst"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -154,6 +154,18 @@ def test_the_sample_is_bounded_and_repeats_nothing(tmp_path_factory, counts, blo
     assert all(line in remaining for line in sample)  # in order, each line of the corpus at most once
 
 
+@pytest.mark.parametrize("files", [1, 1000])
+def test_a_small_sample_is_spread_over_one_large_file_or_many_small_ones(tmp_path, files):
+    lines = [f"line {i} {'x' * (i % 90)}\n" for i in range(20_000)]
+    paths = [tmp_path / f"{number:04}" for number in range(files)]
+    for number, path in enumerate(paths):
+        path.write_text("".join(lines[20_000 * number // files : 20_000 * (number + 1) // files]))
+    sample = list(sample_lines(paths, 200_000))
+    assert 180_000 < sum(len(line) + 1 for line in sample) < 210_000
+    assert {int(line.split()[1]) // 1000 for line in sample} == set(range(20))
+    assert sample == list(sample_lines(paths, 200_000))
+
+
 @pytest.mark.parametrize("suffix", PACKERS)
 def test_the_sample_is_spread_over_all_of_the_text(tmp_path, suffix):
     generator = random.Random(0)

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from mae_lm_fairseq.utils.arguments import output_file, positive
+from mae_lm_fairseq.utils.arguments import not_negative, output_file, positive
 
 
 def refused(kind, text) -> str:
@@ -12,9 +12,11 @@ def refused(kind, text) -> str:
     return str(error.value)
 
 
-def test_positive():
+def test_integers():
     assert positive("3") == 3
     assert refused(positive, "0") == "0 is not above zero"
+    assert not_negative("0") == 0
+    assert refused(not_negative, "-1") == "-1 is below zero"
 
 
 def test_output_file(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,8 @@ def test_results_come_in_the_order_of_the_table_and_each_run_has_its_log(run):
     assert written["name"] == "slow"
     assert written["command"] == list(runs[0].command)
     assert 1 <= written["seconds"] < 600
-    assert {path.name for path in runs[0].result.parent.iterdir()} == {"left", "result.json", "result.log"}
+    names = {path.name for path in runs[0].result.parent.iterdir()}
+    assert names == {"left", "result.json", "result.log", "result.command.json"}
 
 
 def test_finished_runs_are_reused_and_reported(run, capsys):
@@ -63,10 +65,42 @@ def test_finished_runs_are_reused_and_reported(run, capsys):
     assert f"done: done before, reusing {done.result}" in capsys.readouterr().out
 
 
+def test_files_for_resuming_are_removed_once_the_result_is_written(run):
+    found = []
+    run_all([run("it", leave("text"), clean_up=lambda run: found.append(read_result(run)))])
+    assert found == [{"text": "text"}]
+
+
 def test_a_result_of_another_command_is_refused(run):
     run_all([run("it", leave("old"))])
-    with pytest.raises(UserError, match=r"result\.json is the result of another command; remove \S+/it, "):
+    with pytest.raises(UserError, match=r"result\.json is the result of another command .*; .* remove \S+/it, "):
         run_all([run("it", leave("new"))])
+
+
+SAVE = "import pathlib, sys; pathlib.Path(sys.argv[1], 'left').touch(); pathlib.Path(sys.argv[3], 'last.pt').touch();"
+
+
+def training(run, tmp_path, *options, program=SAVE, python=sys.executable):
+    """Return a run that leaves a checkpoint, with options as those of fairseq-train."""
+    made = run("training", program)
+    command = [python, *made.command[1:], "--save-dir", str(tmp_path), "--user-dir", python, *options]
+    return replace(made, command=command)
+
+
+def test_an_interrupted_run_resumes_with_its_own_options_only(run, tmp_path):
+    for program in ("import sys; sys.exit(1)", SAVE + "sys.exit(1)"):  # the first leaves no checkpoint
+        with pytest.raises(UserError, match="failed"):
+            run_all([training(run, tmp_path, "--dropout", "0.3", program=program)])
+    other = training(run, tmp_path, "--dropout", "0", program=SAVE + "sys.exit(1)")
+    with pytest.raises(UserError, match=r"has checkpoints of another command \(--dropout 0, --dropout 0\.3\); repeat"):
+        run_all([other])
+    (tmp_path / "python").symlink_to(sys.executable)
+    again = training(run, tmp_path, "--dropout", "0.3", program=SAVE + "sys.exit(1)", python=str(tmp_path / "python"))
+    with pytest.raises(UserError, match="failed"):
+        run_all([again])
+    again.started.unlink()  # as in older versions
+    with pytest.raises(UserError, match="failed"):
+        run_all([other])
 
 
 def test_a_reserved_directory_refuses_other_options(tmp_path):
@@ -76,6 +110,8 @@ def test_a_reserved_directory_refuses_other_options(tmp_path):
     reserve(tmp_path, {"size": "tiny"})
     with pytest.raises(UserError, match="has results of other settings: size"):
         reserve(tmp_path, {"size": "base"})
+    reserve(tmp_path, {"size": "base"}, may_change=["size"])
+    reserve(tmp_path, {"size": "tiny"}, may_change=["size"])
     for torn in ('{"size": "ti', "[]"):
         (tmp_path / "options.json").write_text(torn)
         with pytest.raises(UserError, match=r"options\.json is damaged"):
@@ -86,7 +122,9 @@ def test_a_reserved_directory_refuses_other_options(tmp_path):
 
 
 def test_a_reservation_without_results_is_replaced(tmp_path):
-    (tmp_path / "runs").mkdir()
+    for name in ("runs", "ema"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "ema" / "checkpoint.pt").touch()
     reserve(tmp_path, {"size": "tiny"})
     reserve(tmp_path, {"size": "base"})
     assert json.loads((tmp_path / "options.json").read_text()) == {"size": "base"}

@@ -1,6 +1,7 @@
 """In-process fine-tuning on GLUE: initial weights, kinds of tasks, and refused inputs."""
 
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -94,8 +95,9 @@ def test_a_bundle_gives_the_results_of_its_checkpoint(options, checkpoints, toke
 
 
 def test_finetuning_starts_from_random_weights(options):
-    content = finetune(replace(options, checkpoint=None, arch="mae_lm_tiny"))
+    content = finetune(replace(options, checkpoint=None, arch="mae_lm_tiny", extra=["--max-update", "2"]))
     assert (content["start"]["from"], content["start"]["checkpoint"]) == ("random weights", None)
+    assert "override the recipe's: `--max-update 2`" in (options.out / "report.md").read_text()
 
 
 KINDS = {
@@ -177,8 +179,12 @@ def test_a_rerun_after_a_missing_set_succeeds(options, tmp_path):
     assert finetune(options)["task"] == "RTE"
 
 
-def test_results_of_other_options_are_not_overwritten(options):
+def test_results_of_other_options_are_not_overwritten(options, monkeypatch):
     finetune(options)
+    monkeypatch.setattr(finetuning, "write_bundle", lambda *_: sys.exit("killed"))
+    with pytest.raises(SystemExit):
+        finetune(options)
+    assert read(options.out / "model").about["development_set"]
     before = (options.out / "results.json").read_bytes()
     with pytest.raises(UserError, match="has results of other settings: task"):
         finetune(replace(options, task=TASKS["WNLI"]))
@@ -194,10 +200,12 @@ def test_the_learning_rate_with_the_best_median_is_chosen(tmp_path):
     summaries = sweep.summaries(results)
     assert summaries[1e-5]["score"] == summarise([50.0, 90.0, 51.0])
     assert sweep.best_rate(summaries) == 3e-5
-    assert sweep.best_run(results, 3e-5).name == "lr3e-05-seed3"
+    best = sweep.best_run(results, 3e-5)
+    assert best.name == "lr3e-05-seed3"
+    assert best.clean_up is finetuning.keep_best_checkpoint
 
 
-def test_comparison_report_of_models(tmp_path, capsys):
+def test_comparison_report_of_models(tmp_path, monkeypatch):
     def result(task, **metrics):
         return {"task": task, "metrics": {name: vars(summarise(values)) for name, values in metrics.items()}}
 
@@ -228,3 +236,7 @@ def test_comparison_report_of_models(tmp_path, capsys):
     assert (tmp_path / "out" / "glue.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(UserError, match="ours already has results of MRPC"):
         glue_report.main([*arguments, arguments[0], "--out", str(tmp_path / "out")])
+    monkeypatch.setattr("mae_lm_fairseq.analysis.figures.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="figures need matplotlib"):
+        glue_report.main([*arguments, "--out", str(tmp_path / "other")])
+    assert not (tmp_path / "other").exists()

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from fairseq import tasks
 from fairseq.logging import metrics
 
 from mae_lm_fairseq.core.heads import TokenClassificationHead
@@ -14,7 +15,7 @@ from mae_lm_fairseq.pretrained.validation import WORD_HEAD
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.finetuning import save_pretrained
 from tests.support.tagging import sentences, set_up_tagging, write_columns, write_conllu, write_tokenizer
-from tests.support.training import batches, set_up
+from tests.support.training import batches, parse, set_up
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +120,20 @@ def test_initial_weights_and_dropout_of_the_head():
 def test_invalid_options_are_refused(data_bin, train, arguments, message):
     with pytest.raises(UserError, match=message):
         set_up_tagging(data_bin, train, "2", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("token_classification --column 2 --train-file a", "--task token_classification needs --valid-file"),
+        ("question_answering", "--task question_answering needs --train-file, --valid-file"),
+        ("token_classification", "needs --column, --train-file, --valid-file"),
+    ],
+)
+def test_missing_options_are_named(data_bin, options, message):
+    cfg = parse(data_bin, "--cpu", "--optimizer", "fused_adamw", "--arch", "mae_lm_tiny", "--task", *options.split())
+    with pytest.raises(UserError, match=message):
+        tasks.setup_task(cfg.task)
 
 
 def test_other_files_and_splits_are_refused(data_bin, train, tmp_path):
