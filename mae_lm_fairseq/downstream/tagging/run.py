@@ -63,6 +63,8 @@ def finetune(options: Options) -> dict:
     files = {name: read_words(path, options.column, needs_labels=name != "test") for name, path in paths.items()}
     labels = learn_labels(files["train"])
     labels.targets(files["dev"])  # refuses labels that the training file lacks
+    if options.test:
+        scheme_of(files["test"])  # refuses invalid labels
     origin = find_pretrained_origin(options.checkpoint, options.arch)
     tokenizer = open_tokenizer(options.tokenizer, options.checkpoint, origin.dictionary)
     length = min(TOKENS_PER_SAMPLE, origin.max_positions)
@@ -70,7 +72,8 @@ def finetune(options: Options) -> dict:
     reserve(
         out,
         {
-            **{f"{name} file": file_sha256(path) for name, path in paths.items()},
+            # Not the test file: one that is added or corrected later is labelled by the models of the finished runs.
+            **{f"{name} file": file_sha256(paths[name]) for name in ("train", "dev")},
             "column": options.column,
             "checkpoint": origin.described(),
             "tokenizer": tokenizer.fingerprint,

@@ -260,6 +260,9 @@ def test_wrong_inputs_are_refused_without_leaving_files(options, tmp_path):
             "train": write("invalid.conll", "Ulm\tB-place\nleft\tO\nKöln\tI-place\nUlm\tB-place\n")
         },
         "torn.conll: line 2 has another number of columns": {"test": write("torn.conll", "a\tO\nb\tO\tO\n")},
+        "test.conll: line 2: 'I-place' breaks the scheme BIO": {
+            "test": write("test.conll", "left\tO\nUlm\tI-place\nleft\tO\nUlm\tB-place\n")
+        },
         "one.conll: has only the label 'O'": {"train": write("one.conll", "a\tO\n")},
         "missing.pt: no such file": {"checkpoint": tmp_path / "missing.pt"},
         "has no sentencepiece": {"tokenizer": tmp_path},
@@ -281,3 +284,15 @@ def test_results_of_other_options_are_not_overwritten(options):
     with pytest.raises(UserError, match="has already been fine-tuned on tags"):
         finetune(replace(options, checkpoint=tuned))
     assert (options.out / "results.json").read_bytes() == before
+
+
+def test_a_test_file_can_be_added_and_changed_after_the_training(options, monkeypatch):
+    trained = finetune(options)
+    results = [{name: metric["values"][0] for name, metric in trained["metrics"].items()}]
+    monkeypatch.setattr(finetuning, "run_all", lambda runs, jobs, threads: results)
+    for test in (options.train, options.dev):
+        content = finetune(replace(options, test=test))
+        assert content["metrics"] == trained["metrics"]
+        predicted = read_words(options.out / "test_predictions.conll", "2")
+        assert predicted.words == read_words(test, "2").words
+    assert content["best_model"]["test"] == content["best_model"]["dev"] == trained["best_model"]["dev"]
