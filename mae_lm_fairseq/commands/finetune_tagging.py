@@ -1,6 +1,6 @@
 """Fine-tune a model that labels words, such as part-of-speech tags or named entities: learning rates x seeds.
 
-Files are CoNLL-U, if their names end in .conllu (and .gz or .xz), or have one word per line: the word in the first
+Files are CoNLL-U, if their names end in .conllu (or .conllu.gz), or have one word per line: the word in the first
 column, its label in another, with tabs or white space between them, and empty lines between sentences. Entities are in
 BIO, IOB1 or BIOES; their metrics are precision, recall and F1, over all types and by type. For other labels it is
 accuracy.

@@ -136,7 +136,7 @@ def test_predict_labels_files(memorised, tmp_path, checkpoint, tokenizer):
     for name, text, message in (
         ("empty.txt", "\n \n", "has no words"),
         ("empty.conll", "", "has no words"),
-        ("a.conllu", "1\tUlm\t_\tX\t_\t_\t_\t_\t_\t_\n", "is CoNLL-U, which has no column '2'"),
+        ("a.conllu", "1\tUlm\t_\tX\t_\t_\t_\t_\t_\t_\n", "is CoNLL-U, so that --column must be one of LEMMA"),
     ):
         with pytest.raises(UserError, match=message):
             labelled(name, text)
