@@ -1,6 +1,5 @@
 """Fine-tuning on labelled words: runs, metrics, predictions and report; used by ``mae-lm finetune tagging``."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from mae_lm_fairseq.downstream.sweep import (
     find_pretrained_origin,
     report,
     run_sweep,
-    settings_for,
+    window_sweep,
 )
 from mae_lm_fairseq.downstream.tagging.decoding import word_logits
 from mae_lm_fairseq.downstream.tagging.files import WordFile, plain_name, read_words
@@ -24,7 +23,6 @@ from mae_lm_fairseq.downstream.tagging.prediction import Tagger
 from mae_lm_fairseq.downstream.tagging.schemes import scheme_of
 from mae_lm_fairseq.downstream.tagging.task import TOKENS_PER_SAMPLE
 from mae_lm_fairseq.downstream.tagging.windows import WordWindows
-from mae_lm_fairseq.recipes.settings import Settings
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.utils.files import file_sha256, write_results, write_text
 from mae_lm_fairseq.utils.markdown import markdown_table
@@ -111,35 +109,22 @@ def task_name(options: Options) -> str:
 
 
 def make_sweep(options: Options, origin: Origin, length: int, windows: int, dev: WordFile, labels: LabelSet) -> Sweep:
-    """Return the sweep over learning rates and seeds, with ``windows`` sequences per epoch.
-
-    Runs are not validated during training: the last checkpoint is evaluated, as for SQuAD.
-    """
-    usual = for_size(origin.model["_name"], BERT, OURS)
-    updates = usual.epochs * math.ceil(windows / usual.batch_size)
-    updates = min(updates, options.max_updates or updates)
-    chosen: Settings = settings_for(origin, updates, usual.batch_size)
-    chosen["task"] = {
+    """Return the sweep over learning rates and seeds, with ``windows`` sequences per epoch."""
+    task = {
         "_name": "token_classification",
         "train_file": options.train.resolve(),
         "valid_file": options.dev.resolve(),
         "column": options.column,
         "tokens_per_sample": length,
     }
-    chosen["criterion"] = {"_name": "token_classification"}
-    chosen["model"]["max_positions"] = origin.max_positions
-    chosen["optimizer"]["weight_decay"] = usual.weight_decay
-    chosen["dataset"]["disable_validation"] = True
-    chosen["checkpoint"] |= {"save_interval": usual.epochs, "save_interval_updates": 500}
-    return Sweep(
-        options.out.resolve(),
-        options.tokenizer.resolve(),
-        chosen,
-        options.learning_rates or usual.learning_rates,
-        range(1, options.seeds + 1),
+    return window_sweep(
+        options,
+        origin,
+        for_size(origin.model["_name"], BERT, OURS),
+        windows,
+        task,
         lambda checkpoint: evaluate(checkpoint, options.tokenizer, dev),
         "f1" if labels.kinds else "accuracy",
-        options.extra,
     )
 
 
