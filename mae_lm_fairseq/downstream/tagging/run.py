@@ -66,7 +66,8 @@ def finetune(options: Options) -> dict:
     origin = find_pretrained_origin(options.checkpoint, options.arch)
     tokenizer = open_tokenizer(options.tokenizer, options.checkpoint, origin.dictionary)
     length = min(TOKENS_PER_SAMPLE, origin.max_positions)
-    counts = {name: WordWindows(file.words, tokenizer, length).counts for name, file in files.items()}
+    targets = {"train": labels.targets(files["train"])}
+    windows = {name: WordWindows(file.words, tokenizer, length, 0, targets.get(name)) for name, file in files.items()}
     reserve(
         out,
         {
@@ -79,13 +80,13 @@ def finetune(options: Options) -> dict:
         },
     )
     print(f"labels: {', '.join(labels.names)}")
-    sweep = make_sweep(options, origin, length, counts["train"]["windows"], files["dev"], labels)
+    sweep = make_sweep(options, origin, length, len(windows["train"].order), files["dev"], labels)
     ran, chosen = run_sweep(sweep, options.jobs, options.threads)
     content = {
         "task": task_name(options),
         "start": {"from": origin.kind, **origin.described()},
         "files": {name: "/".join(path.resolve().parts[-2:]) for name, path in paths.items()},
-        "data": counts,
+        "data": {name: each.counts for name, each in windows.items()},
         "labels": list(labels.names),
         "scheme": labels.scheme and labels.scheme.value,
         "settings": {

@@ -199,6 +199,14 @@ def test_entities_stand_in_the_table_with_their_f1(memorised, tmp_path):
     assert "| ours | 100.0/100.0/100.0 | 1 |" in table
 
 
+def test_epochs_have_only_sequences_with_labels(options, tmp_path):
+    unlabelled = [[(word, "_") for word, _ in sentence] for sentence in sentences(60)]
+    train = write_columns(tmp_path / "partly.conll", sentences(20) + unlabelled)
+    content = finetune(replace(options, train=train, max_updates=None, extra=["--max-update", "1"]))
+    assert content["settings"]["updates"] == 10 * 2
+    assert content["data"]["train"]["windows"] == 80
+
+
 def test_long_sentences_are_labelled_to_their_ends(options, tmp_path):
     long = [[pair for sentence in sentences(30) for pair in sentence], *sentences(3)]
     dev = write_columns(tmp_path / "long.conll", long)
