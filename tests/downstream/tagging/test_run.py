@@ -11,6 +11,7 @@ from mae_lm_fairseq.commands import predict
 from mae_lm_fairseq.downstream import report
 from mae_lm_fairseq.downstream import sweep as finetuning
 from mae_lm_fairseq.downstream.prediction import open_finetuned
+from mae_lm_fairseq.downstream.seeds import summarise
 from mae_lm_fairseq.downstream.tagging import run as tagging
 from mae_lm_fairseq.downstream.tagging.files import read_words
 from mae_lm_fairseq.downstream.tagging.prediction import Tagger
@@ -197,6 +198,12 @@ def test_entities_stand_in_the_table_with_their_f1(memorised, tmp_path):
     assert f"| model | {name} (precision/recall/f1) | seeds |" in table
     assert "AVG" not in table
     assert "| ours | 100.0/100.0/100.0 | 1 |" in table
+
+
+def test_types_with_names_like_those_of_metrics_add_no_cells_to_the_table():
+    metrics = ("precision", "recall", "f1", "accuracy", "f1-x: f1")
+    table = {"ours": {"own/tags": {name: summarise([50.0]) for name in metrics}}}
+    assert "| ours | 50.0/50.0/50.0 | 1 |" in report.markdown(table)
 
 
 def test_epochs_have_only_sequences_with_labels(options, tmp_path):
