@@ -32,9 +32,10 @@ def ratios(labels: LabelSet, predicted: Sequence[Sequence[str]], true: Sequence[
     ours = [_evaluated(*sentences) for sentences in zip(predicted, true, strict=True)]
     theirs = [set(entities(known(sentence))) for sentence in true]
     of_all = _entity_ratios(ours, theirs)
+    kinds = {*labels.kinds, *(entity.kind for side in theirs for entity in side)}
     by_type = {
         f"{kind}{SEPARATOR}{name}": ratio
-        for kind in labels.kinds
+        for kind in sorted(kinds)
         for name, ratio in _entity_ratios(*(_of_kind(side, kind) for side in (ours, theirs))).items()
     }
     return {**of_all, **found, **by_type}

@@ -166,8 +166,8 @@ def report_of(content: dict) -> str:
         for name, counts in content["data"].items()
     )
     best = content["best_model"]
-    names = list(best["dev"])
-    rows = [[name, *(_with_interval(of_file[name]) for of_file in best.values())] for name in names]
+    names = dict.fromkeys(name for of_file in best.values() for name in of_file)
+    rows = [[name, *(_with_interval(of_file.get(name)) for of_file in best.values())] for name in names]
     ending = "\n".join(
         [
             f"Data: {data}.",
@@ -184,5 +184,5 @@ def report_of(content: dict) -> str:
     return report(content, settings.format(**content["settings"]), selection, by_type, ending)
 
 
-def _with_interval(metric: dict[str, float]) -> str:
-    return "{value:.1f} [{low:.1f}, {high:.1f}]".format(**metric)
+def _with_interval(metric: dict[str, float] | None) -> str:
+    return "{value:.1f} [{low:.1f}, {high:.1f}]".format(**metric) if metric else "-"

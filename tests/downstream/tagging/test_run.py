@@ -206,6 +206,11 @@ def test_types_with_names_like_those_of_metrics_add_no_cells_to_the_table():
     assert "| ours | 50.0/50.0/50.0 | 1 |" in report.markdown(table)
 
 
+def test_types_that_only_the_test_file_has_are_reported(options, tmp_path):
+    finetune(replace(options, test=write_columns(tmp_path / "test.conll", [[("Elbe", "B-river")]])))
+    assert "| river: recall | - | 0.0 [0.0, 0.0] |" in (options.out / "report.md").read_text()
+
+
 def test_epochs_have_only_sequences_with_labels(options, tmp_path):
     unlabelled = [[(word, "_") for word, _ in sentence] for sentence in sentences(60)]
     train = write_columns(tmp_path / "partly.conll", sentences(20) + unlabelled)
