@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
         required=True,
         metavar="NAME|N",
         help="column of the labels: its name in CoNLL-U, such as UPOS, or in a line # global.columns; otherwise its "
-        "number, from 1 (the last is -1)",
+        "number, from 1 (the last of the training file is -1)",
     )
     add_options(parser, "BERT's, 2e-5 3e-5 5e-5; ours, 5e-4, for tiny and small")
     return parser

@@ -1,6 +1,6 @@
 """Fine-tuning on labelled words: runs, metrics, predictions and report; used by ``mae-lm finetune tagging``."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mae_lm_fairseq.downstream import prediction
@@ -41,7 +41,7 @@ class Options(FinetuningOptions):
     Attributes:
         train, dev: files of labelled words, see :mod:`~mae_lm_fairseq.downstream.tagging.files`.
         test: a file to label with the best model; also to evaluate it on, if the file is labelled.
-        column: name or number of the column of labels.
+        column: name of the column of labels, or its number in the training file.
     """
 
     train: Path
@@ -56,12 +56,15 @@ def finetune(options: Options) -> dict:
     Raises:
         UserError: if options, data or checkpoint are invalid; existing results are kept.
     """
-    out = options.out
-    paths = {"train": options.train, "dev": options.dev} | ({"test": options.test} if options.test else {})
-    files = {name: read_words(path, options.column, needs_labels=name != "test") for name, path in paths.items()}
+    out, files = options.out, {"train": read_words(options.train, options.column)}
+    if options.column.startswith("-"):
+        # The last column of files of another width is another column.
+        options = replace(options, column=str(files["train"].column + 1))
+    files["dev"] = read_words(options.dev, options.column)
     labels = learn_labels(files["train"])
     labels.targets(files["dev"])  # refuses labels that the training file lacks
     if options.test:
+        files["test"] = read_words(options.test, options.column, needs_labels=False)
         scheme_of(files["test"])  # refuses invalid labels
     origin = find_pretrained_origin(options.checkpoint, options.arch)
     tokenizer = open_tokenizer(options.tokenizer, options.checkpoint, origin.dictionary)
@@ -72,7 +75,7 @@ def finetune(options: Options) -> dict:
         out,
         {
             # Not the test file: one that is added or corrected later is labelled by the models of the finished runs.
-            **{f"{name} file": file_sha256(paths[name]) for name in ("train", "dev")},
+            **{f"{name} file": file_sha256(files[name].path) for name in ("train", "dev")},
             "column": options.column,
             "checkpoint": origin.described(),
             "tokenizer": tokenizer.fingerprint,
@@ -85,7 +88,7 @@ def finetune(options: Options) -> dict:
     content = {
         "task": task_name(options),
         "start": {"from": origin.kind, **origin.described()},
-        "files": {name: "/".join(path.resolve().parts[-2:]) for name, path in paths.items()},
+        "files": {name: "/".join(file.path.resolve().parts[-2:]) for name, file in files.items()},
         "data": {name: each.counts for name, each in windows.items()},
         "labels": list(labels.names),
         "scheme": labels.scheme and labels.scheme.value,
@@ -106,7 +109,7 @@ def finetune(options: Options) -> dict:
 def task_name(options: Options) -> str:
     """Return the end of the training file's path, with the column if it has a name."""
     name = "/".join(plain_name(options.train.resolve()).with_suffix("").parts[-2:])
-    return name if options.column.lstrip("-").isdecimal() else f"{name} {options.column}"
+    return name if options.column.isdecimal() else f"{name} {options.column}"
 
 
 def make_sweep(options: Options, origin: Origin, length: int, windows: int, dev: WordFile, labels: LabelSet) -> Sweep:
@@ -147,12 +150,8 @@ def write_predictions(out: Path, labels: LabelSet, files: dict[str, WordFile]) -
     tagger = Tagger(prediction.open_finetuned(out / MODEL))
     found = {}
     for name, file in files.items():
-        predicted = tagger.label(file.words)
-        scheme = scheme_of(file)
-        write_text(
-            out / f"{name}_predictions{file.suffix}",
-            file.with_labels([labels.written(sentence, scheme) for sentence in predicted]),
-        )
+        predicted, text = tagger.relabel(file)
+        write_text(out / f"{name}_predictions{file.suffix}", text)
         if file.is_labelled:
             found[name] = with_intervals(ratios(labels, predicted, labels.labels_in(file)))
     return found
