@@ -1,6 +1,6 @@
 """Fine-tune a model that labels words, such as part-of-speech tags or named entities: learning rates x seeds.
 
-Files are CoNLL-U, if their names end in .conllu (and .gz or .xz), or have one word per line: the word in the first
+Files are CoNLL-U, if their names end in .conllu (or .conllu.gz), or have one word per line: the word in the first
 column, its label in another, with tabs or white space between them, and empty lines between sentences. Entities are in
 BIO, IOB1 or BIOES; their metrics are precision, recall and F1, over all types and by type. For other labels it is
 accuracy.
@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
         required=True,
         metavar="NAME|N",
         help="column of the labels: its name in CoNLL-U, such as UPOS, or in a line # global.columns; otherwise its "
-        "number, from 1 (the last is -1)",
+        "number, from 1 (the last of the training file is -1)",
     )
     add_options(parser, "BERT's, 2e-5 3e-5 5e-5; ours, 5e-4, for tiny and small")
     return parser

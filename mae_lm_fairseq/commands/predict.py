@@ -5,7 +5,8 @@ on GLUE or on your own files the input is .tsv, .csv or .jsonl with the columns 
 text per line; the output has the same rows with the columns "prediction" and, for each label, "probability_LABEL", in
 the format of its ending. After fine-tuning on SQuAD the input is SQuAD's JSON, and the output is the JSON of answers
 that the official scripts read. After token classification the input is CoNLL-U or columns of words, and the output is
-the same file with other labels; for each line of a .txt file it is one row per word.
+the same file with other labels, in a new last column if it does not have that of the training file. A .txt file is text
+unless --column is given: for each of its lines, the output has one row per word.
 
 Example:
     mae-lm predict results/reviews/model --input new.csv --out predicted.csv
@@ -14,6 +15,7 @@ Example:
 import argparse
 from pathlib import Path
 
+from mae_lm_fairseq.text.text_files import is_compressed
 from mae_lm_fairseq.utils.arguments import output_file
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.logging import configure_logging
@@ -28,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
     add("--out", type=output_file, required=True, metavar="FILE", help="file to write; an existing one is replaced")
     add("--text", metavar="COLUMN", help="column of the text (default: that of the training file)")
     add("--text-pair", metavar="COLUMN", help="column of the second text of a pair (default: likewise)")
+    add("--column", metavar="NAME|N", help="column of the labels of words (default: that of the training file)")
     add(
         "--data-bin",
         type=Path,
@@ -43,21 +46,25 @@ def main(argv: list[str] | None = None) -> None:
     configure_logging()
     if options.out.resolve() == options.input.resolve():
         raise UserError(f"--out {options.out} is the input; choose another file")
+    if is_compressed(options.out):
+        raise UserError(f"--out {options.out}: the output is not compressed; leave out {options.out.suffix}")
     from mae_lm_fairseq.downstream.classification.prediction import predict_file
     from mae_lm_fairseq.downstream.prediction import open_finetuned
     from mae_lm_fairseq.downstream.squad.prediction import answer_file
     from mae_lm_fairseq.downstream.tagging.prediction import label_file
 
     model = open_finetuned(options.model, options.data_bin)
-    own_files = {
-        "question_answering": ("answers questions", answer_file),
-        "token_classification": ("labels words", label_file),
-    }
-    if model.about.get("task") in own_files:
-        does, predict = own_files[model.about["task"]]
-        if options.text or options.text_pair:
-            raise UserError(f"--text and --text-pair are for sentence tasks; this model {does}")
-        predict(model, options.input, options.out)
+    task = model.about.get("task")
+    answers, labels_words = task == "question_answering", task == "token_classification"
+    if (options.text or options.text_pair) and (answers or labels_words):
+        does = "answers questions" if answers else "labels words"
+        raise UserError(f"--text and --text-pair are for sentence tasks; this model {does}")
+    if options.column and not labels_words:
+        raise UserError("--column is for models that label words; leave it out")
+    if answers:
+        answer_file(model, options.input, options.out)
+    elif labels_words:
+        label_file(model, options.input, options.out, options.column)
     else:
         predict_file(model, options.input, options.out, options.text, options.text_pair)
     print(f"predictions: {options.out}")

@@ -151,8 +151,8 @@ def _compared(task: str, column: Column) -> str:
 
 
 def _cell(column: Column, summaries: dict[str, Summary]) -> str:
-    # Matching by prefix includes metrics with a suffix, such as accuracy_mismatched of MNLI.
-    shown = [summary for name, summary in summaries.items() if name.startswith(column.metrics)]
+    names = {*column.metrics, *(f"{name}_mismatched" for name in column.metrics)}  # the latter for MNLI
+    shown = [summary for name, summary in summaries.items() if name in names]
     return "/".join(f"{summary.median:.1f}" for summary in shown)
 
 

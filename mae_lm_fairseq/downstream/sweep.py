@@ -1,5 +1,6 @@
 """Fine-tuning sweeps for any task: starting point, runs over learning rates and seeds, and checkpoints to keep."""
 
+import math
 import os
 import shutil
 import sys
@@ -13,6 +14,8 @@ from fairseq import checkpoint_utils
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.core.config import ARCHITECTURES
+from mae_lm_fairseq.downstream.options import FinetuningOptions
+from mae_lm_fairseq.downstream.recipe import Recipe
 from mae_lm_fairseq.downstream.seeds import Summary, summarise
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.models.architectures import architecture_values
@@ -263,6 +266,41 @@ class Sweep:
         candidates = zip(self.runs(), results, strict=True)
         of_lr = [(run, result) for run, result in candidates if run.name.startswith(f"lr{lr:g}-")]
         return max(of_lr, key=lambda pair: pair[1][self.selection])[0]
+
+
+def window_sweep(
+    options: FinetuningOptions,
+    origin: Origin,
+    recipe: Recipe,
+    windows: int,
+    task: dict[str, Any],
+    evaluate: Callable[[Path], dict[str, float]],
+    selection: str,
+) -> Sweep:
+    """Return the sweep of a task that trains on windows of texts.
+
+    Runs are not validated during training: the last checkpoint is evaluated, as in the papers.
+
+    Args:
+        options: options of the sweep.
+        origin: the starting point.
+        recipe: the usual settings of the task.
+        windows: number of sequences per epoch.
+        task: options of the fairseq task, whose criterion has the same name.
+        evaluate, selection: see :class:`Sweep`.
+    """
+    updates = recipe.epochs * math.ceil(windows / recipe.batch_size)
+    updates = min(updates, options.max_updates or updates)
+    chosen: Settings = settings_for(origin, updates, recipe.batch_size)
+    chosen["task"] = task
+    chosen["criterion"] = {"_name": task["_name"]}
+    chosen["model"]["max_positions"] = origin.max_positions
+    chosen["optimizer"]["weight_decay"] = recipe.weight_decay
+    chosen["dataset"]["disable_validation"] = True
+    chosen["checkpoint"] |= {"save_interval": recipe.epochs, "save_interval_updates": 500}
+    rates, seeds = options.learning_rates or recipe.learning_rates, range(1, options.seeds + 1)
+    paths = options.out.resolve(), options.tokenizer.resolve()
+    return Sweep(*paths, chosen, rates, seeds, evaluate, selection, options.extra)
 
 
 def best_checkpoint(run: Run) -> Path:

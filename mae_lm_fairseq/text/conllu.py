@@ -1,7 +1,7 @@
 """Reader for annotated sentences in the CoNLL-U format of Universal Dependencies."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -49,14 +49,18 @@ def read_conllu(path: str | Path, column: str, limit: int | None = None) -> list
     return sentences
 
 
-def conllu_blocks(path: str | Path) -> Iterator[list[tuple[int, list[str]]]]:
+def conllu_blocks(path: str | Path, lines: Iterable[str] | None = None) -> Iterator[list[tuple[int, list[str]]]]:
     """Yield (line number, cells) of the rows of each sentence, without empty nodes, which are no part of its text.
+
+    Args:
+        path: the file.
+        lines: its lines, with a blank one at the end; None to read them.
 
     Raises:
         UserError: if the file cannot be read, or a line does not have ten columns.
     """
     rows = []
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path) if lines is None else lines, 1):
         if line.strip() and not line.startswith("#"):
             row = line.split("\t")
             if len(row) != len(COLUMNS) or not _ID.fullmatch(row[0]):

@@ -111,6 +111,10 @@ def test_own_files_give_the_numbers_of_glue_and_predictions_those_of_the_evaluat
     words = words_for(files, tokenizer, checkpoint, out, "--test", test, suffix=suffix, pair=pair)
     finetune_classification.main(words)
     found = json.loads((out / "results.json").read_text())
+    # Another test file needs no other training.
+    assert {"train file", "dev file"} == {
+        key for key in json.loads((out / "options.json").read_text()) if "file" in key
+    }
     for metric in ("accuracy", "score"):
         assert found["metrics"][metric] == expected["metrics"][metric]
     assert list(found["metrics"]) == ["accuracy", "f1", "matthews", "score"]

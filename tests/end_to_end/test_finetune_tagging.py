@@ -21,7 +21,8 @@ def test_a_killed_sweep_resumes_to_the_same_results(tmp_path, monkeypatch):
     straight, broken = (
         list(map(str, ["--train", train, "--dev", dev, "--column", "2", "--checkpoint", "none", "--arch", "mae_lm_tiny",
                        "--tokenizer", tmp_path / "data-bin", "--learning-rates", "1e-3", "--seeds", "1",
-                       "--out", tmp_path / name, "--", "--max-update", "120", "--save-interval-updates", "40"]))
+                       "--out", tmp_path / name, "--", "--max-update", "80", "--total-num-update", "240",
+                       "--save-interval-updates", "20"]))
         for name in ("straight", "broken")
     )  # fmt: skip
     write_tokenizer(tmp_path / "data-bin")

@@ -127,7 +127,11 @@ def task_of(model: torch.nn.Module) -> Task:
         UserError: if it does not know the names of its labels.
     """
     task = described_task(model.about.get("finetuned_on"))
-    heads = {name: head.out_proj.out_features for name, head in model.model.classification_heads.items()}
+    heads = {
+        name: head.out_proj.out_features
+        for name, head in model.model.classification_heads.items()
+        if hasattr(head, "out_proj")  # not those of other tasks
+    }
     if task is None or heads.get(task.head) != task.num_classes:
         raise UserError(
             "the model does not know the names of its labels; for one of mae-lm finetune, name the data-bin/ in its "

@@ -63,7 +63,8 @@ def finetune(options: Options) -> dict:
     reserve(
         out,
         {
-            **{f"{name} file": file_sha256(path) for name, path in files.items()},
+            # Not the test file: one that is added or corrected later is predicted by the models of the finished runs.
+            **{f"{name} file": file_sha256(files[name]) for name in tables},
             "columns": [options.text, options.text_pair, options.label],
             "regression": task.is_regression,
             "checkpoint": origin.described(),

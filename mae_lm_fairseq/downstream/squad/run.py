@@ -1,6 +1,5 @@
 """Fine-tuning on SQuAD: runs, answers, metrics and report; used by ``mae-lm finetune squad``."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,9 +17,8 @@ from mae_lm_fairseq.downstream.squad.files import read_squad
 from mae_lm_fairseq.downstream.squad.metrics import evaluate_1_1, evaluate_2_0, read_gold
 from mae_lm_fairseq.downstream.squad.task import QuestionAnsweringConfig
 from mae_lm_fairseq.downstream.squad.windows import MIN_SAMPLE, SpanWindows
-from mae_lm_fairseq.downstream.sweep import Origin, Sweep, find_pretrained_origin, report, run_sweep, settings_for
+from mae_lm_fairseq.downstream.sweep import Origin, Sweep, find_pretrained_origin, report, run_sweep, window_sweep
 from mae_lm_fairseq.pretrained.validation import ANSWER_HEAD
-from mae_lm_fairseq.recipes.settings import Settings
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
@@ -146,15 +144,8 @@ def describe(counts: dict[str, int]) -> str:
 
 
 def make_sweep(options: Options, origin: Origin, length: int, windows: int) -> Sweep:
-    """Return the sweep over learning rates and seeds, with ``windows`` sequences per epoch.
-
-    Runs are not validated during training: the last checkpoint is evaluated, as in the papers.
-    """
-    usual = recipe(origin.model["_name"])
-    updates = usual.epochs * math.ceil(windows / usual.batch_size)
-    updates = min(updates, options.max_updates or updates)
-    chosen: Settings = settings_for(origin, updates, usual.batch_size)
-    chosen["task"] = {
+    """Return the sweep over learning rates and seeds, with ``windows`` sequences per epoch."""
+    task = {
         "_name": "question_answering",
         "train_file": options.train.resolve(),
         "valid_file": options.dev.resolve(),
@@ -162,21 +153,8 @@ def make_sweep(options: Options, origin: Origin, length: int, windows: int) -> S
         "doc_stride": options.doc_stride,
         **({"version_2": True} if options.version_2 else {}),
     }
-    chosen["criterion"] = {"_name": "question_answering"}
-    chosen["model"]["max_positions"] = origin.max_positions
-    chosen["optimizer"]["weight_decay"] = usual.weight_decay
-    chosen["dataset"]["disable_validation"] = True
-    chosen["checkpoint"] |= {"save_interval": usual.epochs, "save_interval_updates": 500}
-    return Sweep(
-        options.out.resolve(),
-        options.tokenizer.resolve(),
-        chosen,
-        options.learning_rates or usual.learning_rates,
-        range(1, options.seeds + 1),
-        lambda checkpoint: evaluate(checkpoint, options),
-        "f1",
-        options.extra,
-    )
+    usual = recipe(origin.model["_name"])
+    return window_sweep(options, origin, usual, windows, task, lambda checkpoint: evaluate(checkpoint, options), "f1")
 
 
 def evaluate(checkpoint: Path, options: Options) -> dict[str, float]:

@@ -1,11 +1,14 @@
 """Files of labelled words: CoNLL-U, and columns as in CoNLL's shared tasks, one word per line.
 
-A file is CoNLL-U if its name ends in ``.conllu`` (and ``.gz`` or ``.xz``). In every other file the first column holds
-the words, and columns are separated by tabs if every row has one, otherwise by white space. Sentences end at a line
-without visible characters, or at one that begins with ``-DOCSTART-``. Comments are lines such as ``# key = value``, and
-others that begin with ``#`` and do not have the number of columns of the rows; ``#`` also begins words.
+A file is CoNLL-U if its name ends in ``.conllu``, or that and the ending of a compressed file. In every other file the
+first column holds the words, or the column ``FORM`` of a line ``# global.columns = ID FORM ...``; with a column ``ID``,
+multiword tokens and empty nodes are not words, as in CoNLL-U. Columns are separated by tabs if every row has one,
+otherwise by white space. Sentences end at a line without visible characters, or at one that begins with
+``-DOCSTART-``. Comments begin with ``#`` and do not have the number of columns of the rows; ``#`` also begins words.
+With white space between columns, lines such as ``# key = value`` are always comments.
 """
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,14 +16,38 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mae_lm_fairseq.text.conllu import COLUMNS, UNSPECIFIED, conllu_blocks
-from mae_lm_fairseq.text.text_samples import read_lines
+from mae_lm_fairseq.text.text_files import Chunk, is_compressed, open_text
 from mae_lm_fairseq.utils.errors import UserError
 
-_TAB, _SPACES = re.compile("(\t)"), re.compile("([ \t]+)")
+BYTE_ORDER_MARK = "\ufeff"
 _DOCUMENT = "-DOCSTART-"
 _COMMENT = re.compile(r"#\s*[\w.:-]+\s*=")
 _NAMES = re.compile(r"#\s*global\.columns\s*=(.*)")
-_COMPRESSED = (".gz", ".xz")
+_ID, _FORM = "ID", "FORM"
+_NOT_A_WORD = re.compile(r"\d+[-.]\d+")
+"""ID of a multiword token, whose words follow, or of an empty node."""
+
+
+class _Form(NamedTuple):
+    """How the cells of a row are separated."""
+
+    separator: re.Pattern[str]
+    before: str = ""
+    after: str = ""
+    """Characters that belong to no cell, before the first one and after the last one."""
+
+    def parts(self, line: str) -> list[str]:
+        """Return what is before the cells, the cells with what is between them, and what is after them."""
+        start, end = len(line) - len(line.lstrip(self.before)), len(line.rstrip(self.after))
+        return [line[:start], *self.separator.split(line[start:end]), line[end:]]
+
+    def cells(self, line: str) -> list[str]:
+        return self.parts(line)[1::2]
+
+
+_CONLLU = _Form(re.compile("(\t)"))
+_TABS = _Form(re.compile("(\t)"), after=" \t")
+_SPACES = _Form(re.compile("([ \t]+)"), before=" \t", after=" \t")
 
 
 class Sentence(NamedTuple):
@@ -28,7 +55,7 @@ class Sentence(NamedTuple):
 
     words: tuple[str, ...]
     labels: tuple[str | None, ...]
-    """None for words that the file does not label: those with ``_``."""
+    """None for words that the file does not label: those with ``_`` or nothing."""
     lines: tuple[int, ...]
     """Line number of each word."""
 
@@ -39,16 +66,20 @@ class WordFile:
 
     Attributes:
         path: the file.
+        start: the byte order mark, if there is one.
         lines: all of its lines.
+        ends: the line end of each.
         sentences: the sentences.
-        separator: pattern between two cells of a row.
+        form: how rows are separated into cells.
         column: index of the labels; the number of columns if the file has none.
     """
 
     path: Path
+    start: str
     lines: list[str]
+    ends: list[str]
     sentences: list[Sentence]
-    separator: re.Pattern[str]
+    form: _Form
     column: int
 
     @property
@@ -71,117 +102,158 @@ class WordFile:
         for sentence, found in zip(self.sentences, labels, strict=True):
             for number, label in zip(sentence.lines, found, strict=True):
                 lines[number - 1] = self._with_label(lines[number - 1], label)
-        return "".join(f"{line}\n" for line in lines)
+        return self.start + "".join(line + end for line, end in zip(lines, self.ends, strict=True))
 
     def _with_label(self, line: str, label: str) -> str:
-        parts = _parts(line, self.separator)
-        if 2 * self.column >= len(parts):
-            return "".join([*parts, "\t" if self.column == 1 or self.separator is _TAB else " ", label])
-        parts[2 * self.column] = label
+        parts = self.form.parts(line)
+        place = 2 * self.column + 1
+        if place < len(parts):
+            parts[place] = label
+        elif self.column == 1:  # words alone
+            return f"{parts[1]}\t{label}"
+        else:
+            parts[-1:-1] = ["\t" if self.form is _TABS else " ", label]
         return "".join(parts)
 
 
-def read_words(path: Path, column: str, needs_labels: bool = True) -> WordFile:
+class _Rows(NamedTuple):
+    """The rows of words in a file."""
+
+    form: _Form
+    blocks: list[list[tuple[int, list[str]]]]
+    """Line number and cells of the rows of each sentence."""
+    word: int
+    """Index of the words."""
+    column: int
+    """Index of the labels."""
+
+
+def read_words(path: Path, column: str | None, needs_labels: bool = True) -> WordFile:
     """Read a file.
 
     Args:
-        path: the file, plain, ``.gz`` or ``.xz``.
+        path: the file, plain or compressed.
         column: name of the column of labels in CoNLL-U or in a line ``# global.columns = FORM ...``; or its number,
-            from 1, or from the last column, -1.
+            from 1, or from the last column, -1. None if it is not known.
         needs_labels: whether the file must have that column, and label a word in it. CoNLL-U always has its columns.
 
     Raises:
         UserError: if the file cannot be read, has no words, a malformed line, or no such column.
     """
-    if path.is_dir():
-        raise UserError(f"{path}: is a directory; name a file")
-    lines = list(read_lines(path))[:-1]  # without the empty line that ends a file there
+    text = read_text(path)
+    start = BYTE_ORDER_MARK if text.startswith(BYTE_ORDER_MARK) else ""
+    parts = re.split("(\r?\n)", text.removeprefix(start))
+    lines, ends = parts[::2], [*parts[1::2], ""]
     is_conllu = plain_name(path).suffix.lower() == ".conllu"
-    found = _read_conllu(path, lines, column) if is_conllu else _read_columns(path, lines, column, needs_labels)
-    if not found.sentences:
+    rows = _read_conllu(path, lines, column) if is_conllu else _read_columns(path, lines, column, needs_labels)
+    sentences = [_sentence(path, block, rows) for block in rows.blocks if block]
+    if not sentences:
         raise UserError(f"{path}: has no words; it must have one word per line, in columns")
+    found = WordFile(path, start, lines, ends, sentences, rows.form, rows.column)
     if needs_labels and not found.is_labelled:
         raise UserError(f"{path}: column {column} labels no word; choose another one")
     return found
 
 
+def read_text(path: Path) -> str:
+    """Return the text of a file, plain or compressed, as it is.
+
+    Raises:
+        UserError: if there is no such file, or it cannot be read.
+    """
+    if not os.path.isfile(path):
+        problem = "not a regular file" if os.path.exists(path) else "no such file"
+        raise UserError(f"{path}: {problem}; name one file")
+    with open_text(path) as (stream, _):
+        data = stream.read()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Chunk(path, 1, data, len(data)).not_utf8(error) from None
+
+
 def plain_name(path: Path) -> Path:
     """Return the path of a file without the ending of a compressed one."""
-    return path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path
+    return path.with_suffix("") if is_compressed(path) else path
 
 
-def _read_conllu(path: Path, lines: list[str], column: str) -> WordFile:
-    if column not in COLUMNS:
-        raise UserError(f"{path}: is CoNLL-U, which has no column {column!r}; choose one of {', '.join(COLUMNS)}")
-    index, form = COLUMNS.index(column), COLUMNS.index("FORM")
-    sentences = [
-        # A multiword token's row is not a word; those of its words follow.
-        _sentence([(number, row[form], row[index]) for number, row in block if "-" not in row[0]])
-        for block in conllu_blocks(path)
-    ]
-    return WordFile(path, lines, sentences, _TAB, index)
+def _read_conllu(path: Path, lines: list[str], column: str | None) -> _Rows:
+    choices = [name for name in COLUMNS if name not in (_ID, _FORM)]
+    if column not in choices:
+        given = "" if column is None else f", not {column!r:.80}"
+        raise UserError(f"{path}: is CoNLL-U, so that --column must be one of {', '.join(choices)}{given}")
+    blocks = _without_tokens(conllu_blocks(path, [*lines, ""]), COLUMNS.index(_ID))
+    return _Rows(_CONLLU, blocks, COLUMNS.index(_FORM), COLUMNS.index(column))
 
 
-def _read_columns(path: Path, lines: list[str], column: str, needs_labels: bool) -> WordFile:
-    candidates = [line for line in lines if line.strip() and not line.startswith(_DOCUMENT)]
-    plain = [line for line in candidates if not line.startswith("#")] or candidates
-    separator = _TAB if all("\t" in line.rstrip() for line in plain) else _SPACES
-    width = len(_cells(plain[0], separator)) if plain else 0
-    blocks, names = [[]], ()
+def _without_tokens(
+    blocks: Iterable[list[tuple[int, list[str]]]], identifier: int
+) -> list[list[tuple[int, list[str]]]]:
+    """Drop the rows of multiword tokens and empty nodes, given the column of the IDs."""
+    return [[row for row in block if not _NOT_A_WORD.fullmatch(row[1][identifier])] for block in blocks]
+
+
+def _read_columns(path: Path, lines: list[str], column: str | None, needs_labels: bool) -> _Rows:
+    form, width = _form_of(lines)
+    blocks, names, line_of_names = [[]], (), 0
     for number, line in enumerate(lines, 1):
-        cells = _cells(line, separator)
+        cells = form.cells(line)
         if not line.strip() or line.startswith(_DOCUMENT):
             blocks.append([])
         elif named := _NAMES.match(line):
-            names = tuple(named[1].split())
-        elif _COMMENT.match(line) or (line.startswith("#") and len(cells) != width):
+            names, line_of_names = tuple(named[1].split()), number
+        elif line.startswith("#") and (len(cells) != width or (form is _SPACES and _COMMENT.match(line))):
             continue
         elif len(cells) != width:
             raise UserError(
                 f"{path}: line {number} has another number of columns than the first row, {len(cells)} instead of "
                 f"{width}; correct it"
             )
-        elif not cells[0]:
-            raise UserError(f"{path}: line {number} has no word; correct it")
         else:
             blocks[-1].append((number, cells))
-    word, index = (names.index("FORM") if "FORM" in names else 0), _label_index(column, width, names)
+    if names and any(blocks) and len(names) != width:
+        raise UserError(
+            f"{path}: line {line_of_names} names {len(names)} columns, but the rows have {width}; correct it"
+        )
+    word = names.index(_FORM) if _FORM in names else 0
+    index = _label_index(column, width, names, word)
     if index is None and needs_labels and any(blocks):
         raise UserError(
-            f"{path}: has no column {column!r} of labels; it has {width}, and the first has the words"
+            f"{path}: has no column {column!r:.80} of labels; it has {width}, and the words are in column {word + 1}"
             + (f" (columns: {', '.join(names)})" if names else "")
-            + (f"; choose one from 2 to {width}, or its name" if width > 1 else "; labels need a second column")
+            + ("; choose another one" if width > 1 else "; labels need a second column")
         )
-    index = width if index is None else index
-    sentences = [
-        _sentence([(number, row[word], row[index] if index < width else UNSPECIFIED) for number, row in block])
-        for block in blocks
-        if block
-    ]
-    return WordFile(path, lines, sentences, separator, index)
+    if _ID in names and any(blocks):
+        blocks = _without_tokens(blocks, names.index(_ID))
+    return _Rows(form, blocks, word, width if index is None else index)
 
 
-def _label_index(column: str, width: int, names: tuple[str, ...]) -> int | None:
-    """Return the index of a column other than the first, None if there is no such column."""
+def _form_of(lines: list[str]) -> tuple[_Form, int]:
+    """Return how the rows are separated, and their number of columns."""
+    candidates = [line for line in lines if line.strip() and not line.startswith(_DOCUMENT)]
+    rows = [line for line in candidates if not line.startswith("#")] or candidates
+    form = _TABS if all("\t" in line.rstrip() for line in rows) else _SPACES
+    return form, len(form.cells(rows[0])) if rows else 0
+
+
+def _label_index(column: str | None, width: int, names: tuple[str, ...], word: int) -> int | None:
+    """Return the index of a column other than those of words and IDs, None if there is no such column."""
     if column in names:
-        return names.index(column)
-    try:
-        number = int(column)
-    except ValueError:
-        return None
-    index = number - 1 if number > 0 else width + number
-    return index if 1 <= index < width else None
+        index = names.index(column)
+    else:
+        try:
+            number = int(column or 0)
+        except ValueError:
+            return None
+        index = number - 1 if number > 0 else width + number
+    return index if 0 <= index < width and index != word and _ID not in names[index : index + 1] else None
 
 
-def _sentence(rows: Iterable[tuple[int, str, str]]) -> Sentence:
-    lines, words, labels = zip(*rows, strict=True)
-    return Sentence(words, tuple(None if label == UNSPECIFIED else label for label in labels), lines)
-
-
-def _cells(line: str, separator: re.Pattern[str]) -> list[str]:
-    return _parts(line, separator)[::2]
-
-
-def _parts(line: str, separator: re.Pattern[str]) -> list[str]:
-    """Return the cells of a line with what is between them."""
-    return separator.split(line.strip(" \t") if separator is _SPACES else line.rstrip(" \t"))
+def _sentence(path: Path, block: list[tuple[int, list[str]]], rows: _Rows) -> Sentence:
+    for number, cells in block:
+        if not cells[rows.word]:
+            raise UserError(f"{path}: line {number} has no word; correct it")
+    lines, cells = zip(*block, strict=True)
+    labels = [row[rows.column] if rows.column < len(row) else "" for row in cells]
+    words = tuple(row[rows.word] for row in cells)
+    return Sentence(words, tuple(None if label in ("", UNSPECIFIED) else label for label in labels), lines)

@@ -59,8 +59,8 @@ class LabelSet:
         return [self.names[number] for number in logits.argmax(1)]
 
     def written(self, labels: Sequence[str], scheme: Scheme | None) -> list[str]:
-        """Return predicted labels of a sentence in the scheme of a file; unchanged if that is None, or this one."""
-        return list(labels) if scheme in (None, self.scheme) else converted(labels, scheme)
+        """Return predicted labels of a sentence in the scheme of a file; unchanged if either scheme is None."""
+        return list(labels) if None in (scheme, self.scheme) else converted(labels, scheme)
 
 
 def learn_labels(file: WordFile) -> LabelSet:

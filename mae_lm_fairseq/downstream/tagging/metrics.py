@@ -10,7 +10,7 @@ import numpy as np
 
 from mae_lm_fairseq.analysis.resampling import ratio_interval
 from mae_lm_fairseq.downstream.tagging.labels import LabelSet
-from mae_lm_fairseq.downstream.tagging.schemes import entities, known
+from mae_lm_fairseq.downstream.tagging.schemes import Entity, entities, known
 
 SEPARATOR = ": "
 """Between a type of entities and the name of its metric."""
@@ -20,7 +20,7 @@ Ratios = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 def ratios(labels: LabelSet, predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str | None]]) -> Ratios:
-    """Return the metrics of predictions.
+    """Return the metrics of predictions. Predicted entities with a word that has no label do not count.
 
     Args:
         labels: the labels that the model learnt; they tell whether there are entities.
@@ -29,15 +29,20 @@ def ratios(labels: LabelSet, predicted: Sequence[Sequence[str]], true: Sequence[
     found = {"accuracy": _accuracy(predicted, true)}
     if labels.scheme is None:
         return found
-    ours = [set(entities(sentence)) for sentence in predicted]
+    ours = [_evaluated(*sentences) for sentences in zip(predicted, true, strict=True)]
     theirs = [set(entities(known(sentence))) for sentence in true]
     of_all = _entity_ratios(ours, theirs)
+    kinds = {*labels.kinds, *(entity.kind for side in theirs for entity in side)}
     by_type = {
         f"{kind}{SEPARATOR}{name}": ratio
-        for kind in labels.kinds
+        for kind in sorted(kinds)
         for name, ratio in _entity_ratios(*(_of_kind(side, kind) for side in (ours, theirs))).items()
     }
     return {**of_all, **found, **by_type}
+
+
+def _evaluated(predicted: Sequence[str], true: Sequence[str | None]) -> set[Entity]:
+    return {entity for entity in entities(predicted) if None not in true[entity.start : entity.end]}
 
 
 def _of_kind(side: Iterable[set], kind: str) -> list[set]:

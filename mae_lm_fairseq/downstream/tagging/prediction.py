@@ -10,13 +10,12 @@ import torch
 from mae_lm_fairseq.core.heads import TokenClassificationHead
 from mae_lm_fairseq.downstream.prediction import with_progress
 from mae_lm_fairseq.downstream.tagging.decoding import word_logits
-from mae_lm_fairseq.downstream.tagging.files import plain_name, read_words
+from mae_lm_fairseq.downstream.tagging.files import BYTE_ORDER_MARK, WordFile, plain_name, read_text, read_words
 from mae_lm_fairseq.downstream.tagging.labels import LabelSet
-from mae_lm_fairseq.downstream.tagging.schemes import Scheme
+from mae_lm_fairseq.downstream.tagging.schemes import Scheme, scheme_of
 from mae_lm_fairseq.downstream.tagging.windows import MIN_SAMPLE, WordWindows
 from mae_lm_fairseq.pretrained.reading import label_names
 from mae_lm_fairseq.pretrained.validation import WORD_HEAD
-from mae_lm_fairseq.text.text_samples import read_lines
 from mae_lm_fairseq.text.words import split_words
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
@@ -55,7 +54,9 @@ class Tagger:
             raise ValueError("the model has no labels of words; fine-tune it with mae-lm finetune tagging")
         self.model = model
         self.labels = LabelSet(tuple(names), Scheme(task["scheme"]) if task.get("scheme") in _SCHEMES else None)
-        self.column = task.get("column") if isinstance(task.get("column"), str) else "-1"
+        column = task.get("column")
+        # A number from the last column, of fairseq-train, is another column in files of another width.
+        self.column = column if isinstance(column, str) and not column.startswith("-") else None
         length = task.get("tokens_per_sample")
         self.tokens_per_sample = length if isinstance(length, int) and MIN_SAMPLE <= length <= longest else longest
 
@@ -71,6 +72,16 @@ class Tagger:
         found = self.logits(sentences, lambda batches: with_progress(batches, len(batches)))
         return [self.labels.best(logits) for logits in found]
 
+    def relabel(self, file: WordFile) -> tuple[list[list[str]], str]:
+        """Return the labels of the words of a file, and its text with them, in the scheme of its own labels, if any.
+
+        Raises:
+            UserError: if its own labels are of entities, and invalid.
+        """
+        scheme = scheme_of(file)
+        found = self.label(file.words)
+        return found, file.with_labels([self.labels.written(labels, scheme) for labels in found])
+
     def tag(self, text: str | Sequence[str]) -> list[Tagged]:
         """Return the labels of a text, or of a list of words; see ``MAELMHubInterface.tag``."""
         spans = split_words(text) if isinstance(text, str) else _spans_of(text)
@@ -84,16 +95,18 @@ class Tagger:
         ]
 
 
-def label_file(model: torch.nn.Module, source: Path, out: Path):
+def label_file(model: torch.nn.Module, source: Path, out: Path, column: str | None = None):
     """Write the words of a file with their labels.
 
-    A file of labelled words, or of words alone, keeps its format: labels are replaced, or become the last column. For
-    each line of a ``.txt`` file, the words and their labels are written, separated by tabs, and an empty line.
+    A file of labelled words, or of words alone, keeps its format: labels are replaced, or become the last column if it
+    does not have the column. A ``.txt`` file is such a file if ``column`` is given. Otherwise, for each of its lines,
+    the words and their labels are written, separated by tabs, and an empty line.
 
     Args:
         model: the hub interface of a fine-tuned model.
         source: the file.
         out: the file to write.
+        column: name or number of the column of labels; None for that of the training file.
 
     Raises:
         UserError: if the model does not know its labels, or the file has no words or is malformed.
@@ -102,15 +115,31 @@ def label_file(model: torch.nn.Module, source: Path, out: Path):
         tagger = Tagger(model)
     except ValueError as error:
         raise UserError(str(error)) from None
-    if plain_name(source).suffix.lower() == ".txt":
-        write_text(out, _labelled_text(tagger, source))
+    if column is None and plain_name(source).suffix.lower() == ".txt":
+        _refuse_columns(tagger, source)
+        text = _labelled_text(tagger, source)
+    else:
+        _, text = tagger.relabel(read_words(source, column or tagger.column, needs_labels=False))
+    write_text(out, text)
+
+
+def _refuse_columns(tagger: Tagger, source: Path):
+    """Refuse a ``.txt`` file with a column of the model's labels: its lines are not text."""
+    try:
+        file = read_words(source, tagger.column or "-1")
+        found = {label for sentence in tagger.labels.labels_in(file) for label in sentence}
+    except UserError:
         return
-    file = read_words(source, tagger.column, needs_labels=False)
-    write_text(out, file.with_labels(tagger.label(file.words)))
+    if found <= {*tagger.labels.names, None}:
+        column = file.column + 1
+        raise UserError(
+            f"{source}: has labels in column {column}; add --column {column} to label its rows, as the lines of a .txt "
+            "file are text without --column"
+        )
 
 
 def _labelled_text(tagger: Tagger, source: Path) -> str:
-    lines = list(read_lines(source))[:-1]
+    lines = read_text(source).removeprefix(BYTE_ORDER_MARK).removesuffix("\n").split("\n")
     sentences = [[line[start:end] for start, end in split_words(line)] for line in lines]
     if not any(sentences):
         raise UserError(f"{source}: has no words")

@@ -1,7 +1,6 @@
 """Fine-tuning on labelled words: runs, metrics, predictions and report; used by ``mae-lm finetune tagging``."""
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mae_lm_fairseq.downstream import prediction
@@ -14,7 +13,7 @@ from mae_lm_fairseq.downstream.sweep import (
     find_pretrained_origin,
     report,
     run_sweep,
-    settings_for,
+    window_sweep,
 )
 from mae_lm_fairseq.downstream.tagging.decoding import word_logits
 from mae_lm_fairseq.downstream.tagging.files import WordFile, plain_name, read_words
@@ -24,7 +23,6 @@ from mae_lm_fairseq.downstream.tagging.prediction import Tagger
 from mae_lm_fairseq.downstream.tagging.schemes import scheme_of
 from mae_lm_fairseq.downstream.tagging.task import TOKENS_PER_SAMPLE
 from mae_lm_fairseq.downstream.tagging.windows import WordWindows
-from mae_lm_fairseq.recipes.settings import Settings
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.utils.files import file_sha256, write_results, write_text
 from mae_lm_fairseq.utils.markdown import markdown_table
@@ -43,7 +41,7 @@ class Options(FinetuningOptions):
     Attributes:
         train, dev: files of labelled words, see :mod:`~mae_lm_fairseq.downstream.tagging.files`.
         test: a file to label with the best model; also to evaluate it on, if the file is labelled.
-        column: name or number of the column of labels.
+        column: name of the column of labels, or its number in the training file.
     """
 
     train: Path
@@ -58,19 +56,26 @@ def finetune(options: Options) -> dict:
     Raises:
         UserError: if options, data or checkpoint are invalid; existing results are kept.
     """
-    out = options.out
-    paths = {"train": options.train, "dev": options.dev} | ({"test": options.test} if options.test else {})
-    files = {name: read_words(path, options.column, needs_labels=name != "test") for name, path in paths.items()}
+    out, files = options.out, {"train": read_words(options.train, options.column)}
+    if options.column.startswith("-"):
+        # The last column of files of another width is another column.
+        options = replace(options, column=str(files["train"].column + 1))
+    files["dev"] = read_words(options.dev, options.column)
     labels = learn_labels(files["train"])
     labels.targets(files["dev"])  # refuses labels that the training file lacks
+    if options.test:
+        files["test"] = read_words(options.test, options.column, needs_labels=False)
+        scheme_of(files["test"])  # refuses invalid labels
     origin = find_pretrained_origin(options.checkpoint, options.arch)
     tokenizer = open_tokenizer(options.tokenizer, options.checkpoint, origin.dictionary)
     length = min(TOKENS_PER_SAMPLE, origin.max_positions)
-    counts = {name: WordWindows(file.words, tokenizer, length).counts for name, file in files.items()}
+    targets = {"train": labels.targets(files["train"])}
+    windows = {name: WordWindows(file.words, tokenizer, length, 0, targets.get(name)) for name, file in files.items()}
     reserve(
         out,
         {
-            **{f"{name} file": file_sha256(path) for name, path in paths.items()},
+            # Not the test file: one that is added or corrected later is labelled by the models of the finished runs.
+            **{f"{name} file": file_sha256(files[name].path) for name in ("train", "dev")},
             "column": options.column,
             "checkpoint": origin.described(),
             "tokenizer": tokenizer.fingerprint,
@@ -78,13 +83,13 @@ def finetune(options: Options) -> dict:
         },
     )
     print(f"labels: {', '.join(labels.names)}")
-    sweep = make_sweep(options, origin, length, counts["train"]["windows"], files["dev"], labels)
+    sweep = make_sweep(options, origin, length, len(windows["train"].order), files["dev"], labels)
     ran, chosen = run_sweep(sweep, options.jobs, options.threads)
     content = {
         "task": task_name(options),
         "start": {"from": origin.kind, **origin.described()},
-        "files": {name: "/".join(path.resolve().parts[-2:]) for name, path in paths.items()},
-        "data": counts,
+        "files": {name: "/".join(file.path.resolve().parts[-2:]) for name, file in files.items()},
+        "data": {name: each.counts for name, each in windows.items()},
         "labels": list(labels.names),
         "scheme": labels.scheme and labels.scheme.value,
         "settings": {
@@ -104,39 +109,26 @@ def finetune(options: Options) -> dict:
 def task_name(options: Options) -> str:
     """Return the end of the training file's path, with the column if it has a name."""
     name = "/".join(plain_name(options.train.resolve()).with_suffix("").parts[-2:])
-    return name if options.column.lstrip("-").isdecimal() else f"{name} {options.column}"
+    return name if options.column.isdecimal() else f"{name} {options.column}"
 
 
 def make_sweep(options: Options, origin: Origin, length: int, windows: int, dev: WordFile, labels: LabelSet) -> Sweep:
-    """Return the sweep over learning rates and seeds, with ``windows`` sequences per epoch.
-
-    Runs are not validated during training: the last checkpoint is evaluated, as for SQuAD.
-    """
-    usual = for_size(origin.model["_name"], BERT, OURS)
-    updates = usual.epochs * math.ceil(windows / usual.batch_size)
-    updates = min(updates, options.max_updates or updates)
-    chosen: Settings = settings_for(origin, updates, usual.batch_size)
-    chosen["task"] = {
+    """Return the sweep over learning rates and seeds, with ``windows`` sequences per epoch."""
+    task = {
         "_name": "token_classification",
         "train_file": options.train.resolve(),
         "valid_file": options.dev.resolve(),
         "column": options.column,
         "tokens_per_sample": length,
     }
-    chosen["criterion"] = {"_name": "token_classification"}
-    chosen["model"]["max_positions"] = origin.max_positions
-    chosen["optimizer"]["weight_decay"] = usual.weight_decay
-    chosen["dataset"]["disable_validation"] = True
-    chosen["checkpoint"] |= {"save_interval": usual.epochs, "save_interval_updates": 500}
-    return Sweep(
-        options.out.resolve(),
-        options.tokenizer.resolve(),
-        chosen,
-        options.learning_rates or usual.learning_rates,
-        range(1, options.seeds + 1),
+    return window_sweep(
+        options,
+        origin,
+        for_size(origin.model["_name"], BERT, OURS),
+        windows,
+        task,
         lambda checkpoint: evaluate(checkpoint, options.tokenizer, dev),
         "f1" if labels.kinds else "accuracy",
-        options.extra,
     )
 
 
@@ -158,12 +150,8 @@ def write_predictions(out: Path, labels: LabelSet, files: dict[str, WordFile]) -
     tagger = Tagger(prediction.open_finetuned(out / MODEL))
     found = {}
     for name, file in files.items():
-        predicted = tagger.label(file.words)
-        scheme = scheme_of(file)
-        write_text(
-            out / f"{name}_predictions{file.suffix}",
-            file.with_labels([labels.written(sentence, scheme) for sentence in predicted]),
-        )
+        predicted, text = tagger.relabel(file)
+        write_text(out / f"{name}_predictions{file.suffix}", text)
         if file.is_labelled:
             found[name] = with_intervals(ratios(labels, predicted, labels.labels_in(file)))
     return found
@@ -177,8 +165,8 @@ def report_of(content: dict) -> str:
         for name, counts in content["data"].items()
     )
     best = content["best_model"]
-    names = list(best["dev"])
-    rows = [[name, *(_with_interval(of_file[name]) for of_file in best.values())] for name in names]
+    names = dict.fromkeys(name for of_file in best.values() for name in of_file)
+    rows = [[name, *(_with_interval(of_file.get(name)) for of_file in best.values())] for name in names]
     ending = "\n".join(
         [
             f"Data: {data}.",
@@ -195,5 +183,5 @@ def report_of(content: dict) -> str:
     return report(content, settings.format(**content["settings"]), selection, by_type, ending)
 
 
-def _with_interval(metric: dict[str, float]) -> str:
-    return "{value:.1f} [{low:.1f}, {high:.1f}]".format(**metric)
+def _with_interval(metric: dict[str, float] | None) -> str:
+    return "{value:.1f} [{low:.1f}, {high:.1f}]".format(**metric) if metric else "-"

@@ -5,7 +5,6 @@ one that follows another of its type does; in BIOES entities end with ``E-``, an
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -94,10 +93,10 @@ def scheme_of(file: WordFile) -> Scheme | None:
                     f"{file.path}: line {line}: the label {label!r:.80} is neither O nor B-TYPE, I-TYPE, E-TYPE or "
                     "S-TYPE, as others are; correct it"
                 )
-    wrong = Counter({scheme: len(_invalid(file, scheme)) for scheme in Scheme})
-    scheme = min(Scheme, key=wrong.get)
+    wrong = {scheme: _invalid(file, scheme) for scheme in Scheme}
+    scheme = min(Scheme, key=lambda each: len(wrong[each]))
     if wrong[scheme]:
-        line, label, right = _invalid(file, scheme)[0]
+        line, label, right = wrong[scheme][0]
         raise UserError(
             f"{file.path}: line {line}: {label!r:.80} breaks the scheme {scheme.value}, in which {right!r:.80} would "
             "be valid; correct it"

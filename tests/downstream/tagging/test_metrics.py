@@ -56,6 +56,15 @@ def test_accuracy_leaves_out_words_without_a_label():
     assert values(found) == {"accuracy": 50.0}
 
 
+def test_entities_leave_out_words_without_a_label():
+    names = LabelSet(("B-x", "I-x", "O"), Scheme.BIO)
+    predicted = [["B-x", "O", "B-x"], ["B-x", "I-x", "O"]]
+    found = values(ratios(names, predicted, [["B-x", "O", None], ["O", None, "O"]]))
+    assert found["precision"] == found["recall"] == found["f1"] == found["x: f1"] == 100
+    found = values(ratios(names, predicted, [["B-x", "O", None], ["B-x", "O", "O"]]))
+    assert (found["precision"], found["recall"]) == (50, 50)
+
+
 def test_intervals_contain_the_value_and_narrow_with_more_sentences():
     names = LabelSet(("B-x",), Scheme.BIO)
     predicted, true = [["B-x", "O"], ["O", "O"], ["B-x", "B-x"]], [["B-x", "O"], ["B-x", "O"], ["B-x", "O"]]

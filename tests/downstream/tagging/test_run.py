@@ -1,6 +1,7 @@
 """In-process fine-tuning on labelled words: a memorised set, use of its model, long sentences, and refused inputs."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +12,10 @@ from mae_lm_fairseq.commands import predict
 from mae_lm_fairseq.downstream import report
 from mae_lm_fairseq.downstream import sweep as finetuning
 from mae_lm_fairseq.downstream.prediction import open_finetuned
+from mae_lm_fairseq.downstream.seeds import summarise
 from mae_lm_fairseq.downstream.tagging import run as tagging
 from mae_lm_fairseq.downstream.tagging.files import read_words
-from mae_lm_fairseq.downstream.tagging.prediction import Tagger
+from mae_lm_fairseq.downstream.tagging.prediction import Tagger, label_file
 from mae_lm_fairseq.downstream.tagging.run import Options, finetune
 from mae_lm_fairseq.downstream.tagging.schemes import Scheme, converted
 from mae_lm_fairseq.huggingface.bundle import write_bundle
@@ -123,12 +125,18 @@ def test_tag_gives_offsets_in_the_original_text(memorised):
 
 
 def test_predict_labels_files(memorised, tmp_path, checkpoint, tokenizer):
-    def labelled(name, text):
+    def labelled(name, text, *more):
         (tmp_path / name).write_text(text)
         out = tmp_path / f"labelled_{name}"
-        predict.main(list(map(str, [memorised / "out" / "model", "--input", tmp_path / name, "--out", out])))
+        predict.main(list(map(str, [memorised / "out" / "model", "--input", tmp_path / name, "--out", out, *more])))
         return out.read_text()
 
+    columns, iob1 = ((memorised / name).read_text() for name in ("train.conll", "dev.iob"))
+    assert columns != iob1
+    assert labelled("a.iob", iob1) == iob1
+    assert labelled("columns.txt", columns, "--column", "2") == columns
+    conllu = "1\tUlm\t_\tX\t_\t_\t_\t_\t_\t_\n"
+    assert labelled("b.conllu", conllu, "--column", "XPOS") == conllu.replace("X\t_", "X\tB-place")
     assert labelled("a.txt", "Dr Elif left.\nOld Ulm\n") == (
         "Dr\tB-person\nElif\tI-person\nleft\tO\n.\tO\n\nOld\tB-place\nUlm\tI-place\n\n"
     )
@@ -136,13 +144,46 @@ def test_predict_labels_files(memorised, tmp_path, checkpoint, tokenizer):
     for name, text, message in (
         ("empty.txt", "\n \n", "has no words"),
         ("empty.conll", "", "has no words"),
-        ("a.conllu", "1\tUlm\t_\tX\t_\t_\t_\t_\t_\t_\n", "is CoNLL-U, which has no column '2'"),
+        ("b.txt", columns, "has labels in column 2; add --column 2"),
+        ("c.txt", iob1, "has labels in column 2; add --column 2"),
+        ("a.conllu", conllu, "is CoNLL-U, so that --column must be one of LEMMA"),
     ):
         with pytest.raises(UserError, match=message):
             labelled(name, text)
         assert not (tmp_path / f"labelled_{name}").exists()
-    with pytest.raises(UserError, match="--text and --text-pair are for sentence tasks; this model labels words"):
-        predict.main([str(memorised / "out" / "model"), "--input", "a", "--out", str(tmp_path / "b"), "--text", "x"])
+    for words, message in (
+        (["--out", "b", "--text", "x"], "--text and --text-pair are for sentence tasks; this model labels words"),
+        (["--out", "b.gz"], "--out b.gz: the output is not compressed; leave out .gz"),
+        (["--out", "b"], r"words\*.conll: no such file"),
+    ):
+        with pytest.raises(UserError, match=message):
+            predict.main([str(memorised / "out" / "model"), "--input", str(tmp_path / "words*.conll"), *words])
+
+
+def test_labels_of_an_unknown_column_become_a_new_one(memorised, tmp_path):
+    model = open_finetuned(memorised / "out" / "model")
+    (tmp_path / "a.conll").write_text("Old JJ x\nUlm NN y\n")
+    for column, expected in (
+        ("2", "Old B-place x\nUlm I-place y\n"),
+        ("NER", "Old JJ x B-place\nUlm NN y I-place\n"),
+        ("-1", "Old JJ x B-place\nUlm NN y I-place\n"),
+        (None, "Old JJ x B-place\nUlm NN y I-place\n"),
+    ):
+        model.about["finetuned_on"]["column"] = column
+        label_file(model, tmp_path / "a.conll", tmp_path / "b.conll")
+        assert (tmp_path / "b.conll").read_text() == expected
+
+
+def test_a_damaged_description_of_the_task_is_refused(memorised, tmp_path):
+    copy = shutil.copytree(memorised / "out" / "model", tmp_path / "model")
+    content = json.loads((copy / "config.json").read_text())
+    content["about"]["task"] = ["token_classification"]
+    (copy / "config.json").write_text(json.dumps(content))
+    (tmp_path / "a.txt").write_text("Ulm\n")
+    words = [str(copy), "--input", str(tmp_path / "a.txt"), "--out", str(tmp_path / "b.tsv")]
+    for more, message in (([], "does not know the names of its labels"), (["--column", "2"], "--column is for models")):
+        with pytest.raises(UserError, match=message):
+            predict.main([*words, *more])
 
 
 def test_models_without_labels_are_refused(memorised, checkpoint, tokenizer):
@@ -197,6 +238,37 @@ def test_entities_stand_in_the_table_with_their_f1(memorised, tmp_path):
     assert f"| model | {name} (precision/recall/f1) | seeds |" in table
     assert "AVG" not in table
     assert "| ours | 100.0/100.0/100.0 | 1 |" in table
+
+
+def test_types_with_names_like_those_of_metrics_add_no_cells_to_the_table():
+    metrics = ("precision", "recall", "f1", "accuracy", "f1-x: f1")
+    table = {"ours": {"own/tags": {name: summarise([50.0]) for name in metrics}}}
+    assert "| ours | 50.0/50.0/50.0 | 1 |" in report.markdown(table)
+
+
+def test_the_last_column_is_that_of_the_training_file(options, tmp_path):
+    rows = [[(word, f"NN\t{label}") for word, label in sentence] for sentence in sentences(20)]
+    train = write_columns(tmp_path / "train3.conll", rows)
+    test = write_columns(tmp_path / "test.conll", [[("Ulm", "NN")]])
+    content = finetune(replace(options, train=train, dev=train, test=test, column="-1"))
+    assert list(content["best_model"]) == ["dev"]
+    word, tag, label = (options.out / "test_predictions.conll").read_text().split()
+    assert (word, tag) == ("Ulm", "NN")
+    assert label in content["labels"]
+    assert open_finetuned(options.out / "model").about["finetuned_on"]["column"] == "3"
+
+
+def test_types_that_only_the_test_file_has_are_reported(options, tmp_path):
+    finetune(replace(options, test=write_columns(tmp_path / "test.conll", [[("Elbe", "B-river")]])))
+    assert "| river: recall | - | 0.0 [0.0, 0.0] |" in (options.out / "report.md").read_text()
+
+
+def test_epochs_have_only_sequences_with_labels(options, tmp_path):
+    unlabelled = [[(word, "_") for word, _ in sentence] for sentence in sentences(60)]
+    train = write_columns(tmp_path / "partly.conll", sentences(20) + unlabelled)
+    content = finetune(replace(options, train=train, max_updates=None, extra=["--max-update", "1"]))
+    assert content["settings"]["updates"] == 10 * 2
+    assert content["data"]["train"]["windows"] == 80
 
 
 def test_long_sentences_are_labelled_to_their_ends(options, tmp_path):
@@ -260,6 +332,9 @@ def test_wrong_inputs_are_refused_without_leaving_files(options, tmp_path):
             "train": write("invalid.conll", "Ulm\tB-place\nleft\tO\nKöln\tI-place\nUlm\tB-place\n")
         },
         "torn.conll: line 2 has another number of columns": {"test": write("torn.conll", "a\tO\nb\tO\tO\n")},
+        "test.conll: line 2: 'I-place' breaks the scheme BIO": {
+            "test": write("test.conll", "left\tO\nUlm\tI-place\nleft\tO\nUlm\tB-place\n")
+        },
         "one.conll: has only the label 'O'": {"train": write("one.conll", "a\tO\n")},
         "missing.pt: no such file": {"checkpoint": tmp_path / "missing.pt"},
         "has no sentencepiece": {"tokenizer": tmp_path},
@@ -274,10 +349,22 @@ def test_wrong_inputs_are_refused_without_leaving_files(options, tmp_path):
 def test_results_of_other_options_are_not_overwritten(options):
     finetune(options)
     before = (options.out / "results.json").read_bytes()
-    for changes, name in (({"dev": options.train}, "dev file"), ({"column": "-1"}, "column")):
+    for changes, name in (({"dev": options.train}, "dev file"), ({"max_updates": 2}, "updates")):
         with pytest.raises(UserError, match=f"has results of other settings: {name}"):
             finetune(replace(options, **changes))
     [tuned] = options.out.glob("runs/*/checkpoints/*.pt")
     with pytest.raises(UserError, match="has already been fine-tuned on tags"):
         finetune(replace(options, checkpoint=tuned))
     assert (options.out / "results.json").read_bytes() == before
+
+
+def test_a_test_file_can_be_added_and_changed_after_the_training(options, monkeypatch):
+    trained = finetune(options)
+    results = [{name: metric["values"][0] for name, metric in trained["metrics"].items()}]
+    monkeypatch.setattr(finetuning, "run_all", lambda runs, jobs, threads: results)
+    for test in (options.train, options.dev):
+        content = finetune(replace(options, test=test))
+        assert content["metrics"] == trained["metrics"]
+        predicted = read_words(options.out / "test_predictions.conll", "2")
+        assert predicted.words == read_words(test, "2").words
+    assert content["best_model"]["test"] == content["best_model"]["dev"] == trained["best_model"]["dev"]
