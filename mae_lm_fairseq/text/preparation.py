@@ -206,12 +206,22 @@ def check(options: Options):
         raise UserError(f"--shards {options.shards}: must be from 1 to {LARGEST_SHARDS}")
     if options.merge and options.part:
         raise UserError("--part and --merge cannot be given together; use --merge when all parts are finished")
+    _check_names(options)
     given = options.given
     names = (*TOKENIZER_FILES, *_PRODUCTS)
     products = [Path(directory, name) for directory in options.data_bins for name in names]
     for path in (*products, Path(options.destdir, MANIFEST)):
         if path.exists() and not (given and Path(given).exists() and path.samefile(given)):
             raise UserError(f"{path}: exists already; choose another --destdir, or remove it")
+
+
+def _check_names(options: Options):
+    """Check that the manifest can hold the paths. Python reads bytes that are not UTF-8 as surrogates."""
+    for name in map(str, (*options.train, *options.valid, options.destdir, options.given)):
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{name}: the name is not UTF-8; rename the file or directory") from None
 
 
 @contextmanager

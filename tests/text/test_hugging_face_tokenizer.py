@@ -232,4 +232,16 @@ def test_damaged_files_are_refused(tmp_path, reason):
 def test_without_the_library_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(UserError, match="its extra tokenizers"):
+@pytest.mark.parametrize("failure", [UserError("a.txt: not UTF-8"), KeyboardInterrupt("stop")])
+@pytest.mark.parametrize("kind", TRAINED_KINDS)
+def test_a_failure_to_read_the_text_ends_training(kind, failure):
+    def lines():
+        yield from paragraphs(300)
+        raise failure
+
+    with pytest.raises(type(failure)) as caught:
+        train_tokenizer(kind, lines(), SIZES[kind], 1.0)
+    assert caught.value is failure
+
+
         HuggingFaceTokenizer("tokenizer.json", b"{}")
