@@ -19,7 +19,7 @@ from mae_lm_fairseq.text.corpus import Piece, Reading, small_pieces
 from mae_lm_fairseq.text.data_bin import DataBinWriter
 from mae_lm_fairseq.text.encoding import EncodedBlock, encode_lines, encode_pieces
 from mae_lm_fairseq.text.text_files import Chunk
-from mae_lm_fairseq.text.tokenizer import UNK, Tokenizer
+from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256
@@ -170,7 +170,7 @@ def _write_part(part: Part, job: Job, directory: Path):
         begins_file=any(chunk.begins_file for chunk in first),
         lines=statistics.lines,
         tokens=statistics.tokens,
-        unk=int(statistics.counts[UNK]),
+        unk=statistics.unknown_tokens(tokenizer),
         malformed=statistics.malformed,
         unknown=dict(statistics.unknown.most_common(_LISTED_CHARACTERS)),
         sha256=_checksums(directory),

@@ -19,7 +19,7 @@ from mae_lm_fairseq.text.data_bin import DICTIONARY, DataBinWriter, check_data_b
 from mae_lm_fairseq.text.encoding import EncodingPool, RunningStatistics, encode_pieces
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
 from mae_lm_fairseq.text.sentencepiece_tokenizer import LARGEST_VOCABULARY, LOWEST_COVERAGE, SMALLEST_VOCABULARY
-from mae_lm_fairseq.text.tokenizer import UNK, Tokenizer
+from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import TOKENIZER_FILES, open_tokenizer_path
 from mae_lm_fairseq.text.tokenizer_training import DEFAULT_KIND, TRAINED_KINDS, train_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
@@ -250,14 +250,14 @@ def _encode_splits(
             with bar, DataBinWriter(directory / split, len(tokenizer.symbols)) as writer:
                 pieces, symbols = file_pieces(paths), len(tokenizer.symbols)
                 running = encode_pieces(pieces, options.reading, symbols, pool.encode, writer, bar.update)
-            statistics[split] = split_statistics(split, running, directory)
+            statistics[split] = split_statistics(split, running, tokenizer, directory)
             check_unknown(split, statistics[split].unk_rate, running.unknown, options)
             counts[split] = running.counts
     tokenizer.write_dictionary(directory / DICTIONARY, counts["train"])
     return statistics
 
 
-def split_statistics(split: str, running: RunningStatistics, directory: Path) -> SplitStatistics:
+def split_statistics(split: str, running: RunningStatistics, tokenizer: Tokenizer, directory: Path) -> SplitStatistics:
     """Return the statistics of a finished split, after comparing them with the files on disk."""
     if running.documents == 0:
         malformed = f"; {running.malformed} malformed records were skipped" if running.malformed else ""
@@ -268,7 +268,7 @@ def split_statistics(split: str, running: RunningStatistics, directory: Path) ->
             f"{split}: {running.lines} lines and {running.tokens} tokens went in, {lines} and {tokens} came out; "
             "this is a bug; please report it"
         )
-    unk = int(running.counts[UNK])
+    unk = running.unknown_tokens(tokenizer)
     rate = unk / (tokens - lines)
     return SplitStatistics(running.documents, lines, running.tokens, tokens, unk, rate, running.malformed)
 

@@ -215,7 +215,7 @@ def _merge_split(
     counts = sum(shard.counts for shard in running)
     for directory in directories:
         tokenizer.write_dictionary(directory / DICTIONARY, counts)
-    return [split_statistics(split, shard, path) for shard, path in zip(running, directories, strict=True)]
+    return [split_statistics(split, shard, tokenizer, path) for shard, path in zip(running, directories, strict=True)]
 
 
 def _checksums(directory: Path) -> dict[str, str]:
