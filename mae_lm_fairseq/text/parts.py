@@ -37,7 +37,7 @@ class Job:
     Attributes:
         directory: directory of the parts, on a file system that all machines share.
         tokenizer: directory of the tokenizer in it.
-        fingerprint: fingerprint of the tokenizer.
+        fingerprint: fingerprints of the tokenizer and its dictionary.
         reading: how records are read.
     """
 

@@ -147,6 +147,15 @@ def test_the_models_own_unknown_token_is_counted(texts, tmp_path, options):
     assert 0.5 < manifest.splits["train"].unk_rate < 1
 
 
+def test_parts_of_another_dictionary_are_not_merged(texts, tmp_path):
+    given = write(tmp_path / "given", "fairseq")
+    prepared(texts, tmp_path / "out", "--tokenizer", given, "--part", "1/1")
+    first, second, *others = (given / "dict.txt").read_text().splitlines()
+    (given / "dict.txt").write_text("\n".join([second, first, *others]) + "\n")
+    with pytest.raises(UserError, match="no part has been made with these options"):
+        prepared(texts, tmp_path / "out", "--tokenizer", given, "--merge")
+
+
 def test_manifest_and_files(texts, tmp_path):
     data = prepared(texts, tmp_path / "data-bin", "--tokenizer", "byte-bpe", "--vocab-size", 320)
     manifest = Manifest.read(data / "manifest.json")
