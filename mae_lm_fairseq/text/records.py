@@ -58,7 +58,7 @@ def format_of(path: Path) -> Format | None:
         UserError: if the file is a compressed Parquet or Arrow file.
     """
     plain = path.with_suffix("") if is_compressed(path) else path
-    found = _FORMATS.get(plain.suffix)
+    found = _FORMATS.get(plain.suffix.lower())
     if is_compressed(path) and isinstance(found, Parquet | Arrow):
         raise UserError(f"{path}: a compressed {plain.suffix} file cannot be read; decompress it")
     return found
@@ -154,7 +154,8 @@ class Table:
         csv.field_size_limit(LONGEST_LINE)
         # Bytes that are not UTF-8 become lone surrogates, and their record is malformed.
         text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
-        rows = csv.reader(text, delimiter=self._delimiter)
+        # Otherwise a quote that is not closed makes one field of the rest of the file.
+        rows = csv.reader(text, delimiter=self._delimiter, strict=True)
         end = 0
         try:
             for row in rows:
@@ -290,7 +291,7 @@ def _arrow_batches(path: Path) -> Iterator[tuple]:
 
 
 _FORMATS: dict[str, Format] = {
-    **dict.fromkeys((".jsonl", ".ndjson", ".json"), JsonLines()),
+    **dict.fromkeys((".jsonl", ".jsonlines", ".ndjson", ".json"), JsonLines()),
     ".csv": Table(","),
     ".tsv": Table("\t"),
     ".parquet": Parquet(),

@@ -147,7 +147,12 @@ def _saved_dataset(directory: Path) -> list[str]:
 
 def is_compressed(path: Path) -> bool:
     """Return whether the name of a file says that it is compressed."""
-    return path.suffix in _DECOMPRESSORS
+    return path.suffix.lower() in _DECOMPRESSORS
+
+
+def text_bytes(path: Path) -> int:
+    """Return the size of a file, an estimate if it is compressed."""
+    return path.stat().st_size * (TEXT_PER_COMPRESSED_BYTE if is_compressed(path) else 1)
 
 
 @contextmanager
@@ -155,7 +160,7 @@ def open_text(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """Open a file as a stream of text bytes; also yield the file on disk, whose position shows the progress."""
     try:
         with open(path, "rb") as raw:
-            yield _DECOMPRESSORS.get(path.suffix, lambda file: file)(raw), raw
+            yield _DECOMPRESSORS.get(path.suffix.lower(), lambda file: file)(raw), raw
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise _damaged(path, error) from None
     except OSError as error:
@@ -246,8 +251,8 @@ def sample_lines(files: list[Path], max_bytes: int, block: int | None = None) ->
     Raises:
         UserError: if a file cannot be read or is not UTF-8.
     """
-    sizes = [path.stat().st_size * (TEXT_PER_COMPRESSED_BYTE if path.suffix in _DECOMPRESSORS else 1) for path in files]
-    for path, stretches in zip(files, _stretches(sizes, max_bytes, block or sample_block(max_bytes)), strict=True):
+    plan = _stretches(list(map(text_bytes, files)), max_bytes, block or sample_block(max_bytes))
+    for path, stretches in zip(files, plan, strict=True):
         if stretches:
             with open_text(path) as (stream, _):
                 yield from _lines_starting_in(stream, stretches, path)

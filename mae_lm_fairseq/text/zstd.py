@@ -6,6 +6,8 @@ from typing import BinaryIO
 from mae_lm_fairseq.utils.errors import UserError
 
 _READ_BYTES = 1 << 14
+_LARGEST_WINDOW = 1 << 31
+"""The format's limit for ``zstd --long=31``; the library's default is 128 MB."""
 
 
 def open_zstd(raw: BinaryIO) -> io.BufferedReader:
@@ -66,7 +68,7 @@ class _Frames(io.RawIOBase):
 
     def _decompress(self, data: bytes) -> bytes:
         if self._frame is None or self._frame.eof:
-            self._frame = self._zstandard.ZstdDecompressor().decompressobj()
+            self._frame = self._zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).decompressobj()
         try:
             return self._frame.decompress(data)
         except self._zstandard.ZstdError as error:
