@@ -4,12 +4,10 @@ A line ends with ``\\n`` or ``\\r\\n`` only. Form feeds and Unicode's line separ
 sentencepiece's own reader.
 """
 
-import bz2
 import codecs
 import glob
 import gzip
 import json
-import lzma
 import os
 import zlib
 from bisect import bisect_left, bisect_right
@@ -20,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from mae_lm_fairseq.text.zstd import open_zstd
+from mae_lm_fairseq.text.decompression import open_bz2, open_xz, open_zstd
 from mae_lm_fairseq.utils.errors import UserError
 
 CHUNK_BYTES = 1 << 20
@@ -28,7 +26,7 @@ LONGEST_LINE = 1 << 26
 SAMPLE_BLOCKS, LARGEST_BLOCK = 64, 1 << 18
 """Minimum number of blocks of a sample, and their maximum size in bytes."""
 
-_DECOMPRESSORS = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open, ".zst": open_zstd}
+_DECOMPRESSORS = {".gz": gzip.open, ".xz": open_xz, ".bz2": open_bz2, ".zst": open_zstd}
 # Assumed compression ratio; the true size is unknown until everything has been read. Too high a value makes a sample
 # smaller, too low a value excludes the ends of the files from it.
 TEXT_PER_COMPRESSED_BYTE = 5
@@ -161,16 +159,10 @@ def open_text(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     try:
         with open(path, "rb") as raw:
             yield _DECOMPRESSORS.get(path.suffix.lower(), lambda file: file)(raw), raw
-    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise _damaged(path, error) from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}: damaged or incomplete {path.suffix} file ({error})") from None
     except OSError as error:
-        if error.errno is None and is_compressed(path):  # bz2's decompressor
-            raise _damaged(path, error) from None
         raise UserError(f"{path}: {error.strerror or error}") from None
-
-
-def _damaged(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path}: damaged or incomplete {path.suffix} file ({error})")
 
 
 def count_lines(path: Path, end: int) -> int:

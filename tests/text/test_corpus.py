@@ -10,6 +10,7 @@ import random
 import sys
 import tarfile
 import zipfile
+from pathlib import Path
 
 import datasets
 import pyarrow as pa
@@ -239,6 +240,22 @@ def test_truncated_files_are_named(tmp_path, kind):
     path.write_bytes(path.read_bytes()[:-2000])
     with pytest.raises(UserError, match=r"corpus\..*: damaged"):
         content(file_pieces(open_corpus([path], READING)))
+
+
+@pytest.mark.parametrize("name", ["a.gz", "a.xz", "a.bz2", "a.zst"])
+def test_damage_of_a_later_stream_is_named(tmp_path, name):
+    stream = PACKERS[Path(name).suffix](b"one\n" * 99)
+    for damage in (b"\0\1\2\3" + stream[4:], stream[:-5], stream[: len(stream) // 2], b"text"):
+        (tmp_path / name).write_bytes(stream + damage)
+        with pytest.raises(UserError, match=rf"{name}: damaged or incomplete \{name[1:]} file"):
+            content(file_pieces([tmp_path / name]))
+
+
+@pytest.mark.parametrize("name", ["a.gz", "a.xz"])
+def test_padding_between_streams_is_ignored(tmp_path, name):
+    stream = PACKERS[Path(name).suffix](b"one\n")
+    (tmp_path / name).write_bytes(stream + bytes(20_000) + stream + bytes(4))
+    assert content(file_pieces([tmp_path / name])) == b"one\n" * 2
 
 
 @pytest.mark.parametrize(
