@@ -42,7 +42,7 @@ class Format(Protocol):
         """Return the names of the fields, or those of the first record; None if there is no valid first record."""
 
     def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
-        """Divide a file into stretches of about ``size`` bytes: start, end and size of each."""
+        """Divide a file that is not compressed into stretches of about ``size`` bytes: start, end and size of each."""
 
     def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[Record]:
         """Yield the records from ``start`` to ``end``."""
@@ -77,10 +77,7 @@ class JsonLines:
         return None
 
     def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
-        total = path.stat().st_size
-        if is_compressed(path):
-            return [(0, None, total)]
-        cuts = [0]
+        total, cuts = path.stat().st_size, [0]
         with open(path, "rb") as file:
             while cuts[-1] + size < total:
                 file.seek(cuts[-1] + size - 1)
