@@ -115,8 +115,9 @@ class HuggingFaceTokenizer(Tokenizer):
         return [encoding.ids for encoding in self.library.encode_batch_fast(lines, add_special_tokens=False)]
 
     def encode_words(self, words: list[str]) -> list[np.ndarray]:
-        # Byte-level BPE does not add the space, and where another kind does, there is only one.
-        return super().encode_words([f" {word}" for word in words])
+        # Byte-level BPE does not add the space, and where a pre-tokenizer does, there is only one.
+        adds_space = any(step["type"] == "Prepend" for step in self._description["steps"])
+        return super().encode_words(words if adds_space else [f" {word}" for word in words])
 
     def encode_masked(self, text: str) -> list[int]:
         library, fairseq_ids = self._with_mask
@@ -176,8 +177,10 @@ class HuggingFaceTokenizer(Tokenizer):
     @cached_property
     def _description(self) -> dict[str, Any]:
         description = json.loads(self.library.to_str())
-        return {name: description[name] for name in ("model", "pre_tokenizer", "decoder")} | {
-            "steps": [*steps_of(description["pre_tokenizer"]), *steps_of(description["decoder"])]
+        parts = ("normalizer", "pre_tokenizer", "decoder")
+        return {
+            "model": description["model"],
+            "steps": [step for part in parts for step in steps_of(description[part])],
         }
 
     @property
@@ -193,7 +196,12 @@ class HuggingFaceTokenizer(Tokenizer):
     @property
     def _word_start(self) -> str | None:
         """Prefix of subwords at the start of a word, such as U+2581."""
-        return next((step["replacement"] for step in self._description["steps"] if step["type"] == "Metaspace"), None)
+        for step in self._description["steps"]:
+            if step["type"] == "Metaspace":
+                return step["replacement"]
+            if step["type"] == "Replace" and step["pattern"] == {"String": " "}:  # Llama, Gemma
+                return step["content"]
+        return None
 
 
 class FairseqBPETokenizer(HuggingFaceTokenizer):
@@ -266,10 +274,10 @@ def _add_special_tokens(library) -> bool:
 
 
 def steps_of(described: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the steps of a described pre-tokenizer or decoder."""
+    """Return the steps of a described normalizer, pre-tokenizer or decoder."""
     if described is None:
         return []
-    inside = described.get("pretokenizers") or described.get("decoders") or []
+    inside = described.get("normalizers") or described.get("pretokenizers") or described.get("decoders") or []
     return [described, *(step for each in inside for step in steps_of(each))]
 
 

@@ -11,7 +11,7 @@ from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import models
+from tokenizers import models, normalizers
 
 from mae_lm_fairseq.text.encoding import encode_lines
 from mae_lm_fairseq.text.hugging_face_tokenizer import FairseqBPETokenizer, HuggingFaceTokenizer
@@ -187,6 +187,17 @@ def test_characters_that_become_bytes_are_not_unknown():
     tokenizer = from_model(models.BPE(BYTES, [], byte_fallback=True))
     assert len(tokenizer.encode_lines(["é"])[0]) == 2
     assert not tokenizer.unknown_characters(["é"])
+
+
+def test_word_starts_that_a_normalizer_marks():
+    """As in the files of Llama."""
+    library = tokenizers.Tokenizer(models.BPE({"<unk>": 0, "▁": 1, "a": 2, "▁a": 3}, [("▁", "a")], unk_token="<unk>"))
+    library.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer = HuggingFaceTokenizer("given/tokenizer.json", library.to_str().encode())
+    first, second = tokenizer.encode_lines(["aa"])[0]
+    assert (tokenizer.token_text(first), tokenizer.token_text(second)) == (" a", "a")
+    assert tokenizer.word_starts()[[first, second]].tolist() == [True, False]
+    assert [ids.tolist() for ids in tokenizer.encode_words(["aa"])] == [[first, second]]
 
 
 @pytest.mark.parametrize("unknown", ["[UNK]", "<UNK>", "<|unk|>", "<unk>"])
