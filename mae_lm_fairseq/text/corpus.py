@@ -17,7 +17,6 @@ from mae_lm_fairseq.text.text_files import (
     read_chunks,
     sample_block,
     sample_lines,
-    split_lines,
     text_bytes,
 )
 from mae_lm_fairseq.utils.errors import UserError
@@ -197,7 +196,7 @@ def _sample_pieces(pieces: list[Piece], reading: Reading, fraction: float, block
         for chunk in read_piece(piece, reading, block):
             if fraction == 1 or kept <= fraction * (passed + (read if spread else piece.size)):
                 kept += len(chunk.data)
-                yield from split_lines(chunk.data)
+                yield from chunk.lines()
             elif not spread:
                 break
             read += len(chunk.data)

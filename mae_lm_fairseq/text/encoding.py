@@ -177,17 +177,13 @@ def _load_tokenizer(tokenizer: Tokenizer):
 
 
 def _encode(data: bytes) -> EncodedBlock:
-    return encode_lines(data, _tokenizer)
+    return encode_lines(split_lines(data), _tokenizer)
 
 
-def encode_lines(data: bytes, tokenizer: Tokenizer) -> EncodedBlock:
-    """Encode the lines of a chunk. A line of only white space is blank.
-
-    Raises:
-        UnicodeDecodeError: if ``data`` is not UTF-8.
-    """
+def encode_lines(lines: list[str], tokenizer: Tokenizer) -> EncodedBlock:
+    """Encode the lines of a chunk. A line of only white space is blank."""
     # Byte-level BPE has tokens for white space, but only a line without tokens ends a document.
-    lines = [line if line.strip() else "" for line in split_lines(data)]
+    lines = [line if line.strip() else "" for line in lines]
     tokens, sizes = tokenizer.encode_block(lines)
     places = np.flatnonzero(np.isin(tokens, tokenizer.unknown_ids))
     with_unknown = np.unique(np.searchsorted(np.cumsum(sizes), places, side="right"))[:_LINES_WITH_UNKNOWN]

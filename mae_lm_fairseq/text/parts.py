@@ -158,10 +158,7 @@ def _write_part(part: Part, job: Job, directory: Path):
     def encode(chunks: Iterable[Chunk]) -> Iterator[tuple[Chunk, EncodedBlock]]:
         for chunk in chunks:
             first.extend([] if first else [chunk])
-            try:
-                yield chunk, encode_lines(chunk.data, tokenizer)
-            except UnicodeDecodeError as error:
-                raise chunk.not_utf8(error) from None
+            yield chunk, encode_lines(chunk.lines(), tokenizer)
 
     symbols = len(tokenizer.symbols)
     with DataBinWriter(directory / "tokens", symbols) as writer:

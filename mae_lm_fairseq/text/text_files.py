@@ -61,6 +61,17 @@ class Chunk:
         """Return the number of lines in ``data``; the last one may lack a line end."""
         return self.data.count(b"\n") + (self.data[-1:] not in (b"\n", b""))
 
+    def lines(self) -> list[str]:
+        """Return the lines; see :func:`split_lines`.
+
+        Raises:
+            UserError: if ``data`` is not UTF-8.
+        """
+        try:
+            return split_lines(self.data)
+        except UnicodeDecodeError as error:
+            raise self.not_utf8(error) from None
+
     def not_utf8(self, error: UnicodeDecodeError) -> UserError:
         """Return the error to raise after ``split_lines(self.data)`` has raised ``error``."""
         number = self.first_line + self.data.count(b"\n", 0, error.start) + count_lines(self.path, self.start)

@@ -142,7 +142,7 @@ def test_only_mask_is_special_in_text_with_masks(tokenizer):
 
 def test_lines_of_white_space_end_a_document(kind):
     """Byte-level BPE has tokens for white space."""
-    block = encode_lines("the\n \nof\n\t\u00a0\n\n".encode(), make(kind))
+    block = encode_lines(["the", " ", "of", "\t\u00a0", ""], make(kind))
     assert (block.sizes > 1).tolist() == [True, False, True, False, False]
 
 
@@ -206,7 +206,7 @@ def test_the_models_own_unknown_token_counts_as_unknown(unknown):
     tokenizer = from_model(
         models.BPE({"<unk>": 0, "a": 1} | {unknown: 2 * (unknown != "<unk>")}, [], unk_token=unknown)
     )
-    block = encode_lines("aéa\n".encode(), tokenizer)
+    block = encode_lines(["aéa"], tokenizer)
     assert (block.tokens == UNK).sum() == (unknown == "<unk>")
     assert block.unknown == {"é": 1}
 
