@@ -136,8 +136,14 @@ def find_splits(options: Options) -> dict[str, list[Path]]:
     The short split is first, so that an unsuitable tokenizer is detected within seconds.
 
     Raises:
-        UserError: if a path is invalid, or a file is in both splits.
+        UserError: if a path is invalid or contains ``destdir``, or a file is in both splits.
     """
+    destdir = Path(options.destdir).resolve()
+    for path in map(Path, (*options.train, *options.valid)):
+        if path.is_dir() and destdir.is_relative_to(path.resolve()):
+            raise UserError(
+                f"--destdir {options.destdir}: is in {path}, whose files are read as text; choose another one"
+            )
     files = {split: open_corpus(getattr(options, split), options.reading) for split in ("valid", "train")}
     if common := {path.resolve() for path in files["train"]} & {path.resolve() for path in files["valid"]}:
         raise UserError(f"{min(common)}: in --train and in --valid; a file can only be in one of them")
