@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from mae_lm_fairseq.text.text_files import read_chunks, split_lines
+from mae_lm_fairseq.text.text_files import read_chunks
 from mae_lm_fairseq.utils.errors import UserError
 
 VALID_FRACTION = 0.02
@@ -26,10 +26,7 @@ def read_documents(path: Path, max_bytes: int) -> list[list[str]]:
     """
     lines, size = [], 0
     for chunk in read_chunks(path):
-        try:
-            lines += [" ".join(line.split()) for line in split_lines(chunk.data)]
-        except UnicodeDecodeError as error:
-            raise chunk.not_utf8(error) from None
+        lines += [" ".join(line.split()) for line in chunk.lines()]
         size += len(chunk.data)
         if size >= max_bytes:
             print(f"using the first {size / 1e6:.0f} MB of {path.name}, enough for this number of updates")

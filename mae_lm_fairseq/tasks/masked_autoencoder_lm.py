@@ -29,8 +29,15 @@ from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
 from mae_lm_fairseq.core.packing import NEEDED_BY_SOME
 from mae_lm_fairseq.fairseq_patches.started_processes import DDP_TIMEOUT
 from mae_lm_fairseq.models.mae_lm import MAELMModel
-from mae_lm_fairseq.text.data_bin import check_data_bin, check_dictionary, check_token_range, dictionary_fingerprint
+from mae_lm_fairseq.text.data_bin import (
+    DICTIONARY,
+    check_data_bin,
+    check_dictionary,
+    check_token_range,
+    dictionary_fingerprint,
+)
 from mae_lm_fairseq.text.long_lines import MIN_SAMPLE_TOKENS, split_long_lines
+from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.masking import EarlyMasksDataset, LayoutDataset, masked_pair, word_starts
 from mae_lm_fairseq.text.tokenizer import MASK
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
@@ -109,14 +116,10 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
             UserError: if it is missing or damaged, or the manifest beside it names another dictionary.
         """
         directory = utils.split_paths(cfg.data)[0]
-        path = os.path.join(directory, "dict.txt")
+        path = os.path.join(directory, DICTIONARY)
         if not os.path.isfile(path):
             raise UserError(f"{path} does not exist; name a data-bin made by mae-lm prepare")
-        try:
-            dictionary = Dictionary.load(path)
-        except Exception as problem:  # fairseq raises a bare Exception for text that is not UTF-8
-            reason = " ".join(str(problem).split())
-            raise UserError(f"{path} is not a dictionary of fairseq: {reason}") from None
+        dictionary = _read_dictionary(path)
         check_dictionary(directory, dictionary.symbols)
         logger.info("dictionary: %d types", len(dictionary))
         return dictionary
@@ -127,7 +130,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         Batches have the layouts that the models built so far need; all layouts if there is no model yet.
 
         Raises:
-            UserError: if the split is missing, truncated or empty.
+            UserError: if the split is missing, truncated or empty, or of another dictionary.
         """
         blocks = self._load_dataset_split(split, epoch, combine)
         source, target = masked_pair(
@@ -167,7 +170,10 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
     def _load_dataset_split(self, split: str, epoch: int, combine: bool) -> FairseqDataset:
         """Load the sequences of a split before masking: ``<s>`` and a block of lines."""
         paths = utils.split_paths(self.cfg.data)
-        prefix = os.path.join(paths[(epoch - 1) % len(paths)], split)
+        directory = paths[(epoch - 1) % len(paths)]
+        if directory != paths[0]:
+            self._check_shard(directory, paths[0])
+        prefix = os.path.join(directory, split)
         self._check_split(prefix, combine)
         lines = data_utils.load_indexed_dataset(prefix, self.dictionary, combine=combine)
         if len(lines) == 0:
@@ -190,6 +196,21 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         )
         logger.info("loaded %d blocks from: %s", len(blocks), prefix)
         return PrependTokenDataset(blocks, self.dictionary.bos())
+
+    def _check_shard(self, directory: str, first: str):
+        """Check that a shard has the dictionary of the first one, by its manifest, or else by its ``dict.txt``."""
+        manifest, dictionary = (os.path.join(directory, name) for name in (MANIFEST, DICTIONARY))
+        if os.path.exists(manifest):
+            theirs = Manifest.read(manifest).dictionary_sha256
+        elif os.path.exists(dictionary):
+            theirs = dictionary_fingerprint(_read_dictionary(dictionary).symbols)
+        else:
+            return
+        if theirs != dictionary_fingerprint(self.dictionary.symbols):
+            raise UserError(
+                f"{directory} was prepared with another dictionary than {first}; prepare all shards with one tokenizer "
+                f"(mae-lm prepare --tokenizer {first})"
+            )
 
     def _check_split(self, prefix: str, combine: bool):
         """Check the data-bin of a split and, with ``combine``, its further parts (train1, train2, ...)."""
@@ -297,6 +318,14 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
                 f"{subject} was trained with another dictionary than the dict.txt of {self.cfg.data}; "
                 "prepare the data with that model's tokenizer (mae-lm prepare --tokenizer)"
             )
+
+
+def _read_dictionary(path: str) -> Dictionary:
+    try:
+        return Dictionary.load(path)
+    except Exception as problem:  # fairseq raises a bare Exception for text that is not UTF-8
+        reason = " ".join(str(problem).split())
+        raise UserError(f"{path} is not a dictionary of fairseq: {reason}") from None
 
 
 def _check_options(cfg: MaskedAutoencoderLMConfig):

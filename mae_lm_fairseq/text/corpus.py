@@ -9,19 +9,20 @@ from mae_lm_fairseq.text.records import Format, Record, format_of
 from mae_lm_fairseq.text.text_files import (
     CHUNK_BYTES,
     SAMPLE_BLOCKS,
-    TEXT_PER_COMPRESSED_BYTE,
     Chunk,
     document_starts,
     find_files,
     is_compressed,
+    open_text,
     read_chunks,
     sample_block,
     sample_lines,
-    split_lines,
+    text_bytes,
 )
 from mae_lm_fairseq.utils.errors import UserError
 
 _LARGEST_SAMPLED_PIECE = 1 << 24
+_CHECKED_BYTES = 1 << 13
 # Tokenizers make nothing of white space, control and format characters, nor sentencepiece of U+FFFD.
 _VISIBLE = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff\ufffd]")
 
@@ -61,10 +62,10 @@ class Piece:
 
 
 def open_corpus(paths: Iterable[str | Path], reading: Reading) -> list[Path]:
-    """Return the files of a corpus, after checking that files with records have the field.
+    """Return the files of a corpus, after checking that files with records have the field, and others text.
 
     Raises:
-        UserError: if a path is invalid, or a file lacks the field or cannot be read.
+        UserError: if a path is invalid, or a file lacks the field, is not text or cannot be read.
     """
     files = find_files(paths)
     for path in files:
@@ -75,12 +76,24 @@ def open_corpus(paths: Iterable[str | Path], reading: Reading) -> list[Path]:
                 raise UserError(
                     f"{path}: has no field {reading.text_field!r}; its fields are {names}; choose one with --text-field"
                 )
+        else:
+            _check_text(path)
     return files
+
+
+def _check_text(path: Path):
+    """Check the beginning of a plain text file. Archives, most other binary files and UTF-16 contain NUL bytes."""
+    with open_text(path) as (stream, _):
+        if b"\0" in stream.read(_CHECKED_BYTES):
+            raise UserError(
+                f"{path}: has NUL bytes, so it is an archive, another binary file or UTF-16, not UTF-8 text; unpack or "
+                "convert it"
+            )
 
 
 def file_pieces(files: Iterable[Path]) -> list[Piece]:
     """Return each file as one piece."""
-    return [Piece(path, 0, None, _text_bytes(path)) for path in files]
+    return [Piece(path, 0, None, text_bytes(path)) for path in files]
 
 
 def small_pieces(files: Iterable[Path], reading: Reading, size: int) -> list[Piece]:
@@ -162,12 +175,12 @@ def sample_corpus(files: list[Path], reading: Reading, max_bytes: int) -> Iterat
     """
     text_files = [path for path in files if format_of(path) is None]
     record_files, block = [path for path in files if format_of(path) is not None], sample_block(max_bytes)
-    size = max(block, sum(map(_text_bytes, record_files)) // SAMPLE_BLOCKS)
+    size = max(block, sum(map(text_bytes, record_files)) // SAMPLE_BLOCKS)
     pieces = small_pieces(record_files, reading, min(size, _LARGEST_SAMPLED_PIECE))
-    text_bytes, record_bytes = sum(map(_text_bytes, text_files)), sum(piece.size for piece in pieces)
-    fraction = min(1, max_bytes / max(text_bytes + record_bytes, 1))
+    plain_bytes, record_bytes = sum(map(text_bytes, text_files)), sum(piece.size for piece in pieces)
+    fraction = min(1, max_bytes / max(plain_bytes + record_bytes, 1))
     if text_files:
-        yield from sample_lines(text_files, int(fraction * text_bytes) if pieces else max_bytes)
+        yield from sample_lines(text_files, int(fraction * plain_bytes) if pieces else max_bytes)
     yield from _sample_pieces(pieces, reading, fraction, block)
 
 
@@ -183,13 +196,8 @@ def _sample_pieces(pieces: list[Piece], reading: Reading, fraction: float, block
         for chunk in read_piece(piece, reading, block):
             if fraction == 1 or kept <= fraction * (passed + (read if spread else piece.size)):
                 kept += len(chunk.data)
-                yield from split_lines(chunk.data)
+                yield from chunk.lines()
             elif not spread:
                 break
             read += len(chunk.data)
         passed += read if spread else piece.size
-
-
-def _text_bytes(path: Path) -> int:
-    """Return the size of a file, an estimate if it is compressed."""
-    return path.stat().st_size * (TEXT_PER_COMPRESSED_BYTE if is_compressed(path) else 1)

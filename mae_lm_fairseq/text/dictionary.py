@@ -1,5 +1,6 @@
 """Reading and writing of fairseq's ``dict.txt`` without fairseq; an id is an index into a tuple of symbols."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def parse_symbols(content: bytes, path: str | Path) -> tuple[str, ...]:
     """Return the dictionary in the content of a ``dict.txt``; see :func:`read_symbols`."""
     symbols = [*SPECIALS, *(symbol for symbol, _ in _parse_lines(content, path)), MASK]
     if len(set(symbols)) < len(symbols):
-        duplicate = next(symbol for place, symbol in enumerate(symbols) if symbol in symbols[:place])
+        [(duplicate, _)] = Counter(symbols).most_common(1)
         raise UserError(f"{path}: {duplicate} occurs twice ({' '.join(SPECIALS)} and {MASK} need no line)")
     return tuple(symbols)
 

@@ -15,7 +15,7 @@ import numpy as np
 from mae_lm_fairseq.text.corpus import Piece, Reading, read_piece
 from mae_lm_fairseq.text.data_bin import DataBinWriter
 from mae_lm_fairseq.text.text_files import Chunk, split_lines
-from mae_lm_fairseq.text.tokenizer import EOS, UNK, Tokenizer
+from mae_lm_fairseq.text.tokenizer import EOS, Tokenizer
 from mae_lm_fairseq.utils.workers import WorkerPool, worker_died
 
 # Chunks in flight per worker: enough to keep it busy, few enough to keep memory small.
@@ -74,6 +74,10 @@ class RunningStatistics:
         self.tokens += int(block.sizes.sum())
         self.counts += np.bincount(block.tokens, minlength=len(self.counts))
         self.unknown.update(block.unknown)
+
+    def unknown_tokens(self, tokenizer: Tokenizer) -> int:
+        """Return the number of tokens for unknown characters."""
+        return int(self.counts[list(tokenizer.unknown_ids)].sum())
 
 
 class EncodingPool:
@@ -173,17 +177,14 @@ def _load_tokenizer(tokenizer: Tokenizer):
 
 
 def _encode(data: bytes) -> EncodedBlock:
-    return encode_lines(data, _tokenizer)
+    return encode_lines(split_lines(data), _tokenizer)
 
 
-def encode_lines(data: bytes, tokenizer: Tokenizer) -> EncodedBlock:
-    """Encode the lines of a chunk.
-
-    Raises:
-        UnicodeDecodeError: if ``data`` is not UTF-8.
-    """
-    lines = split_lines(data)
+def encode_lines(lines: list[str], tokenizer: Tokenizer) -> EncodedBlock:
+    """Encode the lines of a chunk. A line of only white space is blank."""
+    # Byte-level BPE has tokens for white space, but only a line without tokens ends a document.
+    lines = [line if line.strip() else "" for line in lines]
     tokens, sizes = tokenizer.encode_block(lines)
-    places = np.flatnonzero(tokens == UNK)
+    places = np.flatnonzero(np.isin(tokens, tokenizer.unknown_ids))
     with_unknown = np.unique(np.searchsorted(np.cumsum(sizes), places, side="right"))[:_LINES_WITH_UNKNOWN]
     return EncodedBlock(tokens, sizes, tokenizer.unknown_characters([lines[line] for line in with_unknown]))

@@ -7,7 +7,8 @@ tokens in a text are ordinary text, as for sentencepiece.
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from mae_lm_fairseq.utils.files import read_bytes
 TOKENIZER_JSON = "tokenizer.json"
 ENCODER_JSON, VOCAB_BPE = "encoder.json", "vocab.bpe"
 """GPT-2's byte-level BPE: ids of the tokens, and merges."""
+_NONCHARACTER = "\U0010ffff"
+"""Unknown to every vocabulary."""
 _OTHER_NAMES = {"<s>": "[CLS]", "<pad>": "[PAD]", "</s>": "[SEP]", "<unk>": "[UNK]", MASK: "[MASK]"}
 
 
@@ -56,7 +59,8 @@ class HuggingFaceTokenizer(Tokenizer):
         content: its content, if it has been read already.
 
     Raises:
-        UserError: if the file is not a tokenizer, or fairseq cannot represent its tokens.
+        UserError: if the file is not a tokenizer, drops unknown characters or cannot encode them, or fairseq cannot
+            represent its tokens.
     """
 
     FILES, LIBRARY = (TOKENIZER_JSON,), "tokenizers"
@@ -74,6 +78,7 @@ class HuggingFaceTokenizer(Tokenizer):
         tokens = [*(roles[name] for name in SPECIALS), *ordinary, roles[MASK]]
         order = np.array([vocabulary[token] for token in tokens])
         self._start(path, {TOKENIZER_JSON: content}, library, [*SPECIALS, *ordinary], order)
+        self.unknown_ids = self._find_unknown_ids()
 
     def _start(self, path: str | Path, files: Mapping[str, bytes], library, symbols: Sequence[str], order: np.ndarray):
         """Initialise, given the library's ids in the order of fairseq's."""
@@ -84,8 +89,23 @@ class HuggingFaceTokenizer(Tokenizer):
         library.no_padding()
         library.no_truncation()
         library.encode_special_tokens = True
+        if hasattr(library.model, "dropout"):  # BPE; meant for training
+            library.model.dropout = None
         self.library = library
         self._order = order
+
+    def _find_unknown_ids(self) -> tuple[int, ...]:
+        """Return the value of ``unknown_ids``: the library's token for unknown characters may be an ordinary one."""
+        if self.is_byte_level:
+            return (UNK,)
+        remedy = "add its unknown token to the vocabulary, or use another tokenizer"
+        with _library_errors(f"{self.path}: cannot encode unknown characters; {remedy}"):
+            tokens = self.library.model.tokenize(_NONCHARACTER)
+        if not tokens:
+            raise UserError(f"{self.path}: drops unknown characters; {remedy}")
+        if len(tokens) > 1:  # its bytes
+            return (UNK,)
+        return tuple({UNK, int(self._fairseq_ids[tokens[0].id])})
 
     @property
     def exported_ids(self) -> np.ndarray:
@@ -95,8 +115,9 @@ class HuggingFaceTokenizer(Tokenizer):
         return [encoding.ids for encoding in self.library.encode_batch_fast(lines, add_special_tokens=False)]
 
     def encode_words(self, words: list[str]) -> list[np.ndarray]:
-        # Byte-level BPE does not add the space, and where another kind does, there is only one.
-        return super().encode_words([f" {word}" for word in words])
+        # Byte-level BPE does not add the space, and where a pre-tokenizer does, there is only one.
+        adds_space = any(step["type"] == "Prepend" for step in self._description["steps"])
+        return super().encode_words(words if adds_space else [f" {word}" for word in words])
 
     def encode_masked(self, text: str) -> list[int]:
         library, fairseq_ids = self._with_mask
@@ -131,7 +152,7 @@ class HuggingFaceTokenizer(Tokenizer):
         characters = Counter()
         for line in lines:
             ids, offsets = self.encode_with_offsets(line)
-            for start, end in offsets[ids == UNK]:
+            for start, end in offsets[np.isin(ids, self.unknown_ids)]:
                 characters.update(line[start:end])
         return characters
 
@@ -156,8 +177,10 @@ class HuggingFaceTokenizer(Tokenizer):
     @cached_property
     def _description(self) -> dict[str, Any]:
         description = json.loads(self.library.to_str())
-        return {name: description[name] for name in ("model", "pre_tokenizer", "decoder")} | {
-            "steps": [*steps_of(description["pre_tokenizer"]), *steps_of(description["decoder"])]
+        parts = ("normalizer", "pre_tokenizer", "decoder")
+        return {
+            "model": description["model"],
+            "steps": [step for part in parts for step in steps_of(description[part])],
         }
 
     @property
@@ -173,7 +196,12 @@ class HuggingFaceTokenizer(Tokenizer):
     @property
     def _word_start(self) -> str | None:
         """Prefix of subwords at the start of a word, such as U+2581."""
-        return next((step["replacement"] for step in self._description["steps"] if step["type"] == "Metaspace"), None)
+        for step in self._description["steps"]:
+            if step["type"] == "Metaspace":
+                return step["replacement"]
+            if step["type"] == "Replace" and step["pattern"] == {"String": " "}:  # Llama, Gemma
+                return step["content"]
+        return None
 
 
 class FairseqBPETokenizer(HuggingFaceTokenizer):
@@ -211,12 +239,19 @@ class FairseqBPETokenizer(HuggingFaceTokenizer):
 
 def _parse(content: bytes, path: str | Path):
     library = import_tokenizers()
-    try:
+    with _library_errors(f"{path}: not a tokenizer of Hugging Face, or damaged"):
         return library.Tokenizer.from_str(content.decode())
+
+
+@contextmanager
+def _library_errors(message: str) -> Iterator[None]:
+    """Turn an error or panic of the library into a UserError."""
+    try:
+        yield
     except BaseException as error:  # panics in Rust are no Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise UserError(f"{path}: not a tokenizer of Hugging Face, or damaged: {first_line(error)}") from None
+        raise UserError(f"{message}: {first_line(error)}") from None
 
 
 def _special_tokens(vocabulary: Mapping[str, int]) -> dict[str, str]:
@@ -239,10 +274,10 @@ def _add_special_tokens(library) -> bool:
 
 
 def steps_of(described: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the steps of a described pre-tokenizer or decoder."""
+    """Return the steps of a described normalizer, pre-tokenizer or decoder."""
     if described is None:
         return []
-    inside = described.get("pretokenizers") or described.get("decoders") or []
+    inside = described.get("normalizers") or described.get("pretokenizers") or described.get("decoders") or []
     return [described, *(step for each in inside for step in steps_of(each))]
 
 

@@ -21,8 +21,8 @@ class SplitStatistics:
             there.
         tokens_in: number of tokens that the tokenizer returned, plus one end-of-line per line.
         tokens_out: number of tokens in the finished data-bin.
-        unk: number of ``<unk>`` tokens.
-        unk_rate: fraction of ``<unk>`` among the tokens, without line ends.
+        unk: number of ``<unk>`` tokens, and of the tokenizer's own tokens for unknown characters.
+        unk_rate: fraction of these among the tokens, without line ends.
         malformed: number of malformed records that were skipped.
     """
 

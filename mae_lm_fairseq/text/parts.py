@@ -19,7 +19,7 @@ from mae_lm_fairseq.text.corpus import Piece, Reading, small_pieces
 from mae_lm_fairseq.text.data_bin import DataBinWriter
 from mae_lm_fairseq.text.encoding import EncodedBlock, encode_lines, encode_pieces
 from mae_lm_fairseq.text.text_files import Chunk
-from mae_lm_fairseq.text.tokenizer import UNK, Tokenizer
+from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256
@@ -37,7 +37,7 @@ class Job:
     Attributes:
         directory: directory of the parts, on a file system that all machines share.
         tokenizer: directory of the tokenizer in it.
-        fingerprint: fingerprint of the tokenizer.
+        fingerprint: fingerprints of the tokenizer and its dictionary.
         reading: how records are read.
     """
 
@@ -158,10 +158,7 @@ def _write_part(part: Part, job: Job, directory: Path):
     def encode(chunks: Iterable[Chunk]) -> Iterator[tuple[Chunk, EncodedBlock]]:
         for chunk in chunks:
             first.extend([] if first else [chunk])
-            try:
-                yield chunk, encode_lines(chunk.data, tokenizer)
-            except UnicodeDecodeError as error:
-                raise chunk.not_utf8(error) from None
+            yield chunk, encode_lines(chunk.lines(), tokenizer)
 
     symbols = len(tokenizer.symbols)
     with DataBinWriter(directory / "tokens", symbols) as writer:
@@ -170,7 +167,7 @@ def _write_part(part: Part, job: Job, directory: Path):
         begins_file=any(chunk.begins_file for chunk in first),
         lines=statistics.lines,
         tokens=statistics.tokens,
-        unk=int(statistics.counts[UNK]),
+        unk=statistics.unknown_tokens(tokenizer),
         malformed=statistics.malformed,
         unknown=dict(statistics.unknown.most_common(_LISTED_CHARACTERS)),
         sha256=_checksums(directory),

@@ -19,7 +19,7 @@ from mae_lm_fairseq.text.data_bin import DICTIONARY, DataBinWriter, check_data_b
 from mae_lm_fairseq.text.encoding import EncodingPool, RunningStatistics, encode_pieces
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
 from mae_lm_fairseq.text.sentencepiece_tokenizer import LARGEST_VOCABULARY, LOWEST_COVERAGE, SMALLEST_VOCABULARY
-from mae_lm_fairseq.text.tokenizer import UNK, Tokenizer
+from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import TOKENIZER_FILES, open_tokenizer_path
 from mae_lm_fairseq.text.tokenizer_training import DEFAULT_KIND, TRAINED_KINDS, train_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
@@ -136,8 +136,14 @@ def find_splits(options: Options) -> dict[str, list[Path]]:
     The short split is first, so that an unsuitable tokenizer is detected within seconds.
 
     Raises:
-        UserError: if a path is invalid, or a file is in both splits.
+        UserError: if a path is invalid or contains ``destdir``, or a file is in both splits.
     """
+    destdir = Path(options.destdir).resolve()
+    for path in map(Path, (*options.train, *options.valid)):
+        if path.is_dir() and destdir.is_relative_to(path.resolve()):
+            raise UserError(
+                f"--destdir {options.destdir}: is in {path}, whose files are read as text; choose another one"
+            )
     files = {split: open_corpus(getattr(options, split), options.reading) for split in ("valid", "train")}
     if common := {path.resolve() for path in files["train"]} & {path.resolve() for path in files["valid"]}:
         raise UserError(f"{min(common)}: in --train and in --valid; a file can only be in one of them")
@@ -206,12 +212,22 @@ def check(options: Options):
         raise UserError(f"--shards {options.shards}: must be from 1 to {LARGEST_SHARDS}")
     if options.merge and options.part:
         raise UserError("--part and --merge cannot be given together; use --merge when all parts are finished")
+    _check_names(options)
     given = options.given
     names = (*TOKENIZER_FILES, *_PRODUCTS)
     products = [Path(directory, name) for directory in options.data_bins for name in names]
     for path in (*products, Path(options.destdir, MANIFEST)):
         if path.exists() and not (given and Path(given).exists() and path.samefile(given)):
             raise UserError(f"{path}: exists already; choose another --destdir, or remove it")
+
+
+def _check_names(options: Options):
+    """Check that the manifest can hold the paths. Python reads bytes that are not UTF-8 as surrogates."""
+    for name in map(str, (*options.train, *options.valid, options.destdir, options.given)):
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{name}: the name is not UTF-8; rename the file or directory") from None
 
 
 @contextmanager
@@ -240,14 +256,14 @@ def _encode_splits(
             with bar, DataBinWriter(directory / split, len(tokenizer.symbols)) as writer:
                 pieces, symbols = file_pieces(paths), len(tokenizer.symbols)
                 running = encode_pieces(pieces, options.reading, symbols, pool.encode, writer, bar.update)
-            statistics[split] = split_statistics(split, running, directory)
+            statistics[split] = split_statistics(split, running, tokenizer, directory)
             check_unknown(split, statistics[split].unk_rate, running.unknown, options)
             counts[split] = running.counts
     tokenizer.write_dictionary(directory / DICTIONARY, counts["train"])
     return statistics
 
 
-def split_statistics(split: str, running: RunningStatistics, directory: Path) -> SplitStatistics:
+def split_statistics(split: str, running: RunningStatistics, tokenizer: Tokenizer, directory: Path) -> SplitStatistics:
     """Return the statistics of a finished split, after comparing them with the files on disk."""
     if running.documents == 0:
         malformed = f"; {running.malformed} malformed records were skipped" if running.malformed else ""
@@ -258,7 +274,7 @@ def split_statistics(split: str, running: RunningStatistics, directory: Path) ->
             f"{split}: {running.lines} lines and {running.tokens} tokens went in, {lines} and {tokens} came out; "
             "this is a bug; please report it"
         )
-    unk = int(running.counts[UNK])
+    unk = running.unknown_tokens(tokenizer)
     rate = unk / (tokens - lines)
     return SplitStatistics(running.documents, lines, running.tokens, tokens, unk, rate, running.malformed)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from mae_lm_fairseq.text.data_bin import DICTIONARY
+from mae_lm_fairseq.text.data_bin import DICTIONARY, dictionary_fingerprint
 from mae_lm_fairseq.text.executors import open_executor
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, add_up
 from mae_lm_fairseq.text.merging import merge_parts
@@ -67,7 +67,7 @@ def prepare_in_parts(options: Options) -> Manifest | None:
     workers = contextlib.nullcontext() if options.merge else open_executor(options.workers, options.scheduler)
     with workers as executor, _kept_while_filled(directory, options):
         tokenizer = _shared_tokenizer(directory, files["train"], options)
-        job = Job(directory, tokenizer.path.parent, tokenizer.fingerprint, options.reading)
+        job = Job(directory, tokenizer.path.parent, _fingerprint(tokenizer), options.reading)
         parts = {split: plan_parts(split, paths, job) for split, paths in files.items()}
         if not options.merge:
             bins = len(options.data_bins)
@@ -83,6 +83,7 @@ def prepare_in_parts(options: Options) -> Manifest | None:
 @contextmanager
 def _kept_while_filled(directory: Path, options: Options) -> Iterator[None]:
     """Create the directory of the parts; remove it if no part was finished, unless others may be working in it."""
+    shared = options.part is not None or options.merge or directory.exists()
     with directory_while_used(directory):
         try:
             yield
@@ -92,7 +93,7 @@ def _kept_while_filled(directory: Path, options: Options) -> Iterator[None]:
                 f"interrupted; {kept} finished parts are kept in {directory}; the same command resumes"
             ) from None
         finally:
-            if options.part is None and not _finished(directory):
+            if not shared and not _finished(directory):
                 shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -118,11 +119,16 @@ def _shared_tokenizer(directory: Path, files: list[Path], options: Options) -> T
 def _tokenizer_key(files: list[Path], options: Options) -> str:
     """Return a digest of what the tokenizer depends on."""
     if options.kind is None:
-        content = open_tokenizer_path(options.given).fingerprint
+        content = _fingerprint(open_tokenizer_path(options.given))
     else:
         sizes = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
         content = repr((options.kind, options.vocab_size, options.character_coverage, options.text_field, sizes))
     return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def _fingerprint(tokenizer: Tokenizer) -> str:
+    """Return a fingerprint of the tokenizer and of the order of its dictionary, which its own one leaves out."""
+    return f"{tokenizer.fingerprint} {dictionary_fingerprint(tokenizer.symbols)}"
 
 
 def _make_parts(parts: dict[str, list[Part]], job: Job, executor: Executor, options: Options):
@@ -207,7 +213,8 @@ def _merge_split(
     _check_records(split, records, options)
     found = [(job.directory / part.name, record) for part, record in zip(parts, records, strict=True)]
     running = merge_parts(found, [directory / split for directory in directories], len(tokenizer.symbols))
-    if running[0].documents and (empty := sum(shard.documents == 0 for shard in running)):
+    empty = sum(shard.documents == 0 for shard in running)
+    if 0 < empty < len(running):
         raise UserError(
             f"--shards {options.shards}: the text has only {len(running) - empty} documents; use fewer shards, or "
             "separate documents by blank lines"
@@ -215,7 +222,7 @@ def _merge_split(
     counts = sum(shard.counts for shard in running)
     for directory in directories:
         tokenizer.write_dictionary(directory / DICTIONARY, counts)
-    return [split_statistics(split, shard, path) for shard, path in zip(running, directories, strict=True)]
+    return [split_statistics(split, shard, tokenizer, path) for shard, path in zip(running, directories, strict=True)]
 
 
 def _checksums(directory: Path) -> dict[str, str]:

@@ -42,7 +42,7 @@ class Format(Protocol):
         """Return the names of the fields, or those of the first record; None if there is no valid first record."""
 
     def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
-        """Divide a file into stretches of about ``size`` bytes: start, end and size of each."""
+        """Divide a file that is not compressed into stretches of about ``size`` bytes: start, end and size of each."""
 
     def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[Record]:
         """Yield the records from ``start`` to ``end``."""
@@ -58,7 +58,7 @@ def format_of(path: Path) -> Format | None:
         UserError: if the file is a compressed Parquet or Arrow file.
     """
     plain = path.with_suffix("") if is_compressed(path) else path
-    found = _FORMATS.get(plain.suffix)
+    found = _FORMATS.get(plain.suffix.lower())
     if is_compressed(path) and isinstance(found, Parquet | Arrow):
         raise UserError(f"{path}: a compressed {plain.suffix} file cannot be read; decompress it")
     return found
@@ -77,10 +77,7 @@ class JsonLines:
         return None
 
     def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
-        total = path.stat().st_size
-        if is_compressed(path):
-            return [(0, None, total)]
-        cuts = [0]
+        total, cuts = path.stat().st_size, [0]
         with open(path, "rb") as file:
             while cuts[-1] + size < total:
                 file.seek(cuts[-1] + size - 1)
@@ -154,7 +151,8 @@ class Table:
         csv.field_size_limit(LONGEST_LINE)
         # Bytes that are not UTF-8 become lone surrogates, and their record is malformed.
         text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
-        rows = csv.reader(text, delimiter=self._delimiter)
+        # Otherwise a quote that is not closed makes one field of the rest of the file.
+        rows = csv.reader(text, delimiter=self._delimiter, strict=True)
         end = 0
         try:
             for row in rows:
@@ -290,7 +288,7 @@ def _arrow_batches(path: Path) -> Iterator[tuple]:
 
 
 _FORMATS: dict[str, Format] = {
-    **dict.fromkeys((".jsonl", ".ndjson", ".json"), JsonLines()),
+    **dict.fromkeys((".jsonl", ".jsonlines", ".ndjson", ".json"), JsonLines()),
     ".csv": Table(","),
     ".tsv": Table("\t"),
     ".parquet": Parquet(),

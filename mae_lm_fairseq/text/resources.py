@@ -5,7 +5,6 @@ import numpy as np
 from mae_lm_fairseq.text.corpus import Reading, read_piece
 from mae_lm_fairseq.text.data_bin import token_type
 from mae_lm_fairseq.text.parts import Part
-from mae_lm_fairseq.text.text_files import split_lines
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 
 _PROBES, _PROBE_BYTES = 8, 1 << 16
@@ -29,10 +28,7 @@ def estimate(parts: list[Part], tokenizer: Tokenizer, reading: Reading, data_bin
     text = lines = tokens = 0
     for part in parts[:: max(1, len(parts) // _PROBES)]:
         for chunk in read_piece(part.pieces[0], reading, _PROBE_BYTES):
-            try:
-                sizes = tokenizer.encode_block(split_lines(chunk.data))[1]
-            except UnicodeDecodeError as error:
-                raise chunk.not_utf8(error) from None
+            sizes = tokenizer.encode_block(chunk.lines())[1]
             text, lines, tokens = text + len(chunk.data), lines + len(sizes), tokens + int(np.sum(sizes))
             break
     scale = sum(part.size for part in parts) / max(text, 1)

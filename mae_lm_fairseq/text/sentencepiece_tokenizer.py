@@ -143,10 +143,10 @@ def train_model(lines: Iterable[str], vocab_size: int, character_coverage: float
     Raises:
         UserError: if there is no text, or ``vocab_size`` is too large or too small for it.
     """
-    model = io.BytesIO()
+    model, failures = io.BytesIO(), []
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_sentences(lines),
+            sentence_iterator=_remember_failure(_sentences(lines), failures),
             model_writer=model,
             model_type=model_type,
             vocab_size=vocab_size,
@@ -156,8 +156,19 @@ def train_model(lines: Iterable[str], vocab_size: int, character_coverage: float
             minloglevel=2,
         )
     except RuntimeError as error:
+        if failures:
+            raise failures[0] from None
         raise _explain(error, vocab_size) from error
     return model.getvalue()
+
+
+def _remember_failure(lines: Iterator[str], failures: list[BaseException]) -> Iterator[str]:
+    """Yield the lines; append an exception of their iterator, of which sentencepiece makes a RuntimeError."""
+    try:
+        yield from lines
+    except (Exception, KeyboardInterrupt) as error:
+        failures.append(error)
+        raise
 
 
 def _sentences(lines: Iterable[str]) -> Iterator[str]:

@@ -4,12 +4,10 @@ A line ends with ``\\n`` or ``\\r\\n`` only. Form feeds and Unicode's line separ
 sentencepiece's own reader.
 """
 
-import bz2
 import codecs
 import glob
 import gzip
 import json
-import lzma
 import os
 import zlib
 from bisect import bisect_left, bisect_right
@@ -20,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from mae_lm_fairseq.text.zstd import open_zstd
+from mae_lm_fairseq.text.decompression import open_bz2, open_xz, open_zstd
 from mae_lm_fairseq.utils.errors import UserError
 
 CHUNK_BYTES = 1 << 20
@@ -28,7 +26,7 @@ LONGEST_LINE = 1 << 26
 SAMPLE_BLOCKS, LARGEST_BLOCK = 64, 1 << 18
 """Minimum number of blocks of a sample, and their maximum size in bytes."""
 
-_DECOMPRESSORS = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open, ".zst": open_zstd}
+_DECOMPRESSORS = {".gz": gzip.open, ".xz": open_xz, ".bz2": open_bz2, ".zst": open_zstd}
 # Assumed compression ratio; the true size is unknown until everything has been read. Too high a value makes a sample
 # smaller, too low a value excludes the ends of the files from it.
 TEXT_PER_COMPRESSED_BYTE = 5
@@ -62,6 +60,17 @@ class Chunk:
     def line_count(self) -> int:
         """Return the number of lines in ``data``; the last one may lack a line end."""
         return self.data.count(b"\n") + (self.data[-1:] not in (b"\n", b""))
+
+    def lines(self) -> list[str]:
+        """Return the lines; see :func:`split_lines`.
+
+        Raises:
+            UserError: if ``data`` is not UTF-8.
+        """
+        try:
+            return split_lines(self.data)
+        except UnicodeDecodeError as error:
+            raise self.not_utf8(error) from None
 
     def not_utf8(self, error: UnicodeDecodeError) -> UserError:
         """Return the error to raise after ``split_lines(self.data)`` has raised ``error``."""
@@ -147,7 +156,12 @@ def _saved_dataset(directory: Path) -> list[str]:
 
 def is_compressed(path: Path) -> bool:
     """Return whether the name of a file says that it is compressed."""
-    return path.suffix in _DECOMPRESSORS
+    return path.suffix.lower() in _DECOMPRESSORS
+
+
+def text_bytes(path: Path) -> int:
+    """Return the size of a file, an estimate if it is compressed."""
+    return path.stat().st_size * (TEXT_PER_COMPRESSED_BYTE if is_compressed(path) else 1)
 
 
 @contextmanager
@@ -155,17 +169,11 @@ def open_text(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """Open a file as a stream of text bytes; also yield the file on disk, whose position shows the progress."""
     try:
         with open(path, "rb") as raw:
-            yield _DECOMPRESSORS.get(path.suffix, lambda file: file)(raw), raw
-    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise _damaged(path, error) from None
+            yield _DECOMPRESSORS.get(path.suffix.lower(), lambda file: file)(raw), raw
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}: damaged or incomplete {path.suffix} file ({error})") from None
     except OSError as error:
-        if error.errno is None and is_compressed(path):  # bz2's decompressor
-            raise _damaged(path, error) from None
         raise UserError(f"{path}: {error.strerror or error}") from None
-
-
-def _damaged(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path}: damaged or incomplete {path.suffix} file ({error})")
 
 
 def count_lines(path: Path, end: int) -> int:
@@ -246,8 +254,8 @@ def sample_lines(files: list[Path], max_bytes: int, block: int | None = None) ->
     Raises:
         UserError: if a file cannot be read or is not UTF-8.
     """
-    sizes = [path.stat().st_size * (TEXT_PER_COMPRESSED_BYTE if path.suffix in _DECOMPRESSORS else 1) for path in files]
-    for path, stretches in zip(files, _stretches(sizes, max_bytes, block or sample_block(max_bytes)), strict=True):
+    plan = _stretches(list(map(text_bytes, files)), max_bytes, block or sample_block(max_bytes))
+    for path, stretches in zip(files, plan, strict=True):
         if stretches:
             with open_text(path) as (stream, _):
                 yield from _lines_starting_in(stream, stretches, path)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
-from mae_lm_fairseq.text.text_files import find_files, read_chunks, split_lines
+from mae_lm_fairseq.text.text_files import find_files, read_chunks
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
@@ -17,10 +17,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
     """
     for file in find_files([path]):
         for chunk in read_chunks(file):
-            try:
-                yield from split_lines(chunk.data)
-            except UnicodeDecodeError as error:
-                raise chunk.not_utf8(error) from None
+            yield from chunk.lines()
         yield ""
 
 

@@ -207,7 +207,13 @@ def test_character_coverage_reaches_the_training(tmp_path):
         ({"train": "blank"}, "--train: the files contain no text"),
         ({"train": "empty"}, "--train: the files contain no text"),
         ({"train": "latin1"}, "latin1: line 2 is not UTF-8"),
+        (
+            {"train": "latin1", "sentencepiece_model": None, "vocab_size": 50},
+            "latin1: not UTF-8 at byte 6 .*; convert the file",
+        ),
+        ({"train": "b\udce4d"}, r"^b\\udce4d: the name is not UTF-8; rename the file"),
         ({"train": "torn.gz"}, "torn.gz: damaged or incomplete"),
+        ({"train": "."}, "out: is in ., whose files are read as text"),
         ({"valid": "train.txt", "train": "train.txt"}, "train.txt: in --train and in --valid"),
         ({"valid": "linked", "train": "train.txt"}, "train.txt: in --train and in --valid"),
     ],

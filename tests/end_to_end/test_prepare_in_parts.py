@@ -218,10 +218,26 @@ def test_user_errors_have_messages_and_leave_no_data_bin(again, tmp_path, monkey
     assert "torn" in message or not (tmp_path / "out").exists()
 
 
-def test_more_shards_than_documents_are_refused(again, tmp_path):
-    (tmp_path / "a.txt").write_text("a b\n\nc d\n")
-    with pytest.raises(UserError, match="--shards 3: the text has only 2 documents; use fewer shards, or"):
-        again(tmp_path / "out", "--shards", 3, train=tmp_path / "a.txt")
+@pytest.mark.parametrize(("count", "shards"), [(1, 2), (1, 3), (2, 3), (2, 5), (4, 5), (3, 200)])
+def test_more_shards_than_documents_are_refused(again, tmp_path, count, shards):
+    (tmp_path / "a.txt").write_text("a b\n\n" * count)
+    with pytest.raises(
+        UserError, match=f"--shards {shards}: the text has only {count} documents; use fewer shards, or"
+    ):
+        again(tmp_path / "out", "--shards", shards, train=tmp_path / "a.txt")
+
+
+def test_a_merge_that_is_too_early_leaves_running_jobs_alone(again, tmp_path):
+    again(tmp_path / "out", "--part", "1/1")
+    parts = tmp_path / "out/parts"
+    for record in parts.glob("*/part.json"):
+        record.parent.rename(parts / f".{record.parent.name}.unfinished")
+    (tmp_path / "latin1").write_bytes(b"b\xe4d\n")
+    before = content(tmp_path)
+    for options in (["--merge"], ["--shards", 1, "--valid", tmp_path / "latin1"]):
+        with pytest.raises(UserError):
+            again(tmp_path / "out", *options)
+        assert content(tmp_path) == before
 
 
 def test_unknown_characters_are_refused_before_the_merge(again, tmp_path):

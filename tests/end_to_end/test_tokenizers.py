@@ -3,8 +3,10 @@
 import json
 
 import pytest
+import tokenizers
 import torch
 from fairseq_cli import preprocess
+from tokenizers import models, pre_tokenizers
 from transformers import AutoTokenizer
 
 from mae_lm_fairseq import MAELMModel
@@ -130,6 +132,28 @@ def test_a_data_bin_of_fairseqs_recipe_for_roberta(texts, tmp_path, monkeypatch)
     ours = prepared(texts, tmp_path / "ours", "--tokenizer", data)
     for name in ("train.bin", "valid.idx"):
         assert (ours / name).read_bytes() == (data / name).read_bytes()
+
+
+@pytest.mark.parametrize("options", [[], ["--shards", 1]])
+def test_the_models_own_unknown_token_is_counted(texts, tmp_path, options):
+    words = {word: index for index, word in enumerate(["[UNK]", "<unk>", "the", "of", "is"])}
+    library = tokenizers.Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    library.pre_tokenizer = pre_tokenizers.Whitespace()
+    library.save(str(tmp_path / "tokenizer.json"))
+    given = ["--tokenizer", tmp_path / "tokenizer.json", *options]
+    with pytest.raises(UserError, match=r"--valid: .*% of the tokens are <unk>, .*'e' \("):
+        prepared(texts, tmp_path / "out", *given, "--max-unk-rate", 0.5)
+    manifest = Manifest.read(prepared(texts, tmp_path / "out", *given) / "manifest.json")
+    assert 0.5 < manifest.splits["train"].unk_rate < 1
+
+
+def test_parts_of_another_dictionary_are_not_merged(texts, tmp_path):
+    given = write(tmp_path / "given", "fairseq")
+    prepared(texts, tmp_path / "out", "--tokenizer", given, "--part", "1/1")
+    first, second, *others = (given / "dict.txt").read_text().splitlines()
+    (given / "dict.txt").write_text("\n".join([second, first, *others]) + "\n")
+    with pytest.raises(UserError, match="no part has been made with these options"):
+        prepared(texts, tmp_path / "out", "--tokenizer", given, "--merge")
 
 
 def test_manifest_and_files(texts, tmp_path):

@@ -369,3 +369,17 @@ def test_shards_are_taken_in_turn(task_for, data_bin, copied):
     task.load_dataset("train", epoch=3)
     with pytest.raises(UserError, match=str(copied)):
         task.load_dataset("train", epoch=4)
+
+
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_a_shard_of_another_dictionary_is_refused(task_for, data_bin, copied, has_manifest):
+    """Also if all of its ids are in the dictionary of the first shard."""
+    task = task_for(data=f"{data_bin}:{copied}")
+    if has_manifest:
+        manifest = {"versions": {}, "options": {}, "tokenizer_sha256": "", "dictionary_sha256": "another", "splits": {}}
+        (copied / "manifest.json").write_text(json.dumps(manifest))
+    else:
+        first, second, *others = (copied / "dict.txt").read_text().splitlines()
+        (copied / "dict.txt").write_text("\n".join([second, first, *others]) + "\n")
+    with pytest.raises(UserError, match=f"^{copied} was prepared with another dictionary than {data_bin}; "):
+        task.load_dataset("train", epoch=2)

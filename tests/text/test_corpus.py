@@ -8,6 +8,9 @@ import json
 import lzma
 import random
 import sys
+import tarfile
+import zipfile
+from pathlib import Path
 
 import datasets
 import pyarrow as pa
@@ -139,6 +142,44 @@ def test_a_record_is_one_document(tmp_path):
     assert content(file_pieces(files), Reading("body")) == b"one\ntwo\n\n"
 
 
+@pytest.mark.parametrize("name", ["a.JSONL", "a.jsonlines", "a.Csv", "a.TSV", "a.Parquet", "a.ARROW", "a.jsonl.GZ"])
+def test_the_case_of_a_suffix_is_ignored(tmp_path, name):
+    path = write(tmp_path, name[2:].lower().replace("jsonlines", "jsonl"), ["one"]).rename(tmp_path / name)
+    assert content(file_pieces(open_corpus([path], READING))) == b"one\n\n"
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.zip", "a.txt"])
+def test_archives_and_other_binary_files_are_refused(tmp_path, name):
+    (tmp_path / "text").write_text("text\n", encoding="utf-16-le" if name == "a.txt" else "utf-8")
+    if name == "a.txt":
+        (tmp_path / "text").rename(tmp_path / name)
+    elif name == "a.zip":
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.write(tmp_path / "text")
+    else:
+        with tarfile.open(tmp_path / name, "w:gz" if name.endswith("gz") else "w") as archive:
+            archive.add(tmp_path / "text")
+    with pytest.raises(UserError, match=rf"{name}: has NUL bytes, so it is an archive, another binary file or UTF-16"):
+        open_corpus([tmp_path / name], READING)
+
+
+@pytest.mark.parametrize("text", ['id,text\n1,a\n2,"b\n3,c\n', 'id,text\n1,a\n2,"b\n3,"c"\n'])
+def test_a_quote_that_is_not_closed_is_refused(tmp_path, text):
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(UserError, match=r"a\.csv: line 3 is not CSV .*; check the quotes"):
+        content(file_pieces(open_corpus([tmp_path / "a.csv"], READING)))
+
+
+def test_a_large_window_of_zstandard(tmp_path):
+    """As of ``zstd --long=31``."""
+    window = zstandard.ZstdCompressionParameters(
+        window_log=31, hash_log=10, chain_log=10, search_log=1, min_match=4, target_length=0, strategy=1
+    )
+    compressor = zstandard.ZstdCompressor(compression_params=window).compressobj()
+    (tmp_path / "a.txt.zst").write_bytes(compressor.compress(b"one\n") + compressor.flush())
+    assert content(file_pieces(open_corpus([tmp_path], READING))) == b"one\n"
+
+
 def test_a_saved_dataset_with_splits_needs_a_split(tmp_path):
     saved = datasets.Dataset.from_dict({"text": ["a"]})
     datasets.DatasetDict(train=saved, test=saved).save_to_disk(tmp_path / "both")
@@ -199,6 +240,22 @@ def test_truncated_files_are_named(tmp_path, kind):
     path.write_bytes(path.read_bytes()[:-2000])
     with pytest.raises(UserError, match=r"corpus\..*: damaged"):
         content(file_pieces(open_corpus([path], READING)))
+
+
+@pytest.mark.parametrize("name", ["a.gz", "a.xz", "a.bz2", "a.zst"])
+def test_damage_of_a_later_stream_is_named(tmp_path, name):
+    stream = PACKERS[Path(name).suffix](b"one\n" * 99)
+    for damage in (b"\0\1\2\3" + stream[4:], stream[:-5], stream[: len(stream) // 2], b"text"):
+        (tmp_path / name).write_bytes(stream + damage)
+        with pytest.raises(UserError, match=rf"{name}: damaged or incomplete \{name[1:]} file"):
+            content(file_pieces([tmp_path / name]))
+
+
+@pytest.mark.parametrize("name", ["a.gz", "a.xz"])
+def test_padding_between_streams_is_ignored(tmp_path, name):
+    stream = PACKERS[Path(name).suffix](b"one\n")
+    (tmp_path / name).write_bytes(stream + bytes(20_000) + stream + bytes(4))
+    assert content(file_pieces([tmp_path / name])) == b"one\n" * 2
 
 
 @pytest.mark.parametrize(

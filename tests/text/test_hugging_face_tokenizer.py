@@ -11,7 +11,9 @@ from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import models, normalizers
 
+from mae_lm_fairseq.text.encoding import encode_lines
 from mae_lm_fairseq.text.hugging_face_tokenizer import FairseqBPETokenizer, HuggingFaceTokenizer
 from mae_lm_fairseq.text.tokenizer import EOS, MASK, SPECIALS, UNK
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer, open_tokenizer_path
@@ -138,6 +140,12 @@ def test_only_mask_is_special_in_text_with_masks(tokenizer):
     assert tokenizer.decode([0, *first, 2, 1, 1]) == "the"
 
 
+def test_lines_of_white_space_end_a_document(kind):
+    """Byte-level BPE has tokens for white space."""
+    block = encode_lines(["the", " ", "of", "\t\u00a0", ""], make(kind))
+    assert (block.sizes > 1).tolist() == [True, False, True, False, False]
+
+
 def test_word_starts_and_texts_of_tokens(tokenizer):
     starts = tokenizer.word_starts()
     assert starts[[*range(len(SPECIALS)), tokenizer.mask]].all()
@@ -150,6 +158,63 @@ def test_word_starts_and_texts_of_tokens(tokenizer):
 def test_unknown_characters_are_counted():
     assert make("wordpiece").unknown_characters(["the 漢字 Ж漢", "the"]) == {"漢": 2, "字": 1, "Ж": 1}
     assert not make("byte-bpe").unknown_characters(["漢字"])
+
+
+def from_model(model):
+    return HuggingFaceTokenizer("given/tokenizer.json", tokenizers.Tokenizer(model).to_str().encode())
+
+
+BYTES = {f"<0x{number:02X}>": number for number in range(256)}
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (models.BPE({"a": 0}, []), "drops unknown characters"),
+        (models.BPE({"a": 0}, [], byte_fallback=True), "drops unknown characters"),
+        (models.BPE({"a": 0}, [], unk_token="<unk>"), "cannot encode unknown characters"),
+        (models.WordLevel({"a": 0}, unk_token="[UNK]"), "cannot encode unknown characters"),
+        (models.WordPiece({"a": 0}, unk_token="[UNK]"), "cannot encode unknown characters"),
+        (models.Unigram([("a", -1.0)]), "cannot encode unknown characters"),
+    ],
+)
+def test_tokenizers_that_do_not_encode_unknown_characters_are_refused(model, reason):
+    with pytest.raises(UserError, match=rf"^given/tokenizer\.json: {reason}; add its unknown token to the vocabulary"):
+        from_model(model)
+
+
+def test_characters_that_become_bytes_are_not_unknown():
+    tokenizer = from_model(models.BPE(BYTES, [], byte_fallback=True))
+    assert len(tokenizer.encode_lines(["é"])[0]) == 2
+    assert not tokenizer.unknown_characters(["é"])
+
+
+def test_word_starts_that_a_normalizer_marks():
+    """As in the files of Llama."""
+    library = tokenizers.Tokenizer(models.BPE({"<unk>": 0, "▁": 1, "a": 2, "▁a": 3}, [("▁", "a")], unk_token="<unk>"))
+    library.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer = HuggingFaceTokenizer("given/tokenizer.json", library.to_str().encode())
+    first, second = tokenizer.encode_lines(["aa"])[0]
+    assert (tokenizer.token_text(first), tokenizer.token_text(second)) == (" a", "a")
+    assert tokenizer.word_starts()[[first, second]].tolist() == [True, False]
+    assert [ids.tolist() for ids in tokenizer.encode_words(["aa"])] == [[first, second]]
+
+
+@pytest.mark.parametrize("unknown", ["[UNK]", "<UNK>", "<|unk|>", "<unk>"])
+def test_the_models_own_unknown_token_counts_as_unknown(unknown):
+    """MPNet's vocabulary has ``<unk>``, and its model returns ``[UNK]``."""
+    tokenizer = from_model(
+        models.BPE({"<unk>": 0, "a": 1} | {unknown: 2 * (unknown != "<unk>")}, [], unk_token=unknown)
+    )
+    block = encode_lines(["aéa"], tokenizer)
+    assert (block.tokens == UNK).sum() == (unknown == "<unk>")
+    assert block.unknown == {"é": 1}
+
+
+def test_dropout_is_for_training_only():
+    vocabulary = {"a": 0, "b": 1, "ab": 2, "<unk>": 3}
+    tokenizer = from_model(models.BPE(vocabulary, [("a", "b")], dropout=1.0, unk_token="<unk>"))
+    assert len(tokenizer.encode_lines(["ab"])[0]) == 1
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
@@ -176,6 +241,18 @@ def test_a_hugging_face_directory_without_tokenizer_json(tmp_path):
 def test_training_twice_gives_the_same_files(kind):
     size = make(kind).model_size
     assert train_tokenizer(kind, iter(paragraphs(300)), size, 1.0).files == make(kind).files
+
+
+@pytest.mark.parametrize("failure", [UserError("a.txt: not UTF-8"), KeyboardInterrupt("stop")])
+@pytest.mark.parametrize("kind", TRAINED_KINDS)
+def test_a_failure_to_read_the_text_ends_training(kind, failure):
+    def lines():
+        yield from paragraphs(300)
+        raise failure
+
+    with pytest.raises(type(failure)) as caught:
+        train_tokenizer(kind, lines(), SIZES[kind], 1.0)
+    assert caught.value is failure
 
 
 @pytest.mark.parametrize(
