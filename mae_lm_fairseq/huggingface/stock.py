@@ -69,6 +69,10 @@ class Counterpart:
             _check_mpnet_padding(pretrained, order)
         return replace(order, first_position=self.family.first_position(order.pad))
 
+    def takes_our_pairs(self, pretrained: Pretrained) -> bool:
+        """Return whether the head may have been trained here on pairs of texts, which this package joins in its way."""
+        return self.task in ("ForSequenceClassification", "ForQuestionAnswering") and not is_import(pretrained)
+
     @property
     def architecture(self) -> str:
         """Name of the class."""
@@ -99,6 +103,11 @@ class Counterpart:
         """Whether the class has a pooler for which there are no weights."""
         has_weights = any(name.startswith(self.family.pooler) for name in self.kept)
         return self.task == "Model" and self.kind != "distilbert" and not has_weights
+
+
+def is_import(pretrained: Pretrained) -> bool:
+    """Return whether a model is as it was imported, without any training here."""
+    return "imported_from" in pretrained.about
 
 
 def counterpart(pretrained: Pretrained, head: str | None = None) -> Counterpart:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE, Model, Unigram
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.text.data_bin import TOKENIZER
@@ -67,6 +67,21 @@ def read_lists_of_words(tokenizer: SentencePieceTokenizer | HuggingFaceTokenizer
 
 def _write_json(path: Path, content: dict):
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def pair_differences(fast: PreTrainedTokenizerBase, first: str = "a", second: str = "b") -> list[str]:
+    """Return how this package joins two texts where a tokenizer joins them otherwise; empty if both are the same.
+
+    Ours are ``<s> A </s> </s> B </s>``, all with the first token type.
+    """
+    joined = fast([first], [second], verbose=False)
+    before, (_, *after) = fast([first, second], verbose=False)["input_ids"]
+    differences = []
+    if any(joined.get("token_type_ids", [[]])[0]):
+        differences.append("both texts have the first token type")
+    if joined["input_ids"][0] != [*before, before[-1], *after]:
+        differences.append("two separators are between them")
+    return differences
 
 
 def library_tokenizer(tokenizer: HuggingFaceTokenizer, max_length: int) -> PreTrainedTokenizerFast:
