@@ -101,6 +101,8 @@ class MAELMForMaskedLM(PreTrainedModel):
         """Restore the relative position buckets, which are not saved; the network initialises everything else."""
         if isinstance(module, RelativePositionBias):
             (buckets, heads), core = module.weight.shape, self.config.core()
+    accepts_loss_kwargs = False
+    """The loss is the mean of a batch: transformers' Trainer must divide it by the number of accumulated batches."""
             computed = RelativePositionBias(
                 buckets, core.relative_max_distance, heads, module.reach + 1, core.relative_bucketing
             )
