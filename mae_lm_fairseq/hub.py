@@ -114,6 +114,8 @@ class MAELMHubInterface(nn.Module):
     def fill_mask(self, text: str, topk: int = 5) -> list:
         """Return the most likely tokens for each ``<mask>`` of a text, from the decoder if the model has one.
 
+        If the encoder saw ``<mask>`` tokens in pretraining (``--mask-in-encoder``), it sees them here.
+
         ``<mask>`` is written in this way for every tokenizer, also for one that calls it ``[MASK]``. Each ``<mask>`` is
         filled independently; the others stay in the text.
 
@@ -131,9 +133,7 @@ class MAELMHubInterface(nn.Module):
             raise ValueError(f"the text {text!r} has no {MASK}, which stands for the mask token of every tokenizer")
         if not 1 <= topk <= len(self.symbols):
             raise ValueError(f"topk {topk} must be from 1 to {len(self.symbols)}, the number of tokens")
-        layout = to_device(batch_layout(ids, is_mask, self.model.pad, self.model.mask), self.device)
-        logits, _ = self.model(ids.to(self.device), layout=layout)
-        probabilities, tokens = logits.float().softmax(-1).topk(topk)
+        probabilities, tokens = self._predictor()(ids, is_mask).softmax(-1).topk(topk)
         parts = text.split(MASK)
         fillings = [
             [self._filling(parts, place, *choice) for choice in zip(*choices, strict=True)]
@@ -159,11 +159,9 @@ class MAELMHubInterface(nn.Module):
                 fine-tuned and has no language model head.
         """
         self._check_predicts()
-        self.model.resolve_backend(self.device)
-        network, tokenizer = self.model.autoencoder, self._tokenizer()
-        predictor = NetworkPredictor(network, self.model.pad, self.model.mask, self.mask_in_encoder)
+        tokenizer = self._tokenizer()
         words = [_with_words(tokenizer, text) for text in ([sentences] if isinstance(sentences, str) else sentences)]
-        return torch.from_numpy(pseudo_log_likelihoods(predictor, words, mask_words))
+        return torch.from_numpy(pseudo_log_likelihoods(self._predictor(), words, mask_words))
 
     @torch.no_grad()
     def predict(self, head: str, texts: Text | Sequence[Text], return_logits: bool = False) -> Tensor:
@@ -253,6 +251,10 @@ class MAELMHubInterface(nn.Module):
         return self.tokenizer
 
     def _ids(self, text: Text) -> Tensor:
+    def _predictor(self) -> NetworkPredictor:
+        self.model.resolve_backend(self.device)
+        return NetworkPredictor(self.model.autoencoder, self.model.pad, self.model.mask, self.mask_in_encoder)
+
         """Return the ids [T] of a text, int64 on the CPU, without padding."""
         if isinstance(text, str):
             return self.encode(text)

@@ -43,11 +43,11 @@ _USE = {
     "ForQuestionAnswering": "Finding the answer to a question in a text.",
 }
 _MASK_WARNING = {
+_DECODER = "a decoder, which is not part of this export, predicted the masked ones."
     MaskJoin.decoder: (
-        "**This encoder never saw a mask token.** In pretraining, the encoder received the visible tokens only, and a "
-        "decoder, which is not part of this export, predicted the masked ones. Do not put mask tokens into its input: "
-        "the hidden states of such tokens are meaningless, and they disturb the others. To fill in masks, use a bundle "
-        "(`mae-lm bundle`)."
+        "**This encoder never saw a mask token.** In pretraining, the encoder received the visible tokens only, and "
+        f"{_DECODER} Do not put mask tokens into its input: the hidden states of such tokens are meaningless, and they "
+        "disturb the others. To fill in masks, use a bundle (`mae-lm bundle`)."
     ),
     MaskJoin.encoder: (
         "**The lower layers of this encoder never saw a mask token.** In pretraining it joined between two layers, "
@@ -58,6 +58,23 @@ _MASK_WARNING = {
 
 
 def stock_card(pretrained: Pretrained, to: "Counterpart", lines: int, reordered: int) -> str:
+_MASKS_IN_ENCODER = (
+    "**This model does not fill in masks.** In pretraining, the encoder received the visible tokens and {:.0%} of the "
+    f"mask tokens, and {_DECODER} To fill in masks, use a bundle (`mae-lm bundle`)."
+)
+_FINETUNED = "**Do not put mask tokens into the input.** Fine-tuning had none."
+
+
+def _mask_warnings(pretrained: Pretrained, to: "Counterpart") -> list[str]:
+    """Return what to know about mask tokens; whether the encoder saw any is not known after fine-tuning."""
+    joins, fraction = pretrained.config.mask_join, pretrained.mask_in_encoder
+    if joins not in _MASK_WARNING:
+        return []
+    if to.head:
+        return [_FINETUNED]
+    return [_MASKS_IN_ENCODER.format(fraction) if joins is MaskJoin.decoder and fraction else _MASK_WARNING[joins]]
+
+
     """Return the model card for an export as a stock class.
 
     Args:
@@ -66,7 +83,7 @@ def stock_card(pretrained: Pretrained, to: "Counterpart", lines: int, reordered:
         lines: number of lines of text that were compared.
         reordered: number of lines that the tokenizer splits into the same subwords in another order.
     """
-    warnings = [_MASK_WARNING[pretrained.config.mask_join]] if pretrained.config.mask_join in _MASK_WARNING else []
+    warnings = _mask_warnings(pretrained, to)
     if to.has_unset_pooler or to.task == "ForMaskedLM":
         warnings.append(
             f"The pooler of `{to.family.classes}Model` is not exported, because this encoder has none. "

@@ -90,8 +90,7 @@ class Pretrained:
     @property
     def mask_in_encoder(self) -> float:
         """Value of ``--mask-in-encoder`` in pretraining; 0 if unknown, as after fine-tuning."""
-        fraction = self.about.get("mask_in_encoder")
-        return fraction if isinstance(fraction, float) and 0 <= fraction <= 1 else 0.0
+        return mask_fraction(self.about)
 
 
 def read(path: str | Path, data_bin: str | Path | None = None, ema: bool = False) -> Pretrained:
@@ -191,6 +190,12 @@ def _description(path: Path) -> tuple[int | None, dict, dict]:
     if not isinstance(network, dict) or not isinstance(about, dict):
         raise UserError(f"{path} is not the description of a bundle; create the bundle again")
     return form, network, about
+
+
+def mask_fraction(about: Mapping[str, Any]) -> float:
+    """Return the value of ``--mask-in-encoder`` in ``about``; 0 if it does not have one."""
+    fraction = about.get("mask_in_encoder")
+    return fraction if isinstance(fraction, float) and 0 <= fraction <= 1 else 0.0
 
 
 def label_names(about: Mapping[str, Any], head: str, count: int) -> list[str] | None:
