@@ -4,6 +4,7 @@ import json
 from typing import TYPE_CHECKING
 
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin
+from mae_lm_fairseq.pretrained.presets import predicts
 from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.pretrained.validation import head_names
 from mae_lm_fairseq.text.data_bin import TOKENIZER
@@ -42,8 +43,8 @@ _USE = {
     ),
     "ForQuestionAnswering": "Finding the answer to a question in a text.",
 }
-_MASK_WARNING = {
 _DECODER = "a decoder, which is not part of this export, predicted the masked ones."
+_MASK_WARNING = {
     MaskJoin.decoder: (
         "**This encoder never saw a mask token.** In pretraining, the encoder received the visible tokens only, and "
         f"{_DECODER} Do not put mask tokens into its input: the hidden states of such tokens are meaningless, and they "
@@ -57,7 +58,6 @@ _DECODER = "a decoder, which is not part of this export, predicted the masked on
 }
 
 
-def stock_card(pretrained: Pretrained, to: "Counterpart", lines: int, reordered: int) -> str:
 _MASKS_IN_ENCODER = (
     "**This model does not fill in masks.** In pretraining, the encoder received the visible tokens and {:.0%} of the "
     f"mask tokens, and {_DECODER} To fill in masks, use a bundle (`mae-lm bundle`)."
@@ -75,6 +75,7 @@ def _mask_warnings(pretrained: Pretrained, to: "Counterpart") -> list[str]:
     return [_MASKS_IN_ENCODER.format(fraction) if joins is MaskJoin.decoder and fraction else _MASK_WARNING[joins]]
 
 
+def stock_card(pretrained: Pretrained, to: "Counterpart", lines: int, reordered: int) -> str:
     """Return the model card for an export as a stock class.
 
     Args:
@@ -95,6 +96,9 @@ def _mask_warnings(pretrained: Pretrained, to: "Counterpart") -> list[str]:
     return _card(pretrained, to.architecture, _USE[to.task], warnings, loading, tokenizer)
 
 
+_OWN_LOADING = 'from mae_lm_fairseq import MAELMModel\nmodel = MAELMModel.from_pretrained(".")'
+
+
 def bundle_card(pretrained: Pretrained, lack: str) -> str:
     """Return the model card of a bundle.
 
@@ -105,7 +109,11 @@ def bundle_card(pretrained: Pretrained, lack: str) -> str:
     heads = head_names(pretrained.weights)
     if heads:
         use = f"Predictions of the task that it was fine-tuned on (head {', '.join(f'`{head}`' for head in heads)})."
-        code = 'from mae_lm_fairseq import MAELMModel\nmodel = MAELMModel.from_pretrained(".")'
+        code = _OWN_LOADING
+    elif not predicts(pretrained):
+        added = " and ".join(pretrained.about.get("random_weights", []))
+        use = f"Features of text, and further training. It predicts no tokens yet: it was imported without {added}."
+        code = _OWN_LOADING
     else:
         use = (
             "Features of text, fine-tuning, and filling in masked tokens, with the decoder if the model has one. In "

@@ -30,6 +30,7 @@ from mae_lm_fairseq.huggingface.names import (
     to_theirs,
 )
 from mae_lm_fairseq.pretrained.original import KEPT_WEIGHTS, ORIGINAL, STOCK_CONFIG, Original
+from mae_lm_fairseq.pretrained.presets import predicts
 from mae_lm_fairseq.pretrained.reading import Pretrained, label_names
 from mae_lm_fairseq.pretrained.token_order import TokenOrder, token_order
 from mae_lm_fairseq.pretrained.validation import HEADS, head_names
@@ -148,7 +149,7 @@ def _task(pretrained: Pretrained, head: str | None) -> tuple[str, str]:
                 f"({config.encoder_embed_dim})"
             )
         return "ForSequenceClassification", head
-    if config.mask_join is MaskJoin.embeddings and "autoencoder.lm_head.dense.weight" in weights:
+    if config.mask_join is MaskJoin.embeddings and predicts(pretrained):
         return "ForMaskedLM", ""
     return "Model", ""
 
