@@ -15,7 +15,7 @@ from mae_lm_fairseq.downstream.squad.decoding import Answers, answer_all
 from mae_lm_fairseq.downstream.squad.files import Paragraph, Question
 from mae_lm_fairseq.downstream.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.downstream.tagging.prediction import Tagged, Tagger
-from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads
+from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads, score_range
 from mae_lm_fairseq.pretrained.validation import ANSWER_HEAD
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
@@ -174,7 +174,8 @@ class MAELMHubInterface(nn.Module):
 
         Returns:
             [number of texts, number of classes] float32 log-probabilities, in the order of the labels. For a regression
-            head, the predicted values [number of texts, 1].
+            head, the scores [number of texts, 1], in the range of the training file if the model knows it. Models are
+            trained on scores from 0 to 1, which are the logits.
 
         Raises:
             ValueError: if the model has no classification head of this name, or the list of texts is empty.
@@ -186,7 +187,12 @@ class MAELMHubInterface(nn.Module):
             raise ValueError("the list has no text")
         [states] = self._layers(texts, all_layers=False)
         logits = module(torch.stack([text[:1] for text in states])).float()
-        return logits if return_logits or logits.shape[1] == 1 else logits.log_softmax(-1)
+        if return_logits:
+            return logits
+        if logits.shape[1] > 1:
+            return logits.log_softmax(-1)
+        low, high = score_range(self.about, head) or (0.0, 1.0)
+        return low + logits * (high - low)
 
     @torch.no_grad()
     def answer(self, question: str, context: str, head: str = ANSWER_HEAD) -> Answers:
@@ -245,16 +251,16 @@ class MAELMHubInterface(nn.Module):
             raise ValueError(f"this model predicts nothing yet, because it was imported without {' and '.join(added)}; "
                              "pretrain it further first")  # fmt: skip
 
+    def _predictor(self) -> NetworkPredictor:
+        self.model.resolve_backend(self.device)
+        return NetworkPredictor(self.model.autoencoder, self.model.pad, self.model.mask, self.mask_in_encoder)
+
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
             raise ValueError("this model has no tokenizer; pass token ids")
         return self.tokenizer
 
     def _ids(self, text: Text) -> Tensor:
-    def _predictor(self) -> NetworkPredictor:
-        self.model.resolve_backend(self.device)
-        return NetworkPredictor(self.model.autoencoder, self.model.pad, self.model.mask, self.mask_in_encoder)
-
         """Return the ids [T] of a text, int64 on the CPU, without padding."""
         if isinstance(text, str):
             return self.encode(text)

@@ -223,6 +223,17 @@ class TestPredict:
         assert expected.abs() > 1e-4
         torch.testing.assert_close(hub.predict(HEAD, ids), expected, atol=1e-6, rtol=0)
 
+    def test_regression_gives_scores_in_their_range(self, hubs, bundles, tmp_path):
+        pretrained = read_bundle(bundles["regression"])
+        task = {"task": "scores", "head": HEAD, "columns": ["text"], "labels": [], "score_range": [-1, 3.0]}
+        pretrained.about["finetuned_on"] = task
+        write_bundle(pretrained, tmp_path / "bundle")
+        hub = MAELMModel.from_pretrained(tmp_path / "bundle")
+        ids = hub.encode("The dog")
+        unit = hubs["regression"].predict(HEAD, ids)
+        torch.testing.assert_close(hub.predict(HEAD, ids), unit * 4 - 1)
+        torch.testing.assert_close(hub.predict(HEAD, ids, return_logits=True), unit)
+
     def test_lists_keep_their_order(self, hubs):
         hub = hubs["classification"]
         alone = torch.cat([hub.predict(HEAD, text) for text in RAGGED])

@@ -16,7 +16,7 @@ from mae_lm_fairseq.core.packing import batch_layout, unpack
 from mae_lm_fairseq.huggingface.foreign import transformers_errors
 from mae_lm_fairseq.huggingface.stock import Counterpart
 from mae_lm_fairseq.huggingface.tokenizer import pair_differences
-from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads
+from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads, score_range
 from mae_lm_fairseq.text.tokenizer import EOS, MASK, SPECIALS, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -75,8 +75,9 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
             heads = predictions(network, pretrained, to, states[-1])
         for layer, (ours, their) in enumerate(zip(states, theirs.hidden_states, strict=True)):
             require_same(f"states of layer {layer}", ours[is_token], their[is_token])
+        low, high = score_range(pretrained.about, to.head) or (0.0, 1.0)
         for name, ours in heads.items():
-            their = getattr(theirs, name)
+            their = (getattr(theirs, name) - low) / (high - low)
             if to.task == "ForMaskedLM":
                 their = their[..., order.ids]
             per_token = ours.shape[:2] == tokens.shape

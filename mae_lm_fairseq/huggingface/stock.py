@@ -31,7 +31,7 @@ from mae_lm_fairseq.huggingface.names import (
 )
 from mae_lm_fairseq.pretrained.original import KEPT_WEIGHTS, ORIGINAL, STOCK_CONFIG, Original
 from mae_lm_fairseq.pretrained.presets import predicts
-from mae_lm_fairseq.pretrained.reading import Pretrained, label_names
+from mae_lm_fairseq.pretrained.reading import Pretrained, label_names, score_range
 from mae_lm_fairseq.pretrained.token_order import TokenOrder, token_order
 from mae_lm_fairseq.pretrained.validation import HEADS, head_names
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, UNK
@@ -212,6 +212,8 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
     }
     if to.task in _OUTPUT_BIAS:
         values |= _labels(pretrained, to)
+    if to.task == "ForSequenceClassification" and values.get("num_labels") == 1 and not is_import(pretrained):
+        values["problem_type"] = "regression"  # without it, pipelines apply a sigmoid
     if to.original is not None:
         return _changed(json.loads(to.original.files[STOCK_CONFIG]), values)
     values |= {
@@ -255,7 +257,8 @@ def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
     """Return the counterpart's ``state_dict()`` in float32, without tied weights."""
     config, order = pretrained.config, to.order(pretrained)
     names = names_of(to.parts(config), to.family.naming, config.encoder_layers, to.head)
-    weights = dict(_in_float32(to_theirs(order.exported(pretrained.weights), names)))
+    ours = pretrained.weights | _scaled_output(pretrained, to)
+    weights = dict(_in_float32(to_theirs(order.exported(ours), names)))
     if to.original is not None:
         weights |= _unfolded(weights[to.family.positions], to, order) | to.kept
     elif to.family.segments:
@@ -266,6 +269,17 @@ def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
     if to.task == "Model":
         return {name.removeprefix(f"{to.family.naming}."): weight for name, weight in weights.items()}
     return weights
+
+
+def _scaled_output(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
+    """Return the float32 output layer of a regression, scaled to give scores in the range of the training file."""
+    scores = score_range(pretrained.about, to.head) if to.task == "ForSequenceClassification" else None
+    if scores is None:
+        return {}
+    low, high = scores
+    weight, bias = f"{HEADS}{to.head}.out_proj.weight", f"{HEADS}{to.head}.out_proj.bias"
+    scaled = {name: pretrained.weights[name].float() * (high - low) for name in (weight, bias)}
+    return {**scaled, bias: scaled[bias] + low}
 
 
 def _unfolded(positions: Tensor, to: Counterpart, order: TokenOrder) -> dict[str, Tensor]:

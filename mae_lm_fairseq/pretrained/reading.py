@@ -207,6 +207,16 @@ def label_names(about: Mapping[str, Any], head: str, count: int) -> list[str] | 
     return names if is_valid else None
 
 
+def score_range(about: Mapping[str, Any], head: str) -> tuple[float, float] | None:
+    """Return the scores that a head for regression gives as 0 and as 1; None if ``about`` does not have them."""
+    task = about.get("finetuned_on")
+    if not isinstance(task, Mapping) or task.get("labels") != [] or task.get("head") != head:
+        return None
+    scores = task.get("score_range")
+    are_numbers = isinstance(scores, list) and all(isinstance(score, int | float) for score in scores)
+    return tuple(scores) if are_numbers and len(scores) == 2 and scores[0] < scores[1] else None
+
+
 def build(pretrained: Pretrained) -> MaskedAutoencoder:
     """Build the network for evaluation. It shares the tensors of ``pretrained``, and no weights are initialised.
 
