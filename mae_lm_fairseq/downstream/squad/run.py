@@ -15,7 +15,7 @@ from mae_lm_fairseq.downstream.options import FinetuningOptions
 from mae_lm_fairseq.downstream.recipe import Recipe, for_size
 from mae_lm_fairseq.downstream.squad.decoding import Answers, answer_all
 from mae_lm_fairseq.downstream.squad.files import read_squad
-from mae_lm_fairseq.downstream.squad.metrics import evaluate_1_1, evaluate_2_0, read_gold
+from mae_lm_fairseq.downstream.squad.metrics import evaluate_1_1, evaluate_2_0, gold_answers
 from mae_lm_fairseq.downstream.squad.task import QuestionAnsweringConfig
 from mae_lm_fairseq.downstream.squad.windows import MIN_SAMPLE, SpanWindows
 from mae_lm_fairseq.downstream.sweep import Origin, Sweep, find_pretrained_origin, report, run_sweep, settings_for
@@ -191,7 +191,7 @@ def evaluate(checkpoint: Path, options: Options) -> dict[str, float]:
     answers = answer_all(logits_of_batches(model, windows), windows)
     predictions = {name: found.text for name, found in answers.items()}
     na_probs = {name: found.no_answer_probability for name, found in answers.items()}
-    gold, _ = read_gold(options.dev)
+    gold = gold_answers(read_squad(options.dev, options.version_2))
     if options.version_2:
         searched = evaluate_2_0(gold, predictions, na_probs)
         threshold = searched["best_f1_thresh"]
