@@ -24,7 +24,7 @@ from mae_lm_fairseq.recipes.settings import Settings
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import write_json, write_results, write_text
+from mae_lm_fairseq.utils.files import file_sha256, write_json, write_results, write_text
 from mae_lm_fairseq.utils.runner import reserve
 
 BATCH = 32
@@ -77,8 +77,8 @@ def finetune(options: Options) -> dict:
     reserve(
         out,
         {
-            "training questions": str(options.train.resolve()),
-            "development questions": str(options.dev.resolve()),
+            "training questions": file_sha256(options.train),
+            "development questions": file_sha256(options.dev),
             "version 2": options.version_2,
             "checkpoint": origin.described(),
             "tokenizer": tokenizer.fingerprint,
