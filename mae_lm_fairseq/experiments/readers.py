@@ -29,6 +29,8 @@ from mae_lm_fairseq.utils.errors import UserError
 
 RANDOM_SEED = 1
 """Of the random weights that a model is compared with."""
+_AS_DATA = {"local_files_only": True, "trust_remote_code": False}
+"""Options for loading with ``transformers``, which otherwise asks whether to run code from the directory."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,7 @@ def _open_hugging_face(directory: Path, device: str, with_head: bool, random_wei
             f"{directory} is a Hugging Face model, which needs transformers; pip install transformers"
         ) from None
     with transformers_errors(directory):
-        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(directory, **_AS_DATA)
         model = _load_hugging_face(directory, with_head, random_weights)
     model = model.float().eval().to(device)
     opening, closing, pad, mask = (getattr(tokenizer, f"{x}_token_id") for x in ("cls", "sep", "pad", "mask"))
@@ -266,8 +268,8 @@ def _load_hugging_face(directory: Path, with_head: bool, random_weights: bool) -
     if random_weights:
         with torch.random.fork_rng():
             torch.manual_seed(RANDOM_SEED)
-            return kind.from_config(AutoConfig.from_pretrained(directory, local_files_only=True), **options)
-    model, loading = kind.from_pretrained(directory, local_files_only=True, output_loading_info=True, **options)
+            return kind.from_config(AutoConfig.from_pretrained(directory, **_AS_DATA), **options)
+    model, loading = kind.from_pretrained(directory, output_loading_info=True, **_AS_DATA, **options)
     if with_head and loading["missing_keys"]:
         raise UserError(f"{directory} has no language model head ({min(loading['missing_keys'])} is missing); name a "
                         "model that was saved with it")  # fmt: skip
