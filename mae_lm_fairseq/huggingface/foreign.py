@@ -24,7 +24,7 @@ from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data
 from mae_lm_fairseq.pretrained.original import STOCK_CONFIG, Original, stock_files
 from mae_lm_fairseq.pretrained.reading import MODEL_TYPE
 from mae_lm_fairseq.pretrained.token_order import TokenOrder, token_order
-from mae_lm_fairseq.pretrained.validation import SENTENCE_HEAD
+from mae_lm_fairseq.pretrained.validation import SENTENCE_HEAD, head_names
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.text.hugging_face_tokenizer import TOKENIZER_JSON, HuggingFaceTokenizer
@@ -298,6 +298,11 @@ def read_fairseq(path: Path, data_bin: Path) -> ForeignModel:
     names = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
     values = {name: options.get(name) for name in (*names, "dropout", "attention_dropout")}
     weights = _current_names(floats(state["model"], path), path)
+    if head_names(weights) and options.get("pooler_activation_fn", "tanh") != "tanh":
+        raise UserError(
+            f"{path}: the activation function of its head is {options['pooler_activation_fn']}, but this package only "
+            "supports tanh"
+        )
     positions = weights.get("encoder.sentence_encoder.embed_positions.weight")
     if None in [values[name] for name in names] or positions is None or not positions.dim():
         raise UserError(f"{path} is not a checkpoint of fairseq's RoBERTa")
