@@ -214,6 +214,8 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
         values |= _labels(pretrained, to)
     if to.task == "ForSequenceClassification" and values.get("num_labels") == 1 and not is_import(pretrained):
         values["problem_type"] = "regression"  # without it, pipelines apply a sigmoid
+    if to.task == "ForMaskedLM":  # an original without a head may say anything
+        values["tie_word_embeddings"] = not config.untie_output_weights
     if to.original is not None:
         return _changed(json.loads(to.original.files[STOCK_CONFIG]), values)
     values |= {

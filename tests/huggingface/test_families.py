@@ -178,6 +178,14 @@ def test_untied_output_weights(kind, tmp_path):
     assert_same_model(tmp_path / "source", tmp_path / "stock", f"{FAMILIES[kind].classes}ForMaskedLM")
 
 
+def test_a_head_trained_here_is_tied_whatever_the_original_says(tmp_path):
+    """An encoder without a head has no output weights that could be tied."""
+    stock_model(tmp_path / "source", "bert", "Model", tie_word_embeddings=False)
+    pretrained = import_foreign(tmp_path / "source", "mae_lm_roberta")
+    trained = replace(pretrained, about={})
+    assert export_stock(trained, tmp_path / "stock") == "BertForMaskedLM"
+
+
 @pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta"])
 def test_missing_values_are_the_defaults_of_the_family(kind, stock, tmp_path):
     """transformers' default epsilon is 1e-12 and ours is 1e-5."""
