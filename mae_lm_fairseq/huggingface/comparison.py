@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.packing import batch_layout, unpack
-from mae_lm_fairseq.huggingface.foreign import transformers_errors
+from mae_lm_fairseq.huggingface.foreign import load_tokenizer, transformers_errors
 from mae_lm_fairseq.huggingface.stock import Counterpart
 from mae_lm_fairseq.huggingface.tokenizer import pair_differences
 from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads, score_range
@@ -128,7 +128,7 @@ def compare_ids(
         UserError: if the ids differ in any other way.
     """
     limit = pretrained.config.max_positions
-    fast = transformers.AutoTokenizer.from_pretrained(directory)
+    fast = load_tokenizer(directory)
     words = [_words(pretrained.tokenizer, line) for line in lines] if as_words else [[line] for line in lines]
     lines, words = zip(*((line, found) for line, found in zip(lines, words, strict=True) if found), strict=True)
     encode = pretrained.tokenizer.encode_words if as_words else pretrained.tokenizer.encode_lines

@@ -4,10 +4,8 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformers import AutoTokenizer
-
 from mae_lm_fairseq.huggingface.comparison import check_stock, comparable
-from mae_lm_fairseq.huggingface.foreign import transformers_errors
+from mae_lm_fairseq.huggingface.foreign import load_tokenizer, transformers_errors
 from mae_lm_fairseq.huggingface.model_card import stock_card
 from mae_lm_fairseq.huggingface.stock import Counterpart, counterpart, write_stock
 from mae_lm_fairseq.huggingface.tokenizer import pair_differences, read_lists_of_words, write_tokenizer
@@ -56,7 +54,7 @@ def _write_tokenizer(pretrained: Pretrained, to: Counterpart, directory: Path):
         files = [directory / name for name in to.original.files if name != STOCK_CONFIG]
         for path in files:
             path.write_bytes(to.original.files[path.name])
-        if not (to.takes_our_pairs(pretrained) and pair_differences(AutoTokenizer.from_pretrained(directory))):
+        if not to.takes_our_pairs(pretrained) or not pair_differences(load_tokenizer(directory)):
             return
         for path in files:
             path.unlink()
