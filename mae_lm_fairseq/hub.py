@@ -15,6 +15,7 @@ from mae_lm_fairseq.downstream.squad.decoding import Answers, answer_all
 from mae_lm_fairseq.downstream.squad.files import Paragraph, Question
 from mae_lm_fairseq.downstream.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.downstream.tagging.prediction import Tagged, Tagger
+from mae_lm_fairseq.pretrained.presets import why_no_predictions
 from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads, score_range
 from mae_lm_fairseq.pretrained.validation import ANSWER_HEAD
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
@@ -56,6 +57,7 @@ class MAELMHubInterface(nn.Module):
         self.about = pretrained.about
         self.tokenizer = pretrained.tokenizer
         self.mask_in_encoder = pretrained.mask_in_encoder
+        self._why_no_predictions = why_no_predictions(pretrained)
 
     @property
     def device(self) -> torch.device:
@@ -244,12 +246,8 @@ class MAELMHubInterface(nn.Module):
         return heads[name]
 
     def _check_predicts(self) -> None:
-        if self.model.autoencoder.lm_head is None:
-            raise ValueError("this model was fine-tuned, without decoder and language model head; to predict tokens, "
-                             "load the model that it was fine-tuned from")  # fmt: skip
-        if added := self.about.get("random_weights"):
-            raise ValueError(f"this model predicts nothing yet, because it was imported without {' and '.join(added)}; "
-                             "pretrain it further first")  # fmt: skip
+        if self._why_no_predictions:
+            raise ValueError(f"this model {self._why_no_predictions}")
 
     def _predictor(self) -> NetworkPredictor:
         self.model.resolve_backend(self.device)

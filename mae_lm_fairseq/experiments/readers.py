@@ -20,6 +20,7 @@ from mae_lm_fairseq.analysis.token_states import EncoderStates, HuggingFaceState
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.experiments.rank_options import STOCK
 from mae_lm_fairseq.pretrained.averaging import check_file
+from mae_lm_fairseq.pretrained.presets import why_no_predictions
 from mae_lm_fairseq.pretrained.reading import MODEL_TYPE, Pretrained, build, read
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.text_samples import read_lines, text_samples
@@ -176,11 +177,8 @@ def open_model(
     if tokenizer is None:
         raise UserError(f"{folder} has no tokenizer ({NAMES}), which is needed to tokenize the text")
     network = _random_network(pretrained) if random_weights else build(pretrained)
-    if with_head and network.lm_head is None:
-        raise UserError(f"{path} was fine-tuned and predicts no tokens; name the pretrained model that it started from")
-    if with_head and not random_weights and (added := pretrained.about.get("random_weights")):
-        raise UserError(f"{path} predicts nothing yet, because it was imported without {' and '.join(added)}; pretrain "
-                        "it further first")  # fmt: skip
+    if with_head and not random_weights and (reason := why_no_predictions(pretrained)):
+        raise UserError(f"{path} {reason}")
     if not with_head:
         network.drop_prediction()
     network.float().to(device)
