@@ -91,7 +91,7 @@ def load(model_class: type, directory: Path, to: Counterpart) -> transformers.Pr
     Raises:
         UserError: if weights are missing or unexpected.
     """
-    options = {"add_pooling_layer": False} if to.has_unset_pooler else {}
+    options = {"add_pooling_layer": False} if to.task == "Model" and to.has_unset_pooler else {}
     with transformers_errors(directory):
         model, loaded = model_class.from_pretrained(directory, output_loading_info=True, **options)
     loaded["unexpected_keys"] = set(loaded["unexpected_keys"]) - to.kept.keys()

@@ -85,7 +85,7 @@ def stock_card(pretrained: Pretrained, to: "Counterpart", lines: int, reordered:
         reordered: number of lines that the tokenizer splits into the same subwords in another order.
     """
     warnings = _mask_warnings(pretrained, to)
-    if to.has_unset_pooler or to.task == "ForMaskedLM":
+    if to.has_unset_pooler:
         warnings.append(
             f"The pooler of `{to.family.classes}Model` is not exported, because this encoder has none. "
             "`AutoModel` warns that it starts from random weights, and `pooler_output` is meaningless. Use "

@@ -101,9 +101,9 @@ class Counterpart:
 
     @property
     def has_unset_pooler(self) -> bool:
-        """Whether the class has a pooler for which there are no weights."""
+        """Whether the encoder's class, ``...Model``, has a pooler for which there are no weights."""
         has_weights = any(name.startswith(self.family.pooler) for name in self.kept)
-        return self.task == "Model" and self.kind != "distilbert" and not has_weights
+        return self.task in ("Model", "ForMaskedLM") and self.kind != "distilbert" and not has_weights
 
 
 def is_import(pretrained: Pretrained) -> bool:

@@ -151,6 +151,7 @@ def test_other_weights_of_bert_are_kept(extra, stock, tmp_path):
     write_bundle(import_foreign(source, "mae_lm_roberta"), tmp_path / "bundle")
     export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
     assert_same_model(source, tmp_path / "stock", "BertForMaskedLM")
+    assert ("pooler" in (tmp_path / "stock" / "README.md").read_text()) is ("pooler" not in extra)
     written = load_file(tmp_path / "stock" / "model.safetensors")
     assert all(torch.equal(written[name], weight) for name, weight in added.items())
 
