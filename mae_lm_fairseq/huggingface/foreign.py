@@ -27,10 +27,10 @@ from mae_lm_fairseq.pretrained.token_order import TokenOrder, token_order
 from mae_lm_fairseq.pretrained.validation import SENTENCE_HEAD, head_names
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
 from mae_lm_fairseq.text.dictionary import read_symbols
-from mae_lm_fairseq.text.hugging_face_tokenizer import TOKENIZER_JSON, HuggingFaceTokenizer
+from mae_lm_fairseq.text.hugging_face_tokenizer import TOKENIZER_JSON, HuggingFaceTokenizer, library_errors
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
-from mae_lm_fairseq.utils.errors import UserError, first_line
+from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_bytes
 
 LM_WEIGHT, LM_BIAS = "autoencoder.lm_head.weight", "autoencoder.lm_head.bias"
@@ -229,14 +229,8 @@ def transformers_errors(directory: Path) -> Iterator[None]:
     Raises:
         UserError: if the block raises an exception.
     """
-    try:
+    with library_errors(f"{directory}: transformers cannot load it"):
         yield
-    except UserError:
-        raise
-    except BaseException as error:  # many types are raised; the one below is no Exception
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of tokenizers, in Rust
-            raise
-        raise UserError(f"{directory}: transformers cannot load it: {first_line(error)}") from None
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:

@@ -4,10 +4,11 @@ The library's ids are mapped to fairseq's by a table. For tokenizers trained by 
 tokens in a text are ordinary text, as for sentencepiece.
 """
 
+import contextlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -209,14 +210,27 @@ class FairseqBPETokenizer(HuggingFaceTokenizer):
         self._start(path, files, library, symbols[:-1], np.arange(len(symbols)))
 
 
-def _parse(content: bytes, path: str | Path):
-    library = import_tokenizers()
+@contextlib.contextmanager
+def library_errors(message: str) -> Iterator[None]:
+    """Convert any exception of the library in the ``with`` block to an error message, panics in Rust included.
+
+    Raises:
+        UserError: if the block raises an exception; ``message`` precedes its first line.
+    """
     try:
-        return library.Tokenizer.from_str(content.decode())
-    except BaseException as error:  # panics in Rust are no Exception
+        yield
+    except UserError:
+        raise
+    except BaseException as error:  # many types are raised, and panics are no Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise UserError(f"{path}: not a tokenizer of Hugging Face, or damaged: {first_line(error)}") from None
+        raise UserError(f"{message}: {first_line(error)}") from None
+
+
+def _parse(content: bytes, path: str | Path):
+    library = import_tokenizers()
+    with library_errors(f"{path}: not a tokenizer of Hugging Face, or damaged"):
+        return library.Tokenizer.from_str(content.decode())
 
 
 def _special_tokens(vocabulary: Mapping[str, int]) -> dict[str, str]:
