@@ -1,6 +1,5 @@
 """Comparison of an exported model with the original: token ids, hidden states and head outputs."""
 
-import itertools
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -147,12 +146,9 @@ def compare_ids(
                 f"{split[1]}"
             )
         reordered += 1
-    for pair in itertools.pairwise(lines) if as_pairs else ():
-        if differences := pair_differences(fast, *pair):
-            raise UserError(
-                f"{NOTHING_WRITTEN}: its tokenizer does not join pairs as in the training, where "
-                f"{' and '.join(differences)}"
-            )
+    if as_pairs and (differences := pair_differences(fast, lines)):
+        joined = " and ".join(differences)
+        raise UserError(f"{NOTHING_WRITTEN}: its tokenizer joins pairs otherwise than in training, where {joined}")
     return [[BOS, *ids[: limit - 2].tolist(), EOS] for ids in ours], reordered
 
 

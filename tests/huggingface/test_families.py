@@ -406,7 +406,7 @@ def test_stock_transformers_answers_as_the_fine_tuned_import(kind, imported, tmp
 
 def test_an_export_that_joins_pairs_otherwise_is_refused(imported, tmp_path, monkeypatch):
     monkeypatch.setattr(exporter, "pair_differences", lambda fast: [])
-    with pytest.raises(UserError, match="does not join pairs as in the training, where both texts have the first"):
+    with pytest.raises(UserError, match="joins pairs otherwise than in training, where both texts have the first"):
         export_stock(with_span_head("bert", imported), tmp_path / "stock")
 
 
