@@ -15,7 +15,8 @@ from mae_lm_fairseq.downstream.squad.decoding import Answers, answer_all
 from mae_lm_fairseq.downstream.squad.files import Paragraph, Question
 from mae_lm_fairseq.downstream.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.downstream.tagging.prediction import Tagged, Tagger
-from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads
+from mae_lm_fairseq.pretrained.presets import why_no_predictions
+from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads, score_range
 from mae_lm_fairseq.pretrained.validation import ANSWER_HEAD
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
@@ -56,6 +57,7 @@ class MAELMHubInterface(nn.Module):
         self.about = pretrained.about
         self.tokenizer = pretrained.tokenizer
         self.mask_in_encoder = pretrained.mask_in_encoder
+        self._why_no_predictions = why_no_predictions(pretrained)
 
     @property
     def device(self) -> torch.device:
@@ -114,6 +116,8 @@ class MAELMHubInterface(nn.Module):
     def fill_mask(self, text: str, topk: int = 5) -> list:
         """Return the most likely tokens for each ``<mask>`` of a text, from the decoder if the model has one.
 
+        If the encoder saw ``<mask>`` tokens in pretraining (``--mask-in-encoder``), it sees them here.
+
         ``<mask>`` is written in this way for every tokenizer, also for one that calls it ``[MASK]``. Each ``<mask>`` is
         filled independently; the others stay in the text.
 
@@ -131,9 +135,7 @@ class MAELMHubInterface(nn.Module):
             raise ValueError(f"the text {text!r} has no {MASK}, which stands for the mask token of every tokenizer")
         if not 1 <= topk <= len(self.symbols):
             raise ValueError(f"topk {topk} must be from 1 to {len(self.symbols)}, the number of tokens")
-        layout = to_device(batch_layout(ids, is_mask, self.model.pad, self.model.mask), self.device)
-        logits, _ = self.model(ids.to(self.device), layout=layout)
-        probabilities, tokens = logits.float().softmax(-1).topk(topk)
+        probabilities, tokens = self._predictor()(ids, is_mask).softmax(-1).topk(topk)
         parts = text.split(MASK)
         fillings = [
             [self._filling(parts, place, *choice) for choice in zip(*choices, strict=True)]
@@ -159,11 +161,9 @@ class MAELMHubInterface(nn.Module):
                 fine-tuned and has no language model head.
         """
         self._check_predicts()
-        self.model.resolve_backend(self.device)
-        network, tokenizer = self.model.autoencoder, self._tokenizer()
-        predictor = NetworkPredictor(network, self.model.pad, self.model.mask, self.mask_in_encoder)
+        tokenizer = self._tokenizer()
         words = [_with_words(tokenizer, text) for text in ([sentences] if isinstance(sentences, str) else sentences)]
-        return torch.from_numpy(pseudo_log_likelihoods(predictor, words, mask_words))
+        return torch.from_numpy(pseudo_log_likelihoods(self._predictor(), words, mask_words))
 
     @torch.no_grad()
     def predict(self, head: str, texts: Text | Sequence[Text], return_logits: bool = False) -> Tensor:
@@ -176,7 +176,8 @@ class MAELMHubInterface(nn.Module):
 
         Returns:
             [number of texts, number of classes] float32 log-probabilities, in the order of the labels. For a regression
-            head, the predicted values [number of texts, 1].
+            head, the scores [number of texts, 1], in the range of the training file if the model knows it. Models are
+            trained on scores from 0 to 1, which are the logits.
 
         Raises:
             ValueError: if the model has no classification head of this name, or the list of texts is empty.
@@ -188,7 +189,12 @@ class MAELMHubInterface(nn.Module):
             raise ValueError("the list has no text")
         [states] = self._layers(texts, all_layers=False)
         logits = module(torch.stack([text[:1] for text in states])).float()
-        return logits if return_logits or logits.shape[1] == 1 else logits.log_softmax(-1)
+        if return_logits:
+            return logits
+        if logits.shape[1] > 1:
+            return logits.log_softmax(-1)
+        low, high = score_range(self.about, head) or (0.0, 1.0)
+        return low + logits * (high - low)
 
     @torch.no_grad()
     def answer(self, question: str, context: str, head: str = ANSWER_HEAD) -> Answers:
@@ -240,12 +246,12 @@ class MAELMHubInterface(nn.Module):
         return heads[name]
 
     def _check_predicts(self) -> None:
-        if self.model.autoencoder.lm_head is None:
-            raise ValueError("this model was fine-tuned, without decoder and language model head; to predict tokens, "
-                             "load the model that it was fine-tuned from")  # fmt: skip
-        if added := self.about.get("random_weights"):
-            raise ValueError(f"this model predicts nothing yet, because it was imported without {' and '.join(added)}; "
-                             "pretrain it further first")  # fmt: skip
+        if self._why_no_predictions:
+            raise ValueError(f"this model {self._why_no_predictions}")
+
+    def _predictor(self) -> NetworkPredictor:
+        self.model.resolve_backend(self.device)
+        return NetworkPredictor(self.model.autoencoder, self.model.pad, self.model.mask, self.mask_in_encoder)
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:

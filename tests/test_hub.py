@@ -7,9 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoModelForMaskedLM
 
 from mae_lm_fairseq import PACKAGE, MAELMModel
 from mae_lm_fairseq.core.packing import batches_of_similar_length
+from mae_lm_fairseq.huggingface import modeling  # noqa: F401  registers the class
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.pretrained.reading import read_bundle, read_checkpoint
 from mae_lm_fairseq.utils.errors import UserError
@@ -152,6 +154,15 @@ class TestScore:
         assert hub.score(word).item() == pytest.approx(logits.log_softmax(-1)[0, ids[1]].item(), abs=1e-5)
         without = MAELMModel.from_pretrained(bundles["mae_lm_tiny"])
         assert not torch.isclose(hub.score(word), without.score(word))
+        # the same for one mask as filled by the hub interface and by the class of transformers
+        [best] = hub.fill_mask("<mask>", topk=1)
+        ids = hub.encode("<mask>")[None]
+        with torch.no_grad():
+            logits, _ = hub.model(ids, masked_tokens=ids.eq(hub.model.mask), early_masks=ids.eq(hub.model.mask))
+            theirs = AutoModelForMaskedLM.from_pretrained(tmp_path / "bundle")(ids).logits[ids.eq(hub.model.mask)]
+        torch.testing.assert_close(theirs, logits, atol=1e-5, rtol=1e-5)
+        assert best.probability == pytest.approx(logits.softmax(-1).max().item(), abs=1e-6)
+        assert best.probability != pytest.approx(without.fill_mask("<mask>", topk=1)[0].probability, abs=1e-4)
 
     def test_refusals(self, hubs):
         with pytest.raises(ValueError, match="this model was fine-tuned"):
@@ -211,6 +222,17 @@ class TestPredict:
         expected = self.fairseq_logits(checkpoints["regression"], ids, 1)
         assert expected.abs() > 1e-4
         torch.testing.assert_close(hub.predict(HEAD, ids), expected, atol=1e-6, rtol=0)
+
+    def test_regression_gives_scores_in_their_range(self, hubs, bundles, tmp_path):
+        pretrained = read_bundle(bundles["regression"])
+        task = {"task": "scores", "head": HEAD, "columns": ["text"], "labels": [], "score_range": [-1, 3.0]}
+        pretrained.about["finetuned_on"] = task
+        write_bundle(pretrained, tmp_path / "bundle")
+        hub = MAELMModel.from_pretrained(tmp_path / "bundle")
+        ids = hub.encode("The dog")
+        unit = hubs["regression"].predict(HEAD, ids)
+        torch.testing.assert_close(hub.predict(HEAD, ids), unit * 4 - 1)
+        torch.testing.assert_close(hub.predict(HEAD, ids, return_logits=True), unit)
 
     def test_lists_keep_their_order(self, hubs):
         hub = hubs["classification"]

@@ -150,8 +150,11 @@ def subspace(matrix: Tensor, fraction: float = 0.9) -> Tensor:
 
 
 def fraction_outside(matrix: Tensor, basis: Tensor) -> float:
-    """Return the fraction of second moments ``[d, d]`` outside a subspace with orthonormal basis ``[d, k]``."""
-    return float(1 - (basis * (matrix @ basis)).sum() / matrix.trace())
+    """Return the fraction of second moments ``[d, d]`` outside a subspace with orthonormal basis ``[d, k]``.
+
+    It is 0 for a zero matrix.
+    """
+    return float(1 - (basis * (matrix @ basis)).sum() / matrix.trace()) if matrix.trace() else 0.0
 
 
 def principal_angles(first: Tensor, second: Tensor) -> Tensor:

@@ -71,6 +71,19 @@ class Predictor(Protocol):
         """
 
 
+def early_masks(tokens: Tensor, mask: int, mask_in_encoder: float) -> Tensor:
+    """Return which ``<mask>`` tokens the encoder sees, [B, T] bool: those at a fraction of the positions.
+
+    These are the same in every text, so that a prediction does not depend on the other rows of its batch.
+
+    Args:
+        tokens: [B, T] int64 on the CPU.
+        mask: id of ``<mask>``.
+        mask_in_encoder: the fraction (``--mask-in-encoder``).
+    """
+    return tokens.eq(mask) & torch.from_numpy(np.random.default_rng(0).random(tokens.shape[1]) < mask_in_encoder)
+
+
 class NetworkPredictor:
     """A network of this package, which predicts through its decoder if it has one.
 
@@ -85,14 +98,12 @@ class NetworkPredictor:
         self.network = network
         self.pad, self.mask = pad, mask
         self.max_tokens = network.config.max_positions
-        # By position alone, so that a prediction does not depend on the other rows of its batch.
-        self.is_early = torch.from_numpy(np.random.default_rng(0).random(self.max_tokens) < mask_in_encoder)
+        self.mask_in_encoder = mask_in_encoder
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, is_predicted: Tensor) -> Tensor:
         device = self.network.encoder.embed_tokens.weight.device
-        early = tokens.eq(self.mask)
-        early[:, : self.max_tokens] &= self.is_early[: tokens.shape[1]]
+        early = early_masks(tokens, self.mask, self.mask_in_encoder)
         layout = to_device(batch_layout(tokens, is_predicted, self.pad, self.mask, early), device)
         return self.network(tokens.to(device), layout).float()
 

@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> None:
         raise UserError(f"{error}; pip install transformers protobuf, or this package with its extra hf") from None
     pretrained = import_foreign(arguments.model, arguments.preset, arguments.data_bin, arguments.seed)
     write_bundle(pretrained, arguments.out)
-    for note in notes(pretrained):
+    for note in notes(arguments.model):
         print(note)
     words = ["--finetune-from-model", str(arguments.out), *network_options(pretrained)]
     print(f"{arguments.out} is written. To train it with fairseq-train, add\n{shlex.join(words)}")

@@ -52,7 +52,10 @@ def model_ranks(
     reader = open_model(Path(path), data_bin, ema)
     texts = reader.texts(text, tokens_per_sample, tokens)
     if len(texts) < 2:
-        raise UserError(f"{text} is too short: at least two texts of up to {tokens_per_sample} tokens are needed")
+        raise UserError(
+            f"{text} is too short, or --tokens {tokens} too small: at least two texts of up to {tokens_per_sample} "
+            "tokens are needed"
+        )
     label = label or default_label(path)
 
     def progress(steps: Sequence, name: str) -> Iterable:

@@ -20,6 +20,7 @@ from mae_lm_fairseq.analysis.token_states import EncoderStates, HuggingFaceState
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.experiments.rank_options import STOCK
 from mae_lm_fairseq.pretrained.averaging import check_file
+from mae_lm_fairseq.pretrained.presets import why_no_predictions
 from mae_lm_fairseq.pretrained.reading import MODEL_TYPE, Pretrained, build, read
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.text_samples import read_lines, text_samples
@@ -29,6 +30,8 @@ from mae_lm_fairseq.utils.errors import UserError
 
 RANDOM_SEED = 1
 """Of the random weights that a model is compared with."""
+_AS_DATA = {"local_files_only": True, "trust_remote_code": False}
+"""Options for loading with ``transformers``, which otherwise asks whether to run code from the directory."""
 
 
 @dataclass(frozen=True)
@@ -174,11 +177,8 @@ def open_model(
     if tokenizer is None:
         raise UserError(f"{folder} has no tokenizer ({NAMES}), which is needed to tokenize the text")
     network = _random_network(pretrained) if random_weights else build(pretrained)
-    if with_head and network.lm_head is None:
-        raise UserError(f"{path} was fine-tuned and predicts no tokens; name the pretrained model that it started from")
-    if with_head and not random_weights and (added := pretrained.about.get("random_weights")):
-        raise UserError(f"{path} predicts nothing yet, because it was imported without {' and '.join(added)}; pretrain "
-                        "it further first")  # fmt: skip
+    if with_head and not random_weights and (reason := why_no_predictions(pretrained)):
+        raise UserError(f"{path} {reason}")
     if not with_head:
         network.drop_prediction()
     network.float().to(device)
@@ -224,7 +224,7 @@ def _open_hugging_face(directory: Path, device: str, with_head: bool, random_wei
             f"{directory} is a Hugging Face model, which needs transformers; pip install transformers"
         ) from None
     with transformers_errors(directory):
-        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(directory, **_AS_DATA)
         model = _load_hugging_face(directory, with_head, random_weights)
     model = model.float().eval().to(device)
     opening, closing, pad, mask = (getattr(tokenizer, f"{x}_token_id") for x in ("cls", "sep", "pad", "mask"))
@@ -266,8 +266,8 @@ def _load_hugging_face(directory: Path, with_head: bool, random_weights: bool) -
     if random_weights:
         with torch.random.fork_rng():
             torch.manual_seed(RANDOM_SEED)
-            return kind.from_config(AutoConfig.from_pretrained(directory, local_files_only=True), **options)
-    model, loading = kind.from_pretrained(directory, local_files_only=True, output_loading_info=True, **options)
+            return kind.from_config(AutoConfig.from_pretrained(directory, **_AS_DATA), **options)
+    model, loading = kind.from_pretrained(directory, output_loading_info=True, **_AS_DATA, **options)
     if with_head and loading["missing_keys"]:
         raise UserError(f"{directory} has no language model head ({min(loading['missing_keys'])} is missing); name a "
                         "model that was saved with it")  # fmt: skip

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.packing import batch_layout, unpack
-from mae_lm_fairseq.huggingface.foreign import transformers_errors
+from mae_lm_fairseq.huggingface.foreign import load_tokenizer, transformers_errors
 from mae_lm_fairseq.huggingface.stock import Counterpart
-from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads
+from mae_lm_fairseq.huggingface.tokenizer import pair_differences
+from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads, score_range
 from mae_lm_fairseq.text.tokenizer import EOS, MASK, SPECIALS, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -61,7 +62,7 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
     Raises:
         UserError: if weights are missing or unexpected, or if ids, hidden states or logits differ.
     """
-    ids, reordered = texts(directory, pretrained, lines, as_words=to.task == "ForTokenClassification")
+    ids, reordered = texts(directory, pretrained, to, lines)
     order = to.order(pretrained)
     model = load(getattr(transformers, to.architecture), directory, to)
     network = build(pretrained).float()
@@ -73,8 +74,9 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
             heads = predictions(network, pretrained, to, states[-1])
         for layer, (ours, their) in enumerate(zip(states, theirs.hidden_states, strict=True)):
             require_same(f"states of layer {layer}", ours[is_token], their[is_token])
+        low, high = score_range(pretrained.about, to.head) or (0.0, 1.0)
         for name, ours in heads.items():
-            their = getattr(theirs, name)
+            their = (getattr(theirs, name) - low) / (high - low)
             if to.task == "ForMaskedLM":
                 their = their[..., order.ids]
             per_token = ours.shape[:2] == tokens.shape
@@ -88,7 +90,7 @@ def load(model_class: type, directory: Path, to: Counterpart) -> transformers.Pr
     Raises:
         UserError: if weights are missing or unexpected.
     """
-    options = {"add_pooling_layer": False} if to.has_unset_pooler else {}
+    options = {"add_pooling_layer": False} if to.task == "Model" and to.has_unset_pooler else {}
     with transformers_errors(directory):
         model, loaded = model_class.from_pretrained(directory, output_loading_info=True, **options)
     loaded["unexpected_keys"] = set(loaded["unexpected_keys"]) - to.kept.keys()
@@ -97,15 +99,22 @@ def load(model_class: type, directory: Path, to: Counterpart) -> transformers.Pr
     return model.eval()
 
 
-def texts(directory: Path, pretrained: Pretrained, lines: Sequence[str], as_words: bool) -> tuple[list[list[int]], int]:
+def texts(
+    directory: Path, pretrained: Pretrained, to: Counterpart, lines: Sequence[str]
+) -> tuple[list[list[int]], int]:
     """Return the ids for the comparison, and the number of reordered lines from :func:`compare_ids`."""
-    return compare_ids(directory, pretrained, lines, as_words) if pretrained.tokenizer else (random_ids(pretrained), 0)
+    if pretrained.tokenizer is None:
+        return random_ids(pretrained), 0
+    as_words, as_pairs = to.task == "ForTokenClassification", to.takes_our_pairs(pretrained)
+    return compare_ids(directory, pretrained, lines, as_words, as_pairs)
 
 
 def compare_ids(
-    directory: Path, pretrained: Pretrained, lines: Sequence[str], as_words: bool = False
+    directory: Path, pretrained: Pretrained, lines: Sequence[str], as_words: bool = False, as_pairs: bool = False
 ) -> tuple[list[list[int]], int]:
     """Compare the tokenizer in a directory with the original, on lines of text or on the lists of their words.
+
+    Special tokens are included. ``as_pairs`` also compares pairs of successive lines, and their token types.
 
     To a unigram model, two splits into the same subwords, such as 0 00 and 00 0, are equally probable, and rounding
     decides between them. Such differences are counted but accepted.
@@ -118,16 +127,16 @@ def compare_ids(
         UserError: if the ids differ in any other way.
     """
     limit = pretrained.config.max_positions
-    fast = transformers.AutoTokenizer.from_pretrained(directory)
+    fast = load_tokenizer(directory)
     words = [_words(pretrained.tokenizer, line) for line in lines] if as_words else [[line] for line in lines]
     lines, words = zip(*((line, found) for line, found in zip(lines, words, strict=True) if found), strict=True)
     encode = pretrained.tokenizer.encode_words if as_words else pretrained.tokenizer.encode_lines
     ours, reordered = [np.concatenate(encode(each)) for each in words], 0
     exported_ids = pretrained.tokenizer.exported_ids
     texts = list(words) if as_words else list(lines)
-    theirs = fast(texts, is_split_into_words=as_words, add_special_tokens=False, verbose=False)["input_ids"]
+    theirs = fast(texts, is_split_into_words=as_words, verbose=False)["input_ids"]
     for line, expected, found in zip(lines, ours, theirs, strict=True):
-        expected = exported_ids[expected].tolist()
+        expected = exported_ids[[BOS, *expected, EOS]].tolist()
         if expected == found:
             continue
         if not (isinstance(fast.backend_tokenizer.model, Unigram) and sorted(expected) == sorted(found)):
@@ -137,6 +146,9 @@ def compare_ids(
                 f"{split[1]}"
             )
         reordered += 1
+    if as_pairs and (differences := pair_differences(fast, lines)):
+        joined = " and ".join(differences)
+        raise UserError(f"{NOTHING_WRITTEN}: its tokenizer joins pairs otherwise than in training, where {joined}")
     return [[BOS, *ids[: limit - 2].tolist(), EOS] for ids in ours], reordered
 
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mae_lm_fairseq.huggingface.comparison import check_stock, comparable
-from mae_lm_fairseq.huggingface.foreign import transformers_errors
+from mae_lm_fairseq.huggingface.foreign import load_tokenizer, transformers_errors
 from mae_lm_fairseq.huggingface.model_card import stock_card
 from mae_lm_fairseq.huggingface.stock import Counterpart, counterpart, write_stock
-from mae_lm_fairseq.huggingface.tokenizer import read_lists_of_words, write_tokenizer
+from mae_lm_fairseq.huggingface.tokenizer import pair_differences, read_lists_of_words, write_tokenizer
 from mae_lm_fairseq.pretrained.original import STOCK_CONFIG
 from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -34,9 +34,9 @@ def export_stock(pretrained: Pretrained, out: Path, head: str | None = None, lin
     to, lines = counterpart(pretrained, head), comparable(lines)
     with new_directory(out) as directory:
         write_stock(pretrained, to, directory)
-        _write_tokenizer(pretrained, to, directory)
         # The files that an import has kept may be damaged in ways that only their use shows.
         with transformers_errors(out) if to.original is not None else contextlib.nullcontext():
+            _write_tokenizer(pretrained, to, directory)
             if to.task == "ForTokenClassification":
                 read_lists_of_words(pretrained.tokenizer, directory)
             reordered = check_stock(directory, pretrained, to, lines)
@@ -46,12 +46,19 @@ def export_stock(pretrained: Pretrained, out: Path, head: str | None = None, lin
 
 
 def _write_tokenizer(pretrained: Pretrained, to: Counterpart, directory: Path):
-    """Write the tokenizer: the files of an imported model, or those of the model's own tokenizer, if it has one."""
+    """Write the tokenizer: the files of an imported model, or those of the model's own tokenizer, if it has one.
+
+    The files of an imported model are not written if they join pairs of texts otherwise than the head was trained here.
+    """
     if to.original is not None:
-        for name, content in to.original.files.items():
-            if name != STOCK_CONFIG:
-                (directory / name).write_bytes(content)
-    elif pretrained.tokenizer is not None:
+        files = [directory / name for name in to.original.files if name != STOCK_CONFIG]
+        for path in files:
+            path.write_bytes(to.original.files[path.name])
+        if not to.takes_our_pairs(pretrained) or not pair_differences(load_tokenizer(directory)):
+            return
+        for path in files:
+            path.unlink()
+    if pretrained.tokenizer is not None:
         write_tokenizer(pretrained, directory)
         if isinstance(pretrained.tokenizer, SentencePieceTokenizer):
             pretrained.tokenizer.save(directory)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
 from mae_lm_fairseq.huggingface.families import FAMILIES, Family
 from mae_lm_fairseq.huggingface.names import EMBEDDINGS, LM_HEAD, OUTPUT_WEIGHTS, names_of
@@ -24,13 +24,13 @@ from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data
 from mae_lm_fairseq.pretrained.original import STOCK_CONFIG, Original, stock_files
 from mae_lm_fairseq.pretrained.reading import MODEL_TYPE
 from mae_lm_fairseq.pretrained.token_order import TokenOrder, token_order
-from mae_lm_fairseq.pretrained.validation import SENTENCE_HEAD
+from mae_lm_fairseq.pretrained.validation import SENTENCE_HEAD, head_names
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
 from mae_lm_fairseq.text.dictionary import read_symbols
-from mae_lm_fairseq.text.hugging_face_tokenizer import TOKENIZER_JSON, HuggingFaceTokenizer
-from mae_lm_fairseq.text.tokenizer import MASK, PAD, Tokenizer
+from mae_lm_fairseq.text.hugging_face_tokenizer import TOKENIZER_JSON, HuggingFaceTokenizer, library_errors
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
-from mae_lm_fairseq.utils.errors import UserError, first_line
+from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_bytes
 
 LM_WEIGHT, LM_BIAS = "autoencoder.lm_head.weight", "autoencoder.lm_head.bias"
@@ -229,14 +229,21 @@ def transformers_errors(directory: Path) -> Iterator[None]:
     Raises:
         UserError: if the block raises an exception.
     """
-    try:
+    with library_errors(f"{directory}: transformers cannot load it"):
         yield
-    except UserError:
-        raise
-    except BaseException as error:  # many types are raised; the one below is no Exception
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of tokenizers, in Rust
-            raise
-        raise UserError(f"{directory}: transformers cannot load it: {first_line(error)}") from None
+
+
+def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
+    """Return the tokenizer in a directory as users load it.
+
+    Raises:
+        UserError: if ``transformers`` cannot load it, it has no ``tokenizer.json``, or its code would have to run.
+    """
+    with transformers_errors(directory):
+        loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    if not loaded.is_fast:
+        raise UserError(f"{directory}: its tokenizer has no tokenizer.json, and transformers cannot make one")
+    return loaded
 
 
 def _stock_tokenizer(directory: Path) -> Tokenizer:
@@ -245,14 +252,21 @@ def _stock_tokenizer(directory: Path) -> Tokenizer:
     A sentencepiece model whose pieces are the tokens is preferred to the fast tokenizer that was made from it.
 
     Raises:
-        UserError: if the tokenizer is missing or has no ``tokenizer.json``, or fairseq cannot represent its tokens.
+        UserError: if the tokenizer is missing or has no ``tokenizer.json``, fairseq cannot represent its tokens, or it
+            puts something else than ``<s>`` and ``</s>`` around a text.
     """
+    loaded = load_tokenizer(directory)
     with transformers_errors(directory):
-        loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-        if not loaded.is_fast:
-            raise UserError(f"{directory}: its tokenizer has no tokenizer.json, and transformers cannot make one")
         content = loaded.backend_tokenizer.to_str().encode()
+        bare, whole = (loaded("a", add_special_tokens=special) for special in (False, True))
     tokenizer = HuggingFaceTokenizer(directory / TOKENIZER_JSON, content)
+    bos, eos = tokenizer.exported_ids[[BOS, EOS]].tolist()
+    if whole["input_ids"] != [bos, *bare["input_ids"], eos] or any(whole.get("token_type_ids", [])):
+        tokens = " ".join(loaded.convert_ids_to_tokens(whole["input_ids"]))
+        raise UserError(
+            f"{directory}: its tokenizer makes {tokens!r} of the text 'a'; this package only supports "
+            f"{tokenizer.token(BOS)} before a text and {tokenizer.token(EOS)} after it"
+        )
     found = find_tokenizer(directory) if (directory / TOKENIZER).exists() else None
     is_same = found is not None and np.array_equal(tokenizer.exported_ids, found.exported_ids)
     return found if is_same and found.symbols == tokenizer.symbols else tokenizer
@@ -278,6 +292,11 @@ def read_fairseq(path: Path, data_bin: Path) -> ForeignModel:
     names = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
     values = {name: options.get(name) for name in (*names, "dropout", "attention_dropout")}
     weights = _current_names(floats(state["model"], path), path)
+    if head_names(weights) and options.get("pooler_activation_fn", "tanh") != "tanh":
+        raise UserError(
+            f"{path}: the activation function of its head is {options['pooler_activation_fn']}, but this package only "
+            "supports tanh"
+        )
     positions = weights.get("encoder.sentence_encoder.embed_positions.weight")
     if None in [values[name] for name in names] or positions is None or not positions.dim():
         raise UserError(f"{path} is not a checkpoint of fairseq's RoBERTa")

@@ -6,7 +6,14 @@ from pathlib import Path
 from torch import Tensor
 
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
-from mae_lm_fairseq.huggingface.foreign import TOKEN_CLASSIFICATION, ForeignModel, predicts, read_fairseq, read_stock
+from mae_lm_fairseq.huggingface.foreign import (
+    TOKEN_CLASSIFICATION,
+    ForeignModel,
+    load_tokenizer,
+    predicts,
+    read_fairseq,
+    read_stock,
+)
 from mae_lm_fairseq.huggingface.names import (
     CLASSIFICATION_HEAD,
     LM_HEAD,
@@ -18,6 +25,7 @@ from mae_lm_fairseq.huggingface.names import (
     names_of,
     to_ours,
 )
+from mae_lm_fairseq.huggingface.tokenizer import pair_differences
 from mae_lm_fairseq.pretrained.presets import completed
 from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.pretrained.validation import (
@@ -141,11 +149,10 @@ def network_options(pretrained: Pretrained) -> list[str]:
     return words
 
 
-def notes(pretrained: Pretrained) -> list[str]:
-    """Return what a user should know about an imported model."""
-    kind = pretrained.about["imported_from"].rpartition(", ")[2]
-    differences = {
-        "bert": "here both texts have the first token type, and two separators between them",
-        "distilbert": "here two separators are between them",
-    }
-    return [f"pairs of texts: {differences[kind]}; single texts are computed exactly"] if kind in differences else []
+def notes(path: Path) -> list[str]:
+    """Return what a user should know about the model imported from a ``transformers`` directory or a checkpoint."""
+    if not path.is_dir():
+        return []
+    differences = pair_differences(load_tokenizer(path))
+    here = " and ".join(differences)
+    return [f"pairs of texts: here {here}; single texts are computed exactly"] if differences else []

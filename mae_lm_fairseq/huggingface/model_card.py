@@ -4,6 +4,7 @@ import json
 from typing import TYPE_CHECKING
 
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin
+from mae_lm_fairseq.pretrained.presets import predicts
 from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.pretrained.validation import head_names
 from mae_lm_fairseq.text.data_bin import TOKENIZER
@@ -42,12 +43,12 @@ _USE = {
     ),
     "ForQuestionAnswering": "Finding the answer to a question in a text.",
 }
+_DECODER = "a decoder, which is not part of this export, predicted the masked ones."
 _MASK_WARNING = {
     MaskJoin.decoder: (
-        "**This encoder never saw a mask token.** In pretraining, the encoder received the visible tokens only, and a "
-        "decoder, which is not part of this export, predicted the masked ones. Do not put mask tokens into its input: "
-        "the hidden states of such tokens are meaningless, and they disturb the others. To fill in masks, use a bundle "
-        "(`mae-lm bundle`)."
+        "**This encoder never saw a mask token.** In pretraining, the encoder received the visible tokens only, and "
+        f"{_DECODER} Do not put mask tokens into its input: the hidden states of such tokens are meaningless, and they "
+        "disturb the others. To fill in masks, use a bundle (`mae-lm bundle`)."
     ),
     MaskJoin.encoder: (
         "**The lower layers of this encoder never saw a mask token.** In pretraining it joined between two layers, "
@@ -55,6 +56,23 @@ _MASK_WARNING = {
         "into its input."
     ),
 }
+
+
+_MASKS_IN_ENCODER = (
+    "**This model does not fill in masks.** In pretraining, the encoder received the visible tokens and {:.0%} of the "
+    f"mask tokens, and {_DECODER} To fill in masks, use a bundle (`mae-lm bundle`)."
+)
+_FINETUNED = "**Do not put mask tokens into the input.** Fine-tuning had none."
+
+
+def _mask_warnings(pretrained: Pretrained, to: "Counterpart") -> list[str]:
+    """Return what to know about mask tokens; whether the encoder saw any is not known after fine-tuning."""
+    joins, fraction = pretrained.config.mask_join, pretrained.mask_in_encoder
+    if joins not in _MASK_WARNING:
+        return []
+    if to.head:
+        return [_FINETUNED]
+    return [_MASKS_IN_ENCODER.format(fraction) if joins is MaskJoin.decoder and fraction else _MASK_WARNING[joins]]
 
 
 def stock_card(pretrained: Pretrained, to: "Counterpart", lines: int, reordered: int) -> str:
@@ -66,8 +84,8 @@ def stock_card(pretrained: Pretrained, to: "Counterpart", lines: int, reordered:
         lines: number of lines of text that were compared.
         reordered: number of lines that the tokenizer splits into the same subwords in another order.
     """
-    warnings = [_MASK_WARNING[pretrained.config.mask_join]] if pretrained.config.mask_join in _MASK_WARNING else []
-    if to.has_unset_pooler or to.task == "ForMaskedLM":
+    warnings = _mask_warnings(pretrained, to)
+    if to.has_unset_pooler:
         warnings.append(
             f"The pooler of `{to.family.classes}Model` is not exported, because this encoder has none. "
             "`AutoModel` warns that it starts from random weights, and `pooler_output` is meaningless. Use "
@@ -76,6 +94,9 @@ def stock_card(pretrained: Pretrained, to: "Counterpart", lines: int, reordered:
     loading = _loading("AutoModel" if to.task == "Model" else f"AutoModel{to.task}")
     tokenizer = _stock_tokenizer(pretrained, lines, reordered)
     return _card(pretrained, to.architecture, _USE[to.task], warnings, loading, tokenizer)
+
+
+_OWN_LOADING = 'from mae_lm_fairseq import MAELMModel\nmodel = MAELMModel.from_pretrained(".")'
 
 
 def bundle_card(pretrained: Pretrained, lack: str) -> str:
@@ -88,7 +109,11 @@ def bundle_card(pretrained: Pretrained, lack: str) -> str:
     heads = head_names(pretrained.weights)
     if heads:
         use = f"Predictions of the task that it was fine-tuned on (head {', '.join(f'`{head}`' for head in heads)})."
-        code = 'from mae_lm_fairseq import MAELMModel\nmodel = MAELMModel.from_pretrained(".")'
+        code = _OWN_LOADING
+    elif not predicts(pretrained):
+        added = " and ".join(pretrained.about.get("random_weights", []))
+        use = f"Features of text, and further training. It predicts no tokens yet: it was imported without {added}."
+        code = _OWN_LOADING
     else:
         use = (
             "Features of text, fine-tuning, and filling in masked tokens, with the decoder if the model has one. In "

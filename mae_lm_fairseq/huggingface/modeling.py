@@ -17,11 +17,12 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 
+from mae_lm_fairseq.analysis.masked_prediction import early_masks
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.core.packing import batch_layout, to_device, unpack
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
-from mae_lm_fairseq.pretrained.reading import MODEL_TYPE
+from mae_lm_fairseq.pretrained.reading import MODEL_TYPE, mask_fraction
 from mae_lm_fairseq.pretrained.validation import network_config, tied_names
 
 _IGNORED = -100
@@ -35,20 +36,32 @@ class MAELMConfig(PreTrainedConfig):
         network: values of :class:`~mae_lm_fairseq.core.config.MaskedAutoencoderConfig` that differ from its defaults.
         vocab_size: number of tokens, special tokens included.
         mask_token_id: id of ``<mask>``; None for the last id.
+        about: information about the training, see :class:`~mae_lm_fairseq.pretrained.reading.Pretrained`.
         others: see ``PreTrainedConfig``.
     """
 
     model_type = MODEL_TYPE
 
     def __init__(
-        self, network: dict | None = None, vocab_size: int = 32000, mask_token_id: int | None = None, **others
+        self,
+        network: dict | None = None,
+        vocab_size: int = 32000,
+        mask_token_id: int | None = None,
+        about: dict | None = None,
+        **others,
     ):
         defaults = {option.name: option.default for option in fields(MaskedAutoencoderConfig)}
         self.network = {name: getattr(value, "value", value) for name, value in {**defaults, **(network or {})}.items()}
         self.vocab_size = vocab_size
         self.mask_token_id = vocab_size - 1 if mask_token_id is None else mask_token_id
+        self.about = about or {}
         ids = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
         super().__init__(**{**ids, "tie_word_embeddings": True, **others})
+
+    @property
+    def mask_in_encoder(self) -> float:
+        """Value of ``--mask-in-encoder`` in pretraining."""
+        return mask_fraction(self.about)
 
     @property
     def hidden_size(self) -> int:
@@ -88,6 +101,8 @@ class MAELMForMaskedLM(PreTrainedModel):
     config_class = MAELMConfig
     base_model_prefix = "autoencoder"
     main_input_name = "input_ids"
+    accepts_loss_kwargs = False
+    """The loss is the mean of a batch: transformers' Trainer must divide it by the number of accumulated batches."""
 
     def __init__(self, config: MAELMConfig):
         super().__init__(config)
@@ -120,6 +135,8 @@ class MAELMForMaskedLM(PreTrainedModel):
     ) -> MaskedLMOutput:
         """Predict a token at every position; at ``<mask>``, from the decoder's output.
 
+        The encoder sees the fraction of ``<mask>`` tokens that it saw in pretraining (``--mask-in-encoder``).
+
         Args:
             input_ids: [B, T] int64.
             attention_mask: [B, T], 0 at padding; None to mask ``<pad>`` tokens.
@@ -130,10 +147,11 @@ class MAELMForMaskedLM(PreTrainedModel):
         Returns:
             logits [B, T, vocabulary], zero at padding, and with labels the mean cross-entropy.
         """
-        pad, length = self.config.pad_token_id, input_ids.shape[1]
+        pad, mask, length = self.config.pad_token_id, self.config.mask_token_id, input_ids.shape[1]
         tokens = input_ids if attention_mask is None else input_ids.masked_fill(attention_mask == 0, pad)
         everywhere = torch.ones_like(tokens, dtype=torch.bool)
-        layout = to_device(batch_layout(tokens.cpu(), everywhere.cpu(), pad, self.config.mask_token_id), tokens.device)
+        early = early_masks(tokens.cpu(), mask, self.config.mask_in_encoder)
+        layout = to_device(batch_layout(tokens.cpu(), everywhere.cpu(), pad, mask, early), tokens.device)
         states = self.autoencoder.encode(tokens, layout)
         logits = unpack(self.autoencoder.predict(states[-1], layout), layout.predicted, length)
         loss = None

@@ -30,7 +30,8 @@ from mae_lm_fairseq.huggingface.names import (
     to_theirs,
 )
 from mae_lm_fairseq.pretrained.original import KEPT_WEIGHTS, ORIGINAL, STOCK_CONFIG, Original
-from mae_lm_fairseq.pretrained.reading import Pretrained, label_names
+from mae_lm_fairseq.pretrained.presets import predicts
+from mae_lm_fairseq.pretrained.reading import Pretrained, label_names, score_range
 from mae_lm_fairseq.pretrained.token_order import TokenOrder, token_order
 from mae_lm_fairseq.pretrained.validation import HEADS, head_names
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, UNK
@@ -69,6 +70,10 @@ class Counterpart:
             _check_mpnet_padding(pretrained, order)
         return replace(order, first_position=self.family.first_position(order.pad))
 
+    def takes_our_pairs(self, pretrained: Pretrained) -> bool:
+        """Return whether the head may have been trained here on pairs of texts, which this package joins in its way."""
+        return self.task in ("ForSequenceClassification", "ForQuestionAnswering") and not is_import(pretrained)
+
     @property
     def architecture(self) -> str:
         """Name of the class."""
@@ -96,9 +101,14 @@ class Counterpart:
 
     @property
     def has_unset_pooler(self) -> bool:
-        """Whether the class has a pooler for which there are no weights."""
+        """Whether the encoder's class, ``...Model``, has a pooler for which there are no weights."""
         has_weights = any(name.startswith(self.family.pooler) for name in self.kept)
-        return self.task == "Model" and self.kind != "distilbert" and not has_weights
+        return self.task in ("Model", "ForMaskedLM") and self.kind != "distilbert" and not has_weights
+
+
+def is_import(pretrained: Pretrained) -> bool:
+    """Return whether a model is as it was imported, without any training here."""
+    return "imported_from" in pretrained.about
 
 
 def counterpart(pretrained: Pretrained, head: str | None = None) -> Counterpart:
@@ -139,7 +149,7 @@ def _task(pretrained: Pretrained, head: str | None) -> tuple[str, str]:
                 f"({config.encoder_embed_dim})"
             )
         return "ForSequenceClassification", head
-    if config.mask_join is MaskJoin.embeddings and "autoencoder.lm_head.dense.weight" in weights:
+    if config.mask_join is MaskJoin.embeddings and predicts(pretrained):
         return "ForMaskedLM", ""
     return "Model", ""
 
@@ -202,6 +212,10 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
     }
     if to.task in _OUTPUT_BIAS:
         values |= _labels(pretrained, to)
+    if to.task == "ForSequenceClassification" and values.get("num_labels") == 1 and not is_import(pretrained):
+        values["problem_type"] = "regression"  # without it, pipelines apply a sigmoid
+    if to.task == "ForMaskedLM":  # an original without a head may say anything
+        values["tie_word_embeddings"] = not config.untie_output_weights
     if to.original is not None:
         return _changed(json.loads(to.original.files[STOCK_CONFIG]), values)
     values |= {
@@ -245,7 +259,8 @@ def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
     """Return the counterpart's ``state_dict()`` in float32, without tied weights."""
     config, order = pretrained.config, to.order(pretrained)
     names = names_of(to.parts(config), to.family.naming, config.encoder_layers, to.head)
-    weights = dict(_in_float32(to_theirs(order.exported(pretrained.weights), names)))
+    ours = pretrained.weights | _scaled_output(pretrained, to)
+    weights = dict(_in_float32(to_theirs(order.exported(ours), names)))
     if to.original is not None:
         weights |= _unfolded(weights[to.family.positions], to, order) | to.kept
     elif to.family.segments:
@@ -256,6 +271,17 @@ def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
     if to.task == "Model":
         return {name.removeprefix(f"{to.family.naming}."): weight for name, weight in weights.items()}
     return weights
+
+
+def _scaled_output(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
+    """Return the float32 output layer of a regression, scaled to give scores in the range of the training file."""
+    scores = score_range(pretrained.about, to.head) if to.task == "ForSequenceClassification" else None
+    if scores is None:
+        return {}
+    low, high = scores
+    weight, bias = f"{HEADS}{to.head}.out_proj.weight", f"{HEADS}{to.head}.out_proj.bias"
+    scaled = {name: pretrained.weights[name].float() * (high - low) for name in (weight, bias)}
+    return {**scaled, bias: scaled[bias] + low}
 
 
 def _unfolded(positions: Tensor, to: Counterpart, order: TokenOrder) -> dict[str, Tensor]:

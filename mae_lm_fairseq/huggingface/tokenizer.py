@@ -7,12 +7,14 @@ in any script, including unknown characters, except for the cases that model car
 (:data:`~mae_lm_fairseq.huggingface.model_card.EXCEPTIONS`).
 """
 
+import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE, Model, Unigram
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.text.data_bin import TOKENIZER
@@ -67,6 +69,21 @@ def read_lists_of_words(tokenizer: SentencePieceTokenizer | HuggingFaceTokenizer
 
 def _write_json(path: Path, content: dict):
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def pair_differences(fast: PreTrainedTokenizerBase, texts: Sequence[str] = ("a", "b")) -> list[str]:
+    """Return how this package joins two texts where a tokenizer joins them otherwise; empty if both are the same.
+
+    Ours are ``<s> A </s> </s> B </s>``, all with the first token type. Each text is joined with the next one.
+    """
+    pairs = fast(list(texts[:-1]), list(texts[1:]), verbose=False)
+    singles = itertools.pairwise(fast(list(texts), verbose=False)["input_ids"])
+    differences = []
+    if any(map(any, pairs.get("token_type_ids", []))):
+        differences.append("both texts have the first token type")
+    if pairs["input_ids"] != [[*first, first[-1], *second[1:]] for first, second in singles]:
+        differences.append("two separators are between them")
+    return differences
 
 
 def library_tokenizer(tokenizer: HuggingFaceTokenizer, max_length: int) -> PreTrainedTokenizerFast:

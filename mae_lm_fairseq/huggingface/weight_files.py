@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from mae_lm_fairseq.pretrained.checkpoint_file import refuse_code
+from mae_lm_fairseq.pretrained.checkpoint_file import check_sums, refuse_code
 from mae_lm_fairseq.pretrained.validation import is_plain
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import check_link
@@ -40,6 +40,7 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return floats(safetensors.torch.load_file(path), path)
+        check_sums(path)
         return floats(torch.load(path, map_location="cpu", weights_only=True), path)
     except (UserError, MemoryError):
         raise

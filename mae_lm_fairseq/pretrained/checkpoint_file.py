@@ -43,7 +43,7 @@ def read_checked(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
         UserError: if it is damaged, or not a checkpoint of fairseq.
     """
     try:
-        _check_sums(path)
+        check_sums(path)
         state = load(*args, **kwargs)
     except UserError:
         raise
@@ -97,7 +97,7 @@ def value_at(value: Any, *keys: str | int) -> Any:
     return value
 
 
-def _check_sums(path: str) -> None:
+def check_sums(path: str | Path) -> None:
     """Check the checksums of a checkpoint. torch does not, and would load changed bytes as weights."""
     if os.path.isfile(path) and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as file:

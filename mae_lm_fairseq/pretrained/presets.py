@@ -18,8 +18,17 @@ def preset_of(pretrained: Pretrained) -> str:
 
 
 def predicts(pretrained: Pretrained) -> bool:
-    """Return whether a model has trained weights that predict tokens: fine-tuning drops them, imports may lack some."""
-    return f"{NETWORK}lm_head.dense.weight" in pretrained.weights and not pretrained.about.get("random_weights")
+    """Return whether a model has trained weights that predict tokens."""
+    return not why_no_predictions(pretrained)
+
+
+def why_no_predictions(pretrained: Pretrained) -> str:
+    """Return why a model predicts no tokens, for messages: fine-tuning drops weights, and imports may lack some."""
+    if f"{NETWORK}lm_head.dense.weight" not in pretrained.weights:
+        return "was fine-tuned and predicts no tokens; use the pretrained model that it started from"
+    if added := pretrained.about.get("random_weights"):
+        return f"predicts nothing yet, because it was imported without {' and '.join(added)}; pretrain it further first"
+    return ""
 
 
 def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:

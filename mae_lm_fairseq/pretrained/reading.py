@@ -90,8 +90,7 @@ class Pretrained:
     @property
     def mask_in_encoder(self) -> float:
         """Value of ``--mask-in-encoder`` in pretraining; 0 if unknown, as after fine-tuning."""
-        fraction = self.about.get("mask_in_encoder")
-        return fraction if isinstance(fraction, float) and 0 <= fraction <= 1 else 0.0
+        return mask_fraction(self.about)
 
 
 def read(path: str | Path, data_bin: str | Path | None = None, ema: bool = False) -> Pretrained:
@@ -193,6 +192,12 @@ def _description(path: Path) -> tuple[int | None, dict, dict]:
     return form, network, about
 
 
+def mask_fraction(about: Mapping[str, Any]) -> float:
+    """Return the value of ``--mask-in-encoder`` in ``about``; 0 if it does not have one."""
+    fraction = about.get("mask_in_encoder")
+    return fraction if isinstance(fraction, float) and 0 <= fraction <= 1 else 0.0
+
+
 def label_names(about: Mapping[str, Any], head: str, count: int) -> list[str] | None:
     """Return the names of the ``count`` labels of a head; None if ``about`` does not have them."""
     names = value_at(about, "finetuned_on", "labels")
@@ -200,6 +205,16 @@ def label_names(about: Mapping[str, Any], head: str, count: int) -> list[str] | 
         return None
     is_valid = isinstance(names, list) and len(names) == count and all(isinstance(name, str) for name in names)
     return names if is_valid else None
+
+
+def score_range(about: Mapping[str, Any], head: str) -> tuple[float, float] | None:
+    """Return the scores that a head for regression gives as 0 and as 1; None if ``about`` does not have them."""
+    task = about.get("finetuned_on")
+    if not isinstance(task, Mapping) or task.get("labels") != [] or task.get("head") != head:
+        return None
+    scores = task.get("score_range")
+    are_numbers = isinstance(scores, list) and all(isinstance(score, int | float) for score in scores)
+    return tuple(scores) if are_numbers and len(scores) == 2 and scores[0] < scores[1] else None
 
 
 def build(pretrained: Pretrained) -> MaskedAutoencoder:

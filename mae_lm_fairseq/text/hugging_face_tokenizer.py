@@ -4,11 +4,11 @@ The library's ids are mapped to fairseq's by a table. For tokenizers trained by 
 tokens in a text are ordinary text, as for sentencepiece.
 """
 
+import contextlib
 import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,7 @@ class HuggingFaceTokenizer(Tokenizer):
         if self.is_byte_level:
             return (UNK,)
         remedy = "add its unknown token to the vocabulary, or use another tokenizer"
-        with _library_errors(f"{self.path}: cannot encode unknown characters; {remedy}"):
+        with library_errors(f"{self.path}: cannot encode unknown characters; {remedy}"):
             tokens = self.library.model.tokenize(_NONCHARACTER)
         if not tokens:
             raise UserError(f"{self.path}: drops unknown characters; {remedy}")
@@ -237,21 +237,27 @@ class FairseqBPETokenizer(HuggingFaceTokenizer):
         self._start(path, files, library, symbols[:-1], np.arange(len(symbols)))
 
 
-def _parse(content: bytes, path: str | Path):
-    library = import_tokenizers()
-    with _library_errors(f"{path}: not a tokenizer of Hugging Face, or damaged"):
-        return library.Tokenizer.from_str(content.decode())
+@contextlib.contextmanager
+def library_errors(message: str) -> Iterator[None]:
+    """Convert any exception of the library in the ``with`` block to an error message, panics in Rust included.
 
-
-@contextmanager
-def _library_errors(message: str) -> Iterator[None]:
-    """Turn an error or panic of the library into a UserError."""
+    Raises:
+        UserError: if the block raises an exception; ``message`` precedes its first line.
+    """
     try:
         yield
-    except BaseException as error:  # panics in Rust are no Exception
+    except UserError:
+        raise
+    except BaseException as error:  # many types are raised, and panics are no Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise UserError(f"{message}: {first_line(error)}") from None
+
+
+def _parse(content: bytes, path: str | Path):
+    library = import_tokenizers()
+    with library_errors(f"{path}: not a tokenizer of Hugging Face, or damaged"):
+        return library.Tokenizer.from_str(content.decode())
 
 
 def _special_tokens(vocabulary: Mapping[str, int]) -> dict[str, str]:

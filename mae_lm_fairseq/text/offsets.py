@@ -62,5 +62,5 @@ def word_numbers(text: str, spans: Iterable[tuple[int, int]]) -> list[int]:
     is_blank = np.array([True, *map(str.isspace, text), True])
     starts = is_blank[:-1] & ~is_blank[1:]
     words = np.cumsum(starts) - 1
-    # White space belongs to the word that follows it.
-    return [int(words[start] + is_blank[start + 1]) for start, _ in spans]
+    # White space belongs to the word that follows it, or to the last one.
+    return [int(min(words[start] + is_blank[start + 1], words[-1])) for start, _ in spans]

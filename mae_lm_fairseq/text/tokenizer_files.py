@@ -10,10 +10,11 @@ from mae_lm_fairseq.text.hugging_face_tokenizer import (
     VOCAB_BPE,
     FairseqBPETokenizer,
     HuggingFaceTokenizer,
+    library_errors,
 )
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
-from mae_lm_fairseq.utils.errors import UserError, first_line
+from mae_lm_fairseq.utils.errors import UserError
 
 _KINDS = (SentencePieceTokenizer, FairseqBPETokenizer, HuggingFaceTokenizer)
 # The first whose files exist is authoritative: a bundle may also have a tokenizer.json for transformers.
@@ -69,9 +70,7 @@ def _from_transformers(directory: Path) -> Tokenizer:
             f"{directory}: has no {TOKENIZER_JSON}, so that it needs transformers ({error}); pip install transformers, "
             "or this package with its extra hf"
         ) from None
-    try:
+    with library_errors(f"{directory}: transformers cannot load its tokenizer"):
         loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
         content = loaded.backend_tokenizer.to_str().encode()
-    except Exception as error:  # damaged files can raise anything
-        raise UserError(f"{directory}: transformers cannot load its tokenizer: {first_line(error)}") from None
     return HuggingFaceTokenizer(directory / TOKENIZER_JSON, content)

@@ -247,7 +247,7 @@ class TestReaders:
         assert not torch.equal(first[name], second[name])
 
     def test_models_without_a_head_are_refused(self, bundles, tmp_path):
-        encoder = save_model(tmp_path / "bert", "bert", ["a"])
+        encoder = save_model(tmp_path / "bert", "bert", ["a"], with_template=True)
         with pytest.raises(UserError, match=r"bert has no language model head \(cls\..* is missing\)"):
             open_model(encoder, None, with_head=True)
         with pytest.raises(UserError, match="classification was fine-tuned and predicts no tokens"):

@@ -176,6 +176,20 @@ def test_other_hugging_face_models_are_refused(tmp_path):
         open_model(tmp_path, None)
 
 
+@pytest.mark.parametrize("random_weights", [False, True])
+def test_code_in_a_directory_is_not_run(random_weights, tmp_path, monkeypatch):
+    """transformers would ask on the terminal whether to run it."""
+    monkeypatch.setattr("builtins.input", lambda prompt="": "y")
+    directory = save_model(tmp_path / "model", "bert", WORDS)
+    classes = dict.fromkeys(("AutoConfig", "AutoModelForMaskedLM"), "evil.Evil")
+    path = directory / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": "evil", "auto_map": classes}))
+    (directory / "evil.py").write_text(f"open({str(tmp_path / 'it ran')!r}, 'w')\nclass Evil: pass\n")
+    with pytest.raises(UserError, match="transformers cannot load it"):
+        open_model(directory, None, with_head=True, random_weights=random_weights)
+    assert not (tmp_path / "it ran").exists()
+
+
 def test_a_tokenizer_of_another_model_is_refused(tmp_path):
     save_model(tmp_path / "many", "bert", WORDS)
     few = save_model(tmp_path / "few", "bert", WORDS[:9])

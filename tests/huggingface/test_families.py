@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 import transformers
 from fairseq import checkpoint_utils
@@ -18,15 +19,18 @@ from mae_lm_fairseq import MAELMModel
 from mae_lm_fairseq.commands import finetune_glue
 from mae_lm_fairseq.commands import prepare as prepare_command
 from mae_lm_fairseq.core.config import PRESETS
+from mae_lm_fairseq.core.heads import SpanHead
 from mae_lm_fairseq.downstream import sweep
 from mae_lm_fairseq.downstream.glue.tasks import TASKS
 from mae_lm_fairseq.experiments.readers import open_model
+from mae_lm_fairseq.hub import hub_interface
+from mae_lm_fairseq.huggingface import exporter
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.comparison import encoder_states
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.families import FAMILIES
 from mae_lm_fairseq.huggingface.importer import import_foreign, network_options, notes
-from mae_lm_fairseq.pretrained.reading import build, read
+from mae_lm_fairseq.pretrained.reading import Pretrained, build, read
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import train_sentencepiece
 from tests.support.families import change_config, lines, stock_model
@@ -104,10 +108,21 @@ def tasks(kind: str) -> list[str]:
 @pytest.mark.parametrize(("kind", "task"), [(kind, task) for kind in FAMILIES for task in tasks(kind)])
 def test_a_round_trip_is_bit_equal(kind, task, stock, tmp_path):
     source = stock(kind, task)
-    write_bundle(import_foreign(source, "mae_lm_roberta" if task == "ForMaskedLM" else "mae_lm"), tmp_path / "bundle")
+    write_bundle(import_foreign(source, "mae_lm_roberta"), tmp_path / "bundle")
     architecture = export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
     assert architecture == FAMILIES[kind].classes + task
     assert_same_model(source, tmp_path / "stock", architecture)
+
+
+@pytest.mark.parametrize("task", ["ForMaskedLM", "Model"])
+def test_the_card_promises_predictions_only_with_a_trained_head(task, stock, tmp_path):
+    """all-mpnet-base-v2, for example, has no language model head."""
+    write_bundle(import_foreign(stock("mpnet", task), "mae_lm_roberta"), tmp_path / "bundle")
+    export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
+    cards = [" ".join((tmp_path / name / "README.md").read_text().split()) for name in ("bundle", "stock")]
+    assert all(("filling in masked tokens." in card.replace(",", ".")) is (task == "ForMaskedLM") for card in cards)
+    assert ("it was imported without lm_head" in cards[0]) is (task == "Model")
+    assert ("AutoModelForMaskedLM" in cards[0]) is (task == "ForMaskedLM")
 
 
 def assert_same_model(source, out, architecture):
@@ -136,6 +151,7 @@ def test_other_weights_of_bert_are_kept(extra, stock, tmp_path):
     write_bundle(import_foreign(source, "mae_lm_roberta"), tmp_path / "bundle")
     export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
     assert_same_model(source, tmp_path / "stock", "BertForMaskedLM")
+    assert ("pooler" in (tmp_path / "stock" / "README.md").read_text()) is ("pooler" not in extra)
     written = load_file(tmp_path / "stock" / "model.safetensors")
     assert all(torch.equal(written[name], weight) for name, weight in added.items())
 
@@ -161,6 +177,14 @@ def test_untied_output_weights(kind, tmp_path):
     write_bundle(pretrained, tmp_path / "bundle")
     export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
     assert_same_model(tmp_path / "source", tmp_path / "stock", f"{FAMILIES[kind].classes}ForMaskedLM")
+
+
+def test_a_head_trained_here_is_tied_whatever_the_original_says(tmp_path):
+    """An encoder without a head has no output weights that could be tied."""
+    stock_model(tmp_path / "source", "bert", "Model", tie_word_embeddings=False)
+    pretrained = import_foreign(tmp_path / "source", "mae_lm_roberta")
+    trained = replace(pretrained, about={})
+    assert export_stock(trained, tmp_path / "stock") == "BertForMaskedLM"
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta"])
@@ -189,16 +213,37 @@ def test_the_interface_of_an_import(kind, stock, imported):
         MAELMModel.from_pretrained(imported(kind, "mae_lm")).score(text)
 
 
-def test_pairs_are_explained_where_they_differ(stock, imported):
-    [note] = notes(read(imported("bert")))
-    assert "both texts have the first token type, and two separators" in note
-    [note] = notes(read(imported("distilbert")))
-    assert "two separators" in note
-    assert not notes(read(imported("roberta")))
+def test_pairs_are_explained_where_they_differ(stock, imported, tmp_path):
+    [note] = notes(stock("bert"))
+    assert "here both texts have the first token type and two separators are between them" in note
+    assert not notes(stock("roberta"))
+    # The tokenizer decides, not the type of the model.
+    source = shutil.copytree(stock("roberta"), tmp_path / "source")
+    change_template(source, pair="<s> $A </s> $B </s>")
+    [note] = notes(source)
+    assert "here two separators are between them" in note
     pair = MAELMModel.from_pretrained(imported("roberta")).encode("the of", "is not")
     fast = transformers.AutoTokenizer.from_pretrained(stock("roberta"))
     order = read(imported("roberta")).tokenizer.exported_ids
     assert order[pair].tolist() == fast("the of", "is not")["input_ids"]
+
+
+@pytest.mark.parametrize("single", ["$A", "$A </s>", "<s> $A </s> </s>"])
+def test_other_special_tokens_around_a_text_are_refused(single, stock, tmp_path):
+    source = shutil.copytree(stock("roberta"), tmp_path / "source")
+    change_template(source, single=single)
+    with pytest.raises(UserError, match=r"its tokenizer makes .* of the text 'a'; this package only supports"):
+        import_foreign(source, "mae_lm")
+
+
+def change_template(directory, **changes):
+    """Change what a saved tokenizer makes of single texts or pairs."""
+    path = directory / "tokenizer.json"
+    tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    specials = [(token, tokenizer.token_to_id(token)) for token in ("<s>", "</s>")]
+    templates = {"single": "<s> $A </s>", "pair": "<s> $A </s> </s> $B </s>", **changes}
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(**templates, special_tokens=specials)
+    tokenizer.save(str(path))
 
 
 def test_distilberts_classifier_is_refused(stock):
@@ -321,11 +366,48 @@ def test_fine_tuning_starts_from_an_import_and_ends_in_its_class(kind, architect
     fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock")
     classifier = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "stock").eval()
     assert classifier.config.id2label == dict(enumerate(TASKS["RTE"].labels))
-    text = "the cat sat on the mat"
+    ours = MAELMModel.from_pretrained(tmp_path / "rte" / "model")
+    for texts in (["the cat sat on the mat"], ["the cat sat on the mat", "a dog ran"]):
+        with torch.no_grad():
+            theirs = classifier(**fast(*texts, return_tensors="pt")).logits
+        logits = ours.predict("RTE", ours.encode(*texts), return_logits=True)
+        torch.testing.assert_close(logits, theirs, **CLOSE)
+    # An import of the export is an import: its files stay as they are.
+    export_stock(import_foreign(tmp_path / "stock", "mae_lm"), tmp_path / "again")
+    if kind != "distilbert":
+        assert_same_model(tmp_path / "stock", tmp_path / "again", architecture)
+
+
+def with_span_head(kind, imported) -> Pretrained:
+    """Return an imported encoder as if it had been fine-tuned here on questions."""
+    pretrained = read(imported(kind, "mae_lm"))
+    weights = {name: weight for name, weight in pretrained.weights.items() if name.startswith("autoencoder.encoder.")}
+    torch.manual_seed(1)
+    head = SpanHead(16, init_std=0.5).state_dict()
+    weights |= {f"classification_heads.span.{name}": weight for name, weight in head.items()}
+    return replace(pretrained, weights=weights, about={"task": "question_answering"})
+
+
+@ALL
+def test_stock_transformers_answers_as_the_fine_tuned_import(kind, imported, tmp_path):
+    original = with_span_head(kind, imported)
+    architecture = export_stock(original, tmp_path / "stock")
+    assert architecture == f"{FAMILIES[kind].classes}ForQuestionAnswering"
+    fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock")
+    model = getattr(transformers, architecture).from_pretrained(tmp_path / "stock").eval()
+    question, context = "the of", "the language of the models"
+    hub = hub_interface(MAELMModel, original)
+    states = hub.extract_features(hub.encode(question, context))
     with torch.no_grad():
-        theirs = classifier(**fast(text, return_tensors="pt")).logits
-    ours = MAELMModel.from_pretrained(tmp_path / "rte" / "model").predict("RTE", text, return_logits=True)
-    torch.testing.assert_close(ours, theirs, **CLOSE)
+        theirs = model(**fast(question, context, return_tensors="pt"))
+        ours = hub.model.classification_heads["span"](states)
+    torch.testing.assert_close(ours, torch.stack([theirs.start_logits, theirs.end_logits], -1), **CLOSE)
+
+
+def test_an_export_that_joins_pairs_otherwise_is_refused(imported, tmp_path, monkeypatch):
+    monkeypatch.setattr(exporter, "pair_differences", lambda fast: [])
+    with pytest.raises(UserError, match="joins pairs otherwise than in training, where both texts have the first"):
+        export_stock(with_span_head("bert", imported), tmp_path / "stock")
 
 
 IN_THE_GATE = dict(zip(FAMILIES, [*PRESETS, "mae_lm_roberta"], strict=True))

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,8 +10,11 @@ import transformers
 
 from mae_lm_fairseq import MAELMModel
 from mae_lm_fairseq.commands import import_, predict
+from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign
+from mae_lm_fairseq.pretrained.reading import read
+from mae_lm_fairseq.pretrained.validation import SENTENCE_HEAD
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.families import stock_model
 from tests.support.tokenizers import paragraphs
@@ -18,6 +22,7 @@ from tests.support.tokenizers import paragraphs
 LABELS = ["no", "perhaps", "yes"]
 NAMES = {"id2label": dict(enumerate(LABELS)), "label2id": {label: number for number, label in enumerate(LABELS)}}
 TEXTS = [line[:15] for line in paragraphs(6)]
+CLOSE_SCORES = {"rtol": 1e-5, "atol": 2e-5}  # scores of the order of 4, with six digits
 CLOSE = {"rtol": 0, "atol": 1e-5}  # probabilities in single precision, with six digits
 
 
@@ -70,6 +75,27 @@ def test_a_regression_predicts_its_scores(tmp_path):
     model, bundle = imported(tmp_path, "roberta", "ForSequenceClassification", num_labels=1)
     found = torch.tensor([[float(row["prediction"])] for row in predictions(tmp_path, bundle, {"text": TEXTS})])
     torch.testing.assert_close(found, stock_logits(tmp_path, model, TEXTS), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bert", "mpnet"])
+def test_the_scores_of_a_regression_survive_export_and_import(kind, tmp_path):
+    """A model trained here gives 0 to 1 inside, and scores in the range of its training file outside."""
+    _, first = imported(tmp_path / "first", kind, "ForSequenceClassification", num_labels=1)
+    trained = read(first)
+    about = {key: value for key, value in trained.about.items() if key != "imported_from"}
+    about["finetuned_on"] = trained.about["finetuned_on"] | {"columns": ["text"], "score_range": [1, 5.5]}
+    write_bundle(replace(trained, about=about), tmp_path / "trained")
+    export_stock(read(tmp_path / "trained"), tmp_path / "stock")
+    import_.main([str(tmp_path / "stock"), "--out", str(tmp_path / "imported")])
+    scores = MAELMModel.from_pretrained(first).predict(SENTENCE_HEAD, TEXTS) * 4.5 + 1
+    for bundle in ("trained", "imported"):
+        found = predictions(tmp_path, tmp_path / bundle, {"text": TEXTS})
+        torch.testing.assert_close(torch.tensor([[float(row["prediction"])] for row in found]), scores, **CLOSE_SCORES)
+        torch.testing.assert_close(
+            MAELMModel.from_pretrained(tmp_path / bundle).predict(SENTENCE_HEAD, TEXTS), scores, **CLOSE_SCORES
+        )
+    classify = transformers.pipeline("text-classification", str(tmp_path / "stock"))
+    assert [found["score"] for found in classify(TEXTS)] == pytest.approx(scores.flatten().tolist(), abs=2e-5)
 
 
 def test_several_labels_at_once_have_no_prediction(tmp_path):

@@ -306,6 +306,12 @@ def test_a_checkpoint_that_holds_something_else_is_refused(changes, message, tmp
         import_foreign(path, "mae_lm")
 
 
+def test_a_head_with_another_activation_function_is_refused(tmp_path):
+    fairseq_roberta(tmp_path / "roberta", classes=3, pooler_activation_fn="relu")
+    with pytest.raises(UserError, match="the activation function of its head is relu, but this package only supports"):
+        import_foreign(tmp_path / "roberta" / "model.pt", "mae_lm")
+
+
 def test_fairseq_roberta_of_an_older_version_and_with_a_head(tmp_path):
     model = fairseq_roberta(tmp_path / "roberta", classes=3)
     path = tmp_path / "roberta" / "model.pt"

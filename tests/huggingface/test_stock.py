@@ -234,6 +234,19 @@ def test_contents_of_the_model_card(preset, model, tmp_path):
     assert "U+2581" in card
 
 
+def test_the_card_knows_of_masks_in_the_encoder(model, tmp_path):
+    original = pretrained("mae_lm", {}, model)
+    export_stock(replace(original, about=original.about | {"mask_in_encoder": 0.25}), tmp_path / "some")
+    card = (tmp_path / "some" / "README.md").read_text()
+    assert "never saw" not in card
+    assert "the visible tokens and 25% of the mask tokens" in card
+    # Fine-tuning does not record it.
+    export_stock(pretrained("mae_lm", {}, model, heads=["sst"]), tmp_path / "finetuned")
+    card = (tmp_path / "finetuned" / "README.md").read_text()
+    assert "never saw" not in card
+    assert "**Do not put mask tokens into the input.**" in card
+
+
 def test_a_full_disk_is_named_and_nothing_is_left(model, tmp_path):
     for size in (100, 20_000):  # the configuration, the weights
         with pytest.raises(UserError, match=r"cannot write .*/out: File too large"), room_for(size):

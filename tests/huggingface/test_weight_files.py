@@ -55,6 +55,19 @@ def test_several_files_hold_what_one_did(names, whole):
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+def test_changed_bytes_in_a_pickle_are_not_read_as_weights(whole):
+    """torch does not check the sums of its files."""
+    weights = load_file(whole / "model.safetensors")
+    (whole / "model.safetensors").unlink()
+    torch.save(weights, whole / "pytorch_model.bin")
+    content = (whole / "pytorch_model.bin").read_bytes()
+    part = next(iter(weights.values())).numpy().tobytes()[:32]
+    assert part in content
+    (whole / "pytorch_model.bin").write_bytes(content.replace(part, part[::-1]))
+    with pytest.raises(UserError, match=r"pytorch_model\.bin: damaged, or not a file of weights"):
+        read_weights(whole)
+
+
 def test_a_directory_of_the_hubs_cache(whole, tmp_path):
     """There, files are links to blobs."""
     split(whole, SAFE)

@@ -70,6 +70,8 @@ def save_tokenizer(directory: Path, kind: str) -> tokenizers.Tokenizer:
         names["unk_token"] = "[UNK]"
     if "<s>" in names.values():
         names |= {"bos_token": "<s>", "eos_token": "</s>"}
+    if kind == "bert":
+        names["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(directory)
     return tokenizer
 

@@ -226,7 +226,7 @@ def test_files_and_pickles_hold_the_tokenizer(kind, tmp_path):
         assert all(map(np.array_equal, other.encode_lines(lines), tokenizer.encode_lines(lines)))
 
 
-def test_a_hugging_face_directory_without_tokenizer_json(tmp_path):
+def test_a_hugging_face_directory_without_tokenizer_json(tmp_path, monkeypatch):
     from transformers import BertTokenizerFast
 
     words = {word: index for index, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##m"])}
@@ -235,6 +235,16 @@ def test_a_hugging_face_directory_without_tokenizer_json(tmp_path):
     (tmp_path / "tokenizer.json").unlink()
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
     assert open_tokenizer_path(tmp_path).symbols == expected == [*SPECIALS, "the", "##m"]
+
+    class PanicException(BaseException):
+        """The library, written in Rust, raises panics that are no ``Exception``."""
+
+    def panic(*_, **__):
+        raise PanicException("called `Result::unwrap()`")
+
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", panic)
+    with pytest.raises(UserError, match="transformers cannot load its tokenizer: called"):
+        open_tokenizer_path(tmp_path)
 
 
 @pytest.mark.parametrize("kind", TRAINED_KINDS)

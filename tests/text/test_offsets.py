@@ -85,5 +85,11 @@ def test_words_are_separated_by_white_space(leading_space):
     assert word_numbers("", []) == []
 
 
+def test_white_space_at_the_end_is_no_word():
+    """Byte-level BPE keeps it as a token."""
+    assert word_numbers("a b  ", [(0, 1), (1, 3), (3, 5)]) == [0, 1, 1]
+    assert word_numbers("a b  ", [(0, 1), (2, 3), (3, 3)]) == [0, 1, 1]
+
+
 def test_a_lone_word_start_belongs_to_the_word():
     assert word_numbers("a b", [(0, 1), (2, 3), (2, 3)]) == [0, 1, 1]

@@ -33,13 +33,13 @@ class Paragraph:
     questions: tuple[Question, ...]
 
 
-def read_squad(path: str | Path, version_2: bool, needs_answers: bool = True) -> list[Paragraph]:
+def read_squad(path: str | Path, version_2: bool, with_answers: bool = True) -> list[Paragraph]:
     """Read and validate a file in SQuAD's format.
 
     Args:
         path: the file.
         version_2: whether questions without an answer are allowed.
-        needs_answers: whether a question must have a list of answers, which may be empty in version 2.
+        with_answers: whether to read the answers. A test file may have none, or empty ones that are not marked.
 
     Raises:
         UserError: if the file is invalid. The message gives the file, article, paragraph, question and the problem: a
@@ -48,7 +48,7 @@ def read_squad(path: str | Path, version_2: bool, needs_answers: bool = True) ->
     """
     seen = set()
     paragraphs = [
-        _read_paragraph(paragraph, version_2, needs_answers, seen)
+        _read_paragraph(paragraph, version_2, with_answers, seen)
         for article in _Node(read_json(path), str(path)).list("data", "article")
         for paragraph in article.list("paragraphs", "paragraph")
     ]
@@ -110,21 +110,21 @@ class _Node:
             yield _Node(item, f"{self.place}, {name} {number}")
 
 
-def _read_paragraph(node: _Node, version_2: bool, needs_answers: bool, seen: set[str]) -> Paragraph:
+def _read_paragraph(node: _Node, version_2: bool, with_answers: bool, seen: set[str]) -> Paragraph:
     context = node.text("context")
     questions = []
     for question in node.list("qas", "question"):
-        questions.append(_read_question(question, context, version_2, needs_answers))
+        questions.append(_read_question(question, context, version_2, with_answers))
         if questions[-1].id in seen:
             raise question.error(f"the id {questions[-1].id} occurs twice; ids must be unique")
         seen.add(questions[-1].id)
     return Paragraph(context, tuple(questions))
 
 
-def _read_question(node: _Node, context: str, version_2: bool, needs_answers: bool) -> Question:
+def _read_question(node: _Node, context: str, version_2: bool, with_answers: bool) -> Question:
     name = node.text("id")
     node = _Node(node.content, f"{node.place} ({name})")
-    if not needs_answers and "answers" not in node.content:
+    if not with_answers:
         return Question(name, node.text("question"), ())
     answers = tuple(_read_answer(answer, context) for answer in node.list("answers", "answer"))
     if not answers and not version_2:

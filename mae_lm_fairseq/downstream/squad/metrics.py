@@ -10,11 +10,11 @@ import re
 import string
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.downstream.squad.files import read_json
+from mae_lm_fairseq.downstream.squad.files import Paragraph, read_json
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 
 GoldAnswers = list[tuple[str, list[str]]]
@@ -165,6 +165,12 @@ def _require_all(questions: dict[str, list[str]], values: dict, kind: str):
     missing = [name for name in questions if name not in values]
     if missing:
         raise UserError(f"no {kind} for {len(missing)} of {len(questions)} questions, such as {missing[0]}")
+
+
+def gold_answers(paragraphs: Sequence[Paragraph]) -> GoldAnswers:
+    """Return the answers to the questions of paragraphs."""
+    questions = [question for paragraph in paragraphs for question in paragraph.questions]
+    return [(question.id, [answer.text for answer in question.answers]) for question in questions]
 
 
 def read_gold(path: str | Path) -> tuple[GoldAnswers, bool]:

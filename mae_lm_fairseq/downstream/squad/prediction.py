@@ -31,7 +31,7 @@ def answer_file(model: torch.nn.Module, source: Path, out: Path):
     Raises:
         UserError: if the questions are not in SQuAD's format, or the file cannot be written.
     """
-    paragraphs = read_squad(source, version_2=True, needs_answers=False)
+    paragraphs = read_squad(source, version_2=True, with_answers=False)
     task, metrics = (_mapping(model.about.get(name)) for name in ("finetuned_on", "development_set"))
     longest = model.model.max_positions()
     length = _integer(task.get("tokens_per_sample"), MIN_SAMPLE, longest, min(TOKENS_PER_SAMPLE, longest))

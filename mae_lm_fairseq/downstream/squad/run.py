@@ -14,7 +14,7 @@ from mae_lm_fairseq.downstream.options import FinetuningOptions
 from mae_lm_fairseq.downstream.recipe import Recipe, for_size
 from mae_lm_fairseq.downstream.squad.decoding import Answers, answer_all
 from mae_lm_fairseq.downstream.squad.files import read_squad
-from mae_lm_fairseq.downstream.squad.metrics import evaluate_1_1, evaluate_2_0, read_gold
+from mae_lm_fairseq.downstream.squad.metrics import evaluate_1_1, evaluate_2_0, gold_answers
 from mae_lm_fairseq.downstream.squad.task import QuestionAnsweringConfig
 from mae_lm_fairseq.downstream.squad.windows import MIN_SAMPLE, SpanWindows
 from mae_lm_fairseq.downstream.sweep import Origin, Sweep, find_pretrained_origin, report, run_sweep, window_sweep
@@ -22,7 +22,7 @@ from mae_lm_fairseq.pretrained.validation import ANSWER_HEAD
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import write_json, write_results, write_text
+from mae_lm_fairseq.utils.files import file_sha256, write_json, write_results, write_text
 from mae_lm_fairseq.utils.runner import reserve
 
 BATCH = 32
@@ -75,8 +75,8 @@ def finetune(options: Options) -> dict:
     reserve(
         out,
         {
-            "training questions": str(options.train.resolve()),
-            "development questions": str(options.dev.resolve()),
+            "training questions": file_sha256(options.train),
+            "development questions": file_sha256(options.dev),
             "version 2": options.version_2,
             "checkpoint": origin.described(),
             "tokenizer": tokenizer.fingerprint,
@@ -169,7 +169,7 @@ def evaluate(checkpoint: Path, options: Options) -> dict[str, float]:
     answers = answer_all(logits_of_batches(model, windows), windows)
     predictions = {name: found.text for name, found in answers.items()}
     na_probs = {name: found.no_answer_probability for name, found in answers.items()}
-    gold, _ = read_gold(options.dev)
+    gold = gold_answers(read_squad(options.dev, options.version_2))
     if options.version_2:
         searched = evaluate_2_0(gold, predictions, na_probs)
         threshold = searched["best_f1_thresh"]

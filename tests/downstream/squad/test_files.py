@@ -104,6 +104,14 @@ def test_questions_without_answers_need_version_2(write):
         read_squad(write(DATASET), version_2=False)
 
 
+def test_answers_of_a_test_file_are_ignored(write):
+    """Unlabelled files have no answers, or empty ones that are not marked as impossible."""
+    unmarked = change(*SECOND, "is_impossible", to=False)
+    for content in (DATASET, unmarked, change(*FIRST, "answers"), change(*FIRST, "answers", to=[])):
+        [paragraph] = read_squad(write(content), version_2=True, with_answers=False)
+        assert paragraph.questions == (Question("q1", "How many?", ()), Question("q2", "When?", ()))
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(UserError, match=r"gone\.json: No such file"):
         read_squad(tmp_path / "gone.json", version_2=False)

@@ -102,6 +102,24 @@ def test_questions_of_2_0_are_left_unanswered_above_the_best_threshold(options, 
     assert "| 0.001 | HasAns_f1 |" in (options.out / "report.md").read_text()
 
 
+def test_questions_of_2_0_need_no_mark(options, tmp_path):
+    """An empty list of answers says that a question has none."""
+    dev = write_squad(tmp_path / "dev2.json", version_2=True)
+    content = json.loads(dev.read_text())
+    for article in content["data"]:
+        for question in article["paragraphs"][0]["qas"]:
+            del question["is_impossible"]
+    dev.write_text(json.dumps(content))
+    assert finetune(replace(options, dev=dev, version_2=True))["metrics"]["NoAns_total"]["values"] == [8]
+
+
+def test_other_questions_under_the_same_name_are_refused(options):
+    finetune(options)
+    write_squad(options.dev, people=2)
+    with pytest.raises(UserError, match="has results of other settings: development questions"):
+        finetune(options)
+
+
 def test_random_weights_and_further_options(options):
     content = finetune(
         replace(options, checkpoint=None, arch="mae_lm_tiny", extra=("--encoder-layers", "1", "--weight-decay", "0.5"))
