@@ -135,6 +135,7 @@ TESTS = {
     "explain_unwritable_directories": "fault_injection/test_crashes.py",
     "average_each_weight_once": "fairseq_patches/test_moving_average.py",
     "read_moving_averages_as_data": "fairseq_patches/test_moving_average.py",
+    "accumulate_batches_that_have_sequences": "end_to_end/test_launch_cpu.py",
     "explain_ignored_validation_subsets": "end_to_end/test_fairseq_options.py",
     "explain_invalid_schedules": "end_to_end/test_fairseq_options.py",
     "read_options": "fairseq_patches/test_options.py",
@@ -157,7 +158,7 @@ WORKING = {
     ),
     "`--update-freq`": (
         "equals as many processes",
-        "end_to_end/test_launch_cpu.py::test_two_processes_train_as_one_that_accumulates",
+        "end_to_end/test_launch_cpu.py::test_two_processes_that_accumulate_train_as_one",
     ),
     "`--store-ema`, `--ema-decay`, `--ema-fp32`, `--ema-update-freq`": (
         "resuming is exact; see [pretraining.md](pretraining.md#averaged-weights)",
