@@ -136,6 +136,7 @@ TESTS = {
     "average_each_weight_once": "fairseq_patches/test_moving_average.py",
     "read_moving_averages_as_data": "fairseq_patches/test_moving_average.py",
     "accumulate_batches_that_have_sequences": "end_to_end/test_launch_cpu.py",
+    "explain_splits_without_batches": "end_to_end/test_fairseq_options.py",
     "explain_ignored_validation_subsets": "end_to_end/test_fairseq_options.py",
     "explain_invalid_schedules": "end_to_end/test_fairseq_options.py",
     "read_options": "fairseq_patches/test_options.py",

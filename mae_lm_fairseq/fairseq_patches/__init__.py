@@ -28,6 +28,7 @@ def apply() -> None:
         data.restore_numpy_compat,
         data.explain_ignored_validation_subsets,
         data.accumulate_batches_that_have_sequences,
+        data.explain_splits_without_batches,
         loading.read_checkpoints_as_data,
         loading.check_checkpoints_before_restoring,
         resuming.resume_from_newest_checkpoint,

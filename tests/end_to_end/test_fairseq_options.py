@@ -130,6 +130,18 @@ def test_several_validation_splits(train, two_validation_splits, caplog):
         )
 
 
+@pytest.mark.parametrize(("split", "multiple"), [("train", 1000), ("valid", 64)])
+def test_splits_without_batches_are_named(train, data_bin, split, multiple):
+    """fairseq drops a last batch of another size, and may have no other."""
+    numbers = ["--batch-size", multiple, "--required-batch-size-multiple", multiple]
+    with pytest.raises(UserError) as caught:
+        train(*numbers, "--no-save")
+    assert str(caught.value) == (
+        f"the split {split} of {data_bin} has no batch; use more text, or --required-batch-size-multiple 1: a last "
+        f"batch whose size is not a multiple of {multiple} is dropped"
+    )
+
+
 def test_checkpoints_to_keep_and_patience(train):
     keep = ["--save-interval-updates", 1, "--keep-interval-updates", 2, "--keep-best-checkpoints", 1]
     rest = ["--validate-interval-updates", 1, "--patience", 2, "--max-update", 9, "--no-epoch-checkpoints"]
