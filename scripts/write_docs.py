@@ -235,7 +235,7 @@ WORKING = {
         "end_to_end/test_fairseq_options.py::test_training_ends_well",
     ),
 }
-ON_GPUS = "`--fp16`, `--bf16`, `--memory-efficient-fp16`, `--memory-efficient-bf16`, `--amp`"
+ON_GPUS = "`--fp16`, `--bf16`, `--memory-efficient-fp16`, `--memory-efficient-bf16`"
 TEST_ON_GPUS = "fairseq_patches/test_options.py::test_half_precision_without_gpu"
 TESTS_OF_REFUSALS = {
     "refused": "fairseq_patches/test_unsupported.py::test_an_option_is_refused_in_one_message",

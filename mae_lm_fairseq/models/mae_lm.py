@@ -350,7 +350,7 @@ class MAELMModel(BaseFairseqModel):
 
     def _precision(self, src_tokens: Tensor):
         if self.autocast is Autocast.none:
-            return contextlib.nullcontext()  # keeps the caller's setting, for example fairseq's --amp
+            return contextlib.nullcontext()  # keeps the caller's setting
         return torch.autocast(src_tokens.device.type, torch.bfloat16)
 
     def _encoder_tokens(self, layout: BatchLayout) -> float:
