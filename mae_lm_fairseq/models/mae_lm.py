@@ -159,14 +159,15 @@ class MAELMModel(BaseFairseqModel):
             state_dict = select_weights(state_dict, self.state_dict())
         return super().load_state_dict(state_dict, strict, model_cfg, args)
 
-    def check_checkpoint(self, filename: str, state: dict):
-        """Check a checkpoint that training is about to start from.
+    def check_checkpoint(self, filename: str, state: dict, resumes: bool = False):
+        """Check a checkpoint that training is about to start from, or to resume with the state of its optimizer.
 
         Raises:
             UserError: if its weights would have another meaning in this model.
         """
-        decodes = self.autoencoder.decoder is not None
-        check_origin(filename, state, vars(self.autoencoder.config), self.dictionary, decodes)
+        decodes, pretrains = (part is not None for part in (self.autoencoder.decoder, self.autoencoder.lm_head))
+        config = vars(self.autoencoder.config)
+        check_origin(filename, state, config, self.dictionary, decodes, resumes and pretrains)
 
     def forward(
         self,
