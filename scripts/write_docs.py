@@ -146,6 +146,7 @@ TESTS = {
     "report_errors_under_hydra": "fairseq_patches/test_processes.py",
     "send_checkpoints_to_all_processes": "fairseq_patches/test_loading.py",
     "stop_loading_batches_at_exit": "fairseq_patches/test_processes.py",
+    "explain_jobs_of_slurm": "fairseq_patches/test_started_processes.py",
     "limit_waiting": "fairseq_patches/test_started_processes.py",
     "use_pytorch_ddp_without_gpus": "fairseq_patches/test_started_processes.py",
     "stop_at_loss_that_is_not_finite": "fairseq_patches/test_divergence.py",

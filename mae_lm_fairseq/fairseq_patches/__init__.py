@@ -45,6 +45,7 @@ def apply() -> None:
         processes.send_checkpoints_to_all_processes,
         processes.stop_loading_batches_at_exit,
         started_processes.limit_waiting,
+        started_processes.explain_jobs_of_slurm,
         started_processes.use_pytorch_ddp_without_gpus,
         divergence.stop_at_loss_that_is_not_finite,
     ):
