@@ -135,6 +135,8 @@ TESTS = {
     "explain_unwritable_directories": "fault_injection/test_crashes.py",
     "average_each_weight_once": "fairseq_patches/test_moving_average.py",
     "read_moving_averages_as_data": "fairseq_patches/test_moving_average.py",
+    "accumulate_batches_that_have_sequences": "end_to_end/test_launch_cpu.py",
+    "explain_splits_without_batches": "end_to_end/test_fairseq_options.py",
     "explain_ignored_validation_subsets": "end_to_end/test_fairseq_options.py",
     "explain_invalid_schedules": "end_to_end/test_fairseq_options.py",
     "read_options": "fairseq_patches/test_options.py",
@@ -144,6 +146,7 @@ TESTS = {
     "report_errors_under_hydra": "fairseq_patches/test_processes.py",
     "send_checkpoints_to_all_processes": "fairseq_patches/test_loading.py",
     "stop_loading_batches_at_exit": "fairseq_patches/test_processes.py",
+    "explain_jobs_of_slurm": "fairseq_patches/test_started_processes.py",
     "limit_waiting": "fairseq_patches/test_started_processes.py",
     "use_pytorch_ddp_without_gpus": "fairseq_patches/test_started_processes.py",
     "stop_at_loss_that_is_not_finite": "fairseq_patches/test_divergence.py",
@@ -157,7 +160,7 @@ WORKING = {
     ),
     "`--update-freq`": (
         "equals as many processes",
-        "end_to_end/test_launch_cpu.py::test_two_processes_train_as_one_that_accumulates",
+        "end_to_end/test_launch_cpu.py::test_two_processes_that_accumulate_train_as_one",
     ),
     "`--store-ema`, `--ema-decay`, `--ema-fp32`, `--ema-update-freq`": (
         "resuming is exact; see [pretraining.md](pretraining.md#averaged-weights)",
@@ -233,7 +236,7 @@ WORKING = {
         "end_to_end/test_fairseq_options.py::test_training_ends_well",
     ),
 }
-ON_GPUS = "`--fp16`, `--bf16`, `--memory-efficient-fp16`, `--memory-efficient-bf16`, `--amp`"
+ON_GPUS = "`--fp16`, `--bf16`, `--memory-efficient-fp16`, `--memory-efficient-bf16`"
 TEST_ON_GPUS = "fairseq_patches/test_options.py::test_half_precision_without_gpu"
 TESTS_OF_REFUSALS = {
     "refused": "fairseq_patches/test_unsupported.py::test_an_option_is_refused_in_one_message",

@@ -122,15 +122,15 @@ def _measure_group(
                 work.append((process, _warm_up(process, case, batches[case], results.setting)))
     for _ in range(steps):
         for product in products:
-            if product.alive:
+            if product.subject.title not in results.failed:
                 with _reporting(product, results):
                     results.matrix_gflops[product.subject.precision] += product.ask("rate", "", 1)
         for process, row in work:
-            if process.alive:
+            if process.subject.title not in results.failed:
                 with _reporting(process, results):
                     _time_step(process, row)
     for process, row in work:
-        if process.alive and process.subject.profiled:
+        if process.subject.title not in results.failed and process.subject.profiled:
             with _reporting(process, results):
                 row.operators = process.ask("operators", row.case.file, PROFILED_STEPS)
     results.rows += [row for process, row in work if row.seconds]

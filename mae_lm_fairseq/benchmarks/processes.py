@@ -1,5 +1,6 @@
 """Subject processes of a benchmark, as controlled by the main process."""
 
+import contextlib
 import multiprocessing
 import subprocess
 import sys
@@ -58,7 +59,8 @@ class Process:
 
     def ask(self, word: str, batch: str, steps: int):
         """Have the process run steps of one kind on a batch, and return its answer; raises as :meth:`answer`."""
-        self.connection.send((word, batch, steps))
+        with contextlib.suppress(ConnectionError):  # of a process that has died, which answer() reports
+            self.connection.send((word, batch, steps))
         return self.answer()
 
     def close(self) -> None:

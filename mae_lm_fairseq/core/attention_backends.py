@@ -30,6 +30,8 @@ from mae_lm_fairseq.core.relative_position import RelativePositionBias
 EMPTY_KEY = -3e4
 """Added to the attention scores of padding. The attention weight becomes exactly zero, and the value is finite in
 half precision: a row without any key averages the zeros in its empty slots instead of producing NaN gradients."""
+FLEX_HEAD_SIZE = 16
+"""Smallest size of an attention head that FlexAttention's kernels take."""
 FLEX_BLOCK = 128
 """Block size of FlexAttention, in positions. A block is either computed or skipped as a unit."""
 

@@ -22,15 +22,18 @@ def linear_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor, targets: 
     Returns:
         The loss, a float32 scalar, and the number of positions whose largest logit is the target's, an int64 scalar.
     """
-    return _LinearCrossEntropy.apply(states, weight, bias, targets)
+    # Inside an autograd function, neither torch.is_grad_enabled() nor ctx.needs_input_grad knows of torch.no_grad().
+    return _LinearCrossEntropy.apply(states, weight, bias, targets, torch.is_grad_enabled())
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx, states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, trains: bool
+    ) -> tuple[Tensor, Tensor]:
         loss = torch.zeros((), device=states.device)
         correct = torch.zeros((), dtype=torch.int64, device=states.device)
-        trains = any(ctx.needs_input_grad)
+        trains = trains and any(ctx.needs_input_grad)
         gradients = [torch.zeros_like(x, dtype=torch.float32) for x in (states, weight, bias)] if trains else []
         chunk = max(1, CHUNK_ELEMENTS // len(weight))
         for start in range(0, len(states), chunk):
@@ -53,7 +56,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         gradients = (
             gradient.mul_(grad_loss).to(dtype) for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         )
-        return *gradients, None
+        return *gradients, None, None
 
 
 def _add_gradients(

@@ -27,6 +27,8 @@ def apply() -> None:
     for patch in (
         data.restore_numpy_compat,
         data.explain_ignored_validation_subsets,
+        data.accumulate_batches_that_have_sequences,
+        data.explain_splits_without_batches,
         loading.read_checkpoints_as_data,
         loading.check_checkpoints_before_restoring,
         resuming.resume_from_newest_checkpoint,
@@ -43,6 +45,7 @@ def apply() -> None:
         processes.send_checkpoints_to_all_processes,
         processes.stop_loading_batches_at_exit,
         started_processes.limit_waiting,
+        started_processes.explain_jobs_of_slurm,
         started_processes.use_pytorch_ddp_without_gpus,
         divergence.stop_at_loss_that_is_not_finite,
     ):

@@ -1,11 +1,13 @@
 """Patches of fairseq's data code."""
 
+import contextlib
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from fairseq.data import data_utils
+from fairseq.data import data_utils, iterators
+from fairseq.trainer import Trainer
 
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.utils.errors import UserError, first_line
@@ -27,3 +29,51 @@ def _check_valid_subsets(check: Callable, cfg: Any) -> None:
         check(cfg)
     except ValueError as error:
         raise UserError(first_line(error)) from None
+
+
+def accumulate_batches_that_have_sequences() -> None:
+    """Normalise the last update of an epoch by all its predicted tokens, with several processes and ``--update-freq``.
+
+    A process without a batch gets an empty one. If it is the last of the update's, fairseq counts none of the tokens of
+    that process, while the gradients of its other batches stay in the sum: the update was too large.
+    """
+    wrap(iterators, "_chunk_iterator", _batches_of_updates)
+
+
+def _batches_of_updates(chunks: Callable, *args, **kwargs) -> Iterator[list]:
+    for samples in chunks(*args, **kwargs):
+        # All processes must exchange gradients, so one empty batch stays if there are no others.
+        yield [sample for sample in samples if sample] or samples[:1]
+
+
+def explain_splits_without_batches() -> None:
+    """Report a split from which no batch can be made, which ended in a traceback that does not name it."""
+    wrap(Trainer, "get_train_iterator", _train_iterator)
+    wrap(Trainer, "get_valid_iterator", _valid_iterator)
+
+
+def _train_iterator(get: Callable, trainer: Trainer, *args, **kwargs) -> Any:
+    with _naming(trainer.cfg.dataset.train_subset, trainer.cfg):
+        return get(trainer, *args, **kwargs)
+
+
+def _valid_iterator(get: Callable, trainer: Trainer, subset: str, *args, **kwargs) -> Any:
+    with _naming(subset, trainer.cfg):
+        return get(trainer, subset, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def _naming(split: str, cfg: Any) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if not str(error).startswith("The dataset is empty"):
+            raise
+        multiple = cfg.dataset.required_batch_size_multiple
+        advice = "use more text"
+        if multiple > 1:
+            advice += (
+                f", or --required-batch-size-multiple 1: a last batch whose size is not a multiple of {multiple} is "
+                "dropped"
+            )
+        raise UserError(f"the split {split} of {cfg.task.data} has no batch; {advice}") from error

@@ -36,7 +36,7 @@ def _explanation(trainer: Trainer, batches: int, error: FloatingPointError) -> s
     reason = first_line(error).rstrip(".")
     if reason.startswith("Minimum loss scale"):
         happened = "float16 overflowed repeatedly"
-        remedy = "use --bf16 if the GPU supports it, otherwise try"
+        remedy = "use --bf16 --reset-optimizer if the GPU supports it, otherwise try"
     elif reason.startswith("Fatal error: gradients are inconsistent") and not re.search(r"= *(nan|inf)", str(error)):
         return f"update {trainer.get_num_updates() + 1}: {reason.removeprefix('Fatal error: ')}"
     else:

@@ -55,9 +55,10 @@ def check_checkpoints_before_restoring() -> None:
     """Let task and model check a checkpoint before anything is restored from it, and start from bundles.
 
     fairseq restores whatever fits and raises a bare ``Exception`` for the rest. It saves the task's state but never
-    compares it, so a changed dictionary is not noticed. With this patch, the method ``check_checkpoint(filename,
-    state)`` of task and model, if any, is called once the file has been read. Mismatches of the weights, the optimizer
-    or the criterion are explained, and the position in the epoch is converted if the number of processes has changed.
+    compares it, so a changed dictionary is not noticed. With this patch, the method ``check_checkpoint(filename, state,
+    resumes)`` of task and model, if any, is called once the file has been read; ``resumes`` says whether the state of
+    the optimizer is restored, too. Mismatches of the weights, the optimizer or the criterion are explained, and the
+    position in the epoch is converted if the number of processes has changed.
     ``--finetune-from-model`` also takes a bundle, which is a directory. ``--store-ema`` can start from a checkpoint
     without EMA weights, which ended in a traceback.
 
@@ -68,13 +69,16 @@ def check_checkpoints_before_restoring() -> None:
     wrap(Trainer, "load_checkpoint", _load_checkpoint)
 
 
-def _load_checkpoint(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
-    read = functools.partial(_read_and_check, checkpoint_utils.load_checkpoint_to_cpu, trainer, filename)
+def _load_checkpoint(
+    load: Callable, trainer: Trainer, filename: str, reset_optimizer: bool = False, *args, **kwargs
+) -> Any:
+    load_to_cpu = checkpoint_utils.load_checkpoint_to_cpu
+    read = functools.partial(_read_and_check, load_to_cpu, trainer, filename, not reset_optimizer)
     # fairseq starts from random weights, without a word, if the name is not that of a file.
     file = str(Path(filename, WEIGHTS)) if os.path.isdir(filename) else filename
     try:
         with replaced(checkpoint_utils, "load_checkpoint_to_cpu", read):
-            return load(trainer, file, *args, **kwargs)
+            return load(trainer, file, reset_optimizer, *args, **kwargs)
     except UserError:
         raise
     except Exception as error:
@@ -84,7 +88,9 @@ def _load_checkpoint(load: Callable, trainer: Trainer, filename: str, *args, **k
         raise user_error from error
 
 
-def _read_and_check(read: Callable, trainer: Trainer, filename: str, path: str, *args, **kwargs) -> dict[str, Any]:
+def _read_and_check(
+    read: Callable, trainer: Trainer, filename: str, resumes: bool, path: str, *args, **kwargs
+) -> dict[str, Any]:
     state = read(filename if os.path.isdir(filename) else path, *args, **kwargs)
     cfg = trainer.cfg.checkpoint
     if not (cfg.reset_dataloader or filename == cfg.finetune_from_model):  # these start at the first epoch
@@ -92,7 +98,7 @@ def _read_and_check(read: Callable, trainer: Trainer, filename: str, path: str, 
         convert_position(state, processes, sequences_per_batch(trainer.cfg.dataset))
     for checker in (trainer.task, trainer.get_model()):
         if hasattr(checker, "check_checkpoint"):
-            checker.check_checkpoint(path, state)
+            checker.check_checkpoint(path, state, resumes)
     if trainer.cfg.ema.store_ema:  # the trainer deletes the model's weights before it would start from them
         state["extra_state"].setdefault(EMA, state["model"])
     return state
@@ -102,6 +108,11 @@ def _as_user_error(error: Exception, trainer: Trainer, filename: str) -> UserErr
     """Return an error that explains why a checkpoint does not fit, or None if ``error`` has another cause."""
     if isinstance(error, AssertionError) and "does not match; please reset the optimizer" in str(error):
         return UserError(f"the checkpoint {filename} does not fit: {first_line(error)}")
+    if isinstance(error, ValueError) and "loaded state dict" in str(error):  # of torch's optimizers
+        return UserError(
+            f"the optimizer's state in {filename} does not fit: {first_line(error)}; use the optimizer options and the "
+            "precision of that run, or add --reset-optimizer, which keeps the weights and starts the schedule again"
+        )
     cause = error.__context__  # the trainer replaces any error of loading the weights
     if isinstance(cause, UserError):
         return cause

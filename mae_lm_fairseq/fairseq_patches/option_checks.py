@@ -83,6 +83,8 @@ def check_settings(cfg: Any) -> None:
     _check_processes(cfg)
     _check_precision(cfg)
     _check_frozen_encoder(cfg)
+    _check_batches(cfg)
+    _check_compile(cfg)
     _check_checkpoints_exist(cfg)
 
 
@@ -99,7 +101,7 @@ _MINIMA = {
     },
     "checkpoint": {"save_interval": 1},
     "ema": {"ema_decay": 0, "ema_start_update": 0, "ema_update_freq": 1},
-    "optimization": {"lr": 0, "clip_norm": 0, "update_freq": 1, "max_update": 0},
+    "optimization": {"lr": 0, "clip_norm": 0, "update_freq": 1, "max_update": 0, "max_epoch": 0},
     "optimizer": {"adam_eps": 0, "weight_decay": 0},
     "lr_scheduler": {"warmup_updates": 0, "end_learning_rate": 0, "power": 0},
 }
@@ -178,7 +180,7 @@ def _check_precision(cfg: Any) -> None:
     common = cfg.common
     has_gpu = torch.cuda.is_available() and not common.cpu
     autocast = getattr(cfg.model, "autocast", None) == "bf16"
-    for name in ("memory_efficient_fp16", "memory_efficient_bf16", "fp16", "bf16", "amp"):
+    for name in ("memory_efficient_fp16", "memory_efficient_bf16", "fp16", "bf16"):
         option = f"--{name.replace('_', '-')}"
         if common[name] and not has_gpu:
             raise UserError(f"{option} needs a GPU: on a CPU use --autocast bf16 instead")
@@ -197,8 +199,28 @@ def _check_frozen_encoder(cfg: Any) -> None:
     for name in ("fp16", "bf16"):
         if cfg.common[name]:
             raise UserError(
-                f"--freeze-encoder-updates {frozen} does not work with --{name}; use --autocast bf16 or --amp instead"
+                f"--freeze-encoder-updates {frozen} does not work with --{name}; use --autocast bf16 instead"
             )
+
+
+def _check_batches(cfg: Any) -> None:
+    """Check that a batch can hold a sequence of pretraining. fairseq would drop longer ones, or fail."""
+    if cfg.common_eval.path is not None:
+        return  # a task that is read from a checkpoint has its own options
+    tokens = getattr(cfg.task, "tokens_per_sample", None)
+    for name in ("max_tokens", "max_tokens_valid"):
+        most = getattr(cfg.dataset, name)
+        if tokens is not None and most is not None and most < tokens:
+            raise UserError(
+                f"--{name.replace('_', '-')} {most} must be at least --tokens-per-sample {tokens}: a batch has whole "
+                "sequences"
+            )
+
+
+def _check_compile(cfg: Any) -> None:
+    """Check that ``--compile`` has an effect: fairseq's criterion asks for all logits, which are not compiled."""
+    if getattr(cfg.model, "compile", False) and getattr(cfg.criterion, "_name", None) == "masked_lm":
+        raise UserError("--compile has no effect with --criterion masked_lm; choose --criterion masked_autoencoder_lm")
 
 
 def _check_checkpoints_exist(cfg: Any) -> None:

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from mae_lm_fairseq import register
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.patching import wrap
-from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes
+from mae_lm_fairseq.fairseq_patches.started_processes import gpus_hidden, join_started_processes
 from mae_lm_fairseq.fairseq_patches.unsupported import check_supported
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program, first_line
 
@@ -38,15 +38,20 @@ def start_training_with_checks() -> None:
 def _call_main(call: Callable, cfg: Any, *args, **kwargs) -> Any:
     with errors_end_the_program(), _lost_connections():
         join_started_processes(cfg)
-        check_settings(cfg)
-        try:
-            return call(cfg, *args, **kwargs)
-        except torch.multiprocessing.ProcessExitedException as error:
-            # Exit code 1 means that the process has printed its error: exceptions arrive as another class, signals as
-            # negative codes.
-            if error.exit_code != 1:
-                raise
-            raise SystemExit(1) from error
+        with gpus_hidden(cfg):
+            check_settings(cfg)
+            return _run(call, cfg, *args, **kwargs)
+
+
+def _run(call: Callable, cfg: Any, *args, **kwargs) -> Any:
+    try:
+        return call(cfg, *args, **kwargs)
+    except torch.multiprocessing.ProcessExitedException as error:
+        # Exit code 1 means that the process has printed its error: exceptions arrive as another class, signals as
+        # negative codes.
+        if error.exit_code != 1:
+            raise
+        raise SystemExit(1) from error
 
 
 fairseq_distributed_main = distributed_utils.distributed_main

@@ -1,11 +1,12 @@
 """Processes that torchrun, Slurm or a user has started, and that train together."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,9 +17,11 @@ from fairseq.models import distributed_fairseq_model
 from torch import nn
 
 from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
+from mae_lm_fairseq.utils.errors import UserError, first_line
 
 _PORT = 29500
 """torchrun's default."""
+_START = "start training with srun, with one task per node or per GPU, or with torchrun"
 DDP_TIMEOUT = 600
 """Default of ``--ddp-timeout`` in seconds, long enough for a slow save."""
 
@@ -60,10 +63,11 @@ def started_processes() -> StartedProcesses | None:
 
 def _first_node() -> str:
     """Return the name of the first node of Slurm's job step."""
-    listed = subprocess.run(
-        ["scontrol", "show", "hostnames", os.environ["SLURM_STEP_NODELIST"]], capture_output=True, text=True, check=True
-    )
-    return listed.stdout.split()[0]
+    command = ["scontrol", "show", "hostnames", os.environ["SLURM_STEP_NODELIST"]]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError) as error:
+        raise UserError(f"{' '.join(command)} failed: {first_line(error)}; {_START}") from error
 
 
 def join_started_processes(cfg: Any) -> None:
@@ -71,22 +75,61 @@ def join_started_processes(cfg: Any) -> None:
 
     fairseq looks for them only if it counts several GPUs, and for Slurm's only if a port is given. Otherwise each
     process would train alone and overwrite the others' checkpoints. Without GPUs the gradients are exchanged over gloo.
+    With ``--cpu``, a process alone does not start one for each GPU.
     """
     distributed, started = cfg.distributed_training, started_processes()
     if started is None:
+        by_default = distributed.distributed_world_size == torch.cuda.device_count()
+        if cfg.common.cpu and by_default and distributed.distributed_init_method is None:
+            distributed.distributed_world_size = 1
         return
     if "TORCHELASTIC_RUN_ID" in os.environ:
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     distributed.distributed_world_size = started.number
-    if torch.cuda.is_available() and not cfg.common.cpu:
+    if not cfg.common.cpu and torch.cuda.is_available():
         if distributed.distributed_port <= 0 and started.port is not None:
             distributed.distributed_port = started.port
         return
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # fairseq's communication would use a GPU despite --cpu
     distributed.distributed_init_method = distributed.distributed_init_method or started.init_method()
     distributed.distributed_rank, distributed.device_id = started.rank, 0
     distributed.distributed_no_spawn = True
     distributed.distributed_backend = "gloo"
+
+
+@contextlib.contextmanager
+def gpus_hidden(cfg: Any) -> Iterator[None]:
+    """Hide the GPUs from torch with ``--cpu``, before it is asked for them.
+
+    Despite ``--cpu``, fairseq's gradient clipping and communication, and apex, would use a GPU that torch finds.
+    """
+    name = "CUDA_VISIBLE_DEVICES"
+    before = os.environ.get(name)
+    if cfg.common.cpu:
+        os.environ[name] = ""
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ[name] = before
+        elif cfg.common.cpu:
+            del os.environ[name]
+
+
+def explain_jobs_of_slurm() -> None:
+    """Report variables of Slurm from which fairseq cannot tell the number of processes; it ended in a traceback.
+
+    Examples are a batch script that starts training without ``srun``, and tasks that do not fit the GPUs.
+    """
+    wrap(distributed_utils, "_infer_slurm_init", _infer_slurm_init)
+
+
+def _infer_slurm_init(infer: Callable, *args: Any) -> bool:
+    try:
+        return infer(*args)
+    except (TypeError, ValueError, AssertionError, subprocess.CalledProcessError) as error:
+        raise UserError(
+            f"the processes cannot be counted from the variables of Slurm, such as SLURM_NTASKS; {_START}"
+        ) from error
 
 
 def _end_with(parent: int) -> None:

@@ -58,6 +58,8 @@ UNSUPPORTED = (
     Unsupported("--model-parallel-size", lambda cfg: cfg.common.model_parallel_size > 1, _PARTS),
     Unsupported("--pipeline-model-parallel", lambda cfg: cfg.distributed_training.pipeline_model_parallel, _PARTS),
     Unsupported("--tpu", lambda cfg: cfg.common.tpu, "choose a GPU, or --cpu"),
+    # fairseq unscales the gradients twice, once for torch's optimizer and once for its own wrapper of it.
+    Unsupported("--amp", lambda cfg: cfg.common.amp, "use --autocast bf16"),
     Unsupported(
         "--use-plasma-view",
         lambda cfg: cfg.common.use_plasma_view,

@@ -1,22 +1,30 @@
 """Loading pretrained weights for fine-tuning: select weights, check that they fit, mark layer depths."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from enum import Enum
 from typing import Any
 
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.masked_lm import MaskedLMTask
 from torch import Tensor, nn
 
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.core.transformer import TransformerStack
 from mae_lm_fairseq.pretrained.validation import HEADS, PREDICTION, head_names
 from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-# Options that change the output but not the shape of any weight.
-_NOT_IN_WEIGHTS = ("encoder_attention_heads", "relative_max_distance", "layer_norm_eps")
+# Options that change the output but not the shape of any weight: of each model, of a relative position bias, of a
+# decoder, and of pretraining itself.
+_OF_ALL = ("encoder_attention_heads", "layer_norm_eps")
+_OF_BIAS = ("relative_max_distance", "relative_bucketing")
 _DECODER_HEADS = "decoder_attention_heads"
+_OF_DECODER = (_DECODER_HEADS, "decoder_attention", "reset_mask_states", "renumber_visible")
+_OF_OBJECTIVE = ("mask_join", "mask_join_layer")
+_DEFAULTS = {option.name: option.default for option in fields(MaskedAutoencoderConfig)}
 
 
 def predicts_masked_tokens(task: FairseqTask) -> bool:
@@ -58,7 +66,14 @@ def select_weights(saved: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str
     return {name: saved[name] if name in loaded else weight for name, weight in own.items()}
 
 
-def check_origin(filename: str, state: dict[str, Any], model_cfg: dict[str, Any], dictionary: str, decodes: bool):
+def check_origin(
+    filename: str,
+    state: dict[str, Any],
+    model_cfg: dict[str, Any],
+    dictionary: str,
+    decodes: bool,
+    resumes: bool = False,
+):
     """Check that a checkpoint's weights have the same meaning in a model as in the one that they were trained in.
 
     Args:
@@ -67,6 +82,7 @@ def check_origin(filename: str, state: dict[str, Any], model_cfg: dict[str, Any]
         model_cfg: options of the model.
         dictionary: fingerprint of the model's dictionary.
         decodes: whether the model has a decoder.
+        resumes: whether the run continues pretraining with the same objective.
 
     Raises:
         UserError: if the checkpoint was trained with another dictionary, or with options that change what the same
@@ -80,20 +96,37 @@ def check_origin(filename: str, state: dict[str, Any], model_cfg: dict[str, Any]
         )
     saved = (state.get("cfg") or {}).get("model")
     saved = saved if hasattr(saved, "keys") else {}  # checkpoints of other fairseq models may hold a Namespace
-    for name in (*_NOT_IN_WEIGHTS, *([_DECODER_HEADS] if decodes else [])):
+    if not saved:
+        return
+    for name in _options_with_meaning(model_cfg, decodes, resumes):
         there, here = (_value(options, name) for options in (saved, model_cfg))
-        if name in saved and there != here:
+        if there != here:
             raise UserError(
                 f"{filename} does not fit this model: --{name.replace('_', '-')} is {there} in the checkpoint and "
                 f"{here} here"
             )
 
 
+def _options_with_meaning(model_cfg: Mapping[str, Any], decodes: bool, resumes: bool) -> Iterator[str]:
+    """Yield the options that change what the weights of a model compute."""
+    yield from _OF_ALL
+    if model_cfg.get("relative_buckets") or (decodes and model_cfg.get("decoder_relative_buckets")):
+        yield from _OF_BIAS
+    if decodes:
+        yield from _OF_DECODER
+    if resumes:
+        yield from _OF_OBJECTIVE
+
+
 def _value(options: Mapping[str, Any], name: str) -> Any:
-    """Return an option of a model. The decoder's number of attention heads defaults to the encoder's."""
-    if name == _DECODER_HEADS and options.get(name) is None:
-        return options.get("encoder_attention_heads")
-    return options.get(name)
+    """Return an option of a model, or its default if it is unset, as in checkpoints that are older than the option.
+
+    The decoder's number of attention heads defaults to the encoder's.
+    """
+    value = options.get(name)
+    if value is None:
+        value = options.get("encoder_attention_heads") if name == _DECODER_HEADS else _DEFAULTS[name]
+    return value.value if isinstance(value, Enum) else value
 
 
 def mark_depths(encoder: TransformerStack):

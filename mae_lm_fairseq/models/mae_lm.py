@@ -8,8 +8,9 @@ import torch
 from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
-from mae_lm_fairseq.core.attention_backends import AttentionBackend, fastest_backend
+from mae_lm_fairseq.core.attention_backends import FLEX_HEAD_SIZE, AttentionBackend, fastest_backend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead, TokenClassificationHead
 from mae_lm_fairseq.core.packing import BatchLayout, batch_layout, to_device, unpack
 from mae_lm_fairseq.hub import MAELMHubInterface, hub_interface
@@ -87,13 +88,7 @@ class MAELMModel(BaseFairseqModel):
             UserError: if options contradict each other, or the dictionary has no ``<mask>``.
         """
         config = core_config(cfg)
-        if cfg.attention_backend == AttentionBackend.flex and (config.attention_dropout or config.decoder_dropout):
-            raise UserError(
-                "--attention-backend flex has no attention dropout; use sdpa, or set --attention-dropout 0 and "
-                "--decoder-dropout 0"
-            )
-        if not 0 <= (cfg.classifier_dropout or 0) < 1:
-            raise UserError(f"--classifier-dropout {cfg.classifier_dropout} must be in [0, 1)")
+        _check_options(cfg, config, predicts_masked_tokens(task))
         logger.info("network: %s", config)
         dictionary = task.source_dictionary
         if "<mask>" not in dictionary:
@@ -107,8 +102,6 @@ class MAELMModel(BaseFairseqModel):
             stack.checkpoint_activations = cfg.checkpoint_activations
         fingerprint = dictionary_fingerprint(dictionary.symbols)
         if not predicts_masked_tokens(task):
-            if cfg.compile:
-                raise UserError("--compile is for pretraining only; remove it, or choose --task masked_autoencoder_lm")
             autoencoder.drop_prediction()
             # Saved in checkpoints, so that runs that start from them can check their dictionary.
             task.state.merge_state_dict({"dictionary": fingerprint})
@@ -159,14 +152,15 @@ class MAELMModel(BaseFairseqModel):
             state_dict = select_weights(state_dict, self.state_dict())
         return super().load_state_dict(state_dict, strict, model_cfg, args)
 
-    def check_checkpoint(self, filename: str, state: dict):
-        """Check a checkpoint that training is about to start from.
+    def check_checkpoint(self, filename: str, state: dict, resumes: bool = False):
+        """Check a checkpoint that training is about to start from, or to resume with the state of its optimizer.
 
         Raises:
             UserError: if its weights would have another meaning in this model.
         """
-        decodes = self.autoencoder.decoder is not None
-        check_origin(filename, state, vars(self.autoencoder.config), self.dictionary, decodes)
+        decodes, pretrains = (part is not None for part in (self.autoencoder.decoder, self.autoencoder.lm_head))
+        config = vars(self.autoencoder.config)
+        check_origin(filename, state, config, self.dictionary, decodes, resumes and pretrains)
 
     def forward(
         self,
@@ -350,7 +344,7 @@ class MAELMModel(BaseFairseqModel):
 
     def _precision(self, src_tokens: Tensor):
         if self.autocast is Autocast.none:
-            return contextlib.nullcontext()  # keeps the caller's setting, for example fairseq's --amp
+            return contextlib.nullcontext()  # keeps the caller's setting
         return torch.autocast(src_tokens.device.type, torch.bfloat16)
 
     def _encoder_tokens(self, layout: BatchLayout) -> float:
@@ -364,6 +358,40 @@ class MAELMModel(BaseFairseqModel):
             layouts, length = self.autoencoder.encoder_layouts(layout), src_tokens.shape[1]
             extra["inner_states"] = [unpack(*layer, length) for layer in zip(states, layouts, strict=True)]
         return extra
+
+
+def _check_options(cfg: MAELMModelConfig, network: MaskedAutoencoderConfig, pretrains: bool):
+    """Reject options that would fail later or have no effect."""
+    if cfg.attention_backend == AttentionBackend.flex:
+        _check_flex(network)
+    if not 0 <= (cfg.classifier_dropout or 0) < 1:
+        raise UserError(f"--classifier-dropout {cfg.classifier_dropout} must be in [0, 1)")
+    if cfg.compile and not pretrains:
+        raise UserError("--compile is for pretraining only; remove it, or choose --task masked_autoencoder_lm")
+    if pretrains and cfg.classifier_dropout is not None:
+        raise UserError(f"--classifier-dropout {cfg.classifier_dropout} has no effect in pretraining; remove it")
+    distance = network.relative_max_distance
+    has_bias = network.relative_buckets or network.decoder_relative_buckets
+    # Fine-tuning repeats all options of pretraining, those of the decoder's bias included.
+    if pretrains and not has_bias and distance != MaskedAutoencoderConfig.relative_max_distance:
+        raise UserError(
+            f"--relative-max-distance {distance} has no effect without a relative position bias (--relative-buckets 0)"
+        )
+
+
+def _check_flex(network: MaskedAutoencoderConfig):
+    if network.attention_dropout or network.decoder_dropout:
+        raise UserError(
+            "--attention-backend flex has no attention dropout; use sdpa, or set --attention-dropout 0 and "
+            "--decoder-dropout 0"
+        )
+    for name, stack in (("encoder", network.encoder), ("decoder", network.decoder)):
+        size = stack.dim // stack.heads
+        if stack.layers and size < FLEX_HEAD_SIZE:
+            raise UserError(
+                f"--attention-backend flex needs attention heads of size {FLEX_HEAD_SIZE} or more, and those of the "
+                f"{name} have {size}; use sdpa, or fewer --{name}-attention-heads"
+            )
 
 
 register_architectures()

@@ -83,7 +83,7 @@ def _by_depth(params: list[torch.nn.Parameter], decay: float) -> list[dict]:
         groups.setdefault(getattr(param, "param_group", 0), []).append(param)
     if set(groups) == {0}:
         raise UserError(
-            f"--layer-lr-decay {decay} finds no layers: it is for mae_lm models, and with --fp16 or "
-            "--bf16 needs --fp16-no-flatten-grads"
+            f"--layer-lr-decay {decay} finds no layers: it is for mae_lm models, and with --fp16 needs "
+            "--fp16-no-flatten-grads"
         )
     return [{"params": group, "lr_scale": decay**depth} for depth, group in sorted(groups.items())]

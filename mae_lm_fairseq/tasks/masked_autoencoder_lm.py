@@ -303,8 +303,8 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         """
         self._compare_dictionary("the model", state_dict)
 
-    def check_checkpoint(self, filename: str, state: dict):
-        """Check a checkpoint that training is about to resume from.
+    def check_checkpoint(self, filename: str, state: dict, resumes: bool = False):
+        """Check a checkpoint that training is about to start from.
 
         Raises:
             UserError: if it was trained with another dictionary.

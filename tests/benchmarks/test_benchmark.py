@@ -5,15 +5,18 @@ import runpy
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 
-from mae_lm_fairseq.benchmarks import report
+from mae_lm_fairseq.benchmarks import measurement, report
 from mae_lm_fairseq.benchmarks.batches import PAD, Case, draw_batch
 from mae_lm_fairseq.benchmarks.data_pipeline import measure_pipeline
 from mae_lm_fairseq.benchmarks.figure import draw
 from mae_lm_fairseq.benchmarks.measurement import Results, Row, measure
 from mae_lm_fairseq.benchmarks.operators import REST, by_kind
 from mae_lm_fairseq.benchmarks.settings import SETTINGS, Setting, Subject, subjects
+from mae_lm_fairseq.benchmarks.workers.training import Training
 from tests.support import ROOT
 
 TINY = Setting(2, 2, 32, 2, 100, 16, 4, "cpu", ("fp32",), steps=2, together=40, matrix=64, extras=False, compiled=())
@@ -87,6 +90,31 @@ def test_hung_process_is_reported(monkeypatch):
     results = measure(TINY, [[subject]], steps=1, report=lambda line: None)
     assert results.rows == []
     assert results.failed[subject.name] == "no answer within 0.01 seconds"
+
+
+@pytest.mark.integration  # starts a process
+def test_process_that_dies_between_steps_is_reported(monkeypatch):
+    time_step = measurement._time_step
+
+    def step_and_die(process, row):
+        time_step(process, row)
+        process.process.kill()
+        process.process.wait()
+
+    monkeypatch.setattr(measurement, "_time_step", step_and_die)
+    subject = subjects(TINY, None)[0][0]
+    results = measure(TINY, [[subject]], steps=2, report=lambda line: None)
+    assert results.failed == {subject.title: "its process ended with code -9"}
+
+
+def test_measuring_memory_leaves_no_gradients(tmp_path):
+    """They would be added to those of the next step, which is timed."""
+    np.savez(tmp_path / "batch.npz", tokens=np.ones((2, 3)), masked=np.zeros((2, 3)))
+    spec = {"device": "cpu", "directory": tmp_path, "precision": "fp32"}
+    model = torch.nn.Linear(3, 1)
+    training = Training(spec, model, lambda tokens, _: tokens.float(), lambda model, batch: (model(batch).sum(), 1, 6))
+    assert training.memory("batch.npz", 1) > 0
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 @pytest.mark.integration  # starts a process for each peer

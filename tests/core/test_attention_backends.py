@@ -5,7 +5,7 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
 from mae_lm_fairseq.core import attention_backends
-from mae_lm_fairseq.core.attention_backends import AttentionBackend, attention_pattern, fastest_backend
+from mae_lm_fairseq.core.attention_backends import FLEX_HEAD_SIZE, AttentionBackend, attention_pattern, fastest_backend
 from mae_lm_fairseq.core.dropout import Dropout
 from mae_lm_fairseq.core.packing import to_device
 from tests.support.networks import PRESETS, batch, layout_for, masked, network, text
@@ -16,6 +16,11 @@ DEVICE = "cuda" if HAS_GPU else "cpu"
 TRAINED = (AttentionBackend.sdpa, pytest.param(AttentionBackend.flex, marks=pytest.mark.gpu))
 RAGGED = masked(batch(text(20), text(7, 1), text(13, 2)), [(0, 2), (0, 3), (1, 5), (2, 1), (2, 12)])
 FULL = masked(batch(text(9), text(9, 1)), [(0, 2), (1, 2)])
+
+
+def size_for(backend):
+    """Return options of a network with four heads that trains with a backend."""
+    return {"encoder_embed_dim": 4 * FLEX_HEAD_SIZE} if backend is AttentionBackend.flex else {}
 
 
 def gradients(net, backend, tokens, targets):
@@ -47,7 +52,7 @@ def test_flex_states_equal_eager(preset, tokens, targets):
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize(("tokens", "targets"), [RAGGED, FULL], ids=["ragged", "full"])
 def test_outputs_and_gradients_equal_eager(preset, backend, tokens, targets):
-    net = network(preset, dropout=0, attention_dropout=0)
+    net = network(preset, dropout=0, attention_dropout=0, **size_for(backend))
     expected, expected_gradients = gradients(net, AttentionBackend.eager, tokens, targets)
     states, found = gradients(net, backend, tokens, targets)
     # float32 sums in another order
@@ -61,7 +66,7 @@ def test_outputs_and_gradients_equal_eager(preset, backend, tokens, targets):
 
 @pytest.mark.parametrize("backend", [AttentionBackend.eager, *TRAINED])
 def test_a_batch_without_anything_to_predict(backend):
-    net = network(attention_dropout=0, dropout=0)
+    net = network(attention_dropout=0, dropout=0, **size_for(backend))
     states, found = gradients(net, backend, *masked(batch(text(5), text(3)), []))
     assert states.shape[0] == 0
     assert not any(gradient.any() for gradient in found.values())

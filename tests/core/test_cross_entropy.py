@@ -1,5 +1,7 @@
 """The chunked loss against a plain one: value, number of correct predictions, all gradients."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -69,21 +71,34 @@ def test_no_positions():
     assert not any(gradient.any() for gradient in torch.autograd.grad(loss, [states, *tensors[1:]]))
 
 
+class Watch(TorchDispatchMode):
+    """Records the shapes of all tensors that operators return, except for views."""
+
+    def __init__(self):
+        super().__init__()
+        self.shapes = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if not function.is_view:
+            leaves = torch.utils._pytree.tree_leaves(result)
+            self.shapes |= {tuple(x.shape) for x in leaves if torch.is_tensor(x)}
+        return result
+
+
 def test_complete_logits_are_never_in_memory(monkeypatch):
     monkeypatch.setattr(cross_entropy, "CHUNK_ELEMENTS", 4 * VOCABULARY)
     tensors, targets = inputs()
-    largest = 0
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            nonlocal largest
-            result = function(*args, **(kwargs or {}))
-            largest = max(
-                [largest, *(x.numel() for x in torch.utils._pytree.tree_leaves(result) if torch.is_tensor(x))]
-            )
-            return result
-
-    with Watch():
+    with Watch() as watch:
         linear_cross_entropy(*tensors, targets)[0].backward()
+    largest = max(math.prod(shape) for shape in watch.shapes)
     assert largest == VOCABULARY * DIM  # the weight's gradient
     assert largest < N * VOCABULARY
+
+
+def test_validation_computes_no_gradients():
+    tensors, targets = inputs()
+    with torch.no_grad(), Watch() as watch:
+        loss, correct = linear_cross_entropy(*tensors, targets)
+    assert not {tuple(tensor.shape) for tensor in tensors} & watch.shapes
+    assert torch.equal(torch.stack([loss, correct]), torch.stack(linear_cross_entropy(*tensors, targets)).detach())

@@ -130,6 +130,40 @@ def test_several_validation_splits(train, two_validation_splits, caplog):
         )
 
 
+def test_optimizer_states_of_other_groups_are_explained(train):
+    run = train("--optimizer", "fused_adamw")
+    more = ["--optimizer", "fused_adamw", "--max-update", 3]
+    with pytest.raises(UserError, match=r"checkpoint_last\.pt does not fit: loaded state dict .* --reset-optimizer"):
+        train(*more, "--layer-lr-decay", 0.9)
+    train(*more, "--layer-lr-decay", 0.9, "--reset-optimizer")
+    assert saved(run / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == 3
+
+
+@pytest.mark.parametrize(
+    ("arch", "options", "named"),
+    [
+        ("mae_lm_tiny", ["--relative-bucketing", "symmetric"], "--relative-bucketing is t5 in the checkpoint"),
+        ("mae_lm_roberta_tiny", ["--mask-join", "encoder"], "--mask-join is embeddings in the checkpoint"),
+    ],
+)
+def test_a_run_is_not_resumed_with_another_meaning_of_its_weights(train, arch, options, named):
+    train("--arch", arch)
+    with pytest.raises(UserError, match=rf"checkpoint_last\.pt does not fit this model: {named}"):
+        train("--arch", arch, *options, "--max-update", 3)
+
+
+@pytest.mark.parametrize(("split", "multiple"), [("train", 1000), ("valid", 64)])
+def test_splits_without_batches_are_named(train, data_bin, split, multiple):
+    """fairseq drops a last batch of another size, and may have no other."""
+    numbers = ["--batch-size", multiple, "--required-batch-size-multiple", multiple]
+    with pytest.raises(UserError) as caught:
+        train(*numbers, "--no-save")
+    assert str(caught.value) == (
+        f"the split {split} of {data_bin} has no batch; use more text, or --required-batch-size-multiple 1: a last "
+        f"batch whose size is not a multiple of {multiple} is dropped"
+    )
+
+
 def test_checkpoints_to_keep_and_patience(train):
     keep = ["--save-interval-updates", 1, "--keep-interval-updates", 2, "--keep-best-checkpoints", 1]
     rest = ["--validate-interval-updates", 1, "--patience", 2, "--max-update", 9, "--no-epoch-checkpoints"]

@@ -64,6 +64,18 @@ def test_two_processes_train_as_one_that_accumulates(train, data_bin, in_two, tm
     assert_same_parameters(checkpoint(in_two), checkpoint(tmp_path))
 
 
+def test_two_processes_that_accumulate_train_as_one(train, data_bin, tmp_path):
+    """Also in the last update of an epoch, where the second process has one batch and the first has two."""
+    options = ["--batch-size", 36, "--required-batch-size-multiple", 1, "--max-update", 20]
+    _, task, _, _ = set_up(data_bin)
+    task.load_dataset("train")
+    assert len(batches(task, batch_size=36)) % 4 == 3
+    assert len(batches(task, batch_size=36)) < 40
+    train(2, tmp_path / "two", *options, "--update-freq", 2)
+    train(1, tmp_path / "one", *options, "--update-freq", 4)
+    assert_same_parameters(checkpoint(tmp_path / "two"), checkpoint(tmp_path / "one"))
+
+
 @pytest.mark.slow
 def test_two_processes_freeze_the_encoder_as_one(train, tmp_path):
     """The gradients of a frozen encoder are dropped after data parallel training has exchanged them."""

@@ -55,7 +55,7 @@ def test_message_names_the_settings_and_the_remedies(error_message, end):
 
 
 def test_float16(error_message):
-    assert "use --bf16" in error_message(FloatingPointError(OVERFLOW))
+    assert "use --bf16 --reset-optimizer" in error_message(FloatingPointError(OVERFLOW))
 
 
 def test_several_processes(error_message):

@@ -67,9 +67,7 @@ class TestSettings:
         )
         assert (arguments.tpu, unknown) == (False, ["--new"])
 
-    @pytest.mark.parametrize(
-        "flag", ["--fp16", "--bf16", "--memory-efficient-fp16", "--memory-efficient-bf16", "--amp"]
-    )
+    @pytest.mark.parametrize("flag", ["--fp16", "--bf16", "--memory-efficient-fp16", "--memory-efficient-bf16"])
     def test_half_precision_without_gpu(self, flag):
         started = []
         message = refusal(distributed_utils.call_main, config(flag, "--cpu"), started.append)
@@ -95,7 +93,7 @@ class TestSettings:
             *(("--lr", "nan"), ("--lr", "inf"), ("--batch-size-valid", "0"), ("--max-tokens-valid", "-1")),
             *(("--required-batch-size-multiple", "0"), ("--validate-interval", "0"), ("--save-interval", "0")),
             *(("--clip-norm", "nan"), ("--clip-norm", "inf"), ("--clip-norm", "-0.5")),
-            *(("--update-freq", "0"), ("--log-interval", "0"), ("--max-update", "-1")),
+            *(("--update-freq", "0"), ("--log-interval", "0"), ("--max-update", "-1"), ("--max-epoch", "-1")),
             *(("--adam-betas", "0.9"), ("--adam-betas", "(2, 3)"), ("--adam-eps", "nan"), ("--weight-decay", "-1")),
         ],
     )
@@ -159,6 +157,18 @@ class TestSettings:
             check("--max-update", "30")
         warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
         assert warnings == ["--max-update 30 is more than --total-num-update 20: the learning rate is 0 after it"]
+
+    @pytest.mark.parametrize("option", ["--max-tokens", "--max-tokens-valid"])
+    def test_batches_that_hold_no_sequence(self, option):
+        message = refusal(option_checks.check_settings, config(option, "31"))
+        assert message.startswith(f"{option} 31 must be at least --tokens-per-sample 32")
+        option_checks.check_settings(config(option, "32"))
+
+    def test_compile_without_effect(self):
+        words = ["--arch", "mae_lm_tiny", "--tokens-per-sample", "32", "--compile"]
+        message = refusal(option_checks.check_settings, config(*words))
+        assert message.startswith("--compile has no effect with --criterion masked_lm")
+        option_checks.check_settings(config(*words, "--criterion", "masked_autoencoder_lm"))
 
     def test_checks_create_no_files(self, tmp_path, monkeypatch):
         """fairseq-validate also has a --save-dir, but saves nothing there."""

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ def test_error_in_a_started_process(capfd, monkeypatch, code, expected):
         torch.multiprocessing.start_processes(distributed_utils.distributed_main, **arguments)
 
     with pytest.raises(expected) as caught:
-        processes._call_main(call_main, None)
+        processes._call_main(call_main, SimpleNamespace(common=SimpleNamespace(cpu=False)))
     assert expected is not SystemExit or caught.value.code == 1
     assert capfd.readouterr().err == ("error: no such file\n" if code == 1 else "")
 
@@ -107,7 +108,7 @@ class TestTraining:
             "from fairseq.tasks.masked_lm import MaskedLMTask\n"
             "from fairseq_cli.train import cli_main\n"
             "from mae_lm_fairseq.utils.errors import UserError\n"
-            "def check_checkpoint(task, filename, state):\n"
+            "def check_checkpoint(task, filename, state, resumes):\n"
             '    raise UserError(f\'{filename} has {len(state["model"])} weights, {state["task_state"]}\')\n'
             "MaskedLMTask.check_checkpoint = check_checkpoint\n"
             "cli_main()\n"

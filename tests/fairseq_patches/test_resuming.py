@@ -192,5 +192,5 @@ def test_position_is_not_converted_if_the_epoch_starts_anew(settings, converts):
         "extra_state": {"train_iterator": {"iterations_in_epoch": 30}},
     }
     trainer = SimpleNamespace(cfg=cfg, task=None, get_model=lambda: None)
-    _read_and_check(lambda path: state, trainer, "a.pt", "a.pt")
+    _read_and_check(lambda path: state, trainer, "a.pt", True, "a.pt")
     assert (state["extra_state"]["train_iterator"]["iterations_in_epoch"] == 15) is converts

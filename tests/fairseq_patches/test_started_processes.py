@@ -1,14 +1,19 @@
 """Processes that something else has started: torchrun, Slurm, or a user."""
 
+import os
 from datetime import timedelta
 
 import pytest
 import torch
+from fairseq.dataclass.configs import DistributedTrainingConfig
 from fairseq.distributed import utils as distributed_utils
 from fairseq.models import distributed_fairseq_model
 from omegaconf import OmegaConf
 
+from mae_lm_fairseq.fairseq_patches.processes import _call_main
 from mae_lm_fairseq.fairseq_patches.started_processes import DDP_TIMEOUT, join_started_processes, started_processes
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.fairseq_commands import config
 
 TORCHRUN = {"MASTER_ADDR": "node0", "MASTER_PORT": "29501", "WORLD_SIZE": "4", "RANK": "3"}
 SLURM = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_JOB_ID": "123456", "SLURM_STEP_NODELIST": "node[0-1]"}
@@ -67,6 +72,55 @@ def test_a_process_alone(environment, variables):
     join_started_processes(cfg)
     assert started_processes() is None
     assert cfg == settings()
+
+
+def test_a_process_alone_on_the_cpu_of_a_machine_with_gpus(environment, monkeypatch):
+    environment({})
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    for world_size, expected in ((8, 1), (2, 2)):
+        cfg = settings(distributed_world_size=world_size)
+        cfg.common.cpu = True
+        join_started_processes(cfg)
+        assert cfg.distributed_training.distributed_world_size == expected
+    by_hand = settings(distributed_world_size=8, distributed_init_method="tcp://node0:29500")
+    by_hand.common.cpu = True
+    for cfg in (by_hand, settings(distributed_world_size=8)):
+        join_started_processes(cfg)
+        assert cfg.distributed_training.distributed_world_size == 8
+
+
+@pytest.mark.parametrize("variables", [{}, TORCHRUN], ids=["alone", "torchrun"])
+def test_gpus_are_hidden_before_torch_looks_for_them(environment, monkeypatch, variables):
+    """torch reads the variable once. It is restored for the rest of the program."""
+    environment(variables)
+    seen = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: seen.append(os.environ["CUDA_VISIBLE_DEVICES"]))
+    cfg = config("--cpu")
+    with pytest.raises(ZeroDivisionError):
+        _call_main(lambda cfg: torch.cuda.is_available() or 1 / 0, cfg)
+    assert set(seen) == {""}
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"SLURM_JOB_NODELIST": "node0", "SLURM_NNODES": "1"},
+        {"SLURM_JOB_NODELIST": "node[0-1]", "SLURM_NNODES": "2", "SLURM_NTASKS": "3"},
+    ],
+    ids=["no tasks", "unequal nodes"],
+)
+def test_jobs_of_slurm_without_srun_are_explained(environment, variables):
+    environment(variables)
+    with pytest.raises(UserError, match=r"cannot be counted .* start training with srun"):
+        distributed_utils.infer_init_method(DistributedTrainingConfig(distributed_world_size=8, tpu=False))
+
+
+def test_slurm_without_scontrol(environment, monkeypatch, tmp_path):
+    environment(SLURM)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    with pytest.raises(UserError, match=r"^scontrol show hostnames node\[0-1\] failed: .*No such file"):
+        join_started_processes(settings())
 
 
 @pytest.mark.parametrize(("variables", "number", "port"), [(TORCHRUN, 4, -1), (SLURM, 2, 33456)])

@@ -24,6 +24,7 @@ GIVEN = {
     "--model-parallel-size": {"common.model_parallel_size": 2},
     "--pipeline-model-parallel": {"distributed_training.pipeline_model_parallel": True},
     "--tpu": {"common.tpu": True},
+    "--amp": {"common.amp": True},
     "--use-plasma-view": {"common.use_plasma_view": True},
     "--dataset-impl other than mmap": {"dataset.dataset_impl": "lazy"},
     "--quantization-config-path": {"common.quantization_config_path": "quantization.yaml"},

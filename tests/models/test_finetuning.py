@@ -6,6 +6,7 @@ import logging
 import pytest
 import torch
 
+from mae_lm_fairseq.core.config import DecoderAttention, MaskedAutoencoderConfig, RelativeBucketing, preset_values
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.models.finetuning import HEADS, check_origin
 from mae_lm_fairseq.pretrained.reading import read_checkpoint
@@ -207,6 +208,53 @@ def test_a_decoder_of_other_heads_is_refused(own, fits):
         contextlib.nullcontext() if fits else pytest.raises(UserError, match="heads is 4 in the checkpoint and 2 here")
     ):
         check_origin(*arguments, decodes=True)
+
+
+BASE = vars(MaskedAutoencoderConfig())
+MASK_LATER = vars(MaskedAutoencoderConfig(**preset_values("mae_lm_mask_later", "base")))
+
+
+def origin(saved, here, **kind):
+    check_origin("a.pt", {"cfg": {"model": saved}}, here, "fingerprint", **kind)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "text", "decodes"),
+    [
+        ("relative_bucketing", RelativeBucketing.symmetric, "symmetric", False),
+        ("decoder_attention", DecoderAttention.cross, "cross", True),
+        ("reset_mask_states", True, "True", True),
+        ("renumber_visible", True, "True", True),
+    ],
+)
+def test_weights_of_another_meaning_are_refused(option, value, text, decodes):
+    """Also those of checkpoints that are older than the option, and have its default."""
+    default = getattr(BASE[option], "value", BASE[option])
+    older = {name: saved for name, saved in BASE.items() if name != option}
+    message = f"--{option.replace('_', '-')} is {default} in the checkpoint and {text} here"
+    for saved in (BASE, older):
+        with pytest.raises(UserError, match=message):
+            origin(saved, BASE | {option: value}, decodes=decodes)
+        origin(saved, BASE, decodes=decodes)
+    origin(BASE | {option: text if value is not True else value}, BASE | {option: value}, decodes=decodes)
+    if decodes:
+        origin(BASE, BASE | {option: value}, decodes=False)
+
+
+def test_bucketing_has_no_meaning_without_a_bias():
+    other = {"relative_max_distance": 64, "relative_bucketing": RelativeBucketing.symmetric}
+    origin(BASE | {"relative_buckets": 0}, BASE | other | {"relative_buckets": 0}, decodes=True)
+    of_decoder = {"relative_buckets": 0, "decoder_relative_buckets": 32}
+    with pytest.raises(UserError, match="--relative-max-distance"):
+        origin(BASE | of_decoder, BASE | other | of_decoder, decodes=True)
+
+
+@pytest.mark.parametrize("change", [{"mask_join": "embeddings"}, {"mask_join_layer": 3}])
+def test_another_objective_is_refused_when_a_run_resumes(change):
+    """A new run may start from the weights of another objective."""
+    origin(MASK_LATER | change, MASK_LATER, decodes=False)
+    with pytest.raises(UserError, match="--mask-join"):
+        origin(MASK_LATER | change, MASK_LATER, decodes=False, resumes=True)
 
 
 def test_layer_lr_decay_shrinks_the_updates_layer_by_layer(sentences, tmp_path):

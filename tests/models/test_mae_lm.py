@@ -315,10 +315,30 @@ def test_the_attention_backend_is_chosen_once_and_logged(data_bin, caplog):
         assert [stack.attention_backend for stack in each.autoencoder.stacks()] == [backend] * 2
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--relative-max-distance", 64, "--relative-buckets", 0, "--decoder-relative-buckets", 0],
+            "without a relative",
+        ),
+        (["--classifier-dropout", 0.1], "in pretraining"),
+    ],
+)
+def test_options_without_effect_are_refused(data_bin, options, message):
+    with pytest.raises(UserError, match=f"^{options[0]} {options[1]} has no effect {message}"):
+        set_up(data_bin, *options)
+
+
 def test_flex_is_refused_with_attention_dropout_and_in_cpu_training(data_bin):
     with pytest.raises(UserError, match="no attention dropout; use sdpa"):
         set_up(data_bin, "--attention-backend", "flex")
     options = ["--attention-backend", "flex", "--attention-dropout", 0]
+    with pytest.raises(UserError, match="heads of size 16 or more, and those of the encoder have 4; use sdpa"):
+        set_up(data_bin, *options)
+    options += ["--encoder-attention-heads", 1]
+    with pytest.raises(UserError, match="those of the decoder have 8"):
+        set_up(data_bin, *options, "--decoder-attention-heads", 2)
     _, task, model, criterion = set_up(data_bin, *options)
     task.load_dataset("train")
     with pytest.raises(UserError, match="does not train on a CPU"):

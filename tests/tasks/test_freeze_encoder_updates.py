@@ -70,7 +70,7 @@ def test_a_run_resumes_before_at_and_after_the_thaw(pretrain, tmp_path):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (["--fp16"], "with --fp16; use --autocast bf16 or --amp"),
+        (["--fp16"], "with --fp16; use --autocast bf16 instead"),
         (["--memory-efficient-bf16"], "with --bf16"),
     ],
 )

@@ -221,22 +221,28 @@ def test_options_change_the_batches(task_for, option, values):
 
 def test_defaults_mask_all_predicted_tokens(task_for):
     task = task_for()
+    predicted = tokens = 0
     for batch in batches(task):
         is_predicted = batch["target"].ne(task.dictionary.pad())
         assert torch.equal(batch["net_input"]["src_tokens"].eq(task.mask_idx), is_predicted)
+        predicted += is_predicted.sum().item()
+        tokens += batch["ntokens"]
+    assert predicted / tokens == pytest.approx(0.15, abs=0.02)
 
 
 def test_whole_words(task_for):
     task = task_for("--mask-whole-words")
     starts = {i for i, piece in enumerate(task.dictionary.symbols) if piece.startswith("▁") or i < 4}
-    inside = 0
+    inside = predicted = 0
     for batch in batches(task):
         tokens, target = original(batch, task.dictionary.pad()), batch["target"].ne(task.dictionary.pad())
         for row, column in tokens.ne(task.dictionary.pad()).nonzero().tolist():
             if tokens[row, column].item() not in starts:
                 assert target[row, column] == target[row, column - 1]
                 inside += 1
+                predicted += target[row, column].item()
     assert inside > 500
+    assert predicted / inside == pytest.approx(0.15, abs=0.03)
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ class Training:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
             self._forward_backward(sample)
         self.optimizer.step()
+        self.optimizer.zero_grad()
         return self._resident_bytes() + _peak_allocated(profile)
 
     def operators(self, batch: str, steps: int) -> dict[str, float]:
