@@ -143,13 +143,14 @@ def _settings(model: Pretrained, options: Options) -> Settings:
     Adam, weight decay and the shape of the schedule are those of task-adaptive pretraining (Gururangan et al., 2020,
     arXiv 2004.10964, Table 14).
     """
-    accumulated = -(-options.batch_size // max(BATCH_TOKENS, tokens_per_sample(model, options)))
+    length = tokens_per_sample(model, options)
+    accumulated = -(-options.batch_size // max(BATCH_TOKENS, length))
     masking = MASKING[objective_of(model)] | ({"mask_prob": options.mask_prob} if options.mask_prob else {})
     save_every = max(1, options.updates // 10)
     chosen = {
         "task": {
             "_name": "masked_autoencoder_lm",
-            "tokens_per_sample": tokens_per_sample(model, options),
+            "tokens_per_sample": length,
             "sample_break_mode": "complete_doc",
             "mask_in_encoder": model.mask_in_encoder,
             "freeze_encoder_updates": options.freeze_encoder_updates,
@@ -175,7 +176,7 @@ def _settings(model: Pretrained, options: Options) -> Settings:
             "update_freq": [accumulated],
         },
         "dataset": {
-            "max_tokens": -(-options.batch_size // accumulated),
+            "max_tokens": max(length, -(-options.batch_size // accumulated)),
             "required_batch_size_multiple": 1,
             "num_workers": 1,
             "disable_validation": True,

@@ -53,6 +53,12 @@ def usual(tmp_path_factory):
     return model, train_options(model, tmp_path_factory.mktemp("usual") / "out")
 
 
+def test_a_batch_holds_the_longest_sequence(usual, tmp_path, monkeypatch):
+    monkeypatch.setattr("mae_lm_fairseq.experiments.adaptation_training.BATCH_TOKENS", 8)
+    changed = train_options(usual[0], tmp_path / "out", "--tokens-per-sample", "20", "--batch-size", "50")
+    assert changed >= {"--max-tokens 20", "--update-freq 3"}
+
+
 @pytest.mark.parametrize("flag", FLAGS)
 def test_each_flag_changes_the_training(usual, tmp_path, flag, monkeypatch):
     monkeypatch.setattr("mae_lm_fairseq.experiments.adaptation_training.BATCH_TOKENS", 2048)
@@ -71,7 +77,7 @@ def test_options_that_fail_in_training_are_refused_before(tmp_path, flags, messa
 
 
 def test_the_seed_draws_the_new_head(tmp_path):
-    stock = save_model(tmp_path / "bert", "bert", ["the", "fox"], tiny_model)
+    stock = save_model(tmp_path / "bert", "bert", ["the", "fox"], tiny_model, with_template=True)
     given = ["--model", str(stock), "--seed"]
     one, two, again = (read_model(options(tmp_path, *given, seed)) for seed in "121")
     name = "autoencoder.lm_head.dense.weight"
