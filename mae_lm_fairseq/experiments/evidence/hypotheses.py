@@ -21,7 +21,7 @@ MARGIN = 0.5
 """Equivalence margin, in points."""
 LEVEL = 0.05
 LESS, GREATER, EQUIVALENT, NOT_WORSE = "< 0", "> 0", f"within ± {MARGIN}", f"> -{MARGIN}"
-"""What is predicted of a quantity."""
+"""Predictions about a quantity."""
 COUNT = 9
 """Number of hypotheses that Holm's correction is over, whether or not all of them have results yet."""
 
