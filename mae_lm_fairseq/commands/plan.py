@@ -29,8 +29,8 @@ HELP = {
     "update_freq": ("N", "batches that each device accumulates per update"),
     "tokens": (
         "N",
-        "training text in total, repetitions included, such as 131e9 (default: BERT's and RoBERTa's 125,000 "
-        "updates of 2,048 sequences)",
+        "training text in total, repetitions included, such as 131e9 (default: BERT's 1,000,000 updates of "
+        "256 sequences)",
     ),
     "devices": ("N", "number of accelerators"),
     "device_kind": ("K", f"one of {', '.join(DEVICES)}"),
