@@ -356,7 +356,9 @@ def patches() -> str:
         if patch.__module__ != module:
             module = patch.__module__
             name = module.rpartition(".")[2]
-            parts.append(f"## {name.capitalize()}\n\n{_markdown(sys.modules[module].__doc__)}")
+            file = f"mae_lm_fairseq/fairseq_patches/{name}.py"
+            parts.append(f"## {name.capitalize().replace('_', ' ')}")
+            parts.append(f"[{file}](../{file}). {_markdown(sys.modules[module].__doc__)}")
         parts.append(_section(patch))
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
