@@ -164,8 +164,9 @@ def _check_command(run: Run) -> None:
     Raises:
         UserError: if they come from another one.
     """
-    if read_result(run) is not None:
-        what, before = f"{run.result} is the result", _read_file(run.result).get("command", [])
+    finished = _read_file(run.result)
+    if finished.get("result") is not None:
+        what, before = f"{run.result} is the result", finished.get("command", [])
     elif run.has_checkpoints():
         what, before = f"{run.result.parent} has checkpoints", _read_file(run.started).get("command", run.command)
     else:
