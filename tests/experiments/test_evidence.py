@@ -216,6 +216,8 @@ def test_report_of_all_stages(stages, tmp_path):
     assert "deficit, which these runs have" in text
     assert text.index("MLM, 6 layers (layer 4 counts as the last)") < text.index("MAE-LM, decay at half way")
     assert "| MLM | learning rate 1e-3 (baseline) |" in text
+    assert "| model | minimal pairs | accuracy | random weights | length |" in text
+    assert "| MAE-LM | Zorro | 60.0 ± 0.1 | 50.0 ± 0.0 | 52.0 ± 0.0 |" in text
     for name in ("probe", "rank", "pairs", "fractions", "pilot"):
         assert f"({name}.png)" in text
         assert (tmp_path / f"{name}.png").stat().st_size > 0

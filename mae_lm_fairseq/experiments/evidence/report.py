@@ -62,6 +62,7 @@ def write_report(directory: Path, stages: Mapping[str, dict]) -> None:
     if main:
         _plot_main(directory, main)
         lines += ["", "## Main runs", "", _models_table(main), "", _ranks_table(main), "", _curves_table(main)]
+        lines += ["", _pairs_table(main)]
         lines += ["", "![probe by layer](probe.png)", "", "![rank by tokens](rank.png)", "", "![pairs](pairs.png)"]
     beside, branches = _parts(further) if further else ([], [])
     if causal:
@@ -187,8 +188,21 @@ def _curves_table(stage: dict) -> str:
     return markdown_table(["model", "updates", "loss", "last layer's probe", "rank", "BLiMP", "Zorro"], rows)
 
 
-def _pairs(stage: dict, model: str, name: str, label: str) -> np.ndarray:
-    return np.array([run[name][label]["model"] for run in runs_of(stage, model)])
+def _pairs_table(stage: dict) -> str:
+    """Return the accuracies on minimal pairs at the end of training, with those of the controls."""
+    first, titles = stage["runs"][0], {"blimp": "BLiMP", "zorro": "Zorro"}
+    scorers = list(first["blimp"][final(first)])
+    rows = [
+        [model, title, *(_cell(_pairs(stage, model, name, scorer=scorer)) for scorer in scorers)]
+        for model in _models(stage)
+        for name, title in titles.items()
+    ]
+    return markdown_table(["model", "minimal pairs", "accuracy", *scorers[1:]], rows)
+
+
+def _pairs(stage: dict, model: str, name: str, label: str = "", scorer: str = "model") -> np.ndarray:
+    """Return accuracies on minimal pairs in per cent, float[seeds]: of the model, or of a control beside it."""
+    return np.array([run[name][label or final(run)][scorer] for run in runs_of(stage, model)])
 
 
 def _pilot_table(pilot: dict) -> str:
@@ -199,7 +213,7 @@ def _pilot_table(pilot: dict) -> str:
         sees_masks = any((row["input"], row["tokens"]) == ("as_trained", "mask") for row in measured)
         mask = f"{rank_in(measured, 'threshold', 'as_trained', 'mask'):.0f}" if sees_masks else ""
         loss, real = run["loss"][final(run)]["loss"], rank_in(measured, "threshold")
-        change = run["change"] + " (baseline)" * (run["change"] == f"learning rate {PILOT_LEARNING_RATE}")
+        change = run["change"] + " (baseline)" * _is_baseline(run)
         rows.append([run["model"], change, f"{loss:.3f}", f"{real:.0f}", mask])
     return markdown_table(["model", "factor", "loss", "rank of real tokens", "rank of `[MASK]`"], rows)
 
@@ -218,6 +232,11 @@ def _plot_main(directory: Path, main: dict) -> None:
     def curves(of) -> dict[str, Lines]:
         return {model: Lines(tokens, np.array([of(model, label) for label in labels]).T) for model in models}
 
+    def pairs(name: str) -> dict[str, Lines]:
+        length = _pairs(main, models[0], name, scorer="length")[:1]
+        control = {"the shorter sentence": Lines(tokens[[0, -1]], np.repeat(length[None], 2, axis=1))}
+        return curves(lambda model, label: _pairs(main, model, name, label)) | control
+
     millions = "million tokens of training"
     plot_panels(
         directory / "rank.png",
@@ -228,15 +247,8 @@ def _plot_main(directory: Path, main: dict) -> None:
     plot_panels(
         directory / "pairs.png",
         "Minimal pairs",
-        *(
-            Panel(
-                title,
-                millions,
-                "accuracy (%)",
-                curves(lambda model, label, name=name: _pairs(main, model, name, label)),
-            )
-            for title, name in (("BLiMP", "blimp"), ("Zorro", "zorro"))
-        ),
+        Panel("BLiMP", millions, "accuracy (%)", pairs("blimp")),
+        Panel("Zorro", millions, "accuracy (%)", pairs("zorro")),
     )
 
 
@@ -262,19 +274,33 @@ def _plot_fractions(directory: Path, causal: dict) -> None:
 
 
 def _plot_factors(directory: Path, pilot: dict) -> None:
-    """Plot loss and rank of every pilot run, one row each."""
+    """Plot loss and rank of every pilot run, one row each, with lines at the baselines."""
     from matplotlib.figure import Figure  # optional (extra "analysis")
 
-    runs = sorted(pilot["runs"], key=lambda run: (run["model"], run["change"]), reverse=True)
+    runs = sorted(pilot["runs"], key=_order, reverse=True)
     names = [f"{run['model']}; {run['change']}" for run in runs]
-    figure = Figure(figsize=(10, 1 + 0.4 * len(runs)), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
     colours = ["#0072B2" if run["model"] == MLM else "#D55E00" for run in runs]
-    values = [run["loss"][final(run)]["loss"] for run in runs]
-    left.scatter(values, names, c=colours)
+    figure = Figure(figsize=(10, 1 + 0.4 * len(runs)), layout="constrained")
+    figure.suptitle(f"Pilot: one factor changed at a time; dotted: learning rate {PILOT_LEARNING_RATE}")
+    left, right = figure.subplots(1, 2, sharey=True)
+    losses = [run["loss"][final(run)]["loss"] for run in runs]
+    found = [rank_in(run[PRIMARY_RANK][final(run)], "threshold") for run in runs]
     left.set(title="loss on fixed masked positions (nats)")
-    right.scatter([rank_in(run[PRIMARY_RANK][final(run)], "threshold") for run in runs], names, c=colours)
     right.set(title="threshold rank of real tokens, last layer")
-    for axes in (left, right):
+    for axes, values in ((left, losses), (right, found)):
+        axes.scatter(values, names, c=colours)
+        for run, value, colour in zip(runs, values, colours, strict=True):
+            if _is_baseline(run):
+                axes.axvline(value, color=colour, linestyle=":")
         axes.grid(alpha=0.25)
     figure.savefig(directory / "pilot.png", dpi=150)
+
+
+def _order(run: dict) -> tuple:
+    """Return the key to sort pilot runs by: model, then learning rates from low to high, then other factors."""
+    _, is_rate, rate = run["change"].partition("learning rate ")
+    return run["model"], not is_rate, float(rate or 0), run["change"]
+
+
+def _is_baseline(run: dict) -> bool:
+    return run["change"] == f"learning rate {PILOT_LEARNING_RATE}"
