@@ -37,9 +37,10 @@ from mae_lm_fairseq.experiments.evidence.hypotheses import (
     p_value,
 )
 from mae_lm_fairseq.experiments.evidence.report import write_report
-from mae_lm_fairseq.experiments.evidence.settings import EXTENTS, Setup
+from mae_lm_fairseq.experiments.evidence.settings import EXTENTS, Files, Setup
 from mae_lm_fairseq.experiments.evidence.study import best_learning_rate, causal, further
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_json
 from tests.support import ROOT
 from tests.support.glue import sentence
 from tests.support.tagging import sentences, write_conllu
@@ -258,6 +259,63 @@ def test_best_learning_rate_ignores_other_factors(stages):
         run["loss"]["3040"]["loss"] = loss
     # The order is 1e-3, 5e-4, 2e-3 for both models, then the other factors, whose losses are lower here.
     assert best_learning_rate(pilot, MLM) == best_learning_rate(pilot, MAE_LM) == "2e-3"
+
+
+def made_up_results(runs, jobs):
+    """Stand in for ``run_all``: write made-up results. The pilot's loss falls with the learning rate up to 4e-3."""
+    for run in runs:
+        command = list(run.command)
+        checkpoints = run.result.parent / "checkpoints"
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        if run.result.stem == "training":
+            for updates in (*EXTENTS["full"].checkpoints, EXTENTS["full"].branch[0]):
+                (checkpoints / f"checkpoint_1_{updates}.pt").touch()
+            result = {"seconds_per_update": 2.0, "tokens_per_update": 3340.0}
+        else:
+            labels = command[
+                command.index("--labels") + 1 : command.index(
+                    "--data-bin" if "--data-bin" in command else "--tokenizer"
+                )
+            ]
+            model = "MAE-LM" if run.name.startswith("MAE-LM") else "MLM"
+            result = run_of(model, 1, np.random.default_rng(1), labels)[run.result.stem]
+            rates = [word for word in run.name.replace(",", "").split() if word in ("5e-4", "1e-3", "2e-3", "4e-3")]
+            if run.result.stem == "loss" and rates:
+                result = {label: {"loss": 5 - float(rates[0])} for label in labels}
+        write_json(run.result, {"name": run.name, "command": command, "seconds": 7.2, "result": result})
+
+
+def test_stages_hold_what_their_runs_found(tmp_path, monkeypatch):
+    for name in ("text", "train", "dev", "test"):
+        (tmp_path / name).write_text(name)
+    for name in ("data-bin", "blimp", "zorro"):
+        (tmp_path / name).mkdir()
+    parts = ("data-bin", "text", "train", "dev", "test", "blimp", "zorro")
+    setup = Setup(tmp_path / "out", Files(*(tmp_path / part for part in parts)), "full", 1)
+    monkeypatch.setattr(study, "run_all", made_up_results)
+    for stage in (study.pilot, causal, study.main_runs, further):
+        stage(setup)
+    found = {
+        name: json.loads((setup.out / f"{name}.json").read_text()) for name in ("pilot", "causal", "main", "further")
+    }
+    assert study.learning_rates(found["pilot"]) == ("4e-3", "4e-3")
+    assert len(found["pilot"]["runs"]) == 11 + 2
+    assert [run["seed"] for run in found["causal"]["runs"]] == [1] * 3 + [2] * 3 + [3] * 3 + [4] * 3
+    run = found["main"]["runs"][0]
+    assert [*run["commands"]] == [
+        "training",
+        "loss",
+        *(name for name in run if name.startswith("rank")),
+        "probe",
+        "blimp",
+        "zorro",
+    ]
+    assert "--lr 4e-3" in run["commands"]["training"]
+    assert [*run["blimp"]] == ["475", "950", "1900", "3800", "7600"]
+    # Seconds per update and of ten measurements; a branch has 3,800 - 2,850 updates and three measurements.
+    assert run["core_hours"] == pytest.approx((2 * 7600 + 10 * 7.2) / 3600, abs=5e-4)
+    assert found["further"]["runs"][-1]["core_hours"] == pytest.approx((2 * 950 + 3 * 7.2) / 3600, abs=5e-4)
+    write_report(tmp_path, found)
 
 
 def run_script(*words):

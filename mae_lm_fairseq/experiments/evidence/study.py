@@ -103,7 +103,8 @@ def _stage(setup: Setup, stage: str, arms: Sequence[Arm], seeds: int) -> dict:
     commits = _commits(setup.out / stage)
     trained = [(arm, seed) for seed in range(1, 1 + seeds) for arm in arms]
     print(f"{stage}: {len(trained)} trainings", flush=True)
-    paces = run_all([training_run(setup, stage, arm, seed) for arm, seed in trained], setup.jobs)
+    trainings = [training_run(setup, stage, arm, seed) for arm, seed in trained]
+    run_all(trainings, setup.jobs)
     measured = [measurement_runs(setup, stage, arm, seed) for arm, seed in trained]
     print(f"{stage}: {sum(map(len, measured))} measurements", flush=True)
     run_all([run for of_training in measured for run in of_training.values()], setup.jobs)
@@ -115,8 +116,8 @@ def _stage(setup: Setup, stage: str, arms: Sequence[Arm], seeds: int) -> dict:
         "extent": asdict(setup.extent),
         "files": files,
         "runs": [
-            _entry(setup, stage, arm, seed, pace, runs)
-            for (arm, seed), pace, runs in zip(trained, paces, measured, strict=True)
+            _entry(setup, stage, arm, seed, {"training": training} | runs)
+            for (arm, seed), training, runs in zip(trained, trainings, measured, strict=True)
         ],
     }
 
@@ -158,10 +159,11 @@ def _outwards(pilot: dict, model: str) -> Arm | None:
     return rate and pilot_arm(model, rate)
 
 
-def _entry(setup: Setup, stage: str, arm: Arm, seed: int, pace: dict, measurements: Mapping[str, Run]) -> dict:
-    """Return the results of a training with its command and the commands of its measurements."""
-    found = {name: read_json(run.result) for name, run in measurements.items()}
-    training = read_json(training_run(setup, stage, arm, seed).result)
+def _entry(setup: Setup, stage: str, arm: Arm, seed: int, runs: Mapping[str, Run]) -> dict:
+    """Return the results of a training and of its measurements, with their commands."""
+    found = {name: read_json(run.result) for name, run in runs.items()}
+    commands = {name: shlex.join(_portable(content["command"])) for name, content in found.items()}
+    pace = found.pop("training")["result"]
     updates = updates_of(setup, stage, arm) - (setup.extent.branch[0] if arm.branch_of else 0)
     seconds = pace["seconds_per_update"] * updates + sum(content["seconds"] for content in found.values())
     return {
@@ -170,9 +172,7 @@ def _entry(setup: Setup, stage: str, arm: Arm, seed: int, pace: dict, measuremen
         "seed": seed,
         "core_hours": round(seconds / 3600, 3),
         **pace,
-        "commands": {
-            name: shlex.join(_portable(run["command"])) for name, run in ({"training": training} | found).items()
-        },
+        "commands": commands,
         **{name: content["result"] for name, content in found.items()},
     }
 
