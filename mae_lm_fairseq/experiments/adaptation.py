@@ -125,7 +125,7 @@ def _preparation(options: Options) -> preparation.Options:
         destdir=str(options.out / "data-bin"),
         vocab_size=None,
         sentencepiece_model=None,
-        character_coverage=1.0,
+        character_coverage=preparation.CHARACTER_COVERAGE,
         max_unk_rate=1.0,  # the tokenizer is what it is; the report has the rate
         workers=max(1, torch.get_num_threads()),
         tokenizer=None,
