@@ -209,7 +209,7 @@ def check(options: Options):
     if not LOWEST_COVERAGE <= options.character_coverage <= 1:
         raise UserError(f"--character-coverage {options.character_coverage}: must be from {LOWEST_COVERAGE} to 1")
     if options.character_coverage != CHARACTER_COVERAGE and options.kind in (None, "byte-bpe"):
-        which = "byte-bpe, which has all characters" if options.kind else f"{options.given}, which exists already"
+        which = "byte-bpe, which has all characters" if options.kind else f"{options.given}, which is not trained"
         raise UserError(
             f"--character-coverage {options.character_coverage}: does nothing for the tokenizer {which}; remove it"
         )
