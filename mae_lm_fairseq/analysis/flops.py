@@ -25,13 +25,11 @@ class Sample(NamedTuple):
     """Positions with a target, which include every ``[MASK]``."""
     decoded: int | None = None
     """Positions that the last layer of a self-attention decoder computes; None for the predicted ones."""
-    early: int = 0
-    """Early masks: ``[MASK]`` tokens that the encoder sees because of ``--mask-in-encoder``."""
 
     @property
     def masked(self) -> int:
-        """Number of ``[MASK]`` tokens."""
-        return self.sequence - self.visible + self.early
+        """Number of ``[MASK]`` tokens that the encoder does not see."""
+        return self.sequence - self.visible
 
 
 class Flops(NamedTuple):

@@ -32,13 +32,12 @@ SERIES = (
 )
 
 
-def plot_ranks(path: Path, models: Sequence[dict[str, Any]], measure: str = "threshold") -> None:
+def plot_ranks(path: Path, models: Sequence[dict[str, Any]]) -> None:
     """Plot rank against layer with 95 % intervals, one panel per model.
 
     Args:
         path: the PNG to write.
         models: results of :func:`~mae_lm_fairseq.experiments.ranks.model_ranks`.
-        measure: a name in :data:`~mae_lm_fairseq.analysis.effective_rank.MEASURES`.
     """
     from matplotlib.figure import Figure  # optional (extra "analysis")
 
@@ -49,11 +48,11 @@ def plot_ranks(path: Path, models: Sequence[dict[str, Any]], measure: str = "thr
     for axes, model in zip(panels.flat, models, strict=False):
         for series in SERIES:
             kinds = [row for row in model["ranks"] if (row["input"], row["tokens"]) == series[:2]]
-            _line(axes, kinds, measure, series.label, series.colour, series.style, series.marker)
+            _line(axes, kinds, "threshold", series.label, series.colour, series.style, series.marker)
         axes.set(title=f"{model['label']} (hidden size {model['width']})", ylim=(0, None))
         _layers(axes, model["layers"])
     for axes in panels[:, 0]:
-        axes.set_ylabel(_rank_label(models, measure))
+        axes.set_ylabel(_rank_label(models))
     for axes in panels.flat[len(models) :]:
         axes.remove()
     found = {}
@@ -68,7 +67,7 @@ def plot_ranks(path: Path, models: Sequence[dict[str, Any]], measure: str = "thr
     figure.savefig(path, dpi=150)
 
 
-def plot_gaps(path: Path, models: Sequence[dict[str, Any]], measure: str = "threshold") -> None:
+def plot_gaps(path: Path, models: Sequence[dict[str, Any]]) -> None:
     """Plot, for all models, the increase of the real tokens' rank by ``[MASK]`` in the text, against layer.
 
     Args: as for :func:`plot_ranks`.
@@ -77,9 +76,9 @@ def plot_gaps(path: Path, models: Sequence[dict[str, Any]], measure: str = "thre
         path,
         models,
         lambda model, kind: [row for row in model["gaps"] if row["input"] == kind],
-        measure,
+        "threshold",
         title="Effect of [MASK] in the text on the rank of real tokens" + _masked(models),
-        label=f"rank with [MASK] minus rank without\n({_rank_label(models, measure)})",
+        label=f"rank with [MASK] minus rank without\n({_rank_label(models)})",
     )
 
 
@@ -150,10 +149,8 @@ def _layers(axes, count: int) -> None:
     axes.grid(alpha=0.25)
 
 
-def _rank_label(models: Sequence[dict[str, Any]], measure: str) -> str:
-    if measure == "threshold":
-        return f"directions that hold {100 * models[0]['threshold']:g} % of Σσ²"
-    return f"{measure} rank (directions)"
+def _rank_label(models: Sequence[dict[str, Any]]) -> str:
+    return f"directions that hold {100 * models[0]['threshold']:g} % of Σσ²"
 
 
 def _masked(models: Sequence[dict[str, Any]]) -> str:

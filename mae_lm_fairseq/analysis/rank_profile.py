@@ -18,7 +18,7 @@ from mae_lm_fairseq.analysis.effective_rank import (
     resamples,
     subspace,
 )
-from mae_lm_fairseq.analysis.rank_settings import DEFAULTS, RankSettings
+from mae_lm_fairseq.analysis.rank_settings import RankSettings
 from mae_lm_fairseq.analysis.token_states import StatesOf, mask_texts, states_by_kind
 
 CHUNKS = 20
@@ -32,7 +32,7 @@ def rank_profile(
     encoder: StatesOf,
     texts: Sequence[list[int]],
     keep: Sequence[int],
-    settings: RankSettings = DEFAULTS,
+    settings: RankSettings,
     progress: Callable[[Sequence, str], Iterable] = lambda steps, name: steps,
     memory: int = MEMORY,
 ) -> dict[str, Any]:

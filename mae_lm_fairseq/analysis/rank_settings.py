@@ -31,6 +31,3 @@ class RankSettings:
             raise ValueError(f"--bootstrap {self.bootstrap} must be at least 2")
         if self.seed < 0:
             raise ValueError(f"--seed {self.seed} must not be negative")
-
-
-DEFAULTS = RankSettings()

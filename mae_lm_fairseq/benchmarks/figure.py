@@ -1,8 +1,8 @@
 """Plot of speed and memory against sequence length and masking rate."""
 
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
-from statistics import median
 
 from mae_lm_fairseq.benchmarks.measurement import Results, Row
 
@@ -36,12 +36,11 @@ def draw(results: Results, path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def _speed(row: Row) -> float:
-    return row.text_tokens / median(row.seconds)
-
-
 def _mebibytes(row: Row) -> float:
     return row.peak_memory / 2**20
+
+
+_PANELS = ((attrgetter("tokens_per_second"), "tokens/s"), (_mebibytes, "peak memory (MiB)"))
 
 
 def _draw_curves(results: Results, axes) -> None:
@@ -55,7 +54,7 @@ def _draw_curves(results: Results, axes) -> None:
             and (row.case.length if field == "mask_prob" else row.case.mask_prob)
             == (usual.length if field == "mask_prob" else usual.mask_prob)
         ]
-        for line, (value, unit) in enumerate(((_speed, "tokens/s"), (_mebibytes, "peak memory (MiB)"))):
+        for line, (value, unit) in enumerate(_PANELS):
             _draw_panel(axes[line][column], rows, field, value)
             axes[line][column].set(xlabel=label, ylabel=unit, ylim=(0, None))
             axes[line][column].grid(alpha=0.25)
@@ -74,7 +73,7 @@ def _draw_panel(axes, rows: list[Row], field: str, value: Callable[[Row], float]
 
 def _draw_bars(results: Results, axes) -> None:
     names = [f"{row.subject.name}{' (ragged)' * row.case.ragged}" for row in results.rows]
-    for panel, value, unit in zip(axes, (_speed, _mebibytes), ("tokens/s", "peak memory (MiB)"), strict=True):
+    for panel, (value, unit) in zip(axes, _PANELS, strict=True):
         panel.barh(names, [value(row) for row in results.rows])
         panel.invert_yaxis()
         panel.set_xlabel(unit)

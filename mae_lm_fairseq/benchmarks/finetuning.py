@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from transformers import (
 )
 
 from mae_lm_fairseq.downstream.glue.files import Rows
-from mae_lm_fairseq.downstream.glue.tasks import Task, predictions, score, task_score
+from mae_lm_fairseq.downstream.glue.tasks import Task, predictions, score
 from mae_lm_fairseq.downstream.sweep import WARMUP_FRACTION
 from mae_lm_fairseq.downstream.tagging.files import WordFile
 from mae_lm_fairseq.downstream.tagging.labels import learn_labels
@@ -139,7 +140,7 @@ class SentenceClassification(FineTuning):
         parts = validation_batches(len(rows.labels))
         logits = np.concatenate([self.model(**self.inputs(rows, part)).logits.numpy() for part in parts])
         metrics = score(self.task, predictions(self.task, logits), np.array(rows.labels))
-        return {**metrics, "score": task_score(metrics)}
+        return {**metrics, "score": fmean(metrics.values())}
 
 
 class WordClassification(FineTuning):

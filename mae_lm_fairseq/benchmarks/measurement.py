@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 import torch
 
@@ -31,6 +32,10 @@ class Row:
     """Loss of each timed step in nats per predicted token; all steps use the same batch."""
     operators: dict[str, float] = field(default_factory=dict)
     """Seconds per step of each operator, of our own subjects in eager mode."""
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.text_tokens / median(self.seconds)
 
 
 @dataclass

@@ -37,10 +37,6 @@ class Process:
         del shape["precisions"], shape["sweep_lengths"], shape["sweep_masks"]
         self.connection.send({**shape, **_build_options(subject), "directory": str(directory), "threads": threads})
 
-    @property
-    def alive(self) -> bool:
-        return self.process.poll() is None
-
     def answer(self):
         """Wait for the answer to the start or to a request.
 

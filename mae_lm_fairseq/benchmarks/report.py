@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from operator import attrgetter
 from statistics import median
 
 import torch
@@ -74,7 +75,7 @@ def row_as_json(row: Row, results: Results) -> dict:
         "spread": (max(row.seconds) - min(row.seconds)) / seconds,
         "text_tokens": row.text_tokens,
         "predicted_tokens": row.predicted_tokens,
-        "tokens_per_second": row.text_tokens / seconds,
+        "tokens_per_second": row.tokens_per_second,
         "peak_memory_bytes": row.peak_memory,
         "flops": row.flops,
         "mfu": mfu(row, results),
@@ -106,14 +107,11 @@ def ratios_and_bounds(results: Results) -> tuple[dict[str, float], dict[str, flo
                 fast, slow = (_entry(results, subject, case, bool(eager)) for subject in pair)
                 if fast and slow:
                     key = f"{name}{ragged}{eager}"
-                    ratios[key] = _speed(fast) / _speed(slow)
+                    ratios[key] = fast.tokens_per_second / slow.tokens_per_second
                     bounds[key] = _bound(fast, slow, matrix_rates(results))
         entry = _entry(results, "mae_lm", results.setting.case(), bool(eager))
         if entry:
             ratios[f"mfu{eager}"], bounds[f"mfu{eager}"] = mfu(entry, results), 1.0
-        if results.setting.precisions[0] == "bf16" and f"authors_speedup{eager}" in ratios:
-            for figures in (ratios, bounds):
-                figures[f"authors_speedup_bf16{eager}"] = figures[f"authors_speedup{eager}"]
     return ratios, bounds
 
 
@@ -125,11 +123,7 @@ def _entry(results: Results, name: str, case: Case, eager: bool) -> Row | None:
     if not name.startswith(("mae_lm", "roberta", "three_ml")) or name == "mae_lm_fairseq_adam":
         names = {name}
     rows = [row for row in results.rows if row.subject.name in names and row.case == case]
-    return max(rows, key=_speed, default=None)
-
-
-def _speed(row: Row) -> float:
-    return row.text_tokens / median(row.seconds)
+    return max(rows, key=attrgetter("tokens_per_second"), default=None)
 
 
 def _bound(fast: Row, slow: Row, rates: dict) -> float | None:

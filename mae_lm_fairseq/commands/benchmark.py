@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.benchmarks.settings import SETTINGS, subjects
 from mae_lm_fairseq.utils.arguments import output_file
+from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.logging import configure_logging
 
@@ -40,6 +41,8 @@ def main(argv: list[str] | None = None) -> None:
     configure_logging()
     setting = SETTINGS[arguments.setting]
     groups = subjects(setting, arguments.authors_repo)
+    if arguments.authors_repo and not any(subject.kind == "authors" for group in groups for subject in group):
+        raise UserError(f"--authors-repo: --setting {arguments.setting} does not measure the authors' code; remove it")
     results = measure(setting, groups, arguments.steps or setting.steps)
     print(report.table(results))
     write_json(arguments.json, report.as_json(results))

@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_models(parser, "a Hugging Face masked language model")
-    parser.add_argument("--text", required=True, type=Path, metavar="FILE", help="UTF-8, plain, .gz or .xz")
+    parser.add_argument("--text", required=True, type=Path, metavar="FILE", help="UTF-8 text, plain or compressed")
     parser.add_argument("--json", type=output_file, metavar="FILE", help="also write the numbers here")
     options = {
         "tokens": (positive, 50_000, "tokens of the text to use for loss and accuracy"),

@@ -13,6 +13,7 @@ Examples:
 import argparse
 from pathlib import Path
 
+from mae_lm_fairseq.text.text_samples import read_lines
 from mae_lm_fairseq.utils.arguments import add_ema
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.logging import configure_logging
@@ -44,16 +45,10 @@ def main(argv: list[str] | None = None) -> None:
 
     disable_progress_bar()
     pretrained = read(arguments.model, arguments.data_bin, arguments.ema)
-    lines = read_lines(arguments.text) if arguments.text else []
+    if arguments.text and pretrained.tokenizer is None:
+        raise UserError(
+            f"--text {arguments.text}: {arguments.model} has no tokenizer, and is compared on random ids; remove --text"
+        )
+    lines = [line for line in read_lines(arguments.text) if line] if arguments.text else []
     written = export_stock(pretrained, arguments.out, arguments.head, lines)
     print(f"{arguments.out}: {written}, compared with the original")
-
-
-def read_lines(path: Path) -> list[str]:
-    """Return the lines of a text file."""
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UserError(f"--text {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"--text {path}: not UTF-8; convert the file") from None

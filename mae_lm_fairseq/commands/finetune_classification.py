@@ -17,7 +17,7 @@ Example:
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.downstream.options import add_options, parse
+from mae_lm_fairseq.downstream.options import add_options, parse, print_summary
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,7 +41,4 @@ def main(argv: list[str] | None = None) -> None:
     options = parse(parser(), argv)
     from mae_lm_fairseq.downstream.classification.run import Options, finetune
 
-    content = finetune(Options(**options))
-    for name, metric in content["metrics"].items():
-        print(f"{name}: median {metric['median']:.1f}, seeds {', '.join(f'{value:.1f}' for value in metric['values'])}")
-    print(f"report: {options['out'] / 'report.md'}")
+    print_summary(finetune(Options(**options))["metrics"], options["out"])

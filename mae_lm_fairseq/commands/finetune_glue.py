@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 
 from mae_lm_fairseq.downstream.glue.tasks import FROM_MNLI, TASKS, find_task
-from mae_lm_fairseq.downstream.options import add_options, parse
+from mae_lm_fairseq.downstream.options import add_options, parse, print_summary
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,7 +44,4 @@ def main(argv: list[str] | None = None) -> None:
     from mae_lm_fairseq.downstream.glue.run import Options, finetune
 
     options["task"] = find_task(options["task"])
-    content = finetune(Options(**options))
-    for name, metric in content["metrics"].items():
-        print(f"{name}: median {metric['median']:.1f}, seeds {', '.join(f'{value:.1f}' for value in metric['values'])}")
-    print(f"report: {options['out'] / 'report.md'}")
+    print_summary(finetune(Options(**options))["metrics"], options["out"])

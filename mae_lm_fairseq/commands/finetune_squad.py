@@ -13,7 +13,7 @@ Example:
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.downstream.options import add_options, parse
+from mae_lm_fairseq.downstream.options import add_options, parse, print_summary
 from mae_lm_fairseq.utils.arguments import positive
 
 
@@ -46,9 +46,6 @@ def main(argv: list[str] | None = None) -> None:
     options = parse(parser(), argv)
     from mae_lm_fairseq.downstream.squad.run import Options, finetune
 
-    content = finetune(Options(**options))
-    for name in ("exact", "exact_match", "f1"):
-        if metric := content["metrics"].get(name):
-            seeds = ", ".join(f"{value:.1f}" for value in metric["values"])
-            print(f"{name}: median {metric['median']:.1f}, seeds {seeds}")
-    print(f"report: {options['out'] / 'report.md'}")
+    metrics = finetune(Options(**options))["metrics"]
+    shown = {name: metrics[name] for name in ("exact", "exact_match", "f1") if name in metrics}
+    print_summary(shown, options["out"])

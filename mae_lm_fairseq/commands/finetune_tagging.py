@@ -17,7 +17,7 @@ Example:
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.downstream.options import add_options, parse
+from mae_lm_fairseq.downstream.options import add_options, parse, print_summary
 
 
 def parser() -> argparse.ArgumentParser:
@@ -46,9 +46,6 @@ def main(argv: list[str] | None = None) -> None:
     from mae_lm_fairseq.downstream.tagging.metrics import SEPARATOR
     from mae_lm_fairseq.downstream.tagging.run import Options, finetune
 
-    content = finetune(Options(**options))
-    for name, metric in content["metrics"].items():
-        if SEPARATOR not in name:
-            seeds = ", ".join(f"{value:.1f}" for value in metric["values"])
-            print(f"{name}: median {metric['median']:.1f}, seeds {seeds}")
-    print(f"report: {options['out'] / 'report.md'}")
+    metrics = finetune(Options(**options))["metrics"]
+    shown = {name: metric for name, metric in metrics.items() if SEPARATOR not in name}
+    print_summary(shown, options["out"])

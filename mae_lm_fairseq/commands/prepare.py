@@ -15,7 +15,7 @@ import signal
 import sys
 
 from mae_lm_fairseq.text.manifest import Manifest
-from mae_lm_fairseq.text.preparation import LARGEST_SHARDS, SAMPLE_BYTES, Options, prepare
+from mae_lm_fairseq.text.preparation import CHARACTER_COVERAGE, LARGEST_SHARDS, SAMPLE_BYTES, Options, prepare
 from mae_lm_fairseq.text.preparation_in_parts import prepare_in_parts
 from mae_lm_fairseq.text.tokenizer_training import DEFAULT_KIND, TRAINED_KINDS
 from mae_lm_fairseq.utils.errors import UserError
@@ -55,10 +55,10 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--character-coverage",
         type=float,
-        default=0.99999,
+        default=CHARACTER_COVERAGE,
         metavar="FRACTION",
-        help="fraction of the text's characters that the trained model knows; lower it for text with thousands of rare "
-        "characters, which then become <unk> (default: %(default)s)",
+        help="fraction of the text's characters that the trained model knows (byte-bpe knows all); lower it for text "
+        "with thousands of rare characters, which then become <unk> (default: %(default)s)",
     )
     add(
         "--max-unk-rate",
@@ -67,8 +67,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="FRACTION",
         help="stop if more than this fraction of a split's tokens is <unk> (default: %(default)s)",
     )
-    workers = os.cpu_count() or 1
-    add("--workers", type=int, default=workers, metavar="N", help="number of worker processes (default: %(default)s)")
+    add("--workers", type=int, metavar="N", help="number of worker processes (default: number of cores)")
     add(
         "--shards",
         type=int,
@@ -117,6 +116,17 @@ def report(manifest: Manifest) -> str:
     return "\n".join(rows)
 
 
+def _options(argv: list[str] | None) -> Options:
+    given = vars(parser().parse_args(argv))
+    if given["workers"] is None:
+        given["workers"] = os.cpu_count() or 1
+    elif given["scheduler"] is not None:
+        raise UserError(
+            f"--workers {given['workers']}: does nothing with --scheduler, whose cluster has its own workers; remove it"
+        )
+    return Options(**given)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Run the command.
 
@@ -125,7 +135,7 @@ def main(argv: list[str] | None = None) -> None:
     """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        options = Options(**vars(parser().parse_args(argv)))
+        options = _options(argv)
         manifest = prepare_in_parts(options) if options.in_parts else prepare(options)
         if manifest is not None:
             print(report(manifest))

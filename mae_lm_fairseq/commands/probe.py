@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     add_models(parser, f"a Hugging Face model of type {', '.join(STOCK)}")
     for name in ("train", "test"):
         parser.add_argument(
-            f"--{name}", required=True, type=Path, metavar="FILE", help=f"CoNLL-U, plain, .gz or .xz, to {name} on"
+            f"--{name}", required=True, type=Path, metavar="FILE", help=f"CoNLL-U, plain or compressed, to {name} on"
         )
     parser.add_argument(
         "--dev", type=Path, metavar="FILE", help="CoNLL-U to choose the best layer on (default: --test)"

@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
         "--corpus",
         type=Path,
         metavar="FILE",
-        help="text file (also .gz, .xz) to use instead of the docstrings of the installed Python packages",
+        help="text file (also .gz, .xz, .bz2, .zst) to use instead of the docstrings of the installed Python packages",
     )
     parser.add_argument(
         "--tokenizer",

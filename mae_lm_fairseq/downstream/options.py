@@ -3,9 +3,10 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mae_lm_fairseq.utils.arguments import add_ema, positive, positive_number
 from mae_lm_fairseq.utils.errors import UserError
@@ -95,3 +96,10 @@ def parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> dict:
 
         checkpoint = ema_checkpoint(checkpoint, options["out"])
     return {**options, "checkpoint": checkpoint, "tokenizer": tokenizer, "extra": words[end + 1 :]}
+
+
+def print_summary(metrics: Mapping[str, Mapping[str, Any]], out: Path) -> None:
+    """Print the chosen metrics of ``results.json``, and where the report is."""
+    for name, metric in metrics.items():
+        print(f"{name}: median {metric['median']:.1f}, seeds {', '.join(f'{value:.1f}' for value in metric['values'])}")
+    print(f"report: {out / 'report.md'}")

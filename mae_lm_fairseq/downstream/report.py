@@ -5,15 +5,15 @@
 """
 
 import argparse
-import json
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from mae_lm_fairseq.analysis.figures import check_matplotlib, plot_seeds
-from mae_lm_fairseq.downstream.glue.tasks import TASKS, glue_average
+from mae_lm_fairseq.downstream.glue.tasks import TASKS
 from mae_lm_fairseq.downstream.seeds import Summary, difference
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
-from mae_lm_fairseq.utils.files import make_output_directory, write_text
+from mae_lm_fairseq.utils.files import make_output_directory, read_json, write_text
 from mae_lm_fairseq.utils.logging import configure_logging
 from mae_lm_fairseq.utils.markdown import markdown_table
 
@@ -65,20 +65,11 @@ def read_results(directory: Path) -> list[dict]:
         UserError: if there are no results, or a file is damaged.
     """
     found = [path for path in (directory / "results.json", *sorted(directory.glob("*/results.json"))) if path.exists()]
-    results = [
-        result for result in map(_read, found) if result.get("task") in COLUMNS or {"task", "files"} <= result.keys()
-    ]
+    results = [result for result in map(read_json, found) if isinstance(result, dict)]
+    results = [result for result in results if result.get("task") in COLUMNS or {"task", "files"} <= result.keys()]
     if not results:
         raise UserError(f"{directory}: no results.json of mae-lm finetune in it")
     return results
-
-
-def _read(path: Path) -> dict:
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        raise UserError(f"{path} is damaged: not JSON") from None
-    return result if isinstance(result, dict) else {}
 
 
 def columns_of(table: Table) -> dict[str, Column]:
@@ -130,7 +121,7 @@ def _average(row: dict[str, dict[str, Summary]], tasks: list[str]) -> str:
     """Return the average of a model over tasks of GLUE, if it has results of all of them."""
     if not all(task in row for task in tasks):
         return "-"
-    return f"{glue_average({task: row[task]['score'].median for task in tasks}):.1f}"
+    return f"{fmean(row[task]['score'].median for task in tasks):.1f}"
 
 
 def _average_in_words(tasks: list[str]) -> str:

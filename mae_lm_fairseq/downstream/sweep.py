@@ -240,13 +240,14 @@ class Sweep:
         chosen["checkpoint"]["save_dir"] = folder / "checkpoints"
         chosen["common"]["seed"] = seed
         command = [sys.executable, "-m", "fairseq_cli.train", str(self.data), *as_arguments(chosen), *self.extra]
-        return Run(name, command, folder / "result.json", self._read_result, self._fraction_done, keep_best_checkpoint)
-
-    def _fraction_done(self, run: Run) -> float:
-        return updates_done(self.settings["optimization"]["max_update"])(run)
-
-    def _read_result(self, run: Run) -> dict[str, float]:
-        return self.evaluate(best_checkpoint(run))
+        return Run(
+            name,
+            command,
+            folder / "result.json",
+            read_result=lambda run: self.evaluate(best_checkpoint(run)),
+            fraction_done=updates_done(self.settings["optimization"]["max_update"]),
+            clean_up=keep_best_checkpoint,
+        )
 
     def summaries(self, results: Sequence[dict]) -> dict[float, dict[str, Summary]]:
         """Return statistics over the seeds by learning rate and metric, given results in the order of :meth:`runs`."""
@@ -261,11 +262,11 @@ class Sweep:
         """Return the learning rate with the highest median of the selection metric; the lowest one of a tie."""
         return max(sorted(summaries), key=lambda lr: summaries[lr][self.selection].median)
 
-    def best_run(self, results: Sequence[dict], lr: float) -> Run:
-        """Return the run of a learning rate with the highest selection metric; the first one of a tie."""
+    def best_run(self, results: Sequence[dict], lr: float) -> tuple[Run, dict]:
+        """Return the run of a learning rate with the highest selection metric, and its result; the first of a tie."""
         candidates = zip(self.runs(), results, strict=True)
         of_lr = [(run, result) for run, result in candidates if run.name.startswith(f"lr{lr:g}-")]
-        return max(of_lr, key=lambda pair: pair[1][self.selection])[0]
+        return max(of_lr, key=lambda pair: pair[1][self.selection])
 
 
 def window_sweep(
@@ -316,13 +317,11 @@ def run_sweep(sweep: Sweep, jobs: int, threads: int) -> tuple[dict[str, Any], Ru
         The content for a result file (the selected learning rate, its metrics, and those of the whole grid), and the
         best run.
     """
-    runs = sweep.runs()
-    results = run_all(runs, jobs=jobs, threads=threads)
-    keep_best_checkpoints(runs)  # also of those that were killed before they could
+    results = run_all(sweep.runs(), jobs=jobs, threads=threads)
     summaries = sweep.summaries(results)
     rate = sweep.best_rate(summaries)
-    best = sweep.best_run(results, rate)
-    keep_model(sweep, best, next(result for run, result in zip(runs, results, strict=True) if run.name == best.name))
+    best, metrics = sweep.best_run(results, rate)
+    keep_model(sweep, best, metrics)
     grid = {f"{lr:g}": {name: asdict(summary) for name, summary in of.items()} for lr, of in summaries.items()}
     content = {
         "options": list(sweep.extra),
@@ -382,16 +381,10 @@ def report(content: dict[str, Any], settings: str, selection: str, hidden: Seque
     return "\n".join([*lines, table, "", f"{ending} `{MODEL}/` holds the best model, for predictions.", ""])
 
 
-def keep_best_checkpoints(runs: Sequence[Run]):
-    """Keep only the best checkpoint of each finished run, without optimizer state."""
-    for run in runs:
-        keep_best_checkpoint(run)
-
-
 def keep_best_checkpoint(run: Run):
     """Keep only the best checkpoint of a finished run, without optimizer state."""
     kept = best_checkpoint(run)
-    state = torch.load(kept, weights_only=True)
+    state = torch.load(kept, weights_only=True, mmap=True)
     if state.pop("last_optimizer_state", None) is not None:
         checkpoint_utils.torch_persistent_save(state, str(kept))
     for other in kept.parent.glob("*.pt"):

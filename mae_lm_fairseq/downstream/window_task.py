@@ -12,6 +12,7 @@ from fairseq.logging import metrics
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
 from omegaconf import OmegaConf
+from torch import Tensor
 
 from mae_lm_fairseq.downstream.windows import WindowDataset
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
@@ -92,6 +93,12 @@ class WindowTask(FairseqTask):
 
 class AccuracyCriterion(FairseqCriterion):
     """A criterion that logs ``loss`` in bits, and ``accuracy`` in per cent of the ``sample_size``."""
+
+    @staticmethod
+    def outputs(loss: Tensor, correct: Tensor, sample_size: int, sample: dict) -> tuple[Tensor, int, dict]:
+        """Return what ``forward`` does: the summed loss in nats, the ``sample_size``, and the values to log."""
+        sizes = {"ntokens": sample["ntokens"], "nsentences": sample["nsentences"], "sample_size": sample_size}
+        return loss, sample_size, {"loss": loss.detach(), "correct": correct} | sizes
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict]):

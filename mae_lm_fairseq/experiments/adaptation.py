@@ -110,9 +110,7 @@ def read_model(options: Options) -> Pretrained:
     if not path.exists():
         raise UserError(f"--model {path} does not exist; a model of the Hugging Face hub must be downloaded first")
     if path.is_dir() and hugging_face_kind(path):
-        if options.data_bin is not None:
-            raise UserError(f"--data-bin is for a checkpoint; {path} is a directory of transformers")
-        model = import_foreign(path, PRESET_OF["mlm"], seed=options.seed)
+        model = import_foreign(path, PRESET_OF["mlm"], options.data_bin, options.seed)
     else:
         model = read(path, options.data_bin)
     if model.tokenizer is None:
@@ -127,7 +125,7 @@ def _preparation(options: Options) -> preparation.Options:
         destdir=str(options.out / "data-bin"),
         vocab_size=None,
         sentencepiece_model=None,
-        character_coverage=1.0,
+        character_coverage=preparation.CHARACTER_COVERAGE,
         max_unk_rate=1.0,  # the tokenizer is what it is; the report has the rate
         workers=max(1, torch.get_num_threads()),
         tokenizer=None,

@@ -15,7 +15,7 @@ LINES_PER_DOCUMENT = 20
 
 
 def read_documents(path: Path, max_bytes: int) -> list[list[str]]:
-    """Read documents (lists of lines), separated by blank lines, from a text file; ``.gz`` and ``.xz`` are unpacked.
+    """Read documents (lists of lines), separated by blank lines, from a text file, plain or compressed.
 
     A text with few blank lines, such as a novel, is cut into documents of 20 lines. Otherwise the validation split
     would be empty or too large.

@@ -2,7 +2,8 @@
 
 import argparse
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +102,7 @@ def measure(path: Path, label: str, arguments: argparse.Namespace) -> dict[str, 
     )
 
     def outcome(texts: Sequence[Words], maskings: Sequence[Masking], name: str) -> Outcome:
-        def progress(batches: Sequence) -> Iterable:
-            return progress_bar(batches, desc=f"{label}, {name}")
-
+        progress = partial(progress_bar, desc=f"{label}, {name}")
         return predict(reader.predictor, [text.ids for text in texts], maskings, progress)
 
     fixed = [_fixed_positions(text, number, reader, arguments) for number, text in enumerate(texts)]

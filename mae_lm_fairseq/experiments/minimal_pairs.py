@@ -2,7 +2,8 @@
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +78,7 @@ def _measure(
         return accuracies(paradigms, scores.reshape(-1, 2))
 
     def likelihoods(reader: Reader, name: str) -> np.ndarray:
-        def progress(batches: Sequence) -> Iterable:
-            return progress_bar(batches, desc=name)
-
+        progress = partial(progress_bar, desc=name)
         return pseudo_log_likelihoods(reader.predictor, sentences, arguments.mask_words, progress)
 
     tables = {"model": table(likelihoods(reader, label))}

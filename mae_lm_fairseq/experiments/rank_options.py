@@ -3,7 +3,7 @@
 import argparse
 
 from mae_lm_fairseq.analysis.rank_settings import RankSettings
-from mae_lm_fairseq.utils.arguments import add_ema
+from mae_lm_fairseq.experiments.reader_options import add_models
 
 STOCK = ("bert", "roberta", "mpnet")
 """Supported model types of Hugging Face."""
@@ -11,20 +11,10 @@ STOCK = ("bert", "roberta", "mpnet")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that :func:`~mae_lm_fairseq.experiments.ranks.measure_models` reads."""
+    add_models(parser, f"a Hugging Face model of type {', '.join(STOCK)}", "--tokenizer")
     parser.add_argument(
-        "models",
-        nargs="+",
-        metavar="CHECKPOINT_OR_HF_DIR",
-        help="checkpoints (pretrained or fine-tuned), bundles, or Hugging Face directories of type " + ", ".join(STOCK),
+        "--text", required=True, metavar="FILE", help="UTF-8 text that is new to the models, plain or compressed"
     )
-    parser.add_argument(
-        "--text", required=True, metavar="FILE", help="UTF-8 text that is new to the models (plain, .gz or .xz)"
-    )
-    parser.add_argument(
-        "--tokenizer", metavar="DATA_BIN", help="data-bin of checkpoints; other models contain a tokenizer"
-    )
-    add_ema(parser)
-    parser.add_argument("--labels", nargs="+", metavar="NAME", help="names of the models, in the same order")
     options = {
         "tokens": (50_000, "N", "number of tokens to read"),
         "tokens_per_sample": (128, "N", "maximum sequence length in tokens"),

@@ -10,36 +10,36 @@ from typing import Any
 
 from mae_lm_fairseq.analysis.effective_rank import MEASURES
 from mae_lm_fairseq.analysis.rank_profile import rank_profile
-from mae_lm_fairseq.analysis.rank_settings import DEFAULTS, RankSettings
-from mae_lm_fairseq.experiments.readers import checked_models, default_label, open_model
+from mae_lm_fairseq.analysis.rank_settings import RankSettings
+from mae_lm_fairseq.experiments.readers import checked_models, open_model
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.progress import progress_bar
 
 
 def model_ranks(
-    path: str | Path,
+    path: Path,
+    label: str,
     text: str | Path,
-    data_bin: str | Path | None = None,
-    tokens: int = 50_000,
-    tokens_per_sample: int = 128,
-    settings: RankSettings = DEFAULTS,
-    label: str | None = None,
-    show_progress: bool = False,
-    ema: bool = False,
+    data_bin: str | Path | None,
+    tokens: int,
+    tokens_per_sample: int,
+    settings: RankSettings,
+    ema: bool,
 ) -> dict[str, Any]:
     """Measure the effective ranks of a model, layer by layer, and return them as JSON-serialisable data.
+
+    Shows progress.
 
     Args:
         path: a checkpoint of ``fairseq-train`` (pretrained or fine-tuned), a bundle, or the directory of a Hugging Face
             ``bert``, ``roberta`` or ``mpnet`` model with its tokenizer.
-        text: UTF-8 text file, plain, ``.gz`` or ``.xz``, with blank lines between documents.
+        label: name of the model.
+        text: UTF-8 text file, plain or compressed, with blank lines between documents.
         data_bin: for a checkpoint, the data-bin with its dictionary and tokenizer.
         tokens: amount of text to read, in tokens.
         tokens_per_sample: maximum sequence length.
         settings: settings of the measurement.
-        label: name of the model; None to derive it from the path.
-        show_progress: whether to show a progress bar.
         ema: use the moving average of a checkpoint's weights.
 
     Returns:
@@ -49,17 +49,16 @@ def model_ranks(
     Raises:
         UserError: if a file is missing, files do not belong together, or the text is too short.
     """
-    reader = open_model(Path(path), data_bin, ema)
+    reader = open_model(path, data_bin, ema)
     texts = reader.texts(text, tokens_per_sample, tokens)
     if len(texts) < 2:
         raise UserError(
             f"{text} is too short, or --tokens {tokens} too small: at least two texts of up to {tokens_per_sample} "
             "tokens are needed"
         )
-    label = label or default_label(path)
 
     def progress(steps: Sequence, name: str) -> Iterable:
-        return progress_bar(steps, desc=f"{label}, {name}", disable=not show_progress)
+        return progress_bar(steps, desc=f"{label}, {name}")
 
     profile = rank_profile(reader.states, texts, reader.special, settings, progress)
     described = {"label": label, "model": str(path), "ema": ema, "text": str(text)}
@@ -67,7 +66,7 @@ def model_ranks(
 
 
 def measure_models(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the result of :func:`model_ranks` for each model of a command line, and show progress.
+    """Return the result of :func:`model_ranks` for each model of a command line.
 
     Raises:
         UserError: see :func:`model_ranks`; also if the labels do not match the models, or an option is out of range.
@@ -76,10 +75,10 @@ def measure_models(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         settings = RankSettings(**{field.name: getattr(arguments, field.name) for field in fields(RankSettings)})
     except ValueError as problem:
         raise UserError(str(problem)) from None
-    paths = checked_models(arguments.models, arguments.labels, arguments.tokenizer, arguments.ema)
+    paths = checked_models(arguments.models, arguments.labels, arguments.data_bin, arguments.ema)
     shape = arguments.tokens, arguments.tokens_per_sample
     return [
-        model_ranks(path, arguments.text, arguments.tokenizer, *shape, settings, label, True, arguments.ema)
+        model_ranks(path, label, arguments.text, arguments.data_bin, *shape, settings, arguments.ema)
         for label, path in paths.items()
     ]
 

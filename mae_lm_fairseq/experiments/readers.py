@@ -24,7 +24,7 @@ from mae_lm_fairseq.pretrained.presets import why_no_predictions
 from mae_lm_fairseq.pretrained.reading import MODEL_TYPE, Pretrained, build, read
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.text_samples import read_lines, text_samples
-from mae_lm_fairseq.text.tokenizer import EOS, SPECIALS
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD
 from mae_lm_fairseq.text.tokenizer_files import NAMES
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -188,10 +188,10 @@ def open_model(
         NetworkPredictor(network, *ids) if with_head else None,
         encode=lambda line: tokenizer.encode_lines([line])[0].tolist(),
         encode_with_spans=lambda line: encode_with_spans(tokenizer, line),
-        opening=[SPECIALS.index("<s>")],
+        opening=[BOS],
         line_end=[EOS],
         closing=[],
-        special=[SPECIALS.index(token) for token in ("<s>", "<pad>", "</s>")],
+        special=[BOS, PAD, EOS],
         path=path,
         architecture=(pretrained.config, pretrained.symbols, pretrained.mask_in_encoder),
     )

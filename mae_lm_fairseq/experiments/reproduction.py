@@ -16,7 +16,7 @@ from mae_lm_fairseq.analysis.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.downstream.glue import run as glue
 from mae_lm_fairseq.downstream.glue.files import read_split
 from mae_lm_fairseq.downstream.glue.tasks import TASKS, Task
-from mae_lm_fairseq.downstream.sweep import LAST, Origin, best_checkpoint, keep_best_checkpoints, origin_of
+from mae_lm_fairseq.downstream.sweep import LAST, Origin, best_checkpoint, origin_of
 from mae_lm_fairseq.experiments import inspection, quickstart
 from mae_lm_fairseq.experiments.preset_comparison import COMMON_MASKING, Variant
 from mae_lm_fairseq.experiments.readers import open_model
@@ -93,7 +93,6 @@ def reproduce(name: str, out: Path, given: Data | None = None, jobs: int = 2) ->
     runs = finetuning_runs(out, data, scale)
     print(f"[2/2] Fine-tuning on {data.task.name}: {len(runs)} runs", flush=True)
     finetuned = run_all(list(runs.values()), jobs=jobs)
-    keep_best_checkpoints(list(runs.values()))
     content = {
         "scale": name,
         "task": data.task.name,

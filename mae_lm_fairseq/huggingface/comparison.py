@@ -16,13 +16,12 @@ from mae_lm_fairseq.huggingface.foreign import load_tokenizer, transformers_erro
 from mae_lm_fairseq.huggingface.stock import Counterpart
 from mae_lm_fairseq.huggingface.tokenizer import pair_differences
 from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads, score_range
-from mae_lm_fairseq.text.tokenizer import EOS, MASK, SPECIALS, Tokenizer
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, SPECIALS, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 
 TOLERANCE = 1e-4
 """Maximum absolute difference of hidden states and logits in float32."""
 NOTHING_WRITTEN = "the export was not written"
-BOS = SPECIALS.index("<s>")
 _BATCH = 16
 
 SENTENCES = (

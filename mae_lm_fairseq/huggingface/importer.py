@@ -54,8 +54,11 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
         seed: seed of the random weights.
 
     Raises:
-        UserError: if a file is missing, damaged or could run code, or the encoder's computation differs from ours.
+        UserError: if a file is missing, damaged or could run code, the encoder's computation differs from ours, or a
+            data-bin is given for a directory.
     """
+    if path.is_dir() and data_bin is not None:
+        raise UserError(f"--data-bin is for a checkpoint; {path} is a directory of transformers; remove the option")
     foreign = read_stock(path) if path.is_dir() else read_fairseq(path, data_bin or path.parent)
     defaults = {option.name: option.default for option in fields(MaskedAutoencoderConfig)}
     defaults |= preset_values(preset, "base")

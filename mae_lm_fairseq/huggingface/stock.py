@@ -5,7 +5,6 @@ imported model becomes one of the family that it came from again, with its other
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -260,7 +259,8 @@ def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
     config, order = pretrained.config, to.order(pretrained)
     names = names_of(to.parts(config), to.family.naming, config.encoder_layers, to.head)
     ours = pretrained.weights | _scaled_output(pretrained, to)
-    weights = dict(_in_float32(to_theirs(order.exported(ours), names)))
+    theirs = to_theirs(order.exported(ours), names)
+    weights = {name: weight.detach().float().contiguous() for name, weight in theirs.items()}
     if to.original is not None:
         weights |= _unfolded(weights[to.family.positions], to, order) | to.kept
     elif to.family.segments:
@@ -299,11 +299,6 @@ def _unfolded(positions: Tensor, to: Counterpart, order: TokenOrder) -> dict[str
         trained = positions - kept[segments][0] if types else positions
         before = torch.cat([before[:first], trained[first:]])
     return {name: before, **types}
-
-
-def _in_float32(weights: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    for name, weight in weights.items():
-        yield name, weight.detach().float().contiguous()
 
 
 def write_stock(pretrained: Pretrained, to: Counterpart, directory: Path):

@@ -109,8 +109,21 @@ def library_tokenizer(tokenizer: HuggingFaceTokenizer, max_length: int) -> PreTr
     )
     # Offsets without the space that byte-level BPE puts before a word.
     library.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), template])
+    return _with_roles(library, bos, pad, eos, unk, mask, max_length)
+
+
+def _with_roles(
+    tokenizer: Tokenizer,
+    bos: str | AddedToken,
+    pad: str | AddedToken,
+    eos: str | AddedToken,
+    unk: str | AddedToken,
+    mask: AddedToken,
+    max_length: int,
+) -> PreTrainedTokenizerFast:
+    """Return a tokenizer for ``transformers``, which knows what its special tokens are for."""
     return PreTrainedTokenizerFast(
-        tokenizer_object=library,
+        tokenizer_object=tokenizer,
         bos_token=bos,
         cls_token=bos,
         eos_token=eos,
@@ -157,19 +170,8 @@ def fast_tokenizer(model: bytes, symbols: tuple[str, ...], max_length: int) -> P
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[bos, eos]
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token="<s>",
-        cls_token="<s>",
-        eos_token="</s>",
-        sep_token="</s>",
-        unk_token="<unk>",
-        pad_token="<pad>",
-        mask_token=AddedToken(MASK, lstrip=True, normalized=False, special=True),
-        model_max_length=max_length,
-        model_input_names=["input_ids", "attention_mask"],
-        padding_side="right",
-    )
+    mask = AddedToken(MASK, lstrip=True, normalized=False, special=True)
+    return _with_roles(tokenizer, *SPECIALS, mask, max_length)
 
 
 def _check(proto, symbols: tuple[str, ...]):

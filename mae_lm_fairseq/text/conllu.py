@@ -27,7 +27,7 @@ class LabelledSentence(NamedTuple):
 
 
 def read_conllu(path: str | Path, column: str, limit: int | None = None) -> list[LabelledSentence]:
-    """Read the sentences of a file, plain, ``.gz`` or ``.xz``, with the words that a column labels.
+    """Read the sentences of a file, plain or compressed, with the words that a column labels.
 
     The text is put together from the tokens, as ``SpaceAfter=No`` says. The words of a multiword token, such as ``do``
     and ``n't``, start where their forms stand in it, and at its start if they do not.

@@ -80,8 +80,8 @@ class RunningStatistics:
         return int(self.counts[list(tokenizer.unknown_ids)].sum())
 
 
-class EncodingPool:
-    """Context manager with worker processes that have loaded a tokenizer.
+class EncodingPool(WorkerPool):
+    """Executor whose workers have loaded a tokenizer.
 
     Args:
         tokenizer: encodes the lines.
@@ -89,14 +89,8 @@ class EncodingPool:
     """
 
     def __init__(self, tokenizer: Tokenizer, workers: int):
+        super().__init__(workers, _load_tokenizer, (tokenizer,))
         self._ahead = _AHEAD * workers
-        self._pool = WorkerPool(workers, _load_tokenizer, (tokenizer,))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self._pool.__exit__(*error)
 
     def encode(self, chunks: Iterable[Chunk]) -> Iterator[tuple[Chunk, EncodedBlock]]:
         """Yield the chunks with their encodings, in order, with a bounded number of chunks in memory.
@@ -106,15 +100,15 @@ class EncodingPool:
         """
         pending = deque()
         for chunk in chunks:
-            pending.append((chunk, self._submit(chunk)))
+            pending.append((chunk, self._submit_chunk(chunk)))
             if len(pending) > self._ahead:
                 yield _wait(*pending.popleft())
         while pending:
             yield _wait(*pending.popleft())
 
-    def _submit(self, chunk: Chunk) -> Future:
+    def _submit_chunk(self, chunk: Chunk) -> Future:
         try:
-            return self._pool.submit(_encode, chunk.data)
+            return self.submit(_encode, chunk.data)
         except BrokenProcessPool:
             raise worker_died() from None
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.workers import WorkerPool, worker_died
@@ -11,8 +11,7 @@ from mae_lm_fairseq.utils.workers import WorkerPool, worker_died
 _SECONDS_TO_CONNECT = 15
 
 
-@contextmanager
-def open_executor(workers: int, scheduler: str | None) -> Iterator[Executor]:
+def open_executor(workers: int, scheduler: str | None) -> AbstractContextManager[Executor]:
     """Open the executor of a Dask cluster, or of ``workers`` local processes. An error in the block ends its calls.
 
     Args:
@@ -22,8 +21,7 @@ def open_executor(workers: int, scheduler: str | None) -> Iterator[Executor]:
     Raises:
         UserError: if the scheduler cannot be reached, or a worker died.
     """
-    with _local(workers) if scheduler is None else _dask(scheduler) as executor:
-        yield executor
+    return _local(workers) if scheduler is None else _dask(scheduler)
 
 
 @contextmanager

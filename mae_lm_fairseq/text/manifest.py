@@ -49,7 +49,7 @@ class Manifest:
     Attributes:
         versions: versions of Python and of the packages involved.
         options: command-line options by name.
-        tokenizer_sha256: SHA-256 of the sentencepiece model file.
+        tokenizer_sha256: ``fingerprint`` of the tokenizer.
         dictionary_sha256: ``dictionary_fingerprint`` of fairseq's dictionary.
         splits: statistics by name of the split; in the manifest of several shards, of all shards together.
         files: SHA-256 of the files with token ids; only of data prepared in parts.

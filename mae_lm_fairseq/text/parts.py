@@ -153,18 +153,18 @@ def rename_new(directory: Path, destination: Path):
 
 def _write_part(part: Part, job: Job, directory: Path):
     tokenizer = _tokenizer(job.tokenizer)
-    first = []
+    begins_file = []  # for each chunk
 
     def encode(chunks: Iterable[Chunk]) -> Iterator[tuple[Chunk, EncodedBlock]]:
         for chunk in chunks:
-            first.extend([] if first else [chunk])
+            begins_file.append(chunk.begins_file)
             yield chunk, encode_lines(chunk.lines(), tokenizer)
 
     symbols = len(tokenizer.symbols)
     with DataBinWriter(directory / "tokens", symbols) as writer:
         statistics = encode_pieces(part.pieces, job.reading, symbols, encode, writer, lambda size: None)
     record = PartRecord(
-        begins_file=any(chunk.begins_file for chunk in first),
+        begins_file=any(begins_file[:1]),
         lines=statistics.lines,
         tokens=statistics.tokens,
         unk=statistics.unknown_tokens(tokenizer),

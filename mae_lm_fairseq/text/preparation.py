@@ -26,6 +26,8 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_while_used
 
 SAMPLE_BYTES = 50_000_000
+CHARACTER_COVERAGE = 0.99999
+"""Default of ``--character-coverage``."""
 LARGEST_SHARDS = 256
 """Limit of ``--shards``: so many pairs of files are open at the same time."""
 _MACHINES = ("part", "merge", "scheduler")
@@ -191,7 +193,7 @@ def check(options: Options):
     """Check the options.
 
     Raises:
-        UserError: if a value is out of range, or a file of the result exists.
+        UserError: if a value is out of range or has no effect, or a file of the result exists.
     """
     if options.tokenizer is not None and options.sentencepiece_model is not None:
         raise UserError("--tokenizer and --sentencepiece-model are two names of one option; give one of them")
@@ -206,6 +208,11 @@ def check(options: Options):
         raise UserError(f"--workers {options.workers}: must be at least 1")
     if not LOWEST_COVERAGE <= options.character_coverage <= 1:
         raise UserError(f"--character-coverage {options.character_coverage}: must be from {LOWEST_COVERAGE} to 1")
+    if options.character_coverage != CHARACTER_COVERAGE and options.kind in (None, "byte-bpe"):
+        which = "byte-bpe, which has all characters" if options.kind else f"{options.given}, which is not trained"
+        raise UserError(
+            f"--character-coverage {options.character_coverage}: does nothing for the tokenizer {which}; remove it"
+        )
     if not 0 <= options.max_unk_rate <= 1:
         raise UserError(f"--max-unk-rate {options.max_unk_rate}: must be from 0 to 1")
     if options.shards is not None and not 1 <= options.shards <= LARGEST_SHARDS:

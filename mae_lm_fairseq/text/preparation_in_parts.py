@@ -70,8 +70,7 @@ def prepare_in_parts(options: Options) -> Manifest | None:
         job = Job(directory, tokenizer.path.parent, _fingerprint(tokenizer), options.reading)
         parts = {split: plan_parts(split, paths, job) for split, paths in files.items()}
         if not options.merge:
-            bins = len(options.data_bins)
-            print(estimate(parts["train"], tokenizer, options.reading, bins, options.workers), flush=True)
+            print(estimate(parts["train"], tokenizer, options.reading, len(options.data_bins)), flush=True)
             _make_parts(parts, job, executor, options)
         if options.part is not None:
             return None

@@ -167,11 +167,11 @@ class Parquet:
     """A Parquet file, read by row groups."""
 
     def fields(self, path: Path) -> list[str]:
-        with _parquet_file(path) as file:
+        with parquet_file(path) as file:
             return file.schema_arrow.names
 
     def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
-        with _parquet_file(path) as file:
+        with parquet_file(path) as file:
             _check_type(path, file.schema_arrow, field)
             groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         columns = [[group.column(i) for i in range(group.num_columns)] for group in groups]
@@ -179,7 +179,7 @@ class Parquet:
         return _grouped(sizes, size)
 
     def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[Record]:
-        with _parquet_file(path) as file:
+        with parquet_file(path) as file:
             _check_type(path, file.schema_arrow, field)
             count = file.metadata.num_row_groups
             groups = range(start, count if end is None else end)
@@ -190,7 +190,7 @@ class Parquet:
                         yield _record(next(numbers), value, True, field, size * (group + 1) // count)
 
     def name(self, path: Path, start: int, number: int) -> str:
-        with _parquet_file(path) as file:
+        with parquet_file(path) as file:
             return f"row {number + sum(file.metadata.row_group(group).num_rows for group in range(start))}"
 
 
@@ -257,12 +257,17 @@ def _arrow_errors(path: Path) -> Iterator[None]:
         raise UserError(f"{path}: reading it needs pyarrow; pip install 'mae_lm_fairseq[corpora]'") from None
     try:
         yield
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError, EOFError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, EOFError) as error:  # also a date out of range
         raise UserError(f"{path}: damaged, or not a {path.suffix} file ({str(error)[:200]})") from None
 
 
 @contextmanager
-def _parquet_file(path: Path) -> Iterator:
+def parquet_file(path: Path) -> Iterator:
+    """Open a Parquet file.
+
+    Raises:
+        UserError: if pyarrow is missing, or cannot read the file, also inside the ``with`` block.
+    """
     with _arrow_errors(path):
         from pyarrow import parquet
 

@@ -15,7 +15,7 @@ _TRAINING_BYTES = 85
 """Of a line in the memory of a training process. Measured: 84 (400,000 lines of 58 tokens, samples of 128 tokens)."""
 
 
-def estimate(parts: list[Part], tokenizer: Tokenizer, reading: Reading, data_bins: int, workers: int) -> str:
+def estimate(parts: list[Part], tokenizer: Tokenizer, reading: Reading, data_bins: int) -> str:
     """Return a sentence about the disk space and memory for the training text.
 
     Args:
@@ -23,7 +23,6 @@ def estimate(parts: list[Part], tokenizer: Tokenizer, reading: Reading, data_bin
         tokenizer: encodes the text.
         reading: how records are read.
         data_bins: number of data-bins.
-        workers: number of processes.
     """
     text = lines = tokens = 0
     for part in parts[:: max(1, len(parts) // _PROBES)]:
@@ -36,7 +35,7 @@ def estimate(parts: list[Part], tokenizer: Tokenizer, reading: Reading, data_bin
     memory = scale * lines * _TRAINING_BYTES / data_bins
     return (
         f"estimate: {_size(2 * disk)} of disk while preparing, {_size(disk)} afterwards; "
-        f"{_size(workers * _WORKER_BYTES)} of memory for {workers} workers; in training, about {_size(memory)} "
+        f"{_size(_WORKER_BYTES)} of memory per worker; in training, about {_size(memory)} "
         "of memory per process for the index of a data-bin, whose tokens stay on disk"
     )
 

@@ -8,7 +8,7 @@ from mae_lm_fairseq.text.text_files import find_files, read_chunks
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file (plain, .gz or .xz), or of all files in a directory.
+    """Yield the lines of a UTF-8 file (plain or compressed), or of all files in a directory.
 
     An empty line follows each file.
 

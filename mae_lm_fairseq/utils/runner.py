@@ -43,7 +43,8 @@ class Run:
             that was last started, with the suffix ``.command.json``.
         read_result: reads the output of the finished run into a dictionary for the result file.
         fraction_done: returns the fraction of the run that is done, in [0, 1].
-        clean_up: is called once the result file is written; removes what only resuming needs.
+        clean_up: is called once the result file is written, and again for a run that was done before, because the
+            runner may have been killed in between; removes what only resuming needs.
     """
 
     name: str
@@ -153,6 +154,7 @@ def _is_done(run: Run) -> bool:
     if read_result(run) is None:
         return False
     print(f"{run.name}: done before, reusing {run.result}")
+    run.clean_up(run)
     return True
 
 

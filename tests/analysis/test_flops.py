@@ -34,7 +34,7 @@ def test_a_training_step_of_every_variant(variant, masked):
     with FlopCounterMode(display=False) as counter:
         loss, _ = model.lm_head.loss(model.predicted_states(tokens, layout), targets[targets.ne(PAD)])
         loss.backward()
-    sample = Sample(40, 40 - masked + early, masked + extra, early=early)
+    sample = Sample(40, 40 - masked + early, masked + extra)
     flops = forward_flops(model.config, VOCABULARY, [sample] * 4)
     assert counter.get_total_flops() == pytest.approx(TRAINING * flops.total, rel=0.02)
     assert (flops.decoder > 0) is (model.config.decoder_layers > 0)

@@ -58,10 +58,9 @@ def test_ranks_have_a_panel_for_each_model(models, drawn, tmp_path):
 
 
 def test_many_models_take_several_rows_of_panels(models, drawn, tmp_path):
-    plot_ranks(tmp_path / "ranks.png", models * 2, measure="entropy")
+    plot_ranks(tmp_path / "ranks.png", models * 2)
     assert len(drawn[0].axes) == 4
-    assert drawn[0].axes[3].get_ylabel() == "entropy rank (directions)"
-    assert lines(drawn[0].axes[3])[SERIES[0].label] == values(models[1], "ranks", "entropy", input="clean")
+    assert lines(drawn[0].axes[3])[SERIES[0].label] == values(models[1], "ranks", "threshold", input="clean")
 
 
 def test_gaps_and_outside_figures_have_one_panel(models, drawn, tmp_path):

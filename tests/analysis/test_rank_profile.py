@@ -120,7 +120,7 @@ def test_settings_out_of_range_are_refused_by_name(name, value):
 
 def test_a_single_text_is_refused():
     with pytest.raises(ValueError, match="at least two texts"):
-        rank_profile(KnownStates(), TEXTS[:1], [BOS])
+        rank_profile(KnownStates(), TEXTS[:1], [BOS], SETTINGS)
 
 
 def test_monitor_agrees_with_profile():
@@ -128,7 +128,7 @@ def test_monitor_agrees_with_profile():
     texts = [text(20, seed).tolist() for seed in range(40)]
     for variant, count in (("mae_lm", 4), ("mae_lm_roberta", 3)):
         encoder = network(variant).train().encoder
-        profile = rank_profile(EncoderStates(encoder, PAD, MASK), texts, [BOS])
+        profile = rank_profile(EncoderStates(encoder, PAD, MASK), texts, [BOS], RankSettings())
         before = torch.get_rng_state()
         found = RankMonitor(texts, PAD, MASK, [BOS]).measure(encoder)
         assert torch.equal(torch.get_rng_state(), before)

@@ -202,6 +202,11 @@ def test_character_coverage_reaches_the_training(tmp_path):
         ),
         ({"character_coverage": 0.97}, "--character-coverage 0.97: must be from 0.98 to 1"),
         ({"character_coverage": "nan"}, "--character-coverage nan"),
+        ({"character_coverage": 0.9999}, "0.9999: does nothing for the tokenizer .*bpe.model, which is not trained"),
+        (
+            {"character_coverage": 1, "sentencepiece_model": None, "tokenizer": "byte-bpe", "vocab_size": 300},
+            "--character-coverage 1.0: does nothing for the tokenizer byte-bpe, which has all characters; remove it",
+        ),
         ({"max_unk_rate": 2}, "--max-unk-rate"),
         ({"train": "missing"}, "missing: no such file"),
         ({"train": "blank"}, "--train: the files contain no text"),

@@ -49,7 +49,8 @@ def corpus(tmp_path_factory):
 
 def run(corpus, destdir, *options, train=None, workers=1):
     splits = ["--train", train or corpus / "train", "--valid", corpus / "valid.txt", "--destdir", destdir]
-    main([str(argument) for argument in (*splits, "--workers", workers, *options)])
+    processes = [] if "--scheduler" in options else ["--workers", workers]
+    main([str(argument) for argument in (*splits, *processes, *options)])
 
 
 @pytest.fixture
@@ -202,6 +203,7 @@ def test_malformed_records_can_be_skipped_after_a_failure(corpus, again, tmp_pat
         (["--shards", 250, "--vocab-size", 7], "has 100 pieces, not --vocab-size 7"),
         (["--shards", 2, "--scheduler", "tcp://127.0.0.1:1"], "--scheduler tcp://127.0.0.1:1: cannot be reached"),
         (["--shards", 2, "--scheduler", "nowhere://x"], "--scheduler nowhere://x: cannot be reached"),
+        (["--scheduler", "nowhere://x", "--workers", 2], "--workers 2: does nothing with --scheduler, whose cluster"),
         (["--shards", 2, "--train", "torn.txt.zst"], "torn.txt.zst: damaged or incomplete .zst file"),
         (["--shards", 2, "--train", "a.jsonl", "--text-field", "body"], "a.jsonl: has no field 'body'"),
         (["--shards", 2, "--train", "*.csv"], "no file matches"),

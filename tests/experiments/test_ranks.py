@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from mae_lm_fairseq.analysis.effective_rank import MEASURES
-from mae_lm_fairseq.experiments.ranks import DEFAULTS, model_ranks, write_csv
+from mae_lm_fairseq.analysis.rank_settings import RankSettings
+from mae_lm_fairseq.experiments.ranks import model_ranks, write_csv
 from mae_lm_fairseq.experiments.readers import default_label, open_model
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
 from mae_lm_fairseq.utils.errors import UserError
@@ -19,7 +20,7 @@ from tests.support.finetuning import finetune, save_pretrained, write_sentences
 from tests.support.huggingface import KINDS, save_model
 
 WORDS = ["".join(random.Random(number).sample("abcdefghij", 6)) for number in range(40)]
-FEW = DEFAULTS.__class__(bootstrap=5)
+FEW = RankSettings(bootstrap=5)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,8 @@ def folder(tmp_path_factory):
 
 def ranks_of(folder, path, **options):
     options = {"data_bin": folder / "data", "tokens": 1500, "tokens_per_sample": 32, "settings": FEW} | options
-    return model_ranks(path, folder / "text", **options)
+    options = {"label": default_label(path), "text": folder / "text", "ema": False} | options
+    return model_ranks(path, **options)
 
 
 def run(script, monkeypatch, *arguments):

@@ -214,6 +214,11 @@ class Malicious:
         return exec, ("raise SystemExit('the code in the file ran')",)
 
 
+def test_a_data_bin_for_a_directory_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"--data-bin is for a checkpoint; .* is a directory of transformers; remove"):
+        import_foreign(tmp_path, "mae_lm", tmp_path)
+
+
 def test_a_pickle_that_would_run_code_is_refused(tmp_path):
     stock(tmp_path / "stock", "roberta", pickled=True)
     torch.save({"weight": torch.zeros(1), "evil": Malicious()}, tmp_path / "stock" / "pytorch_model.bin")

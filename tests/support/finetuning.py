@@ -90,4 +90,5 @@ def run_here(runs, jobs: int, threads: int) -> list[dict]:
     for run in runs:
         train_here(*run.command[3:])
         results.append(run.read_result(run))
+        run.clean_up(run)
     return results

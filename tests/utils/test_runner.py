@@ -67,8 +67,17 @@ def test_finished_runs_are_reused_and_reported(run, capsys):
 
 def test_files_for_resuming_are_removed_once_the_result_is_written(run):
     found = []
-    run_all([run("it", leave("text"), clean_up=lambda run: found.append(read_result(run)))])
-    assert found == [{"text": "text"}]
+
+    def clean_up(run):
+        found.append(read_result(run))
+        if len(found) == 1:
+            raise KeyboardInterrupt
+
+    it = run("it", leave("text"), clean_up=clean_up)
+    with pytest.raises(KeyboardInterrupt):
+        run_all([it])
+    run_all([it])
+    assert found == [{"text": "text"}] * 2
 
 
 def test_a_result_of_another_command_is_refused(run):

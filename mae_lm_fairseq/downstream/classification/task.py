@@ -1,12 +1,11 @@
 """Sentence tasks that are not in a table: those of the user's own files, and that of a fine-tuned model."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mae_lm_fairseq.downstream.classification.tables import Table, cell_text
-from mae_lm_fairseq.downstream.glue.files import Rows, is_text
+from mae_lm_fairseq.downstream.glue.files import Rows, is_text, number
 from mae_lm_fairseq.downstream.glue.tasks import Task
 from mae_lm_fairseq.pretrained.validation import SENTENCE_HEAD
 from mae_lm_fairseq.utils.errors import UserError
@@ -46,10 +45,10 @@ def make_task(table: Table, columns: Sequence[str], label_column: str, regressio
     """
     lines = {text: line for line, row in reversed(table.rows) if (text := cell_text(row.get(label_column))).strip()}
     found = sorted(lines)
-    known = [score for label in found if (score := _number(label)) is not None]
+    known = [score for label in found if (score := number(label)) is not None]
     fractions = sum(score != int(score) for score in known)
     if len(known) < len(found):
-        other = next(label for label in found if _number(label) is None)
+        other = next(label for label in found if number(label) is None)
         where = f"{table.path}: line {lines[other]}: the label {other!r:.80} in the column {label_column!r}"
         if regression and not known:
             raise UserError(f"{where} is not a number; --regression needs numbers")
@@ -132,7 +131,7 @@ def _all(values: Any, kind: type) -> bool:
 
 def _label(task: Task, text: str) -> int | float | None:
     if task.is_regression:
-        return _number(text)
+        return number(text)
     return task.labels.index(text) if text in task.labels else None
 
 
@@ -143,11 +142,3 @@ def _label_problem(task: Task, text: str) -> str:
     if task.is_regression:
         return f"the label {text!r:.80} {place} is not a number"
     return f"the label {text!r:.80} {place} is none of the training file's: {describe(task)}"
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None

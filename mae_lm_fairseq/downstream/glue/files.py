@@ -3,6 +3,7 @@
 An unexpected column layout is an error. Malformed rows are reported with their line numbers, never dropped silently.
 """
 
+import codecs
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -10,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mae_lm_fairseq.downstream.glue.tasks import SCORE_RANGE, Task
-from mae_lm_fairseq.text.text_files import split_lines
+from mae_lm_fairseq.text.records import parquet_file
+from mae_lm_fairseq.text.text_files import Chunk
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import read_bytes
 
 SUFFIXES = (".parquet", ".jsonl", ".json")
 _INDICES = ("index", "id", "idx")
@@ -85,14 +88,8 @@ def _find(task: Task, glue_dir: Path, official: str) -> Path:
 
 def read_lines(path: Path) -> list[str]:
     """Return the lines of a text file, without the byte order mark."""
-    try:
-        data = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
-        return split_lines(data)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}: line {line} is not UTF-8 ({error.reason}); convert the file") from None
+    data = read_bytes(path).removeprefix(codecs.BOM_UTF8)
+    return Chunk(path, 1, data, len(data)).lines()
 
 
 def _read_tsv(task: Task, path: Path, labelled: bool) -> Rows:
@@ -140,15 +137,8 @@ def _records(path: Path) -> Iterator[tuple[int, dict]]:
 
 
 def _parquet_rows(path: Path) -> list[dict]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise UserError(f"{path}: reading Parquet needs pyarrow; pip install pyarrow") from None
-    try:
-        return parquet.read_table(path).to_pylist()
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # a date can be out of range
-        raise UserError(f"{path}: damaged, or not a Parquet file ({error!s:.300})") from None
+    with parquet_file(path) as file:
+        return file.read().to_pylist()
 
 
 def _json_rows(path: Path) -> list:
@@ -203,9 +193,15 @@ def is_text(cell) -> bool:
         return False
 
 
-def _score(text) -> float | None:
+def number(cell) -> float | None:
+    """Return the finite number in a cell; None if it has none."""
     try:
-        value = float(text)
+        value = float(cell)
     except (TypeError, ValueError, OverflowError):
         return None
-    return value if math.isfinite(value) and 0 <= value <= SCORE_RANGE else None
+    return value if math.isfinite(value) else None
+
+
+def _score(cell) -> float | None:
+    value = number(cell)
+    return value if value is not None and 0 <= value <= SCORE_RANGE else None

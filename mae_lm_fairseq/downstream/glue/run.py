@@ -5,19 +5,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from mae_lm_fairseq.downstream import prediction
 from mae_lm_fairseq.downstream import sweep as finetuning
 from mae_lm_fairseq.downstream.glue.preparation import prepare
-from mae_lm_fairseq.downstream.glue.tasks import (
-    FROM_MNLI,
-    Task,
-    further_metrics,
-    predictions,
-    score,
-    submission,
-    task_score,
-)
+from mae_lm_fairseq.downstream.glue.tasks import FROM_MNLI, Task, further_metrics, predictions, score, submission
 from mae_lm_fairseq.downstream.options import FinetuningOptions
 from mae_lm_fairseq.downstream.sweep import Origin, Sweep, best_checkpoint, report, run_sweep, settings_for
 from mae_lm_fairseq.recipes.settings import Settings
@@ -180,7 +173,7 @@ def evaluate(task: Task, checkpoint: Path, data: Path) -> dict[str, float]:
             suffix = "_mismatched" if official.endswith("mismatched") else ""
             metrics |= {name + suffix: value for name, value in score(task, predicted, true).items()}
             further |= further_metrics(task, predicted, true)
-    return {**metrics, **further, "score": task_score(metrics)}
+    return {**metrics, **further, "score": fmean(metrics.values())}
 
 
 def write_predictions(task: Task, run: Run, data: Path, out: Path):

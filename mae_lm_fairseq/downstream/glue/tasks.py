@@ -7,8 +7,7 @@ epochs). Of the two batch sizes, each task uses the one in fairseq's examples/ro
 (Wang et al. 2019, arXiv 1804.07461).
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -153,29 +152,20 @@ def find_task(name: str) -> Task:
 # ---------------------------------------------------------------------------------------------------------- metrics
 
 
-def _matthews(predicted: np.ndarray, true: np.ndarray) -> float:
-    from sklearn.metrics import matthews_corrcoef
-
-    return matthews_corrcoef(true, predicted)
-
-
 def _accuracy(predicted: np.ndarray, true: np.ndarray) -> float:
     return np.mean(predicted == true)
 
 
-def _f1(predicted: np.ndarray, true: np.ndarray) -> float:
-    from sklearn.metrics import f1_score
+def _agreement(name: str, **options) -> Callable[[np.ndarray, np.ndarray], float]:
+    def agree(predicted: np.ndarray, true: np.ndarray) -> float:
+        from sklearn import metrics
 
-    return f1_score(true, predicted, zero_division=0.0)
+        return getattr(metrics, name)(true, predicted, **options)
 
-
-def _macro_f1(predicted: np.ndarray, true: np.ndarray) -> float:
-    from sklearn.metrics import f1_score
-
-    return f1_score(true, predicted, average="macro", zero_division=0.0)
+    return agree
 
 
-def _correlation(name: str):
+def _correlation(name: str) -> Callable[[np.ndarray, np.ndarray], float]:
     def correlate(predicted: np.ndarray, true: np.ndarray) -> float:
         from scipy import stats
 
@@ -187,10 +177,10 @@ def _correlation(name: str):
 
 
 METRICS = {
-    "matthews": _matthews,
+    "matthews": _agreement("matthews_corrcoef"),
     "accuracy": _accuracy,
-    "f1": _f1,
-    "macro_f1": _macro_f1,
+    "f1": _agreement("f1_score", zero_division=0.0),
+    "macro_f1": _agreement("f1_score", average="macro", zero_division=0.0),
     "pearson": _correlation("pearsonr"),
     "spearman": _correlation("spearmanr"),
 }
@@ -225,16 +215,6 @@ def further_metrics(task: Task, predicted: np.ndarray, true: np.ndarray) -> dict
 
 def _computed(names: Sequence[str], predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
     return {name: 100 * float(METRICS[name](predicted, true)) for name in names}
-
-
-def task_score(metrics: Mapping[str, float]) -> float:
-    """Return the score of a task: the mean of its metrics, over both development sets for MNLI."""
-    return math.fsum(metrics.values()) / len(metrics)
-
-
-def glue_average(scores: Mapping[str, float]) -> float:
-    """Return the mean of the tasks' scores, as defined in the GLUE paper; WNLI counts if it is given."""
-    return math.fsum(scores.values()) / len(scores)
 
 
 # ------------------------------------------------------------------------------------------------------- submission

@@ -29,14 +29,5 @@ class QuestionAnsweringCriterion(AccuracyCriterion):
         target = sample["target"]
         # Logits are [B, T, 2], targets [B, 2]; the mean of start and end is half of their sum.
         loss = F.cross_entropy(logits, target, reduction="sum") / 2
-        return (
-            loss,
-            len(target),
-            {
-                "loss": loss.detach(),
-                "correct": (logits.argmax(1) == target).all(1).sum(),
-                "ntokens": sample["ntokens"],
-                "nsentences": sample["nsentences"],
-                "sample_size": len(target),
-            },
-        )
+        correct = (logits.argmax(1) == target).all(1).sum()
+        return self.outputs(loss, correct, len(target), sample)

@@ -35,11 +35,6 @@ OURS = Recipe((5e-4,), batch_size=16, weight_decay=0.01, epochs=10)
 """For tiny and small models and few questions."""
 
 
-def recipe(architecture: str) -> Recipe:
-    """Return the papers' recipe for base and large, and our own for tiny and small."""
-    return for_size(architecture, ROBERTA, OURS)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Options(FinetuningOptions):
     """Options of fine-tuning on SQuAD, in addition to those of all tasks.
@@ -153,7 +148,7 @@ def make_sweep(options: Options, origin: Origin, length: int, windows: int) -> S
         "doc_stride": options.doc_stride,
         **({"version_2": True} if options.version_2 else {}),
     }
-    usual = recipe(origin.model["_name"])
+    usual = for_size(origin.model["_name"], ROBERTA, OURS)
     return window_sweep(options, origin, usual, windows, task, lambda checkpoint: evaluate(checkpoint, options), "f1")
 
 

@@ -21,14 +21,5 @@ class TokenClassificationCriterion(AccuracyCriterion):
         is_labelled = sample["target"].ne(IGNORED)
         logits, target = logits[is_labelled].float(), sample["target"][is_labelled]
         loss = F.cross_entropy(logits, target, reduction="sum")
-        return (
-            loss,
-            sample["nwords"],
-            {
-                "loss": loss.detach(),
-                "correct": (logits.argmax(1) == target).sum(),
-                "ntokens": sample["ntokens"],
-                "nsentences": sample["nsentences"],
-                "sample_size": sample["nwords"],
-            },
-        )
+        correct = (logits.argmax(1) == target).sum()
+        return self.outputs(loss, correct, sample["nwords"], sample)

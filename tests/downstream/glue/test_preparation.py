@@ -182,7 +182,7 @@ def test_damaged_parquet_is_named(tokenizer, tmp_path):
     glue = write_hub(tmp_path / "glue", task, make_rows(task))
     (glue / "rte" / "train.jsonl").unlink()
     (glue / "rte" / "train.parquet").write_bytes(b"PAR1" + b"\0" * 50 + b"PAR1")
-    with pytest.raises(UserError, match=r"train\.parquet: damaged, or not a Parquet file"):
+    with pytest.raises(UserError, match=r"train\.parquet: damaged, or not a \.parquet file"):
         prepare(task, glue, tokenizer, tmp_path / "data", 64)
 
 

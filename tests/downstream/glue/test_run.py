@@ -200,8 +200,9 @@ def test_the_learning_rate_with_the_best_median_is_chosen(tmp_path):
     summaries = sweep.summaries(results)
     assert summaries[1e-5]["score"] == summarise([50.0, 90.0, 51.0])
     assert sweep.best_rate(summaries) == 3e-5
-    best = sweep.best_run(results, 3e-5)
+    best, result = sweep.best_run(results, 3e-5)
     assert best.name == "lr3e-05-seed3"
+    assert result == {"score": 61.0}
     assert best.clean_up is finetuning.keep_best_checkpoint
 
 

@@ -131,9 +131,12 @@ def test_random_weights_and_further_options(options):
 
 
 def test_base_models_use_the_settings_of_the_paper():
-    assert squad.recipe("mae_lm_base") == squad.recipe("mae_lm") == squad.recipe("mae_lm_roberta_large")
-    assert squad.recipe("mae_lm_base").learning_rates == (1.5e-5,)
-    assert squad.recipe("mae_lm_roberta_small").learning_rates != (1.5e-5,)
+    recipes = [
+        squad.for_size(architecture, squad.ROBERTA, squad.OURS)
+        for architecture in ("mae_lm_base", "mae_lm", "mae_lm_roberta_large", "mae_lm_roberta_small")
+    ]
+    assert recipes == [squad.ROBERTA] * 3 + [squad.OURS]
+    assert squad.ROBERTA.learning_rates == (1.5e-5,)
 
 
 def test_wrong_inputs_are_refused_without_leaving_files(options, checkpoints, tmp_path):
