@@ -297,6 +297,8 @@ class _Display:
         fractions = [f"{run.name} {run.fraction_done(run):.0%}" for run in running]
         self.bar.set_postfix_str(", ".join(fractions), refresh=False)
         done = self._done()
+        # A run that resumes goes back to its last checkpoint; the time left is estimated from there.
+        self.bar.initial = min(self.bar.initial, done)
         self.bar.update(done - self.done)
         self.done = done
 

@@ -1,4 +1,5 @@
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -236,6 +237,15 @@ def test_progress_inside_a_run_is_shown(run, capsys, monkeypatch):
     run_all([training])
     assert re.search(r"75%\|.*left, training 75%", capsys.readouterr().out)
     assert updates_done(max_update=20)(training) == 1.0
+
+
+def test_the_time_left_is_not_negative_when_a_run_goes_back_to_its_checkpoint(run, capsys, monkeypatch):
+    monkeypatch.setattr("mae_lm_fairseq.utils.progress.SECONDS_BETWEEN_LINES", 0.1)
+    fractions = itertools.chain([0.7], itertools.repeat(0.5))
+    run_all([run("training", "import time; time.sleep(2);" + leave("here"), fraction_done=lambda run: next(fractions))])
+    shown = capsys.readouterr().out
+    assert "50%|" in shown
+    assert not re.search(r"-[0-9:]+ left", shown)
 
 
 def test_orphans_of_a_killed_runner_are_waited_for(run, capsys):
