@@ -384,6 +384,8 @@ def report(content: dict[str, Any], settings: str, selection: str, hidden: Seque
 def keep_best_checkpoint(run: Run):
     """Keep only the best checkpoint of a finished run, without optimizer state."""
     kept = best_checkpoint(run)
+    if not kept.exists():
+        return  # removed by the user, to save space: only the best run's is needed again
     state = torch.load(kept, weights_only=True, mmap=True)
     if state.pop("last_optimizer_state", None) is not None:
         checkpoint_utils.torch_persistent_save(state, str(kept))

@@ -204,6 +204,7 @@ def test_the_learning_rate_with_the_best_median_is_chosen(tmp_path):
     assert best.name == "lr3e-05-seed3"
     assert result == {"score": 61.0}
     assert best.clean_up is finetuning.keep_best_checkpoint
+    best.clean_up(best)  # changes nothing: its checkpoints have been removed
 
 
 def test_comparison_report_of_models(tmp_path, monkeypatch):
