@@ -1,5 +1,6 @@
 """The evidence study: its runs, tests of hypotheses and report."""
 
+import itertools
 import json
 import lzma
 import random
@@ -272,11 +273,8 @@ def made_up_results(runs, jobs):
                 (checkpoints / f"checkpoint_1_{updates}.pt").touch()
             result = {"seconds_per_update": 2.0, "tokens_per_update": 3340.0}
         else:
-            labels = command[
-                command.index("--labels") + 1 : command.index(
-                    "--data-bin" if "--data-bin" in command else "--tokenizer"
-                )
-            ]
+            given = command[command.index("--labels") + 1 :]
+            labels = [*itertools.takewhile(lambda word: not word.startswith("--"), given)]
             model = "MAE-LM" if run.name.startswith("MAE-LM") else "MLM"
             result = run_of(model, 1, np.random.default_rng(1), labels)[run.result.stem]
             rates = [word for word in run.name.replace(",", "").split() if word in ("5e-4", "1e-3", "2e-3", "4e-3")]

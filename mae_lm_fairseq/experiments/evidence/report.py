@@ -33,6 +33,8 @@ from mae_lm_fairseq.experiments.reproduction_figures import Lines, Panel, plot_p
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.markdown import markdown_table
 
+SUITES = {"blimp": "BLiMP", "zorro": "Zorro"}
+"""Titles of the minimal pairs by the name of their measurement."""
 NOTES = """\
 - *Last less best below*: the probe's accuracy at the last layer less that of the best layer below it.
 - p: of a t test, two-sided for < 0 and > 0, one-sided otherwise (within: the larger one of two). p (Holm): corrected
@@ -182,20 +184,20 @@ def _curves_table(stage: dict) -> str:
     for model in _models(stage):
         for label in runs_of(stage, model)[0]["loss"]:
             last = np.array([run["probe"][label]["layers"][-1] for run in runs_of(stage, model)])
-            pairs = [_cell(_pairs(stage, model, name, label)) for name in ("blimp", "zorro")]
+            pairs = [_cell(_pairs(stage, model, name, label)) for name in SUITES]
             cells = [_cell(_losses(stage, model, label), 3), _cell(last, 2), _cell(ranks(stage, model, label)), *pairs]
             rows.append([model, label, *cells])
-    return markdown_table(["model", "updates", "loss", "last layer's probe", "rank", "BLiMP", "Zorro"], rows)
+    return markdown_table(["model", "updates", "loss", "last layer's probe", "rank", *SUITES.values()], rows)
 
 
 def _pairs_table(stage: dict) -> str:
     """Return the accuracies on minimal pairs at the end of training, with those of the controls."""
-    first, titles = stage["runs"][0], {"blimp": "BLiMP", "zorro": "Zorro"}
+    first = stage["runs"][0]
     scorers = list(first["blimp"][final(first)])
     rows = [
         [model, title, *(_cell(_pairs(stage, model, name, scorer=scorer)) for scorer in scorers)]
         for model in _models(stage)
-        for name, title in titles.items()
+        for name, title in SUITES.items()
     ]
     return markdown_table(["model", "minimal pairs", "accuracy", *scorers[1:]], rows)
 
@@ -233,8 +235,8 @@ def _plot_main(directory: Path, main: dict) -> None:
         return {model: Lines(tokens, np.array([of(model, label) for label in labels]).T) for model in models}
 
     def pairs(name: str) -> dict[str, Lines]:
-        length = _pairs(main, models[0], name, scorer="length")[:1]
-        control = {"the shorter sentence": Lines(tokens[[0, -1]], np.repeat(length[None], 2, axis=1))}
+        length = _pairs(main, models[0], name, scorer="length")[0]  # the same for all models
+        control = {"the shorter sentence": Lines(tokens[[0, -1]], np.full((1, 2), length))}
         return curves(lambda model, label: _pairs(main, model, name, label)) | control
 
     millions = "million tokens of training"
@@ -247,8 +249,7 @@ def _plot_main(directory: Path, main: dict) -> None:
     plot_panels(
         directory / "pairs.png",
         "Minimal pairs",
-        Panel("BLiMP", millions, "accuracy (%)", pairs("blimp")),
-        Panel("Zorro", millions, "accuracy (%)", pairs("zorro")),
+        *(Panel(title, millions, "accuracy (%)", pairs(name)) for name, title in SUITES.items()),
     )
 
 
