@@ -26,7 +26,10 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="output directory")
     parser.add_argument(
-        "--limit", type=positive, metavar="PAIRS_PER_FILE", help="read this many pairs of each file (default: all)"
+        "--limit",
+        type=positive,
+        metavar="PAIRS_PER_FILE",
+        help="use this many pairs of each file, evenly spaced (default: all)",
     )
     parser.add_argument(
         "--mask-words", action="store_true", help="mask each token together with the later subwords of its word"

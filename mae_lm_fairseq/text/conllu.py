@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from mae_lm_fairseq.text.text_samples import read_lines
+from mae_lm_fairseq.text.text_samples import evenly_spaced, read_lines
 from mae_lm_fairseq.utils.errors import UserError
 
 COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
@@ -40,10 +40,8 @@ def read_conllu(path: str | Path, column: str, limit: int | None = None) -> list
     Raises:
         UserError: if the file cannot be read, a line does not have ten columns, or the column labels no word.
     """
-    blocks = list(conllu_blocks(path))
-    count = min(limit or len(blocks), len(blocks))
-    chosen = (blocks[index * len(blocks) // count] for index in range(count))
-    sentences = [_sentence([row for _, row in block], COLUMNS.index(column)) for block in chosen]
+    blocks = evenly_spaced(list(conllu_blocks(path)), limit)
+    sentences = [_sentence([row for _, row in block], COLUMNS.index(column)) for block in blocks]
     if not any(sentence.labels for sentence in sentences):
         raise UserError(f"{path}: column {column} labels no word; choose another column")
     return sentences

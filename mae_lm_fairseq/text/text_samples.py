@@ -1,10 +1,13 @@
 """Sequences of the length that a model takes, made from lines of text."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 from mae_lm_fairseq.text.text_files import find_files, read_chunks
+
+Item = TypeVar("Item")
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
@@ -19,6 +22,12 @@ def read_lines(path: str | Path) -> Iterator[str]:
         for chunk in read_chunks(file):
             yield from chunk.lines()
         yield ""
+
+
+def evenly_spaced(items: Sequence[Item], limit: int | None) -> list[Item]:
+    """Return ``limit`` of the items, evenly spaced; all of them if there are no more, or it is None."""
+    count = min(limit or len(items), len(items))
+    return [items[index * len(items) // count] for index in range(count)]
 
 
 def text_samples(

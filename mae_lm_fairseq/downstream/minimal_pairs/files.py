@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Callable, Iterator
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from mae_lm_fairseq.text.text_samples import read_lines
+from mae_lm_fairseq.text.text_samples import evenly_spaced, read_lines
 from mae_lm_fairseq.utils.errors import UserError
 
 
@@ -34,7 +34,7 @@ def read_paradigms(directory: Path, limit: int | None = None) -> list[Paradigm]:
 
     Args:
         directory: with one file for each paradigm.
-        limit: number of pairs to read from the start of each file; None for all.
+        limit: number of pairs of each file, evenly spaced, as neighbours are alike in Zorro; None for all.
 
     Raises:
         UserError: if there are files in both layouts or in neither, or a file is invalid.
@@ -52,13 +52,12 @@ def read_paradigms(directory: Path, limit: int | None = None) -> list[Paradigm]:
 
 def _read(rows_of: Callable[[Path], Iterator[_Row]], path: Path, limit: int | None) -> Paradigm:
     found = [
-        (paradigm, [pair for *_, pair in rows])
-        for paradigm, rows in groupby(islice(rows_of(path), limit), key=lambda row: row[:2])
+        (paradigm, [pair for *_, pair in rows]) for paradigm, rows in groupby(rows_of(path), key=lambda row: row[:2])
     ]
     if len(found) != 1:
         raise UserError(f"{path}: must hold the pairs of one paradigm, and holds those of {len(found)}")
     [((name, field), pairs)] = found
-    return Paradigm(name, field, pairs)
+    return Paradigm(name, field, evenly_spaced(pairs, limit))
 
 
 def _blimp(path: Path) -> Iterator[_Row]:

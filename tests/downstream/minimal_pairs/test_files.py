@@ -29,13 +29,14 @@ def test_zorro_has_the_ungrammatical_sentence_first(tmp_path):
     [paradigm] = read_paradigms(tmp_path)
     assert paradigm[:2] == ("agreement-across_1_adjective", "agreement")
     assert paradigm.pairs == [Pair("good one .", "bad one ."), Pair("good two .", "bad two .")]
-    assert read_paradigms(tmp_path, limit=1)[0].pairs == paradigm.pairs[:1]
 
 
-def test_limit_counts_pairs_of_each_file(tmp_path):
-    write_blimp(tmp_path, *[ROW] * 5)
+def test_limit_is_of_each_file_and_evenly_spaced(tmp_path):
+    write_blimp(tmp_path, *({**ROW, "sentence_good": str(number)} for number in range(5)))
     write_blimp(tmp_path, *[{**ROW, "UID": "b"}] * 2, name="b")
-    assert [len(paradigm.pairs) for paradigm in read_paradigms(tmp_path, limit=3)] == [2, 3]
+    few, many = read_paradigms(tmp_path, limit=3)
+    assert len(few.pairs) == 2
+    assert [pair.good for pair in many.pairs] == ["0", "1", "3"]
 
 
 @pytest.mark.parametrize(
