@@ -20,6 +20,7 @@ from mae_lm_fairseq.downstream.minimal_pairs.scores import (
 from mae_lm_fairseq.experiments.readers import RANDOM_SEED, Reader, checked_models, open_model
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_counts
+from mae_lm_fairseq.text.text_files import find_files
 from mae_lm_fairseq.text.text_samples import read_lines
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.progress import progress_bar
@@ -33,6 +34,8 @@ def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
         UserError: if a model or a file cannot be read, or a sentence is too long for a model.
     """
     paradigms = read_paradigms(arguments.pairs, arguments.limit)
+    if arguments.unigram:
+        find_files([arguments.unigram])  # refuses a missing file before the hours of scoring
     paths = checked_models(arguments.models, arguments.labels, arguments.data_bin, arguments.ema, with_head=True)
     random_weights = {}
     models = {

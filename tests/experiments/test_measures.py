@@ -95,6 +95,12 @@ class TestMinimalPairs:
         assert results["settings"]["mask_words"] is True
         assert "unigram" in results["models"]["mae_lm_tiny"]["scores"]
 
+    def test_a_missing_text_is_noticed_before_scoring(self, bundles, zorro, tmp_path, monkeypatch):
+        monkeypatch.setattr("mae_lm_fairseq.experiments.minimal_pairs.pseudo_log_likelihoods", None)
+        options = ["--pairs", zorro, "--unigram", tmp_path / "nowhere", "--out", tmp_path / "out"]
+        with pytest.raises(UserError, match="nowhere"):
+            run(minimal_pairs, bundles["mae_lm_tiny"], *options)
+
     def test_long_sentences_are_refused(self, bundles, zorro, tmp_path):
         (zorro / "ellipsis.txt").write_text("a b c d e f g h " * 9 + "\nshort\n")
         with pytest.raises(UserError, match=r"a sentence has \d+ tokens, and .*mae_lm_tiny takes at most 64"):

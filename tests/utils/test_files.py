@@ -1,11 +1,13 @@
 """Atomic writing of files and directories."""
 
+import os
+
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import directory_while_used, new_directory, write_text
+from mae_lm_fairseq.utils.files import directory_while_used, make_output_directory, new_directory, write_text
 from tests.support.disks import room_for
 
 
@@ -83,6 +85,13 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path, name, reason):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=f"cannot write .*{name}: .*{reason}"), new_directory(tmp_path / name):
         pass
+
+
+def test_an_output_directory_that_is_not_writable_is_refused(tmp_path, monkeypatch):
+    make_output_directory(tmp_path / "a" / "b")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    with pytest.raises(UserError, match="b is not a writable directory; choose another one"):
+        make_output_directory(tmp_path / "a" / "b")
 
 
 def test_directories_that_existed_or_are_in_use_stay(tmp_path):
