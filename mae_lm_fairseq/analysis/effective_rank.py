@@ -27,16 +27,6 @@ NEGLIGIBLE = 1e-6
 digits; eigenvalues of second moments have 16 digits, but are squares."""
 
 
-def effective_rank(states: Tensor, fraction: float = 0.9) -> int:
-    """Return the threshold rank of the MAE-LM paper: the fewest directions with ``fraction`` of the sum of squares.
-
-    Args:
-        states: ``[N, d]``, one hidden state per row. They are not centred: the mean counts as a direction.
-        fraction: fraction of the sum of squares, in (0, 1].
-    """
-    return int(ranks(torch.linalg.svdvals(states.double()).square(), fraction)["threshold"])
-
-
 def ranks(energies: Tensor, fraction: float = 0.9) -> dict[str, Tensor]:
     """Compute the ranks of matrices from their singular values, by the names of :data:`MEASURES`; 0 for a zero matrix.
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mae_lm_fairseq.analysis.token_states import hugging_face_positions
+from mae_lm_fairseq.analysis.token_states import early_masks, hugging_face_positions
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.packing import batch_layout, batches_of_similar_length, to_device
 
@@ -69,19 +69,6 @@ class Predictor(Protocol):
             tokens: [B, T] int64 on the CPU, padded on the right.
             is_predicted: [B, T] bool on the CPU.
         """
-
-
-def early_masks(tokens: Tensor, mask: int, mask_in_encoder: float) -> Tensor:
-    """Return which ``<mask>`` tokens the encoder sees, [B, T] bool: those at a fraction of the positions.
-
-    These are the same in every text, so that a prediction does not depend on the other rows of its batch.
-
-    Args:
-        tokens: [B, T] int64 on the CPU.
-        mask: id of ``<mask>``.
-        mask_in_encoder: the fraction (``--mask-in-encoder``).
-    """
-    return tokens.eq(mask) & torch.from_numpy(np.random.default_rng(0).random(tokens.shape[1]) < mask_in_encoder)
 
 
 class NetworkPredictor:

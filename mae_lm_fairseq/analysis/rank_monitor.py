@@ -40,8 +40,7 @@ class RankMonitor:
     def measure(self, encoder: Encoder) -> dict[str, float]:
         """Return threshold ranks (90 %) by name: ``rank_real_clean``, ``rank_mask_as_trained`` and so on.
 
-        The names consist of :data:`~mae_lm_fairseq.analysis.token_states.TOKENS` and
-        :data:`~mae_lm_fairseq.analysis.token_states.INPUTS`.
+        The names consist of ``real`` or ``mask`` and :data:`~mae_lm_fairseq.analysis.token_states.INPUTS`.
         """
         looked_into, moments = EncoderStates(encoder, self.pad, self.mask, self.mask_in_encoder), {}
         for batch in self.batches:

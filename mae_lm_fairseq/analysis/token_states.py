@@ -22,9 +22,6 @@ INPUTS = {
 }
 """The ways in which a text is encoded."""
 
-TOKENS = ("real", "mask")
-"""Groups of tokens whose hidden states are measured."""
-
 
 class MaskedText(NamedTuple):
     """A batch of texts, and the positions to mask."""
@@ -98,9 +95,7 @@ class EncoderStates:
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, see_masks: bool) -> list[LayerStates]:
-        # Independent of torch's random numbers, which training uses, and the same every time.
-        drawn = torch.from_numpy(np.random.default_rng(0).random(tokens.shape))
-        early = tokens.eq(self.mask) & (drawn < (1 if see_masks else self.mask_in_encoder))
+        early = early_masks(tokens, self.mask, 1.0 if see_masks else self.mask_in_encoder)
         device = self.encoder.embed_tokens.weight.device
         layout = to_device(batch_layout(tokens, torch.zeros_like(tokens).bool(), self.pad, self.mask, early), device)
         was_training = self.encoder.training
@@ -141,6 +136,20 @@ class HuggingFaceStates:
         index = is_token.flatten().nonzero().squeeze(1)
         positions = index.to(self.model.device)
         return [LayerStates(layer.flatten(0, 1).index_select(0, positions), index) for layer in output.hidden_states]
+
+
+def early_masks(tokens: Tensor, mask: int, mask_in_encoder: float) -> Tensor:
+    """Return which ``<mask>`` tokens the encoder sees, [B, T] bool: those at a fraction of the positions.
+
+    These are the same in every text and every time, so that nothing depends on the other rows of a batch or on torch's
+    random numbers, which training uses.
+
+    Args:
+        tokens: [B, T] int64 on the CPU.
+        mask: id of ``<mask>``.
+        mask_in_encoder: the fraction (``--mask-in-encoder``).
+    """
+    return tokens.eq(mask) & torch.from_numpy(np.random.default_rng(0).random(tokens.shape[1]) < mask_in_encoder)
 
 
 def hugging_face_positions(model: nn.Module) -> int:

@@ -10,7 +10,7 @@ import torch
 from fairseq import checkpoint_utils, utils
 from torch import Tensor
 
-from mae_lm_fairseq.analysis.effective_rank import effective_rank
+from mae_lm_fairseq.analysis.effective_rank import SecondMoments, ranks
 from mae_lm_fairseq.criterions.masked_autoencoder_lm import MaskedAutoencoderLMCriterion
 from mae_lm_fairseq.text.offsets import encode_with_spans
 from mae_lm_fairseq.text.tokenizer import MASK, Tokenizer
@@ -74,15 +74,15 @@ def masked_loss(model: torch.nn.Module, task) -> float:
 @torch.no_grad()
 def encoder_rank(model: torch.nn.Module, batches: Iterable[Tensor], pad: int, tokens: int = 10_000) -> tuple[int, int]:
     """Return the effective rank of the last encoder layer's states for about ``tokens`` tokens, and the hidden size."""
-    states, count = [], 0
+    moments = None
     for batch in batches:
         _, extra = model.extract_features(batch, return_all_hiddens=True)
-        states.append(extra["inner_states"][-1][batch.ne(pad)])
-        count += len(states[-1])
-        if count >= tokens:
+        states = extra["inner_states"][-1][batch.ne(pad)]
+        moments = moments or SecondMoments(states.size(1))
+        moments.add(states)
+        if moments.count >= tokens:
             break
-    states = torch.cat(states)
-    return effective_rank(states), states.size(1)
+    return int(ranks(moments.energies())["threshold"]), states.size(1)
 
 
 def find_gap(text: Path, tokenizer: Tokenizer) -> Gap:

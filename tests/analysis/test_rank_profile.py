@@ -125,12 +125,13 @@ def test_a_single_text_is_refused():
 
 def test_monitor_agrees_with_profile():
     """Compare the last layer on the same texts with the same masks."""
-    texts = [text(20, seed).tolist() for seed in range(40)]
-    for variant, count in (("mae_lm", 4), ("mae_lm_roberta", 3)):
+    texts = [text(20 - seed % 3, seed).tolist() for seed in range(40)]
+    for variant, mask_in_encoder, count in (("mae_lm", 0.0, 4), ("mae_lm", 0.5, 5), ("mae_lm_roberta", 0.0, 3)):
         encoder = network(variant).train().encoder
-        profile = rank_profile(EncoderStates(encoder, PAD, MASK), texts, [BOS], RankSettings())
+        states = EncoderStates(encoder, PAD, MASK, mask_in_encoder)
+        profile = rank_profile(states, texts, [BOS], RankSettings())
         before = torch.get_rng_state()
-        found = RankMonitor(texts, PAD, MASK, [BOS]).measure(encoder)
+        found = RankMonitor(texts, PAD, MASK, [BOS], mask_in_encoder).measure(encoder)
         assert torch.equal(torch.get_rng_state(), before)
         assert encoder.training
         expected = {f"rank_{row['tokens']}_{row['input']}": row["threshold"] for row in rows(profile, "ranks", layer=3)}
