@@ -56,9 +56,7 @@ def main(argv: list[str] | None = None) -> None:
     probe, pairs = arguments.probe, arguments.pairs
     conllu = (probe / f"{part}.conllu.xz" for part in ("train", "dev", "test"))
     files = Files(arguments.data_bin, arguments.text, *conllu, pairs / "blimp", pairs / "zorro")
-    for path in vars(files).values():
-        if not path.exists():
-            raise UserError(f"{path} does not exist")
+    files.check()
     run = {"pilot": pilot, "causal": causal, "main": main_runs, "further": further}[arguments.stage]
     run(Setup(arguments.out, files, arguments.size, arguments.jobs))
     print(f"{arguments.out / arguments.stage}.json")

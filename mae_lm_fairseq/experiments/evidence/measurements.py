@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mae_lm_fairseq.experiments.evidence.arms import Arm
-from mae_lm_fairseq.experiments.evidence.settings import PRIMARY_THRESHOLD, THRESHOLDS, Setup
+from mae_lm_fairseq.experiments.evidence.settings import PRIMARY_THRESHOLD, PROBED, SUITES, THRESHOLDS, Setup
 from mae_lm_fairseq.experiments.evidence.trainings import folder_of, updates_of
 from mae_lm_fairseq.experiments.inspection import checkpoint_after
 from mae_lm_fairseq.utils.files import read_json
@@ -25,7 +25,7 @@ def _models(setup: Setup, stage: str, arm: Arm, seed: int) -> dict[str, Path]:
 def measurement_runs(setup: Setup, stage: str, arm: Arm, seed: int) -> dict[str, Run]:
     """Return the measurements of a training by name."""
     extent, files, folder = setup.extent, setup.files, folder_of(setup, stage, arm, seed)
-    models = _models(setup, stage, arm, seed)
+    models, is_of_main = _models(setup, stage, arm, seed), stage == "main" or arm.branch_of is not None
 
     def measurement(name: str, verb: str, read: Callable, *options: str, data: str = "--data-bin") -> Run:
         out = folder / name
@@ -38,7 +38,7 @@ def measurement_runs(setup: Setup, stage: str, arm: Arm, seed: int) -> dict[str,
     loss = [*text, "--tokens", str(extent.loss_tokens), "--pseudo-tokens", str(extent.pseudo_tokens)]
     runs = {"loss": measurement("loss", "evaluate", _losses, *loss)}
     settings = [(threshold, centred) for threshold in THRESHOLDS for centred in (False, True)]
-    for threshold, centred in settings if stage == "main" else [(PRIMARY_THRESHOLD, False)]:
+    for threshold, centred in settings if is_of_main else [(PRIMARY_THRESHOLD, False)]:
         options = [*text, "--tokens", str(extent.rank_tokens), "--threshold", str(threshold), "--bootstrap", "2"]
         name = f"rank-{threshold}" + "-centred" * centred
         runs[name] = measurement(name, "rank", _ranks, *options, *["--centred"] * centred, data="--tokenizer")
@@ -46,10 +46,10 @@ def measurement_runs(setup: Setup, stage: str, arm: Arm, seed: int) -> dict[str,
         return runs
     probed = [f"--{part}={getattr(files, f'probe_{part}')}" for part in ("train", "dev", "test")]
     limit = ["--limit", str(extent.probe_sentences)]
-    runs["probe"] = measurement("probe", "probe", _probes, "--column", "UPOS", *probed, *limit)
-    if stage == "main":
-        for name, pairs in (("blimp", files.blimp), ("zorro", files.zorro)):
-            options = ["--pairs", str(pairs), "--limit", str(extent.pairs)]
+    runs["probe"] = measurement("probe", "probe", _probes, "--column", PROBED, *probed, *limit)
+    if is_of_main:
+        for name in SUITES:
+            options = ["--pairs", str(getattr(files, name)), "--limit", str(extent.pairs)]
             runs[name] = measurement(name, "minimal-pairs", _pairs, *options)
     return runs
 

@@ -27,21 +27,19 @@ from mae_lm_fairseq.experiments.evidence.hypotheses import (
     ranks,
     runs_of,
 )
-from mae_lm_fairseq.experiments.evidence.settings import PRIMARY_RANK, THRESHOLDS
+from mae_lm_fairseq.experiments.evidence.settings import PRIMARY_RANK, SUITES, THRESHOLDS
 from mae_lm_fairseq.experiments.evidence.study import check_same, learning_rates
 from mae_lm_fairseq.experiments.reproduction_figures import Lines, Panel, plot_panels
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.markdown import markdown_table
 
-SUITES = {"blimp": "BLiMP", "zorro": "Zorro"}
-"""Titles of the minimal pairs by the name of their measurement."""
 NOTES = """\
 - *Last less best below*: the probe's accuracy at the last layer less that of the best layer below it.
 - p: of a t test, two-sided for < 0 and > 0, one-sided otherwise (within: the larger one of two). p (Holm): corrected
   over all nine hypotheses, also while some of them have no results yet. The intervals are not corrected. Equal values
   have no variance, and p = 1.
 - *Not shown* is no evidence of the opposite.
-- The tables below give mean ± standard deviation over the seeds of pretraining."""
+- The tables below give mean ± standard deviation over the seeds of pretraining. *Random weights* are one draw."""
 
 
 def write_report(directory: Path, stages: Mapping[str, dict]) -> None:
@@ -191,15 +189,18 @@ def _curves_table(stage: dict) -> str:
 
 
 def _pairs_table(stage: dict) -> str:
-    """Return the accuracies on minimal pairs at the end of training, with those of the controls."""
+    """Return the accuracies on minimal pairs at the end of training; those of the controls are equal for all seeds."""
     first = stage["runs"][0]
-    scorers = list(first["blimp"][final(first)])
+    _, *controls = first["blimp"][final(first)]
     rows = [
-        [model, title, *(_cell(_pairs(stage, model, name, scorer=scorer)) for scorer in scorers)]
+        [
+            *(model, title, _cell(_pairs(stage, model, name))),
+            *(f"{_pairs(stage, model, name, scorer=control)[0]:.1f}" for control in controls),
+        ]
         for model in _models(stage)
         for name, title in SUITES.items()
     ]
-    return markdown_table(["model", "minimal pairs", "accuracy", *scorers[1:]], rows)
+    return markdown_table(["model", "minimal pairs", "accuracy", *controls], rows)
 
 
 def _pairs(stage: dict, model: str, name: str, label: str = "", scorer: str = "model") -> np.ndarray:

@@ -4,12 +4,19 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from mae_lm_fairseq.downstream.minimal_pairs.files import read_paradigms
+from mae_lm_fairseq.text.conllu import read_conllu
+from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256
 
 THRESHOLDS = (0.8, 0.9, 0.95)
 PRIMARY_THRESHOLD = 0.9
 PRIMARY_RANK = f"rank-{PRIMARY_THRESHOLD}"
 """Name of the measurement of the primary endpoint."""
+SUITES = {"blimp": "BLiMP", "zorro": "Zorro"}
+"""Titles of the minimal pairs by the name of their measurement."""
+PROBED = "UPOS"
+"""Column that the probes predict."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,20 @@ class Files:
     probe_test: Path
     blimp: Path
     zorro: Path
+
+    def check(self) -> None:
+        """Read what the measurements read, hours before they do.
+
+        Raises:
+            UserError: if a file is missing or invalid.
+        """
+        for path in vars(self).values():
+            if not path.exists():
+                raise UserError(f"{path} does not exist")
+        for path in (self.probe_train, self.probe_dev, self.probe_test):
+            read_conllu(path, PROBED)
+        for name in SUITES:
+            read_paradigms(getattr(self, name))
 
     def fingerprints(self) -> dict[str, str]:
         """Return hashes that identify the content of all files."""

@@ -59,8 +59,9 @@ def main_runs(setup: Setup) -> None:
 
 def further(setup: Setup) -> None:
     """Run what no hypothesis is about: further models of the causal test, and decay branches of the main runs."""
-    if not (setup.out / "main.json").exists():
-        raise UserError(f"{setup.out / 'main.json'} does not exist; run the stage main first")
+    for stage in ("causal", "main"):
+        if not (setup.out / f"{stage}.json").exists():
+            raise UserError(f"{setup.out / stage}.json does not exist; run the stage {stage} first")
     rate, _ = learning_rates(_pilot_of(setup))
     content = _stage(setup, "further", causal_arms(rate, FURTHER_CAUSAL), setup.extent.causal_seeds)
     content["runs"] += _stage(setup, "further", branch_arms(rate), setup.extent.main_seeds)["runs"]
