@@ -132,6 +132,7 @@ TESTS = {
     "check_checkpoints_before_restoring": "fairseq_patches/test_processes.py",
     "resume_from_newest_checkpoint": "fairseq_patches/test_resuming.py",
     "save_atomically": "fairseq_patches/test_saving.py",
+    "save_float32_weights": "optim/test_half_precision.py",
     "explain_unwritable_directories": "fault_injection/test_crashes.py",
     "average_each_weight_once": "fairseq_patches/test_moving_average.py",
     "read_moving_averages_as_data": "fairseq_patches/test_moving_average.py",

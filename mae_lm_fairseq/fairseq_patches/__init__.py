@@ -15,6 +15,7 @@ def apply() -> None:
     from mae_lm_fairseq.fairseq_patches import (
         data,
         divergence,
+        half_precision,
         loading,
         moving_average,
         options,
@@ -34,6 +35,7 @@ def apply() -> None:
         resuming.resume_from_newest_checkpoint,
         saving.save_atomically,
         saving.explain_unwritable_directories,
+        half_precision.save_float32_weights,
         moving_average.average_each_weight_once,
         moving_average.read_moving_averages_as_data,
         options.read_options,

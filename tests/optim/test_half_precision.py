@@ -24,8 +24,8 @@ def build(data_bin, monkeypatch):
     """Return ``build(wrapper, name)``: parameters and their optimizer, in float32 if there is no wrapper."""
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)  # the index of the CPU
 
-    def build(wrapper, name, weights=()):
-        cfg, _, model, _ = set_up(data_bin, *OPTIONS, "--optimizer", name)
+    def build(wrapper, name, weights=(), options=()):
+        cfg, _, model, _ = set_up(data_bin, *OPTIONS, "--optimizer", name, *options)
         parameters = list((model.half() if wrapper else model).parameters())
         for parameter, weight in zip(parameters, weights, strict=False):
             parameter.data.copy_(weight.data)
@@ -122,10 +122,29 @@ def test_state_is_saved_and_restored(build, wrapper, name, tmp_path):
     assert_same_state(optimizer.state_dict()["state"], restored.state_dict()["state"], parameters)
     train(parameters, optimizer, [UPDATES])
     train(copies, restored, [UPDATES])
-    # FP16Optimizer does not save its float32 copies: they restart from the float16 weights. Weights were at most LR
-    # larger.
-    roundings = 2 if wrapper is FP16Optimizer else 0
-    torch.testing.assert_close(copies, parameters, rtol=roundings * EPSILON, atol=roundings * EPSILON * LR)
+    torch.testing.assert_close(copies, parameters, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("options", [[], ["--fp16-no-flatten-grads"]])
+def test_float32_weights_are_saved_and_restored(build, options, tmp_path):
+    parameters, optimizer = build(FP16Optimizer, "adam", options=options)
+    train(parameters, optimizer)
+    torch.save(optimizer.state_dict(), tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    _, restored = build(FP16Optimizer, "adam", weights=parameters, options=options)
+    _, without = build(FP16Optimizer, "adam", weights=parameters, options=options)
+    _, changed = build(FP16Optimizer, "adam", weights=[2 * parameter for parameter in parameters], options=options)
+    without.load_state_dict({name: value for name, value in state.items() if name != "fp32_params"})
+    for other in (restored, changed):
+        other.load_state_dict(state)
+    exact, found, rounded, doubled = (
+        torch.cat([weights.flatten() for weights in one.state_dict()["fp32_params"]])
+        for one in (optimizer, restored, without, changed)
+    )
+    assert torch.equal(found, exact)
+    assert torch.equal(rounded, exact.half().float())
+    assert not torch.equal(rounded, exact)
+    assert torch.equal(doubled, 2 * rounded)
 
 
 def assert_same_state(saved, restored, parameters):
