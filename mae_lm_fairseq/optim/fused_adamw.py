@@ -69,6 +69,13 @@ class FusedAdamW(FairseqOptimizer):
             "weight_decay": self.cfg.weight_decay,
         }
 
+    def load_state_dict(self, state_dict: dict, optimizer_overrides: dict | None = None):
+        """Load the moments; the options stay those of this optimizer, and torch would take the saved ones."""
+        own = [{name: value for name, value in group.items() if name != "params"} for group in self.param_groups]
+        super().load_state_dict(state_dict)
+        for group, options in zip(self.param_groups, own, strict=True):
+            group.update(options | (optimizer_overrides or {}))
+
     @property
     def supports_flat_params(self) -> bool:
         return True

@@ -80,6 +80,21 @@ def test_state_is_saved_and_restored():
     assert second.get_lr() == 0.5
 
 
+def test_options_are_those_of_the_resumed_run():
+    parameter = torch.nn.Parameter(torch.ones(3))
+    parameter.param_group = 1
+    first, second = (
+        optimizer("fused_adamw", [parameter], layer_lr_decay=decay, weight_decay=decay, adam_betas=f"({decay}, 0.98)")
+        for decay in (0.9, 0.8)
+    )
+    parameter.grad = torch.ones(3)
+    first.step()
+    second.load_state_dict(first.state_dict())
+    [group] = second.param_groups
+    assert (group["lr_scale"], group["weight_decay"], group["betas"]) == (0.8, 0.8, (0.8, 0.98))
+    assert second.optimizer.state[parameter]["step"] == 1
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_refuses_parameters_in_half_precision(dtype):
     with pytest.raises(UserError, match="choose --optimizer adam"):
