@@ -18,6 +18,7 @@ from mae_lm_fairseq.models.architectures import Autocast, MAELMModelConfig, core
 from mae_lm_fairseq.models.compilation import Compiled
 from mae_lm_fairseq.models.finetuning import check_origin, mark_depths, predicts_masked_tokens, select_weights
 from mae_lm_fairseq.pretrained.reading import read
+from mae_lm_fairseq.pretrained.validation import check_ties
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.utils.allocator import keep_few_primitives, keep_freed_memory
 from mae_lm_fairseq.utils.errors import UserError
@@ -159,8 +160,10 @@ class MAELMModel(BaseFairseqModel):
             UserError: if its weights would have another meaning in this model.
         """
         decodes, pretrains = (part is not None for part in (self.autoencoder.decoder, self.autoencoder.lm_head))
-        config = vars(self.autoencoder.config)
-        check_origin(filename, state, config, self.dictionary, decodes, resumes and pretrains)
+        config = self.autoencoder.config
+        check_origin(filename, state, vars(config), self.dictionary, decodes, resumes and pretrains)
+        if pretrains:
+            check_ties(config, state["model"], filename)
 
     def forward(
         self,

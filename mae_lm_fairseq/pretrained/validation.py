@@ -144,9 +144,20 @@ def check_fit(config: MaskedAutoencoderConfig, weights: Mapping[str, Any], symbo
             raise UserError(
                 f"{source}: {name} has shape {list(weights[name].shape)}, but the network needs {list(shape)}"
             )
+    check_ties(config, weights, source)
+
+
+def check_ties(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor], source: str | Path):
+    """Check that weights are equal that the network ties: loading them would keep one of the two alone.
+
+    Raises:
+        UserError: if they differ.
+    """
     for name, first in tied_names(config, weights).items():
-        if weights[name] is not weights[first] and not torch.equal(weights[name], weights[first]):
-            raise UserError(f"{source}: {name} and {first} differ, but the network ties the two")
+        one, other = weights.get(name), weights.get(first)
+        if one is not None and other is not None and one is not other and not torch.equal(one, other):
+            option = "decoder-share-positions" if "positions" in name else "untie-output-weights"
+            raise UserError(f"{source}: {name} and {first} differ, but the network ties the two (--{option})")
 
 
 def _typed(option: Field, value: Any) -> Any:

@@ -210,6 +210,16 @@ def test_a_decoder_of_other_heads_is_refused(own, fits):
         check_origin(*arguments, decodes=True)
 
 
+@pytest.mark.parametrize("option", ["untie-output-weights", "decoder-share-positions"])
+def test_weights_that_differ_are_not_loaded_into_a_network_that_ties_them(data_bin, option):
+    own = {"untie-output-weights": [], "decoder-share-positions": ["--decoder-share-positions"]}[option]
+    other = ["--untie-output-weights"] if not own else []
+    ties, separate = (set_up(data_bin, *options, arch="mae_lm_tiny")[2] for options in (own, other))
+    with pytest.raises(UserError, match=rf"a\.pt: .* differ, but the network ties the two \(--{option}\)"):
+        ties.check_checkpoint("a.pt", {"model": separate.state_dict()})
+    separate.check_checkpoint("a.pt", {"model": ties.state_dict()})
+
+
 BASE = vars(MaskedAutoencoderConfig())
 MASK_LATER = vars(MaskedAutoencoderConfig(**preset_values("mae_lm_mask_later", "base")))
 
