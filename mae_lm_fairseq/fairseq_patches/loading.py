@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
 from mae_lm_fairseq.fairseq_patches.resuming import convert_position, sequences_per_batch
-from mae_lm_fairseq.pretrained.averaging import EMA
+from mae_lm_fairseq.pretrained.averaging import EMA, EXACT_EMA
 from mae_lm_fairseq.pretrained.checkpoint_file import allow_plain_values, read_checked
 from mae_lm_fairseq.pretrained.reading import WEIGHTS
 from mae_lm_fairseq.pretrained.training_state import read_training_state
@@ -101,6 +101,8 @@ def _read_and_check(
             checker.check_checkpoint(path, state, resumes)
     if trainer.cfg.ema.store_ema:  # the trainer deletes the model's weights before it would start from them
         state["extra_state"].setdefault(EMA, state["model"])
+    if filename == cfg.finetune_from_model:  # they would be saved with the new model, decoder and all
+        state["extra_state"].pop(EXACT_EMA, None)
     return state
 
 

@@ -13,6 +13,8 @@ from mae_lm_fairseq.utils.errors import UserError
 
 EMA, EXACT_EMA = "ema", "ema_fp32_params"
 """Where fairseq's trainer keeps the moving average, and its float32 copy with ``--ema-fp32``, in ``extra_state``."""
+_OF_TRAINING = {"dropout", "attention_dropout", "decoder_dropout", "init_std", "relative_bias_init"}
+"""Options of the network that do not change what its weights compute."""
 
 
 def with_ema(state: dict[str, Any], path: str | Path) -> dict[str, Any]:
@@ -25,7 +27,8 @@ def with_ema(state: dict[str, Any], path: str | Path) -> dict[str, Any]:
     weights = (extra.get(EXACT_EMA) or extra.get(EMA)) if isinstance(extra, dict) else None
     if not isinstance(weights, dict):
         raise UserError(f"{path} has no EMA weights, which --store-ema adds in training; remove --ema")
-    return with_weights(state, dict(weights), "EMA")
+    # With --ema-fp32, older fine-tuning runs saved weights that only the model had that they started from.
+    return with_weights(state, {name: weights[name] for name in state["model"] if name in weights}, "EMA")
 
 
 def read_ema(path: str | Path) -> dict[str, Any]:
@@ -96,7 +99,8 @@ def _network(state: dict[str, Any], path: str | Path) -> dict[str, Any]:
         UserError: if it is not a checkpoint of this package.
     """
     check_tensors(state["model"], path)
-    options = {name: getattr(value, "value", value) for name, value in vars(saved_config(state, path)).items()}
+    values = vars(saved_config(state, path)).items()
+    options = {name: getattr(value, "value", value) for name, value in values if name not in _OF_TRAINING}
     shapes = {name: list(weight.shape) for name, weight in state["model"].items()}
     return options | shapes | {"the dictionary": value_at(state, "task_state", "dictionary")}
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
+from mae_lm_fairseq.pretrained.averaging import with_ema
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import saved
 from tests.support.finetuning import finetune, train_here, write_sentences
@@ -79,6 +80,19 @@ def test_fine_tuning_logs_what_it_loads_once(data_bin, tmp_path, caplog):
     assert last["extra_state"]["ema"].keys() == last["model"].keys()
     messages = [record.message for record in caplog.records]
     assert sum(message.startswith("loaded from the checkpoint") for message in messages) == 2  # model and average
+
+
+def test_averages_of_the_parts_that_fine_tuning_drops_are_not_saved(data_bin, tmp_path):
+    sentences = write_sentences(tmp_path / "sentences", data_bin / "dict.txt")
+    averaged = ["--store-ema", "--ema-fp32", "--ema-decay", DECAY]
+    train(data_bin, tmp_path / "pretrained", 1, *averaged)
+    start = ["--finetune-from-model", tmp_path / "pretrained" / "checkpoint_last.pt"]
+    last = finetune(sentences, tmp_path / "tuned", *start, *averaged, "--max-update", 1)
+    extra = last["extra_state"]
+    assert extra["ema_fp32_params"].keys() == last["model"].keys()
+    # Older runs saved all of them.
+    extra["ema_fp32_params"][OUTPUT] = torch.zeros(1)
+    assert_equal(with_ema(last, "checkpoint.pt")["model"], extra["ema"])
 
 
 @pytest.mark.parametrize(("name", "value"), [("ema_decay", 1.5), ("ema_update_freq", 0)])

@@ -132,6 +132,13 @@ class TestAverage:
         about = read(run_of / "mean.pt", text_data).about
         assert about["averaged"] == "mean of 2 checkpoints, updates 20, 30"
 
+    def test_options_of_training_may_differ(self, run_of):
+        state = saved(run_of / "checkpoint_1_20.pt")
+        state["cfg"]["model"] |= {"dropout": 0.3, "relative_bias_init": "normal"}
+        torch.save(state, run_of / "other.pt")
+        run(average, run_of / "checkpoint_1_10.pt", run_of / "other.pt", "--out", run_of / "mean.pt")
+        assert (run_of / "mean.pt").exists()
+
     def test_half_precision_is_averaged_in_float32(self, run_of, text_data):
         paths = [run_of / f"checkpoint_{name}.pt" for name in ("1_10", "1_20")]
         for path in paths:
