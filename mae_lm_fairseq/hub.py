@@ -1,7 +1,7 @@
 """Hub interface: use a trained model, like the hub interfaces of fairseq. Returned by MAELMModel.from_pretrained."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, Tokenizer
 
-Text = str | Sequence[int] | Tensor
+Text = str | Sequence[int] | np.ndarray | Tensor
 """A text as a string or as token ids."""
 
 
@@ -102,6 +102,7 @@ class MAELMHubInterface(nn.Module):
         Raises:
             ValueError: if a text is longer than the model's maximum number of positions.
         """
+        texts = _array_as_tensor(texts)
         if isinstance(texts, Tensor) and texts.dim() == 2:
             layers = self._layers(list(texts), return_all_hiddens)
             layers = [nn.utils.rnn.pad_sequence(states, batch_first=True) for states in layers]
@@ -183,6 +184,7 @@ class MAELMHubInterface(nn.Module):
             ValueError: if the model has no classification head of this name, or the list of texts is empty.
         """
         module = self._head(head, ClassificationHead)
+        texts = _array_as_tensor(texts)
         texts = list(texts) if isinstance(texts, Tensor) and texts.dim() == 2 else texts
         texts = [texts] if _is_one(texts) else texts
         if not texts:
@@ -262,7 +264,7 @@ class MAELMHubInterface(nn.Module):
         """Return the ids [T] of a text, int64 on the CPU, without padding."""
         if isinstance(text, str):
             return self.encode(text)
-        ids = torch.as_tensor(text).cpu()
+        ids = torch.as_tensor(text).cpu().long()
         return ids[ids.ne(self.model.pad)]
 
     def _layers(self, texts: Iterable[Text], all_layers: bool) -> list[list[Tensor]]:
@@ -312,4 +314,10 @@ def _is_one(texts: Text | Sequence[Text]) -> bool:
     """Return whether this is a single text rather than a list of texts."""
     if isinstance(texts, str | Tensor):
         return True
-    return len(texts) > 0 and isinstance(texts[0], int)
+    return len(texts) > 0 and isinstance(texts[0], int | np.integer)
+
+
+def _array_as_tensor(texts: Any) -> Any:
+    """Return an array of ids as a tensor, everything else unchanged."""
+    is_ids = isinstance(texts, np.ndarray) and np.issubdtype(texts.dtype, np.integer)
+    return torch.from_numpy(texts) if is_ids else texts

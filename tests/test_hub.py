@@ -3,6 +3,7 @@
 import shutil
 import unicodedata
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -63,6 +64,14 @@ class TestText:
 
 
 class TestFeatures:
+    @pytest.mark.parametrize("kind", [np.int32, np.int64])
+    def test_ids_of_numpy_are_one_text(self, hubs, kind):
+        hub = hubs["mae_lm_tiny"]
+        ids = hub.encode(TEXT[0])
+        expected, array = hub.extract_features(ids), ids.numpy().astype(kind)
+        for form in (array, list(array), array[None]):
+            assert torch.equal(hub.extract_features(form), expected)
+
     @pytest.mark.parametrize("name", PRESETS)
     def test_batched_features_equal_single_ones(self, hubs, name):
         hub = hubs[name]
