@@ -54,7 +54,8 @@ def started_processes() -> StartedProcesses | None:
         os.environ.setdefault("MASTER_PORT", str(_PORT))
         found = StartedProcesses(int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
     elif "SLURM_STEP_NUM_TASKS" in os.environ:
-        port = 10_000 + int(os.environ["SLURM_JOB_ID"]) % 50_000
+        job, step = int(os.environ["SLURM_JOB_ID"]), int(os.environ.get("SLURM_STEP_ID", 0))
+        port = 10_000 + (16 * job + step) % 50_000  # steps of one job may run side by side on a node
         found = StartedProcesses(int(os.environ["SLURM_STEP_NUM_TASKS"]), int(os.environ["SLURM_PROCID"]), port)
     else:
         return None
