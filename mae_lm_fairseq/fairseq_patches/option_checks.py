@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.file_io import PathManager
+from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
@@ -27,6 +28,7 @@ from mae_lm_fairseq.utils.errors import UserError
 logger = logging.getLogger(__name__)
 
 DEFAULT_RESTORE_FILE = "checkpoint_last.pt"
+BOTH_PRECISIONS = "--fp16 and --bf16 have the same purpose; choose one"
 
 
 def read_list(evaluate: Callable, text: Any, kind: type = float) -> list:
@@ -84,6 +86,7 @@ def check_settings(cfg: Any) -> None:
     _check_precision(cfg)
     _check_frozen_encoder(cfg)
     _check_batches(cfg)
+    _check_criterion(cfg)
     _check_compile(cfg)
     _check_checkpoints_exist(cfg)
 
@@ -180,6 +183,11 @@ def _check_precision(cfg: Any) -> None:
     common = cfg.common
     has_gpu = torch.cuda.is_available() and not common.cpu
     autocast = getattr(cfg.model, "autocast", None) == "bf16"
+    if common.fp16 and common.bf16:
+        raise UserError(BOTH_PRECISIONS)
+    for name in ("fp16", "bf16"):
+        if common[f"memory_efficient_{name}"] and not common[name]:  # the command line adds it
+            raise UserError(f"common.memory_efficient_{name} has no effect without common.{name}; add it")
     for name in ("memory_efficient_fp16", "memory_efficient_bf16", "fp16", "bf16"):
         option = f"--{name.replace('_', '-')}"
         if common[name] and not has_gpu:
@@ -215,6 +223,17 @@ def _check_batches(cfg: Any) -> None:
                 f"--{name.replace('_', '-')} {most} must be at least --tokens-per-sample {tokens}: a batch has whole "
                 "sequences"
             )
+
+
+def _check_criterion(cfg: Any) -> None:
+    """Check that the model computes what the criterion reads. The first batch would fail."""
+    name = getattr(cfg.model, "_name", None)
+    is_ours = hasattr(ARCH_MODEL_REGISTRY.get(name), "begin_training")
+    if getattr(cfg.criterion, "_name", None) == "masked_autoencoder_lm" and name in ARCH_MODEL_REGISTRY and not is_ours:
+        raise UserError(
+            f"--criterion masked_autoencoder_lm is for models of mae_lm_fairseq, not --arch {name}; choose --criterion "
+            "masked_lm"
+        )
 
 
 def _check_compile(cfg: Any) -> None:

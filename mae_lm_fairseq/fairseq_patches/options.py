@@ -12,7 +12,7 @@ from fairseq.trainer import Trainer
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
-from mae_lm_fairseq.fairseq_patches.option_checks import check_command_line, check_settings, read_list
+from mae_lm_fairseq.fairseq_patches.option_checks import BOTH_PRECISIONS, check_command_line, check_settings, read_list
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program, first_line
 
@@ -36,7 +36,12 @@ def _get_parser(get: Callable, *args, **kwargs) -> Any:
 
 def _parse_args_and_arch(parse: Callable, parser: Any, input_args: Any = None, *args, **kwargs) -> Any:
     with errors_end_the_program():
-        parsed = parse(parser, input_args, *args, **kwargs)
+        try:
+            parsed = parse(parser, input_args, *args, **kwargs)
+        except ValueError as error:
+            if "Cannot combine --fp16" not in str(error):
+                raise
+            raise UserError(BOTH_PRECISIONS) from None
         arguments = parsed[0] if isinstance(parsed, tuple) else parsed
         check_command_line(arguments)
     if getattr(arguments, "bf16", False):

@@ -67,6 +67,10 @@ class TestSettings:
         )
         assert (arguments.tpu, unknown) == (False, ["--new"])
 
+    def test_our_criterion_with_a_model_of_fairseq(self):
+        message = refusal(option_checks.check_settings, config("--criterion", "masked_autoencoder_lm"))
+        assert message.endswith("not --arch roberta_base; choose --criterion masked_lm")
+
     @pytest.mark.parametrize("flag", ["--fp16", "--bf16", "--memory-efficient-fp16", "--memory-efficient-bf16"])
     def test_half_precision_without_gpu(self, flag):
         started = []
@@ -76,7 +80,15 @@ class TestSettings:
 
     def test_half_precision_twice(self, monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        both = "--fp16 and --bf16 have the same purpose; choose one"
+        assert refusal(settings, "--fp16", "--memory-efficient-bf16") == both
         cfg = config("--bf16")
+        cfg.common.fp16 = True
+        assert refusal(option_checks.check_settings, cfg) == both
+        cfg.common.fp16, cfg.common.memory_efficient_fp16 = False, True
+        message = refusal(option_checks.check_settings, cfg)
+        assert message.startswith("common.memory_efficient_fp16 has no effect without common.fp16")
+        cfg.common.memory_efficient_fp16 = False
         cfg = OmegaConf.create({"common": cfg.common, "model": {"autocast": "bf16"}})
         assert "--bf16 and --autocast bf16" in refusal(option_checks._check_precision, cfg)
 
