@@ -104,6 +104,16 @@ def test_several_labels_at_once_have_no_prediction(tmp_path):
         predictions(tmp_path, bundle, {"text": TEXTS})
 
 
+def test_a_classifier_trained_here_loses_the_problem_of_its_original(tmp_path):
+    _, bundle = imported(tmp_path, "roberta", "ForSequenceClassification", problem_type="multi_label_classification")
+    model = read(bundle)
+    about = {key: value for key, value in model.about.items() if key != "imported_from"}
+    export_stock(model, tmp_path / "import")
+    export_stock(replace(model, about=about), tmp_path / "trained")
+    kinds = [transformers.AutoConfig.from_pretrained(tmp_path / name).problem_type for name in ("import", "trained")]
+    assert kinds == ["multi_label_classification", None]
+
+
 def test_questions_are_answered(tmp_path):
     model, bundle = imported(tmp_path, "roberta", "ForQuestionAnswering")
     question, context = TEXTS[0][:8], TEXTS[1]
