@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from mae_lm_fairseq.analysis.devices import DEVICES, Device
 from mae_lm_fairseq.analysis.flops import Sample
-from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
+from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_config
 from mae_lm_fairseq.utils.errors import UserError
 
 PRECISIONS = ("fp32", "autocast", "bf16", "fp16")
@@ -62,7 +62,7 @@ class Run:
     @property
     def config(self) -> MaskedAutoencoderConfig:
         """The network configuration, with enough positions for the sequences."""
-        config = MaskedAutoencoderConfig(**preset_values(*ARCHITECTURES[self.preset]))
+        config = preset_config(*ARCHITECTURES[self.preset])
         return replace(config, max_positions=max(config.max_positions, self.tokens_per_sample))
 
     @property

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mae_lm_fairseq.benchmarks.workers.training import operator_seconds
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, preset_values
+from mae_lm_fairseq.core.config import preset_config
 from mae_lm_fairseq.hub import MAELMHubInterface, hub_interface
 from mae_lm_fairseq.huggingface.stock import Counterpart, stock_config, stock_weights
 from mae_lm_fairseq.models.mae_lm import MAELMModel
@@ -86,7 +86,7 @@ def measure(size: str, relative_bias: bool, dtype: torch.dtype, sentences: int, 
 def models(size: str, relative_bias: bool) -> tuple[MAELMHubInterface, transformers.PreTrainedModel]:
     """Return the same random encoder as our model and as a stock model of transformers."""
     bias = {} if relative_bias else {"relative_buckets": 0, "decoder_relative_buckets": 0}
-    config = MaskedAutoencoderConfig(**{**preset_values("mae_lm", size), **bias})
+    config = preset_config("mae_lm", size, **bias)
     torch.manual_seed(1)
     network = MaskedAutoencoder(config, VOCABULARY, pad=1, mask=VOCABULARY - 1)
     network.drop_prediction()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mae_lm_fairseq.analysis.masked_prediction import NEVER_MASKED, NetworkPredictor, Words
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, preset_values
+from mae_lm_fairseq.core.config import preset_config
 from mae_lm_fairseq.core.packing import BatchLayout, batch_layout
 from mae_lm_fairseq.downstream.minimal_pairs.scores import pseudo_log_likelihoods
 
@@ -61,7 +61,7 @@ def measure(preset: str, size: str, sentences: int, rounds: int) -> Scoring:
         rounds: number of timed rounds.
     """
     torch.manual_seed(1)
-    network = MaskedAutoencoder(MaskedAutoencoderConfig(**preset_values(preset, size)), VOCABULARY, PAD, MASK).eval()
+    network = MaskedAutoencoder(preset_config(preset, size), VOCABULARY, PAD, MASK).eval()
     texts, recorder = _draw_sentences(sentences), _Recorder(network)
     pseudo_log_likelihoods(recorder, texts)
     predictor, found = NetworkPredictor(network, PAD, MASK), ([], [])

@@ -8,7 +8,7 @@ from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, RelativeBiasInit
 from mae_lm_fairseq.core.decoder import build_decoder
 from mae_lm_fairseq.core.encoder import build_encoder
 from mae_lm_fairseq.core.heads import LMHead
-from mae_lm_fairseq.core.packing import BatchLayout, Layout
+from mae_lm_fairseq.core.packing import BatchLayout, Layout, unpack
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
 from mae_lm_fairseq.core.transformer import TransformerStack
 
@@ -88,6 +88,10 @@ class MaskedAutoencoder(nn.Module):
     def encoder_layouts(self, layout: BatchLayout) -> list[Layout]:
         """Return the positions of each of the hidden states that :meth:`encode` returns."""
         return self.encoder.layouts(layout)
+
+    def unpack_states(self, states: list[Tensor], layout: BatchLayout, length: int) -> list[Tensor]:
+        """Convert hidden states of :meth:`encode` to [B, ``length``, dim] each, with zeros where there is none."""
+        return [unpack(*layer, length) for layer in zip(states, self.encoder_layouts(layout), strict=True)]
 
     def needs(self) -> frozenset[str]:
         """Return which layouts of a batch the network reads, see :func:`~mae_lm_fairseq.core.packing.batch_layout`."""

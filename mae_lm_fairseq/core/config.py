@@ -342,6 +342,15 @@ ARCHITECTURES = {f"{preset}_{size}": (preset, size) for preset in PRESETS for si
 """Preset and size of each architecture."""
 
 
-def preset_values(preset: str, size: str) -> dict[str, Any]:
-    """Return the options of a preset and size that differ from the defaults of :class:`MaskedAutoencoderConfig`."""
-    return {**SIZES[size], **PRESETS[preset]}
+def preset_config(preset: str, size: str, **changes) -> MaskedAutoencoderConfig:
+    """Return the configuration of a preset and size, with changes.
+
+    Raises:
+        ValueError: if the changes contradict the preset or each other.
+    """
+    return MaskedAutoencoderConfig(**{**SIZES[size], **PRESETS[preset], **changes})
+
+
+def plain_values(config: MaskedAutoencoderConfig) -> dict[str, Any]:
+    """Return all options with values that JSON can hold."""
+    return {name: getattr(value, "value", value) for name, value in vars(config).items()}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mae_lm_fairseq.core.config import SIZES, MaskedAutoencoderConfig, preset_values
+from mae_lm_fairseq.core.config import SIZES, MaskedAutoencoderConfig, preset_config
 from mae_lm_fairseq.experiments import inspection
 from mae_lm_fairseq.recipes.settings import recipe
 from mae_lm_fairseq.recipes.training_command import training_command
@@ -171,7 +171,7 @@ def compare(
 def _config(preset: str, size: str) -> MaskedAutoencoderConfig:
     if size not in SIZES:
         raise UserError(f"--size {size}: choose one of {', '.join(SIZES)}")
-    return MaskedAutoencoderConfig(**preset_values(preset, size))
+    return preset_config(preset, size)
 
 
 def _join_at(layer: int) -> tuple[str, ...]:

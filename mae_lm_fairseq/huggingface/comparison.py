@@ -11,7 +11,7 @@ from tokenizers.models import Unigram
 from torch import Tensor
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.packing import batch_layout, unpack
+from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.huggingface.foreign import load_tokenizer, transformers_errors
 from mae_lm_fairseq.huggingface.stock import Counterpart
 from mae_lm_fairseq.huggingface.tokenizer import pair_differences
@@ -175,8 +175,7 @@ def batches(ids: Sequence[Sequence[int]], pad: int) -> Iterator[Tensor]:
 def encoder_states(network: MaskedAutoencoder, tokens: Tensor, pad: int) -> list[Tensor]:
     """Return the hidden states [B, T, dim] of the embeddings and every layer, given [B, T] ids without ``<mask>``."""
     layout = batch_layout(tokens, torch.ones_like(tokens, dtype=torch.bool), pad, network.mask)
-    layers = zip(network.encode(tokens, layout), network.encoder_layouts(layout), strict=True)
-    return [unpack(*layer, tokens.shape[1]) for layer in layers]
+    return network.unpack_states(network.encode(tokens, layout), layout, tokens.shape[1])
 
 
 def predictions(network: MaskedAutoencoder, pretrained: Pretrained, to: Counterpart, states: Tensor) -> dict:

@@ -1,11 +1,10 @@
 """Import of encoders from elsewhere."""
 
-from dataclasses import fields
 from pathlib import Path
 
 from torch import Tensor
 
-from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
+from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, plain_values, preset_config
 from mae_lm_fairseq.huggingface.foreign import (
     TOKEN_CLASSIFICATION,
     ForeignModel,
@@ -60,9 +59,8 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
     if path.is_dir() and data_bin is not None:
         raise UserError(f"--data-bin is for a checkpoint; {path} is a directory of transformers; remove the option")
     foreign = read_stock(path) if path.is_dir() else read_fairseq(path, data_bin or path.parent)
-    defaults = {option.name: option.default for option in fields(MaskedAutoencoderConfig)}
-    defaults |= preset_values(preset, "base")
-    values = {name: getattr(value, "value", value) for name, value in {**defaults, **foreign.values}.items()}
+    given = {name: getattr(value, "value", value) for name, value in foreign.values.items()}
+    values = plain_values(preset_config(preset, "base")) | given
     config = network_config(values, path)
     parts, head = _parts(foreign, path)
     weights = foreign.order.restored(_under_our_names(foreign, config, parts, head, path))
@@ -142,8 +140,7 @@ def _check_shapes(weights: dict[str, Tensor], config: MaskedAutoencoderConfig, s
 def network_options(pretrained: Pretrained) -> list[str]:
     """Return the options with which fairseq-train builds the same network."""
     architecture = pretrained.about["architecture"]
-    defaults = {option.name: option.default for option in fields(MaskedAutoencoderConfig)}
-    defaults |= preset_values(*ARCHITECTURES[architecture])
+    defaults = vars(preset_config(*ARCHITECTURES[architecture]))
     words = ["--arch", architecture]
     for name, value in vars(pretrained.config).items():
         if value != defaults[name]:

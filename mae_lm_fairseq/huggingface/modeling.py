@@ -9,8 +9,6 @@ Importing this module registers it with ``AutoConfig`` and ``AutoModelForMaskedL
     fill_mask("Paris is the <mask> of France.")
 """
 
-from dataclasses import fields
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -19,7 +17,7 @@ from transformers.modeling_outputs import MaskedLMOutput
 
 from mae_lm_fairseq.analysis.token_states import early_masks
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, plain_values
 from mae_lm_fairseq.core.packing import batch_layout, to_device, unpack
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
 from mae_lm_fairseq.pretrained.reading import MODEL_TYPE, mask_fraction
@@ -50,8 +48,7 @@ class MAELMConfig(PreTrainedConfig):
         about: dict | None = None,
         **others,
     ):
-        defaults = {option.name: option.default for option in fields(MaskedAutoencoderConfig)}
-        self.network = {name: getattr(value, "value", value) for name, value in {**defaults, **(network or {})}.items()}
+        self.network = plain_values(MaskedAutoencoderConfig()) | (network or {})
         self.vocab_size = vocab_size
         self.mask_token_id = vocab_size - 1 if mask_token_id is None else mask_token_id
         self.about = about or {}
@@ -159,8 +156,7 @@ class MAELMForMaskedLM(PreTrainedModel):
             loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=_IGNORED)
         hidden_states = None
         if output_hidden_states:
-            layouts = self.autoencoder.encoder_layouts(layout)
-            hidden_states = tuple(unpack(*layer, length) for layer in zip(states, layouts, strict=True))
+            hidden_states = tuple(self.autoencoder.unpack_states(states, layout, length))
         return MaskedLMOutput(loss=loss, logits=logits, hidden_states=hidden_states)
 
 

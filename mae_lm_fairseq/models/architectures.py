@@ -10,7 +10,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, register_model_architecture
 from omegaconf import OmegaConf, open_dict
 
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
-from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
+from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, plain_values, preset_config
 from mae_lm_fairseq.utils.errors import UserError
 
 
@@ -90,9 +90,7 @@ def _value(option: Field, value: Any) -> Any:
 
 def architecture_values(name: str) -> dict:
     """Return all option values of an architecture such as ``mae_lm_tiny``; ``mae_lm`` is ``mae_lm_base``."""
-    defaults = {option.name: option.default for option in fields(MaskedAutoencoderConfig)}
-    values = {**defaults, **preset_values(*ARCHITECTURES[name])}
-    return {key: value.value if isinstance(value, Enum) else value for key, value in values.items()}
+    return plain_values(preset_config(*ARCHITECTURES[name]))
 
 
 def fill_in(cfg, architecture: str):

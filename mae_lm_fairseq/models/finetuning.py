@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from enum import Enum
 from typing import Any
 
@@ -24,7 +23,7 @@ _OF_BIAS = ("relative_max_distance", "relative_bucketing")
 _DECODER_HEADS = "decoder_attention_heads"
 _OF_DECODER = (_DECODER_HEADS, "decoder_attention", "reset_mask_states", "renumber_visible")
 _OF_OBJECTIVE = ("mask_join", "mask_join_layer")
-_DEFAULTS = {option.name: option.default for option in fields(MaskedAutoencoderConfig)}
+_DEFAULTS = vars(MaskedAutoencoderConfig())
 
 
 def predicts_masked_tokens(task: FairseqTask) -> bool:

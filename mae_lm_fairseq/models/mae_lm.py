@@ -358,8 +358,7 @@ class MAELMModel(BaseFairseqModel):
     def _extra(self, states: list, layout: BatchLayout, src_tokens: Tensor, return_all_hiddens: bool) -> dict:
         extra = {"encoder_tokens": self._encoder_tokens(layout)}
         if return_all_hiddens:
-            layouts, length = self.autoencoder.encoder_layouts(layout), src_tokens.shape[1]
-            extra["inner_states"] = [unpack(*layer, length) for layer in zip(states, layouts, strict=True)]
+            extra["inner_states"] = self.autoencoder.unpack_states(states, layout, src_tokens.shape[1])
         return extra
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from mae_lm_fairseq.core.config import plain_values
 from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data, value_at
 from mae_lm_fairseq.pretrained.validation import check_tensors, saved_config, tied_names
 from mae_lm_fairseq.utils.errors import UserError
@@ -99,8 +100,8 @@ def _network(state: dict[str, Any], path: str | Path) -> dict[str, Any]:
         UserError: if it is not a checkpoint of this package.
     """
     check_tensors(state["model"], path)
-    values = vars(saved_config(state, path)).items()
-    options = {name: getattr(value, "value", value) for name, value in values if name not in _OF_TRAINING}
+    values = plain_values(saved_config(state, path))
+    options = {name: value for name, value in values.items() if name not in _OF_TRAINING}
     shapes = {name: list(weight.shape) for name, weight in state["model"].items()}
     return options | shapes | {"the dictionary": value_at(state, "task_state", "dictionary")}
 

@@ -1,12 +1,12 @@
 """A pretrained encoder with the decoder and the head of a preset."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_values
+from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_config
 from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.pretrained.training_state import architecture_of
 from mae_lm_fairseq.pretrained.validation import NETWORK, PAD, tied_names
@@ -67,6 +67,6 @@ def completed(
 
 def _around_the_encoder(preset: str) -> dict:
     """Return the options of a preset that do not concern the encoder: where masks join, and the decoder."""
-    values = {option.name: option.default for option in fields(MaskedAutoencoderConfig)} | preset_values(preset, "base")
+    values = vars(preset_config(preset, "base"))
     names = ("mask_join", "mask_join_layer", "renumber_visible", "reset_mask_states")
     return {name: value for name, value in values.items() if name in names or name.startswith("decoder_")}

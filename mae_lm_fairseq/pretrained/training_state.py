@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.core.config import ARCHITECTURES
+from mae_lm_fairseq.core.config import ARCHITECTURES, plain_values
 from mae_lm_fairseq.pretrained.reading import Pretrained, read_bundle
 from mae_lm_fairseq.pretrained.validation import head_names
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
@@ -16,7 +16,7 @@ def read_training_state(bundle: str | Path) -> dict[str, Any]:
         UserError: as for :func:`~mae_lm_fairseq.pretrained.reading.read_bundle`.
     """
     pretrained = read_bundle(bundle)
-    options = {name: getattr(value, "value", value) for name, value in vars(pretrained.config).items()}
+    options = plain_values(pretrained.config)
     updates = pretrained.about.get("updates")
     history = {
         "criterion_name": "none",

@@ -8,7 +8,7 @@ from mae_lm_fairseq.analysis.flops import TRAINING, Sample, forward_flops
 from mae_lm_fairseq.analysis.memory import PAD, PRECISIONS, TOKEN, FakeTrainingStep, Memory, training_memory
 from mae_lm_fairseq.benchmarks.workers.training import Training
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.config import PRESETS, SIZES, MaskedAutoencoderConfig, preset_values
+from mae_lm_fairseq.core.config import PRESETS, SIZES, MaskedAutoencoderConfig, preset_config
 from mae_lm_fairseq.core.packing import batch_layout
 
 pytestmark = pytest.mark.integration  # measures steps of all presets
@@ -17,7 +17,7 @@ VOCABULARY = 8_000
 
 
 def config(preset: str, size: str, **changes) -> MaskedAutoencoderConfig:
-    return MaskedAutoencoderConfig(**{**preset_values(preset, size), **changes})
+    return preset_config(preset, size, **changes)
 
 
 def measured(

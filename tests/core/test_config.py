@@ -9,7 +9,7 @@ from mae_lm_fairseq.core.config import (
     MaskedAutoencoderConfig,
     MaskJoin,
     RelativeBucketing,
-    preset_values,
+    preset_config,
 )
 
 
@@ -23,7 +23,7 @@ from mae_lm_fairseq.core.config import (
     ],
 )
 def test_sizes(size, shape):
-    config = MaskedAutoencoderConfig(**preset_values("mae_lm", size))
+    config = preset_config("mae_lm", size)
     assert shape == (
         config.encoder_layers,
         config.encoder_embed_dim,
@@ -45,12 +45,12 @@ DIFFERENCES = {
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("size", SIZES)
 def test_presets_of_a_size_differ_only_in_mask_handling(preset, size):
-    mae_lm, other = (vars(MaskedAutoencoderConfig(**preset_values(name, size))) for name in ("mae_lm", preset))
+    mae_lm, other = (vars(preset_config(name, size)) for name in ("mae_lm", preset))
     assert {name for name in mae_lm if mae_lm[name] != other[name]} <= DIFFERENCES[preset]
 
 
 def test_layers_before_masks_of_each_preset():
-    found = {preset: MaskedAutoencoderConfig(**preset_values(preset, "base")).layers_before_masks for preset in PRESETS}
+    found = {preset: preset_config(preset, "base").layers_before_masks for preset in PRESETS}
     assert found == {
         "mae_lm_roberta": 0,
         "mae_lm_mask_later": 6,
@@ -58,7 +58,7 @@ def test_layers_before_masks_of_each_preset():
         "mae_lm_3ml_cross": 12,
         "mae_lm": 12,
     }
-    later = MaskedAutoencoderConfig(**{**preset_values("mae_lm_mask_later", "base"), "mask_join_layer": 9})
+    later = preset_config("mae_lm_mask_later", "base", mask_join_layer=9)
     assert later.layers_before_masks == 9
 
 
@@ -141,6 +141,6 @@ def test_decoder_sizes_default_to_those_of_the_encoder():
 def test_contradictions_name_the_options(changes, named):
     preset = changes.pop("preset", "mae_lm")
     with pytest.raises(ValueError) as refusal:  # noqa: PT011 - the loop below matches the message
-        MaskedAutoencoderConfig(**{**preset_values(preset, "base"), **changes})
+        preset_config(preset, "base", **changes)
     for option in named:
         assert option in str(refusal.value)

@@ -6,7 +6,7 @@ import logging
 import pytest
 import torch
 
-from mae_lm_fairseq.core.config import DecoderAttention, MaskedAutoencoderConfig, RelativeBucketing, preset_values
+from mae_lm_fairseq.core.config import DecoderAttention, MaskedAutoencoderConfig, RelativeBucketing, preset_config
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.models.finetuning import HEADS, check_origin
 from mae_lm_fairseq.pretrained.reading import read_checkpoint
@@ -221,7 +221,7 @@ def test_weights_that_differ_are_not_loaded_into_a_network_that_ties_them(data_b
 
 
 BASE = vars(MaskedAutoencoderConfig())
-MASK_LATER = vars(MaskedAutoencoderConfig(**preset_values("mae_lm_mask_later", "base")))
+MASK_LATER = vars(preset_config("mae_lm_mask_later", "base"))
 
 
 def origin(saved, here, **kind):

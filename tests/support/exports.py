@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.config import PRESETS, MaskedAutoencoderConfig, preset_values
+from mae_lm_fairseq.core.config import PRESETS, preset_config
 from mae_lm_fairseq.core.heads import ClassificationHead
 from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.text.data_bin import TOKENIZER
@@ -37,7 +37,7 @@ def pretrained(
     tokenizer: Tokenizer | None = None,
 ) -> Pretrained:
     """Return a randomly initialised network, with a 3-class classification head for each name in ``heads``."""
-    config = MaskedAutoencoderConfig(**{**preset_values(preset, "tiny"), **TINY, **(changes or {})})
+    config = preset_config(preset, "tiny", **TINY | (changes or {}))
     if model:
         tokenizer = SentencePieceTokenizer(TOKENIZER, model)
     ordinary = tokenizer.pieces if tokenizer else [f"w{i}" for i in range(45)]

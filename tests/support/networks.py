@@ -3,7 +3,7 @@
 import torch
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.config import PRESETS, DecoderAttention, MaskedAutoencoderConfig, preset_values
+from mae_lm_fairseq.core.config import PRESETS, DecoderAttention, MaskedAutoencoderConfig, preset_config
 from mae_lm_fairseq.core.packing import BatchLayout, batch_layout
 
 BOS, PAD, EOS, MASK = 0, 1, 2, 29
@@ -24,7 +24,6 @@ VARIANTS = {
 def config(variant: str = "mae_lm", **changes) -> MaskedAutoencoderConfig:
     preset = max((preset for preset in PRESETS if variant.startswith(preset)), key=len)
     values = {
-        **preset_values(preset, "tiny"),
         "encoder_layers": 3,
         "encoder_embed_dim": 16,
         "encoder_ffn_embed_dim": 32,
@@ -34,7 +33,7 @@ def config(variant: str = "mae_lm", **changes) -> MaskedAutoencoderConfig:
         **VARIANTS[variant],
         **changes,
     }
-    return MaskedAutoencoderConfig(**values)
+    return preset_config(preset, "tiny", **values)
 
 
 def network(variant: str = "mae_lm", seed: int = 0, **changes) -> MaskedAutoencoder:
