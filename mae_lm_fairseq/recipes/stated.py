@@ -71,7 +71,7 @@ def _same(source: str, **values: Any) -> dict[str, Cell]:
 _MAE_LM = _column(
     corpus=Cell(None, "MAE-LM", "base: 16 GB, as BERT; base++: 160 GB, as RoBERTa"),
     vocabulary=Cell(None, "dictionary", "sentencepiece, called 128k; the paper's size was not found"),
-    sequences=Cell(2048, "script", "2,048: 64 processes of 32"),
+    sequences=Cell(2048, "script", "2,048 full ones: 64 processes of 16,384 tokens"),
     **_same("script", tokens=512, updates=2_000_000, lr=2e-4, warmup=10_000, dropout=0.1, attention_dropout=0.1),
     **_same("script", weight_decay=0.01, betas=(0.9, 0.98), eps=1e-6, clip_norm=2.0, decoder_layers=4),
     **_same("defaults", mask_prob=0.15, kept=0.0, random=0.0),
