@@ -25,8 +25,9 @@ fi
 .venv/bin/lint-imports --no-logo --no-cache
 # A hanging test is ended by its time limit, with all processes of the run (tests/support/timeouts.py): "timeout" puts them
 # into one process group, and ends a run that hangs outside of any test.
-limit=(timeout --kill-after 60 2h)
+limit=(timeout --kill-after 60)
 if [ -t 0 ]; then limit+=(--foreground); fi
+limit+=(2h)
 run=(.venv/bin/pytest)
 if [ -n "${COVERAGE:-}" ]; then
     .venv/bin/coverage erase
