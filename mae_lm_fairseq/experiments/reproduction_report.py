@@ -183,11 +183,12 @@ class Results:
     def at_equal_time(self, values: dict[str, list], variant: str) -> list[float]:
         """Return a quantity at the total training time of the fastest variant, for each seed with all checkpoints.
 
-        Values between checkpoints are interpolated linearly.
+        Values between checkpoints are interpolated linearly. All seeds of a variant do the same work, so their mean
+        times are used: those of a single run depend on what else the machine did.
         """
         end = min(np.mean(_last(self.seconds[name])) for name in HEADLINES)
-        pairs = zip(self.seconds[variant], values[variant], strict=True)
-        return [float(np.interp(end, seconds, seed)) for seconds, seed in pairs if not np.isnan(seed).any()]
+        seconds = np.mean(self.seconds[variant], axis=0)
+        return [float(np.interp(end, seconds, seed)) for seed in values[variant] if not np.isnan(seed).any()]
 
 
 def finding(ours: Sequence[float], theirs: Sequence[float]) -> Finding:
