@@ -34,6 +34,9 @@ HELD_OUT_BYTES = 200_000
 """Size of the sample of the held-out text that is measured, some 50,000 tokens."""
 MEASUREMENT = {"tokens": 50_000, "pseudo_tokens": 2_000, "mask_prob": 0.15, "seed": 1}
 """Options of ``mae-lm evaluate``."""
+TRAINED = ("model", "stock", "model.json")
+"""Products of the training, in the output directory."""
+OWNED = ("data-bin", "held-out.txt", "start", "start.json", "training", *TRAINED)
 
 
 def adapt(options: Options) -> dict[str, Any]:
@@ -42,7 +45,8 @@ def adapt(options: Options) -> dict[str, Any]:
     Raises:
         UserError: if the model or the text cannot be used, training fails, or the directory has other results.
     """
-    reserve(options.out, options.recorded(), may_change=("extra",))  # until the first checkpoint, see run_all
+    # Options of fairseq-train may change until the first checkpoint, see run_all.
+    reserve(options.out, options.recorded(), may_change=("extra",), owned=OWNED)
     with step(1, 5, f"Text and model: {options.model}"):
         start = make_start(options)
         model = as_objective(start, options)

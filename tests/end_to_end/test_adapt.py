@@ -54,7 +54,10 @@ def arguments(model, text, out, *more):
 
 def test_a_stock_directory_is_adapted_and_a_killed_run_resumes(stock, text, tmp_path, capfd):
     command, out = arguments(stock["bert"], text, tmp_path / "out", "--freeze-encoder-updates", 2), tmp_path / "out"
-    (out / "data-bin" / "unfinished").mkdir(parents=True)  # as a killed preparation leaves it
+    (out / "data-bin" / "unfinished").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"has data-bin but no options\.json"):
+        main(command)
+    (out / "options.json").write_text("{}")  # now it is as a killed preparation leaves it
     with pytest.raises(UserError, match=r"result\.log ends: .*--no-such-option"):
         main([*command, "--", "--no-such-option"])
     killed = fork(main, command)
