@@ -87,6 +87,10 @@ def test_a_stock_directory_is_adapted_and_a_killed_run_resumes(stock, text, tmp_
     weights, unbroken = (read(path / "model").weights for path in (out, tmp_path / "unbroken"))
     assert weights.keys() == unbroken.keys()
     assert all(torch.equal(weight, unbroken[name]) for name, weight in weights.items())
+    shutil.rmtree(out / "training")
+    with pytest.raises(UserError, match="training failed"):
+        main([*command, "--", "--no-such-option"])
+    assert not any((out / name).exists() for name in ("model", "model.json", "stock"))
 
 
 def kill_all(process):
