@@ -246,10 +246,19 @@ class Sweep:
             name,
             command,
             folder / "result.json",
-            read_result=lambda run: self.evaluate(best_checkpoint(run)),
+            read_result=self._evaluate,
             fraction_done=updates_done(self.settings["optimization"]["max_update"]),
             clean_up=keep_best_checkpoint,
         )
+
+    def _evaluate(self, run: Run) -> dict[str, float]:
+        checkpoint = best_checkpoint(run)
+        if not checkpoint.exists():
+            raise UserError(
+                f"{run.name}: training saved no {checkpoint}; drop the options after -- that prevent it, such as "
+                "--no-save or --save-dir"
+            )
+        return self.evaluate(checkpoint)
 
     def summaries(self, results: Sequence[dict]) -> dict[float, dict[str, Summary]]:
         """Return statistics over the seeds by learning rate and metric, given results in the order of :meth:`runs`."""
@@ -300,7 +309,7 @@ def window_sweep(
     chosen["model"]["max_positions"] = origin.max_positions
     chosen["optimizer"]["weight_decay"] = recipe.weight_decay
     chosen["dataset"]["disable_validation"] = True
-    chosen["checkpoint"] |= {"save_interval": recipe.epochs, "save_interval_updates": 500}
+    chosen["checkpoint"]["save_interval_updates"] = 500
     rates, seeds = options.learning_rates or recipe.learning_rates, range(1, options.seeds + 1)
     paths = options.out.resolve(), options.tokenizer.resolve()
     return Sweep(*paths, chosen, rates, seeds, evaluate, selection, options.extra)
