@@ -9,6 +9,7 @@ from statistics import fmean
 
 from mae_lm_fairseq.downstream import prediction
 from mae_lm_fairseq.downstream import sweep as finetuning
+from mae_lm_fairseq.downstream.glue.files import fingerprints
 from mae_lm_fairseq.downstream.glue.preparation import prepare
 from mae_lm_fairseq.downstream.glue.tasks import FROM_MNLI, Task, further_metrics, predictions, score, submission
 from mae_lm_fairseq.downstream.options import FinetuningOptions
@@ -69,7 +70,7 @@ def finetune(options: Options) -> dict:
         out,
         {
             "task": task.name,
-            "GLUE directory": str(options.glue_dir.resolve()),
+            "files": fingerprints(task, options.glue_dir),
             "checkpoint": origin.described(),
             "tokenizer": tokenizer.fingerprint,
             "updates": options.max_updates,
