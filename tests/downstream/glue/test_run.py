@@ -132,9 +132,12 @@ def test_every_kind_of_task(options, name):
 
 
 def test_further_options_reach_fairseq(options):
-    finetune(replace(options, extra=("--layer-lr-decay", "0.5")))
+    finetune(replace(options, extra=("--layer-lr-decay", "0.5", "--autocast", "bf16")))
     [kept] = options.out.glob("runs/*/checkpoints/*.pt")
-    assert torch.load(kept, weights_only=True)["cfg"]["optimizer"]["layer_lr_decay"] == 0.5
+    used = torch.load(kept, weights_only=True)["cfg"]
+    assert (used["optimizer"]["layer_lr_decay"], used["model"]["autocast"]) == (0.5, "bf16")
+    model, _ = prediction.load(kept, options.out / "data-bin")
+    assert model.autocast == "none"  # evaluation is in float32
 
 
 def test_from_mnli(options, tmp_path):
