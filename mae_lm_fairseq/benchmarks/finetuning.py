@@ -25,6 +25,7 @@ from mae_lm_fairseq.downstream.sweep import WARMUP_FRACTION
 from mae_lm_fairseq.downstream.tagging.files import WordFile
 from mae_lm_fairseq.downstream.tagging.labels import learn_labels
 from mae_lm_fairseq.downstream.tagging.metrics import ratios, values
+from mae_lm_fairseq.downstream.tagging.schemes import OUTSIDE
 from mae_lm_fairseq.downstream.tagging.windows import IGNORED
 from mae_lm_fairseq.utils.progress import progress_bar
 
@@ -146,7 +147,8 @@ class SentenceClassification(FineTuning):
 class WordClassification(FineTuning):
     """Fine-tuning on labelled words: the first subword of each word has the label.
 
-    Sentences are truncated at 512 subwords; words behind that count as wrong.
+    Sentences are truncated at 512 subwords. Words behind that, and those without a subword, are outside of entities, or
+    count as wrong if there are none.
     """
 
     def __init__(self, train: WordFile, dev: WordFile, settings: Settings, seed: int):
@@ -180,7 +182,8 @@ class WordClassification(FineTuning):
         """Return the labels of the chosen sentences of the development file."""
         inputs = self.inputs(self.dev, chosen)
         best = self.model(**inputs).logits.argmax(-1)
-        found = [[""] * len(self.dev.words[sentence]) for sentence in chosen]
+        missing = OUTSIDE if self.labels.scheme else ""  # an empty label would be an entity
+        found = [[missing] * len(self.dev.words[sentence]) for sentence in chosen]
         for row, labels in enumerate(found):
             for position, word in first_subwords(inputs, row):
                 labels[word] = self.labels.names[best[row, position]]

@@ -55,9 +55,8 @@ def with_progress(batches: Iterable, total: int) -> Iterator:
 def load(checkpoint: Path, data: Path) -> tuple[torch.nn.Module, object]:
     """Load a fine-tuned model in evaluation mode, and its task."""
     register()
-    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(checkpoint)], arg_overrides={"data": str(data)}
-    )
+    overrides = {"data": str(data), "autocast": "none"}  # evaluation is in float32, as by open_finetuned
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], arg_overrides=overrides)
     model = models[0].eval()
     return (model.cuda() if torch.cuda.is_available() else model), task
 

@@ -35,6 +35,8 @@ WARMUP_FRACTION = 0.06
 BEST, LAST = "checkpoint_best.pt", "checkpoint_last.pt"
 MODEL = "model"
 """The directory, in that of the results, with the bundle of the best run."""
+NEW_MODEL = f"{MODEL}.new"
+"""It until it is complete."""
 # Model options that fine-tuning sets itself.
 _SET_BY_FINETUNING = ("max_positions", "dropout", "attention_dropout", "decoder_dropout")
 
@@ -244,10 +246,19 @@ class Sweep:
             name,
             command,
             folder / "result.json",
-            read_result=lambda run: self.evaluate(best_checkpoint(run)),
+            read_result=self._evaluate,
             fraction_done=updates_done(self.settings["optimization"]["max_update"]),
             clean_up=keep_best_checkpoint,
         )
+
+    def _evaluate(self, run: Run) -> dict[str, float]:
+        checkpoint = best_checkpoint(run)
+        if not checkpoint.exists():
+            raise UserError(
+                f"{run.name}: training saved no {checkpoint}; drop the options after -- that prevent it, such as "
+                "--no-save or --save-dir"
+            )
+        return self.evaluate(checkpoint)
 
     def summaries(self, results: Sequence[dict]) -> dict[float, dict[str, Summary]]:
         """Return statistics over the seeds by learning rate and metric, given results in the order of :meth:`runs`."""
@@ -298,7 +309,7 @@ def window_sweep(
     chosen["model"]["max_positions"] = origin.max_positions
     chosen["optimizer"]["weight_decay"] = recipe.weight_decay
     chosen["dataset"]["disable_validation"] = True
-    chosen["checkpoint"] |= {"save_interval": recipe.epochs, "save_interval_updates": 500}
+    chosen["checkpoint"]["save_interval_updates"] = 500
     rates, seeds = options.learning_rates or recipe.learning_rates, range(1, options.seeds + 1)
     paths = options.out.resolve(), options.tokenizer.resolve()
     return Sweep(*paths, chosen, rates, seeds, evaluate, selection, options.extra)
@@ -340,7 +351,7 @@ def keep_model(sweep: Sweep, run: Run, metrics: dict[str, float]):
     start = sweep.settings["checkpoint"].get("finetune_from_model")
     if start is not None and start.is_dir():
         pretrained = replace(pretrained, original=read_original(start))
-    new = sweep.out / f"{MODEL}.new"
+    new = sweep.out / NEW_MODEL
     shutil.rmtree(new, ignore_errors=True)
     write_bundle(pretrained, new)
     shutil.rmtree(sweep.out / MODEL, ignore_errors=True)

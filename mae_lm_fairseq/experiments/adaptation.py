@@ -27,13 +27,16 @@ from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json, write_json, write_results, write_text
 from mae_lm_fairseq.utils.progress import step
-from mae_lm_fairseq.utils.runner import reserve, run_all
+from mae_lm_fairseq.utils.runner import read_result, reserve, run_all
 from mae_lm_fairseq.utils.versions import machine, versions
 
 HELD_OUT_BYTES = 200_000
 """Size of the sample of the held-out text that is measured, some 50,000 tokens."""
 MEASUREMENT = {"tokens": 50_000, "pseudo_tokens": 2_000, "mask_prob": 0.15, "seed": 1}
 """Options of ``mae-lm evaluate``."""
+TRAINED = ("model", "stock", "model.json")
+"""Products of the training, in the output directory."""
+OWNED = ("data-bin", "held-out.txt", "start", "start.json", "training", *TRAINED)
 
 
 def adapt(options: Options) -> dict[str, Any]:
@@ -42,7 +45,8 @@ def adapt(options: Options) -> dict[str, Any]:
     Raises:
         UserError: if the model or the text cannot be used, training fails, or the directory has other results.
     """
-    reserve(options.out, options.recorded(), may_change=("extra",))  # until the first checkpoint, see run_all
+    # Options of fairseq-train may change until the first checkpoint, see run_all.
+    reserve(options.out, options.recorded(), may_change=("extra",), owned=OWNED)
     with step(1, 5, f"Text and model: {options.model}"):
         start = make_start(options)
         model = as_objective(start, options)
@@ -53,7 +57,10 @@ def adapt(options: Options) -> dict[str, Any]:
     tokens = options.updates * options.batch_size
     passes = tokens / text.splits["train"].tokens_out
     with step(3, 5, f"Training: up to {tokens:,} tokens, at most {passes:.1f} times the text, on {machine()}"):
-        [training] = run_all([training_run(model, options)], threads=torch.get_num_threads())
+        run = training_run(model, options)
+        if read_result(run) is None:
+            remove_trained(options)
+        [training] = run_all([run], threads=torch.get_num_threads())
     with step(4, 5, "Model"):
         stock_class = write_models(start, options)
     with step(5, 5, "Held-out loss after"):
@@ -154,6 +161,16 @@ def print_measurement(numbers: dict[str, Any] | None) -> None:
     else:
         perplexity = perplexity_cell(numbers["pseudo_perplexity_per_token"])
         print(f"      {numbers['loss']:.3f} nats per masked token, pseudo-perplexity {perplexity} per token")
+
+
+def remove_trained(options: Options) -> None:
+    """Remove the products of an earlier training, which the user removed to train again."""
+    for name in TRAINED:
+        path = options.out / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def write_models(start: Pretrained, options: Options) -> str:

@@ -13,12 +13,13 @@ from mae_lm_fairseq.core.config import SIZES, MaskedAutoencoderConfig, preset_co
 from mae_lm_fairseq.experiments import inspection
 from mae_lm_fairseq.recipes.settings import recipe
 from mae_lm_fairseq.recipes.training_command import training_command
+from mae_lm_fairseq.text.manifest import MANIFEST
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import write_json, write_text
+from mae_lm_fairseq.utils.files import file_sha256, write_json, write_text
 from mae_lm_fairseq.utils.markdown import markdown_table
 from mae_lm_fairseq.utils.runner import Run, reserve, run_all, updates_done
 from mae_lm_fairseq.utils.training_log import seconds_per_update
-from mae_lm_fairseq.utils.versions import versions
+from mae_lm_fairseq.utils.versions import machine, versions
 
 COMMON_MASKING = {
     "mask_prob": 0.15,
@@ -146,9 +147,12 @@ def compare(
         The rows of ``table.json``.
 
     Raises:
-        UserError: if a run failed, or ``out`` has runs of other commands or cannot be written.
+        UserError: if a run failed, or ``out`` has runs of other options, data or machines, or cannot be written.
     """
-    reserve(out, {"title": title, "updates": updates})
+    manifest = data / MANIFEST
+    measured = {"jobs": jobs, "threads": threads, "machine": machine()}  # times are compared
+    prepared = {"data": file_sha256(manifest) if manifest.exists() else None}
+    reserve(out, {"title": title, "updates": updates, **measured, **prepared})
     runs = [_run(variant, data, updates, out) for variant in variants]
     results = run_all(runs, jobs=jobs, threads=threads)
     rows = [asdict(variant) | result for variant, result in zip(variants, results, strict=True)]

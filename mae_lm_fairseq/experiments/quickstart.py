@@ -31,6 +31,8 @@ from mae_lm_fairseq.utils.versions import versions
 
 ARCHITECTURES = {"mae_lm_tiny": "MAE-LM", "mae_lm_roberta_tiny": "RoBERTa preset"}
 FIGURE = "losses.png"
+DATA = ("text", "data-bin")
+"""Directories of :func:`make_text` and :func:`prepare`."""
 DOCSTRING_GAP = Gap("Returns the <mask> of the array.")
 
 
@@ -150,7 +152,8 @@ def quickstart(out: Path, smoke: bool = False, corpus: Path | None = None, token
     origin = corpus.name if corpus else "the docstrings of the installed Python packages"
     if tokenizer is not None and tokenizer not in TRAINED_KINDS:
         open_tokenizer_path(tokenizer)  # reject it before anything is written
-    reserve(out, {"smoke": smoke, "corpus": describe(corpus) if corpus else None, "tokenizer": tokenizer})
+    options = {"smoke": smoke, "corpus": describe(corpus) if corpus else None, "tokenizer": tokenizer}
+    reserve(out, options, owned=DATA)
     with step(1, 4, f"Text: {origin}"):
         make_text(out, recipe, corpus)
     with step(2, 4, "Preprocessing"):

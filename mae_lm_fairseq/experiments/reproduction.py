@@ -85,7 +85,8 @@ def reproduce(name: str, out: Path, given: Data | None = None, jobs: int = 2) ->
         UserError: if a run failed, or ``out`` was used with other options or on another machine (times are compared).
     """
     scale = SCALES[name]
-    reserve(out, {"scale": name, "jobs": jobs, "machine": machine(), **(given.described() if given else {})})
+    options = {"scale": name, "jobs": jobs, "machine": machine(), **(given.described() if given else {})}
+    reserve(out, options, owned=() if given else (*quickstart.DATA, "task"))
     data = given or make_data(out, scale)
     first = pretraining_runs(out, data, scale)
     print(f"[1/2] Pretraining: {len(first)} runs", flush=True)

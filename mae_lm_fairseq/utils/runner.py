@@ -115,7 +115,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def reserve(out: Path, options: dict[str, Any], may_change: Sequence[str] = ()):
+def reserve(out: Path, options: dict[str, Any], may_change: Sequence[str] = (), owned: Sequence[str] = ()):
     """Reserve a directory for these options, or refuse one that holds files made with other options.
 
     A reserved directory that holds nothing else, but :data:`REWRITTEN`, can be reserved again, for example after a
@@ -125,13 +125,21 @@ def reserve(out: Path, options: dict[str, Any], may_change: Sequence[str] = ()):
         out: the directory.
         options: the options, as JSON.
         may_change: names of options that are not compared.
+        owned: names in the directory that the command will reuse, overwrite or remove.
 
     Raises:
-        UserError: if options differ (the message names them), or the directory cannot be written.
+        UserError: if options differ, or one of the owned names exists in a directory that was not reserved before (the
+            message names them); or the directory cannot be written.
     """
     path = out / "options.json"
     try:
         out.mkdir(parents=True, exist_ok=True)
+        foreign = [] if path.exists() else [name for name in owned if os.path.lexists(out / name)]
+        if foreign:
+            raise UserError(
+                f"--out {out} has {foreign[0]} but no options.json, so another command made it; move it, or choose "
+                "another --out"
+            )
         files = (file for file in out.rglob("*") if not file.is_dir() and file.parent != out / REWRITTEN)
         is_used = path.exists() and any(file != path for file in files)
         before = json.loads(path.read_text(encoding="utf-8")) if is_used else options
@@ -144,7 +152,7 @@ def reserve(out: Path, options: dict[str, Any], may_change: Sequence[str] = ()):
             raise UserError(f"{out} has results of other settings: {names} ({path}); choose another --out")
         write_json(path, options)
     except ValueError:
-        raise UserError(f"{path} is damaged; remove it if {out} has results of these options") from None
+        raise UserError(f"{path} is damaged; choose another --out") from None
     except OSError as error:
         raise UserError(f"--out {out}: cannot write there: {error.strerror}") from None
 

@@ -65,3 +65,10 @@ def test_every_word_gets_a_label(tagged):
     labels = run.predicted(np.arange(len(file.sentences)))
     assert [len(sentence) for sentence in labels] == [len(words) for words in file.words]
     assert all(label in run.labels.names for sentence in labels for label in sentence)
+
+
+def test_a_word_without_a_subword_is_no_entity(tagged, tmp_path):
+    train = read_words(tagged[1], "2")
+    dev = read_words(tagging.write_columns(tmp_path / "dev", [[("left", "O"), ("\u00a0", "O")]]), "2")
+    run = WordClassification(train, dev, Settings(tagged[2], 1e-3, 1, 8, 0.01), seed=1)
+    assert run.predicted(np.arange(1))[0][1] == "O"

@@ -54,7 +54,10 @@ def arguments(model, text, out, *more):
 
 def test_a_stock_directory_is_adapted_and_a_killed_run_resumes(stock, text, tmp_path, capfd):
     command, out = arguments(stock["bert"], text, tmp_path / "out", "--freeze-encoder-updates", 2), tmp_path / "out"
-    (out / "data-bin" / "unfinished").mkdir(parents=True)  # as a killed preparation leaves it
+    (out / "data-bin" / "unfinished").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"has data-bin but no options\.json"):
+        main(command)
+    (out / "options.json").write_text("{}")  # now it is as a killed preparation leaves it
     with pytest.raises(UserError, match=r"result\.log ends: .*--no-such-option"):
         main([*command, "--", "--no-such-option"])
     killed = fork(main, command)
@@ -84,6 +87,10 @@ def test_a_stock_directory_is_adapted_and_a_killed_run_resumes(stock, text, tmp_
     weights, unbroken = (read(path / "model").weights for path in (out, tmp_path / "unbroken"))
     assert weights.keys() == unbroken.keys()
     assert all(torch.equal(weight, unbroken[name]) for name, weight in weights.items())
+    shutil.rmtree(out / "training")
+    with pytest.raises(UserError, match="training failed"):
+        main([*command, "--", "--no-such-option"])
+    assert not any((out / name).exists() for name in ("model", "model.json", "stock"))
 
 
 def kill_all(process):

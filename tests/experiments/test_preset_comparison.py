@@ -1,5 +1,6 @@
 import json
 import runpy
+import shutil
 import sys
 from pathlib import Path
 
@@ -97,7 +98,7 @@ def table(data_bin, tmp_path_factory):
     return rows, variants, out
 
 
-def test_a_comparison_writes_its_table_and_reuses_results(table, data_bin):
+def test_a_comparison_writes_its_table_and_reuses_results(table, data_bin, tmp_path):
     rows, variants, out = table
     content = json.loads((out / "table.json").read_text())
     assert [row["title"] for row in content["rows"]] == ["as trained", "more masked"]
@@ -113,8 +114,12 @@ def test_a_comparison_writes_its_table_and_reuses_results(table, data_bin):
     before = [path.stat().st_mtime_ns for path in sorted(out.glob("runs/*/result.json"))]
     assert compare(data_bin, variants, 2, out, "Two", COMMAND, jobs=2) == rows
     assert [path.stat().st_mtime_ns for path in sorted(out.glob("runs/*/result.json"))] == before
-    with pytest.raises(UserError, match="other settings: updates"):
-        compare(data_bin, variants, 3, out, "Two", COMMAND)
+    with pytest.raises(UserError, match=r"other settings: jobs, threads, updates \("):
+        compare(data_bin, variants, 3, out, "Two", COMMAND, threads=2)
+    shutil.copytree(data_bin, tmp_path / "data-bin")
+    (tmp_path / "data-bin" / "manifest.json").touch()
+    with pytest.raises(UserError, match=r"other settings: data \("):
+        compare(tmp_path / "data-bin", variants, 2, out, "Two", COMMAND, jobs=2)
 
 
 def test_losses_are_of_the_same_masked_positions(table, data_bin):

@@ -131,6 +131,16 @@ def test_a_reserved_directory_refuses_other_options(tmp_path):
         reserve(tmp_path / "file", {})
 
 
+def test_a_directory_with_others_files_is_refused_until_it_is_reserved(tmp_path):
+    reserve(tmp_path / "data-bin", {}, owned=["model"])
+    (tmp_path / "model").mkdir()
+    with pytest.raises(UserError, match=r"has model but no options\.json, so another command made it; move it"):
+        reserve(tmp_path, {}, owned=["data", "model"])
+    assert not (tmp_path / "options.json").exists()
+    reserve(tmp_path, {}, owned=["runs"])
+    reserve(tmp_path, {}, owned=["model"])
+
+
 def test_a_reservation_without_results_is_replaced(tmp_path):
     for name in ("runs", "ema"):
         (tmp_path / name).mkdir()

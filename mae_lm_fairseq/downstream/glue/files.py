@@ -14,7 +14,7 @@ from mae_lm_fairseq.downstream.glue.tasks import SCORE_RANGE, Task
 from mae_lm_fairseq.text.records import parquet_file
 from mae_lm_fairseq.text.text_files import Chunk
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import read_bytes
+from mae_lm_fairseq.utils.files import file_sha256, read_bytes
 
 SUFFIXES = (".parquet", ".jsonl", ".json")
 _INDICES = ("index", "id", "idx")
@@ -66,6 +66,11 @@ def read_split(task: Task, glue_dir: Path, official: str) -> Rows:
             raise UserError(f"{path}: line {line} has no column {', '.join(missing)}; {task.name} needs {columns}")
         _add(rows, task, line, [record[column] for column in columns], labelled, _hub_label, record.get("idx"))
     return rows
+
+
+def fingerprints(task: Task, glue_dir: Path) -> dict[str, str]:
+    """Return the SHA-256 of the file of each set, by its name in the official layout."""
+    return {official: file_sha256(_find(task, glue_dir, official)) for official in task.splits.values()}
 
 
 def _find(task: Task, glue_dir: Path, official: str) -> Path:

@@ -9,10 +9,20 @@ from statistics import fmean
 
 from mae_lm_fairseq.downstream import prediction
 from mae_lm_fairseq.downstream import sweep as finetuning
+from mae_lm_fairseq.downstream.glue.files import fingerprints
 from mae_lm_fairseq.downstream.glue.preparation import prepare
 from mae_lm_fairseq.downstream.glue.tasks import FROM_MNLI, Task, further_metrics, predictions, score, submission
 from mae_lm_fairseq.downstream.options import FinetuningOptions
-from mae_lm_fairseq.downstream.sweep import Origin, Sweep, best_checkpoint, report, run_sweep, settings_for
+from mae_lm_fairseq.downstream.sweep import (
+    MODEL,
+    NEW_MODEL,
+    Origin,
+    Sweep,
+    best_checkpoint,
+    report,
+    run_sweep,
+    settings_for,
+)
 from mae_lm_fairseq.recipes.settings import Settings
 from mae_lm_fairseq.text.data_bin import TASK
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
@@ -60,11 +70,12 @@ def finetune(options: Options) -> dict:
         out,
         {
             "task": task.name,
-            "GLUE directory": str(options.glue_dir.resolve()),
+            "files": fingerprints(task, options.glue_dir),
             "checkpoint": origin.described(),
             "tokenizer": tokenizer.fingerprint,
             "updates": options.max_updates,
         },
+        owned=("data-bin", MODEL, NEW_MODEL),
     )
     data, statistics = prepared(options, tokenizer, origin.max_positions)
     content, chosen = run_task(task, options, origin, data, statistics)

@@ -17,7 +17,16 @@ from mae_lm_fairseq.downstream.squad.files import read_squad
 from mae_lm_fairseq.downstream.squad.metrics import evaluate_1_1, evaluate_2_0, gold_answers
 from mae_lm_fairseq.downstream.squad.task import QuestionAnsweringConfig
 from mae_lm_fairseq.downstream.squad.windows import MIN_SAMPLE, SpanWindows
-from mae_lm_fairseq.downstream.sweep import Origin, Sweep, find_pretrained_origin, report, run_sweep, window_sweep
+from mae_lm_fairseq.downstream.sweep import (
+    MODEL,
+    NEW_MODEL,
+    Origin,
+    Sweep,
+    find_pretrained_origin,
+    report,
+    run_sweep,
+    window_sweep,
+)
 from mae_lm_fairseq.pretrained.validation import ANSWER_HEAD
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
@@ -78,6 +87,7 @@ def finetune(options: Options) -> dict:
             "updates": options.max_updates,
             "sample length": [length, options.doc_stride],
         },
+        owned=(MODEL, NEW_MODEL),
     )
     sweep = make_sweep(options, origin, length, counts["train"]["windows"])
     ran, chosen = run_sweep(sweep, options.jobs, options.threads)

@@ -35,10 +35,14 @@ class _Form(NamedTuple):
     before: str = ""
     after: str = ""
     """Characters that belong to no cell, before the first one and after the last one."""
+    width: int = 0
+    """Number of columns between tabs: as many trailing tabs belong to empty cells, and no more."""
 
     def parts(self, line: str) -> list[str]:
         """Return what is before the cells, the cells with what is between them, and what is after them."""
         start, end = len(line) - len(line.lstrip(self.before)), len(line.rstrip(self.after))
+        for _ in range(line.count("\t", 0, end) + 1, self.width):
+            end = line.find("\t", end) + 1 or end
         return [line[:start], *self.separator.split(line[start:end]), line[end:]]
 
     def cells(self, line: str) -> list[str]:
@@ -112,7 +116,7 @@ class WordFile:
         elif self.column == 1:  # words alone
             return f"{parts[1]}\t{label}"
         else:
-            parts[-1:-1] = ["\t" if self.form is _TABS else " ", label]
+            parts[-1:-1] = [" " if self.form is _SPACES else "\t", label]
         return "".join(parts)
 
 
@@ -206,7 +210,7 @@ def _read_columns(path: Path, lines: list[str], column: str | None, needs_labels
             continue
         elif len(cells) != width:
             raise UserError(
-                f"{path}: line {number} has another number of columns than the first row, {len(cells)} instead of "
+                f"{path}: line {number} has another number of columns than other rows, {len(cells)} instead of "
                 f"{width}; correct it"
             )
         else:
@@ -232,8 +236,12 @@ def _form_of(lines: list[str]) -> tuple[_Form, int]:
     """Return how the rows are separated, and their number of columns."""
     candidates = [line for line in lines if line.strip() and not line.startswith(_DOCUMENT)]
     rows = [line for line in candidates if not line.startswith("#")] or candidates
-    form = _TABS if all("\t" in line.rstrip() for line in rows) else _SPACES
-    return form, len(form.cells(rows[0])) if rows else 0
+    if not (all("\t" in line for line in rows) and any("\t" in line.rstrip() for line in rows)):
+        return _SPACES, len(_SPACES.cells(rows[0])) if rows else 0
+    # At the end of a row, a tab is before an empty cell, or superfluous: rows without one have the number of columns.
+    complete = [line for line in rows if line.count("\t") == line.rstrip().count("\t")]
+    width = len(_TABS.cells((complete or rows)[0]))
+    return _TABS._replace(width=width), width
 
 
 def _label_index(column: str | None, width: int, names: tuple[str, ...], word: int) -> int | None:

@@ -132,9 +132,12 @@ def test_every_kind_of_task(options, name):
 
 
 def test_further_options_reach_fairseq(options):
-    finetune(replace(options, extra=("--layer-lr-decay", "0.5")))
+    finetune(replace(options, extra=("--layer-lr-decay", "0.5", "--autocast", "bf16")))
     [kept] = options.out.glob("runs/*/checkpoints/*.pt")
-    assert torch.load(kept, weights_only=True)["cfg"]["optimizer"]["layer_lr_decay"] == 0.5
+    used = torch.load(kept, weights_only=True)["cfg"]
+    assert (used["optimizer"]["layer_lr_decay"], used["model"]["autocast"]) == (0.5, "bf16")
+    model, _ = prediction.load(kept, options.out / "data-bin")
+    assert model.autocast == "none"  # evaluation is in float32
 
 
 def test_from_mnli(options, tmp_path):
@@ -175,21 +178,27 @@ def test_a_rerun_after_a_missing_set_succeeds(options, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="has no set train of RTE"):
         finetune(replace(options, glue_dir=tmp_path / "empty"))
-    assert [path.name for path in options.out.iterdir()] == ["options.json"]
+    assert not options.out.exists()
     assert finetune(options)["task"] == "RTE"
 
 
-def test_results_of_other_options_are_not_overwritten(options, monkeypatch):
+def test_results_of_other_options_are_not_overwritten(options, tmp_path, monkeypatch):
     finetune(options)
-    monkeypatch.setattr(finetuning, "write_bundle", lambda *_: sys.exit("killed"))
-    with pytest.raises(SystemExit):
-        finetune(options)
+    with monkeypatch.context() as patch:
+        patch.setattr(finetuning, "write_bundle", lambda *_: sys.exit("killed"))
+        with pytest.raises(SystemExit):
+            finetune(options)
     assert read(options.out / "model").about["development_set"]
     before = (options.out / "results.json").read_bytes()
-    with pytest.raises(UserError, match="has results of other settings: task"):
+    with pytest.raises(UserError, match="has results of other settings: files, task"):
         finetune(replace(options, task=TASKS["WNLI"]))
     with pytest.raises(UserError, match="has results of other settings: updates"):
         finetune(replace(options, max_updates=4))
+    write_official(tmp_path / "glue", options.task, make_rows(options.task))
+    finetune(replace(options, glue_dir=tmp_path / "glue"))  # the same files elsewhere
+    write_official(tmp_path / "changed", options.task, make_rows(options.task, 8))
+    with pytest.raises(UserError, match="has results of other settings: files"):
+        finetune(replace(options, glue_dir=tmp_path / "changed"))
     assert (options.out / "results.json").read_bytes() == before
 
 

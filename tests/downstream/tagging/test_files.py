@@ -85,8 +85,19 @@ def test_named_columns_and_line_ends_of_windows(write):
         assert content(file) == [[("Anna", "B-PER"), ("'s", "O")]]
 
 
-def test_words_with_an_empty_label_have_none(write):
-    assert content(read_words(write("a.conll", "a\t\tX\nb\tO\tX\n"), "2")) == [[("a", None), ("b", "O")]]
+@pytest.mark.parametrize(
+    ("text", "column", "relabelled"),
+    [
+        ("a\t\tX\nb\tO\tX\n", "2", "a\tN\tX\nb\tN\tX\n"),
+        ("a\t\nb\tO\n", "2", "a\tN\nb\tN\n"),
+        ("a\t\t\nb\tX\tO\t\n#\n\nc\tX\t_\n", "3", "a\t\tN\nb\tX\tN\t\n#\n\nc\tX\tN\n"),
+        ("a \t \nb\tO \n", "2", "a \tN \nb\tN \n"),
+    ],
+)
+def test_words_with_an_empty_label_have_none(write, text, column, relabelled):
+    file = read_words(write("a.conll", text), column)
+    assert [label for sentence in file.sentences for label in sentence.labels][:2] == [None, "O"]
+    assert file.with_labels([["N"] * len(words) for words in file.words]) == relabelled
 
 
 @pytest.mark.parametrize(
@@ -133,7 +144,7 @@ def test_labels_become_the_last_column_of_a_file_without_them(write, text, colum
 REFUSED = {
     "has no words": ("a.conll", "", "2"),
     "has no words; it must have one word per line": ("a.conll", "\n \t\n", "2"),
-    "line 2 has another number of columns than the first row, 3 instead of 2": ("a.conll", "a O\nb O O\n", "2"),
+    "line 2 has another number of columns than other rows, 3 instead of 2": ("a.conll", "a O\nb O O\n", "2"),
     "line 2 has no word": ("a.conll", "a\tO\n\tO\n", "2"),
     "has no column '3' of labels; it has 2, and the words are in column 1; choose another one": (
         "a.conll",

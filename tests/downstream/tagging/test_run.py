@@ -271,6 +271,15 @@ def test_epochs_have_only_sequences_with_labels(options, tmp_path):
     assert content["data"]["train"]["windows"] == 80
 
 
+def test_the_last_epoch_is_evaluated_or_its_checkpoint_missed(options, tmp_path):
+    finetune(replace(options, max_updates=None, extra=["--max-epoch", "1"]))
+    [kept] = options.out.glob("runs/*/checkpoints/*.pt")
+    assert torch.load(kept, weights_only=True)["optimizer_history"][-1]["num_updates"] == 2
+    for extra in (["--no-save"], ["--save-dir", str(tmp_path / "elsewhere")]):
+        with pytest.raises(UserError, match=r"-seed1: training saved no .*checkpoint_last\.pt; drop the options"):
+            finetune(replace(options, out=tmp_path / "without", extra=extra))
+
+
 def test_long_sentences_are_labelled_to_their_ends(options, tmp_path):
     long = [[pair for sentence in sentences(30) for pair in sentence], *sentences(3)]
     dev = write_columns(tmp_path / "long.conll", long)
