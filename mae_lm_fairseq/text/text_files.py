@@ -100,7 +100,7 @@ def find_files(paths: Iterable[str | Path]) -> list[Path]:
             file.
     """
     files = []
-    for path in chain.from_iterable(map(_expand, paths)):
+    for path in chain.from_iterable(map(expand, paths)):
         found = sorted(_files_below(path)) if path.is_dir() else [path]
         if not found:
             raise UserError(f"{path}: the directory has no files")
@@ -113,14 +113,19 @@ def find_files(paths: Iterable[str | Path]) -> list[Path]:
     return files
 
 
-def _expand(path: str | Path) -> list[Path]:
-    """Return the paths that a glob matches, or the path itself."""
+def expand(path: str | Path) -> list[Path]:
+    """Return the paths that a glob matches, without those below a directory that it matches; or the path itself.
+
+    Raises:
+        UserError: if a glob matches nothing.
+    """
     if os.path.exists(path) or not glob.has_magic(str(path)):
         return [Path(path)]
-    matches = sorted(glob.glob(str(path), recursive=True))
+    matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
     if not matches:
         raise UserError(f"{path}: no file matches; check the pattern")
-    return [Path(match) for match in matches]
+    directories = {match for match in matches if match.is_dir()}
+    return [match for match in matches if directories.isdisjoint(match.parents)]
 
 
 def _files_below(directory: Path) -> Iterator[Path]:

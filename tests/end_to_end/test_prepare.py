@@ -219,6 +219,7 @@ def test_character_coverage_reaches_the_training(tmp_path):
         ({"train": "b\udce4d"}, r"^b\\udce4d: the name is not UTF-8; rename the file"),
         ({"train": "torn.gz"}, "torn.gz: damaged or incomplete"),
         ({"train": "."}, "out: is in ., whose files are read as text"),
+        ({"train": "./**"}, "out: is in ., whose files are read as text"),
         ({"valid": "train.txt", "train": "train.txt"}, "train.txt: in --train and in --valid"),
         ({"valid": "linked", "train": "train.txt"}, "train.txt: in --train and in --valid"),
     ],
