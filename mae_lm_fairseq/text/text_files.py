@@ -267,10 +267,13 @@ def sample_lines(files: list[Path], max_bytes: int, block: int | None = None) ->
 
 
 def _stretches(sizes: list[int], max_bytes: int, block: int) -> list[list[tuple[int, int]]]:
-    """Return the (start, end) pairs to read of each file; a block can extend over several files."""
+    """Return the (start, end) pairs to read of each file; a block can extend over several files.
+
+    If all files together are small enough, each has its part of ``max_bytes``, as its size may be an estimate.
+    """
     total = sum(sizes)
     if total <= max_bytes:
-        return [[(0, size)] for size in sizes]
+        return [[(0, max_bytes * size // max(total, 1))] for size in sizes]
     count = max(1, max_bytes // block)
     starts = [total * i // count for i in range(count)]
     plan, begin = [], 0

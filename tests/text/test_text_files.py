@@ -212,6 +212,12 @@ def test_compressed_text_is_read_forwards_only(tmp_path, monkeypatch):
     assert min(skipped) >= 0
 
 
+def test_compressed_text_may_be_larger_than_estimated(tmp_path):
+    """A hundredth of the text, compressed: it is read up to the limit."""
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"always the same\n" * 10_000))
+    assert len(list(sample_lines([tmp_path / "a.gz"], 10_000_000))) == 10_000
+
+
 def test_a_sample_of_compressed_text_is_bounded_too(tmp_path):
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"always the same\n" * 100_000))
     sample = list(sample_lines([tmp_path / "a.gz"], 50_000))
