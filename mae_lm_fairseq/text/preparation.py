@@ -32,7 +32,7 @@ CHARACTER_COVERAGE = 0.99999
 """Default of ``--character-coverage``."""
 LARGEST_SHARDS = 256
 """Limit of ``--shards``: so many pairs of files are open at the same time."""
-_MACHINES = ("part", "merge", "scheduler")
+_MACHINES = ("workers", "part", "merge", "scheduler")
 _UNFINISHED = "unfinished"
 # In the order in which they are moved to their destination, after the tokenizer; the last one completes the data-bin.
 _PRODUCTS = (DICTIONARY, "train.bin", "valid.bin", "train.idx", "valid.idx", MANIFEST)

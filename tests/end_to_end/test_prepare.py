@@ -90,6 +90,7 @@ def test_output_files(corpus):
     manifest = Manifest.read(directory / "manifest.json")
     assert tokenizer.model_size == VOCABULARY
     assert len(dictionary) == VOCABULARY + 1
+    assert "workers" not in manifest.options
     assert manifest.tokenizer_sha256 == tokenizer.fingerprint
     assert manifest.dictionary_sha256 == dictionary_fingerprint(dictionary.symbols)
     tokens = np.concatenate(lines_of(directory))
