@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from mae_lm_fairseq.utils.arguments import fraction, not_negative, positive, positive_number
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, needs_transformers
 from mae_lm_fairseq.utils.logging import configure_logging
 
 
@@ -77,11 +77,9 @@ def main(argv: list[str] | None = None) -> None:
     end = words.index("--") if "--" in words else len(words)
     options = vars(parser().parse_args(words[:end]))
     configure_logging()
-    try:
+    with needs_transformers():
         from mae_lm_fairseq.experiments.adaptation import adapt
         from mae_lm_fairseq.experiments.adaptation_training import Options
-    except ImportError as error:
-        raise UserError(f"{error}; pip install transformers protobuf, or this package with its extra hf") from None
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
     from mae_lm_fairseq.utils.runner import signals_as_errors

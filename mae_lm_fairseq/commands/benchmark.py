@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 
 from mae_lm_fairseq.benchmarks.settings import SETTINGS, subjects
-from mae_lm_fairseq.utils.arguments import output_file
+from mae_lm_fairseq.utils.arguments import output_file, positive
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.logging import configure_logging
@@ -25,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--setting", choices=SETTINGS, required=True, help="sizes, device and subjects")
     parser.add_argument("--authors-repo", type=Path, metavar="DIR", help="importable copy of github.com/yumeng5/MAE-LM")
-    parser.add_argument("--steps", type=int, metavar="N", help="timed steps per subject (default: the setting's)")
+    parser.add_argument("--steps", type=positive, metavar="N", help="timed steps per subject (default: the setting's)")
     parser.add_argument("--json", type=output_file, required=True, metavar="FILE", help="JSON file for all results")
     parser.add_argument("--figure", type=output_file, metavar="FILE", help="PNG file for a plot of speed and memory")
     return parser

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.text.text_samples import read_lines
 from mae_lm_fairseq.utils.arguments import add_ema
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, needs_transformers
 from mae_lm_fairseq.utils.logging import configure_logging
 
 
@@ -37,10 +37,8 @@ def main(argv: list[str] | None = None) -> None:
     from mae_lm_fairseq.pretrained.reading import read
 
     configure_logging()
-    try:
+    with needs_transformers():
         from mae_lm_fairseq.huggingface.exporter import export_stock
-    except ImportError as error:
-        raise UserError(f"{error}; pip install transformers protobuf, or this package with its extra hf") from None
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()

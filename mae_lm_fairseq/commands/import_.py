@@ -15,7 +15,7 @@ import shlex
 from pathlib import Path
 
 from mae_lm_fairseq.core.config import PRESETS
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, needs_transformers
 from mae_lm_fairseq.utils.logging import configure_logging
 
 
@@ -49,11 +49,9 @@ def main(argv: list[str] | None = None) -> None:
     configure_logging()
     if not os.path.exists(arguments.model):
         raise UserError(f"{arguments.model} does not exist; a model of the Hugging Face hub must be downloaded first")
-    try:
+    with needs_transformers():
         from mae_lm_fairseq.huggingface.bundle import write_bundle
         from mae_lm_fairseq.huggingface.importer import import_foreign, network_options, notes
-    except ImportError as error:
-        raise UserError(f"{error}; pip install transformers protobuf, or this package with its extra hf") from None
     pretrained = import_foreign(arguments.model, arguments.preset, arguments.data_bin, arguments.seed)
     write_bundle(pretrained, arguments.out)
     for note in notes(arguments.model):

@@ -3,7 +3,7 @@
 Arguments after SAVE_DIR are passed to fairseq-train and override the recipe. Prints the size of the training and the
 fairseq-train command. Started again with the same directory, it resumes. An update takes the recipe's number of
 sequences, whatever the number of processes: --update-freq is computed from it and from --batch-size, unless you give
---update-freq. Precision on GPUs is fp16, or that of your flags, such as --bf16.
+--update-freq, which --max-tokens needs. Precision on GPUs is fp16, or that of your flags, such as --bf16.
 
 Examples:
     all GPUs of this machine; CUDA_VISIBLE_DEVICES chooses among them
@@ -67,9 +67,10 @@ def main(argv: list[str] | None = None) -> None:
     cfg = parse_configuration(words)
     number, rank = processes(cfg)
     if rank == 0:
-        accumulated = cfg.optimization.update_freq[0]
-        taken = (cfg.dataset.batch_size, accumulated, number, cfg.task.tokens_per_sample, cfg.optimization.max_update)
-        print(f"{options.preset}: {arithmetic(*taken)}\n{shlex.join(['fairseq-train', *words])}", flush=True)
+        batches, accumulated = cfg.dataset, cfg.optimization.update_freq[0]
+        taken = (batches.batch_size, accumulated, number, cfg.task.tokens_per_sample, cfg.optimization.max_update)
+        summary = arithmetic(*taken, batches.max_tokens)
+        print(f"{options.preset}: {summary}\n{shlex.join(['fairseq-train', *words])}", flush=True)
     # Logging in this process is not set up as fairseq-train expects, because other modules of fairseq were imported
     # first.
     os.execv(sys.executable, [sys.executable, "-m", "mae_lm_fairseq.recipes.train", *words])

@@ -14,7 +14,7 @@ from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
-from mae_lm_fairseq.fairseq_patches.resuming import convert_position, sequences_per_batch
+from mae_lm_fairseq.fairseq_patches.resuming import batch_limits, convert_position
 from mae_lm_fairseq.pretrained.averaging import EMA, EXACT_EMA
 from mae_lm_fairseq.pretrained.checkpoint_file import allow_plain_values, read_checked
 from mae_lm_fairseq.pretrained.reading import WEIGHTS
@@ -95,7 +95,7 @@ def _read_and_check(
     cfg = trainer.cfg.checkpoint
     if not (cfg.reset_dataloader or filename == cfg.finetune_from_model):  # these start at the first epoch
         processes = trainer.cfg.distributed_training.distributed_world_size
-        convert_position(state, processes, sequences_per_batch(trainer.cfg.dataset))
+        convert_position(state, processes, batch_limits(trainer.cfg.dataset))
     for checker in (trainer.task, trainer.get_model()):
         if hasattr(checker, "check_checkpoint"):
             checker.check_checkpoint(path, state, resumes)

@@ -69,42 +69,39 @@ def _stop_if_done(trainer: Any) -> None:
         trainer.cfg.optimization.stop_min_lr = math.inf  # makes fairseq stop before the first update
 
 
-def convert_position(state: dict[str, Any], processes: int, batch_size: int | None) -> None:
+def convert_position(state: dict[str, Any], processes: int, limits: dict[str, int]) -> None:
     """Convert the position in the epoch to another number of processes, which take batches in turn, or batch size.
 
-    With the same batch size, the batches that follow are the next ones of the epoch. If the number of batches done is
-    not divisible by ``processes``, the last few are repeated. With another batch size, the rest of the epoch has as
-    many sequences as before, but the batches are others: some sequences are repeated, and others skipped.
+    With the same batches, those that follow are the next ones of the epoch. If the number of batches done is not
+    divisible by ``processes``, the last few are repeated. With another batch size, the rest of the epoch has as many
+    sequences as before, but the batches are others: some sequences are repeated, and others skipped. So they are with
+    another ``--max-tokens``, where the number of sequences is unknown.
 
     Args:
         state: content of the checkpoint.
         processes: number of processes.
-        batch_size: sequences per batch and process; None if ``--max-tokens`` limits them, too.
+        limits: what limits a batch; see :func:`batch_limits`.
     """
     position = state.get("extra_state", {}).get("train_iterator", {})
     if not position.get("iterations_in_epoch") or state.get("cfg") is None:
         return
     before = state["cfg"]["distributed_training"]["distributed_world_size"]
-    size_before = sequences_per_batch(value_at(state, "cfg", "dataset") or {})
-    if batch_size is None or size_before is None:
-        batch_size = size_before = 1
-    if (before, size_before) == (processes, batch_size):
-        return
-    done = position["iterations_in_epoch"] * before * size_before // (processes * batch_size)
+    limits_before = batch_limits(value_at(state, "cfg", "dataset") or {})
+    known = limits.keys() == limits_before.keys() == {"--batch-size"}
+    size, size_before = (limits["--batch-size"], limits_before["--batch-size"]) if known else (1, 1)
+    done = position["iterations_in_epoch"] * before * size_before // (processes * size)
     position["iterations_in_epoch"] = done
     if before != processes:
         logger.info("resuming with %d processes instead of %d, after %d batches of each", processes, before, done)
-    if size_before != batch_size:
-        logger.warning(
-            "resuming with --batch-size %d instead of %d: this epoch repeats some sequences and skips others",
-            batch_size,
-            size_before,
-        )
+    if limits_before and limits_before != limits:
+        now, then = (" ".join(f"{name} {value}" for name, value in each.items()) for each in (limits, limits_before))
+        logger.warning("resuming with %s instead of %s: this epoch repeats some sequences and skips others", now, then)
 
 
-def sequences_per_batch(dataset: Mapping[str, Any]) -> int | None:
-    """Return the sequences in a batch of one process; None if ``--max-tokens`` limits batches, too."""
-    return None if dataset.get("max_tokens") else dataset.get("batch_size")
+def batch_limits(dataset: Mapping[str, Any]) -> dict[str, int]:
+    """Return the options that limit a batch of one process, by name."""
+    limits = {"--batch-size": dataset.get("batch_size"), "--max-tokens": dataset.get("max_tokens")}
+    return {name: value for name, value in limits.items() if value}
 
 
 def _is_ours_to_choose(cfg: Any, trainer: Any) -> bool:

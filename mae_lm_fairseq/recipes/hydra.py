@@ -1,5 +1,6 @@
 """``python -m mae_lm_fairseq.recipes.hydra``: print a recipe as YAML for ``fairseq-hydra-train``."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def as_yaml(architecture: str, data: str, save_dir: str) -> str:
         rows["sequences"].value, 1, chosen["dataset"]["batch_size"], smaller=False
     )
     chosen["common"]["user_dir"] = str(PACKAGE)
-    chosen["task"]["data"] = str(Path(data).resolve())
+    chosen["task"]["data"] = os.pathsep.join(str(Path(path).resolve()) for path in data.split(os.pathsep))
     chosen["checkpoint"]["save_dir"] = str(Path(save_dir).resolve())
     chosen["optimization"]["update_freq"] = [accumulated]
     chosen["model"] = {"_name": architecture, **architecture_values(architecture), **chosen["model"]}

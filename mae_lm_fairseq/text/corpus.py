@@ -180,7 +180,7 @@ def sample_corpus(files: list[Path], reading: Reading, max_bytes: int) -> Iterat
     plain_bytes, record_bytes = sum(map(text_bytes, text_files)), sum(piece.size for piece in pieces)
     fraction = min(1, max_bytes / max(plain_bytes + record_bytes, 1))
     if text_files:
-        yield from sample_lines(text_files, int(fraction * plain_bytes) if pieces else max_bytes)
+        yield from sample_lines(text_files, max_bytes - int(fraction * record_bytes))
     yield from _sample_pieces(pieces, reading, fraction, block)
 
 

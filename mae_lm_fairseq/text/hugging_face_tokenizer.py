@@ -153,8 +153,18 @@ class HuggingFaceTokenizer(Tokenizer):
         for line in lines:
             ids, offsets = self.encode_with_offsets(line)
             for start, end in offsets[np.isin(ids, self.unknown_ids)]:
-                characters.update(line[start:end])
+                characters.update(self._unknown_in(line[start:end]))
         return characters
+
+    def _unknown_in(self, text: str) -> str | list[str]:
+        """Return the unknown characters of the text of an ``<unk>``, which for WordPiece is a word."""
+        if self._description["model"]["type"] != "WordPiece":
+            return text
+        normalizer, prefix = self.library.normalizer, self._continuation_prefix or ""
+        characters = "".join((normalizer.normalize_str(text) if normalizer else text).split())
+        known = self.library.token_to_id
+        unknown = [c for c in characters if known(c) is None and known(prefix + c) is None]
+        return unknown or text  # a word that is too long can have known characters only
 
     def token(self, index: int) -> str:
         """Return the library's token of a fairseq id."""

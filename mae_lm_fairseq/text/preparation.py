@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 
 from tqdm import tqdm
@@ -19,6 +20,7 @@ from mae_lm_fairseq.text.data_bin import DICTIONARY, DataBinWriter, check_data_b
 from mae_lm_fairseq.text.encoding import EncodingPool, RunningStatistics, encode_pieces
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
 from mae_lm_fairseq.text.sentencepiece_tokenizer import LARGEST_VOCABULARY, LOWEST_COVERAGE, SMALLEST_VOCABULARY
+from mae_lm_fairseq.text.text_files import expand
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import TOKENIZER_FILES, open_tokenizer_path
 from mae_lm_fairseq.text.tokenizer_training import DEFAULT_KIND, TRAINED_KINDS, train_tokenizer
@@ -30,7 +32,7 @@ CHARACTER_COVERAGE = 0.99999
 """Default of ``--character-coverage``."""
 LARGEST_SHARDS = 256
 """Limit of ``--shards``: so many pairs of files are open at the same time."""
-_MACHINES = ("part", "merge", "scheduler")
+_MACHINES = ("workers", "part", "merge", "scheduler")
 _UNFINISHED = "unfinished"
 # In the order in which they are moved to their destination, after the tokenizer; the last one completes the data-bin.
 _PRODUCTS = (DICTIONARY, "train.bin", "valid.bin", "train.idx", "valid.idx", MANIFEST)
@@ -141,7 +143,7 @@ def find_splits(options: Options) -> dict[str, list[Path]]:
         UserError: if a path is invalid or contains ``destdir``, or a file is in both splits.
     """
     destdir = Path(options.destdir).resolve()
-    for path in map(Path, (*options.train, *options.valid)):
+    for path in chain.from_iterable(map(expand, (*options.train, *options.valid))):
         if path.is_dir() and destdir.is_relative_to(path.resolve()):
             raise UserError(
                 f"--destdir {options.destdir}: is in {path}, whose files are read as text; choose another one"

@@ -75,7 +75,10 @@ def prepare_in_parts(options: Options) -> Manifest | None:
         if options.part is not None:
             return None
         manifest = _merge(parts, job, tokenizer, options)
+    try:
         shutil.rmtree(directory)
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; the result is complete; remove {directory}") from None
     return manifest
 
 

@@ -100,7 +100,7 @@ def find_files(paths: Iterable[str | Path]) -> list[Path]:
             file.
     """
     files = []
-    for path in chain.from_iterable(map(_expand, paths)):
+    for path in chain.from_iterable(map(expand, paths)):
         found = sorted(_files_below(path)) if path.is_dir() else [path]
         if not found:
             raise UserError(f"{path}: the directory has no files")
@@ -113,14 +113,19 @@ def find_files(paths: Iterable[str | Path]) -> list[Path]:
     return files
 
 
-def _expand(path: str | Path) -> list[Path]:
-    """Return the paths that a glob matches, or the path itself."""
+def expand(path: str | Path) -> list[Path]:
+    """Return the paths that a glob matches, without those below a directory that it matches; or the path itself.
+
+    Raises:
+        UserError: if a glob matches nothing.
+    """
     if os.path.exists(path) or not glob.has_magic(str(path)):
         return [Path(path)]
-    matches = sorted(glob.glob(str(path), recursive=True))
+    matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
     if not matches:
         raise UserError(f"{path}: no file matches; check the pattern")
-    return [Path(match) for match in matches]
+    directories = {match for match in matches if match.is_dir()}
+    return [match for match in matches if directories.isdisjoint(match.parents)]
 
 
 def _files_below(directory: Path) -> Iterator[Path]:
@@ -262,10 +267,13 @@ def sample_lines(files: list[Path], max_bytes: int, block: int | None = None) ->
 
 
 def _stretches(sizes: list[int], max_bytes: int, block: int) -> list[list[tuple[int, int]]]:
-    """Return the (start, end) pairs to read of each file; a block can extend over several files."""
+    """Return the (start, end) pairs to read of each file; a block can extend over several files.
+
+    If all files together are small enough, each has its part of ``max_bytes``, as its size may be an estimate.
+    """
     total = sum(sizes)
     if total <= max_bytes:
-        return [[(0, size)] for size in sizes]
+        return [[(0, max_bytes * size // max(total, 1))] for size in sizes]
     count = max(1, max_bytes // block)
     starts = [total * i // count for i in range(count)]
     plan, begin = [], 0

@@ -124,11 +124,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def word_starts(self) -> np.ndarray:
-        """Return bool[vocabulary with ``<mask>``]: subwords marked as the start of a word, and special tokens.
-
-        Raises:
-            UserError: if the tokenizer does not mark word starts.
-        """
+        """Return bool[vocabulary with ``<mask>``]: subwords marked as the start of a word, and special tokens."""
 
     @abstractmethod
     def token_text(self, index: int) -> str:

@@ -132,6 +132,13 @@ def test_no_subject_starts_after_the_deadline():
     assert set(results.failed) == {subject.name for group in groups for subject in group}
 
 
+@pytest.mark.parametrize("steps", ["0", "-1"])
+def test_steps_are_positive(steps, capsys):
+    with pytest.raises(SystemExit):
+        benchmark.parser().parse_args(["--setting", "cpu-small", "--json", "a.json", "--steps", steps])
+    assert "--steps" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_names_of_rows_are_unique(name, tmp_path):
     groups = subjects(SETTINGS[name], tmp_path)

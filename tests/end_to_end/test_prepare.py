@@ -90,6 +90,7 @@ def test_output_files(corpus):
     manifest = Manifest.read(directory / "manifest.json")
     assert tokenizer.model_size == VOCABULARY
     assert len(dictionary) == VOCABULARY + 1
+    assert "workers" not in manifest.options
     assert manifest.tokenizer_sha256 == tokenizer.fingerprint
     assert manifest.dictionary_sha256 == dictionary_fingerprint(dictionary.symbols)
     tokens = np.concatenate(lines_of(directory))
@@ -219,6 +220,7 @@ def test_character_coverage_reaches_the_training(tmp_path):
         ({"train": "b\udce4d"}, r"^b\\udce4d: the name is not UTF-8; rename the file"),
         ({"train": "torn.gz"}, "torn.gz: damaged or incomplete"),
         ({"train": "."}, "out: is in ., whose files are read as text"),
+        ({"train": "./**"}, "out: is in ., whose files are read as text"),
         ({"valid": "train.txt", "train": "train.txt"}, "train.txt: in --train and in --valid"),
         ({"valid": "linked", "train": "train.txt"}, "train.txt: in --train and in --valid"),
     ],

@@ -299,3 +299,18 @@ def test_an_interruption_is_reported_with_the_parts(again, tmp_path, monkeypatch
     with pytest.raises(SystemExit, match=r"11 finished parts are kept in .*; the same command resumes"):
         again(tmp_path / "out", "--shards", 1)
     assert issubclass(Interrupted, KeyboardInterrupt)
+
+
+def test_an_interruption_after_the_merge_is_reported(again, tmp_path, monkeypatch):
+    """The same command would refuse the complete data-bins."""
+
+    def interrupt(path, **options):
+        if Path(path).name == "parts":
+            raise KeyboardInterrupt
+        rmtree(path, **options)
+
+    rmtree = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", interrupt)
+    with pytest.raises(SystemExit, match=r"interrupted; the result is complete; remove .*/out/parts$"):
+        again(tmp_path / "out", "--shards", 1)
+    assert Manifest.read(tmp_path / "out" / "manifest.json").files

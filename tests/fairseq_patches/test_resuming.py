@@ -10,7 +10,7 @@ import torch
 from fairseq import checkpoint_utils
 
 from mae_lm_fairseq.fairseq_patches.loading import _read_and_check
-from mae_lm_fairseq.fairseq_patches.resuming import convert_position, restore_last, saved_updates
+from mae_lm_fairseq.fairseq_patches.resuming import batch_limits, convert_position, restore_last, saved_updates
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
 
 
@@ -155,7 +155,7 @@ def test_the_position_in_the_epoch_fits_another_number_of_processes(before, iter
         "cfg": {"distributed_training": {"distributed_world_size": before}},
         "extra_state": {"train_iterator": {"epoch": 2, "iterations_in_epoch": iterations}},
     }
-    convert_position(state, now, batch_size=8)
+    convert_position(state, now, {"--batch-size": 8})
     assert state["extra_state"]["train_iterator"] == {"epoch": 2, "iterations_in_epoch": expected}
 
 
@@ -172,8 +172,31 @@ def test_the_position_in_the_epoch_fits_another_batch_size(before, iterations, n
         },
         "extra_state": {"train_iterator": {"iterations_in_epoch": iterations}},
     }
-    convert_position(state, *now)
+    convert_position(state, now[0], {"--batch-size": now[1]})
     assert state["extra_state"]["train_iterator"]["iterations_in_epoch"] == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "warning"),
+    [
+        ((8, None), (8, None), None),
+        ((8, 512), (8, 512), None),
+        ((None, None), (8, None), None),  # a checkpoint that does not say
+        ((8, None), (16, None), "--batch-size 16 instead of --batch-size 8: this epoch repeats some sequences"),
+        ((8, 512), (8, 256), "--batch-size 8 --max-tokens 256 instead of --batch-size 8 --max-tokens 512: "),
+        ((8, None), (8, 256), "--batch-size 8 --max-tokens 256 instead of --batch-size 8: "),
+        ((None, 512), (8, None), "--batch-size 8 instead of --max-tokens 512: "),
+    ],
+)
+def test_other_batches_are_reported(before, now, warning, caplog):
+    limits_before, limits = (dict(zip(("batch_size", "max_tokens"), values, strict=True)) for values in (before, now))
+    state = {
+        "cfg": {"distributed_training": {"distributed_world_size": 1}, "dataset": limits_before},
+        "extra_state": {"train_iterator": {"iterations_in_epoch": 30}},
+    }
+    convert_position(state, 1, batch_limits(limits))
+    assert ("repeats some sequences" in caplog.text) is (warning is not None)
+    assert (warning or "") in caplog.text
 
 
 @pytest.mark.parametrize(

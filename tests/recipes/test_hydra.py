@@ -49,3 +49,8 @@ def test_yaml_and_command_line_are_the_same(architecture, tmp_path):
     groups = set(by_flags) - {"criterion", "scoring"}
     assert {group: by_yaml[group] for group in groups} == {group: by_flags[group] for group in groups}
     assert shapes(by_yaml) == shapes(by_flags)
+
+
+def test_the_paths_of_all_shards_are_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert f"data: {tmp_path}/a:{tmp_path}/b\n" in as_yaml("mae_lm_tiny", "a:b", "saved")

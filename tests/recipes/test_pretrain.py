@@ -12,7 +12,7 @@ import torch
 
 from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes
 from mae_lm_fairseq.recipes.machine import processes, split_global_batch
-from mae_lm_fairseq.recipes.pretrain import build_arguments, parse_configuration
+from mae_lm_fairseq.recipes.pretrain import arithmetic, build_arguments, parse_configuration
 from mae_lm_fairseq.recipes.settings import ARCHITECTURES, recipe
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
@@ -73,6 +73,17 @@ def test_flags_win_and_the_number_of_sequences_is_kept():
     assert (many.dataset.batch_size, many.optimization.update_freq) == (8, [1])
     own = configured("mae_lm_base", "--batch-size", "48", "--update-freq", "1")
     assert (own.dataset.batch_size, own.optimization.update_freq) == (48, [1])
+
+
+def test_max_tokens_needs_update_freq():
+    """It makes batches smaller than --batch-size, of which --update-freq is computed otherwise."""
+    with pytest.raises(UserError, match=r"^--max-tokens 8192: .*; add --update-freq$"):
+        configured("mae_lm_base", "--max-tokens", "8192")
+    cfg = configured("mae_lm_base", "--max-tokens", "8192", "--update-freq", "4")
+    assert (cfg.dataset.max_tokens, cfg.optimization.update_freq) == (8192, [4])
+    assert arithmetic(32, 4, 2, 512, 100, 8192) == (
+        "at most 8,192 tokens and 32 sequences per batch x 4 accumulated x 2 processes; 100 updates"
+    )
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,9 @@ def test_word_starts_and_texts_of_tokens(tokenizer):
 
 
 def test_unknown_characters_are_counted():
-    assert make("wordpiece").unknown_characters(["the 漢字 Ж漢", "the"]) == {"漢": 2, "字": 1, "Ж": 1}
+    wordpiece = make("wordpiece")
+    assert wordpiece.unknown_characters(["the 漢字 Ж漢", "the"]) == {"漢": 2, "字": 1, "Ж": 1}
+    assert wordpiece.unknown_characters(["theЖthe", "t" * 101]) == {"Ж": 1, "t": 101}
     assert not make("byte-bpe").unknown_characters(["漢字"])
 
 

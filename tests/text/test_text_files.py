@@ -56,6 +56,18 @@ def test_directories_are_searched_in_order_without_hidden_files(tmp_path):
     assert not any("/." in name or name.startswith(".") for name in names)
 
 
+@pytest.mark.parametrize("pattern", ["", "**", "**/*", "*"])
+def test_a_glob_gives_each_file_once(tmp_path, pattern):
+    """It matches directories, too, which stand for all files below them."""
+    for name in ("a/b/c.txt", "a/d.txt", "a-b.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / "a/empty").mkdir()
+    found = find_files([tmp_path / pattern])
+    assert sorted(str(path.relative_to(tmp_path)) for path in found) == ["a-b.txt", "a/b/c.txt", "a/d.txt"]
+    assert find_files([tmp_path / "**", tmp_path / "a/d.txt"]).count(tmp_path / "a/d.txt") == 2
+
+
 def test_missing_and_special_files_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     os.mkfifo(tmp_path / "pipe")
@@ -198,6 +210,12 @@ def test_compressed_text_is_read_forwards_only(tmp_path, monkeypatch):
     assert sample == split_lines(numbered(100))
     assert skipped
     assert min(skipped) >= 0
+
+
+def test_compressed_text_may_be_larger_than_estimated(tmp_path):
+    """A hundredth of the text, compressed: it is read up to the limit."""
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"always the same\n" * 10_000))
+    assert len(list(sample_lines([tmp_path / "a.gz"], 10_000_000))) == 10_000
 
 
 def test_a_sample_of_compressed_text_is_bounded_too(tmp_path):

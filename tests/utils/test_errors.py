@@ -2,7 +2,7 @@
 
 import pytest
 
-from mae_lm_fairseq.utils.errors import Interrupted, UserError, errors_end_the_program
+from mae_lm_fairseq.utils.errors import Interrupted, UserError, errors_end_the_program, needs_transformers
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,11 @@ def test_a_program_ends_with_an_error_message(error, message):
     with pytest.raises(SystemExit) as end, errors_end_the_program():
         raise error
     assert end.value.code == message
+
+
+def test_a_missing_package_is_named():
+    with pytest.raises(UserError, match="'transformers'; pip install transformers protobuf"), needs_transformers():
+        raise ImportError("No module named 'transformers'")
 
 
 def test_other_errors_pass():
