@@ -90,7 +90,7 @@ class MaskedAutoencoder(nn.Module):
         return self.encoder.layouts(layout)
 
     def unpack_states(self, states: list[Tensor], layout: BatchLayout, length: int) -> list[Tensor]:
-        """Convert hidden states of :meth:`encode` to [B, ``length``, dim] each, with zeros where there is none."""
+        """Convert hidden states of :meth:`encode` to [B, ``length``, dim] each, with zeros at the other positions."""
         return [unpack(*layer, length) for layer in zip(states, self.encoder_layouts(layout), strict=True)]
 
     def needs(self) -> frozenset[str]:
