@@ -35,8 +35,10 @@ WARMUP_FRACTION = 0.06
 BEST, LAST = "checkpoint_best.pt", "checkpoint_last.pt"
 MODEL = "model"
 """The directory, in that of the results, with the bundle of the best run."""
-NEW_MODEL = f"{MODEL}.new"
+_NEW_MODEL = f"{MODEL}.new"
 """It until it is complete."""
+OWNED = (MODEL, _NEW_MODEL)
+"""What :func:`keep_model` replaces."""
 # Model options that fine-tuning sets itself.
 _SET_BY_FINETUNING = ("max_positions", "dropout", "attention_dropout", "decoder_dropout")
 
@@ -351,7 +353,7 @@ def keep_model(sweep: Sweep, run: Run, metrics: dict[str, float]):
     start = sweep.settings["checkpoint"].get("finetune_from_model")
     if start is not None and start.is_dir():
         pretrained = replace(pretrained, original=read_original(start))
-    new = sweep.out / NEW_MODEL
+    new = sweep.out / _NEW_MODEL
     shutil.rmtree(new, ignore_errors=True)
     write_bundle(pretrained, new)
     shutil.rmtree(sweep.out / MODEL, ignore_errors=True)

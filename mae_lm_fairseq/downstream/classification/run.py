@@ -15,7 +15,7 @@ from mae_lm_fairseq.downstream.glue.run import prepare_once, report_of, run_task
 from mae_lm_fairseq.downstream.glue.tasks import Task, further_metrics, predictions, score
 from mae_lm_fairseq.downstream.options import FinetuningOptions
 from mae_lm_fairseq.downstream.prediction import open_finetuned
-from mae_lm_fairseq.downstream.sweep import MODEL, NEW_MODEL, find_pretrained_origin
+from mae_lm_fairseq.downstream.sweep import MODEL, OWNED, find_pretrained_origin
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256, write_results
@@ -71,7 +71,7 @@ def finetune(options: Options) -> dict:
             "tokenizer": tokenizer.fingerprint,
             "updates": options.max_updates,
         },
-        owned=("data-bin", MODEL, NEW_MODEL),
+        owned=("data-bin", *OWNED),
     )
     print(f"{'scores' if task.is_regression else 'labels'}: {describe(task)}")
 

@@ -14,8 +14,7 @@ from mae_lm_fairseq.downstream.glue.preparation import prepare
 from mae_lm_fairseq.downstream.glue.tasks import FROM_MNLI, Task, further_metrics, predictions, score, submission
 from mae_lm_fairseq.downstream.options import FinetuningOptions
 from mae_lm_fairseq.downstream.sweep import (
-    MODEL,
-    NEW_MODEL,
+    OWNED,
     Origin,
     Sweep,
     best_checkpoint,
@@ -75,7 +74,7 @@ def finetune(options: Options) -> dict:
             "tokenizer": tokenizer.fingerprint,
             "updates": options.max_updates,
         },
-        owned=("data-bin", MODEL, NEW_MODEL),
+        owned=("data-bin", *OWNED),
     )
     data, statistics = prepared(options, tokenizer, origin.max_positions)
     content, chosen = run_task(task, options, origin, data, statistics)

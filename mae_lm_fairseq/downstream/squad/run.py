@@ -18,8 +18,7 @@ from mae_lm_fairseq.downstream.squad.metrics import evaluate_1_1, evaluate_2_0, 
 from mae_lm_fairseq.downstream.squad.task import QuestionAnsweringConfig
 from mae_lm_fairseq.downstream.squad.windows import MIN_SAMPLE, SpanWindows
 from mae_lm_fairseq.downstream.sweep import (
-    MODEL,
-    NEW_MODEL,
+    OWNED,
     Origin,
     Sweep,
     find_pretrained_origin,
@@ -87,7 +86,7 @@ def finetune(options: Options) -> dict:
             "updates": options.max_updates,
             "sample length": [length, options.doc_stride],
         },
-        owned=(MODEL, NEW_MODEL),
+        owned=OWNED,
     )
     sweep = make_sweep(options, origin, length, counts["train"]["windows"])
     ran, chosen = run_sweep(sweep, options.jobs, options.threads)

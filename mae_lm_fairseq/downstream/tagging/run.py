@@ -8,7 +8,7 @@ from mae_lm_fairseq.downstream.options import FinetuningOptions
 from mae_lm_fairseq.downstream.recipe import Recipe, for_size
 from mae_lm_fairseq.downstream.sweep import (
     MODEL,
-    NEW_MODEL,
+    OWNED,
     Origin,
     Sweep,
     find_pretrained_origin,
@@ -82,7 +82,7 @@ def finetune(options: Options) -> dict:
             "tokenizer": tokenizer.fingerprint,
             "updates": options.max_updates,
         },
-        owned=(MODEL, NEW_MODEL),
+        owned=OWNED,
     )
     print(f"labels: {', '.join(labels.names)}")
     sweep = make_sweep(options, origin, length, len(windows["train"].order), files["dev"], labels)
