@@ -5,6 +5,7 @@ import json
 import lzma
 import random
 import runpy
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -284,14 +285,19 @@ def made_up_results(runs, jobs):
         write_json(run.result, {"name": run.name, "command": command, "seconds": 7.2, "result": result})
 
 
-def test_stages_hold_what_their_runs_found(tmp_path, monkeypatch):
+@pytest.fixture
+def setup(tmp_path, monkeypatch):
+    """A study whose runs have made-up results."""
     for name in ("text", "train", "dev", "test"):
         (tmp_path / name).write_text(name)
     for name in ("data-bin", "blimp", "zorro"):
         (tmp_path / name).mkdir()
     parts = ("data-bin", "text", "train", "dev", "test", "blimp", "zorro")
-    setup = Setup(tmp_path / "out", Files(*(tmp_path / part for part in parts)), "full", 1)
     monkeypatch.setattr(study, "run_all", made_up_results)
+    return Setup(tmp_path / "out", Files(*(tmp_path / part for part in parts)), "full", 2)
+
+
+def test_stages_hold_what_their_runs_found(setup, tmp_path):
     for stage in (study.pilot, causal, study.main_runs, further):
         stage(setup)
     found = {
@@ -315,6 +321,47 @@ def test_stages_hold_what_their_runs_found(tmp_path, monkeypatch):
     assert run["core_hours"] == pytest.approx((2 * 7600 + 10 * 7.2) / 3600, abs=5e-4)
     assert found["further"]["runs"][-1]["core_hours"] == pytest.approx((2 * 950 + 10 * 7.2) / 3600, abs=5e-4)
     write_report(tmp_path, found)
+
+
+def test_a_stage_goes_on_from_its_results_alone(setup, tmp_path, monkeypatch):
+    study.pilot(setup)
+    started = []
+
+    def two_chunks(runs, jobs):
+        if len(started) == 4:
+            raise KeyboardInterrupt
+        started.append([run.name for run in runs])
+        made_up_results(runs, jobs)
+
+    monkeypatch.setattr(study, "run_all", two_chunks)
+    with pytest.raises(KeyboardInterrupt):
+        causal(setup)
+    part = json.loads((setup.out / "causal.part.json").read_text())
+    assert [(run["model"], run["seed"]) for run in part["runs"]] == [(m, 1) for m in CAUSAL] + [(MLM, 2)]
+
+    elsewhere = replace(setup, out=tmp_path / "elsewhere")
+    elsewhere.out.mkdir()
+    for name in ("pilot.json", "causal.part.json"):
+        shutil.copy(setup.out / name, elsewhere.out)
+    monkeypatch.setattr(study, "run_all", made_up_results)
+    causal(elsewhere)
+    assert not (elsewhere.out / "causal" / "MLM-seed1").exists()
+    causal(setup)
+    assert json.loads((elsewhere.out / "causal.json").read_text())["runs"][:4] == part["runs"]
+    runs = [json.loads((out / "causal.json").read_text())["runs"] for out in (setup.out, elsewhere.out)]
+    assert [[(run["model"], run["seed"]) for run in of] for of in runs] == [
+        [(m, s) for s in range(1, 5) for m in CAUSAL]
+    ] * 2
+    assert not [*setup.out.glob("*.part.json"), *elsewhere.out.glob("*.part.json")]
+
+
+def test_results_of_other_files_are_not_completed(setup):
+    study.pilot(setup)
+    causal(setup)
+    changed = json.loads((setup.out / "causal.json").read_text())
+    write_json(setup.out / "causal.part.json", changed | {"versions": {"torch": "1"}})
+    with pytest.raises(UserError, match="causal and this one differ in versions"):
+        causal(setup)
 
 
 def run_script(*words):

@@ -41,20 +41,19 @@ def pilot(setup: Setup) -> None:
         arms += more
         content = _stage(setup, "pilot", arms, 1)
     # Not before the last learning rate, because the other stages read the best one from this file.
-    write_json(setup.out / "pilot.json", content)
+    _finish(setup, "pilot", content)
 
 
 def causal(setup: Setup) -> None:
     """Run the causal test, at the MLM's best learning rate of the pilot."""
     rate, _ = learning_rates(_pilot_of(setup))
-    content = _stage(setup, "causal", causal_arms(rate), setup.extent.causal_seeds)
-    write_json(setup.out / "causal.json", content)
+    _finish(setup, "causal", _stage(setup, "causal", causal_arms(rate), setup.extent.causal_seeds))
 
 
 def main_runs(setup: Setup) -> None:
     """Run the main comparison, at the learning rates of the pilot."""
-    content = _stage(setup, "main", main_arms(*learning_rates(_pilot_of(setup))), setup.extent.main_seeds)
-    write_json(setup.out / "main.json", content)
+    arms = main_arms(*learning_rates(_pilot_of(setup)))
+    _finish(setup, "main", _stage(setup, "main", arms, setup.extent.main_seeds))
 
 
 def further(setup: Setup) -> None:
@@ -63,9 +62,8 @@ def further(setup: Setup) -> None:
         if not (setup.out / f"{stage}.json").exists():
             raise UserError(f"{setup.out / stage}.json does not exist; run the stage {stage} first")
     rate, _ = learning_rates(_pilot_of(setup))
-    content = _stage(setup, "further", causal_arms(rate, FURTHER_CAUSAL), setup.extent.causal_seeds)
-    content["runs"] += _stage(setup, "further", branch_arms(rate), setup.extent.main_seeds)["runs"]
-    write_json(setup.out / "further.json", content)
+    _stage(setup, "further", causal_arms(rate, FURTHER_CAUSAL), setup.extent.causal_seeds)
+    _finish(setup, "further", _stage(setup, "further", branch_arms(rate), setup.extent.main_seeds))
 
 
 def _pilot_of(setup: Setup) -> dict:
@@ -82,55 +80,82 @@ def _pilot_of(setup: Setup) -> dict:
     return found
 
 
-def check_same(stages: Sequence[Mapping[str, Any]]) -> None:
+def check_same(stages: Sequence[Mapping[str, Any]], names: Sequence[str] = ("extent", "files")) -> None:
     """Check that stages have the same size and files.
+
+    Args:
+        stages: their results.
+        names: what has to be the same.
 
     Raises:
         UserError: if they do not.
     """
     first, *others = stages
     for other in others:
-        for name in ("extent", "files"):
+        for name in names:
             if other[name] != first[name]:
                 raise UserError(
-                    f"the stages {first['stage']} and {other['stage']} differ in {name}; use the same --size and "
-                    "files, or another --out"
+                    f"the stages {first['stage']} and {other['stage']} differ in {name}; run them with the same, or "
+                    "choose another --out"
                 )
 
 
 def _stage(setup: Setup, stage: str, arms: Sequence[Arm], seeds: int) -> dict:
+    """Train and measure the models of a stage, as many at a time as there are jobs, and return all results so far.
+
+    ``OUT/STAGE.part.json`` has the results of the trainings that are measured. A copy of it in another OUT, also on
+    another machine, saves repeating them.
+    """
+    content = _begun(setup, stage)
+    before = {(run["model"], run["change"], run["seed"]) for run in content["runs"]}
+    trained = [(arm, seed) for seed in range(1, 1 + seeds) for arm in arms]
+    missing = [(arm, seed) for arm, seed in trained if (arm.model, arm.change, seed) not in before]
+    for start in range(0, len(missing), setup.jobs):
+        print(f"{stage}: {len(trained) - len(missing) + start} of {len(trained)} models are measured", flush=True)
+        content["runs"] += _train_and_measure(setup, stage, missing[start : start + setup.jobs])
+        write_json(_part_of(setup, stage), content)
+    return content
+
+
+def _part_of(setup: Setup, stage: str) -> Path:
+    return setup.out / f"{stage}.part.json"
+
+
+def _begun(setup: Setup, stage: str) -> dict:
+    """Return the results of a stage so far, with the commits that it has been started from, this one included.
+
+    Raises:
+        UserError: if they are of another size, of other files or from another kind of machine.
+    """
     files = setup.files.fingerprints()
     reserve(setup.out / stage, {"size": setup.size, "machine": machine(), **files})
-    commits = _commits(setup.out / stage)
-    trained = [(arm, seed) for seed in range(1, 1 + seeds) for arm in arms]
-    print(f"{stage}: {len(trained)} trainings", flush=True)
+    paths = (_part_of(setup, stage), setup.out / f"{stage}.json")
+    described = {"stage": stage, "versions": versions(), "commits": [], "machine": machine()}
+    described |= {"extent": asdict(setup.extent), "files": files, "runs": []}
+    content = next((read_json(path) for path in paths if path.exists()), described)
+    check_same([content, described | {"stage": "this one"}], ("extent", "files", "machine", "versions"))
+    current = commit()
+    if current not in content["commits"]:
+        content["commits"].append(current)
+    write_json(_part_of(setup, stage), content)
+    return content
+
+
+def _finish(setup: Setup, stage: str, content: dict) -> None:
+    write_json(setup.out / f"{stage}.json", content)
+    _part_of(setup, stage).unlink()
+
+
+def _train_and_measure(setup: Setup, stage: str, trained: Sequence[tuple[Arm, int]]) -> list[dict]:
+    """Return the results of some models and seeds."""
     trainings = [training_run(setup, stage, arm, seed) for arm, seed in trained]
     run_all(trainings, setup.jobs)
     measured = [measurement_runs(setup, stage, arm, seed) for arm, seed in trained]
-    print(f"{stage}: {sum(map(len, measured))} measurements", flush=True)
     run_all([run for of_training in measured for run in of_training.values()], setup.jobs)
-    return {
-        "stage": stage,
-        "versions": versions(),
-        "commits": commits,
-        "machine": machine(),
-        "extent": asdict(setup.extent),
-        "files": files,
-        "runs": [
-            _entry(setup, stage, arm, seed, {"training": training} | runs)
-            for (arm, seed), training, runs in zip(trained, trainings, measured, strict=True)
-        ],
-    }
-
-
-def _commits(directory: Path) -> list[str | None]:
-    """Return the commits that a stage has been started from, this one included."""
-    path, current = directory / "commits.json", commit()
-    found = read_json(path) if path.exists() else []
-    if current not in found:
-        found.append(current)
-        write_json(path, found)
-    return found
+    return [
+        _entry(setup, stage, arm, seed, {"training": training} | runs)
+        for (arm, seed), training, runs in zip(trained, trainings, measured, strict=True)
+    ]
 
 
 def losses(pilot: dict, model: str) -> dict[str, float]:
