@@ -149,7 +149,7 @@ def run_of(model, seed, generator, labels=("3040",), layers=4, change=""):
 @pytest.fixture
 def stages():
     generator = np.random.default_rng(1)
-    described = {"versions": {"torch": "2"}, "commits": ["abc"], "machine": "CPU", "files": {"text": "1"}}
+    described = {"versions": {"torch": "2"}, "commits": ["abc"], "machine": ["CPU"], "files": {"text": "1"}}
     extent = {"extent": {"short": 3040, "long": 7600}}
     return {
         "pilot": described
@@ -319,7 +319,7 @@ def test_stages_hold_what_their_runs_found(setup, tmp_path):
     assert [*run["blimp"]] == ["475", "950", "1900", "3800", "7600"]
     # Seconds per update and of ten measurements; a branch has 3,800 - 2,850 updates.
     assert run["core_hours"] == pytest.approx((2 * 7600 + 10 * 7.2) / 3600, abs=5e-4)
-    assert found["further"]["runs"][-1]["core_hours"] == pytest.approx((2 * 950 + 10 * 7.2) / 3600, abs=5e-4)
+    assert found["further"]["runs"][0]["core_hours"] == pytest.approx((2 * 950 + 10 * 7.2) / 3600, abs=5e-4)
     write_report(tmp_path, found)
 
 
@@ -355,13 +355,26 @@ def test_a_stage_goes_on_from_its_results_alone(setup, tmp_path, monkeypatch):
     assert not [*setup.out.glob("*.part.json"), *elsewhere.out.glob("*.part.json")]
 
 
-def test_results_of_other_files_are_not_completed(setup):
+@pytest.mark.parametrize("name", ["extent", "files", "versions", "options"])
+def test_results_of_another_study_are_not_completed(setup, name):
     study.pilot(setup)
     causal(setup)
-    changed = json.loads((setup.out / "causal.json").read_text())
-    write_json(setup.out / "causal.part.json", changed | {"versions": {"torch": "1"}})
-    with pytest.raises(UserError, match="causal and this one differ in versions"):
+    found = json.loads((setup.out / "causal.json").read_text())
+    changed = {MLM: {"--lr": "1"}} if name == "options" else {"other": "1"}
+    write_json(setup.out / "causal.part.json", found | {name: changed})
+    with pytest.raises(UserError, match=f"causal and this one differ in {name}"):
         causal(setup)
+
+
+def test_only_the_main_runs_are_in_float32(setup):
+    for stage in (study.pilot, causal, study.main_runs, further):
+        stage(setup)
+    for stage in ("pilot", "causal", "main", "further"):
+        of_stage = json.loads((setup.out / f"{stage}.json").read_text())
+        for run in of_stage["runs"]:
+            is_of_main = stage == "main" or run["model"].endswith("half way")
+            assert ("--autocast bf16" in run["commands"]["training"]) != is_of_main
+            assert run["machine"] in of_stage["machine"]
 
 
 def run_script(*words):

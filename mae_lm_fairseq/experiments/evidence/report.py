@@ -121,7 +121,7 @@ def _p(value: float) -> str:
 
 def _versions(stages: Mapping[str, dict]) -> list[str]:
     return [
-        f"- {name}: commit {', '.join(map(str, stage['commits']))}, {stage['machine']}, "
+        f"- {name}: commit {', '.join(map(str, stage['commits']))}, {'; '.join(stage['machine'])}, "
         + ", ".join(f"{package} {version}" for package, version in stage["versions"].items())
         for name, stage in stages.items()
     ]

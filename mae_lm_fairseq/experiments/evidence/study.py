@@ -13,6 +13,7 @@ from typing import Any
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.experiments.evidence.arms import (
+    COMMON,
     FURTHER_CAUSAL,
     MAE_LM,
     MLM,
@@ -29,7 +30,7 @@ from mae_lm_fairseq.experiments.evidence.settings import Setup
 from mae_lm_fairseq.experiments.evidence.trainings import training_run, updates_of
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json, write_json
-from mae_lm_fairseq.utils.runner import Run, reserve, run_all
+from mae_lm_fairseq.utils.runner import Run, run_all
 from mae_lm_fairseq.utils.versions import commit, machine, versions
 
 
@@ -51,19 +52,20 @@ def causal(setup: Setup) -> None:
 
 
 def main_runs(setup: Setup) -> None:
-    """Run the main comparison, at the learning rates of the pilot."""
-    arms = main_arms(*learning_rates(_pilot_of(setup)))
-    _finish(setup, "main", _stage(setup, "main", arms, setup.extent.main_seeds))
+    """Run the main comparison, at the learning rates of the pilot: first the models of the hypotheses."""
+    rate, own_rate = learning_rates(_pilot_of(setup))
+    for arms in (main_arms(rate, rate), main_arms(rate, own_rate)):
+        _finish(setup, "main", _stage(setup, "main", arms, setup.extent.main_seeds))
 
 
 def further(setup: Setup) -> None:
-    """Run what no hypothesis is about: further models of the causal test, and decay branches of the main runs."""
+    """Run what no hypothesis is about: decay branches of the main runs, and further models of the causal test."""
     for stage in ("causal", "main"):
         if not (setup.out / f"{stage}.json").exists():
             raise UserError(f"{setup.out / stage}.json does not exist; run the stage {stage} first")
     rate, _ = learning_rates(_pilot_of(setup))
-    _stage(setup, "further", causal_arms(rate, FURTHER_CAUSAL), setup.extent.causal_seeds)
-    _finish(setup, "further", _stage(setup, "further", branch_arms(rate), setup.extent.main_seeds))
+    _stage(setup, "further", branch_arms(rate), setup.extent.main_seeds)
+    _finish(setup, "further", _stage(setup, "further", causal_arms(rate, FURTHER_CAUSAL), setup.extent.causal_seeds))
 
 
 def _pilot_of(setup: Setup) -> dict:
@@ -103,10 +105,10 @@ def check_same(stages: Sequence[Mapping[str, Any]], names: Sequence[str] = ("ext
 def _stage(setup: Setup, stage: str, arms: Sequence[Arm], seeds: int) -> dict:
     """Train and measure the models of a stage, as many at a time as there are jobs, and return all results so far.
 
-    ``OUT/STAGE.part.json`` has the results of the trainings that are measured. A copy of it in another OUT, also on
-    another machine, saves repeating them.
+    ``OUT/STAGE.part.json`` has the results of the models that are measured. With a copy of it in another OUT, also on
+    another machine, the stage goes on from there; the decay branches need the checkpoints of the main runs as well.
     """
-    content = _begun(setup, stage)
+    content = _begun(setup, stage, {arm.title: COMMON | arm.options for arm in arms})
     before = {(run["model"], run["change"], run["seed"]) for run in content["runs"]}
     trained = [(arm, seed) for seed in range(1, 1 + seeds) for arm in arms]
     missing = [(arm, seed) for arm, seed in trained if (arm.model, arm.change, seed) not in before]
@@ -121,22 +123,30 @@ def _part_of(setup: Setup, stage: str) -> Path:
     return setup.out / f"{stage}.part.json"
 
 
-def _begun(setup: Setup, stage: str) -> dict:
-    """Return the results of a stage so far, with the commits that it has been started from, this one included.
+def _begun(setup: Setup, stage: str, options: Mapping[str, dict]) -> dict:
+    """Return the results of a stage so far, with the commits and machines that it has been started on.
+
+    Args:
+        setup: the study.
+        stage: name of the stage.
+        options: the training options of its models.
 
     Raises:
-        UserError: if they are of another size, of other files or from another kind of machine.
+        UserError: if they are of another size, or of other files, versions or options.
     """
-    files = setup.files.fingerprints()
-    reserve(setup.out / stage, {"size": setup.size, "machine": machine(), **files})
+    described = {"stage": stage, "versions": versions(), "commits": [], "machine": [], "extent": asdict(setup.extent)}
+    described |= {"files": setup.files.fingerprints(), "options": {}, "runs": []}
     paths = (_part_of(setup, stage), setup.out / f"{stage}.json")
-    described = {"stage": stage, "versions": versions(), "commits": [], "machine": machine()}
-    described |= {"extent": asdict(setup.extent), "files": files, "runs": []}
     content = next((read_json(path) for path in paths if path.exists()), described)
-    check_same([content, described | {"stage": "this one"}], ("extent", "files", "machine", "versions"))
-    current = commit()
-    if current not in content["commits"]:
-        content["commits"].append(current)
+    known = content["options"]
+    current = described | {"stage": "this one", "options": known | options}
+    # A stage may add models, as the pilot does, but not change those that it has.
+    check_same([content | {"options": options | known}, current], ("extent", "files", "versions", "options"))
+    content["options"] = known | options
+    for name, value in (("commits", commit()), ("machine", machine())):
+        if value not in content[name]:
+            content[name].append(value)
+    setup.out.mkdir(parents=True, exist_ok=True)
     write_json(_part_of(setup, stage), content)
     return content
 
@@ -196,6 +206,7 @@ def _entry(setup: Setup, stage: str, arm: Arm, seed: int, runs: Mapping[str, Run
         "model": arm.model,
         "change": arm.change,
         "seed": seed,
+        "machine": machine(),
         "core_hours": round(seconds / 3600, 3),
         **pace,
         "commands": commands,
