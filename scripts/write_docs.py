@@ -107,7 +107,7 @@ Data-bins of other implementations than mmap are refused, too: {data}.
 NOT_RUN = """\
 ## Not run: GPUs
 
-These need a GPU and are refused on CPUs, where `--autocast bf16` takes their place. They have never run.
+These need a GPU and are refused on CPUs, where `--autocast bf16` can take their place. They have never run.
 """
 
 PATCHES = """\

@@ -240,8 +240,10 @@ def gpu() -> Finding:
 
 
 def bf16() -> Finding:
-    """Check whether bfloat16 works on the device used for training."""
+    """Check whether bfloat16 works on the device used for training, and whether it is fast on a CPU."""
     import torch
+
+    from mae_lm_fairseq.utils.versions import SLOW, bfloat16_speed
 
     if torch.cuda.is_available():
         if torch.cuda.is_bf16_supported(including_emulation=False):
@@ -249,7 +251,14 @@ def bf16() -> Finding:
         return Finding("bf16", "absent", "not supported by this GPU", "train with --fp16")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         product = torch.ones(8, 8) @ torch.ones(8, 8)
-    return Finding("bf16", "works" if product.dtype == torch.bfloat16 else "broken", "--cpu --autocast bf16")
+    if product.dtype != torch.bfloat16:
+        return Finding("bf16", "broken", "--cpu --autocast bf16")
+    speed = bfloat16_speed()
+    if speed < SLOW:
+        return Finding(
+            "bf16", "works", f"{1 / speed:.0f} times slower than float32 on this CPU", "train without --autocast bf16"
+        )
+    return Finding("bf16", "works", "--cpu --autocast bf16")
 
 
 def compilation() -> Finding:

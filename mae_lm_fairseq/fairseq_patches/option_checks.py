@@ -24,6 +24,7 @@ from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
 from mae_lm_fairseq.fairseq_patches.unsupported import check_supported
 from mae_lm_fairseq.pretrained.reading import WEIGHTS
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.versions import SLOW, bfloat16_speed
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +180,10 @@ def _check_processes(cfg: Any) -> None:
 
 
 def _check_precision(cfg: Any) -> None:
-    """Check that a GPU is available for fairseq's half precisions, which fail, are slow or have no effect on a CPU."""
+    """Check that a GPU is available for fairseq's half precisions, which fail, are slow or have no effect on a CPU.
+
+    bfloat16 in autocast works on every CPU, but is slow on many.
+    """
     common = cfg.common
     has_gpu = torch.cuda.is_available() and not common.cpu
     autocast = getattr(cfg.model, "autocast", None) == "bf16"
@@ -191,9 +195,14 @@ def _check_precision(cfg: Any) -> None:
     for name in ("memory_efficient_fp16", "memory_efficient_bf16", "fp16", "bf16"):
         option = f"--{name.replace('_', '-')}"
         if common[name] and not has_gpu:
-            raise UserError(f"{option} needs a GPU: on a CPU use --autocast bf16 instead")
+            raise UserError(f"{option} needs a GPU: leave it out, or on a CPU with fast bfloat16 use --autocast bf16")
         if common[name] and autocast:
             raise UserError(f"{option} and --autocast bf16 have the same purpose; choose one")
+    if autocast and not has_gpu and (speed := bfloat16_speed()) < SLOW:
+        _warn_once(
+            f"--autocast bf16: this CPU multiplies matrices {1 / speed:.0f} times slower in bfloat16 than in float32; "
+            "leave the option out"
+        )
 
 
 def _check_frozen_encoder(cfg: Any) -> None:

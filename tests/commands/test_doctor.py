@@ -6,9 +6,11 @@ import types
 from importlib import metadata
 
 import pytest
+import torch
 
 import mae_lm_fairseq
 from mae_lm_fairseq.commands import doctor
+from mae_lm_fairseq.utils import versions
 from tests.support import ROOT
 
 
@@ -128,9 +130,18 @@ def test_little_shared_memory(monkeypatch):
     assert "--num-workers 0" in doctor.shared_memory().remedy
 
 
-def test_a_driver_without_a_gpu(monkeypatch):
-    import torch
+@pytest.mark.parametrize(
+    ("speed", "details"), [(1 / 60, "60 times slower than float32 on this CPU"), (2.0, "--cpu --autocast bf16")]
+)
+def test_bfloat16_on_a_cpu(monkeypatch, speed, details):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(versions, "bfloat16_speed", lambda: speed)
+    finding = doctor.bf16()
+    assert (finding.state, finding.details) == ("works", details)
+    assert ("without --autocast bf16" in finding.remedy) is (speed < 1)
 
+
+def test_a_driver_without_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
     assert doctor.gpu().state == "broken"

@@ -75,8 +75,22 @@ class TestSettings:
     def test_half_precision_without_gpu(self, flag):
         started = []
         message = refusal(distributed_utils.call_main, config(flag, "--cpu"), started.append)
-        assert message == f"{flag} needs a GPU: on a CPU use --autocast bf16 instead"
+        assert message == f"{flag} needs a GPU: leave it out, or on a CPU with fast bfloat16 use --autocast bf16"
         assert not started
+
+    @pytest.mark.parametrize(("speed", "warns"), [(1 / 60, True), (0.6, False), (2.0, False)])
+    def test_autocast_on_a_cpu_without_fast_bfloat16(self, monkeypatch, caplog, speed, warns):
+        monkeypatch.setattr(option_checks, "bfloat16_speed", lambda: speed)
+        option_checks._warn_once.cache_clear()
+        cfg = OmegaConf.create({"common": config("--cpu").common, "model": {"autocast": "bf16"}})
+        caplog.clear()
+        option_checks._check_precision(cfg)
+        slower = "this CPU multiplies matrices 60 times slower in bfloat16 than in float32; leave the option out"
+        assert caplog.messages == [f"--autocast bf16: {slower}"] * warns
+        caplog.clear()
+        cfg.model.autocast = "none"
+        option_checks._check_precision(cfg)
+        assert not caplog.messages
 
     def test_half_precision_twice(self, monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
