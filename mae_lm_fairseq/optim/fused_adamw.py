@@ -70,11 +70,17 @@ class FusedAdamW(FairseqOptimizer):
         }
 
     def load_state_dict(self, state_dict: dict, optimizer_overrides: dict | None = None):
-        """Load the moments; the options stay those of this optimizer, and torch would take the saved ones."""
-        own = [{name: value for name, value in group.items() if name != "params"} for group in self.param_groups]
-        super().load_state_dict(state_dict)
-        for group, options in zip(self.param_groups, own, strict=True):
-            group.update(options | (optimizer_overrides or {}))
+        """Load the moments and the learning rate, which not every scheduler sets again.
+
+        The other options stay those of this optimizer. torch would take the saved ones, also whether it is fused, on
+        which the place of the numbers of steps depends.
+        """
+        saved, own = state_dict["param_groups"], self.param_groups
+        if len(saved) == len(own):  # torch reports another number of them
+            kept = [{name: group[name] for name in group.keys() - {"params", "lr"}} for group in own]
+            groups = [group | options for group, options in zip(saved, kept, strict=True)]
+            state_dict = state_dict | {"param_groups": groups}
+        super().load_state_dict(state_dict, optimizer_overrides)
 
     @property
     def supports_flat_params(self) -> bool:

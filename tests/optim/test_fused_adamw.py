@@ -95,6 +95,35 @@ def test_options_are_those_of_the_resumed_run():
     assert second.optimizer.state[parameter]["step"] == 1
 
 
+def test_the_learning_rate_is_that_of_the_checkpoint():
+    """The scheduler ``reduce_lr_on_plateau`` sets it to 0 when it is created, and afterwards only multiplies it."""
+    first, second = (optimizer("fused_adamw", [torch.nn.Parameter(torch.ones(3))]) for _ in range(2))
+    first.set_lr(0.25)
+    second.set_lr(0)
+    second.load_state_dict(first.state_dict())
+    assert second.get_lr() == 0.25
+
+
+def test_goes_on_from_a_state_of_fairseqs_adam():
+    parameter = torch.nn.Parameter(torch.ones(3))
+    first, second = (optimizer(name, [parameter]) for name in ("adam", "fused_adamw"))
+    parameter.grad = torch.ones(3)
+    first.step()
+    second.load_state_dict(first.state_dict())
+    [group] = second.param_groups
+    assert group["fused"]
+    assert torch.is_tensor(second.optimizer.state[parameter]["step"])
+    second.step()
+    assert second.optimizer.state[parameter]["step"] == 2
+
+
+def test_states_of_other_groups_are_refused():
+    first = optimizer("fused_adamw", [torch.nn.Parameter(torch.ones(3))]).state_dict()
+    second = optimizer("fused_adamw", [torch.nn.Parameter(torch.ones(3))])
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        second.load_state_dict(first | {"param_groups": 2 * first["param_groups"]})
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_refuses_parameters_in_half_precision(dtype):
     with pytest.raises(UserError, match="choose --optimizer adam"):
