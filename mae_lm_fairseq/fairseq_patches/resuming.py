@@ -73,9 +73,9 @@ def convert_position(state: dict[str, Any], processes: int, limits: dict[str, in
     """Convert the position in the epoch to another number of processes, which take batches in turn, or batch size.
 
     With the same batches, those that follow are the next ones of the epoch. If the number of batches done is not
-    divisible by ``processes``, the last few are repeated. With another batch size, the rest of the epoch has as many
-    sequences as before, but the batches are others: some sequences are repeated, and others skipped. So they are with
-    another ``--max-tokens``, where the number of sequences is unknown.
+    divisible by ``processes``, the last few are repeated. With another ``--batch-size`` or ``--max-tokens``, the rest
+    of the epoch is about as long as before, but the batches are others: some sequences are repeated, and others
+    skipped. If both limit a batch, or others than before, the number of batches in an epoch is unknown.
 
     Args:
         state: content of the checkpoint.
@@ -87,8 +87,8 @@ def convert_position(state: dict[str, Any], processes: int, limits: dict[str, in
         return
     before = state["cfg"]["distributed_training"]["distributed_world_size"]
     limits_before = batch_limits(value_at(state, "cfg", "dataset") or {})
-    known = limits.keys() == limits_before.keys() == {"--batch-size"}
-    size, size_before = (limits["--batch-size"], limits_before["--batch-size"]) if known else (1, 1)
+    is_known = len(limits) == 1 and limits.keys() == limits_before.keys()
+    [size], [size_before] = (limits.values(), limits_before.values()) if is_known else ([1], [1])
     done = position["iterations_in_epoch"] * before * size_before // (processes * size)
     position["iterations_in_epoch"] = done
     if before != processes:

@@ -176,6 +176,16 @@ def test_the_position_in_the_epoch_fits_another_batch_size(before, iterations, n
     assert state["extra_state"]["train_iterator"]["iterations_in_epoch"] == expected
 
 
+def test_the_position_in_the_epoch_fits_another_number_of_tokens():
+    """With twice as many tokens per batch; fairseq fails if the position is after the last batch."""
+    state = {
+        "cfg": {"distributed_training": {"distributed_world_size": 1}, "dataset": {"max_tokens": 8192}},
+        "extra_state": {"train_iterator": {"iterations_in_epoch": 600}},
+    }
+    convert_position(state, 1, {"--max-tokens": 16384})
+    assert state["extra_state"]["train_iterator"]["iterations_in_epoch"] == 300
+
+
 @pytest.mark.parametrize(
     ("before", "now", "warning"),
     [
