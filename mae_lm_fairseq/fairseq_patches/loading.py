@@ -101,7 +101,7 @@ def _read_and_check(
             checker.check_checkpoint(path, state, resumes)
     if trainer.cfg.ema.store_ema:  # the trainer deletes the model's weights before it would start from them
         state["extra_state"].setdefault(EMA, state["model"])
-    if filename == cfg.finetune_from_model:  # they would be saved with the new model, decoder and all
+    if not resumes:  # they would be saved with the new model, decoder and all
         state["extra_state"].pop(EXACT_EMA, None)
     return state
 

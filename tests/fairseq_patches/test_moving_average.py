@@ -82,11 +82,14 @@ def test_fine_tuning_logs_what_it_loads_once(data_bin, tmp_path, caplog):
     assert sum(message.startswith("loaded from the checkpoint") for message in messages) == 2  # model and average
 
 
-def test_averages_of_the_parts_that_fine_tuning_drops_are_not_saved(data_bin, tmp_path):
+@pytest.mark.parametrize("option", ["--finetune-from-model", "--restore-file"])
+def test_averages_of_the_parts_that_fine_tuning_drops_are_not_saved(data_bin, tmp_path, option):
     sentences = write_sentences(tmp_path / "sentences", data_bin / "dict.txt")
     averaged = ["--store-ema", "--ema-fp32", "--ema-decay", DECAY]
     train(data_bin, tmp_path / "pretrained", 1, *averaged)
-    start = ["--finetune-from-model", tmp_path / "pretrained" / "checkpoint_last.pt"]
+    start = [option, tmp_path / "pretrained" / "checkpoint_last.pt"]
+    if option == "--restore-file":
+        start += ["--reset-optimizer", "--reset-dataloader", "--reset-meters"]
     last = finetune(sentences, tmp_path / "tuned", *start, *averaged, "--max-update", 1)
     extra = last["extra_state"]
     assert extra["ema_fp32_params"].keys() == last["model"].keys()
