@@ -264,7 +264,10 @@ class MAELMHubInterface(nn.Module):
         """Return the ids [T] of a text, int64 on the CPU, without padding."""
         if isinstance(text, str):
             return self.encode(text)
-        ids = torch.as_tensor(text).cpu().long()
+        ids = torch.as_tensor(text).cpu()
+        if ids.is_floating_point() and ids.numel():
+            raise ValueError(f"the token ids are {ids.dtype}; pass integers")
+        ids = ids.long()
         return ids[ids.ne(self.model.pad)]
 
     def _layers(self, texts: Iterable[Text], all_layers: bool) -> list[list[Tensor]]:
@@ -314,7 +317,7 @@ def _is_one(texts: Text | Sequence[Text]) -> bool:
     """Return whether this is a single text rather than a list of texts."""
     if isinstance(texts, str | Tensor):
         return True
-    return len(texts) > 0 and isinstance(texts[0], int | np.integer)
+    return len(texts) > 0 and not isinstance(texts[0], str) and np.ndim(texts[0]) == 0
 
 
 def _array_as_tensor(texts: Any) -> Any:

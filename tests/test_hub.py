@@ -69,8 +69,13 @@ class TestFeatures:
         hub = hubs["mae_lm_tiny"]
         ids = hub.encode(TEXT[0])
         expected, array = hub.extract_features(ids), ids.numpy().astype(kind)
-        for form in (array, list(array), array[None]):
+        for form in (array, list(array), array[None], list(ids)):
             assert torch.equal(hub.extract_features(form), expected)
+
+    @pytest.mark.parametrize("ids", [np.array([0.0, 57.5, 2.0]), torch.tensor([0.0, 57.0, 2.0]), [0.0, 57.0, 2.0]])
+    def test_ids_that_are_no_integers_are_refused(self, hubs, ids):
+        with pytest.raises(ValueError, match="the token ids are torch"):
+            hubs["mae_lm_tiny"].extract_features(ids)
 
     @pytest.mark.parametrize("name", PRESETS)
     def test_batched_features_equal_single_ones(self, hubs, name):
