@@ -55,7 +55,7 @@ def started_processes() -> StartedProcesses | None:
         found = StartedProcesses(int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
     elif "SLURM_STEP_NUM_TASKS" in os.environ:
         job, step = int(os.environ["SLURM_JOB_ID"]), int(os.environ.get("SLURM_STEP_ID", 0))
-        port = 10_000 + (16 * job + step) % 50_000  # steps of one job may run side by side on a node
+        port = 10_000 + (job + 7919 * step) % 50_000  # steps of one job may run side by side on a node, as jobs may
         found = StartedProcesses(int(os.environ["SLURM_STEP_NUM_TASKS"]), int(os.environ["SLURM_PROCID"]), port)
     else:
         return None

@@ -43,8 +43,8 @@ def settings(**given):
     [
         (TORCHRUN, 4, 3, "env://"),
         ({name: value for name, value in TORCHRUN.items() if name != "MASTER_PORT"}, 4, 3, "env://"),
-        (SLURM, 2, 1, "tcp://node0:35296"),
-        (SLURM | {"SLURM_STEP_ID": "1"}, 2, 1, "tcp://node0:35297"),
+        (SLURM, 2, 1, "tcp://node0:33456"),
+        (SLURM | {"SLURM_STEP_ID": "1"}, 2, 1, "tcp://node0:41375"),
     ],
     ids=["torchrun", "by hand", "Slurm", "second step of Slurm"],
 )
@@ -124,7 +124,7 @@ def test_slurm_without_scontrol(environment, monkeypatch, tmp_path):
         join_started_processes(settings())
 
 
-@pytest.mark.parametrize(("variables", "number", "port"), [(TORCHRUN, 4, -1), (SLURM, 2, 35296)])
+@pytest.mark.parametrize(("variables", "number", "port"), [(TORCHRUN, 4, -1), (SLURM, 2, 33456)])
 def test_fairseq_joins_processes_with_gpus(environment, monkeypatch, variables, number, port):
     """Also if each machine has one GPU."""
     environment(variables)
