@@ -12,7 +12,14 @@ from typing import Any
 import torch
 
 from mae_lm_fairseq.experiments.adaptation_report import report
-from mae_lm_fairseq.experiments.adaptation_training import PRESET_OF, Options, as_objective, objective_of, training_run
+from mae_lm_fairseq.experiments.adaptation_training import (
+    PRESET_OF,
+    TRAINED,
+    Options,
+    as_objective,
+    objective_of,
+    training_run,
+)
 from mae_lm_fairseq.experiments.evaluation import measure, perplexity_cell
 from mae_lm_fairseq.experiments.readers import hugging_face_kind
 from mae_lm_fairseq.huggingface.bundle import write_bundle
@@ -27,16 +34,14 @@ from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json, write_json, write_results, write_text
 from mae_lm_fairseq.utils.progress import step
-from mae_lm_fairseq.utils.runner import read_result, reserve, run_all
+from mae_lm_fairseq.utils.runner import reserve, run_all
 from mae_lm_fairseq.utils.versions import machine, versions
 
 HELD_OUT_BYTES = 200_000
 """Size of the sample of the held-out text that is measured, some 50,000 tokens."""
 MEASUREMENT = {"tokens": 50_000, "pseudo_tokens": 2_000, "mask_prob": 0.15, "seed": 1}
 """Options of ``mae-lm evaluate``."""
-TRAINED = ("model", "stock", "model.json")
-"""Products of the training, in the output directory."""
-OWNED = ("data-bin", "held-out.txt", "start", "start.json", "training", *TRAINED)
+OWNED = ("data-bin", "held-out.txt", "start", "start.json", "training", *TRAINED, "results.json", "report.md")
 
 
 def adapt(options: Options) -> dict[str, Any]:
@@ -58,8 +63,6 @@ def adapt(options: Options) -> dict[str, Any]:
     passes = tokens / text.splits["train"].tokens_out
     with step(3, 5, f"Training: up to {tokens:,} tokens, at most {passes:.1f} times the text, on {machine()}"):
         run = training_run(model, options)
-        if read_result(run) is None:
-            remove_trained(options)
         [training] = run_all([run], threads=torch.get_num_threads())
     with step(4, 5, "Model"):
         stock_class = write_models(start, options)
@@ -161,16 +164,6 @@ def print_measurement(numbers: dict[str, Any] | None) -> None:
     else:
         perplexity = perplexity_cell(numbers["pseudo_perplexity_per_token"])
         print(f"      {numbers['loss']:.3f} nats per masked token, pseudo-perplexity {perplexity} per token")
-
-
-def remove_trained(options: Options) -> None:
-    """Remove the products of an earlier training, which the user removed to train again."""
-    for name in TRAINED:
-        path = options.out / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
 
 
 def write_models(start: Pretrained, options: Options) -> str:

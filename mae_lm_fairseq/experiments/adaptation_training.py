@@ -1,5 +1,6 @@
 """Training of ``mae-lm adapt``: options, objective, and the run of fairseq-train."""
 
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ LONGEST = 512
 BATCH_TOKENS = 16_384 if torch.cuda.is_available() else 2_048
 """Maximum number of tokens in memory at a time; a larger batch is accumulated. Encoders of base size fit with it."""
 WARMUP_FRACTION = 0.06
+TRAINED = ("model", "stock", "model.json")
+"""Products of the training, in the output directory."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,22 @@ def training_run(model: Pretrained, options: Options) -> Run:
         write_bundle(model, folder / "start")
     arguments = [*network_options(model), *as_arguments(_settings(model, options)), *options.extra]
     command = [sys.executable, "-m", "fairseq_cli.train", str(options.out / "data-bin"), *arguments]
-    return Run("training", command, folder / "result.json", _read_result, updates_done(options.updates))
+
+    def read_result(run: Run) -> dict[str, Any]:
+        _remove_trained(options.out)
+        return _read_result(run)
+
+    return Run("training", command, folder / "result.json", read_result, updates_done(options.updates))
+
+
+def _remove_trained(out: Path) -> None:
+    """Remove the products of an earlier training, whose directory the user removed to train again."""
+    for name in TRAINED:
+        path = out / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _settings(model: Pretrained, options: Options) -> Settings:

@@ -90,7 +90,10 @@ def test_a_stock_directory_is_adapted_and_a_killed_run_resumes(stock, text, tmp_
     shutil.rmtree(out / "training")
     with pytest.raises(UserError, match="training failed"):
         main([*command, "--", "--no-such-option"])
-    assert not any((out / name).exists() for name in ("model", "model.json", "stock"))
+    products = [out / name for name in ("model", "model.json", "stock")]
+    before = [path.stat().st_mtime_ns for path in products]  # none of them is lost
+    main(command)
+    assert all(path.stat().st_mtime_ns > time for path, time in zip(products, before, strict=True))
 
 
 def kill_all(process):
