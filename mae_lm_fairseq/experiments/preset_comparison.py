@@ -13,9 +13,9 @@ from mae_lm_fairseq.core.config import SIZES, MaskedAutoencoderConfig, preset_co
 from mae_lm_fairseq.experiments import inspection
 from mae_lm_fairseq.recipes.settings import recipe
 from mae_lm_fairseq.recipes.training_command import training_command
-from mae_lm_fairseq.text.manifest import MANIFEST
+from mae_lm_fairseq.text.manifest import fingerprint
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import file_sha256, write_json, write_text
+from mae_lm_fairseq.utils.files import write_json, write_text
 from mae_lm_fairseq.utils.markdown import markdown_table
 from mae_lm_fairseq.utils.runner import Run, reserve, run_all, updates_done
 from mae_lm_fairseq.utils.training_log import seconds_per_update
@@ -149,10 +149,8 @@ def compare(
     Raises:
         UserError: if a run failed, or ``out`` has runs of other options, data or machines, or cannot be written.
     """
-    manifest = data / MANIFEST
     measured = {"jobs": jobs, "threads": threads, "machine": machine()}  # times are compared
-    prepared = {"data": file_sha256(manifest) if manifest.exists() else None}
-    reserve(out, {"title": title, "updates": updates, **measured, **prepared})
+    reserve(out, {"title": title, "updates": updates, "data": fingerprint(data), **measured})
     runs = [_run(variant, data, updates, out) for variant in variants]
     results = run_all(runs, jobs=jobs, threads=threads)
     rows = [asdict(variant) | result for variant, result in zip(variants, results, strict=True)]

@@ -14,7 +14,7 @@ from pathlib import Path
 from mae_lm_fairseq.analysis.effective_rank import MEASURES
 from mae_lm_fairseq.analysis.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.downstream.glue import run as glue
-from mae_lm_fairseq.downstream.glue.files import read_split
+from mae_lm_fairseq.downstream.glue.files import fingerprints, read_split
 from mae_lm_fairseq.downstream.glue.tasks import TASKS, Task
 from mae_lm_fairseq.downstream.sweep import LAST, Origin, best_checkpoint, origin_of
 from mae_lm_fairseq.experiments import inspection, quickstart
@@ -22,6 +22,7 @@ from mae_lm_fairseq.experiments.preset_comparison import COMMON_MASKING, Variant
 from mae_lm_fairseq.experiments.readers import open_model
 from mae_lm_fairseq.experiments.scales import SCALES, Scale
 from mae_lm_fairseq.recipes.training_command import check_data, training_command
+from mae_lm_fairseq.text.manifest import fingerprint
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer_files import NAMES, TOKENIZER_FILES
 from mae_lm_fairseq.utils.errors import UserError
@@ -64,9 +65,9 @@ class Data:
     glue: Path
 
     def described(self) -> dict[str, str]:
-        """Return a description that identifies the data."""
-        paths = {"data-bin": self.pretraining, "GLUE directory": self.glue}
-        return {"task": self.task.name} | {name: str(path.resolve()) for name, path in paths.items()}
+        """Return hashes that identify the data, of the data-bin's manifest and of the task's files."""
+        files = {f"{name} file": content for name, content in fingerprints(self.task, self.glue).items()}
+        return {"task": self.task.name, "data": fingerprint(self.pretraining), **files}
 
 
 def reproduce(name: str, out: Path, given: Data | None = None, jobs: int = 2) -> dict:

@@ -4,10 +4,12 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from mae_lm_fairseq.downstream.glue.files import read_split
+from mae_lm_fairseq.downstream.glue.tasks import TASKS
 from mae_lm_fairseq.experiments import reproduction
 from mae_lm_fairseq.experiments.reproduction import (
     FRACTIONS,
@@ -200,6 +202,22 @@ def test_a_missing_checkpoint_is_not_replaced_by_another(tmp_path):
     (folder / f"checkpoint_1_{first}.pt").unlink()
     with pytest.raises(UserError, match=f"no checkpoint of update {first}"):
         reproduction._checkpoint(tmp_path, scale, MLM, 1, first)
+
+
+def test_data_are_recognised_by_their_content(tmp_path):
+    task = TASKS["RTE"]
+    for name in ("one", "two"):
+        (tmp_path / name / "RTE").mkdir(parents=True)
+        (tmp_path / name / "manifest.json").write_text("{}")
+        for part in ("train", "dev", "test"):
+            (tmp_path / name / "RTE" / f"{part}.tsv").write_text(part)
+    one, two = (reproduction.Data(tmp_path / name, task, tmp_path / name) for name in ("one", "two"))
+    assert one.described() == two.described()
+    (tmp_path / "two" / "RTE" / "dev.tsv").write_text("changed")
+    assert one.described() != two.described()
+    two = replace(two, glue=one.glue)
+    (tmp_path / "two" / "manifest.json").write_text('{"changed": 1}')
+    assert one.described() != two.described()
 
 
 def test_missing_inputs_are_named_before_training(data_bin, tmp_path):
