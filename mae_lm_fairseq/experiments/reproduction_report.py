@@ -183,11 +183,11 @@ class Results:
     def at_equal_time(self, values: dict[str, list], variant: str) -> list[float]:
         """Return a quantity at the total training time of the fastest variant, for each seed with all checkpoints.
 
-        Values between checkpoints are interpolated linearly. All seeds of a variant do the same work, so their mean
+        Values between checkpoints are interpolated linearly. All seeds of a variant do the same work, so their median
         times are used: those of a single run depend on what else the machine did.
         """
-        end = min(np.mean(_last(self.seconds[name])) for name in HEADLINES)
-        seconds = np.mean(self.seconds[variant], axis=0)
+        end = min(np.median(_last(self.seconds[name])) for name in HEADLINES)
+        seconds = np.median(self.seconds[variant], axis=0)
         return [float(np.interp(end, seconds, seed)) for seed in values[variant] if not np.isnan(seed).any()]
 
 
@@ -272,11 +272,11 @@ def _notes(scale: str) -> str:
 def _quality(results: Results) -> str:
     rows = []
     for name in HEADLINES:
-        seconds = summarise(_last(results.seconds[name]))
+        seconds = np.median(_last(results.seconds[name]))
         rows.append(
             [
                 name,
-                f"{seconds.mean:,.0f}",
+                f"{seconds:,.0f}",
                 _mean(_last(results.loss[name]), 3),
                 _mean(results.at_equal_time(results.loss, name), 3),
                 _mean(_last(results.score[name]), 1),
