@@ -240,7 +240,7 @@ def _form_of(lines: list[str]) -> tuple[_Form, int]:
         return _SPACES, len(_SPACES.cells(rows[0])) if rows else 0
     # At the end of a row, a tab is before an empty cell, or superfluous: rows without one have the number of columns.
     complete = [line for line in rows if line.count("\t") == line.rstrip().count("\t")]
-    width = len(_TABS.cells((complete or rows)[0]))
+    width = len(_TABS.cells(complete[0])) if complete else max(len(_TABS.cells(line)) for line in rows)
     return _TABS._replace(width=width), width
 
 

@@ -70,6 +70,12 @@ def test_tabs_words_with_spaces_and_number_signs_and_lines_of_white_space(write)
     assert content(file) == [[("#Ulm", "B-location"), ("is", "O")], [("#", "O"), ("New York", "O"), ("#a=b", "O")]]
 
 
+def test_rows_that_all_end_in_a_tab(write):
+    """The number of columns is that of the row with most cells, although the first one has an empty label."""
+    file = read_words(write("a.conll", "a\tX\t\t\nb\tX\tO\t\n"), "3")
+    assert content(file) == [[("a", None), ("b", "O")]]
+
+
 @pytest.mark.parametrize(("column", "labels"), [("4", "I-ORG O O"), ("-1", "I-ORG O O"), ("2", "NNP VBZ .")])
 def test_white_space_documents_and_comments(write, column, labels):
     file = read_words(write("a.txt", CONLL_2003), column)
