@@ -37,8 +37,8 @@ MODEL = "model"
 """The directory, in that of the results, with the bundle of the best run."""
 _NEW_MODEL = f"{MODEL}.new"
 """It until it is complete."""
-OWNED = (MODEL, _NEW_MODEL)
-"""What :func:`keep_model` replaces."""
+OWNED = (MODEL, _NEW_MODEL, "results.json", "report.md")
+"""What fine-tuning replaces in the directory of the results."""
 # Model options that fine-tuning sets itself.
 _SET_BY_FINETUNING = ("max_positions", "dropout", "attention_dropout", "decoder_dropout")
 

@@ -81,9 +81,16 @@ def check_link(path: Path) -> None:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the hexadecimal SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """Return the hexadecimal SHA-256 of a file.
+
+    Raises:
+        UserError: if it cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def make_output_directory(path: Path) -> None:
