@@ -351,6 +351,10 @@ def preset_config(preset: str, size: str, **changes) -> MaskedAutoencoderConfig:
     return MaskedAutoencoderConfig(**{**SIZES[size], **PRESETS[preset], **changes})
 
 
+TRAINING_OPTIONS = {"dropout", "attention_dropout", "decoder_dropout", "init_std", "relative_bias_init"}
+"""Options of the network that do not change what its weights compute."""
+
+
 def plain_values(config: MaskedAutoencoderConfig) -> dict[str, Any]:
     """Return all options with values that JSON can hold."""
     return {name: getattr(value, "value", value) for name, value in vars(config).items()}

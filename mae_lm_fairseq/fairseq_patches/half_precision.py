@@ -28,7 +28,7 @@ def _state_dict(get: Callable, optimizer: FP16Optimizer) -> dict[str, Any]:
 
 
 def _load_state_dict(load: Callable, optimizer: FP16Optimizer, state: dict[str, Any], *args, **kwargs) -> None:
-    load(optimizer, {name: value for name, value in state.items() if name != _EXACT}, *args, **kwargs)
+    load(optimizer, state, *args, **kwargs)
     dtype = optimizer.fp16_params[0].dtype
     for own, saved in zip(_exact(optimizer), state.get(_EXACT, ()), strict=False):
         saved = saved.to(own.device)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, plain_values, preset_config
+from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_config
 from mae_lm_fairseq.huggingface.foreign import (
     TOKEN_CLASSIFICATION,
     ForeignModel,
@@ -59,9 +59,7 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
     if path.is_dir() and data_bin is not None:
         raise UserError(f"--data-bin is for a checkpoint; {path} is a directory of transformers; remove the option")
     foreign = read_stock(path) if path.is_dir() else read_fairseq(path, data_bin or path.parent)
-    given = {name: getattr(value, "value", value) for name, value in foreign.values.items()}
-    values = plain_values(preset_config(preset, "base")) | given
-    config = network_config(values, path)
+    config = network_config(vars(preset_config(preset, "base")) | foreign.values, path)
     parts, head = _parts(foreign, path)
     weights = foreign.order.restored(_under_our_names(foreign, config, parts, head, path))
     _check_shapes(weights, config, len(foreign.symbols), path)

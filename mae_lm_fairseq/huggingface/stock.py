@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig
 
-from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin, RelativeBucketing
+from mae_lm_fairseq.core.config import TRAINING_OPTIONS, MaskedAutoencoderConfig, MaskJoin, RelativeBucketing
 from mae_lm_fairseq.huggingface.families import FAMILIES, MPNET_BUCKETS, MPNET_DISTANCE, MPNET_PAD, Family
 from mae_lm_fairseq.huggingface.foreign import LM_BIAS, folded, read_config
 from mae_lm_fairseq.huggingface.names import (
@@ -153,8 +153,6 @@ def _task(pretrained: Pretrained, head: str | None) -> tuple[str, str]:
     return "Model", ""
 
 
-_FREE = ("dropout", "attention_dropout")
-"""Options that do not change what a trained model computes."""
 _OUTPUT_BIAS = {"ForSequenceClassification": "out_proj.bias", "ForTokenClassification": "classifier.bias"}
 """The weight of a head that has one element per class."""
 
@@ -165,7 +163,8 @@ def _original_kind(pretrained: Pretrained) -> str | None:
         return None
     config = original_config(pretrained.original)
     family = FAMILIES[config["model_type"]]
-    values = {ours: config[theirs] for theirs, ours in family.options.items() if ours not in _FREE} | family.constants
+    options = {ours: theirs for theirs, ours in family.options.items() if ours not in TRAINING_OPTIONS}
+    values = {ours: config[theirs] for ours, theirs in options.items()} | family.constants
     is_same = all(getattr(pretrained.config, name) == value for name, value in values.items())
     return config["model_type"] if is_same else None
 

@@ -7,15 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from mae_lm_fairseq.core.config import plain_values
+from mae_lm_fairseq.core.config import TRAINING_OPTIONS, plain_values
 from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data, value_at
 from mae_lm_fairseq.pretrained.validation import check_tensors, saved_config, tied_names
 from mae_lm_fairseq.utils.errors import UserError
 
 EMA, EXACT_EMA = "ema", "ema_fp32_params"
 """Where fairseq's trainer keeps the moving average, and its float32 copy with ``--ema-fp32``, in ``extra_state``."""
-_OF_TRAINING = {"dropout", "attention_dropout", "decoder_dropout", "init_std", "relative_bias_init"}
-"""Options of the network that do not change what its weights compute."""
 
 
 def with_ema(state: dict[str, Any], path: str | Path) -> dict[str, Any]:
@@ -101,7 +99,7 @@ def _network(state: dict[str, Any], path: str | Path) -> dict[str, Any]:
     """
     check_tensors(state["model"], path)
     values = plain_values(saved_config(state, path))
-    options = {name: value for name, value in values.items() if name not in _OF_TRAINING}
+    options = {name: value for name, value in values.items() if name not in TRAINING_OPTIONS}
     shapes = {name: list(weight.shape) for name, weight in state["model"].items()}
     return options | shapes | {"the dictionary": value_at(state, "task_state", "dictionary")}
 
