@@ -9,9 +9,10 @@ from mae_lm_fairseq.pretrained.reading import read
 from tests.fixtures.make_before_layout import BEFORE, VALUES, hf_autoencoder, pretrained
 
 EXPECTED = json.loads((BEFORE / "expected.json").read_bytes())
-# Rounding depends on the processor and the torch version. In training, Adam amplifies such differences.
+# Rounding depends on the processor and the torch version: with and without AVX-512, states differ by up to 1.01e-6. In
+# training, Adam amplifies such differences.
 TOLERANCE = {"resumed": 1e-4}
-USUAL_TOLERANCE = 1e-6
+USUAL_TOLERANCE = 1e-5
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # from transformers
