@@ -3,7 +3,7 @@
 #
 #   scripts/test.sh [--quick] [PYTEST ARGUMENTS]
 #
-# Without arguments: the gate, which is all tests except the slow ones, on two cores; at most 20 minutes of processor time.
+# Without arguments: the gate, which is all tests except the slow ones, in at most 20 minutes on two cores.
 # --quick: only the unit tests, at most 3 minutes. Further arguments go to pytest ("-m slow": the slow tests). Paths are
 # relative to the project's root. The processor time is printed at the end. COVERAGE=1 in the environment measures the
 # coverage of lines, without commands that tests start; less than 90 % is a failure.

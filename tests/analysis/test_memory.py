@@ -81,6 +81,7 @@ def test_memory_equals_that_of_a_real_step(preset, size, checkpoint_activations,
     assert planned.total == pytest.approx(measured(*batch, tmp_path, **options), rel=0.15)
 
 
+@pytest.mark.slow  # half a minute on a CPU that is slow in bfloat16
 def test_memory_under_autocast(tmp_path):
     batch = config("mae_lm", "small"), Sample(128, 90, 38), 8
     planned = memory_of(*batch, precision=PRECISIONS["autocast"])

@@ -15,6 +15,7 @@ from tests.support.tagging import sentences, write_columns, write_tokenizer
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.slow  # as that of GLUE
 def test_a_killed_sweep_resumes_to_the_same_results(tmp_path, monkeypatch):
     train = write_columns(tmp_path / "train.conll", sentences(30))
     dev = write_columns(tmp_path / "dev.conll", sentences(8, seed=2))

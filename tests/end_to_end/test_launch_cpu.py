@@ -85,6 +85,7 @@ def test_two_processes_freeze_the_encoder_as_one(train, tmp_path):
     assert_same_parameters(checkpoint(tmp_path / "two"), checkpoint(tmp_path / "one"))
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one_on_shards_of_different_sizes(train, tmp_path):
     """Each epoch reads one shard, and the second process has no batch for its last update."""
     shards = make_data(tmp_path / "shards")
@@ -103,6 +104,7 @@ def test_two_processes_train_as_one_on_shards_of_different_sizes(train, tmp_path
     assert two["extra_state"]["train_iterator"]["epoch"] == one["extra_state"]["train_iterator"]["epoch"] > 2
 
 
+@pytest.mark.slow
 def test_effective_ranks_are_measured_once_and_change_nothing(train, in_two, tmp_path):
     done = train(2, tmp_path, *RAGGED, "--max-update", 20, "--effective-rank-interval", 10)
     printed = done.stdout + done.stderr
@@ -110,6 +112,7 @@ def test_effective_ranks_are_measured_once_and_change_nothing(train, in_two, tmp
     assert_same_training_state(checkpoint(in_two), checkpoint(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_batch_without_masked_tokens_on_one_process_does_no_harm(train, data_bin, tmp_path):
     """fairseq deals out batches in turn: even ones to one process, odd ones to the other."""
     _, task, _, _ = set_up(data_bin, *SPARSE)
@@ -162,7 +165,10 @@ def endless(data_bin, tmp_path):
 @pytest.mark.parametrize(
     ("victim", "number", "expected"),
     [
-        ("process 1", signal.SIGKILL, "error: process 1 was killed (SIGKILL)"),
+        pytest.param(
+            *("process 1", signal.SIGKILL, "error: process 1 was killed (SIGKILL)"),
+            marks=pytest.mark.slow,  # torchrun waits 30 seconds for the stopped one
+        ),
         ("the launcher", signal.SIGINT, "error: interrupted by SIGINT"),
     ],
 )
