@@ -24,6 +24,7 @@ from mae_lm_fairseq.experiments.evidence.arms import (
     MAE_LM_OWN_RATE,
     MLM,
     MLM_801010,
+    MLM_OTHER_RATE,
     branch_arms,
     main_arms,
     pilot_arms,
@@ -119,7 +120,7 @@ def test_the_pilot_changes_one_factor_at_a_time():
 
 def test_mae_lm_is_run_at_its_own_rate_if_that_differs():
     assert [arm.model for arm in main_arms("1e-3", "1e-3")] == [MLM, MLM_801010, MAE_LM]
-    assert [arm.model for arm in main_arms("1e-3", "5e-4")][-1] == MAE_LM_OWN_RATE
+    assert [arm.model for arm in main_arms("1e-3", "5e-4")][3:] == [MAE_LM_OWN_RATE, MLM_OTHER_RATE]
 
 
 def run_of(model, seed, generator, labels=("3040",), layers=4, change=""):

@@ -13,6 +13,7 @@ DEEP_MLM_LAYER = 4
 CAUSAL = (MLM, MAE_LM, ALL_MASKS)
 FURTHER_CAUSAL = (HALF_MASKS, DEEP_MLM)
 MAE_LM_OWN_RATE = "MAE-LM, at its own learning rate"
+MLM_OTHER_RATE = "MLM, at MAE-LM's learning rate"
 
 COMMON = {
     "--task": "masked_autoencoder_lm",
@@ -114,7 +115,7 @@ def main_arms(learning_rate: str, own_rate: str) -> list[Arm]:
 
     Args:
         learning_rate: the rate of all models, the best for the MLM.
-        own_rate: the best rate for MAE-LM; if it differs, MAE-LM is trained at it as well.
+        own_rate: the best rate for MAE-LM; if it differs, both models are trained at it as well.
     """
     rate = {"--lr": learning_rate}
     replaced = {"--leave-unmasked-prob": "0.1", "--random-token-prob": "0.1"}
@@ -124,7 +125,8 @@ def main_arms(learning_rate: str, own_rate: str) -> list[Arm]:
         Arm(MAE_LM, _ARCHITECTURES[MAE_LM] | rate),
     ]
     if own_rate != learning_rate:
-        arms.append(Arm(MAE_LM_OWN_RATE, _ARCHITECTURES[MAE_LM] | {"--lr": own_rate}))
+        others = {MAE_LM: MAE_LM_OWN_RATE, MLM: MLM_OTHER_RATE}
+        arms += [Arm(name, _ARCHITECTURES[model] | {"--lr": own_rate}) for model, name in others.items()]
     return arms
 
 
