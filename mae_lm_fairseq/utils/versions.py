@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import time
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def machine() -> str:
     return f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores"
 
 
+@cache
 def bfloat16_speed(size: int = 256) -> float:
     """Return how many times as fast in bfloat16 as in float32 the CPU multiplies matrices.
 
