@@ -38,7 +38,7 @@ MODEL = "model"
 _NEW_MODEL = f"{MODEL}.new"
 """It until it is complete."""
 OWNED = (MODEL, _NEW_MODEL, "results.json", "report.md")
-"""What fine-tuning replaces in the directory of the results."""
+"""Names in the directory of the results that fine-tuning replaces."""
 # Model options that fine-tuning sets itself.
 _SET_BY_FINETUNING = ("max_positions", "dropout", "attention_dropout", "decoder_dropout")
 

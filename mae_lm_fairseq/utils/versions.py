@@ -3,7 +3,7 @@
 import os
 import platform
 import subprocess
-import time
+import timeit
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -28,24 +28,19 @@ def machine() -> str:
 
 
 @cache
-def bfloat16_speed(size: int = 256) -> float:
+def bfloat16_speed() -> float:
     """Return how many times as fast in bfloat16 as in float32 the CPU multiplies matrices.
 
     It is far below 1 where the CPU has no instructions for bfloat16: 1/60 on one with AVX2 alone. The measurement takes
     at most 0.1 seconds there, and a few milliseconds elsewhere.
-
-    Args:
-        size: number of rows and columns.
     """
-    seconds = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        matrix, times = torch.ones(size, size, dtype=dtype), []
-        for _ in range(3):  # the first one includes preparations, and any of them can be disturbed
-            start = time.perf_counter()
-            matrix @ matrix
-            times.append(time.perf_counter() - start)
-        seconds[dtype] = min(times)
-    return seconds[torch.float32] / seconds[torch.bfloat16]
+
+    def seconds(dtype: torch.dtype) -> float:
+        matrix = torch.ones(256, 256, dtype=dtype)
+        # The first product includes preparations, and any of them can be disturbed.
+        return min(timeit.repeat(lambda: matrix @ matrix, number=1, repeat=3))
+
+    return seconds(torch.float32) / seconds(torch.bfloat16)
 
 
 def commit() -> str | None:

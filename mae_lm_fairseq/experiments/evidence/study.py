@@ -106,7 +106,7 @@ def _stage(setup: Setup, stage: str, arms: Sequence[Arm], seeds: int) -> dict:
     """Train and measure the models of a stage, as many at a time as there are jobs, and return all results so far.
 
     ``OUT/STAGE.part.json`` has the results of the models that are measured. With a copy of it in another OUT, also on
-    another machine, the stage goes on from there; the decay branches need the checkpoints of the main runs as well.
+    another machine, the stage resumes from there; the decay branches need the checkpoints of the main runs as well.
     """
     content = _begun(setup, stage, {arm.title: COMMON | arm.options for arm in arms})
     before = {(run["model"], run["change"], run["seed"]) for run in content["runs"]}
