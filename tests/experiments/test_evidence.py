@@ -4,6 +4,7 @@ import itertools
 import json
 import lzma
 import random
+import re
 import runpy
 import shutil
 import sys
@@ -35,6 +36,7 @@ from mae_lm_fairseq.experiments.evidence.hypotheses import (
     LESS,
     NOT_WORSE,
     Hypothesis,
+    best_layer_below,
     corrected,
     last_less_below,
     outcomes,
@@ -51,6 +53,7 @@ from tests.support.tagging import sentences, write_conllu
 
 CHECKPOINTS = ("475", "950", "7600")
 MADE_UP = {MLM: (-2.0, 40), MLM_801010: (-1.0, 60), MAE_LM: (0.4, 30), ALL_MASKS: (-0.5, 50), DEEP_MLM: (-2.0, 40)}
+MADE_UP |= {MAE_LM_OWN_RATE: (0.0, 30), MLM_OTHER_RATE: (-1.0, 80)}
 """The probe's last layer less the one below, and rank, of made-up results by model."""
 
 
@@ -136,7 +139,7 @@ def run_of(model, seed, generator, labels=("3040",), layers=4, change=""):
         names = ("layers", "layers, development file", "random weights")
         found["probe"][label] = dict(zip(names, (accuracies, [*accuracies], [60.0] * len(accuracies)), strict=True))
         for name in ("blimp", "zorro"):
-            found[name][label] = {"model": 60 + noise[2], "random weights": 50.0, "length": 52.0}
+            found[name][label] = {"model": 60 + noise[2], "random weights": 50.0, "unigram": 54.0, "length": 52.0}
     last = rank + int(generator.integers(3))
     rows = [
         {"layer": layer, "input": kind, "tokens": tokens, "threshold": last, "entropy": 50.0 + seed}
@@ -221,8 +224,8 @@ def test_report_of_all_stages(stages, tmp_path):
     assert "deficit, which these runs have" in text
     assert text.index("MLM, 6 layers (layer 4 counts as the last)") < text.index("MAE-LM, decay at half way")
     assert "| MLM | learning rate 1e-3 (baseline) |" in text
-    assert "| model | minimal pairs | accuracy | random weights | length |" in text
-    assert "| MAE-LM | Zorro | 60.0 ± 0.1 | 50.0 | 52.0 |" in text
+    assert "| model | minimal pairs | accuracy | random weights | unigram | length |" in text
+    assert "| MAE-LM | Zorro | 60.0 ± 0.1 | 50.0 | 54.0 | 52.0 |" in text
     for name in ("probe", "rank", "pairs", "fractions", "pilot"):
         assert f"({name}.png)" in text
         assert (tmp_path / f"{name}.png").stat().st_size > 0
@@ -241,6 +244,47 @@ def test_a_deficit_that_is_not_there_has_no_cause(stages, tmp_path):
         run["probe"]["3040"]["layers"][4] += 3
     write_report(tmp_path, {"causal": stages["causal"]})
     assert "these runs do not show, so that neither verdict means anything" in (tmp_path / "report.md").read_text()
+
+
+def test_layers_to_choose_from(stages):
+    main = stages["main"]
+    for run in main["runs"][:5]:
+        run["probe"]["7600"]["layers, development file"] = [90.0, 80.0, 0.0, 0.0, 99.0]
+    assert [best_layer_below(main, MLM, lowest) for lowest in (0, 1)] == [0, 1]
+    with_embeddings, without = (last_less_below(main, MLM, lowest).mean() for lowest in (0, 1))
+    assert with_embeddings - without == pytest.approx(80.0 - 70.0)
+
+
+def test_an_mlm_that_training_damages_is_named(stages, tmp_path):
+    write_report(tmp_path, {"main": stages["main"]})
+    text = (tmp_path / "report.md").read_text()
+    assert "MLM, 80/10/10 84.0 after " in text
+    assert "gets worse" not in text
+    for run in stages["main"]["runs"][:5]:
+        run["probe"]["950"]["layers"][-1] = 88.0
+    write_report(tmp_path, {"main": stages["main"]})
+    text = (tmp_path / "report.md").read_text()
+    assert "MLM 88.0 after 950 updates, 83.0 after 7600" in text
+    assert "**The last layer of MLM gets worse in training**" in text
+
+
+def test_models_without_all_seeds_are_left_out(stages, tmp_path):
+    generator = np.random.default_rng(2)
+    others = [(MAE_LM_OWN_RATE, 5), (MLM_OTHER_RATE, 4)]
+    runs = [run_of(model, seed, generator, CHECKPOINTS) for model, seeds in others for seed in range(1, 1 + seeds)]
+    main = stages["main"] | {"runs": stages["main"]["runs"] + runs}
+    write_report(tmp_path, {"main": main})
+    text = (tmp_path / "report.md").read_text()
+    assert "Left out because seeds are missing: MLM, at MAE-LM's learning rate." in text
+    assert "| MAE-LM, at its own learning rate | " in text
+    assert "less MLM, both at" not in text
+
+    main["runs"].append(run_of(MLM_OTHER_RATE, 5, generator, CHECKPOINTS))
+    write_report(tmp_path, {"main": main})
+    text = (tmp_path / "report.md").read_text()
+    assert "Left out" not in text
+    assert "MAE-LM less MLM, both at MAE-LM's learning rate, by seeds: last layer's probe 1.0 ± " in text
+    assert re.search(r", rank -(49|50|51)\.\d ± ", text)
 
 
 def test_seeds_that_cannot_be_paired_are_refused(stages):
@@ -354,6 +398,13 @@ def test_a_stage_goes_on_from_its_results_alone(setup, tmp_path, monkeypatch):
         [(m, s) for s in range(1, 5) for m in CAUSAL]
     ] * 2
     assert not [*setup.out.glob("*.part.json"), *elsewhere.out.glob("*.part.json")]
+
+    # Neither a start without anything to run nor an old file changes a finished stage.
+    finished = (elsewhere.out / "causal.json").read_text()
+    write_json(elsewhere.out / "causal.part.json", part)
+    monkeypatch.setattr(study, "commit", lambda: "a later one")
+    causal(elsewhere)
+    assert (elsewhere.out / "causal.json").read_text() == finished
 
 
 @pytest.mark.parametrize("name", ["extent", "files", "versions", "options"])

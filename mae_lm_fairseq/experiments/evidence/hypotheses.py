@@ -129,6 +129,16 @@ def runs_of(stage: dict, model: str) -> list[dict]:
     return runs
 
 
+def with_all_seeds(stage: dict) -> tuple[dict, list[str]]:
+    """Return a stage without the models that lack seeds of others, and the names of these models."""
+    seeds = {run["seed"] for run in stage["runs"]}
+    trained = {run["model"]: set() for run in stage["runs"]}
+    for run in stage["runs"]:
+        trained[run["model"]].add(run["seed"])
+    unfinished = [model for model, found in trained.items() if found != seeds]
+    return stage | {"runs": [run for run in stage["runs"] if run["model"] not in unfinished]}, unfinished
+
+
 def final(run: dict) -> str:
     """Return the label of a run's model at the end of training."""
     return list(run["loss"])[-1]
@@ -139,20 +149,35 @@ def last_layer(model: str) -> int:
     return DEEP_MLM_LAYER if model == DEEP_MLM else -1
 
 
-def last_probes(stage: dict, model: str) -> np.ndarray:
-    """Return the probe's accuracy at the last layer in per cent, float[seeds]."""
-    return np.array([run["probe"][final(run)]["layers"][last_layer(model)] for run in runs_of(stage, model)])
+def last_probes(stage: dict, model: str, label: str = "") -> np.ndarray:
+    """Return the probe's accuracy at the last layer in per cent, float[seeds].
 
-
-def last_less_below(stage: dict, model: str) -> np.ndarray:
-    """Return the probe's accuracy at the last layer less that of the best layer below it, float[seeds].
-
-    The best layer is chosen on the development file, by the mean over the seeds.
+    Args:
+        stage: results of the stage.
+        model: the model.
+        label: label of the checkpoint (default: the last one).
     """
-    probes = [run["probe"][final(run)] for run in runs_of(stage, model)]
-    last = last_layer(model) % len(probes[0]["layers"])
-    best = int(np.mean([probe["layers, development file"][:last] for probe in probes], axis=0).argmax())
-    return np.array([probe["layers"][last] - probe["layers"][best] for probe in probes])
+    return np.array([run["probe"][label or final(run)]["layers"][last_layer(model)] for run in runs_of(stage, model)])
+
+
+def best_layer_below(stage: dict, model: str, lowest: int = 0) -> int:
+    """Return the best layer below the last one by the probe on the development file, by the mean over the seeds.
+
+    Args:
+        stage: results of the stage.
+        model: the model.
+        lowest: lowest layer to choose from; 0 is the embeddings.
+    """
+    probes = [run["probe"][final(run)]["layers, development file"] for run in runs_of(stage, model)]
+    last = last_layer(model) % len(probes[0])
+    return lowest + int(np.mean([probe[lowest:last] for probe in probes], axis=0).argmax())
+
+
+def last_less_below(stage: dict, model: str, lowest: int = 0) -> np.ndarray:
+    """Return the probe's accuracy at the last layer less that of :func:`best_layer_below`, float[seeds]."""
+    best = best_layer_below(stage, model, lowest)
+    probes = [run["probe"][final(run)]["layers"] for run in runs_of(stage, model)]
+    return np.array([probe[last_layer(model)] - probe[best] for probe in probes])
 
 
 def ranks(stage: dict, model: str, label: str = "", measure: str = "threshold", settings: str = "") -> np.ndarray:

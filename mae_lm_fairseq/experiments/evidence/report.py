@@ -12,11 +12,16 @@ from mae_lm_fairseq.experiments.evidence.arms import (
     FRACTIONS,
     FURTHER_CAUSAL,
     MAE_LM,
+    MAE_LM_OWN_RATE,
     MLM,
+    MLM_801010,
+    MLM_OTHER_RATE,
     PILOT_LEARNING_RATE,
 )
 from mae_lm_fairseq.experiments.evidence.hypotheses import (
+    MARGIN,
     Hypothesis,
+    best_layer_below,
     final,
     interval,
     last_layer,
@@ -26,6 +31,7 @@ from mae_lm_fairseq.experiments.evidence.hypotheses import (
     rank_in,
     ranks,
     runs_of,
+    with_all_seeds,
 )
 from mae_lm_fairseq.experiments.evidence.settings import PRIMARY_RANK, SUITES, THRESHOLDS
 from mae_lm_fairseq.experiments.evidence.study import check_same, learning_rates
@@ -34,12 +40,17 @@ from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.markdown import markdown_table
 
 NOTES = """\
-- *Last less best below*: the probe's accuracy at the last layer less that of the best layer below it.
+- *Last less best below*: the probe's accuracy at the last layer less that of the best layer below it, of which layer 0
+  (the embeddings) is one. The tables name that layer, and have the same difference without layer 0 beside.
 - p: of a t test, two-sided for < 0 and > 0, one-sided otherwise (within: the larger one of two). p (Holm): corrected
   over all nine hypotheses, also while some of them have no results yet. The intervals are not corrected. Equal values
   have no variance, and p = 1.
 - *Not shown* is no evidence of the opposite.
 - The tables below give mean ± standard deviation over the seeds of pretraining. *Random weights* are one draw."""
+
+AFTER_THE_DECAY = """\
+The learning rate decays in the last quarter alone. So the last point of a curve differs from the others in more than
+the number of tokens."""
 
 
 def write_report(directory: Path, stages: Mapping[str, dict]) -> None:
@@ -56,13 +67,15 @@ def write_report(directory: Path, stages: Mapping[str, dict]) -> None:
     pilot, causal, main, further = (stages.get(name) for name in ("pilot", "causal", "main", "further"))
     hours = sum(run["core_hours"] for stage in stages.values() for run in stage["runs"])
     lines = ["# Evidence study", "", f"{hours:.1f} core-hours.", *_versions(stages)]
+    main, unfinished = with_all_seeds(main) if main else (None, [])
     if causal or main:
         lines += ["", "## Hypotheses", "", verdicts(outcomes(causal, main)), "", NOTES]
+        lines += premise_of_main(main) if main else []
         lines += [premise(causal)] if causal else []
     if main:
         _plot_main(directory, main)
-        lines += ["", "## Main runs", "", _models_table(main), "", _ranks_table(main), "", _curves_table(main)]
-        lines += ["", _pairs_table(main)]
+        lines += ["", "## Main runs", "", _models_table(main), *at_the_other_rate(main), *_without(unfinished)]
+        lines += ["", _ranks_table(main), "", _curves_table(main), "", AFTER_THE_DECAY, "", _pairs_table(main)]
         lines += ["", "![probe by layer](probe.png)", "", "![rank by tokens](rank.png)", "", "![pairs](pairs.png)"]
     beside, branches = _parts(further) if further else ([], [])
     if causal:
@@ -90,6 +103,36 @@ def premise(causal: dict) -> str:
     found = f"last less best below is {values.mean():+.2f} [{low:+.2f}, {high:+.2f}]"
     meaning = "these runs have" if high < 0 else "these runs do not show, so that neither verdict means anything"
     return f"- H7 and H8 are about the cause of the MLM's deficit, which {meaning}: its {found}."
+
+
+def premise_of_main(main: dict) -> list[str]:
+    """Return how the last layer's probe developed at the learning rate of the hypotheses, and whether it got worse."""
+    found, damaged = [], []
+    for model in (MLM, MLM_801010, MAE_LM):
+        curve = {label: last_probes(main, model, label).mean() for label in runs_of(main, model)[0]["probe"]}
+        best = max(curve, key=curve.get)
+        end = final(runs_of(main, model)[0])
+        found.append(f"{model} {curve[best]:.1f} after {best} updates, {curve[end]:.1f} after {end}")
+        damaged += [model] if curve[end] < curve[best] - MARGIN else []
+    lines = [f"- Last layer's probe at its best checkpoint and at the end, at this learning rate: {'; '.join(found)}."]
+    if damaged:
+        worse = f"The last layer of {' and of '.join(damaged)} gets worse in training"
+        lines += [f"- **{worse}**, at a rate that was chosen by the loss of shorter runs. What a comparison with it"]
+        lines += ["  shows may be this damage. Beside the verdicts, read the models at the other learning rate."]
+    return lines
+
+
+def at_the_other_rate(main: dict) -> list[str]:
+    """Return MAE-LM less the MLM at MAE-LM's learning rate, if both were trained at it."""
+    if not {MAE_LM_OWN_RATE, MLM_OTHER_RATE} <= set(_models(main)):
+        return []
+    of = {"last layer's probe": last_probes, "last less best below": last_less_below, "rank": ranks}
+    found = [f"{name} {_cell(get(main, MAE_LM_OWN_RATE) - get(main, MLM_OTHER_RATE))}" for name, get in of.items()]
+    return ["", f"MAE-LM less MLM, both at MAE-LM's learning rate, by seeds: {', '.join(found)}."]
+
+
+def _without(unfinished: list[str]) -> list[str]:
+    return ["", f"Left out because seeds are missing: {'; '.join(unfinished)}."] if unfinished else []
 
 
 def rates(pilot: dict) -> str:
@@ -153,10 +196,14 @@ def _models_table(stage: dict) -> str:
         first, *_ = runs_of(stage, model)
         random = first["probe"][final(first)]["random weights"][last_layer(model)]
         cells = [_cell(_losses(stage, model), 3), layers, _cell(last_probes(stage, model), 2)]
-        cells += [_cell(last_less_below(stage, model), 2), _cell(ranks(stage, model)), f"{random:.1f}"]
+        for lowest in (0, 1):
+            best = best_layer_below(stage, model, lowest)
+            cells.append(f"{_cell(last_less_below(stage, model, lowest), 2)} (layer {best})")
+        cells += [_cell(ranks(stage, model)), f"{random:.1f}"]
         rows.append([title, *cells])
-    header = ["model", "loss", "probe, layers 0 to the last", "last layer", "last less best below", "rank"]
-    return markdown_table([*header, "random weights"], rows)
+    header = ["model", "loss", "probe, layers 0 to the last", "last layer"]
+    header += ["last less best below", "the same without layer 0", "rank", "random weights"]
+    return markdown_table(header, rows)
 
 
 def _ranks_table(stage: dict) -> str:
@@ -181,9 +228,13 @@ def _curves_table(stage: dict) -> str:
     rows = []
     for model in _models(stage):
         for label in runs_of(stage, model)[0]["loss"]:
-            last = np.array([run["probe"][label]["layers"][-1] for run in runs_of(stage, model)])
             pairs = [_cell(_pairs(stage, model, name, label)) for name in SUITES]
-            cells = [_cell(_losses(stage, model, label), 3), _cell(last, 2), _cell(ranks(stage, model, label)), *pairs]
+            cells = [
+                _cell(_losses(stage, model, label), 3),
+                _cell(last_probes(stage, model, label), 2),
+                _cell(ranks(stage, model, label)),
+                *pairs,
+            ]
             rows.append([model, label, *cells])
     return markdown_table(["model", "updates", "loss", "last layer's probe", "rank", *SUITES.values()], rows)
 
@@ -236,9 +287,13 @@ def _plot_main(directory: Path, main: dict) -> None:
         return {model: Lines(tokens, np.array([of(model, label) for label in labels]).T) for model in models}
 
     def pairs(name: str) -> dict[str, Lines]:
-        length = _pairs(main, models[0], name, scorer="length")[0]  # the same for all models
-        control = {"the shorter sentence": Lines(tokens[[0, -1]], np.full((1, 2), length))}
-        return curves(lambda model, label: _pairs(main, model, name, label)) | control
+        titles = {"length": "the shorter sentence", "unigram": "the sum of the tokens' log-frequencies"}
+        controls = {
+            # The same for all models and seeds.
+            title: Lines(tokens[[0, -1]], np.full((1, 2), _pairs(main, models[0], name, scorer=scorer)[0]))
+            for scorer, title in titles.items()
+        }
+        return curves(lambda model, label: _pairs(main, model, name, label)) | controls
 
     millions = "million tokens of training"
     plot_panels(

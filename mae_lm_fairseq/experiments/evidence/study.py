@@ -112,6 +112,9 @@ def _stage(setup: Setup, stage: str, arms: Sequence[Arm], seeds: int) -> dict:
     before = {(run["model"], run["change"], run["seed"]) for run in content["runs"]}
     trained = [(arm, seed) for seed in range(1, 1 + seeds) for arm in arms]
     missing = [(arm, seed) for arm, seed in trained if (arm.model, arm.change, seed) not in before]
+    for name, value in (("commits", commit()), ("machine", machine())) if missing else ():
+        if value not in content[name]:
+            content[name].append(value)
     for start in range(0, len(missing), setup.jobs):
         print(f"{stage}: {len(trained) - len(missing) + start} of {len(trained)} models are measured", flush=True)
         content["runs"] += _train_and_measure(setup, stage, missing[start : start + setup.jobs])
@@ -124,7 +127,7 @@ def _part_of(setup: Setup, stage: str) -> Path:
 
 
 def _begun(setup: Setup, stage: str, options: Mapping[str, dict]) -> dict:
-    """Return the results of a stage so far, with the commits and machines that it has been started on.
+    """Return the results of a stage so far, which may be none.
 
     Args:
         setup: the study.
@@ -137,15 +140,13 @@ def _begun(setup: Setup, stage: str, options: Mapping[str, dict]) -> dict:
     described = {"stage": stage, "versions": versions(), "commits": [], "machine": [], "extent": asdict(setup.extent)}
     described |= {"files": setup.files.fingerprints(), "options": {}, "runs": []}
     paths = (_part_of(setup, stage), setup.out / f"{stage}.json")
-    content = next((read_json(path) for path in paths if path.exists()), described)
+    found = [read_json(path) for path in paths if path.exists()]
+    content = max(found, key=lambda one: len(one["runs"]), default=described)
     known = content["options"]
     current = described | {"stage": "this one", "options": known | options}
     # A stage may add models, as the pilot does, but not change those that it has.
     check_same([content | {"options": options | known}, current], ("extent", "files", "versions", "options"))
     content["options"] = known | options
-    for name, value in (("commits", commit()), ("machine", machine())):
-        if value not in content[name]:
-            content[name].append(value)
     setup.out.mkdir(parents=True, exist_ok=True)
     write_json(_part_of(setup, stage), content)
     return content
@@ -206,6 +207,7 @@ def _entry(setup: Setup, stage: str, arm: Arm, seed: int, runs: Mapping[str, Run
         "model": arm.model,
         "change": arm.change,
         "seed": seed,
+        "commit": commit(),
         "machine": machine(),
         "core_hours": round(seconds / 3600, 3),
         **pace,
