@@ -92,9 +92,11 @@ class FakeTrainingStep:
         self.precision = precision
         mask = vocab_size - 1
         tokens = torch.full((rows, sample.sequence), TOKEN)
-        tokens[:, sample.visible :] = mask
+        tokens[:, sample.sequence - sample.predicted :] = mask
+        early = torch.arange(sample.sequence).expand_as(tokens) < sample.visible
         # Start from real tensors: the layout depends on the content, that is on which positions are masked.
-        batch = (batch_layout(tokens, tokens.eq(mask), PAD, mask), tokens, tokens[tokens.eq(mask)])
+        layout = batch_layout(tokens, tokens.eq(mask), PAD, mask, early_masks=early)
+        batch = (layout, tokens, tokens[tokens.eq(mask)])
         self.layout, self.tokens, self.targets = tree_map_only(Tensor, self.tensors.from_tensor, batch)
         with self.tensors:
             self.network = MaskedAutoencoder(config, vocab_size, PAD, mask)

@@ -25,6 +25,7 @@ class Run:
 
     preset: str
     mask_prob: float = 0.15
+    mask_in_encoder: float = 0.0
     vocab_size: int = 32_000
     tokens_per_sample: int = 512
     batch_size: int = 32
@@ -46,6 +47,7 @@ class Run:
         self._require(self.tokens_per_sample > 1, "tokens_per_sample", "must be at least 2")
         self._require(0 < self.mfu <= 1, "mfu", "must be above 0 and at most 1")
         self._require(0 < self.mask_prob < 1, "mask_prob", "must be between 0 and 1")
+        self._require(0 <= self.mask_in_encoder <= 1, "mask_in_encoder", "must be between 0 and 1")
         masks_some = 0 < self.sample.predicted < self.tokens_per_sample
         self._require(masks_some, "mask_prob", f"masks none or all of --tokens-per-sample {self.tokens_per_sample}")
         if self.precision in ("bf16", "autocast"):
@@ -57,7 +59,8 @@ class Run:
 
     def roberta(self) -> "Run":
         """Return the run of the RoBERTa preset of the same size, for comparison."""
-        return replace(self, preset=f"{ROBERTA}_{ARCHITECTURES[self.preset][1]}", mask_prob=ROBERTA_MASK_PROB)
+        preset = f"{ROBERTA}_{ARCHITECTURES[self.preset][1]}"
+        return replace(self, preset=preset, mask_prob=ROBERTA_MASK_PROB, mask_in_encoder=0.0)
 
     @property
     def config(self) -> MaskedAutoencoderConfig:
@@ -69,7 +72,8 @@ class Run:
     def sample(self) -> Sample:
         """The positions of every sequence: maximum length, with ``<mask>`` at all predicted positions."""
         predicted = round(self.mask_prob * self.tokens_per_sample)
-        return Sample(self.tokens_per_sample, self.tokens_per_sample - predicted, predicted)
+        early = round(self.mask_in_encoder * predicted)
+        return Sample(self.tokens_per_sample, self.tokens_per_sample - predicted + early, predicted)
 
     @property
     def device(self) -> Device:

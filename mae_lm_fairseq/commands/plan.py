@@ -23,6 +23,7 @@ from mae_lm_fairseq.recipes.settings import recipe
 
 HELP = {
     "mask_prob": ("P", "fraction of the tokens that are masked and predicted (default: the recipe's)"),
+    "mask_in_encoder": ("F", "fraction of the [MASK] tokens that the encoder sees, as in fairseq-train"),
     "vocab_size": ("N", "size of the dictionary, special tokens included"),
     "tokens_per_sample": ("N", "sequence length in tokens"),
     "batch_size": ("N", "sequences per batch of one device"),

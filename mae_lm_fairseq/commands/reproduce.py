@@ -6,6 +6,7 @@ OUT/results.json and figures. Started again, it resumes.
 
 Example:
     mae-lm reproduce --scale smoke --out reproduction
+    mae-lm reproduce --scale base --dry-run
 """
 
 import argparse
@@ -25,7 +26,10 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     scales = "; ".join(f"{name}: {scale.updates:,} updates of {scale.size} models" for name, scale in SCALES.items())
     parser.add_argument("--scale", required=True, choices=SCALES, help=scales)
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="output directory")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="output directory")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only print the updates, memory and hours that pretraining would take"
+    )
     parser.add_argument("--data-bin", type=Path, metavar="DIR", help="data-bin for pretraining, made by mae-lm prepare")
     parser.add_argument("--glue-dir", type=Path, metavar="DIR", help="local copy of GLUE, with --data-bin")
     parser.add_argument("--task", choices=TASKS, help="task of GLUE, with --glue-dir (default: STS-B)")
@@ -39,6 +43,13 @@ def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     words = sys.argv[1:] if argv is None else argv
     options = parser().parse_args(words)
+    if options.dry_run:
+        from mae_lm_fairseq.experiments.reproduction_plan import dry_run
+
+        print(dry_run(options.scale))
+        return
+    if options.out is None:
+        raise UserError("--out is missing; only --dry-run needs none")
     from mae_lm_fairseq.analysis.figures import check_matplotlib
     from mae_lm_fairseq.experiments.reproduction import given_data, reproduce
     from mae_lm_fairseq.experiments.reproduction_report import write_report
@@ -49,6 +60,10 @@ def main(argv: list[str] | None = None) -> None:
         raise UserError("--data-bin and --glue-dir need each other; give both or neither")
     if options.task and not options.glue_dir:
         raise UserError("--task needs a copy of GLUE; add --data-bin and --glue-dir, or remove --task")
+    if SCALES[options.scale].text is None and not options.data_bin:
+        raise UserError(
+            f"--scale {options.scale} needs --data-bin and --glue-dir: docstrings are too little text for it"
+        )
     given, out = None, options.out.resolve()
     if options.data_bin:
         given = given_data(options.data_bin.resolve(), options.glue_dir.resolve(), options.task or "STS-B")

@@ -45,7 +45,7 @@ class Scale:
         rank_tokens: number of validation tokens for the measurement of ranks.
         finetuning_updates: maximum number of fine-tuning updates.
         learning_rate: learning rate of fine-tuning.
-        text: source of the text if the user gives none.
+        text: source of the text if the user gives none; None if this scale needs the user's.
     """
 
     size: str
@@ -57,11 +57,13 @@ class Scale:
     rank_tokens: int
     finetuning_updates: int
     learning_rate: float
-    text: Recipe
+    text: Recipe | None
 
 
 SCALES = {
     "smoke": Scale("tiny", 20, 8, 2, 2, 2, 1_500, 10, 3e-4, SMOKE),
     "tiny": Scale("tiny", 2_000, 500, 4, 5, 3, 30_000, 1_000, 3e-4, FULL),
     "small": Scale("small", 20_000, 2_000, 4, 5, 3, 50_000, 4_000, 5e-5, FULL),
+    # As many tokens as BERT.
+    "base": Scale("base", 125_000, 10_000, 4, 5, 3, 50_000, 4_000, 5e-5, None),
 }

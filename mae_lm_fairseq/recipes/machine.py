@@ -46,6 +46,6 @@ def split_global_batch(sequences: int, number_of_processes: int, batch_size: int
     if rest or not accumulated:
         raise UserError(
             f"{sequences:,} sequences per update cannot be divided into batches of {batch_size} in "
-            f"{number_of_processes} processes; choose another --batch-size, or set --update-freq"
+            f"{number_of_processes} processes; set --update-freq, or choose another --batch-size or number of processes"
         )
     return batch_size, accumulated

@@ -79,6 +79,7 @@ def test_longer_sequences_raise_max_positions():
         ({"device_kind": "v100", "precision": "bf16"}, "--precision bf16 .*v100"),
         ({"mask_prob": 1.0}, "--mask-prob 1.0"),
         ({"mask_prob": 0.01}, "--mask-prob 0.01 .*--tokens-per-sample 40"),
+        ({"mask_in_encoder": 1.5}, "--mask-in-encoder 1.5"),
         ({"vocab_size": 5}, "--vocab-size 5"),
         ({"tokens_per_sample": 1}, "--tokens-per-sample 1"),
         ({"batch_size": 0}, "--batch-size 0"),

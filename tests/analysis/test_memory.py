@@ -111,6 +111,11 @@ def test_memory_that_depends_on_parameters_only():
         assert found.gradients == weight * parameters
 
 
+def test_masks_in_the_encoder_take_memory():
+    found = [memory_of(config("mae_lm", "tiny"), Sample(128, visible, 38), 8).encoder for visible in (90, 109, 128)]
+    assert found == sorted(set(found))
+
+
 def test_options_that_change_memory():
     usual = memory()
     assert memory(rows=16).encoder > 1.9 * usual.encoder

@@ -2,12 +2,16 @@ import json
 import math
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
 
+from mae_lm_fairseq.analysis.cost import plan
+from mae_lm_fairseq.analysis.planned_run import Run
+from mae_lm_fairseq.commands import reproduce as command
 from mae_lm_fairseq.downstream.glue.files import read_split
 from mae_lm_fairseq.downstream.glue.tasks import TASKS
 from mae_lm_fairseq.experiments import reproduction
@@ -23,7 +27,7 @@ from mae_lm_fairseq.experiments.reproduction import (
     write_neighbours,
 )
 from mae_lm_fairseq.experiments.reproduction_report import FINETUNED, KINDS, Results, finding, verdicts, write_report
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import Interrupted, UserError
 from tests.support import ROOT
 
 LAYERS = 2
@@ -103,6 +107,29 @@ def test_a_gap_is_closed_only_where_there_is_one_and_it_gets_smaller(content, ml
         if run["ranks"]:
             run["ranks"] = ranks(run["variant"], run["seed"], gap=mlm if run["variant"] == MLM else mae_lm)
     assert words in verdicts(Results(content))[2]
+
+
+def test_dry_run_prints_the_cost_of_all_pretraining_runs(monkeypatch, capsys):
+    """Checked against the plans of ``mae-lm plan``: 20 updates of 32 sequences of 64 tokens in tiny's recipe."""
+    command.main(["--scale", "smoke", "--dry-run"])
+    text = capsys.readouterr().out
+    first = "Pretraining: 20 updates of 2,048 tokens for each of 10 runs; 0 million tokens per run, "
+    assert text.startswith(first)
+    run = Run("mae_lm_tiny", vocab_size=1500, tokens_per_sample=64, update_freq=1, tokens=20 * 2048, devices=1)
+    hours = []
+    for title, fraction in ((MAE_LM, 0.0), *((title, fraction) for fraction, title in FRACTIONS.items())):
+        planned = plan(replace(run, mask_in_encoder=fraction))
+        row = next(line for line in text.splitlines() if line.startswith(f"| {title} | 2 | "))
+        assert f" | {planned.hours:.2g} | {2 * planned.hours:.2g} |" in row
+        hours.append(planned.hours)
+    assert hours == sorted(set(hours))
+
+
+def test_base_needs_the_users_text(tmp_path):
+    with pytest.raises(UserError, match="--scale base needs --data-bin and --glue-dir"):
+        command.main(["--scale", "base", "--out", str(tmp_path)])
+    with pytest.raises(UserError, match="--out is missing"):
+        command.main(["--scale", "smoke"])
 
 
 def test_findings_without_variance_are_not_clear():
@@ -202,6 +229,12 @@ def test_a_missing_checkpoint_is_not_replaced_by_another(tmp_path):
     (folder / f"checkpoint_1_{first}.pt").unlink()
     with pytest.raises(UserError, match=f"no checkpoint of update {first}"):
         reproduction._checkpoint(tmp_path, scale, MLM, 1, first)
+
+
+def test_an_interruption_while_data_are_made_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduction, "make_data", lambda *_: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(Interrupted, match="by SIGTERM; the same command resumes"):
+        reproduction.reproduce("smoke", tmp_path)
 
 
 def test_data_are_recognised_by_their_content(tmp_path):
