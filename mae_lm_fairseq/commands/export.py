@@ -13,7 +13,7 @@ Examples:
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.text.text_samples import read_lines
+from mae_lm_fairseq.text.text_samples import read_text
 from mae_lm_fairseq.utils.arguments import add_ema
 from mae_lm_fairseq.utils.errors import UserError, needs_transformers
 from mae_lm_fairseq.utils.logging import configure_logging
@@ -47,6 +47,6 @@ def main(argv: list[str] | None = None) -> None:
         raise UserError(
             f"--text {arguments.text}: {arguments.model} has no tokenizer, and is compared on random ids; remove --text"
         )
-    lines = [line for line in read_lines(arguments.text) if line] if arguments.text else []
+    lines = [line for line in read_text(arguments.text) if line] if arguments.text else []
     written = export_stock(pretrained, arguments.out, arguments.head, lines)
     print(f"{arguments.out}: {written}, compared with the original")

@@ -15,7 +15,14 @@ import signal
 import sys
 
 from mae_lm_fairseq.text.manifest import Manifest
-from mae_lm_fairseq.text.preparation import CHARACTER_COVERAGE, LARGEST_SHARDS, SAMPLE_BYTES, Options, prepare
+from mae_lm_fairseq.text.preparation import (
+    CHARACTER_COVERAGE,
+    LARGEST_SHARDS,
+    MAX_UNK_RATE,
+    SAMPLE_BYTES,
+    Options,
+    prepare,
+)
 from mae_lm_fairseq.text.preparation_in_parts import prepare_in_parts
 from mae_lm_fairseq.text.tokenizer_training import DEFAULT_KIND, TRAINED_KINDS
 from mae_lm_fairseq.utils.errors import UserError
@@ -63,11 +70,11 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--max-unk-rate",
         type=float,
-        default=0.001,
+        default=MAX_UNK_RATE,
         metavar="FRACTION",
         help="stop if more than this fraction of a split's tokens is <unk> (default: %(default)s)",
     )
-    add("--workers", type=int, metavar="N", help="number of worker processes (default: number of cores)")
+    add("--workers", type=int, metavar="N", help="number of worker processes (default: number of available cores)")
     add(
         "--shards",
         type=int,
@@ -118,13 +125,21 @@ def report(manifest: Manifest) -> str:
 
 def _options(argv: list[str] | None) -> Options:
     given = vars(parser().parse_args(argv))
+    for name in ("workers", "scheduler"):
+        if given["merge"] and given[name] is not None:
+            raise UserError(f"--{name} {given[name]}: does nothing with --merge, which encodes no text; remove it")
     if given["workers"] is None:
-        given["workers"] = os.cpu_count() or 1
+        given["workers"] = _available_cores()
     elif given["scheduler"] is not None:
         raise UserError(
             f"--workers {given['workers']}: does nothing with --scheduler, whose cluster has its own workers; remove it"
         )
     return Options(**given)
+
+
+def _available_cores() -> int:
+    """Return the number of cores that this process may use: those of its job, for example, not of the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from mae_lm_fairseq.text.records import check_plain_text
 from mae_lm_fairseq.text.text_files import read_chunks
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -23,7 +24,11 @@ def read_documents(path: Path, max_bytes: int) -> list[list[str]]:
     Args:
         path: the file.
         max_bytes: approximate number of bytes after which reading stops.
+
+    Raises:
+        UserError: if the file has records or cannot be read.
     """
+    check_plain_text(path)
     lines, size = [], 0
     for chunk in read_chunks(path):
         lines += [" ".join(line.split()) for line in chunk.lines()]

@@ -21,7 +21,7 @@ from mae_lm_fairseq.experiments.readers import RANDOM_SEED, Reader, checked_mode
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_counts
 from mae_lm_fairseq.text.text_files import find_files
-from mae_lm_fairseq.text.text_samples import read_lines
+from mae_lm_fairseq.text.text_samples import read_text
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.progress import progress_bar
 from mae_lm_fairseq.utils.versions import versions
@@ -109,7 +109,7 @@ def _tokenised(reader: Reader, paradigms: Sequence[Paradigm], directory: Path) -
 def _token_counts(reader: Reader, arguments: argparse.Namespace) -> Mapping[int, int] | None:
     """Return how often each id occurs in the text of ``--unigram``, or else in a checkpoint's training data."""
     if arguments.unigram:
-        lines = progress_bar(read_lines(arguments.unigram), desc=f"tokens of {arguments.unigram}", unit=" lines")
+        lines = progress_bar(read_text(arguments.unigram), desc=f"tokens of {arguments.unigram}", unit=" lines")
         return Counter(index for line in lines for index in reader.encode(line))
     if reader.path.is_dir():
         return None

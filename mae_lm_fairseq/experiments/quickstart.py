@@ -4,8 +4,6 @@ The steps are: collect text, preprocess it, pretrain MAE-LM and the RoBERTa pres
 and number of updates, and write a report.
 """
 
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from mae_lm_fairseq.experiments.inspection import Gap
 from mae_lm_fairseq.experiments.quickstart_report import write_report
 from mae_lm_fairseq.experiments.scales import FULL, SMOKE, Recipe
 from mae_lm_fairseq.recipes.training_command import CPU, training_command
+from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
@@ -65,23 +64,36 @@ def make_text(out: Path, recipe: Recipe, corpus: Path | None) -> dict[str, int]:
 def prepare(out: Path, recipe: Recipe, tokenizer: str | None = None) -> Path:
     """Create ``out/data-bin`` from the text, and return its path.
 
-    ``tokenizer`` is a kind to train or the path of an existing one; None for prepare's default.
+    An interruption leaves nothing in it, so that the next call starts again.
+
+    Args:
+        out: output directory of the quickstart.
+        recipe: has the size of the vocabulary.
+        tokenizer: a kind to train, or the path of an existing one; None for the default of ``mae-lm prepare``.
+
+    Raises:
+        UserError: if preparation fails.
     """
     data = out / "data-bin"
     if (data / MANIFEST).exists():
         print(f"done before, reusing {data}")
         return data
     text = out / "text"
-    command = [sys.executable, "-m", "mae_lm_fairseq", "prepare", "--destdir", data]
-    command += ["--train", text / "train.txt", "--valid", text / "valid.txt"]
-    command += ["--workers", 2]
-    if tokenizer is not None:
-        command += ["--tokenizer", tokenizer]
-    if tokenizer is None or tokenizer in TRAINED_KINDS:
-        command += ["--vocab-size", recipe.vocabulary]
-    code = subprocess.run([str(part) for part in command]).returncode
-    if code:
-        raise UserError(f"preprocessing failed with exit code {code}; see its message above")
+    options = preparation.Options(
+        train=[str(text / "train.txt")],
+        valid=[str(text / "valid.txt")],
+        destdir=str(data),
+        vocab_size=recipe.vocabulary if tokenizer is None or tokenizer in TRAINED_KINDS else None,
+        sentencepiece_model=None,
+        character_coverage=preparation.CHARACTER_COVERAGE,
+        max_unk_rate=preparation.MAX_UNK_RATE,
+        workers=2,
+        tokenizer=tokenizer,
+    )
+    try:
+        preparation.prepare(options)
+    except OSError as error:
+        raise UserError(f"{error.filename or data}: {error.strerror or error}") from None
     return data
 
 

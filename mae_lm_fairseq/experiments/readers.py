@@ -23,7 +23,7 @@ from mae_lm_fairseq.pretrained.averaging import check_file
 from mae_lm_fairseq.pretrained.presets import why_no_predictions
 from mae_lm_fairseq.pretrained.reading import MODEL_TYPE, Pretrained, build, read
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
-from mae_lm_fairseq.text.text_samples import read_lines, text_samples
+from mae_lm_fairseq.text.text_samples import read_text, text_samples
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD
 from mae_lm_fairseq.text.tokenizer_files import NAMES
 from mae_lm_fairseq.utils.errors import UserError
@@ -65,20 +65,20 @@ class Reader:
         """Return texts of a file for the encoder, see :func:`~mae_lm_fairseq.text.text_samples.text_samples`.
 
         Raises:
-            UserError: if the model does not take texts of this length, or a file cannot be read.
+            UserError: if the model does not take texts of this length, or a file has records or cannot be read.
         """
         self._check_length(length)
 
         def encode(line: str) -> list[int]:
             return [*self.encode(line), *self.line_end]
 
-        return text_samples(read_lines(path), encode, length, self.opening, self.closing, limit)
+        return text_samples(read_text(path), encode, length, self.opening, self.closing, limit)
 
     def texts_with_words(self, path: str | Path, length: int, limit: int) -> list[Words]:
         """Return the same texts with the words of their tokens."""
         self._check_length(length)
         ends = _inside_words(self.opening), _inside_words(self.closing)
-        return [self._words(text) for text in text_samples(read_lines(path), self._tokens, length, *ends, limit)]
+        return [self._words(text) for text in text_samples(read_text(path), self._tokens, length, *ends, limit)]
 
     def sentence(self, text: str) -> Words:
         """Return a text of one line."""

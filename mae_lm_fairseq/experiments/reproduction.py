@@ -27,7 +27,7 @@ from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer_files import NAMES, TOKENIZER_FILES
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.runner import Run, reserve, run_all, updates_done
+from mae_lm_fairseq.utils.runner import Run, reserve, run_all, signals_as_errors, updates_done
 from mae_lm_fairseq.utils.training_log import seconds_per_update
 from mae_lm_fairseq.utils.versions import machine, versions
 
@@ -84,11 +84,13 @@ def reproduce(name: str, out: Path, given: Data | None = None, jobs: int = 2) ->
 
     Raises:
         UserError: if a run failed, or ``out`` was used with other options or on another machine (times are compared).
+        Interrupted: if the program receives SIGINT or SIGTERM.
     """
     scale = SCALES[name]
     options = {"scale": name, "jobs": jobs, "machine": machine(), **(given.described() if given else {})}
     reserve(out, options, owned=() if given else (*quickstart.DATA, "task"))
-    data = given or make_data(out, scale)
+    with signals_as_errors():  # SIGTERM would leave unfinished data
+        data = given or make_data(out, scale)
     first = pretraining_runs(out, data, scale)
     print(f"[1/2] Pretraining: {len(first)} runs", flush=True)
     pretrained = run_all(first, jobs=jobs)

@@ -1,6 +1,7 @@
 """A corpus: files of text and of records, read as chunks of lines with a blank line after each record."""
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,8 +24,11 @@ from mae_lm_fairseq.utils.errors import UserError
 
 _LARGEST_SAMPLED_PIECE = 1 << 24
 _CHECKED_BYTES = 1 << 13
-# Tokenizers make nothing of white space, control and format characters, nor sentencepiece of U+FFFD.
-_VISIBLE = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff\ufffd]")
+# Tokenizers make nothing of white space, control, format and private use characters, nor sentencepiece of U+2581, its
+# own mark of a space, and U+FFFD.
+_INVISIBLE_CATEGORIES = {"Zs", "Zl", "Zp", "Cc", "Cf", "Co"}
+_INVISIBLE = "\u2581\ufffd"
+_LETTER = re.compile(r"\w")
 
 
 @dataclass(frozen=True)
@@ -160,11 +164,19 @@ def _lines(record: Record) -> bytes:
     """
     if record.text is None:
         raise ValueError(record.problem)
-    lines = [line for line in record.text.replace("\r\n", "\n").split("\n") if _VISIBLE.search(line)]
+    lines = [line for line in record.text.replace("\r\n", "\n").split("\n") if _is_visible(line)]
     try:
         return "\n".join([*lines, "", ""]).encode() if lines else b""
     except UnicodeEncodeError:
         raise ValueError("is not UTF-8") from None
+
+
+def _is_visible(line: str) -> bool:
+    """Return whether a line has a character that tokenizers do not ignore. Nearly every such line has a letter."""
+    return bool(_LETTER.search(line)) or any(
+        unicodedata.category(character) not in _INVISIBLE_CATEGORIES and character not in _INVISIBLE
+        for character in set(line)
+    )
 
 
 def sample_corpus(files: list[Path], reading: Reading, max_bytes: int) -> Iterator[str]:

@@ -31,7 +31,7 @@ _TOKEN_TYPES = {
     1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16, 9: np.uint32, 10: np.uint64,
 }  # fmt: skip
 _BLOCK = 1 << 20
-_LINES = 1 << 14
+_LINES, _TOKENS = 1 << 14, 1 << 22
 _REMEDY = "prepare the data again"
 
 
@@ -130,12 +130,27 @@ def check_data_bin(prefix: str | Path) -> tuple[int, int]:
 
 
 def read_lines(prefix: str | Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the lines of a data-bin that :class:`DataBinWriter` wrote, in blocks: their tokens and sizes."""
+    """Yield the lines of a data-bin that :class:`DataBinWriter` wrote, in blocks: their tokens and sizes.
+
+    A block has a bounded number of lines and tokens; only a single line can have more tokens.
+    """
     with open(f"{prefix}.idx", "rb") as index, open(f"{prefix}.bin", "rb") as tokens:
         *_, code, lines = _HEADER.unpack(index.read(_HEADER.size))
         for start in range(0, lines, _LINES):
             sizes = np.fromfile(index, "<i4", min(_LINES, lines - start))
-            yield np.fromfile(tokens, _TOKEN_TYPES[code], int(sizes.sum())), sizes
+            for block in _blocks(sizes):
+                yield np.fromfile(tokens, _TOKEN_TYPES[code], int(block.sum())), block
+
+
+def _blocks(sizes: np.ndarray) -> Iterator[np.ndarray]:
+    """Divide the sizes of lines into blocks of at most :data:`_TOKENS` tokens, or a single line."""
+    ends = np.cumsum(sizes, dtype=np.int64)
+    first = 0
+    while first < len(sizes):
+        before = ends[first] - sizes[first]
+        last = max(first + 1, int(np.searchsorted(ends, before + _TOKENS, side="right")))
+        yield sizes[first:last]
+        first = last
 
 
 def check_dictionary(directory: str | Path, symbols: Iterable[str]):

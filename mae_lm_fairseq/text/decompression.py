@@ -1,10 +1,11 @@
-"""Streams of .xz, .bz2 and .zst files that notice every kind of damage.
+"""Streams of compressed files that notice every kind of damage.
 
-Such a file may have several streams or frames. At the start of all but the first, Python's own readers take damage for
-the end of the file, and zstandard's takes a truncated file for a complete one.
+A .xz, .bz2 or .zst file may have several streams or frames. At the start of all but the first, Python's own readers
+take damage for the end of the file, and zstandard's takes a truncated file for a complete one.
 """
 
 import bz2
+import gzip
 import io
 import lzma
 from collections.abc import Callable
@@ -15,6 +16,20 @@ from mae_lm_fairseq.utils.errors import UserError
 _READ_BYTES = 1 << 14
 _LARGEST_WINDOW = 1 << 31
 """The format's limit for ``zstd --long=31``; the library's default is 128 MB."""
+
+
+def open_gzip(raw: BinaryIO) -> gzip.GzipFile:
+    """Return a stream of the decompressed bytes of a .gz file.
+
+    Raises:
+        EOFError: if the file is empty, which Python takes for an empty text; on reading, if it is truncated.
+        gzip.BadGzipFile: on reading, if the file is damaged.
+        zlib.error: on reading, if the file is damaged.
+    """
+    if not raw.read(1):
+        raise EOFError("it ends within a stream")
+    raw.seek(0)
+    return gzip.GzipFile(fileobj=raw)
 
 
 def open_xz(raw: BinaryIO) -> io.BufferedReader:

@@ -1,7 +1,7 @@
 """Executors of the parts of a preparation: local processes, or a Dask cluster."""
 
 from collections.abc import Iterator
-from concurrent.futures import Executor
+from concurrent.futures import CancelledError, Executor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 
@@ -19,7 +19,7 @@ def open_executor(workers: int, scheduler: str | None) -> AbstractContextManager
         scheduler: address of a Dask scheduler; None for local processes.
 
     Raises:
-        UserError: if the scheduler cannot be reached, or a worker died.
+        UserError: if the scheduler cannot be reached or is lost, or a worker died.
     """
     return _local(workers) if scheduler is None else _dask(scheduler)
 
@@ -53,6 +53,10 @@ def _dask(address: str) -> Iterator[Executor]:
         except KilledWorker:
             raise UserError(
                 f"--scheduler {address}: several workers died in the same part, perhaps because memory ran out"
+            ) from None
+        except CancelledError:
+            raise UserError(
+                f"--scheduler {address}: the connection was lost; finished parts are kept, and the same command resumes"
             ) from None
         except BaseException:
             executor.shutdown(wait=False)

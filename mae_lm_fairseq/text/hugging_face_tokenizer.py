@@ -26,6 +26,8 @@ ENCODER_JSON, VOCAB_BPE = "encoder.json", "vocab.bpe"
 """GPT-2's byte-level BPE: ids of the tokens, and merges."""
 _NONCHARACTER = "\U0010ffff"
 """Unknown to every vocabulary."""
+_NEVER_IN_UTF8 = {chr(byte) for byte in (0xC0, 0xC1, *range(0xF5, 0x100))}
+"""Bytes that no text in UTF-8 has, as the characters that byte-level BPE writes for them."""
 _OTHER_NAMES = {"<s>": "[CLS]", "<pad>": "[PAD]", "</s>": "[SEP]", "<unk>": "[UNK]", MASK: "[MASK]"}
 
 
@@ -96,11 +98,15 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def _find_unknown_ids(self) -> tuple[int, ...]:
         """Return the value of ``unknown_ids``: the library's token for unknown characters may be an ordinary one."""
+        unknown, remedy = _NONCHARACTER, "add its unknown token to the vocabulary, or use another tokenizer"
         if self.is_byte_level:
-            return (UNK,)
-        remedy = "add its unknown token to the vocabulary, or use another tokenizer"
+            alphabet = import_tokenizers().pre_tokenizers.ByteLevel.alphabet()
+            missing = set(alphabet) - self.library.get_vocab(with_added_tokens=False).keys() - _NEVER_IN_UTF8
+            if not missing:
+                return (UNK,)
+            unknown, remedy = min(missing), "train it with initial_alphabet=ByteLevel.alphabet()"
         with library_errors(f"{self.path}: cannot encode unknown characters; {remedy}"):
-            tokens = self.library.model.tokenize(_NONCHARACTER)
+            tokens = self.library.model.tokenize(unknown)
         if not tokens:
             raise UserError(f"{self.path}: drops unknown characters; {remedy}")
         if len(tokens) > 1:  # its bytes

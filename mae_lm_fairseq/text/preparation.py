@@ -5,6 +5,8 @@
 
 import os
 import shutil
+import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,8 +30,8 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_while_used
 
 SAMPLE_BYTES = 50_000_000
-CHARACTER_COVERAGE = 0.99999
-"""Default of ``--character-coverage``."""
+CHARACTER_COVERAGE, MAX_UNK_RATE = 0.99999, 0.001
+"""Defaults of ``--character-coverage`` and ``--max-unk-rate``."""
 LARGEST_SHARDS = 256
 """Limit of ``--shards``: so many pairs of files are open at the same time."""
 _MACHINES = ("workers", "part", "merge", "scheduler")
@@ -130,7 +132,8 @@ def prepare(options: Options) -> Manifest:
         splits = _encode_splits(files, tokenizer, directory, options)
         manifest = make_manifest(options, tokenizer, splits)
         manifest.write(directory / MANIFEST)
-        move_products(directory, destdir, tokenizer)
+        with uninterrupted():
+            move_products(directory, destdir, tokenizer)
     return manifest
 
 
@@ -189,6 +192,23 @@ def move_products(directory: Path, destdir: Path, tokenizer: Tokenizer):
     """Move the files of a complete data-bin to their destination."""
     for name in dict.fromkeys((*tokenizer.files, *_PRODUCTS)):
         os.replace(directory / name, destdir / name)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignore Ctrl-C and SIGTERM in the block, which must take moments only.
+
+    Blocking them would not do: another thread would receive them, and Python calls their handlers in the main one.
+    """
+    if threading.current_thread() is not threading.main_thread():  # which alone can be interrupted
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def check(options: Options):

@@ -39,6 +39,7 @@ from mae_lm_fairseq.text.preparation import (
     make_tokenizer,
     move_products,
     split_statistics,
+    uninterrupted,
 )
 from mae_lm_fairseq.text.resources import estimate
 from mae_lm_fairseq.text.tokenizer import Tokenizer
@@ -111,7 +112,7 @@ def _shared_tokenizer(directory: Path, files: list[Path], options: Options) -> T
     path = directory / f"{_TOKENIZER}{_tokenizer_key(files, options)}"
     if not path.exists():
         if options.merge:
-            raise UserError(f"{directory}: no part has been made with these options; use --part first")
+            raise UserError(f"{directory}: no part has been made with these options and this text; use --part first")
         with tempfile.TemporaryDirectory(prefix=".tokenizer.", dir=directory, ignore_cleanup_errors=True) as temporary:
             make_tokenizer(files, options).save(temporary)
             rename_new(Path(temporary), path)
@@ -196,15 +197,15 @@ def _merge(parts: dict[str, list[Part]], job: Job, tokenizer: Tokenizer, options
             manifest = make_manifest(options, tokenizer, {"valid": valid[0], "train": statistics})
             manifests.append(replace(manifest, files=_checksums(directory)))
             manifests[-1].write(directory / MANIFEST)
-        for directory, destination in zip(directories, options.data_bins, strict=True):
-            destination.mkdir(exist_ok=True)
-            move_products(directory, destination, tokenizer)
-    if options.shards is None:
-        return manifests[0]
-    files = {f"shard{n}/{name}": digest for n, found in enumerate(manifests) for name, digest in found.files.items()}
-    total = replace(manifests[0], splits={"valid": valid[0], "train": add_up(train)}, files=files)
-    total.write(Path(options.destdir, MANIFEST))
-    return total
+        files = {f"shard{n}/{name}": digest for n, each in enumerate(manifests) for name, digest in each.files.items()}
+        total = replace(manifests[0], splits={"valid": valid[0], "train": add_up(train)}, files=files)
+        with uninterrupted():
+            for directory, destination in zip(directories, options.data_bins, strict=True):
+                destination.mkdir(exist_ok=True)
+                move_products(directory, destination, tokenizer)
+            if options.shards is not None:
+                total.write(Path(options.destdir, MANIFEST))
+    return manifests[0] if options.shards is None else total
 
 
 def _merge_split(

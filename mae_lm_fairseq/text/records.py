@@ -64,6 +64,19 @@ def format_of(path: Path) -> Format | None:
     return found
 
 
+def check_plain_text(path: Path) -> None:
+    """Check that the suffix of a file names no format with records, for commands that only read plain text.
+
+    Raises:
+        UserError: if it does.
+    """
+    if format_of(path) is not None:
+        raise UserError(
+            f"{path}: has records, and only plain text is read here; write their texts to a .txt file, separated by "
+            "blank lines"
+        )
+
+
 class JsonLines:
     """A JSON object on each line."""
 
@@ -186,7 +199,7 @@ class Parquet:
             size, numbers = path.stat().st_size, itertools.count(1)
             for group in groups:
                 for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[field]):
-                    for value in batch.column(0).to_pylist():
+                    for value in _values(batch.column(0)):
                         yield _record(next(numbers), value, True, field, size * (group + 1) // count)
 
     def name(self, path: Path, start: int, number: int) -> str:
@@ -225,7 +238,19 @@ class Arrow:
 
 def _values(column) -> Iterator[object]:
     for start in range(0, len(column), _BATCH_ROWS):
-        yield from column.slice(start, _BATCH_ROWS).to_pylist()
+        rows = column.slice(start, _BATCH_ROWS)
+        try:
+            yield from rows.to_pylist()
+        except UnicodeDecodeError:
+            yield from map(_value, rows)
+
+
+def _value(scalar) -> object:
+    """Return the value of a scalar. Bytes that are not UTF-8 become lone surrogates, and their record is malformed."""
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError as error:
+        return error.object.decode(errors="surrogateescape")
 
 
 def _grouped(sizes: list[int], size: int) -> list[tuple[int, int | None, int]]:

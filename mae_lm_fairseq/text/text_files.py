@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from mae_lm_fairseq.text.decompression import open_bz2, open_xz, open_zstd
+from mae_lm_fairseq.text.decompression import open_bz2, open_gzip, open_xz, open_zstd
 from mae_lm_fairseq.utils.errors import UserError
 
 CHUNK_BYTES = 1 << 20
@@ -26,7 +26,7 @@ LONGEST_LINE = 1 << 26
 SAMPLE_BLOCKS, LARGEST_BLOCK = 64, 1 << 18
 """Minimum number of blocks of a sample, and their maximum size in bytes."""
 
-_DECOMPRESSORS = {".gz": gzip.open, ".xz": open_xz, ".bz2": open_bz2, ".zst": open_zstd}
+_DECOMPRESSORS = {".gz": open_gzip, ".xz": open_xz, ".bz2": open_bz2, ".zst": open_zstd}
 # Assumed compression ratio; the true size is unknown until everything has been read. Too high a value makes a sample
 # smaller, too low a value excludes the ends of the files from it.
 TEXT_PER_COMPRESSED_BYTE = 5

@@ -5,6 +5,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
+from mae_lm_fairseq.text.records import check_plain_text
 from mae_lm_fairseq.text.text_files import find_files, read_chunks
 
 Item = TypeVar("Item")
@@ -22,6 +23,17 @@ def read_lines(path: str | Path) -> Iterator[str]:
         for chunk in read_chunks(file):
             yield from chunk.lines()
         yield ""
+
+
+def read_text(path: str | Path) -> Iterator[str]:
+    """Yield the lines of plain text, as :func:`read_lines` does.
+
+    Raises:
+        UserError: if the file does not exist, has records or cannot be read.
+    """
+    for file in find_files([path]):
+        check_plain_text(file)
+    yield from read_lines(path)
 
 
 def evenly_spaced(items: Sequence[Item], limit: int | None) -> list[Item]:

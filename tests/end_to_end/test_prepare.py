@@ -13,7 +13,7 @@ import sentencepiece
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
-from mae_lm_fairseq.commands.prepare import main
+from mae_lm_fairseq.commands.prepare import _options, main
 from mae_lm_fairseq.text import corpus as corpus_module
 from mae_lm_fairseq.text import encoding
 from mae_lm_fairseq.text.data_bin import check_data_bin, dictionary_fingerprint
@@ -22,7 +22,7 @@ from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.text_files import Chunk, read_chunks
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
-from tests.support.processes import fork, wait_for
+from tests.support.processes import fork, interrupt_moves, wait_for
 
 SCRIPT = Path(__file__).parents[2] / "preprocess" / "pretrain" / "prepare.py"
 PRODUCTS = {"dict.txt", "manifest.json", "sentencepiece.bpe.model"} | {
@@ -254,6 +254,16 @@ def test_the_given_model_may_lie_in_the_destination(corpus, again, tmp_path):
     model.write_bytes((corpus / "data-bin/sentencepiece.bpe.model").read_bytes())
     again(sentencepiece_model=model)
     assert content(tmp_path / "out") == content(corpus / "data-bin")
+
+
+def test_a_signal_while_files_are_moved_waits_for_the_others(corpus, again, tmp_path, monkeypatch):
+    interrupt_moves(monkeypatch)
+    assert content(again()) == content(corpus / "data-bin")
+
+
+def test_workers_are_as_many_as_cores_of_the_job(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 5, 7}, raising=False)
+    assert _options(["--train", "a", "--valid", "b", "--destdir", "c"]).workers == 3
 
 
 def test_lost_tokens_are_detected(again, tmp_path, monkeypatch):

@@ -7,8 +7,10 @@ import re
 import shutil
 import signal
 import threading
+from concurrent.futures import CancelledError
 from itertools import chain
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
@@ -19,9 +21,10 @@ from pyarrow import parquet
 
 from mae_lm_fairseq.commands.prepare import main
 from mae_lm_fairseq.text import parts as parts_module
+from mae_lm_fairseq.text.executors import open_executor
 from mae_lm_fairseq.text.manifest import Manifest
 from mae_lm_fairseq.utils.errors import Interrupted, UserError
-from tests.support.processes import fork, wait_for
+from tests.support.processes import fork, interrupt_moves, wait_for
 
 SHARDS = 3
 PARTS = 10
@@ -49,7 +52,7 @@ def corpus(tmp_path_factory):
 
 def run(corpus, destdir, *options, train=None, workers=1):
     splits = ["--train", train or corpus / "train", "--valid", corpus / "valid.txt", "--destdir", destdir]
-    processes = [] if "--scheduler" in options else ["--workers", workers]
+    processes = [] if {"--scheduler", "--merge"} & set(options) else ["--workers", workers]
     main([str(argument) for argument in (*splits, *processes, *options)])
 
 
@@ -199,7 +202,9 @@ def test_malformed_records_can_be_skipped_after_a_failure(corpus, again, tmp_pat
     [
         (["--shards", 0], "--shards 0: must be from 1 to 256"),
         (["--part", "1/2", "--merge"], "--part and --merge cannot be given together"),
-        (["--merge"], "no part has been made with these options; use --part first"),
+        (["--merge"], "no part has been made with these options and this text; use --part first"),
+        (["--merge", "--workers", 2], "--workers 2: does nothing with --merge, which encodes no text; remove it"),
+        (["--merge", "--scheduler", "nowhere://x"], "--scheduler nowhere://x: does nothing with --merge"),
         (["--shards", 250, "--vocab-size", 7], "has 100 pieces, not --vocab-size 7"),
         (["--shards", 2, "--scheduler", "tcp://127.0.0.1:1"], "--scheduler tcp://127.0.0.1:1: cannot be reached"),
         (["--shards", 2, "--scheduler", "nowhere://x"], "--scheduler nowhere://x: cannot be reached"),
@@ -289,6 +294,18 @@ def test_a_dask_cluster_gives_the_same_bytes(again, tmp_path, kill, capsys):
 def kill_a_worker(cluster, parts):
     wait_for(lambda: len(list(parts.glob("train-*/part.json"))) > 3)
     os.kill(cluster.workers[1].pid, signal.SIGKILL)
+
+
+def test_a_lost_scheduler_is_reported(monkeypatch):
+    monkeypatch.setattr("distributed.Client", MagicMock())
+    with pytest.raises(UserError, match="tcp://x:1: the connection was lost"), open_executor(1, "tcp://x:1"):
+        raise CancelledError
+
+
+def test_a_signal_between_the_shards_waits_for_all(again, shards, tmp_path, monkeypatch):
+    interrupt_moves(monkeypatch)
+    again(tmp_path / "out", "--shards", SHARDS)
+    assert content(tmp_path / "out") == content(shards)
 
 
 def test_an_interruption_is_reported_with_the_parts(again, tmp_path, monkeypatch):

@@ -4,12 +4,15 @@ import dataclasses
 import json
 import random
 import shutil
+import signal
 
 import pytest
 
 from mae_lm_fairseq.experiments import quickstart as module
 from mae_lm_fairseq.experiments.quickstart import quickstart
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.text import preparation
+from mae_lm_fairseq.utils.errors import Interrupted, UserError
+from mae_lm_fairseq.utils.runner import signals_as_errors
 from tests.support import ROOT
 
 FEW_UPDATES = dataclasses.replace(module.SMOKE, vocabulary=400, updates=4, warmup=2, validate_every=2)
@@ -89,15 +92,19 @@ def test_a_changed_corpus_is_refused(finished, corpus, tmp_path):
         quickstart(finished, smoke=True, corpus=changed)
 
 
-def test_other_tokenizers(corpus, tmp_path):
+def test_other_tokenizers_and_an_interruption(corpus, tmp_path, monkeypatch):
     (tmp_path / "text").mkdir()
     for split in ("train", "valid"):
         (tmp_path / "text" / f"{split}.txt").write_text(corpus.read_text()[len(split) :])
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "_encode_splits", lambda *_: signal.raise_signal(signal.SIGTERM))
+        with pytest.raises(Interrupted, match="SIGTERM; the same command resumes"), signals_as_errors():
+            module.prepare(tmp_path, FEW_UPDATES, "byte-bpe")
     data = module.prepare(tmp_path, FEW_UPDATES, "byte-bpe")
     gap = module.choose_sentence(tmp_path, data, corpus)
     assert gap.sentence.replace("<mask>", gap.true_word).rstrip(".") in corpus.read_text()
     shutil.move(data, tmp_path / "given")
-    again = module.prepare(tmp_path, FEW_UPDATES, tmp_path / "given")
+    again = module.prepare(tmp_path, FEW_UPDATES, str(tmp_path / "given"))
     for name in ("tokenizer.json", "train.bin"):
         assert (again / name).read_bytes() == (tmp_path / "given" / name).read_bytes()
 

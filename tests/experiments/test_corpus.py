@@ -68,3 +68,8 @@ def test_unusable_text_has_one_line_messages(split, content, message):
     with pytest.raises(UserError, match=message) as error:
         split(content)
     assert "\n" not in str(error.value)
+
+
+def test_files_with_records_are_refused(text, split):
+    with pytest.raises(UserError, match=r"corpus\.jsonl: has records, and only plain text is read"):
+        split(text, "corpus.jsonl")

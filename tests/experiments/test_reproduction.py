@@ -232,7 +232,11 @@ def test_a_missing_checkpoint_is_not_replaced_by_another(tmp_path):
 
 
 def test_an_interruption_while_data_are_made_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(reproduction, "make_data", lambda *_: signal.raise_signal(signal.SIGTERM))
+    def make_data(*_):
+        assert callable(signal.getsignal(signal.SIGTERM))  # otherwise the signal ends this process
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(reproduction, "make_data", make_data)
     with pytest.raises(Interrupted, match="by SIGTERM; the same command resumes"):
         reproduction.reproduce("smoke", tmp_path)
 

@@ -59,6 +59,19 @@ def untraced() -> Iterator[None]:
         sys.settrace(trace)
 
 
+def interrupt_moves(monkeypatch) -> None:
+    """Send this process SIGINT and SIGTERM whenever ``mae-lm prepare`` moves a dictionary to its destination."""
+    replace = os.replace
+
+    def interrupt(source, target):
+        if Path(target).name == "dict.txt":
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupt)
+
+
 def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
     """Wait until a condition holds; the time limit is generous for a loaded machine."""
     deadline = time.monotonic() + seconds

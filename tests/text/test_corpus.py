@@ -134,11 +134,10 @@ def test_files_directories_and_globs_mix(tmp_path):
 
 
 def test_a_record_is_one_document(tmp_path):
-    (tmp_path / "a.jsonl").write_text(
-        json.dumps({"body": "one\r\n\n \n\u200b\ufeff\ntwo\n"}) + "\n\n" + json.dumps({"body": " "})
-    )
+    text = "one\r\n\n \n\u200b\ufeff\n\uf0b7\u2066\n▁ \ufffd\ntwo\n…\n"
+    (tmp_path / "a.jsonl").write_text(json.dumps({"body": text}) + "\n\n" + json.dumps({"body": " "}))
     files = open_corpus([tmp_path / "a.jsonl"], Reading("body"))
-    assert content(file_pieces(files), Reading("body")) == b"one\ntwo\n\n"
+    assert content(file_pieces(files), Reading("body")).decode() == "one\ntwo\n…\n\n"
 
 
 @pytest.mark.parametrize("name", ["a.JSONL", "a.jsonlines", "a.Csv", "a.TSV", "a.Parquet", "a.ARROW", "a.jsonl.GZ"])
@@ -233,6 +232,22 @@ def test_null_rows_are_named(tmp_path):
             content(small_pieces([tmp_path / "a.parquet"], READING, size))
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_a_row_that_is_not_utf8_is_malformed(tmp_path, name, dictionary):
+    column = pa.array([b"a", b"b", b"caf\xe9", b"c"], pa.binary()).view(pa.string())
+    column = pa.table({"text": column.dictionary_encode() if dictionary else column})
+    if name == "a.parquet":
+        parquet.write_table(column, tmp_path / name, row_group_size=2)
+    else:
+        with pa.ipc.new_file(tmp_path / name, column.schema) as file:
+            file.write_table(column, max_chunksize=2)
+    pieces = small_pieces([tmp_path / name], READING, 1)
+    with pytest.raises(UserError, match=rf"{name}: row 3 is not UTF-8"):
+        content(pieces)
+    assert content(pieces, Reading(skip_malformed=True)) == b"a\n\nb\n\nc\n\n"
+
+
 @pytest.mark.parametrize("kind", ["jsonl.zst", "txt.zst", "txt.bz2", "csv.xz", "parquet", "arrow"])
 def test_truncated_files_are_named(tmp_path, kind):
     path = write(tmp_path, kind, documents(2000))
@@ -242,12 +257,15 @@ def test_truncated_files_are_named(tmp_path, kind):
 
 
 @pytest.mark.parametrize("name", ["a.gz", "a.xz", "a.bz2", "a.zst"])
-def test_damage_of_a_later_stream_is_named(tmp_path, name):
+def test_damage_of_a_later_stream_and_an_empty_file_are_named(tmp_path, name):
     stream = PACKERS[Path(name).suffix](b"one\n" * 99)
     for damage in (b"\0\1\2\3" + stream[4:], stream[:-5], stream[: len(stream) // 2], b"text"):
         (tmp_path / name).write_bytes(stream + damage)
         with pytest.raises(UserError, match=rf"{name}: damaged or incomplete \{name[1:]} file"):
             content(file_pieces([tmp_path / name]))
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(UserError, match=rf"{name}: damaged or incomplete .* \(it ends within a stream\)"):
+        content(file_pieces([tmp_path / name]))
 
 
 @pytest.mark.parametrize("name", ["a.gz", "a.xz"])

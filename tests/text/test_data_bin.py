@@ -75,6 +75,16 @@ def test_the_index_is_written_in_blocks(tmp_path, monkeypatch):
     assert content(tmp_path / "ours") == content(tmp_path / "theirs")
 
 
+def test_lines_are_read_in_bounded_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_TOKENS", 7)
+    monkeypatch.setattr(module, "_LINES", 4)
+    lines = [[i + 4] * size for i, size in enumerate([3, 4, 1, 20, 2, 2, 2, 1, 1, 9])]
+    write(tmp_path / "data", lines)
+    blocks = list(module.read_lines(tmp_path / "data"))
+    assert [sizes.tolist() for _, sizes in blocks] == [[3, 4], [1], [20], [2, 2, 2, 1], [1], [9]]
+    assert np.concatenate([tokens for tokens, _ in blocks]).tolist() == np.concatenate(lines).tolist()
+
+
 def test_an_exception_leaves_nothing(tmp_path):
     write(tmp_path / "train")
 

@@ -11,7 +11,7 @@ from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import models, normalizers
+from tokenizers import models, normalizers, pre_tokenizers
 
 from mae_lm_fairseq.text.encoding import encode_lines
 from mae_lm_fairseq.text.hugging_face_tokenizer import FairseqBPETokenizer, HuggingFaceTokenizer
@@ -183,6 +183,25 @@ BYTES = {f"<0x{number:02X}>": number for number in range(256)}
 def test_tokenizers_that_do_not_encode_unknown_characters_are_refused(model, reason):
     with pytest.raises(UserError, match=rf"^given/tokenizer\.json: {reason}; add its unknown token to the vocabulary"):
         from_model(model)
+
+
+def from_bytes(lacking, **options):
+    """Return a byte-level BPE that lacks some of the bytes."""
+    alphabet = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - set(lacking))
+    vocabulary = {token: index for index, token in enumerate(["<|end|>", *alphabet])}
+    library = tokenizers.Tokenizer(models.BPE(vocabulary, [], **options))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return HuggingFaceTokenizer("given/tokenizer.json", library.to_str().encode())
+
+
+def test_byte_level_bpe_must_have_the_bytes_that_a_text_can_have():
+    """Those that UTF-8 never has may be missing."""
+    assert from_bytes("ÀÁõö÷øùúûüýþÿ").unknown_ids == (UNK,)
+    with pytest.raises(UserError, match=r"json: drops unknown characters; train it with initial_alphabet=ByteLevel\."):
+        from_bytes("ÿð")
+    block = encode_lines(["a😀"], tokenizer := from_bytes("ð", unk_token="<|end|>"))
+    assert np.isin(block.tokens, tokenizer.unknown_ids).tolist() == [False, True, False, False, False, False]
+    assert block.unknown == {"😀": 1}
 
 
 def test_characters_that_become_bytes_are_not_unknown():

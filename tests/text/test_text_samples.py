@@ -2,7 +2,7 @@ import gzip
 
 import pytest
 
-from mae_lm_fairseq.text.text_samples import read_lines, text_samples
+from mae_lm_fairseq.text.text_samples import read_lines, read_text, text_samples
 from mae_lm_fairseq.utils.errors import UserError
 
 
@@ -52,3 +52,13 @@ def test_files_are_read_one_after_the_other(tmp_path):
     (tmp_path / "c").write_bytes(b"fine\n\xff\n")
     with pytest.raises(UserError, match="c: line 2 is not UTF-8"):
         list(read_lines(tmp_path / "c"))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.TSV", "a.csv.gz", "a.parquet"])
+def test_files_with_records_are_no_text(tmp_path, name):
+    (tmp_path / "a").write_text("one\n")
+    assert list(read_text(tmp_path)) == ["one", ""]
+    (tmp_path / name).touch()
+    for path in (tmp_path, tmp_path / name):
+        with pytest.raises(UserError, match=rf"{name}: has records, .*; write their texts to a \.txt file"):
+            list(read_text(path))
