@@ -34,7 +34,8 @@ def dry_run(name: str) -> str:
             "",
             f"assumed: one {run.device_kind} per run at {run.mfu:.0%} of its {run.peak / 1e12:.0f} TFLOP/s in "
             f"{run.precision}, {run.device.memory / 1e9:.0f} GB; full sequences; a vocabulary of {run.vocab_size:,}.",
-            "Networks smaller than base reach less. Measurements and fine-tuning are not included. mae-lm plan has other devices and precisions.",
+            "Networks smaller than base reach less. Measurements and fine-tuning are not included.",
+            "mae-lm plan has other devices and precisions.",
         ]
     )
 
