@@ -51,8 +51,8 @@ TASK = """\
 ## Task `masked_autoencoder_lm`
 
 Defined in `mae_lm_fairseq/tasks/masked_autoencoder_lm.py`, which extends fairseq's `masked_lm`. The descriptions of
-inherited options are fairseq's. `--mask-whole-words` needs no `--bpe` here. The data2vec options
-`--include-target-tokens`, `--skip-masking` and `--d2v2-multi` are rejected.
+inherited options are fairseq's. The data2vec options `--include-target-tokens`, `--skip-masking` and `--d2v2-multi` are
+rejected.
 """
 
 CRITERION = """\

@@ -24,7 +24,8 @@ USE = """\
   `mae_lm_3ml_*`, which also uses 3ML's masking rate.
 - This is not 3ML's own recipe: no public source states how 3ML was optimised. Here 3ML masks with `<mask>` only.
 - MAE-LM's script has no separate settings for large. That size uses the script's settings with the larger architecture.
-- The columns of RoBERTa and fairseq are for comparison. To train with them, pass the values as options.
+- The columns of RoBERTa and fairseq are for comparison. To train with them, pass the values as options:
+  [pretraining.md](pretraining.md#roberta) has the command for fairseq's.
 
 With one process. More processes accumulate fewer batches:
 """

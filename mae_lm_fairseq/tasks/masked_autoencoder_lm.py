@@ -59,6 +59,9 @@ class MaskedAutoencoderLMConfig(MaskedLMConfig):
     random_token_prob: float = field(
         default=0.0, metadata={"help": "fraction of the predicted tokens that are replaced at random (RoBERTa: 0.1)"}
     )
+    mask_whole_words: bool = field(
+        default=False, metadata={"help": "mask whole words; word starts are read from the tokenizer in the data-bin"}
+    )
     mask_in_encoder: float = field(
         default=0.0,
         metadata={
@@ -69,14 +72,13 @@ class MaskedAutoencoderLMConfig(MaskedLMConfig):
         default=0,
         metadata={
             "help": "log the effective rank of the encoder's hidden states on a fixed part of the validation text "
-            "every so many updates (0: never)"
+            "every N updates (0: never)"
         },
     )
     freeze_encoder_updates: int = field(
         default=0,
         metadata={
-            "help": "keep the encoder's weights, with the token embeddings that the head shares, in the first so many "
-            "updates, which train the decoder and the rest of the head only"
+            "help": "do not train the encoder, with the token embeddings that the head shares, in the first N updates"
         },
     )
     ddp_timeout: int = field(
