@@ -151,6 +151,7 @@ TESTS = {
     "limit_waiting": "fairseq_patches/test_started_processes.py",
     "use_pytorch_ddp_without_gpus": "fairseq_patches/test_started_processes.py",
     "stop_at_loss_that_is_not_finite": "fairseq_patches/test_divergence.py",
+    "define_every_correlation": "fairseq_patches/test_metrics.py",
 }
 
 # The options of fairseq that work: remarks, and the test.

@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command."""
-    options = parse(parser(), argv)
+    options = parse(parser(), argv, validates=False)
     from mae_lm_fairseq.downstream.squad.run import Options, finetune
 
     metrics = finetune(Options(**options))["metrics"]

@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command."""
-    options = parse(parser(), argv)
+    options = parse(parser(), argv, validates=False)
     from mae_lm_fairseq.downstream.tagging.metrics import SEPARATOR
     from mae_lm_fairseq.downstream.tagging.run import Options, finetune
 

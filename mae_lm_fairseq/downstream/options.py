@@ -1,6 +1,7 @@
 """Options shared by all fine-tuning tasks, and their command line."""
 
 import argparse
+import itertools
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,22 @@ from typing import Any
 from mae_lm_fairseq.utils.arguments import add_ema, positive, positive_number
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.logging import configure_logging
+
+# Options of fairseq-train that a sweep sets for each run or records, with the options that do so.
+_SET_BY_SWEEP = {
+    "--lr": "--learning-rates",
+    "--seed": "--seeds",
+    "--finetune-from-model": "--checkpoint",
+    "--restore-file": "--checkpoint",
+}
+_OF_VALIDATION = (
+    "--best-checkpoint-metric",
+    "--maximize-best-checkpoint-metric",
+    "--keep-best-checkpoints",
+    "--patience",
+    "--validate-interval",
+    "--validate-interval-updates",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,15 +90,25 @@ def add_options(parser: argparse.ArgumentParser, usual_rates: str):
     add("--threads", type=positive, default=1, metavar="N", help="number of threads per run (default: %(default)s)")
 
 
-def parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> dict:
+def parse(parser: argparse.ArgumentParser, argv: list[str] | None, validates: bool = True) -> dict:
     """Parse the options into a dictionary, with everything after ``--`` as ``extra``, and reduce fairseq's logging.
 
     With ``--ema``, ``checkpoint`` becomes a checkpoint of the EMA weights in the output directory.
+
+    Args:
+        parser: the parser of a script.
+        argv: the arguments; None for those of the program.
+        validates: whether runs are validated during training.
+
+    Raises:
+        UserError: if a learning rate is given twice, the tokenizer is missing, or an option after ``--`` would
+            contradict the sweep or have no effect.
     """
     words = sys.argv[1:] if argv is None else argv
     end = words.index("--") if "--" in words else len(words)
     options = vars(parser.parse_args(words[:end]))
     configure_logging()
+    _check_extra(words[end + 1 :], validates)
     rates = [f"{rate:g}" for rate in options["learning_rates"] or ()]  # as in the names of runs
     if repeated := [rate for rate in rates if rates.count(rate) > 1]:
         raise UserError(f"--learning-rates: {repeated[0]} is given twice, to six digits; remove one")
@@ -96,6 +123,24 @@ def parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> dict:
 
         checkpoint = ema_checkpoint(checkpoint, options["out"])
     return {**options, "checkpoint": checkpoint, "tokenizer": tokenizer, "extra": words[end + 1 :]}
+
+
+def _check_extra(words: Sequence[str], validates: bool) -> None:
+    for option in (word.partition("=")[0] for word in words):
+        if option in _SET_BY_SWEEP:
+            raise UserError(f"{option} after -- would contradict the sweep's own; use {_SET_BY_SWEEP[option]}")
+        if option in _OF_VALIDATION and not validates:
+            raise UserError(f"{option} after -- has no effect: the last checkpoint of each run is used; leave it out")
+
+
+def value_of(option: str, words: Sequence[str]) -> str | None:
+    """Return the value of an option among command-line words, the last one if it is repeated; None without it."""
+    value = None
+    for word, following in itertools.zip_longest(words, words[1:]):
+        name, equals, attached = word.partition("=")
+        if name == option:
+            value = attached if equals else following
+    return value
 
 
 def print_summary(metrics: Mapping[str, Mapping[str, Any]], out: Path) -> None:

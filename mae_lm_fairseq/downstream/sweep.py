@@ -26,7 +26,7 @@ from mae_lm_fairseq.pretrained.validation import head_names
 from mae_lm_fairseq.recipes.settings import Settings, as_arguments
 from mae_lm_fairseq.recipes.training_command import with_device
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import file_sha256, make_output_directory
+from mae_lm_fairseq.utils.files import file_sha256, make_output_directory, read_json
 from mae_lm_fairseq.utils.markdown import markdown_table
 from mae_lm_fairseq.utils.runner import REWRITTEN, Run, run_all, updates_done
 from mae_lm_fairseq.utils.versions import versions
@@ -37,8 +37,8 @@ MODEL = "model"
 """The directory, in that of the results, with the bundle of the best run."""
 _NEW_MODEL = f"{MODEL}.new"
 """It until it is complete."""
-OWNED = (MODEL, _NEW_MODEL, "results.json", "report.md")
-"""Names in the directory of the results that fine-tuning replaces."""
+OWNED = (MODEL, _NEW_MODEL, "runs", "results.json", "report.md")
+"""Names in the directory of the results that every fine-tuning uses or replaces."""
 # Model options that fine-tuning sets itself.
 _SET_BY_FINETUNING = ("max_positions", "dropout", "attention_dropout", "decoder_dropout")
 
@@ -329,7 +329,11 @@ def run_sweep(sweep: Sweep, jobs: int, threads: int) -> tuple[dict[str, Any], Ru
     Returns:
         The content for a result file (the selected learning rate, its metrics, and those of the whole grid), and the
         best run.
+
+    Raises:
+        UserError: if a run fails, or there are results of learning rates or seeds that the sweep lacks.
     """
+    _check_grid(sweep)
     results = run_all(sweep.runs(), jobs=jobs, threads=threads)
     summaries = sweep.summaries(results)
     rate = sweep.best_rate(summaries)
@@ -344,6 +348,27 @@ def run_sweep(sweep: Sweep, jobs: int, threads: int) -> tuple[dict[str, Any], Ru
         "versions": versions(),
     }
     return content, best
+
+
+def _check_grid(sweep: Sweep) -> None:
+    """Refuse to replace the results of a larger grid.
+
+    Raises:
+        UserError: if there are results of learning rates or seeds that the sweep lacks, or their file is damaged.
+    """
+    path = sweep.out / "results.json"
+    if not path.exists():
+        return
+    grid = read_json(path)["grid"]
+    missing = grid.keys() - {f"{lr:g}" for lr in sweep.learning_rates}
+    if missing:
+        raise UserError(
+            f"{path} has results of other learning rates; add {' '.join(sorted(missing, key=float))} to "
+            "--learning-rates, or choose another --out"
+        )
+    seeds = max(len(summary["values"]) for of_lr in grid.values() for summary in of_lr.values())
+    if seeds > len(sweep.seeds):
+        raise UserError(f"{path} has results of {seeds} seeds; use --seeds {seeds} or more, or choose another --out")
 
 
 def keep_model(sweep: Sweep, run: Run, metrics: dict[str, float]):
@@ -392,6 +417,19 @@ def report(content: dict[str, Any], settings: str, selection: str, hidden: Seque
     ]
     table = markdown_table(["learning rate", "metric", "median (mean ± std)", "seeds"], rows)
     return "\n".join([*lines, table, "", f"{ending} `{MODEL}/` holds the best model, for predictions.", ""])
+
+
+def prediction_names(split: str) -> tuple[str, str]:
+    """Return patterns of the names of the files with the predictions of a set, in any format."""
+    return f"{split}_predictions", f"{split}_predictions.*"
+
+
+def remove_predictions(out: Path, split: str, kept: Path | None):
+    """Remove the predictions of a set by an earlier run, except the file that this one has written, if any."""
+    for pattern in prediction_names(split):
+        for path in out.glob(pattern):
+            if path != kept:
+                path.unlink()
 
 
 def keep_best_checkpoint(run: Run):

@@ -17,6 +17,7 @@ def apply() -> None:
         divergence,
         half_precision,
         loading,
+        metrics,
         moving_average,
         options,
         processes,
@@ -50,5 +51,6 @@ def apply() -> None:
         started_processes.explain_jobs_of_slurm,
         started_processes.use_pytorch_ddp_without_gpus,
         divergence.stop_at_loss_that_is_not_finite,
+        metrics.define_every_correlation,
     ):
         patch()

@@ -58,7 +58,8 @@ def check_checkpoints_before_restoring() -> None:
     compares it, so a changed dictionary is not noticed. With this patch, the method ``check_checkpoint(filename, state,
     resumes)`` of task and model, if any, is called once the file has been read; ``resumes`` says whether the state of
     the optimizer is restored, too. Mismatches of the weights, the optimizer or the criterion are explained, and the
-    position in the epoch is converted if the number of processes has changed.
+    position in the epoch is converted if the number of processes has changed. A run does not resume from a checkpoint
+    without optimizer state, with which fairseq repeats the whole training.
     ``--finetune-from-model`` also takes a bundle, which is a directory. ``--store-ema`` can start from a checkpoint
     without EMA weights, which ended in a traceback.
 
@@ -93,6 +94,8 @@ def _read_and_check(
 ) -> dict[str, Any]:
     state = read(filename if os.path.isdir(filename) else path, *args, **kwargs)
     cfg = trainer.cfg.checkpoint
+    if resumes and Path(path).parent == Path(cfg.save_dir):
+        _check_optimizer_state(state, path, cfg)
     if not (cfg.reset_dataloader or filename == cfg.finetune_from_model):  # these start at the first epoch
         processes = trainer.cfg.distributed_training.distributed_world_size
         convert_position(state, processes, batch_limits(trainer.cfg.dataset))
@@ -104,6 +107,16 @@ def _read_and_check(
     if not resumes:  # they would be saved with the new model, decoder and all
         state["extra_state"].pop(EXACT_EMA, None)
     return state
+
+
+def _check_optimizer_state(state: dict[str, Any], path: str, cfg: Any) -> None:
+    """Refuse to resume a run without optimizer state. fairseq would repeat the training from the run's own weights."""
+    if state.get("last_optimizer_state") is None:
+        other = "" if cfg.finetune_from_model else ", or start a new run from its weights with --reset-optimizer"
+        raise UserError(
+            f"{path} has no optimizer state, so the run cannot resume; remove the checkpoints in {cfg.save_dir} to "
+            f"train again{other}"
+        )
 
 
 def _as_user_error(error: Exception, trainer: Trainer, filename: str) -> UserError | None:

@@ -7,6 +7,7 @@ atomically, as soon as a run ends.
 
 import contextlib
 import fcntl
+import fnmatch
 import json
 import os
 import signal
@@ -92,7 +93,7 @@ def run_all(runs: Sequence[Run], jobs: int = 1, threads: int = 1) -> list[dict]:
     with signals_as_errors(), _ending(processes), _Display(runs) as display:
         while waiting or processes:
             while waiting and len(processes) < jobs:
-                processes.append(_Process(waiting.pop(0), threads))
+                processes += _start(waiting.pop(0), threads)
             time.sleep(POLL_SECONDS)
             display.show([process.run for process in processes])
             for process in [process for process in processes if process.handle.poll() is not None]:
@@ -125,7 +126,7 @@ def reserve(out: Path, options: dict[str, Any], may_change: Sequence[str] = (), 
         out: the directory.
         options: the options, as JSON.
         may_change: names of options that are not compared.
-        owned: names in the directory that the command will reuse, overwrite or remove.
+        owned: names in the directory, or patterns of names, that the command will reuse, overwrite or remove.
 
     Raises:
         UserError: if options differ, or one of the owned names exists in a directory that was not reserved before (the
@@ -134,8 +135,8 @@ def reserve(out: Path, options: dict[str, Any], may_change: Sequence[str] = (), 
     path = out / "options.json"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        foreign = [] if path.exists() else [name for name in owned if os.path.lexists(out / name)]
-        if foreign:
+        names = [] if path.exists() else os.listdir(out)
+        if foreign := [name for pattern in owned for name in fnmatch.filter(names, pattern)]:
             raise UserError(
                 f"--out {out} has {foreign[0]} but no options.json, so another command made it; move it, or choose "
                 "another --out"
@@ -196,33 +197,43 @@ def _comparable(command: Sequence[str]) -> list[str]:
     return [f"--{option}" for option in options[1:] if not option.startswith("user-dir ")] + options[:1]
 
 
+def _start(run: Run, threads: int) -> list["_Process"]:
+    """Start a run; return no process if another runner has finished the run in the meantime."""
+    run.result.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(open(run.log, "ab"))
+        _wait_for_other_runner(run, log)
+        if _is_done(run):
+            return []
+        run.result.unlink(missing_ok=True)
+        write_json(run.started, {"command": list(run.command)})
+        limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+        # In a new session, so that only the runner receives Ctrl-C. It then ends the run and all that it started.
+        handle = subprocess.Popen(run.command, stdout=log, stderr=log, env=os.environ | limits, start_new_session=True)
+        stack.pop_all()
+    return [_Process(run, threads, log, handle)]
+
+
 @dataclass
 class _Process:
-    """The process of an active run."""
+    """The process of an active run, with its locked log."""
 
     run: Run
     threads: int
+    log: BinaryIO
+    handle: subprocess.Popen
     began: float = field(default_factory=time.monotonic)
 
-    def __post_init__(self):
-        self.run.result.parent.mkdir(parents=True, exist_ok=True)
-        self.run.result.unlink(missing_ok=True)
-        limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(self.threads))
-        with open(self.run.log, "ab") as log:
-            _wait_for_orphan(self.run, log)
-            _check_command(self.run)  # again, now that another process cannot write checkpoints
-            write_json(self.run.started, {"command": list(self.run.command)})
-            # In a new session, so that only the runner receives Ctrl-C. It then ends the run and all that it started.
-            self.handle = subprocess.Popen(
-                self.run.command, stdout=log, stderr=log, env=os.environ | limits, start_new_session=True
-            )
-
     def finish(self) -> None:
-        """Write the result file.
+        """Write the result file, and release the lock.
 
         Raises:
             UserError: if the process failed.
         """
+        with self.log:
+            self._write_result()
+
+    def _write_result(self) -> None:
         run = self.run
         if self.handle.returncode != 0:
             raise UserError(
@@ -264,6 +275,7 @@ def _ending(processes: list[_Process]) -> Iterator[None]:
                 process.handle.wait(max(0.0, deadline - time.monotonic()))
             process.signal(signal.SIGKILL)
             process.handle.wait()
+            process.log.close()
 
 
 @contextlib.contextmanager
@@ -314,16 +326,16 @@ class _Display:
         return sum(1.0 if run.result.exists() else run.fraction_done(run) for run in self.runs)
 
 
-def _wait_for_orphan(run: Run, log: BinaryIO) -> None:
-    """Wait for a process of this run that outlived its killed runner. Two would write to the same checkpoints.
+def _wait_for_other_runner(run: Run, log: BinaryIO) -> None:
+    """Wait for another runner of this run, or for a process that outlived a killed one, and lock the log.
 
-    Every process of a run holds a lock on the run's log, which is released when the last one ends. File systems without
-    locks are not checked.
+    Two processes would write to the same checkpoints. The runner and every process of a run hold the lock, which is
+    released when the result is written and the last process has ended. File systems without locks are not checked.
     """
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        print(f"{run.name}: still running, started by a runner that was killed; waiting for its end", flush=True)
+        print(f"{run.name}: still running, started by another runner; waiting for its end", flush=True)
         fcntl.flock(log, fcntl.LOCK_EX)
     except OSError:
         pass

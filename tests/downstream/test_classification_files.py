@@ -1,10 +1,12 @@
 """Files of the user's own: formats, the task that they make, and every error by name."""
 
+import csv
 import json
 
 import numpy as np
 import pytest
 
+from mae_lm_fairseq.downstream.classification.run import Options, _task, _TestFile
 from mae_lm_fairseq.downstream.classification.tables import format_table, read_table, write_table
 from mae_lm_fairseq.downstream.classification.task import describe, described_task, make_task, to_rows
 from mae_lm_fairseq.downstream.glue.tasks import further_metrics
@@ -50,6 +52,29 @@ def test_line_numbers_are_those_of_the_file(tmp_path):
     rows = rows_of(path)
     assert rows.sentences == [("two\nlines",), ("b",)]
     assert rows.malformed == [(4, "the column 'text' is empty, or is not text")]
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl"])
+def test_empty_lines_are_skipped(tmp_path, suffix):
+    lines = {
+        ".tsv": "text\tlabel\na\tx\n\nb\ty\n\n",
+        ".csv": "text,label\na,x\n\nb,y\n\n",
+        ".jsonl": '\n{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n\n',
+    }
+    rows = rows_of(write(tmp_path / f"a{suffix}", lines[suffix]))
+    assert (rows.sentences, rows.malformed) == ([("a",), ("b",)], [])
+
+
+def test_long_cells_of_csv_are_read(tmp_path):
+    text = "a" * 200_000
+    csv.field_size_limit(131_072)  # Python's default
+    assert rows_of(write(tmp_path / "a.csv", f"text,label\n{text},x\nb,y\n")).sentences[0] == (text,)
+
+
+def test_tasks_of_one_file_have_different_names(tmp_path):
+    [path, *_] = write_rows(tmp_path)
+    assert task_of(path).name == f"{tmp_path.name}/rows label"
+    assert make_task(read_table(path), ["label"], "text", False).name == f"{tmp_path.name}/rows text"
 
 
 def test_byte_order_marks_and_endings_in_capitals_are_read(tmp_path):
@@ -220,3 +245,51 @@ def test_a_description_makes_a_task_for_predictions():
 def test_damaged_descriptions_make_none(change):
     assert described_task(DESCRIPTION | change) is None
     assert described_task(None) is None
+
+
+def file_to_predict(task, directory, name, text):
+    return _TestFile(task, read_table(write(directory / name, text)), directory)
+
+
+NO_LABELS = {
+    "no column": ("a.tsv", "text\na\nb\n"),
+    "an empty column": ("a.tsv", "text\tlabel\na\t\nb\t \n"),
+    "those of the hub": ("a.jsonl", '{"text": "a", "label": -1}\n'),
+    "plain text": ("a.txt", "a\nb\n"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_LABELS)
+def test_a_test_file_needs_no_labels(kind, tmp_path):
+    columns = ("sentence",) if kind == "plain text" else ("text",)
+    task = make_task(read_table(write_rows(tmp_path, columns=(*columns, "label"))[0]), columns, "label", False)
+    assert file_to_predict(task, tmp_path, *NO_LABELS[kind]).rows.labels == []
+
+
+def test_labels_of_a_test_file(tmp_path):
+    task = task_of(write_rows(tmp_path)[0])
+    assert file_to_predict(task, tmp_path, "a.tsv", "text\tlabel\na\tyes\n").rows.labels == [1]
+    for label in ("", "-1", "maybe"):
+        with pytest.raises(UserError, match=r"line 3: .*; fix the file, or remove the column 'label' to predict only"):
+            file_to_predict(task, tmp_path, "a.tsv", f"text\tlabel\na\tyes\nb\t{label}\n")
+    task = task_of(write_rows(tmp_path, [("a", "1"), ("b", "-1")])[0])
+    assert file_to_predict(task, tmp_path, "a.tsv", "text\tlabel\na\t-1\n").rows.labels == [0]
+
+
+def test_a_plain_test_file_for_pairs_is_refused(tmp_path):
+    task = task_of(write_rows(tmp_path)[0], columns=("text", "other"))
+    with pytest.raises(UserError, match=r"a\.txt: the model is for pairs of texts; give a \.tsv, \.csv or \.jsonl"):
+        file_to_predict(task, tmp_path, "a.txt", "a\n")
+
+
+def test_scores_of_a_development_file_must_differ(tmp_path):
+    [train, *_] = write_rows(tmp_path, [("a", "0.5"), ("b", "1")])
+    options = Options(
+        checkpoint=None, tokenizer=tmp_path, out=tmp_path, train=train, dev=train, text="text", label="label"
+    )
+    tables = {"train": read_table(train), "dev": read_table(write(tmp_path / "dev.tsv", "text\tlabel\na\t2\nb\t2.0\n"))}
+    with pytest.raises(
+        UserError, match=r"dev\.tsv: every score in the column 'label' is 2, so there is no correlation"
+    ):
+        _task(options, tables)
+    assert _task(options, tables | {"dev": tables["train"]}).is_regression

@@ -165,7 +165,7 @@ def test_scores(tokenizer, checkpoint, in_process, tmp_path):
     # Beside a task of GLUE in the table.
     report.main([f"ours={out}", f"ours={tmp_path / 'of-glue'}", "--out", str(tmp_path / "report")])
     table = (tmp_path / "report" / "glue.md").read_text()
-    assert "| model | STS-B (pearson/spearman) | files/train (pearson/spearman) | AVG | seeds |" in table
+    assert "| model | STS-B (pearson/spearman) | files/train kind (pearson/spearman) | AVG | seeds |" in table
 
 
 @pytest.mark.slow  # GLUE's sweep, which is the same, is killed and resumed in the gate

@@ -44,7 +44,8 @@ def texts(tmp_path_factory):
 
 def prepared(texts, destdir, *options):
     """Run ``mae-lm prepare`` and return the data-bin."""
-    arguments = [*texts, "--destdir", destdir, "--workers", 1, "--max-unk-rate", 1, *options]
+    workers = [] if "--merge" in options else ["--workers", 1]
+    arguments = [*texts, "--destdir", destdir, *workers, "--max-unk-rate", 1, *options]
     prepare.main([str(argument) for argument in arguments])
     return destdir
 

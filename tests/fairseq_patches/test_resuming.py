@@ -209,21 +209,48 @@ def test_other_batches_are_reported(before, now, warning, caplog):
     assert (warning or "") in caplog.text
 
 
+def trainer_with(**settings):
+    """Return what :func:`_read_and_check` uses of a trainer with these options of checkpoints."""
+    cfg = SimpleNamespace(
+        checkpoint=SimpleNamespace(
+            **{"finetune_from_model": None, "reset_dataloader": False, "save_dir": "save"} | settings
+        ),
+        distributed_training=SimpleNamespace(distributed_world_size=2),
+        dataset={"batch_size": 8},
+        ema=SimpleNamespace(store_ema=False),
+    )
+    return SimpleNamespace(cfg=cfg, task=None, get_model=lambda: None)
+
+
 @pytest.mark.parametrize(
     ("settings", "converts"),
     [({}, True), ({"finetune_from_model": "a.pt"}, False), ({"reset_dataloader": True}, False)],
 )
 def test_position_is_not_converted_if_the_epoch_starts_anew(settings, converts):
-    cfg = SimpleNamespace(
-        checkpoint=SimpleNamespace(**{"finetune_from_model": None, "reset_dataloader": False} | settings),
-        distributed_training=SimpleNamespace(distributed_world_size=2),
-        dataset={"batch_size": 8},
-        ema=SimpleNamespace(store_ema=False),
-    )
     state = {
         "cfg": {"distributed_training": {"distributed_world_size": 1}},
         "extra_state": {"train_iterator": {"iterations_in_epoch": 30}},
     }
-    trainer = SimpleNamespace(cfg=cfg, task=None, get_model=lambda: None)
-    _read_and_check(lambda path: state, trainer, "a.pt", True, "a.pt")
+    _read_and_check(lambda path: state, trainer_with(**settings), "a.pt", True, "a.pt")
     assert (state["extra_state"]["train_iterator"]["iterations_in_epoch"] == 15) is converts
+
+
+@pytest.mark.parametrize("optimizer", [{}, {"last_optimizer_state": None}])
+def test_a_run_does_not_resume_without_optimizer_state(optimizer):
+    """fairseq would start again at the first update, from the weights at the end of the run."""
+
+    def restore(path, resumes=True, **settings):
+        state = {"cfg": None, "extra_state": {}, **optimizer}
+        return _read_and_check(lambda path: state, trainer_with(**settings), path, resumes, path)
+
+    own = "save/checkpoint_last.pt"
+    message = f"{own} has no optimizer state, so the run cannot resume; remove the checkpoints in save to train again"
+    with pytest.raises(UserError, match=f"^{message}, or start a new run from its weights with --reset-optimizer$"):
+        restore(own)
+    with pytest.raises(UserError, match=f"^{message}$"):  # fairseq refuses both options together
+        restore(own, finetune_from_model="a.pt")
+    restore(own, resumes=False)
+    restore("a.pt")
+    restore("a.pt", resumes=False, finetune_from_model="a.pt")
+    optimizer = {"last_optimizer_state": {"step": 1}}
+    restore(own)

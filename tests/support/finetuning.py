@@ -12,6 +12,8 @@ from fairseq.trainer import Trainer
 from fairseq_cli import train
 
 from mae_lm_fairseq.text.data_bin import DataBinWriter
+from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.runner import read_result
 from tests.support.training import RECIPE, parse, set_up
 
 HEAD = "sentence_classification_head"
@@ -85,10 +87,10 @@ def train_here(*arguments):
 
 
 def run_here(runs, jobs: int, threads: int) -> list[dict]:
-    """Replace the runner's ``run_all``: run every ``fairseq-train`` command in this process."""
-    results = []
+    """Replace the runner's ``run_all``: run every ``fairseq-train`` command without a result in this process."""
     for run in runs:
-        train_here(*run.command[3:])
-        results.append(run.read_result(run))
-        run.clean_up(run)
-    return results
+        if read_result(run) is None:
+            train_here(*run.command[3:])
+            write_json(run.result, {"result": run.read_result(run)})
+            run.clean_up(run)
+    return [read_result(run) for run in runs]

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,6 +142,12 @@ def test_a_directory_with_others_files_is_refused_until_it_is_reserved(tmp_path)
     reserve(tmp_path, {}, owned=["model"])
 
 
+def test_a_pattern_of_names_can_be_owned(tmp_path):
+    (tmp_path / "predictions.csv").touch()
+    with pytest.raises(UserError, match=r"has predictions\.csv but no options\.json"):
+        reserve(tmp_path, {}, owned=("model", "predictions.*"))
+
+
 def test_a_reservation_without_results_is_replaced(tmp_path):
     for name in ("runs", "ema"):
         (tmp_path / name).mkdir()
@@ -269,3 +276,22 @@ def test_orphans_of_a_killed_runner_are_waited_for(run, capsys):
     assert orphan.wait() == 0
     assert again.log.read_text() == "True\nsaid here\n"
     assert "again: still running" in capsys.readouterr().out
+
+
+def test_a_run_that_another_runner_finishes_is_not_started_again(run, tmp_path, capfd):
+    """The other runner evaluates the run after its process has ended, still with the lock."""
+
+    def evaluate(run):
+        (tmp_path / "evaluates").touch()
+        wait_for((tmp_path / "waits").exists)
+        time.sleep(0.3)
+        return {"text": "first"}
+
+    first = run("same", "print('trained')", read_result=evaluate)
+    other = fork(run_all, [first])
+    wait_for((tmp_path / "evaluates").exists)
+    (tmp_path / "waits").touch()
+    assert run_all([first]) == [{"text": "first"}]
+    other.join()
+    assert first.log.read_text() == "trained\n"
+    assert "same: still running, started by another runner; waiting for its end" in capfd.readouterr().out

@@ -49,15 +49,22 @@ def predict_file(
     if text_pair is not None and len(task.columns) == 1:
         raise UserError(f"--text-pair {text_pair}: the model was fine-tuned on single texts; leave the option out")
     if table.is_plain_text:
-        if len(task.columns) == 2:
-            raise UserError(
-                f"{source}: the model was fine-tuned on pairs; give a .tsv, .csv or .jsonl with two columns"
-            )
-        columns = (text or TEXT_COLUMN,)
+        columns = (text or plain_text_column(task, table),)
     else:
         columns = tuple(given or known for given, known in zip((text, text_pair), task.columns, strict=False))
     table.check_columns(dict(zip(("--text", "--text-pair"), columns, strict=False)))
     predict_table(model, replace(task, columns=columns), table, out)
+
+
+def plain_text_column(task: Task, table: Table) -> str:
+    """Return the column of a plain text file.
+
+    Raises:
+        UserError: if the task has pairs of texts.
+    """
+    if len(task.columns) == 2:
+        raise UserError(f"{table.path}: the model is for pairs of texts; give a .tsv, .csv or .jsonl with two columns")
+    return TEXT_COLUMN
 
 
 def predict_table(model: torch.nn.Module, task: Task, table: Table, out: Path) -> np.ndarray:

@@ -2,20 +2,27 @@
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from mae_lm_fairseq.downstream.classification.prediction import check_predictable, predict_table
-from mae_lm_fairseq.downstream.classification.tables import Table, read_table
+from mae_lm_fairseq.downstream.classification.prediction import check_predictable, plain_text_column, predict_table
+from mae_lm_fairseq.downstream.classification.tables import Table, cell_text, read_table
 from mae_lm_fairseq.downstream.classification.task import describe, make_task, to_rows
-from mae_lm_fairseq.downstream.glue.preparation import check_rows, prepare_rows
+from mae_lm_fairseq.downstream.glue.files import number
+from mae_lm_fairseq.downstream.glue.preparation import prepare_rows
 from mae_lm_fairseq.downstream.glue.run import prepare_once, report_of, run_task
 from mae_lm_fairseq.downstream.glue.tasks import Task, further_metrics, predictions, score
 from mae_lm_fairseq.downstream.options import FinetuningOptions
 from mae_lm_fairseq.downstream.prediction import open_finetuned
-from mae_lm_fairseq.downstream.sweep import MODEL, OWNED, find_pretrained_origin
+from mae_lm_fairseq.downstream.sweep import (
+    MODEL,
+    OWNED,
+    find_pretrained_origin,
+    prediction_names,
+    remove_predictions,
+)
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256, write_results
@@ -71,7 +78,7 @@ def finetune(options: Options) -> dict:
             "tokenizer": tokenizer.fingerprint,
             "updates": options.max_updates,
         },
-        owned=("data-bin", *OWNED),
+        owned=("data-bin", *OWNED, *prediction_names("test")),
     )
     print(f"{'scores' if task.is_regression else 'labels'}: {describe(task)}")
 
@@ -88,6 +95,7 @@ def finetune(options: Options) -> dict:
         content["test_metrics"] = test.predict()
         found = ", ".join(f"{name} {value:.1f}" for name, value in content["test_metrics"].items())
         remarks.append(f"Test predictions: {chosen.name}" + (f" ({found})." if found else "."))
+    remove_predictions(out, "test", test.predictions if options.test else None)
     write_results(out, content, report_of(content, *remarks))
     return content
 
@@ -100,8 +108,24 @@ def _task(options: Options, tables: Mapping[str, Table]) -> Task:
         if column == other:
             raise UserError(f"{first} and {second} both name the column {column!r}; give each a column of its own")
     for name, table in tables.items():
-        table.check_columns(texts if name == "test" else columns)
-    return make_task(tables["train"], list(texts.values()), options.label, options.regression)
+        if name != "test":
+            table.check_columns(columns)
+        elif not table.is_plain_text:
+            table.check_columns(texts)
+    task = make_task(tables["train"], list(texts.values()), options.label, options.regression)
+    if task.is_regression:
+        _check_scores(tables["dev"], options.label)
+    return task
+
+
+def _check_scores(dev: Table, label: str):
+    """Refuse a development file with equal scores: without a correlation, no model is better than another."""
+    scores = {number(cell_text(row.get(label))) for _, row in dev.rows} - {None}
+    if len(scores) == 1:
+        raise UserError(
+            f"{dev.path}: every score in the column {label!r} is {scores.pop():g}, so there is no correlation; "
+            "use a development file with different scores"
+        )
 
 
 class _TestFile:
@@ -113,17 +137,21 @@ class _TestFile:
         out: directory of the predictions.
 
     Raises:
-        UserError: if a row is malformed, or the file cannot hold predictions.
+        UserError: if a row is malformed, a label is unknown, or the file cannot hold predictions.
     """
 
     def __init__(self, task: Task, table: Table, out: Path):
-        self.task = task
+        self.task = replace(task, columns=(plain_text_column(task, table),)) if table.is_plain_text else task
         self.table = table
         self.model = out / MODEL
         self.predictions = out / f"test_predictions{'.jsonl' if table.is_plain_text else table.path.suffix.lower()}"
-        self.rows = to_rows(task, table, labelled=task.label_column in table.columns)
-        check_rows("test", self.rows, skip_malformed=False)
-        check_predictable(task, table, self.predictions)
+        check_predictable(self.task, table, self.predictions)
+        self.rows = to_rows(self.task, table, labelled=_has_labels(task, table))
+        if self.rows.malformed:
+            raise UserError(
+                f"{table.path}: {len(self.rows.malformed)} malformed rows: {self.rows.describe_malformed()}; fix the "
+                f"file, or remove the column {task.label_column!r} to predict only"
+            )
 
     def predict(self) -> dict[str, float]:
         """Write the predictions, and return the metrics, none if the file has no labels."""
@@ -132,3 +160,11 @@ class _TestFile:
             return {}
         predicted, true = predictions(self.task, logits), np.array(self.rows.labels)
         return score(self.task, predicted, true) | further_metrics(self.task, predicted, true)
+
+
+def _has_labels(task: Task, table: Table) -> bool:
+    """Return whether a test file has labels. In the hub's files of GLUE, every label of a test set is -1."""
+    if table.is_plain_text:
+        return False
+    found = {cell_text(row.get(task.label_column)).strip() for _, row in table.rows}
+    return not found <= {"", "-1", "-1.0"} - set(task.labels)

@@ -2,8 +2,8 @@
 
 TSV is that of GLUE: every tab separates two cells, and quotation marks are ordinary characters. CSV is that of Python's
 ``csv`` module: commas separate, and cells in quotation marks may hold commas, quotation marks and line breaks. In both
-the first line names the columns. JSON lines hold one object per line, whose keys are the columns. Plain text has one
-text per line, in a column called ``text``.
+the first line names the columns. JSON lines hold one object per line, whose keys are the columns. Empty lines are
+skipped, except in TSV of one column. Plain text has one text per line, in a column called ``text``.
 """
 
 import csv
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq.downstream.glue.files import read_lines
+from mae_lm_fairseq.text.text_files import LONGEST_LINE
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
 
@@ -126,7 +127,8 @@ def _read_csv(path: Path, lines: list[str]) -> Table:
 
 
 def _csv_records(path: Path, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield (number of the first line, cells) of each record."""
+    """Yield (number of the first line, cells) of each record; an empty line has no cells."""
+    csv.field_size_limit(LONGEST_LINE)
     reader, first = csv.reader((f"{line}\n" for line in lines), strict=True), 1
     try:
         for cells in reader:
@@ -144,7 +146,7 @@ def _with_header(path: Path, records: Iterator[tuple[int, list[str]]]) -> Table:
     for line, cells in records:
         if len(cells) == len(columns):
             table.rows.append((line, dict(zip(columns, cells, strict=True))))
-        else:
+        elif cells not in ([], [""]):
             table.malformed.append((line, f"{len(cells)} columns, not {len(columns)}"))
     return table
 

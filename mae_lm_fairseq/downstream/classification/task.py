@@ -60,7 +60,7 @@ def make_task(table: Table, columns: Sequence[str], label_column: str, regressio
         raise UserError(
             f"{table.path}: there is {which} in the column {label_column!r}; training needs at least two different ones"
         )
-    last_parts = "/".join(table.path.resolve().with_suffix("").parts[-2:])
+    name = f"{'/'.join(table.path.resolve().with_suffix('').parts[-2:])} {label_column}"
     kind = (
         {"labels": (), "metrics": ("pearson", "spearman"), "score_range": (min(known), max(known))}
         if regression
@@ -70,7 +70,7 @@ def make_task(table: Table, columns: Sequence[str], label_column: str, regressio
             "also_reported": ("f1" if len(found) == 2 else "macro_f1", "matthews"),
         }
     )
-    return FileTask(last_parts, tuple(columns), label_column, hub_columns=(), rows={}, test=(), **kind)
+    return FileTask(name, tuple(columns), label_column, hub_columns=(), rows={}, test=(), **kind)
 
 
 def to_rows(task: Task, table: Table, labelled: bool) -> Rows:

@@ -12,7 +12,7 @@ from mae_lm_fairseq.downstream import sweep as finetuning
 from mae_lm_fairseq.downstream.glue.files import fingerprints
 from mae_lm_fairseq.downstream.glue.preparation import prepare
 from mae_lm_fairseq.downstream.glue.tasks import FROM_MNLI, Task, further_metrics, predictions, score, submission
-from mae_lm_fairseq.downstream.options import FinetuningOptions
+from mae_lm_fairseq.downstream.options import FinetuningOptions, value_of
 from mae_lm_fairseq.downstream.sweep import (
     OWNED,
     Origin,
@@ -74,7 +74,7 @@ def finetune(options: Options) -> dict:
             "tokenizer": tokenizer.fingerprint,
             "updates": options.max_updates,
         },
-        owned=("data-bin", *OWNED),
+        owned=("data-bin", *OWNED, *(task.submission_file(split) for split in task.splits if split.startswith("test"))),
     )
     data, statistics = prepared(options, tokenizer, origin.max_positions)
     content, chosen = run_task(task, options, origin, data, statistics)
@@ -150,7 +150,10 @@ def make_sweep(task: Task, options: FinetuningOptions, origin: Origin, data: Pat
     updates = task.epochs * math.ceil(statistics["splits"]["train"]["rows"] / task.batch_size)
     metric, reports = SELECTION[task.metrics]
     chosen: Settings = settings_for(origin, min(updates, options.max_updates or updates), task.batch_size)
-    chosen["checkpoint"] |= {"best_checkpoint_metric": metric, "maximize_best_checkpoint_metric": True}
+    metric = value_of("--best-checkpoint-metric", options.extra) or metric
+    chosen["checkpoint"]["best_checkpoint_metric"] = metric
+    if not metric.endswith("loss"):
+        chosen["checkpoint"]["maximize_best_checkpoint_metric"] = True
     chosen["task"] |= {"_name": "sentence_prediction", "num_classes": task.num_classes}
     chosen["task"] |= {"init_token": 0, "separator_token": 2}
     chosen["criterion"] |= {"_name": "sentence_prediction", "classification_head_name": task.head, **reports}

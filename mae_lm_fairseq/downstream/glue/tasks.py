@@ -169,7 +169,7 @@ def _correlation(name: str) -> Callable[[np.ndarray, np.ndarray], float]:
     def correlate(predicted: np.ndarray, true: np.ndarray) -> float:
         from scipy import stats
 
-        if np.ptp(predicted) == 0:
+        if np.ptp(predicted) == 0 or np.ptp(true) == 0:
             return 0.0  # the correlation with a constant is undefined
         return getattr(stats, name)(predicted, true).statistic
 

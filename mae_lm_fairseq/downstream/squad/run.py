@@ -86,7 +86,7 @@ def finetune(options: Options) -> dict:
             "updates": options.max_updates,
             "sample length": [length, options.doc_stride],
         },
-        owned=OWNED,
+        owned=(*OWNED, PREDICTIONS, N_BEST, NA_PROB),
     )
     sweep = make_sweep(options, origin, length, counts["train"]["windows"])
     ran, chosen = run_sweep(sweep, options.jobs, options.threads)

@@ -24,6 +24,8 @@ _DOCUMENT = "-DOCSTART-"
 _COMMENT = re.compile(r"#\s*[\w.:-]+\s*=")
 _NAMES = re.compile(r"#\s*global\.columns\s*=(.*)")
 _ID, _FORM = "ID", "FORM"
+_NEW_COLUMN = "LABEL"
+"""Name of a new column of labels, if it was given by number."""
 _NOT_A_WORD = re.compile(r"\d+[-.]\d+")
 """ID of a multiword token, whose words follow, or of an empty node."""
 
@@ -76,6 +78,7 @@ class WordFile:
         sentences: the sentences.
         form: how rows are separated into cells.
         column: index of the labels; the number of columns if the file has none.
+        new_column: name of the column of labels if it is added to a file that names its columns.
     """
 
     path: Path
@@ -85,6 +88,7 @@ class WordFile:
     sentences: list[Sentence]
     form: _Form
     column: int
+    new_column: str
 
     @property
     def words(self) -> list[tuple[str, ...]]:
@@ -101,12 +105,25 @@ class WordFile:
         return plain_name(self.path).suffix
 
     def with_labels(self, labels: Iterable[Sequence[str]]) -> str:
-        """Return the file's text with other labels of its words; everything else stays as it is."""
-        lines = list(self.lines)
+        """Return the file's text with other labels of its words; everything else stays as it is.
+
+        Where labels become a new column, a line ``# global.columns = FORM ...`` names it, too.
+        """
+        lines = [self._with_name(line) for line in self.lines] if self._has_no_column else list(self.lines)
         for sentence, found in zip(self.sentences, labels, strict=True):
             for number, label in zip(sentence.lines, found, strict=True):
                 lines[number - 1] = self._with_label(lines[number - 1], label)
         return self.start + "".join(line + end for line, end in zip(lines, self.ends, strict=True))
+
+    @property
+    def _has_no_column(self) -> bool:
+        sentence = self.sentences[0]
+        return self.column >= len(self.form.cells(self.lines[sentence.lines[0] - 1]))
+
+    def _with_name(self, line: str) -> str:
+        named = _NAMES.match(line)
+        names = named[1].split() if named else []
+        return f"{line.rstrip()} {_NEW_COLUMN if self.new_column in names else self.new_column}" if names else line
 
     def _with_label(self, line: str, label: str) -> str:
         parts = self.form.parts(line)
@@ -153,7 +170,8 @@ def read_words(path: Path, column: str | None, needs_labels: bool = True) -> Wor
     sentences = [_sentence(path, block, rows) for block in rows.blocks if block]
     if not sentences:
         raise UserError(f"{path}: has no words; it must have one word per line, in columns")
-    found = WordFile(path, start, lines, ends, sentences, rows.form, rows.column)
+    new_column = column if column and re.fullmatch(r"(?!-?\d+$)\S+", column) else _NEW_COLUMN
+    found = WordFile(path, start, lines, ends, sentences, rows.form, rows.column, new_column)
     if needs_labels and not found.is_labelled:
         raise UserError(f"{path}: column {column} labels no word; choose another one")
     return found

@@ -12,6 +12,8 @@ from mae_lm_fairseq.downstream.sweep import (
     Origin,
     Sweep,
     find_pretrained_origin,
+    prediction_names,
+    remove_predictions,
     report,
     run_sweep,
     window_sweep,
@@ -82,7 +84,7 @@ def finetune(options: Options) -> dict:
             "tokenizer": tokenizer.fingerprint,
             "updates": options.max_updates,
         },
-        owned=OWNED,
+        owned=(*OWNED, *prediction_names("dev"), *prediction_names("test")),
     )
     print(f"labels: {', '.join(labels.names)}")
     sweep = make_sweep(options, origin, length, len(windows["train"].order), files["dev"], labels)
@@ -144,16 +146,20 @@ def evaluate(checkpoint: Path, data: Path, dev: WordFile) -> dict[str, float]:
 
 
 def write_predictions(out: Path, labels: LabelSet, files: dict[str, WordFile]) -> dict[str, dict]:
-    """Write the best model's labels of files, each in its own format.
+    """Write the best model's labels of files, each in its own format, in place of those of an earlier run.
 
     Returns:
         The metrics of labelled files, with intervals.
     """
     tagger = Tagger(prediction.open_finetuned(out / MODEL))
+    if "test" not in files:
+        remove_predictions(out, "test", None)
     found = {}
     for name, file in files.items():
         predicted, text = tagger.relabel(file)
-        write_text(out / f"{name}_predictions{file.suffix}", text)
+        path = out / f"{name}_predictions{file.suffix}"
+        write_text(path, text)
+        remove_predictions(out, name, path)
         if file.is_labelled:
             found[name] = with_intervals(ratios(labels, predicted, labels.labels_in(file)))
     return found

@@ -11,7 +11,7 @@ import torch
 from mae_lm_fairseq.downstream import prediction
 from mae_lm_fairseq.downstream import report as glue_report
 from mae_lm_fairseq.downstream import sweep as finetuning
-from mae_lm_fairseq.downstream.glue.run import Options, finetune
+from mae_lm_fairseq.downstream.glue.run import Options, finetune, make_sweep
 from mae_lm_fairseq.downstream.glue.tasks import TASKS, predictions
 from mae_lm_fairseq.downstream.seeds import summarise
 from mae_lm_fairseq.downstream.sweep import Sweep
@@ -140,6 +140,14 @@ def test_further_options_reach_fairseq(options):
     assert model.autocast == "none"  # evaluation is in float32
 
 
+def test_the_lowest_loss_is_kept_if_it_chooses_the_checkpoint(options):
+    origin, data = finetuning.from_scratch("mae_lm_tiny"), {"splits": {"train": {"rows": 12}}}
+    maximized = {(): True, ("--best-checkpoint-metric", "f1"): True, ("--best-checkpoint-metric=loss",): False}
+    for extra, is_maximized in maximized.items():
+        [run] = make_sweep(options.task, replace(options, extra=extra), origin, options.out, data).runs()
+        assert ("--maximize-best-checkpoint-metric" in run.command) is is_maximized
+
+
 def test_from_mnli(options, tmp_path):
     finetune(replace(options, task=TASKS["MNLI"], out=tmp_path / "mnli"))
     [mnli] = (tmp_path / "mnli").glob("runs/*/checkpoints/*.pt")
@@ -200,6 +208,34 @@ def test_results_of_other_options_are_not_overwritten(options, tmp_path, monkeyp
     with pytest.raises(UserError, match="has results of other settings: files"):
         finetune(replace(options, glue_dir=tmp_path / "changed"))
     assert (options.out / "results.json").read_bytes() == before
+
+
+def test_results_of_a_larger_grid_are_not_replaced(options):
+    def recorded(*rates):
+        metrics = {"score": {"values": [50.0, 60.0]}}
+        write_json(options.out / "results.json", {"grid": {f"{rate:g}": metrics for rate in rates}})
+
+    def sweep(rates, seeds):
+        return Sweep(options.out, options.out, {}, rates, range(1, seeds + 1), dict, "score")
+
+    options.out.mkdir()
+    finetuning._check_grid(sweep([1e-5], 1))
+    recorded(1e-5, 1e-4)
+    finetuning._check_grid(sweep([1e-4, 1e-5, 3e-5], 3))
+    with pytest.raises(UserError, match=r"results\.json has results of other learning rates; add 1e-05 to --learning-"):
+        finetuning._check_grid(sweep([1e-4], 2))
+    with pytest.raises(UserError, match=r"has results of 2 seeds; use --seeds 2 or more, or choose another --out"):
+        finetuning._check_grid(sweep([1e-4, 1e-5], 1))
+
+
+def test_files_that_the_command_would_overwrite_are_kept(options):
+    for name in ("RTE.tsv", "runs"):
+        options.out.mkdir()
+        (options.out / name).write_text("foreign")
+        with pytest.raises(UserError, match=f"has {name} but no options.json"):
+            finetune(options)
+        (options.out / name).unlink()
+        options.out.rmdir()
 
 
 def test_the_learning_rate_with_the_best_median_is_chosen(tmp_path):

@@ -26,8 +26,9 @@ def test_metrics_on_random_predictions():
         assert score(TASKS["STS-B"], predicted, true) == {"pearson": 100 * pearson, "spearman": 100 * spearman}
 
 
-def test_constant_predictions_score_zero():
+def test_constant_predictions_and_scores_have_no_correlation():
     assert score(TASKS["STS-B"], np.full(9, 2.5), np.arange(9)) == {"pearson": 0.0, "spearman": 0.0}
+    assert score(TASKS["STS-B"], np.arange(9), np.full(9, 2.5)) == {"pearson": 0.0, "spearman": 0.0}
     assert score(TASKS["CoLA"], np.zeros(9, int), np.arange(9) % 2) == {"matthews": 0.0}
     assert score(TASKS["MRPC"], np.zeros(9, int), np.arange(9) % 2)["f1"] == 0.0
 

@@ -147,6 +147,22 @@ def test_labels_become_the_last_column_of_a_file_without_them(write, text, colum
     assert file.with_labels([["X"] * len(words) for words in file.words]) == expected
 
 
+@pytest.mark.parametrize(
+    ("names", "column", "named"),
+    [
+        ("FORM XPOS", "NER", "FORM XPOS NER"),
+        ("FORM XPOS", "3", "FORM XPOS LABEL"),
+        ("FORM XPOS", None, "FORM XPOS LABEL"),
+        ("FORM NER", "FORM", "FORM NER LABEL"),
+    ],
+)
+def test_a_new_column_is_named_where_the_others_are(write, names, column, named):
+    text = f"# global.columns = {names}\r\nAnna\tNNP\r\n"
+    labelled = read_words(write("a.conllup", text), column, needs_labels=False).with_labels([["X"]])
+    assert labelled == f"# global.columns = {named}\r\nAnna\tNNP\tX\r\n"
+    assert content(read_words(write("b.conllup", labelled), named.split()[-1])) == [[("Anna", "X")]]
+
+
 REFUSED = {
     "has no words": ("a.conll", "", "2"),
     "has no words; it must have one word per line": ("a.conll", "\n \t\n", "2"),

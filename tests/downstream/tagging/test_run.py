@@ -377,3 +377,7 @@ def test_a_test_file_can_be_added_and_changed_after_the_training(options, monkey
         predicted = read_words(options.out / "test_predictions.conll", "2")
         assert predicted.words == read_words(test, "2").words
     assert content["best_model"]["test"] == content["best_model"]["dev"] == trained["best_model"]["dev"]
+    other = options.dev.rename(options.dev.with_suffix(".txt"))
+    finetune(replace(options, dev=other, test=other))
+    names = [f"{name}_predictions.txt" for name in ("dev", "test")]
+    assert sorted(path.name for path in options.out.glob("*_predictions*")) == names
