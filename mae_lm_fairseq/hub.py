@@ -16,7 +16,7 @@ from mae_lm_fairseq.downstream.squad.files import Paragraph, Question
 from mae_lm_fairseq.downstream.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.downstream.tagging.prediction import Tagged, Tagger
 from mae_lm_fairseq.pretrained.presets import why_no_predictions
-from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads, score_range
+from mae_lm_fairseq.pretrained.reading import MULTI_LABEL, Pretrained, build, build_heads, score_range
 from mae_lm_fairseq.pretrained.validation import ANSWER_HEAD
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
@@ -91,7 +91,8 @@ class MAELMHubInterface(nn.Module):
         """Return the encoder's hidden states. They are zero at ``<mask>`` if the encoder never sees it, as in MAE-LM.
 
         Args:
-            texts: one text; or ids [B, T], padded on the right; or a list of texts of different lengths.
+            texts: one text; or ids [B, T], padded on the right; or a list of texts of different lengths. Padding at the
+                end of the ids [T] of one text is dropped.
             return_all_hiddens: return the hidden states of the embeddings and of every layer, not only of the last
                 layer.
 
@@ -100,7 +101,7 @@ class MAELMHubInterface(nn.Module):
             ``return_all_hiddens``, a list with one of these for the embeddings, followed by one for each layer.
 
         Raises:
-            ValueError: if a text is longer than the model's maximum number of positions.
+            ValueError: if a text is longer than the model's maximum number of positions, or ids are padded on the left.
         """
         texts = _array_as_tensor(texts)
         if isinstance(texts, Tensor) and texts.dim() == 2:
@@ -181,9 +182,15 @@ class MAELMHubInterface(nn.Module):
             trained on scores from 0 to 1, which are the logits.
 
         Raises:
-            ValueError: if the model has no classification head of this name, or the list of texts is empty.
+            ValueError: if the model has no classification head of this name, the list of texts is empty, or the head
+                gives a text several labels at once, which have logits only.
         """
         module = self._head(head, ClassificationHead)
+        if self.about.get("problem_type") == MULTI_LABEL and not return_logits:
+            raise ValueError(
+                f"the head {head} gives a text several labels at once; pass return_logits=True: the sigmoid of a logit "
+                "is the probability of that label"
+            )
         texts = _array_as_tensor(texts)
         texts = list(texts) if isinstance(texts, Tensor) and texts.dim() == 2 else texts
         texts = [texts] if _is_one(texts) else texts
@@ -261,14 +268,17 @@ class MAELMHubInterface(nn.Module):
         return self.tokenizer
 
     def _ids(self, text: Text) -> Tensor:
-        """Return the ids [T] of a text, int64 on the CPU, without padding."""
+        """Return the ids [T] of a text, int64 on the CPU, without the padding at the end."""
         if isinstance(text, str):
             return self.encode(text)
         ids = torch.as_tensor(text).cpu()
         if ids.is_floating_point() and ids.numel():
             raise ValueError(f"the token ids are {ids.dtype}; pass integers")
         ids = ids.long()
-        return ids[ids.ne(self.model.pad)]
+        tokens = ids[ids.ne(self.model.pad)]
+        if not torch.equal(tokens, ids[: len(tokens)]):
+            raise ValueError("a token follows padding in the ids; pad on the right, or pass a list without padding")
+        return tokens
 
     def _layers(self, texts: Iterable[Text], all_layers: bool) -> list[list[Tensor]]:
         """Return hidden states [T_i, dim] of each text, for the last layer or for the embeddings and every layer."""

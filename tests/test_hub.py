@@ -77,6 +77,13 @@ class TestFeatures:
         with pytest.raises(ValueError, match="the token ids are torch"):
             hubs["mae_lm_tiny"].extract_features(ids)
 
+    def test_padding_is_on_the_right(self, hubs):
+        hub = hubs["mae_lm_tiny"]
+        assert torch.equal(hub.extract_features([0, 5, 2, 1, 1]), hub.extract_features([0, 5, 2]))
+        for ids in ([1, 0, 5, 2], [0, 1, 5, 2], torch.tensor([[0, 5, 6, 2], [1, 0, 5, 2]])):
+            with pytest.raises(ValueError, match="a token follows padding in the ids; pad on the right"):
+                hub.extract_features(ids)
+
     @pytest.mark.parametrize("name", PRESETS)
     def test_batched_features_equal_single_ones(self, hubs, name):
         hub = hubs[name]

@@ -13,10 +13,14 @@ import argparse
 import os
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.utils.errors import UserError, needs_transformers
 from mae_lm_fairseq.utils.logging import configure_logging
+
+if TYPE_CHECKING:  # it imports torch
+    from mae_lm_fairseq.pretrained.reading import Pretrained
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,17 +48,30 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Import the model and print how to train it."""
+    """Import the model and print what it can be used for."""
     arguments = parser().parse_args(argv)
     configure_logging()
     if not os.path.exists(arguments.model):
         raise UserError(f"{arguments.model} does not exist; a model of the Hugging Face hub must be downloaded first")
     with needs_transformers():
         from mae_lm_fairseq.huggingface.bundle import write_bundle
-        from mae_lm_fairseq.huggingface.importer import import_foreign, network_options, notes
+        from mae_lm_fairseq.huggingface.importer import import_foreign, notes
     pretrained = import_foreign(arguments.model, arguments.preset, arguments.data_bin, arguments.seed)
     write_bundle(pretrained, arguments.out)
     for note in notes(arguments.model):
         print(note)
-    words = ["--finetune-from-model", str(arguments.out), *network_options(pretrained)]
-    print(f"{arguments.out} is written. To train it with fairseq-train, add\n{shlex.join(words)}")
+    print(f"{arguments.out} is written. {_use(pretrained, arguments.out)}")
+
+
+def _use(pretrained: "Pretrained", out: Path) -> str:
+    """Return what a bundle can be used for."""
+    from mae_lm_fairseq.huggingface.importer import network_options
+    from mae_lm_fairseq.pretrained.validation import head_names
+
+    if not head_names(pretrained.weights):
+        words = ["--finetune-from-model", str(out), *network_options(pretrained)]
+        return f"To train it with fairseq-train, add\n{shlex.join(words)}"
+    if pretrained.tokenizer is None:
+        return "It has a task head and no tokenizer: MAELMModel.from_pretrained takes it, with token ids"
+    predict = f"mae-lm predict {out} uses its task head; " if "task" in pretrained.about else ""
+    return f"{predict}mae-lm adapt --model {out} trains its encoder further, without the task head"

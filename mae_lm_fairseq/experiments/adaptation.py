@@ -23,7 +23,7 @@ from mae_lm_fairseq.experiments.adaptation_training import (
 from mae_lm_fairseq.experiments.evaluation import measure, perplexity_cell
 from mae_lm_fairseq.experiments.readers import hugging_face_kind
 from mae_lm_fairseq.huggingface.bundle import write_bundle
-from mae_lm_fairseq.huggingface.exporter import export_stock
+from mae_lm_fairseq.huggingface.exporter import check_exportable, export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.huggingface.stock import counterpart
 from mae_lm_fairseq.pretrained.presets import predicts
@@ -90,6 +90,9 @@ def make_start(options: Options) -> Pretrained:
     """Return the model to start from, after making ``data-bin``, ``held-out.txt`` and ``start``, a bundle of it.
 
     Nothing is written if the model or the text cannot be used, so that a corrected command can have the same directory.
+
+    Raises:
+        UserError: if they cannot.
     """
     out = options.out
     if (out / "start").exists():
@@ -98,7 +101,10 @@ def make_start(options: Options) -> Pretrained:
     texts = _preparation(options)
     files = preparation.find_splits(texts)
     start = read_model(options)
-    as_objective(start, options)
+    try:
+        check_exportable(as_objective(start, options))
+    except UserError as problem:
+        raise UserError(f"--model {options.model} cannot be adapted: {problem}") from None
     if not (out / "data-bin" / MANIFEST).exists():
         shutil.rmtree(out / "data-bin", ignore_errors=True)  # what a killed preparation left
         with tempfile.TemporaryDirectory() as tokenizer:  # the one of the import, whatever else the directory has

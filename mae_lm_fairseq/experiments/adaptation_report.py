@@ -5,7 +5,12 @@ from typing import Any
 from mae_lm_fairseq.experiments.evaluation import table
 from mae_lm_fairseq.utils.markdown import markdown_table
 
-_NAMES = {"mlm": "masked language modelling (MLM)", "mae_lm": "MAE-LM", "3ml": "3ML"}
+_NAMES = {
+    "mlm": "masked language modelling (MLM)",
+    "mae_lm": "MAE-LM",
+    "3ml": "3ML",
+    "mask_later": "masks that join later",
+}
 _REPORT = """\
 # Adapted model
 

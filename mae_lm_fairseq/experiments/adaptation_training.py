@@ -12,7 +12,6 @@ import torch
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.importer import network_options
-from mae_lm_fairseq.huggingface.stock import counterpart
 from mae_lm_fairseq.pretrained.presets import preset_of, with_preset
 from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.recipes.settings import Settings, as_arguments
@@ -24,10 +23,15 @@ from mae_lm_fairseq.utils.training_log import loss_curve, training_seconds
 
 PRESET_OF = {"mlm": "mae_lm_roberta", "mae_lm": "mae_lm", "3ml": "mae_lm_3ml_self"}
 """The preset of each objective, for models of another one."""
+_OBJECTIVE_OF = {preset: objective for objective, preset in PRESET_OF.items()} | {
+    "mae_lm_3ml_cross": "3ml",
+    "mae_lm_mask_later": "mask_later",
+}
 MASKING = {
     "mlm": {"mask_prob": 0.15, "leave_unmasked_prob": 0.1, "random_token_prob": 0.1},
     "mae_lm": {"mask_prob": 0.15},
     "3ml": {"mask_prob": 0.5},
+    "mask_later": {"mask_prob": 0.15},
 }
 """Options of the task for each objective: those of the papers, and BERT's 80/10/10."""
 LONGEST = 512
@@ -96,15 +100,15 @@ class Options:
 
 
 def objective_of(model: Pretrained) -> str:
-    """Return the objective that a model was trained with."""
-    return {preset: objective for objective, preset in PRESET_OF.items()}.get(preset_of(model), "3ml")
+    """Return the objective that a model was trained with: one of :data:`MASKING`."""
+    return _OBJECTIVE_OF[preset_of(model)]
 
 
 def as_objective(start: Pretrained, options: Options) -> Pretrained:
     """Return the model to train: the start with decoder and head of the objective.
 
     Raises:
-        UserError: if the options do not fit the model, or ``transformers`` has no class for its encoder.
+        UserError: if the options do not fit the model.
     """
     objective = options.objective or objective_of(start)
     preset = preset_of(start) if objective == objective_of(start) else PRESET_OF[objective]
@@ -112,7 +116,6 @@ def as_objective(start: Pretrained, options: Options) -> Pretrained:
         model = with_preset(start, preset, options.seed)
     except ValueError as problem:
         raise UserError(f"--objective {objective} does not fit {options.model}: {problem}") from None
-    counterpart(model)
     length = tokens_per_sample(model, options)
     if length < MIN_SAMPLE_TOKENS:
         raise UserError(f"--tokens-per-sample {length} must be at least {MIN_SAMPLE_TOKENS}")
@@ -165,6 +168,7 @@ def _settings(model: Pretrained, options: Options) -> Settings:
     accumulated = -(-options.batch_size // max(BATCH_TOKENS, length))
     masking = MASKING[objective_of(model)] | ({"mask_prob": options.mask_prob} if options.mask_prob else {})
     save_every = max(1, options.updates // 10)
+    ends_after_an_epoch = any(word.startswith("--max-epoch") for word in options.extra)
     chosen = {
         "task": {
             "_name": "masked_autoencoder_lm",
@@ -202,6 +206,8 @@ def _settings(model: Pretrained, options: Options) -> Settings:
         "checkpoint": {
             "finetune_from_model": options.out / "training" / "start",
             "save_dir": options.out / "training" / "checkpoints",
+            # A small text has hundreds of epochs. At the end of --max-epoch, fairseq saves only at this interval.
+            "save_interval": 1 if ends_after_an_epoch else options.updates + 1,
             "save_interval_updates": save_every,
             "keep_interval_updates": 1,
             "no_epoch_checkpoints": True,

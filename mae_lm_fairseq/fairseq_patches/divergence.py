@@ -25,7 +25,9 @@ def _train_step(step: Callable, trainer: Trainer, samples: list, *args, **kwargs
         logged = step(trainer, samples, *args, **kwargs)
     except FloatingPointError as error:
         raise UserError(_explanation(trainer, len(samples), error)) from error
-    loss = (logged or {}).get("loss", 0.0)
+    statistics = logged or {}
+    # Without predicted tokens, fairseq's masked_lm logs 0 / 0.
+    loss = statistics.get("loss", 0.0) if statistics.get("sample_size", 1) else 0.0
     if not math.isfinite(loss):
         raise UserError(_explanation(trainer, len(samples), FloatingPointError(f"the loss is {loss}")))
     return logged

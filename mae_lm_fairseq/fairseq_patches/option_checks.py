@@ -21,7 +21,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
-from mae_lm_fairseq.fairseq_patches.unsupported import check_supported
+from mae_lm_fairseq.fairseq_patches.unsupported import check_supported, is_our_model
 from mae_lm_fairseq.pretrained.reading import WEIGHTS
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.versions import SLOW, bfloat16_speed
@@ -221,9 +221,12 @@ def _check_frozen_encoder(cfg: Any) -> None:
 
 
 def _check_batches(cfg: Any) -> None:
-    """Check that a batch can hold a sequence of pretraining. fairseq would drop longer ones, or fail."""
-    if cfg.common_eval.path is not None:
-        return  # a task that is read from a checkpoint has its own options
+    """Check that a batch can hold a sequence of pretraining. fairseq would drop longer ones, or fail.
+
+    In other tasks, ``--tokens-per-sample`` may not be the length of a sequence.
+    """
+    if not is_our_model(cfg):
+        return
     tokens = getattr(cfg.task, "tokens_per_sample", None)
     for name in ("max_tokens", "max_tokens_valid"):
         most = getattr(cfg.dataset, name)
@@ -237,8 +240,8 @@ def _check_batches(cfg: Any) -> None:
 def _check_criterion(cfg: Any) -> None:
     """Check that the model computes what the criterion reads. The first batch would fail."""
     name = getattr(cfg.model, "_name", None)
-    is_ours = hasattr(ARCH_MODEL_REGISTRY.get(name), "begin_training")
-    if getattr(cfg.criterion, "_name", None) == "masked_autoencoder_lm" and name in ARCH_MODEL_REGISTRY and not is_ours:
+    is_other = name in ARCH_MODEL_REGISTRY and not is_our_model(cfg)
+    if getattr(cfg.criterion, "_name", None) == "masked_autoencoder_lm" and is_other:
         raise UserError(
             f"--criterion masked_autoencoder_lm is for models of mae_lm_fairseq, not --arch {name}; choose --criterion "
             "masked_lm"

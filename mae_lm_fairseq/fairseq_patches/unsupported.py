@@ -1,4 +1,4 @@
-"""fairseq's options that do not work with this package; docs/fairseq-options.md lists them.
+"""fairseq's options that do not work with the models of this package; docs/fairseq-options.md lists them.
 
 fairseq would ignore them, or fail on them with a traceback.
 """
@@ -6,6 +6,8 @@ fairseq would ignore them, or fail on them with a traceback.
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, NamedTuple
+
+from fairseq.models import ARCH_MODEL_REGISTRY
 
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -99,12 +101,19 @@ UNSUPPORTED = (
 )
 
 
+def is_our_model(cfg: Any) -> bool:
+    """Return whether a configuration trains a model of this package."""
+    return hasattr(ARCH_MODEL_REGISTRY.get(getattr(cfg.model, "_name", None)), "begin_training")
+
+
 def check_supported(cfg: Any) -> None:
-    """Check that no option is given that does not work.
+    """Check that no option is given that does not work with our models. Other models are left to fairseq.
 
     Raises:
         UserError: if one is.
     """
+    if not is_our_model(cfg):
+        return
     for unsupported in UNSUPPORTED:
         if unsupported.is_given(cfg) and not any(map(find_spec, unsupported.packages)):
             raise UserError(unsupported.reason())

@@ -1,13 +1,14 @@
 """Export of a pretrained or fine-tuned model to ``transformers``, verified against the original."""
 
 import contextlib
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from mae_lm_fairseq.huggingface.comparison import check_stock, comparable
+from mae_lm_fairseq.huggingface.comparison import check_stock, comparable, texts
 from mae_lm_fairseq.huggingface.foreign import load_tokenizer, transformers_errors
 from mae_lm_fairseq.huggingface.model_card import stock_card
-from mae_lm_fairseq.huggingface.stock import Counterpart, counterpart, write_stock
+from mae_lm_fairseq.huggingface.stock import Counterpart, counterpart, write_config, write_stock
 from mae_lm_fairseq.huggingface.tokenizer import pair_differences, read_lists_of_words, write_tokenizer
 from mae_lm_fairseq.pretrained.original import STOCK_CONFIG
 from mae_lm_fairseq.pretrained.reading import Pretrained
@@ -34,8 +35,7 @@ def export_stock(pretrained: Pretrained, out: Path, head: str | None = None, lin
     to, lines = counterpart(pretrained, head), comparable(lines)
     with new_directory(out) as directory:
         write_stock(pretrained, to, directory)
-        # The files that an import has kept may be damaged in ways that only their use shows.
-        with transformers_errors(out) if to.original is not None else contextlib.nullcontext():
+        with _errors_of_kept_files(to, out):
             _write_tokenizer(pretrained, to, directory)
             if to.task == "ForTokenClassification":
                 read_lists_of_words(pretrained.tokenizer, directory)
@@ -43,6 +43,24 @@ def export_stock(pretrained: Pretrained, out: Path, head: str | None = None, lin
         card = stock_card(pretrained, to, len(lines), reordered)
         (directory / "README.md").write_text(card, encoding="utf-8")
     return to.architecture
+
+
+def check_exportable(pretrained: Pretrained) -> None:
+    """Check that :func:`export_stock` has a class and a tokenizer for a model, whatever its weights are.
+
+    Raises:
+        UserError: if it has not; the message gives the reason.
+    """
+    to = counterpart(pretrained)
+    with tempfile.TemporaryDirectory() as temporary, _errors_of_kept_files(to, Path(temporary)):
+        write_config(pretrained, to, Path(temporary))
+        _write_tokenizer(pretrained, to, Path(temporary))
+        texts(Path(temporary), pretrained, to, comparable([]))
+
+
+def _errors_of_kept_files(to: Counterpart, directory: Path) -> contextlib.AbstractContextManager:
+    """Convert exceptions: the files that an import has kept may be damaged in ways that only their use shows."""
+    return transformers_errors(directory) if to.original is not None else contextlib.nullcontext()
 
 
 def _write_tokenizer(pretrained: Pretrained, to: Counterpart, directory: Path):

@@ -22,7 +22,7 @@ from mae_lm_fairseq.huggingface.names import EMBEDDINGS, LM_HEAD, OUTPUT_WEIGHTS
 from mae_lm_fairseq.huggingface.weight_files import floats, read_weights
 from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data
 from mae_lm_fairseq.pretrained.original import STOCK_CONFIG, Original, stock_files
-from mae_lm_fairseq.pretrained.reading import MODEL_TYPE
+from mae_lm_fairseq.pretrained.reading import MODEL_TYPE, MULTI_LABEL
 from mae_lm_fairseq.pretrained.token_order import TokenOrder, token_order
 from mae_lm_fairseq.pretrained.validation import SENTENCE_HEAD, head_names
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
@@ -55,7 +55,8 @@ class ForeignModel:
         tokenizer: the tokenizer, if it gives these ids.
         order: order of the rows in the weights.
         original: what the network has no place for.
-        task: ``task`` and ``finetuned_on`` of a bundle, if the configuration is that of a fine-tuned model.
+        task: ``task``, ``finetuned_on`` and ``problem_type`` of a bundle, if the configuration is that of a fine-tuned
+            model.
     """
 
     kind: str
@@ -99,7 +100,7 @@ def read_stock(directory: Path) -> ForeignModel:
 
 
 def _task(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return ``task`` and ``finetuned_on`` of a bundle; what is not known is missing.
+    """Return ``task``, ``finetuned_on`` and ``problem_type`` of a bundle; what is not known is missing.
 
     A configuration does not say whether sentences are pairs, nor whether questions may have no answer.
     """
@@ -109,9 +110,10 @@ def _task(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
         return {"task": "question_answering"}
     if architecture.endswith("ForTokenClassification"):
         return {"task": TOKEN_CLASSIFICATION, "finetuned_on": {"labels": _labels(config, path)}}
-    is_single = config.get("problem_type") != "multi_label_classification"
-    if not (architecture.endswith("ForSequenceClassification") and is_single):
+    if not architecture.endswith("ForSequenceClassification"):
         return {}
+    if config.get("problem_type") == MULTI_LABEL:
+        return {"problem_type": MULTI_LABEL}
     labels = _labels(config, path)
     known = {"labels": labels} if len(labels) > 1 else {"labels": [], "score_range": [0, 1]}
     about = {"task": path.resolve().parent.name, "head": SENTENCE_HEAD, "columns": [], **known}

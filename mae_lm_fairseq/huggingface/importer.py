@@ -27,6 +27,7 @@ from mae_lm_fairseq.huggingface.names import (
 from mae_lm_fairseq.huggingface.tokenizer import pair_differences
 from mae_lm_fairseq.pretrained.presets import completed
 from mae_lm_fairseq.pretrained.reading import Pretrained
+from mae_lm_fairseq.pretrained.training_state import architecture_of
 from mae_lm_fairseq.pretrained.validation import (
     ANSWER_HEAD,
     SENTENCE_HEAD,
@@ -137,7 +138,7 @@ def _check_shapes(weights: dict[str, Tensor], config: MaskedAutoencoderConfig, s
 
 def network_options(pretrained: Pretrained) -> list[str]:
     """Return the options with which fairseq-train builds the same network."""
-    architecture = pretrained.about["architecture"]
+    architecture = architecture_of(pretrained)
     defaults = vars(preset_config(*ARCHITECTURES[architecture]))
     words = ["--arch", architecture]
     for name, value in vars(pretrained.config).items():

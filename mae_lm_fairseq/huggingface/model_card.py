@@ -116,8 +116,9 @@ def bundle_card(pretrained: Pretrained, lack: str) -> str:
         code = _OWN_LOADING
     else:
         use = (
-            "Features of text, fine-tuning, and filling in masked tokens, with the decoder if the model has one. In "
-            "`MAELMModel.fill_mask`, `<mask>` stands for one, whatever the tokenizer calls it."
+            "Features of text, fine-tuning, and filling in masked tokens, with the decoder if the model has one. "
+            "`fill_mask` of a model that `MAELMModel.from_pretrained` loads takes `<mask>` for one, whatever the "
+            "tokenizer calls it."
         )
         code = f"import mae_lm_fairseq.huggingface.modeling\n{_loading('AutoModelForMaskedLM')}"
     warning = (

@@ -301,8 +301,13 @@ def _unfolded(positions: Tensor, to: Counterpart, order: TokenOrder) -> dict[str
     return {name: before, **types}
 
 
-def write_stock(pretrained: Pretrained, to: Counterpart, directory: Path):
-    """Write ``config.json`` and ``model.safetensors``."""
+def write_config(pretrained: Pretrained, to: Counterpart, directory: Path):
+    """Write ``config.json``."""
     config = json.dumps(stock_config(pretrained, to), indent=2)
     (directory / STOCK_CONFIG).write_text(config + "\n", encoding="utf-8")
+
+
+def write_stock(pretrained: Pretrained, to: Counterpart, directory: Path):
+    """Write ``config.json`` and ``model.safetensors``."""
+    write_config(pretrained, to, directory)
     save_file(stock_weights(pretrained, to), directory / "model.safetensors", metadata={"format": "pt"})

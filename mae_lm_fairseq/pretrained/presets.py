@@ -13,7 +13,7 @@ from mae_lm_fairseq.pretrained.validation import NETWORK, PAD, tied_names
 
 
 def preset_of(pretrained: Pretrained) -> str:
-    """Return the preset that a model was trained with; ``mae_lm`` if it is not known."""
+    """Return the preset that a model was trained with; see :func:`architecture_of` for one that is not known."""
     return ARCHITECTURES[architecture_of(pretrained)][0]
 
 

@@ -43,6 +43,8 @@ ALIGNMENT = 64
 """Alignment of torch's tensors in bytes. Most weights in a bundle have it, too."""
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 """Files of a bundle. Dictionary and tokenizer have the same names as in a data-bin."""
+MULTI_LABEL = "multi_label_classification"
+"""``problem_type`` of a head that gives a text several labels at once."""
 MODEL_TYPE = "mae_lm"
 """Type of the model in ``config.json``, for ``transformers``."""
 FORMAT = 2
@@ -65,8 +67,9 @@ class Pretrained:
         about: plain JSON, as far as known: ``architecture``, ``task`` and ``updates`` of the training, ``versions`` of
             packages, ``dictionary_sha256``, ``trained_on`` (the splits in the manifest of the data-bin),
             ``mask_in_encoder``, ``averaged`` (how, if the weights are an average), ``imported_from``,
-            ``random_weights`` (parts that an import had to add), ``finetuned_on`` (what predictions need to know of the
-            task), ``development_set`` (the metrics of fine-tuning).
+            ``random_weights`` (parts that an import had to add), ``problem_type`` (:data:`MULTI_LABEL`, of an import
+            with such a head), ``finetuned_on`` (what predictions need to know of the task), ``development_set`` (the
+            metrics of fine-tuning).
         original: what an import has kept for the export; None for a model of this package.
     """
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.core.config import ARCHITECTURES, plain_values
+from mae_lm_fairseq.core.config import ARCHITECTURES, PRESETS, plain_values, preset_config
 from mae_lm_fairseq.pretrained.reading import Pretrained, read_bundle
 from mae_lm_fairseq.pretrained.validation import head_names
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
@@ -37,6 +37,15 @@ def read_training_state(bundle: str | Path) -> dict[str, Any]:
 
 
 def architecture_of(pretrained: Pretrained) -> str:
-    """Return the architecture that a model was trained as, or ``mae_lm`` if that is unknown."""
-    name = pretrained.about.get("architecture")
-    return name if name in ARCHITECTURES else "mae_lm"
+    """Return the architecture that a model was trained as.
+
+    If that is unknown, it is the first preset, of base size, that masks and decodes in the same way; or ``mae_lm``.
+    """
+    name, network = pretrained.about.get("architecture"), pretrained.config
+    if name in ARCHITECTURES:
+        return name
+    for preset in PRESETS:
+        config = preset_config(preset, "base")
+        if (config.mask_join, config.decoder_attention) == (network.mask_join, network.decoder_attention):
+            return f"{preset}_base"
+    return "mae_lm"

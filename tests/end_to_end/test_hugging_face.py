@@ -132,7 +132,8 @@ def test_examples_of_the_page(run_script, trained, text_bin, tmp_path, monkeypat
         (tmp_path / split).symlink_to(text_bin.parent / split)
     stock(tmp_path / "roberta-base", "roberta", max_position_embeddings=66)
     write_bundle(read(trained, text_bin), tmp_path / "mae-lm")
-    for verb, *arguments in (shlex.split(block)[1:] for block in blocks("bash") if block.startswith("mae-lm ")):
+    commands = [block.replace("\\\n", "") for block in blocks("bash") if block.startswith("mae-lm ")]
+    for verb, *arguments in (shlex.split(command)[1:] for command in commands):
         if verb in SCRIPTS:
             run_script(SCRIPTS[verb], *arguments)
         else:

@@ -1,6 +1,7 @@
 """``mae-lm adapt``: what its options change, and the models that it starts from; end_to_end/test_adapt.py trains."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,19 +9,33 @@ import torch
 
 from mae_lm_fairseq.commands.adapt import parser
 from mae_lm_fairseq.experiments.adaptation import make_start, read_model
-from mae_lm_fairseq.experiments.adaptation_training import Options, _read_result, as_objective, training_run
+from mae_lm_fairseq.experiments.adaptation_training import (
+    Options,
+    _read_result,
+    as_objective,
+    objective_of,
+    training_run,
+)
+from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.huggingface.exporter import export_stock
+from mae_lm_fairseq.huggingface.importer import import_foreign, network_options
 from mae_lm_fairseq.pretrained.presets import predicts, preset_of
-from mae_lm_fairseq.pretrained.reading import read, read_checkpoint
+from mae_lm_fairseq.pretrained.reading import Pretrained, read, read_checkpoint
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.runner import Run
+from tests.fixtures.make_before_layout import BEFORE
 from tests.support.bundles import TEXT
-from tests.support.exports import pretrained
+from tests.support.exports import pretrained, train_sentencepiece
+from tests.support.families import stock_model
 from tests.support.huggingface import save_model, tiny_masked_lm, tiny_model
-from tests.support.tokenizers import make
+from tests.support.tokenizers import make, paragraphs
 
 FLAGS = {
-    "--updates 50": {"--max-update 50", "--total-num-update 50", "--warmup-updates 3", "--save-interval-updates 5"},
+    "--updates 50": {
+        *("--max-update 50", "--total-num-update 50", "--warmup-updates 3"),
+        *("--save-interval-updates 5", "--save-interval 51"),
+    },
     "--learning-rate 2e-3": {"--lr 0.002"},
     "--batch-size 5000": {"--max-tokens 1667", "--update-freq 3"},
     "--tokens-per-sample 20": {"--tokens-per-sample 20"},
@@ -65,6 +80,36 @@ def test_each_flag_changes_the_training(usual, tmp_path, flag, monkeypatch):
     model, before = usual
     changed = train_options(model, tmp_path / "out", *flag.split()) - before
     assert changed >= FLAGS[flag]
+
+
+def test_epochs_are_saved_only_if_training_may_end_with_one(usual, tmp_path):
+    """fairseq saves at --max-update, but not at --max-epoch."""
+    (tmp_path / "out").mkdir()
+    chosen = replace(options(tmp_path / "out"), extra=["--max-epoch", "2"])
+    command = " ".join(training_run(as_objective(usual[0], chosen), chosen).command)
+    assert "--save-interval 1 " in command
+
+
+@pytest.mark.parametrize(
+    ("preset", "flags", "objective", "trained"),
+    [
+        ("mae_lm_mask_later", "", "mask_later", {"--arch mae_lm_mask_later_tiny", "--mask-prob 0.15"}),
+        ("mae_lm_mask_later", "--objective 3ml", "3ml", {"--arch mae_lm_3ml_self_base", "--mask-prob 0.5"}),
+        ("mae_lm_3ml_cross", "--objective 3ml", "3ml", {"--arch mae_lm_3ml_cross_tiny", "--mask-prob 0.5"}),
+    ],
+)
+def test_presets_that_are_no_objective(preset, flags, objective, trained, tmp_path):
+    model = pretrained(preset, tokenizer=make("byte-bpe"))
+    given = options(tmp_path, *flags.split())
+    assert objective_of(as_objective(model, given)) == objective
+    assert train_options(model, tmp_path / "out", *flags.split()) >= trained
+
+
+def test_a_bundle_without_an_architecture():
+    """Exports of the autoencoder from before bundles had one."""
+    assert network_options(read(BEFORE / "hf_autoencoder"))[:2] == ["--arch", "mae_lm_base"]
+    model = pretrained("mae_lm_roberta")
+    assert preset_of(replace(model, about={})) == "mae_lm_roberta"
 
 
 @pytest.mark.parametrize(
@@ -117,10 +162,46 @@ def test_a_model_of_transformers_starts_with_its_own_predictions(tmp_path):
     assert preset_of(as_objective(start, given)) == "mae_lm"
 
 
-def test_a_checkpoint_starts_with_its_data_bin(checkpoints, text_data, tmp_path):
+def splits(directory: Path) -> list[str]:
+    """Write a text and a held-out text, and return their flags."""
     for split in ("train", "valid"):
-        (tmp_path / f"{split}.txt").write_text("\n".join(TEXT) + "\n", encoding="utf-8")
-    texts = ["--train", str(tmp_path / "train.txt"), "--valid", str(tmp_path / "valid.txt")]
+        (directory / f"{split}.txt").write_text("\n".join(TEXT) + "\n", encoding="utf-8")
+    return ["--train", str(directory / "train.txt"), "--valid", str(directory / "valid.txt")]
+
+
+def unusual_sentencepiece() -> Pretrained:
+    return pretrained(model=train_sentencepiece(paragraphs(300), vocab_size=80, remove_extra_whitespaces=False))
+
+
+def mpnet_with_another_padding() -> Pretrained:
+    return pretrained(tokenizer=make("gpt2"))
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (unusual_sentencepiece, "a sentencepiece model that keeps repeated spaces or marks ends of words has no fast"),
+        (mpnet_with_another_padding, "transformers' MPNet takes id 1 for padding, which is the token"),
+    ],
+)
+def test_models_that_cannot_be_exported_are_refused_at_the_start(start, message, tmp_path):
+    write_bundle(start(), tmp_path / "bundle")
+    given = options(tmp_path / "out", "--model", str(tmp_path / "bundle"), *splits(tmp_path))
+    with pytest.raises(UserError, match=rf"^--model \S+/bundle cannot be adapted: {message}"):
+        make_start(given)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_import_with_a_task_head_can_be_adapted(tmp_path):
+    stock_model(tmp_path / "stock", "bert", "ForSequenceClassification")
+    write_bundle(import_foreign(tmp_path / "stock", "mae_lm_roberta"), tmp_path / "bundle")
+    given = options(tmp_path / "out", "--model", str(tmp_path / "bundle"), *splits(tmp_path))
+    model = as_objective(make_start(given), given)
+    assert export_stock(model, tmp_path / "again") == "BertForMaskedLM"
+
+
+def test_a_checkpoint_starts_with_its_data_bin(checkpoints, text_data, tmp_path):
+    texts = splits(tmp_path)
     given = ["--model", str(checkpoints["mae_lm_tiny"]), "--data-bin", str(text_data)]
     make_start(options(tmp_path / "out", *given, *texts))
     start, original = read(tmp_path / "out" / "start"), read_checkpoint(checkpoints["mae_lm_tiny"], text_data)

@@ -1,5 +1,6 @@
 """Error messages for non-finite losses and gradients; tests/fault_injection checks that checkpoints survive."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -45,7 +46,10 @@ def error_message():
     return error_message
 
 
-@pytest.mark.parametrize("end", [FloatingPointError("gradients are Nan/Inf"), {"loss": float("nan")}])
+DIVERGED = [{"loss": math.nan}, {"loss": math.inf, "sample_size": 2.0}]
+
+
+@pytest.mark.parametrize("end", [FloatingPointError("gradients are Nan/Inf"), *DIVERGED])
 def test_message_names_the_settings_and_the_remedies(error_message, end):
     message = error_message(end)
     assert "the loss or a gradient is not finite" in message
@@ -67,6 +71,6 @@ def test_several_processes(error_message):
     )
 
 
-@pytest.mark.parametrize("logged", [{"loss": 4.5}, {}, None])
+@pytest.mark.parametrize("logged", [{"loss": 4.5}, {}, None, {"loss": math.nan, "sample_size": 0.0}])
 def test_finite_numbers_pass(error_message, logged):
     assert error_message.passes(logged) is logged

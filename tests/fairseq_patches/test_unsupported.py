@@ -64,6 +64,15 @@ def test_an_option_is_refused_in_one_message(option, monkeypatch):
             check_settings(cfg)
 
 
+def test_other_models_keep_their_options():
+    given = {name: value for values in GIVEN.values() for name, value in values.items()}
+    cfg = config({**given, "dataset.max_tokens": 31})
+    with pytest.raises(UserError):
+        check_settings(cfg)
+    cfg.model._name, cfg.criterion = "roberta_base", None
+    check_settings(cfg)
+
+
 def test_messages():
     refused = {option.option: option.reason() for option in unsupported.UNSUPPORTED}
     assert refused["--ddp-backend slowmo"] == (

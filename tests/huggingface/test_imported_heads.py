@@ -55,6 +55,21 @@ def check_classes(found, logits):
     assert [row["prediction"] for row in found] == [LABELS[number] for number in logits.argmax(1)]
 
 
+@pytest.mark.parametrize(
+    ("task", "changes", "uses"),
+    [
+        ("ForMaskedLM", {}, "To train it with fairseq-train, add --finetune-from-model {} --arch mae_lm_roberta_base"),
+        ("ForSequenceClassification", NAMES, "mae-lm predict {} uses its task head; mae-lm adapt --model {} trains"),
+        ("ForSequenceClassification", {"problem_type": "multi_label_classification"}, "mae-lm adapt --model {} trains"),
+    ],
+)
+def test_an_import_says_what_the_model_can_be_used_for(task, changes, uses, tmp_path, capsys):
+    """fairseq-train does not start from a model with a task head."""
+    _, bundle = imported(tmp_path, "roberta", task, **changes)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"{bundle} is written. {uses.replace('{}', str(bundle))}" in printed
+
+
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_a_classifier_predicts_its_labels(kind, tmp_path):
     model, bundle = imported(tmp_path, kind, "ForSequenceClassification", **NAMES)
@@ -99,9 +114,15 @@ def test_the_scores_of_a_regression_survive_export_and_import(kind, tmp_path):
 
 
 def test_several_labels_at_once_have_no_prediction(tmp_path):
-    _, bundle = imported(tmp_path, "roberta", "ForSequenceClassification", problem_type="multi_label_classification")
+    changes = NAMES | {"problem_type": "multi_label_classification"}
+    model, bundle = imported(tmp_path, "roberta", "ForSequenceClassification", **changes)
     with pytest.raises(UserError, match="does not know the names of its labels"):
         predictions(tmp_path, bundle, {"text": TEXTS})
+    hub = MAELMModel.from_pretrained(bundle)
+    with pytest.raises(ValueError, match="gives a text several labels at once; pass return_logits=True"):
+        hub.predict(SENTENCE_HEAD, TEXTS)
+    logits = hub.predict(SENTENCE_HEAD, TEXTS, return_logits=True)
+    torch.testing.assert_close(logits, stock_logits(tmp_path, model, TEXTS), **CLOSE_SCORES)
 
 
 def test_a_classifier_trained_here_loses_the_problem_of_its_original(tmp_path):
