@@ -6,6 +6,7 @@ import pytest
 import sentencepiece
 import torch
 import transformers
+from tokenizers.pre_tokenizers import ByteLevel
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import PRESETS, preset_config
@@ -97,14 +98,15 @@ STOCK_SIZES = {
 def stock(directory, kind, task="ForMaskedLM", pickled=False, **changes):
     """Save a randomly initialised transformers model with a byte-level BPE tokenizer, unlike our exports."""
     name = {"mpnet": "MPNet", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}[kind]
-    values = {**STOCK_SIZES, "vocab_size": 12, "num_labels": 3, "initializer_range": 0.3, **changes}
+    words = ["<s>", "<pad>", "</s>", "<unk>", "a", "b", "Ġa", "Ġb", "Ġ", "c", "Ġc"]
+    words += [*sorted(set(ByteLevel.alphabet()) - set(words)), "<mask>"]
+    values = {**STOCK_SIZES, "vocab_size": len(words), "num_labels": 3, "initializer_range": 0.3, **changes}
     torch.manual_seed(0)
     model = getattr(transformers, name + task)(getattr(transformers, f"{name}Config")(**values)).eval()
     model.save_pretrained(directory)
     if pickled:
         torch.save(model.state_dict(), directory / "pytorch_model.bin")
         (directory / "model.safetensors").unlink()
-    words = ["<s>", "<pad>", "</s>", "<unk>", "a", "b", "Ġa", "Ġb", "Ġ", "c", "Ġc", "<mask>"]
     vocabulary = {word: index for index, word in enumerate(words)}
     merges = [("Ġ", "a"), ("Ġ", "b"), ("Ġ", "c")]
     transformers.RobertaTokenizer(vocab=vocabulary, merges=merges).save_pretrained(directory)
