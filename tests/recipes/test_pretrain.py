@@ -96,7 +96,7 @@ def test_sequences_are_divided_among_processes(number, batch_size, smaller, expe
 
 @pytest.mark.parametrize(("number", "batch_size", "smaller"), [(24, 32, True), (4096, 32, True), (64, 64, False)])
 def test_unequal_divisions_are_refused(number, batch_size, smaller):
-    with pytest.raises(UserError, match=rf"2,048 .*{number} processes.*--batch-size.*--update-freq"):
+    with pytest.raises(UserError, match=rf"2,048 .*{number} processes.*--update-freq.*--batch-size"):
         split_global_batch(2048, number, batch_size, smaller)
 
 
