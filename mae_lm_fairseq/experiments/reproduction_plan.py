@@ -5,7 +5,7 @@ from collections import Counter
 from mae_lm_fairseq.analysis.cost import Plan, plan
 from mae_lm_fairseq.analysis.planned_run import Run
 from mae_lm_fairseq.experiments.preset_comparison import Variant
-from mae_lm_fairseq.experiments.reproduction import FRACTIONS, trained, variants
+from mae_lm_fairseq.experiments.reproduction import trained, variants
 from mae_lm_fairseq.experiments.scales import SCALES, Scale
 from mae_lm_fairseq.recipes.machine import split_global_batch
 from mae_lm_fairseq.recipes.settings import recipe
@@ -44,11 +44,11 @@ def planned_run(scale: Scale, variant: Variant) -> Run:
     """Return the pretraining run of a variant on one device, with the recipe of its architecture."""
     chosen = {name: cell.value for name, cell in recipe(variant.architecture).items()}
     batch_size, accumulated = split_global_batch(chosen["sequences"], 1, Run.batch_size, smaller=True)
-    by_title = {title: fraction for fraction, title in FRACTIONS.items()}
+    options = dict(zip(variant.options[::2], variant.options[1::2], strict=True))
     return Run(
         variant.architecture,
         mask_prob=chosen["mask_prob"],
-        mask_in_encoder=by_title.get(variant.title, 0.0),
+        mask_in_encoder=float(options.get("--mask-in-encoder", 0)),
         vocab_size=scale.text.vocabulary if scale.text else Run.vocab_size,
         tokens_per_sample=chosen["tokens"],
         batch_size=batch_size,

@@ -129,13 +129,16 @@ def runs_of(stage: dict, model: str) -> list[dict]:
     return runs
 
 
+def models_of(stage: dict) -> list[str]:
+    """Return the models of a stage in the order of their runs."""
+    return list(dict.fromkeys(run["model"] for run in stage["runs"]))
+
+
 def with_all_seeds(stage: dict) -> tuple[dict, list[str]]:
     """Return a stage without the models that lack seeds of others, and the names of these models."""
     seeds = {run["seed"] for run in stage["runs"]}
-    trained = {run["model"]: set() for run in stage["runs"]}
-    for run in stage["runs"]:
-        trained[run["model"]].add(run["seed"])
-    unfinished = [model for model, found in trained.items() if found != seeds]
+    trained = {(run["model"], run["seed"]) for run in stage["runs"]}
+    unfinished = [model for model in models_of(stage) if any((model, seed) not in trained for seed in seeds)]
     return stage | {"runs": [run for run in stage["runs"] if run["model"] not in unfinished]}, unfinished
 
 

@@ -27,6 +27,7 @@ from mae_lm_fairseq.experiments.evidence.hypotheses import (
     last_layer,
     last_less_below,
     last_probes,
+    models_of,
     outcomes,
     rank_in,
     ranks,
@@ -124,7 +125,7 @@ def premise_of_main(main: dict) -> list[str]:
 
 def at_the_other_rate(main: dict) -> list[str]:
     """Return MAE-LM less the MLM at MAE-LM's learning rate, if both were trained at it."""
-    if not {MAE_LM_OWN_RATE, MLM_OTHER_RATE} <= set(_models(main)):
+    if not {MAE_LM_OWN_RATE, MLM_OTHER_RATE} <= set(models_of(main)):
         return []
     of = {"last layer's probe": last_probes, "last less best below": last_less_below, "rank": ranks}
     found = [f"{name} {_cell(get(main, MAE_LM_OWN_RATE) - get(main, MLM_OTHER_RATE))}" for name, get in of.items()]
@@ -174,10 +175,6 @@ def _cell(values: np.ndarray, digits: int = 1) -> str:
     return f"{values.mean():.{digits}f}" + (f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else "")
 
 
-def _models(stage: dict) -> list[str]:
-    return list(dict.fromkeys(run["model"] for run in stage["runs"]))
-
-
 def _losses(stage: dict, model: str, label: str = "") -> np.ndarray:
     return np.array([run["loss"][label or final(run)]["loss"] for run in runs_of(stage, model)])
 
@@ -190,7 +187,7 @@ def _layers(stage: dict, model: str) -> np.ndarray:
 def _models_table(stage: dict) -> str:
     """Return loss, probes and ranks of every model at the end of training."""
     rows = []
-    for model in _models(stage):
+    for model in models_of(stage):
         title = f"{model} (layer {DEEP_MLM_LAYER} counts as the last)" if model == DEEP_MLM else model
         layers = " ".join(f"{mean:.1f}" for mean in _layers(stage, model).mean(0))
         first, *_ = runs_of(stage, model)
@@ -218,7 +215,7 @@ def _ranks_table(stage: dict) -> str:
     ]
     rows = [
         [model, *(_cell(ranks(stage, model, measure=measure, settings=name)) for _, name, measure in measures)]
-        for model in _models(stage)
+        for model in models_of(stage)
     ]
     return markdown_table(["rank of real tokens", *(title for title, *_ in measures)], rows)
 
@@ -226,7 +223,7 @@ def _ranks_table(stage: dict) -> str:
 def _curves_table(stage: dict) -> str:
     """Return loss, last probe, rank and minimal pairs by number of updates."""
     rows = []
-    for model in _models(stage):
+    for model in models_of(stage):
         for label in runs_of(stage, model)[0]["loss"]:
             pairs = [_cell(_pairs(stage, model, name, label)) for name in SUITES]
             cells = [
@@ -248,7 +245,7 @@ def _pairs_table(stage: dict) -> str:
             *(model, title, _cell(_pairs(stage, model, name))),
             *(f"{_pairs(stage, model, name, scorer=control)[0]:.1f}" for control in controls),
         ]
-        for model in _models(stage)
+        for model in models_of(stage)
         for name, title in SUITES.items()
     ]
     return markdown_table(["model", "minimal pairs", "accuracy", *controls], rows)
@@ -273,7 +270,7 @@ def _pilot_table(pilot: dict) -> str:
 
 
 def _plot_main(directory: Path, main: dict) -> None:
-    models = _models(main)
+    models = models_of(main)
     probes = {model: Lines(np.arange(len(_layers(main, model)[0])), _layers(main, model)) for model in models}
     plot_panels(
         directory / "probe.png",
@@ -311,7 +308,7 @@ def _plot_main(directory: Path, main: dict) -> None:
 
 def _plot_fractions(directory: Path, causal: dict) -> None:
     """Plot probe and rank against the fraction of ``[MASK]`` in the encoder; models without a decoder as points."""
-    trained = _models(causal)
+    trained = models_of(causal)
     fractions = {fraction: model for fraction, model in FRACTIONS.items() if model in trained}
     x = np.array(list(fractions))
 
