@@ -221,6 +221,7 @@ class TestSecondCopy:
         )
 
 
+@pytest.mark.slow  # Linux forks its workers
 def test_spawned_workers(run_cli, data_bin, tmp_path):
     """Data workers are spawned, as on macOS, and must find all registered classes."""
     script = tmp_path / "train.py"

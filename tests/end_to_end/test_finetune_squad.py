@@ -47,15 +47,23 @@ def start_command(given, out) -> subprocess.Popen:
     )
 
 
-def test_answers_are_memorised_and_sigkill_changes_nothing(given, tmp_path, capsys):
-    through = finetune(Options(checkpoint=None, extra=LEARN_BY_HEART, **options(given, tmp_path / "through")))
-    assert through["metrics"]["exact_match"]["values"] == [100.0]
-    assert json.loads((tmp_path / "through" / "results.json").read_text()) == through
-    assert "| 0.001 | exact_match | 100.0 (one seed) | 100.0 |" in (tmp_path / "through" / "report.md").read_text()
-    capsys.readouterr()
-    squad_metrics.main([str(given["train"]), str(tmp_path / "through" / "predictions.json")])
+@pytest.fixture(scope="module")
+def through(given, tmp_path_factory):
+    """Return the directory of a run without interruption."""
+    out = tmp_path_factory.mktemp("through")
+    finetune(Options(checkpoint=None, extra=LEARN_BY_HEART, **options(given, out)))
+    return out
+
+
+def test_answers_are_memorised(given, through, capsys):
+    assert json.loads((through / "results.json").read_text())["metrics"]["exact_match"]["values"] == [100.0]
+    assert "| 0.001 | exact_match | 100.0 (one seed) | 100.0 |" in (through / "report.md").read_text()
+    squad_metrics.main([str(given["train"]), str(through / "predictions.json")])
     assert json.loads(capsys.readouterr().out) == {"exact_match": 100.0, "f1": 100.0}
 
+
+@pytest.mark.slow  # GLUE's sweep, which the same runner resumes, is killed in the gate
+def test_sigkill_changes_nothing(given, through, tmp_path):
     out = tmp_path / "killed"
     killed = start_command(given, out)
     saved = out / "runs" / "lr0.001-seed1" / "checkpoints" / "checkpoint_last.pt"
@@ -64,7 +72,7 @@ def test_answers_are_memorised_and_sigkill_changes_nothing(given, tmp_path, caps
     kill_with_children(killed)
     assert not (out / "results.json").exists()
     again = finetune(Options(checkpoint=None, extra=LEARN_BY_HEART, **options(given, out)))
-    assert again == through
+    assert again == json.loads((through / "results.json").read_text())
     assert "Loaded checkpoint" in (out / "runs" / "lr0.001-seed1" / "result.log").read_text()
     for name in ("predictions.json", "nbest.json", "na_prob.json", "report.md"):
-        assert (out / name).read_bytes() == (tmp_path / "through" / name).read_bytes()
+        assert (out / name).read_bytes() == (through / name).read_bytes()

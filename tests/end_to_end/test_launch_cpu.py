@@ -64,6 +64,7 @@ def test_two_processes_train_as_one_that_accumulates(train, data_bin, in_two, tm
     assert_same_parameters(checkpoint(in_two), checkpoint(tmp_path))
 
 
+@pytest.mark.slow
 def test_two_processes_that_accumulate_train_as_one(train, data_bin, tmp_path):
     """Also in the last update of an epoch, where the second process has one batch and the first has two."""
     options = ["--batch-size", 36, "--required-batch-size-multiple", 1, "--max-update", 20]
@@ -209,6 +210,7 @@ def test_errors_are_reported_by_each_process(launch_cpu, tmp_path):
     assert re.match("error: process [01] ended with exit code 1, and the others were stopped", of_launcher)
 
 
+@pytest.mark.slow  # the launcher starts torchrun itself
 def test_torchrun_trains_as_the_launcher(run_cli, data_bin, in_two, tmp_path):
     program = Path(sys.executable).parent / "fairseq-train"
     start = [
