@@ -15,6 +15,7 @@ from mae_lm_fairseq.utils.arguments import output_file, positive
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.utils.versions import provenance
 
 
 def main():
@@ -39,7 +40,7 @@ def main():
     for name, value in figures.items():
         print(f"{name:40} {value:,.2f}")
     if arguments.json:
-        write_json(arguments.json, figures)
+        write_json(arguments.json, provenance() | figures)
 
 
 if __name__ == "__main__":

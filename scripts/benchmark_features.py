@@ -14,6 +14,7 @@ from mae_lm_fairseq.utils.arguments import output_file, positive
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.utils.versions import provenance
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,7 +48,7 @@ def main():
     for kind, fraction in by_kind(found.operators).items():
         print(f"{kind:40} {fraction:6.1%}")
     if arguments.json:
-        write_json(arguments.json, vars(arguments) | {"json": None} | vars(found))
+        write_json(arguments.json, provenance() | vars(found))
 
 
 if __name__ == "__main__":

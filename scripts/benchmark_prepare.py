@@ -187,7 +187,9 @@ def main():
     figures = {**size, **compare(arguments)}
     if arguments.times:
         figures["memory"] = memory(arguments)
-    write_json(arguments.json, figures)
+    from mae_lm_fairseq.utils.versions import provenance  # it imports torch, whose memory would be counted above
+
+    write_json(arguments.json, provenance() | figures)
     print(json.dumps({name: value for name, value in figures.items() if name != "rounds"}, indent=2))
 
 

@@ -13,6 +13,7 @@ from mae_lm_fairseq.utils.arguments import output_file, positive
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.utils.versions import provenance
 
 
 def parser() -> argparse.ArgumentParser:
@@ -38,7 +39,7 @@ def main():
         print(f"{name:8} {seconds:7.2f} s   {found.tokens / seconds:,.0f} tokens per second")
     print(f"scoring runs at {found.ratio:.0%} of the rate of the forward passes")
     if arguments.json:
-        write_json(arguments.json, vars(found))
+        write_json(arguments.json, provenance() | vars(found))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from pathlib import Path
 from mae_lm_fairseq.utils.arguments import output_file
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.versions import provenance
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # tests/ is not installed
@@ -145,7 +146,7 @@ def main() -> None:
         model = tokenizer(directory)
         results = training(directory, model)
         results["updates"] = {"interval": INTERVAL, "runs": precisions(directory, model)}
-    write_json(options.json, results)
+    write_json(options.json, provenance() | results)
     for name in ("trainer", "worker"):
         by_epoch = results[f"{name}_bytes"]
         print(f"memory of the {name}: {by_epoch[-1] / by_epoch[1] - 1:+.1%} from epoch 2 to epoch {EPOCHS}")

@@ -10,7 +10,6 @@ of an hour.
 
 import argparse
 import os
-import platform
 import sys
 import tempfile
 from dataclasses import asdict
@@ -36,8 +35,7 @@ def main(options: argparse.Namespace) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process with threads cannot be forked
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # tests/ is not installed
     try:
-        import torch
-
+        from mae_lm_fairseq.utils.versions import provenance
         from tests.fault_injection import crashes, datasets, inputs, models, nodes
         from tests.fault_injection.report import table
         from tests.fault_injection.training import Workplace, make_data, prepare_to_fork
@@ -53,14 +51,7 @@ def main(options: argparse.Namespace) -> None:
             for row in fault.rows(place, fault.quick if options.quick else fault.full):
                 rows.append(row)
                 print(f"{row.fault}: tried {row.tried}, lost {len(row.losses)}", *row.losses, sep="\n  ", flush=True)
-    versions = {"python": platform.python_version(), "torch": torch.__version__}
-    results = {
-        "versions": versions,
-        "quick": options.quick,
-        "seed": options.seed,
-        "rows": [asdict(row) for row in rows],
-    }
-    write_json(options.json, results)
+    write_json(options.json, provenance() | {"quick": options.quick, "rows": [asdict(row) for row in rows]})
     print(f"\n{table(rows)}")
     if any(row.losses for row in rows):
         raise UserError("something was lost: see above")

@@ -2,7 +2,9 @@
 
 import os
 import platform
+import shlex
 import subprocess
+import sys
 import timeit
 from functools import cache
 from importlib.metadata import version
@@ -18,6 +20,12 @@ SLOW = 0.5
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that train the models."""
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+
+
+def provenance() -> dict[str, object]:
+    """Return what every published measurement needs beside it: command, commit, hardware and versions."""
+    command = shlex.join([f"scripts/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    return {"command": command, "commit": commit(), "machine": machine(), "versions": versions()}
 
 
 def machine() -> str:

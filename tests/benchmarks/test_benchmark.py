@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import shlex
 import sys
 from dataclasses import replace
 
@@ -227,6 +228,8 @@ def test_features_are_compared_with_transformers(options, monkeypatch, tmp_path,
     monkeypatch.setattr(sys, "argv", ["benchmark_features.py", *words])
     runpy.run_path(str(ROOT / "scripts" / "benchmark_features.py"), run_name="__main__")
     found = json.loads((tmp_path / "json").read_text())
+    assert found["command"] == shlex.join(["scripts/benchmark_features.py", *words])
+    assert found["versions"]["torch"] == torch.__version__
     assert found["seconds"].keys() == {"ours", "transformers", "transformers, sorted"}
     # Sums in another order; bfloat16 has 8 bits, and the last layer norm's output is about 4 at most.
     assert found["difference"] < (0.1 if "--bf16" in options else 1e-5)
