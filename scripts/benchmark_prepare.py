@@ -37,6 +37,7 @@ from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.utils.arguments import output_file, positive
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.versions import provenance
 from mae_lm_fairseq.utils.workers import WorkerPool
 
 PREPARE = Path(__file__).parents[1] / "preprocess" / "pretrain" / "prepare.py"
@@ -187,8 +188,6 @@ def main():
     figures = {**size, **compare(arguments)}
     if arguments.times:
         figures["memory"] = memory(arguments)
-    from mae_lm_fairseq.utils.versions import provenance  # it imports torch, whose memory would be counted above
-
     write_json(arguments.json, provenance() | figures)
     print(json.dumps({name: value for name, value in figures.items() if name != "rounds"}, indent=2))
 

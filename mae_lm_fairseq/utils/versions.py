@@ -1,4 +1,7 @@
-"""Versions and hardware that results depend on."""
+"""Versions and hardware that results depend on.
+
+torch is imported where it is used, so that a program's help, which needs none of this, appears at once.
+"""
 
 import os
 import platform
@@ -9,8 +12,6 @@ import timeit
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-
-import torch
 
 PACKAGES = ("mae_lm_fairseq", "fairseq-fixed", "torch", "numpy", "sentencepiece")
 SLOW = 0.5
@@ -30,6 +31,8 @@ def provenance() -> dict[str, object]:
 
 def machine() -> str:
     """Describe the training hardware: the GPU or, without one, the CPU's architecture, instruction set and cores."""
+    import torch
+
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     return f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores"
@@ -42,6 +45,7 @@ def bfloat16_speed() -> float:
     It is far below 1 where the CPU has no instructions for bfloat16: 1/60 on one with AVX2 alone. The measurement takes
     at most 0.1 seconds there, and a few milliseconds elsewhere.
     """
+    import torch
 
     def seconds(dtype: torch.dtype) -> float:
         matrix = torch.ones(256, 256, dtype=dtype)
