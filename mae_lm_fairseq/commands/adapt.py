@@ -82,7 +82,7 @@ def main(argv: list[str] | None = None) -> None:
         from mae_lm_fairseq.experiments.adaptation_training import Options
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
-    from mae_lm_fairseq.utils.runner import signals_as_errors
+    from mae_lm_fairseq.utils.signals import signals_as_errors
 
     disable_progress_bar()
     set_verbosity_error()  # about weights that other classes have

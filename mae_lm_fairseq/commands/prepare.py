@@ -26,6 +26,7 @@ from mae_lm_fairseq.text.preparation import (
 from mae_lm_fairseq.text.preparation_in_parts import prepare_in_parts
 from mae_lm_fairseq.text.tokenizer_training import DEFAULT_KIND, TRAINED_KINDS
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.signals import handled_by
 
 
 def parser() -> argparse.ArgumentParser:
@@ -148,16 +149,18 @@ def main(argv: list[str] | None = None) -> None:
     Raises:
         UserError: on any error that the user can fix.
     """
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        options = _options(argv)
-        manifest = prepare_in_parts(options) if options.in_parts else prepare(options)
-        if manifest is not None:
-            print(report(manifest))
-            print(f"ready for fairseq-train: {':'.join(map(str, options.data_bins))}")
-    except OSError as error:
-        raise UserError(f"{error.filename or options.destdir}: {error.strerror or error}") from None
+        with handled_by(signal.default_int_handler, signal.SIGTERM):
+            _prepare(_options(argv))
     except KeyboardInterrupt as error:
         sys.exit(f"error: {str(error) or 'interrupted; nothing was left behind'}")
-    finally:
-        signal.signal(signal.SIGTERM, before)
+
+
+def _prepare(options: Options):
+    try:
+        manifest = prepare_in_parts(options) if options.in_parts else prepare(options)
+    except OSError as error:
+        raise UserError(f"{error.filename or options.destdir}: {error.strerror or error}") from None
+    if manifest is not None:
+        print(report(manifest))
+        print(f"ready for fairseq-train: {':'.join(map(str, options.data_bins))}")

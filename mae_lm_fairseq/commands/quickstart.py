@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> None:
     options = parser().parse_args(argv)
     from mae_lm_fairseq.analysis.figures import check_matplotlib
     from mae_lm_fairseq.experiments.quickstart import quickstart
-    from mae_lm_fairseq.utils.runner import signals_as_errors
+    from mae_lm_fairseq.utils.signals import signals_as_errors
 
     configure_logging()
     check_matplotlib()

@@ -27,7 +27,8 @@ from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer_files import NAMES, TOKENIZER_FILES
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.runner import Run, reserve, run_all, signals_as_errors, updates_done
+from mae_lm_fairseq.utils.runner import Run, reserve, run_all, updates_done
+from mae_lm_fairseq.utils.signals import signals_as_errors
 from mae_lm_fairseq.utils.training_log import seconds_per_update
 from mae_lm_fairseq.utils.versions import machine, versions
 

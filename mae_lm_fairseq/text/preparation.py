@@ -5,8 +5,6 @@
 
 import os
 import shutil
-import signal
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +26,7 @@ from mae_lm_fairseq.text.tokenizer_files import TOKENIZER_FILES, open_tokenizer_
 from mae_lm_fairseq.text.tokenizer_training import DEFAULT_KIND, TRAINED_KINDS, train_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_while_used
+from mae_lm_fairseq.utils.signals import uninterrupted
 
 SAMPLE_BYTES = 50_000_000
 CHARACTER_COVERAGE, MAX_UNK_RATE = 0.99999, 0.001
@@ -192,23 +191,6 @@ def move_products(directory: Path, destdir: Path, tokenizer: Tokenizer):
     """Move the files of a complete data-bin to their destination."""
     for name in dict.fromkeys((*tokenizer.files, *_PRODUCTS)):
         os.replace(directory / name, destdir / name)
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Ignore Ctrl-C and SIGTERM in the block, which must take moments only.
-
-    Blocking them would not do: another thread would receive them, and Python calls their handlers in the main one.
-    """
-    if threading.current_thread() is not threading.main_thread():  # which alone can be interrupted
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def check(options: Options):

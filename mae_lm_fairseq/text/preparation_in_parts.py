@@ -39,13 +39,13 @@ from mae_lm_fairseq.text.preparation import (
     make_tokenizer,
     move_products,
     split_statistics,
-    uninterrupted,
 )
 from mae_lm_fairseq.text.resources import estimate
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.utils.errors import Interrupted, UserError
 from mae_lm_fairseq.utils.files import directory_while_used, file_sha256
+from mae_lm_fairseq.utils.signals import uninterrupted
 
 _PARTS, _TOKENIZER = "parts", "tokenizer-"
 

@@ -21,9 +21,10 @@ from typing import Any, BinaryIO
 
 import torch
 
-from mae_lm_fairseq.utils.errors import Interrupted, UserError
+from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.progress import progress_bar
+from mae_lm_fairseq.utils.signals import signals_as_errors
 from mae_lm_fairseq.utils.training_log import last_update
 
 POLL_SECONDS = 0.5
@@ -276,24 +277,6 @@ def _ending(processes: list[_Process]) -> Iterator[None]:
             process.signal(signal.SIGKILL)
             process.handle.wait()
             process.log.close()
-
-
-@contextlib.contextmanager
-def signals_as_errors() -> Iterator[None]:
-    """Leave the block with an exception on Ctrl-C or SIGTERM, once, so that cleaning up is not interrupted."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-
-    def interrupt(number, frame):
-        for each in numbers:
-            signal.signal(each, signal.SIG_IGN)
-        raise Interrupted(f"interrupted by {signal.Signals(number).name}; the same command resumes from here")
-
-    before = {number: signal.signal(number, interrupt) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class _Display:

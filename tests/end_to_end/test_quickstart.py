@@ -12,7 +12,7 @@ from mae_lm_fairseq.experiments import quickstart as module
 from mae_lm_fairseq.experiments.quickstart import quickstart
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.utils.errors import Interrupted, UserError
-from mae_lm_fairseq.utils.runner import signals_as_errors
+from mae_lm_fairseq.utils.signals import signals_as_errors
 from tests.support import ROOT
 
 FEW_UPDATES = dataclasses.replace(module.SMOKE, vocabulary=400, updates=4, warmup=2, validate_every=2)
