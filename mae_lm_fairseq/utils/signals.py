@@ -1,4 +1,4 @@
-"""What Ctrl-C and SIGTERM do during a block of code.
+"""Handling of Ctrl-C and SIGTERM during a block of code.
 
 Only the main thread can handle signals, so the blocks change nothing in another one.
 """
