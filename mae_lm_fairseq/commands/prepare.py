@@ -151,16 +151,12 @@ def main(argv: list[str] | None = None) -> None:
     """
     try:
         with handled_by(signal.default_int_handler, signal.SIGTERM):
-            _prepare(_options(argv))
-    except KeyboardInterrupt as error:
-        sys.exit(f"error: {str(error) or 'interrupted; nothing was left behind'}")
-
-
-def _prepare(options: Options):
-    try:
-        manifest = prepare_in_parts(options) if options.in_parts else prepare(options)
+            options = _options(argv)
+            manifest = prepare_in_parts(options) if options.in_parts else prepare(options)
+            if manifest is not None:
+                print(report(manifest))
+                print(f"ready for fairseq-train: {':'.join(map(str, options.data_bins))}")
     except OSError as error:
         raise UserError(f"{error.filename or options.destdir}: {error.strerror or error}") from None
-    if manifest is not None:
-        print(report(manifest))
-        print(f"ready for fairseq-train: {':'.join(map(str, options.data_bins))}")
+    except KeyboardInterrupt as error:
+        sys.exit(f"error: {str(error) or 'interrupted; nothing was left behind'}")

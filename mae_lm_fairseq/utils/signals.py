@@ -6,7 +6,7 @@ Only the main thread can handle signals, so the blocks change nothing in another
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from mae_lm_fairseq.utils.errors import Interrupted
 
@@ -27,7 +27,7 @@ def handled_by(handler: Callable | signal.Handlers, *numbers: signal.Signals) ->
             signal.signal(number, previous)
 
 
-def uninterrupted():
+def uninterrupted() -> AbstractContextManager[None]:
     """Return a context that ignores Ctrl-C and SIGTERM, for a block that takes moments only.
 
     Blocking them would not do: another thread would receive them, and Python calls their handlers in the main one.
@@ -35,7 +35,7 @@ def uninterrupted():
     return handled_by(signal.SIG_IGN, *_BOTH)
 
 
-def signals_as_errors():
+def signals_as_errors() -> AbstractContextManager[None]:
     """Return a context that is left with an Interrupted on Ctrl-C or SIGTERM, once, so that cleaning up is undisturbed.
 
     Raises:
