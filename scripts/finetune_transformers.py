@@ -22,6 +22,7 @@ from mae_lm_fairseq.downstream.glue.tasks import find_task
 from mae_lm_fairseq.utils.arguments import output_file, positive, positive_number
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.versions import versions
 
 
 def parser() -> argparse.ArgumentParser:
@@ -49,7 +50,6 @@ def main() -> None:
     """Fine-tune with every seed, and write the results."""
     arguments = parser().parse_args()
     from mae_lm_fairseq.downstream.seeds import summarise
-    from mae_lm_fairseq.utils.versions import versions
 
     name, settings, run = {"glue": _glue, "tagging": _tagging}[arguments.kind](arguments)
     found = [run(seed).run(f"seed {seed}") for seed in range(1, arguments.seeds + 1)]

@@ -18,6 +18,7 @@ from pathlib import Path
 from mae_lm_fairseq.utils.arguments import output_file
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.versions import provenance
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,7 +36,6 @@ def main(options: argparse.Namespace) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process with threads cannot be forked
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # tests/ is not installed
     try:
-        from mae_lm_fairseq.utils.versions import provenance
         from tests.fault_injection import crashes, datasets, inputs, models, nodes
         from tests.fault_injection.report import table
         from tests.fault_injection.training import Workplace, make_data, prepare_to_fork

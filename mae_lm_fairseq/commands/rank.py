@@ -14,6 +14,7 @@ from pathlib import Path
 from mae_lm_fairseq.experiments.rank_options import add_options
 from mae_lm_fairseq.utils.files import make_output_directory, write_json
 from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.utils.versions import versions
 
 
 def parser() -> argparse.ArgumentParser:
@@ -31,7 +32,6 @@ def main(argv: list[str] | None = None) -> None:
     from mae_lm_fairseq.analysis.figures import check_matplotlib
     from mae_lm_fairseq.analysis.rank_figures import plot_gaps, plot_outside, plot_ranks
     from mae_lm_fairseq.experiments.ranks import measure_models, write_csv
-    from mae_lm_fairseq.utils.versions import versions
 
     check_matplotlib()
     out = Path(arguments.out)
