@@ -4,6 +4,7 @@
 (``mae-lm evaluate``, ``rank``, ``probe``, ``minimal-pairs``), each in a process of its own. The study resumes.
 """
 
+import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ from mae_lm_fairseq.experiments.evidence.measurements import measurement_runs
 from mae_lm_fairseq.experiments.evidence.settings import Setup
 from mae_lm_fairseq.experiments.evidence.trainings import training_run, updates_of
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import read_json, write_json
+from mae_lm_fairseq.utils.files import read_json, write_json, write_text
 from mae_lm_fairseq.utils.runner import Run, run_all
 from mae_lm_fairseq.utils.versions import commit, machine, versions
 
@@ -153,7 +154,8 @@ def _begun(setup: Setup, stage: str, options: Mapping[str, dict]) -> dict:
 
 
 def _finish(setup: Setup, stage: str, content: dict) -> None:
-    write_json(setup.out / f"{stage}.json", content)
+    # Without indentation, which would be 40 % of the file.
+    write_text(setup.out / f"{stage}.json", json.dumps(content) + "\n")
     _part_of(setup, stage).unlink()
 
 
