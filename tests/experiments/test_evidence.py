@@ -268,21 +268,32 @@ def test_an_mlm_that_training_damages_is_named(stages, tmp_path):
     assert "**The last layer of MLM gets worse in training**" in text
 
 
-def test_models_without_all_seeds_are_left_out(stages, tmp_path):
+def test_models_without_all_seeds_are_observations(stages, tmp_path):
     generator = np.random.default_rng(2)
     others = [(MAE_LM_OWN_RATE, 5), (MLM_OTHER_RATE, 4)]
     runs = [run_of(model, seed, generator, CHECKPOINTS) for model, seeds in others for seed in range(1, 1 + seeds)]
     main = stages["main"] | {"runs": stages["main"]["runs"] + runs}
     write_report(tmp_path, {"main": main})
     text = (tmp_path / "report.md").read_text()
-    assert "Left out because seeds are missing: MLM, at MAE-LM's learning rate." in text
-    assert "| MAE-LM, at its own learning rate | " in text
+    complete, observed = text.split("### Some seeds alone")
+    assert "because these models lack seeds: seed 1, 2, 3, 4." in observed
+    assert "| MLM, at MAE-LM's learning rate | " in observed
+    assert "| MLM, at MAE-LM's learning rate | " not in complete
+    assert "| MAE-LM, at its own learning rate | " in complete
     assert "less MLM, both at" not in text
 
+    del main["runs"][15:18]  # MAE-LM of seeds 1 to 3
+    write_report(tmp_path, {"main": main})
+    complete, observed = (tmp_path / "report.md").read_text().split("### Some seeds alone")
+    assert "because these models lack seeds: seed 4." in observed
+    assert "| MAE-LM, at its own learning rate | " not in complete
+    assert "| MAE-LM, at its own learning rate | " in observed
+
+    main["runs"] = stages["main"]["runs"] + runs
     main["runs"].append(run_of(MLM_OTHER_RATE, 5, generator, CHECKPOINTS))
     write_report(tmp_path, {"main": main})
     text = (tmp_path / "report.md").read_text()
-    assert "Left out" not in text
+    assert "Some seeds alone" not in text
     assert "MAE-LM less MLM, both at MAE-LM's learning rate, by seeds: last layer's probe 1.0 ± " in text
     assert re.search(r", rank -(49|50|51)\.\d ± ", text)
 

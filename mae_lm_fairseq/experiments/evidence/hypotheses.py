@@ -134,12 +134,14 @@ def models_of(stage: dict) -> list[str]:
     return list(dict.fromkeys(run["model"] for run in stage["runs"]))
 
 
-def with_all_seeds(stage: dict) -> tuple[dict, list[str]]:
-    """Return a stage without the models that lack seeds of others, and the names of these models."""
-    seeds = {run["seed"] for run in stage["runs"]}
-    trained = {(run["model"], run["seed"]) for run in stage["runs"]}
-    unfinished = [model for model in models_of(stage) if any((model, seed) not in trained for seed in seeds)]
-    return stage | {"runs": [run for run in stage["runs"] if run["model"] not in unfinished]}, unfinished
+def split_by_seeds(stage: dict) -> tuple[dict, dict]:
+    """Return a stage with the models that have all seeds, and one with the others and the seeds that these share."""
+    seeds = {model: {run["seed"] for run in stage["runs"] if run["model"] == model} for model in models_of(stage)}
+    every = set().union(*seeds.values())
+    common = every.intersection(*(found for found in seeds.values() if found != every))
+    complete = [run for run in stage["runs"] if seeds[run["model"]] == every]
+    others = [run for run in stage["runs"] if seeds[run["model"]] != every and run["seed"] in common]
+    return stage | {"runs": complete}, stage | {"runs": others}
 
 
 def final(run: dict) -> str:

@@ -32,7 +32,7 @@ from mae_lm_fairseq.experiments.evidence.hypotheses import (
     rank_in,
     ranks,
     runs_of,
-    with_all_seeds,
+    split_by_seeds,
 )
 from mae_lm_fairseq.experiments.evidence.settings import PRIMARY_RANK, SUITES, THRESHOLDS
 from mae_lm_fairseq.experiments.evidence.study import check_same, learning_rates
@@ -68,16 +68,17 @@ def write_report(directory: Path, stages: Mapping[str, dict]) -> None:
     pilot, causal, main, further = (stages.get(name) for name in ("pilot", "causal", "main", "further"))
     hours = sum(run["core_hours"] for stage in stages.values() for run in stage["runs"])
     lines = ["# Evidence study", "", f"{hours:.1f} core-hours.", *_versions(stages)]
-    main, unfinished = with_all_seeds(main) if main else (None, [])
+    main, unfinished = split_by_seeds(main) if main else (None, None)
     if causal or main:
         lines += ["", "## Hypotheses", "", verdicts(outcomes(causal, main)), "", NOTES]
         lines += premise_of_main(main) if main else []
         lines += [premise(causal)] if causal else []
     if main:
         _plot_main(directory, main)
-        lines += ["", "## Main runs", "", _models_table(main), *at_the_other_rate(main), *_without(unfinished)]
+        lines += ["", "## Main runs", "", _models_table(main), *at_the_other_rate(main)]
         lines += ["", _ranks_table(main), "", _curves_table(main), "", AFTER_THE_DECAY, "", _pairs_table(main)]
         lines += ["", "![probe by layer](probe.png)", "", "![rank by tokens](rank.png)", "", "![pairs](pairs.png)"]
+    lines += _observations(unfinished) if unfinished and unfinished["runs"] else []
     beside, branches = _parts(further) if further else ([], [])
     if causal:
         causal = causal | {"runs": causal["runs"] + beside}
@@ -119,7 +120,7 @@ def premise_of_main(main: dict) -> list[str]:
     if damaged:
         worse = f"The last layer of {' and of '.join(damaged)} gets worse in training"
         lines += [f"- **{worse}**, at a rate that was chosen by the loss of shorter runs. What a comparison with it"]
-        lines += ["  shows may be this damage. Beside the verdicts, read the models at the other learning rate."]
+        lines += ["  shows may be this damage."]
     return lines
 
 
@@ -132,8 +133,11 @@ def at_the_other_rate(main: dict) -> list[str]:
     return ["", f"MAE-LM less MLM, both at MAE-LM's learning rate, by seeds: {', '.join(found)}."]
 
 
-def _without(unfinished: list[str]) -> list[str]:
-    return ["", f"Left out because seeds are missing: {'; '.join(unfinished)}."] if unfinished else []
+def _observations(unfinished: dict) -> list[str]:
+    """Return the tables of models that lack seeds; no test and no figure is about them."""
+    seeds = ", ".join(str(seed) for seed in sorted({run["seed"] for run in unfinished["runs"]}))
+    note = f"Observations without a test, because these models lack seeds: seed {seeds}."
+    return ["", "### Some seeds alone", "", note, "", _models_table(unfinished), "", _curves_table(unfinished)]
 
 
 def rates(pilot: dict) -> str:
