@@ -16,6 +16,8 @@ class Lines(NamedTuple):
     """[points], or [seeds, points] if it differs between seeds, as time does."""
     y: np.ndarray
     """[seeds, points]; NaN for missing seeds or points."""
+    is_control: bool = False
+    """Whether to plot it in grey, without markers."""
 
 
 class Panel(NamedTuple):
@@ -44,21 +46,21 @@ def plot_panels(path: Path, title: str, *panels: Panel, share_y: bool = False, f
     labels = list(dict.fromkeys(label for panel in panels for label in panel.lines))
     handles = {}
     for axes, panel in zip(grid, panels, strict=True):
-        for label, (x, y) in panel.lines.items():
+        for label, line in panel.lines.items():
             place = labels.index(label)
-            x, y = np.atleast_2d(x), np.ma.masked_invalid(y)
+            x, y = np.atleast_2d(line.x), np.ma.masked_invalid(line.y)
             handles[label] = axes.errorbar(
                 x.mean(0),
                 y.mean(0),
                 yerr=y.std(0, ddof=1) if len(y) > 1 else None,
                 xerr=x.std(0, ddof=1) if len(x) > 1 else None,
-                color=MORE_COLOURS[place],
-                marker="osD^vPX"[place],
+                color="grey" if line.is_control else MORE_COLOURS[place],
+                marker="" if line.is_control else "osD^vPX"[place],
                 linestyle=("-", "--", "-.", ":")[place % 4],
                 markersize=5,
                 capsize=3,
             )
-        is_integer = all(np.equal(np.round(x), x).all() for x, _ in panel.lines.values())
+        is_integer = all(np.equal(np.round(line.x), line.x).all() for line in panel.lines.values())
         axes.xaxis.get_major_locator().set_params(integer=is_integer)
         axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
         if from_zero:

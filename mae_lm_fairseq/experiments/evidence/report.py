@@ -291,7 +291,7 @@ def _plot_main(directory: Path, main: dict) -> None:
         titles = {"length": "the shorter sentence", "unigram": "the sum of the tokens' log-frequencies"}
         controls = {
             # The same for all models and seeds.
-            title: Lines(tokens[[0, -1]], np.full((1, 2), _pairs(main, models[0], name, scorer=scorer)[0]))
+            title: Lines(tokens[[0, -1]], np.full((1, 2), _pairs(main, models[0], name, scorer=scorer)[0]), True)
             for scorer, title in titles.items()
         }
         return curves(lambda model, label: _pairs(main, model, name, label)) | controls
