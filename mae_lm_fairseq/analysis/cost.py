@@ -55,7 +55,7 @@ class Plan:
         """Return all figures, in the units of the fields."""
         run = self.run
         return {
-            **asdict(run),
+            **{name: value for name, value in asdict(run).items() if name != "network"},
             "parameters": {**vars(self.parameters), "total": self.parameters.total, "kept": self.parameters.encoder},
             "flops_per_token": {**self.flops._asdict(), "total": self.flops.total},
             "memory": {**vars(self.memory), "exchange": self.exchange_buffer, "total": self.memory_total},

@@ -19,6 +19,8 @@ from mae_lm_fairseq.core.packing import batch_layout, batches_of_similar_length,
 
 NEVER_MASKED = -1
 """The word of a special token."""
+FIRST_TOKEN = 4
+"""Id of the first token that is not special, in fairseq's dictionary."""
 
 
 class Words(NamedTuple):
@@ -93,6 +95,24 @@ class NetworkPredictor:
         early = early_masks(tokens, self.mask, self.mask_in_encoder)
         layout = to_device(batch_layout(tokens, is_predicted, self.pad, self.mask, early), device)
         return self.network(tokens.to(device), layout).float()
+
+
+class RandomTokensPredictor:
+    """A masked language model that was trained with random tokens in place of ``[MASK]``.
+
+    Args:
+        predictor: the model. Every ``[MASK]`` in its input is replaced by a token other than the special ones, which
+            depends on the position alone.
+    """
+
+    def __init__(self, predictor: NetworkPredictor):
+        self.predictor = predictor
+        self.max_tokens, self.pad, self.mask = predictor.max_tokens, predictor.pad, predictor.mask
+
+    def __call__(self, tokens: Tensor, is_predicted: Tensor) -> Tensor:
+        # As in fairseq's dictionary: special tokens come first, <mask> last.
+        drawn = torch.from_numpy(np.random.default_rng(0).integers(FIRST_TOKEN, self.mask, tokens.shape[1]))
+        return self.predictor(torch.where(tokens == self.mask, drawn, tokens), is_predicted)
 
 
 class HuggingFacePredictor:

@@ -36,6 +36,8 @@ class Run:
     precision: str = "fp16"
     mfu: float = 0.25
     checkpoint_activations: bool = False
+    network: MaskedAutoencoderConfig | None = None
+    """The network, if it is not that of the preset."""
 
     def __post_init__(self):
         self._require_choice("preset", ARCHITECTURES)
@@ -60,12 +62,12 @@ class Run:
     def roberta(self) -> "Run":
         """Return the run of the RoBERTa preset of the same size, for comparison."""
         preset = f"{ROBERTA}_{ARCHITECTURES[self.preset][1]}"
-        return replace(self, preset=preset, mask_prob=ROBERTA_MASK_PROB, mask_in_encoder=0.0)
+        return replace(self, preset=preset, mask_prob=ROBERTA_MASK_PROB, mask_in_encoder=0.0, network=None)
 
     @property
     def config(self) -> MaskedAutoencoderConfig:
         """The network configuration, with enough positions for the sequences."""
-        config = preset_config(*ARCHITECTURES[self.preset])
+        config = self.network or preset_config(*ARCHITECTURES[self.preset])
         return replace(config, max_positions=max(config.max_positions, self.tokens_per_sample))
 
     @property

@@ -1,6 +1,7 @@
 """Linear probes: how well a label of each word can be read off the frozen hidden states of a layer."""
 
 from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 
@@ -92,6 +93,29 @@ def probe(train: tuple[np.ndarray, Sequence[str]], *tests: tuple[np.ndarray, Seq
 
     classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=ITERATIONS)).fit(*train)
     return [classifier.predict(states) == np.asarray(labels) for states, labels in tests]
+
+
+class Lookup:
+    """Baseline that knows words alone: the most frequent label of each word in the training sentences.
+
+    Args:
+        words: the training words.
+        labels: their labels.
+    """
+
+    def __init__(self, words: Sequence[str], labels: Sequence[str]):
+        self.counts: dict[str, Counter[str]] = defaultdict(Counter)
+        for word, label in zip(words, labels, strict=True):
+            self.counts[word][label] += 1
+        [(self.most_frequent, _)] = Counter(labels).most_common(1)
+
+    def label(self, word: str) -> str:
+        """Return the most frequent label of a word; of all words, for one that was not in training."""
+        return self.counts[word].most_common(1)[0][0] if word in self.counts else self.most_frequent
+
+    def are_ambiguous(self, words: Sequence[str]) -> np.ndarray:
+        """Return which words have several labels in the training sentences, bool[words]."""
+        return np.array([word in self.counts and len(self.counts[word]) > 1 for word in words], dtype=bool)
 
 
 def accuracy(correct: np.ndarray, sentences: np.ndarray) -> dict[str, float]:

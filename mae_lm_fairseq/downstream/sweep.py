@@ -28,7 +28,7 @@ from mae_lm_fairseq.recipes.training_command import with_device
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256, make_output_directory, read_json
 from mae_lm_fairseq.utils.markdown import markdown_table
-from mae_lm_fairseq.utils.runner import REWRITTEN, Run, run_all, updates_done
+from mae_lm_fairseq.utils.runner import REWRITTEN, Run, run_all
 from mae_lm_fairseq.utils.versions import versions
 
 WARMUP_FRACTION = 0.06
@@ -218,7 +218,7 @@ class Sweep:
         settings: settings from :func:`settings_for`, with task and criterion.
         learning_rates: the learning rates to try.
         seeds: the seeds for each learning rate.
-        evaluate: checkpoint -> metrics; higher is better.
+        evaluate: checkpoint -> metrics; higher is better. Picklable, see :class:`~mae_lm_fairseq.utils.runner.Run`.
         selection: the metric whose median over the seeds selects the learning rate.
         extra: further options of fairseq-train, which take precedence.
     """
@@ -249,7 +249,7 @@ class Sweep:
             command,
             folder / "result.json",
             read_result=self._evaluate,
-            fraction_done=updates_done(self.settings["optimization"]["max_update"]),
+            updates=(0, self.settings["optimization"]["max_update"]),
             clean_up=keep_best_checkpoint,
         )
 

@@ -3,7 +3,6 @@
 ``mae-lm adapt`` uses this module. Every step leaves its result in the output directory and is skipped if that exists.
 """
 
-import argparse
 import shutil
 import tempfile
 from dataclasses import asdict, replace
@@ -20,8 +19,8 @@ from mae_lm_fairseq.experiments.adaptation_training import (
     objective_of,
     training_run,
 )
-from mae_lm_fairseq.experiments.evaluation import measure, perplexity_cell
-from mae_lm_fairseq.experiments.readers import hugging_face_kind
+from mae_lm_fairseq.experiments.evaluation import Evaluation, measure, perplexity_cell
+from mae_lm_fairseq.experiments.readers import hugging_face_kind, open_model
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.exporter import check_exportable, export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign
@@ -155,10 +154,8 @@ def measured(options: Options, name: str, model: Pretrained) -> dict[str, Any]:
     if path.exists():
         return read_json(path)
     length = min(128, model.config.max_positions)
-    arguments = argparse.Namespace(
-        text=options.out / "held-out.txt", data_bin=None, ema=False, tokens_per_sample=length, **MEASUREMENT
-    )
-    numbers = measure(options.out / name, name, arguments)
+    evaluation = Evaluation(options.out / "held-out.txt", tokens_per_sample=length, **MEASUREMENT)
+    numbers = measure(open_model(options.out / name, None, with_head=True), name, evaluation)
     write_json(path, numbers)
     return numbers
 

@@ -4,6 +4,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from mae_lm_fairseq.recipes.settings import Settings, as_arguments
 from mae_lm_fairseq.recipes.training_command import with_device
 from mae_lm_fairseq.text.long_lines import MIN_SAMPLE_TOKENS
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.runner import Run, updates_done
+from mae_lm_fairseq.utils.runner import Run
 from mae_lm_fairseq.utils.training_log import loss_curve, training_seconds
 
 PRESET_OF = {"mlm": "mae_lm_roberta", "mae_lm": "mae_lm", "3ml": "mae_lm_3ml_self"}
@@ -141,11 +142,8 @@ def training_run(model: Pretrained, options: Options) -> Run:
     arguments = [*network_options(model), *as_arguments(_settings(model, options)), *options.extra]
     command = [sys.executable, "-m", "fairseq_cli.train", str(options.out / "data-bin"), *arguments]
 
-    def read_result(run: Run) -> dict[str, Any]:
-        _remove_trained(options.out)
-        return _read_result(run)
-
-    return Run("training", command, folder / "result.json", read_result, updates_done(options.updates))
+    read_result = partial(_read_result, out=options.out)
+    return Run("training", command, folder / "result.json", read_result, (0, options.updates))
 
 
 def _remove_trained(out: Path) -> None:
@@ -224,7 +222,8 @@ def _settings(model: Pretrained, options: Options) -> Settings:
     return with_device(chosen)
 
 
-def _read_result(run: Run) -> dict[str, Any]:
+def _read_result(run: Run, out: Path) -> dict[str, Any]:
+    _remove_trained(out)
     updates, losses = loss_curve(run.log, "train_inner")
     last = losses[updates > 0.9 * updates.max(initial=0)]
     return {"loss_of_last_tenth": float(last.mean()) if len(last) else None, "seconds": training_seconds(run.log)}

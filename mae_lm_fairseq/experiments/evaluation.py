@@ -3,6 +3,7 @@
 import argparse
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,27 @@ LARGEST_PERPLEXITY = 1e12
 """Maximum of the perplexities that are reported; a larger one says nothing, and may not fit a float."""
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """What of a text is predicted.
+
+    Attributes:
+        text: UTF-8 text, plain or compressed.
+        tokens: amount of text for loss and accuracy.
+        pseudo_tokens: amount of text for the pseudo-perplexities.
+        tokens_per_sample: maximum sequence length.
+        mask_prob: fraction of the tokens to mask for loss and accuracy.
+        seed: seed of the masked positions.
+    """
+
+    text: Path
+    tokens: int = 50_000
+    pseudo_tokens: int = 5_000
+    tokens_per_sample: int = 128
+    mask_prob: float = 0.15
+    seed: int = 1
+
+
 def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the numbers of all models of a command line as JSON-serialisable data, and show progress.
 
@@ -37,12 +59,18 @@ def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
     if not 0 < arguments.mask_prob < 1:
         raise UserError(f"--mask-prob {arguments.mask_prob} must be above 0 and below 1")
     paths = checked_models(arguments.models, arguments.labels, arguments.data_bin, arguments.ema, with_head=True)
-    settings = ("ema", "tokens", "pseudo_tokens", "tokens_per_sample", "mask_prob", "seed")
+    values = {field.name: getattr(arguments, field.name) for field in fields(Evaluation)}
+    evaluation, ema = Evaluation(**values), arguments.ema
+    del values["text"]
+
+    def measured(path: Path, label: str) -> dict[str, Any]:
+        return measure(open_model(path, arguments.data_bin, ema, with_head=True), label, evaluation)
+
     return {
         "versions": versions(),
         "text": str(arguments.text),
-        "settings": {name: getattr(arguments, name) for name in settings},
-        "models": {label: {"model": str(path), **measure(path, label, arguments)} for label, path in paths.items()},
+        "settings": {"ema": ema} | values,
+        "models": {label: {"model": str(path), **measured(path, label)} for label, path in paths.items()},
     }
 
 
@@ -84,42 +112,24 @@ def perplexity_cell(value: float | None) -> str:
     return f"above {LARGEST_PERPLEXITY:.0e}" if value is None else f"{value:,.2f}"
 
 
-def measure(path: Path, label: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the numbers of one model, and show progress.
+def measure(reader: Reader, label: str, evaluation: Evaluation) -> dict[str, Any]:
+    """Return loss, accuracy and pseudo-perplexities of a model, and show progress.
 
     Args:
-        path: the model.
+        reader: the model, opened with its head.
         label: its name in the progress display.
-        arguments: ``text``, ``data_bin``, ``ema``, and the options of ``mae-lm evaluate``.
+        evaluation: what to predict.
 
     Raises:
-        UserError: if the model or the text cannot be read, or nothing of the text is masked.
+        UserError: if the text cannot be read, or nothing of it is masked.
     """
-    reader = open_model(path, arguments.data_bin, arguments.ema, with_head=True)
-    texts, few = (
-        reader.texts_with_words(arguments.text, arguments.tokens_per_sample, limit)
-        for limit in (arguments.tokens, arguments.pseudo_tokens)
-    )
-
-    def outcome(texts: Sequence[Words], maskings: Sequence[Masking], name: str) -> Outcome:
-        progress = partial(progress_bar, desc=f"{label}, {name}")
-        return predict(reader.predictor, [text.ids for text in texts], maskings, progress)
-
-    fixed = [_fixed_positions(text, number, reader, arguments) for number, text in enumerate(texts)]
-    masked = outcome(texts, fixed, "masked positions")
-    predicted = int(masked.predicted.sum())
-    if not predicted:
-        fraction = f"{arguments.mask_prob:.3%} of a sequence"
-        raise UserError(f"{arguments.text} is too short: {fraction} is less than one token; use a longer text")
-    tokens = outcome(few, [each_token(text.words) for text in few], "tokens")
-    whole_words = [each_word(text.words) for text in few]
-    words = outcome(few, whole_words, "words")
+    texts = reader.texts_with_words(evaluation.text, evaluation.tokens_per_sample, evaluation.pseudo_tokens)
+    found = masked_prediction(reader, label, evaluation)
+    tokens = _outcome(reader, texts, [each_token(text.words) for text in texts], f"{label}, tokens")
+    whole_words = [each_word(text.words) for text in texts]
+    words = _outcome(reader, texts, whole_words, f"{label}, words")
     token_count, word_count = int(tokens.predicted.sum()), sum(len(masking.predicted) for masking in whole_words)
-    return {
-        "loss": -float(masked.log_likelihoods.sum()) / predicted,
-        "unigram_entropy": unigram_entropy(text.ids[text.words != NEVER_MASKED] for text in texts),
-        "accuracy": int(masked.correct.sum()) / predicted,
-        "predicted": predicted,
+    return found | {
         "pseudo_perplexity_per_token": perplexity(float(tokens.log_likelihoods.sum()), token_count),
         "tokens": token_count,
         "pseudo_perplexity_per_word": perplexity(float(words.log_likelihoods.sum()), word_count),
@@ -127,9 +137,31 @@ def measure(path: Path, label: str, arguments: argparse.Namespace) -> dict[str, 
     }
 
 
-def _fixed_positions(text: Words, number: int, reader: Reader, arguments: argparse.Namespace) -> Masking:
+def masked_prediction(reader: Reader, label: str, evaluation: Evaluation) -> dict[str, float]:
+    """Return loss and accuracy at masked positions, as :func:`measure` does."""
+    texts = reader.texts_with_words(evaluation.text, evaluation.tokens_per_sample, evaluation.tokens)
+    fixed = [_fixed_positions(text, number, reader, evaluation) for number, text in enumerate(texts)]
+    masked = _outcome(reader, texts, fixed, f"{label}, masked positions")
+    predicted = int(masked.predicted.sum())
+    if not predicted:
+        fraction = f"{evaluation.mask_prob:.3%} of a sequence"
+        raise UserError(f"{evaluation.text} is too short: {fraction} is less than one token; use a longer text")
+    return {
+        "loss": -float(masked.log_likelihoods.sum()) / predicted,
+        "unigram_entropy": unigram_entropy(text.ids[text.words != NEVER_MASKED] for text in texts),
+        "accuracy": int(masked.correct.sum()) / predicted,
+        "predicted": predicted,
+    }
+
+
+def _outcome(reader: Reader, texts: Sequence[Words], maskings: Sequence[Masking], name: str) -> Outcome:
+    return predict(reader.predictor, [text.ids for text in texts], maskings, partial(progress_bar, desc=name))
+
+
+def _fixed_positions(text: Words, number: int, reader: Reader, evaluation: Evaluation) -> Masking:
     """Mask a fraction of a text's tokens in one row; in none if the fraction is less than one token."""
-    arguments = [text.ids.tolist()], reader.predictor.pad, reader.special, arguments.mask_prob, arguments.seed
-    row = mask_texts(*arguments, first=number).is_masked.numpy()
+    seed, fraction = evaluation.seed, evaluation.mask_prob
+    masked = mask_texts([text.ids.tolist()], reader.predictor.pad, reader.special, fraction, seed, first=number)
+    row = masked.is_masked.numpy()
     rows = row[row.any(1)]
     return Masking(rows, rows)

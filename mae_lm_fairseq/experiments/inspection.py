@@ -14,7 +14,6 @@ from mae_lm_fairseq.analysis.effective_rank import SecondMoments, ranks
 from mae_lm_fairseq.criterions.masked_autoencoder_lm import MaskedAutoencoderLMCriterion
 from mae_lm_fairseq.text.offsets import encode_with_spans
 from mae_lm_fairseq.text.tokenizer import MASK, Tokenizer
-from mae_lm_fairseq.utils.errors import UserError
 
 LONG_WORD = re.compile(r" [^\W\d_]{4,}")
 LONGEST = 40
@@ -112,17 +111,3 @@ def _gap_at(sentence: str, place: int, tokenizer: Tokenizer) -> Gap:
     _, spans = encode_with_spans(tokenizer, sentence)
     (start, end), last = spans[place], spans[:LONGEST][-1, 1]
     return Gap((sentence[:start] + MASK + sentence[end:last]).strip(), sentence[start:end])
-
-
-def checkpoint_after(directory: Path, updates: int) -> Path:
-    """Return the checkpoint that ``fairseq-train --save-interval-updates`` saved after a number of updates.
-
-    Raises:
-        UserError: if it is missing, as it is where an epoch ended.
-    """
-    for path in directory.glob(f"checkpoint_*_{updates}.pt"):
-        return path
-    raise UserError(
-        f"{directory} has no checkpoint of update {updates}: it was removed, or an epoch ended there; remove "
-        f"{directory.parent} and run again, or use text with another number of sequences"
-    )

@@ -37,11 +37,17 @@ def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.unigram:
         find_files([arguments.unigram])  # refuses a missing file before the hours of scoring
     paths = checked_models(arguments.models, arguments.labels, arguments.data_bin, arguments.ema, with_head=True)
-    random_weights = {}
-    models = {
-        label: {"model": str(path), "scores": _measure(path, label, paradigms, arguments, random_weights)}
-        for label, path in paths.items()
-    }
+    random_weights, models = {}, {}
+    for label, path in paths.items():
+        reader = open_model(path, arguments.data_bin, arguments.ema, with_head=True)
+        counts = _token_counts(reader, arguments.data_bin, arguments.unigram)
+        found = measure(reader, label, paradigms, arguments.mask_words, counts)
+        if reader.architecture not in random_weights:
+            untrained = open_model(path, arguments.data_bin, with_head=True, random_weights=True)
+            control = measure(untrained, f"{label}, random weights", paradigms, arguments.mask_words)
+            random_weights[reader.architecture] = control["model"]
+        scores = {"model": found.pop("model"), "random weights": random_weights[reader.architecture], **found}
+        models[label] = {"model": str(path), "scores": scores}
     pairs = sum(len(paradigm.pairs) for paradigm in paradigms)
     return {
         "versions": versions(),
@@ -63,56 +69,56 @@ def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _measure(
-    path: Path,
+def measure(
+    reader: Reader,
     label: str,
     paradigms: Sequence[Paradigm],
-    arguments: argparse.Namespace,
-    random_weights: dict[Any, dict[str, Any]],
+    mask_words: bool = False,
+    counts: Mapping[int, int] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Return the accuracies of a model and of its controls.
+    """Return the accuracies of a model (``model``), of sentence length and, with counts, of token frequency.
 
-    ``random_weights`` collects the accuracies with random weights by architecture, so that each is measured once.
+    Args:
+        reader: the model, opened with its head.
+        label: its name in the progress display.
+        paradigms: the pairs.
+        mask_words: whether to mask the later subwords of a token's word with it.
+        counts: how often each id occurs in a text.
+
+    Raises:
+        UserError: if a sentence is too long for the model.
     """
-    reader = open_model(path, arguments.data_bin, arguments.ema, with_head=True)
-    sentences = _tokenised(reader, paradigms, arguments.pairs)
+    sentences = _tokenised(reader, paradigms)
 
     def table(scores: np.ndarray) -> dict[str, Any]:
         return accuracies(paradigms, scores.reshape(-1, 2))
 
-    def likelihoods(reader: Reader, name: str) -> np.ndarray:
-        progress = partial(progress_bar, desc=name)
-        return pseudo_log_likelihoods(reader.predictor, sentences, arguments.mask_words, progress)
-
-    tables = {"model": table(likelihoods(reader, label))}
-    if reader.architecture not in random_weights:
-        untrained = open_model(path, arguments.data_bin, with_head=True, random_weights=True)
-        random_weights[reader.architecture] = table(likelihoods(untrained, f"{label}, random weights"))
-    tables["random weights"] = random_weights[reader.architecture]
-    if counts := _token_counts(reader, arguments):
+    scores = pseudo_log_likelihoods(reader.predictor, sentences, mask_words, partial(progress_bar, desc=label))
+    tables = {"model": table(scores)}
+    if counts:
         tables["unigram"] = table(unigram_log_likelihoods(sentences, counts))
     return tables | {"length": table(negative_lengths(sentences))}
 
 
-def _tokenised(reader: Reader, paradigms: Sequence[Paradigm], directory: Path) -> list[Words]:
+def _tokenised(reader: Reader, paradigms: Sequence[Paradigm]) -> list[Words]:
     """Return the sentences of all pairs, the grammatical one of each first."""
     sentences = [reader.sentence(text) for paradigm in paradigms for pair in paradigm.pairs for text in pair]
     longest = max(len(sentence.ids) for sentence in sentences)
     if longest > reader.predictor.max_tokens:
         raise UserError(
-            f"--pairs {directory}: a sentence has {longest} tokens, and {reader.path} takes at most "
-            f"{reader.predictor.max_tokens}; take the sentence out"
+            f"--pairs: a sentence has {longest} tokens, and {reader.path} takes at most {reader.predictor.max_tokens}; "
+            "take the sentence out"
         )
     return sentences
 
 
-def _token_counts(reader: Reader, arguments: argparse.Namespace) -> Mapping[int, int] | None:
-    """Return how often each id occurs in the text of ``--unigram``, or else in a checkpoint's training data."""
-    if arguments.unigram:
-        lines = progress_bar(read_text(arguments.unigram), desc=f"tokens of {arguments.unigram}", unit=" lines")
+def _token_counts(reader: Reader, data_bin: Path | None, text: Path | None) -> Mapping[int, int] | None:
+    """Return how often each id occurs in a text, or else in a checkpoint's training data."""
+    if text:
+        lines = progress_bar(read_text(text), desc=f"tokens of {text}", unit=" lines")
         return Counter(index for line in lines for index in reader.encode(line))
     if reader.path.is_dir():
         return None
-    counts = read_counts(arguments.data_bin / DICTIONARY)
+    counts = read_counts(data_bin / DICTIONARY)
     # A dict.txt that was written without counting has the same number everywhere.
     return counts if len(set(counts.values())) > 1 else None

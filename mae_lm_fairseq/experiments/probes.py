@@ -4,13 +4,13 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mae_lm_fairseq.analysis.probing import (
     ITERATIONS,
+    Lookup,
     accuracy,
     check_sklearn,
     first_subwords,
@@ -37,6 +37,8 @@ class Part(NamedTuple):
     labels: list[str]
     sentences: np.ndarray
     """int[words]: the number of each word's sentence."""
+    words: list[str]
+    """The form of each word."""
 
 
 def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -51,11 +53,14 @@ def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.dev:
         data["dev"] = read_conllu(arguments.dev, column)
     paths = checked_models(arguments.models, arguments.labels, arguments.data_bin, arguments.ema)
-    random_weights = {}
-    models = {
-        label: {"model": str(path), **_measure(path, label, data, arguments, random_weights)}
-        for label, path in paths.items()
-    }
+    random_weights, models = {}, {}
+    for label, path in paths.items():
+        reader = open_model(path, arguments.data_bin, arguments.ema)
+        if reader.architecture not in random_weights:
+            untrained = open_model(path, arguments.data_bin, random_weights=True)
+            random_weights[reader.architecture] = measure(untrained, f"{label}, random weights", data)["layers"]
+        found = measure(reader, label, data) | {"random weights": random_weights[reader.architecture]}
+        models[label] = {"model": str(path), **found}
     return {
         "versions": versions() | {"scikit-learn": version("scikit-learn")},
         "data": {
@@ -76,33 +81,38 @@ def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _measure(
-    path: Path,
-    label: str,
-    data: dict[str, list[LabelledSentence]],
-    arguments: argparse.Namespace,
-    random_weights: dict[Any, list[dict[str, Any]]],
-) -> dict[str, Any]:
-    """Return the accuracies of a model and of its controls.
+def measure(reader: Reader, label: str, data: dict[str, list[LabelledSentence]]) -> dict[str, Any]:
+    """Return the accuracy of a probe on each layer, and of the most frequent label.
 
-    ``random_weights`` collects the accuracies with random weights by architecture, so that each is measured once.
+    Args:
+        reader: the model.
+        label: its name in the progress display.
+        data: sentences by part: ``train``, ``test``, and perhaps ``dev``, which chooses the best layer.
+
+    Returns:
+        ``train_words``, ``test_words``, ``classes``, ``majority``, ``lookup`` (the accuracy of
+        :class:`~mae_lm_fairseq.analysis.probing.Lookup`), ``ambiguous_words`` (how many test words are ambiguous),
+        ``ambiguous_lookup``, ``layers`` (from the embeddings up, with the accuracies of
+        :func:`~mae_lm_fairseq.analysis.probing.accuracy`, and ``ambiguous_accuracy``), ``best_layer``,
+        ``last_less_best``.
     """
-    reader = open_model(path, arguments.data_bin, arguments.ema)
     parts = {name: _tokenised(reader, sentences) for name, sentences in data.items()}
     train, test = parts["train"], parts["test"]
     layers = _layers(reader, parts, label)
-    if reader.architecture not in random_weights:
-        untrained = open_model(path, arguments.data_bin, random_weights=True)
-        random_weights[reader.architecture] = _layers(untrained, parts, f"{label}, random weights")
     best = max(layers, key=lambda row: row.get("dev_accuracy", row["accuracy"]))
     [(most_frequent, _)] = Counter(train.labels).most_common(1)
+    lookup = Lookup(train.words, train.labels)
+    looked_up = np.array([lookup.label(word) for word in test.words]) == np.array(test.labels)
+    is_ambiguous = lookup.are_ambiguous(test.words)
     return {
         "train_words": len(train.labels),
         "test_words": len(test.labels),
         "classes": len(set(train.labels)),
         "majority": accuracy(np.array(test.labels) == most_frequent, test.sentences),
+        "lookup": accuracy(looked_up, test.sentences),
+        "ambiguous_words": int(is_ambiguous.sum()),
+        "ambiguous_lookup": float(looked_up[is_ambiguous].mean()) if is_ambiguous.any() else None,
         "layers": layers,
-        "random weights": random_weights[reader.architecture],
         "best_layer": best["layer"],
         "last_less_best": layers[-1]["accuracy"] - best["accuracy"],
     }
@@ -110,18 +120,20 @@ def _measure(
 
 def _tokenised(reader: Reader, sentences: Sequence[LabelledSentence]) -> Part:
     """Return the tokens of sentences, without what is beyond the model's maximum sequence length."""
-    texts, positions, labels, numbers = [], [], [], []
+    texts, positions, labels, numbers, forms = [], [], [], [], []
     room = reader.states.max_tokens - len(reader.line_end) - len(reader.closing)
     for number, sentence in enumerate(sentences):
         ids, spans = reader.encode_with_spans(sentence.text)
         start = [*reader.opening, *map(int, ids)][:room]
         words = [len(reader.opening) + index for index in first_subwords(spans, sentence.starts)]
-        kept = [(word, label) for word, label in zip(words, sentence.labels, strict=True) if word < len(start)]
+        labelled = zip(words, sentence.labels, sentence.words, strict=True)
+        kept = [(word, label, form) for word, label, form in labelled if word < len(start)]
         texts.append([*start, *reader.line_end, *reader.closing])
-        positions.append([word for word, _ in kept])
-        labels += [label for _, label in kept]
+        positions.append([word for word, _, _ in kept])
+        labels += [label for _, label, _ in kept]
+        forms += [form for _, _, form in kept]
         numbers += [number] * len(kept)
-    return Part(texts, positions, labels, np.array(numbers))
+    return Part(texts, positions, labels, np.array(numbers), forms)
 
 
 def _layers(reader: Reader, parts: dict[str, Part], label: str) -> list[dict[str, Any]]:
@@ -131,6 +143,7 @@ def _layers(reader: Reader, parts: dict[str, Part], label: str) -> list[dict[str
         return progress_bar(steps, desc=f"{label}, {name}")
 
     rows, count, words = [], reader.states.layers + 1, sum(len(part.labels) for part in parts.values())
+    is_ambiguous = Lookup(parts["train"].words, parts["train"].labels).are_ambiguous(parts["test"].words)
     at_once = max(1, MEMORY // (4 * reader.states.dim * words))
     for first in range(0, count, at_once):
         layers = range(first, min(first + at_once, count))
@@ -142,6 +155,8 @@ def _layers(reader: Reader, parts: dict[str, Part], label: str) -> list[dict[str
             labelled = [(x, part.labels) for x, part in zip(of_layer, parts.values(), strict=True)]
             correct, *dev = probe(*labelled)
             rows.append({"layer": layer, **accuracy(correct, parts["test"].sentences)})
+            if is_ambiguous.any():
+                rows[-1]["ambiguous_accuracy"] = float(correct[is_ambiguous].mean())
             if dev:
                 rows[-1]["dev_accuracy"] = float(dev[0].mean())
     return rows

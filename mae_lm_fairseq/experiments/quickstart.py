@@ -5,6 +5,8 @@ and number of updates, and write a report.
 """
 
 import zlib
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from mae_lm_fairseq import MAELMModel
@@ -14,7 +16,6 @@ from mae_lm_fairseq.experiments import docstrings, inspection
 from mae_lm_fairseq.experiments.corpus import split_corpus
 from mae_lm_fairseq.experiments.inspection import Gap
 from mae_lm_fairseq.experiments.quickstart_report import write_report
-from mae_lm_fairseq.experiments.scales import FULL, SMOKE, Recipe
 from mae_lm_fairseq.recipes.training_command import CPU, training_command
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
@@ -24,7 +25,7 @@ from mae_lm_fairseq.text.tokenizer_training import TRAINED_KINDS
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json, write_json
 from mae_lm_fairseq.utils.progress import step
-from mae_lm_fairseq.utils.runner import Run, reserve, run_all, updates_done
+from mae_lm_fairseq.utils.runner import Run, reserve, run_all
 from mae_lm_fairseq.utils.training_log import loss_curve, training_seconds
 from mae_lm_fairseq.utils.versions import versions
 
@@ -33,6 +34,31 @@ FIGURE = "losses.png"
 DATA = ("text", "data-bin")
 """Directories of :func:`make_text` and :func:`prepare`."""
 DOCSTRING_GAP = Gap("Returns the <mask> of the array.")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Size of a full run or a smoke run of the quickstart.
+
+    Args:
+        packages: packages whose docstrings are read.
+        max_bytes: maximum number of bytes read from a user's corpus.
+        vocabulary: size of a trained tokenizer.
+        updates: number of updates of both models.
+        warmup: warm-up updates.
+        validate_every: number of updates between validations and checkpoints.
+    """
+
+    packages: tuple[str, ...]
+    max_bytes: int
+    vocabulary: int
+    updates: int
+    warmup: int
+    validate_every: int
+
+
+FULL = Recipe(docstrings.PACKAGES, 40_000_000, 3000, updates=2000, warmup=500, validate_every=200)
+SMOKE = Recipe(("stdlib", "numpy"), 4_000_000, 1500, updates=60, warmup=20, validate_every=20)
 
 
 def describe(corpus: Path) -> str:
@@ -100,32 +126,33 @@ def prepare(out: Path, recipe: Recipe, tokenizer: str | None = None) -> Path:
 def training_runs(out: Path, data: Path, recipe: Recipe, gap: Gap) -> list[Run]:
     """Return one run for each architecture, with the same data, masks and order."""
 
-    def read_result(run: Run) -> dict:
-        save = run.result.parent / "checkpoints"
-        updates, losses = loss_curve(run.log, "valid")
-        checkpoint = save / "checkpoint_last.pt"
-        model, task = inspection.load(checkpoint, data)
-        batches = inspection.clean_batches(task)
-        rank, width = inspection.encoder_rank(model, batches, task.source_dictionary.pad())
-        fillings = MAELMModel.from_pretrained(checkpoint, data_bin=data).fill_mask(gap.sentence)
-        return {
-            "valid_loss": round(float(losses[-1]), 4),
-            "updates": int(updates[-1]),
-            "seconds": training_seconds(run.log),
-            "top5": [filling.token.strip() or WORD_START for filling in fillings],
-            "top5_probabilities": [round(filling.probability, 4) for filling in fillings],
-            "effective_rank": rank,
-            "width": width,
-        }
-
     runs = []
     for architecture in ARCHITECTURES:
         folder = out / "runs" / architecture
         shape = recipe.updates, recipe.warmup, recipe.validate_every
         command = training_command(architecture, data, folder / "checkpoints", *shape, device=CPU)
-        done = updates_done(recipe.updates)
-        runs.append(Run(architecture, command, folder / "result.json", read_result, done))
+        read_result = partial(_measured, data=data, sentence=gap.sentence)
+        runs.append(Run(architecture, command, folder / "result.json", read_result, (0, recipe.updates)))
     return runs
+
+
+def _measured(run: Run, data: Path, sentence: str) -> dict:
+    """Return what the report says of a trained model."""
+    updates, losses = loss_curve(run.log, "valid")
+    checkpoint = run.result.parent / "checkpoints" / "checkpoint_last.pt"
+    model, task = inspection.load(checkpoint, data)
+    batches = inspection.clean_batches(task)
+    rank, width = inspection.encoder_rank(model, batches, task.source_dictionary.pad())
+    fillings = MAELMModel.from_pretrained(checkpoint, data_bin=data).fill_mask(sentence)
+    return {
+        "valid_loss": round(float(losses[-1]), 4),
+        "updates": int(updates[-1]),
+        "seconds": training_seconds(run.log),
+        "top5": [filling.token.strip() or WORD_START for filling in fillings],
+        "top5_probabilities": [round(filling.probability, 4) for filling in fillings],
+        "effective_rank": rank,
+        "width": width,
+    }
 
 
 def choose_sentence(out: Path, data: Path, corpus: Path | None) -> Gap:

@@ -1,9 +1,11 @@
 """Trained models with their tokenizers: our checkpoints and bundles, and Hugging Face directories."""
 
 import json
+import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,6 +16,7 @@ from mae_lm_fairseq.analysis.masked_prediction import (
     HuggingFacePredictor,
     NetworkPredictor,
     Predictor,
+    RandomTokensPredictor,
     Words,
 )
 from mae_lm_fairseq.analysis.token_states import EncoderStates, HuggingFaceStates, StatesOf
@@ -23,13 +26,15 @@ from mae_lm_fairseq.pretrained.averaging import check_file
 from mae_lm_fairseq.pretrained.presets import why_no_predictions
 from mae_lm_fairseq.pretrained.reading import MODEL_TYPE, Pretrained, build, read
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
-from mae_lm_fairseq.text.text_samples import read_text, text_samples
+from mae_lm_fairseq.text.text_samples import documents, evenly_spaced, read_text, text_samples
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD
 from mae_lm_fairseq.text.tokenizer_files import NAMES
 from mae_lm_fairseq.utils.errors import UserError
 
 RANDOM_SEED = 1
 """Of the random weights that a model is compared with."""
+SPREAD = 100
+"""Of a text from which texts are taken evenly spaced, the number of tokens that is read per token that is taken."""
 _AS_DATA = {"local_files_only": True, "trust_remote_code": False}
 """Options for loading with ``transformers``, which otherwise asks whether to run code from the directory."""
 
@@ -62,23 +67,46 @@ class Reader:
     architecture: Hashable
 
     def texts(self, path: str | Path, length: int, limit: int) -> list[list[int]]:
-        """Return texts of a file for the encoder, see :func:`~mae_lm_fairseq.text.text_samples.text_samples`.
+        """Return about ``limit`` tokens of texts that are evenly spaced in a file, as ids.
+
+        Args:
+            path: UTF-8 text with blank lines between documents. Of a long file, only the first :data:`SPREAD` times as
+                many tokens are read.
+            length: maximum number of tokens of a text. A text is as many lines of one document as fit.
+            limit: number of tokens.
 
         Raises:
             UserError: if the model does not take texts of this length, or a file has records or cannot be read.
         """
-        self._check_length(length)
 
         def encode(line: str) -> list[int]:
             return [*self.encode(line), *self.line_end]
 
-        return text_samples(read_text(path), encode, length, self.opening, self.closing, limit)
+        return [text for text, _ in self._spread(path, length, limit, encode, (self.opening, self.closing))]
 
     def texts_with_words(self, path: str | Path, length: int, limit: int) -> list[Words]:
         """Return the same texts with the words of their tokens."""
-        self._check_length(length)
+        return [text for text, _ in self.texts_of_documents(path, length, limit)]
+
+    def texts_of_documents(self, path: str | Path, length: int, limit: int) -> list[tuple[Words, int]]:
+        """Return the same texts with the words of their tokens and the numbers of their documents."""
         ends = _inside_words(self.opening), _inside_words(self.closing)
-        return [self._words(text) for text in text_samples(read_text(path), self._tokens, length, *ends, limit)]
+        spread = self._spread(path, length, limit, self._tokens, ends)
+        return [(self._words(tokens), document) for tokens, document in spread]
+
+    def _spread(
+        self, path: str | Path, length: int, limit: int, encode: Callable[[str], list], ends: tuple[list, list]
+    ) -> list[tuple[list, int]]:
+        """Return evenly spaced texts and the numbers of their documents."""
+        self._check_length(length)
+        texts, tokens = [], 0
+        for number, lines in enumerate(documents(read_text(path))):
+            of_document = text_samples(lines, encode, length, *ends, sys.maxsize)
+            texts += [(text, number) for text in of_document]
+            tokens += sum(map(len, of_document))
+            if tokens >= SPREAD * limit:
+                break
+        return evenly_spaced(texts, max(1, round(len(texts) * limit / max(tokens, 1))))
 
     def sentence(self, text: str) -> Words:
         """Return a text of one line."""
@@ -147,6 +175,7 @@ def open_model(
     ema: bool = False,
     with_head: bool = False,
     random_weights: bool = False,
+    masks: Literal["trained", "encoder", "decoder", "nowhere"] = "trained",
 ) -> Reader:
     """Load a model for evaluation in float32, on a GPU if available.
 
@@ -156,6 +185,8 @@ def open_model(
         ema: use the moving average of a checkpoint's weights.
         with_head: also load what predicts masked tokens.
         random_weights: replace the trained weights by random ones, as before training.
+        masks: where the ``[MASK]`` tokens are: as in pretraining, in the encoder, in the decoder alone, or nowhere
+            (random tokens stand in their place when tokens are predicted). Hugging Face's are always in the encoder.
 
     Raises:
         UserError: if a file is missing or does not match the others, or the model has no language model head.
@@ -182,10 +213,12 @@ def open_model(
     if not with_head:
         network.drop_prediction()
     network.float().to(device)
-    ids = pretrained.pad, pretrained.mask, pretrained.mask_in_encoder
+    seen = {"encoder": 1.0, "decoder": 0.0}.get(masks, pretrained.mask_in_encoder)
+    ids = pretrained.pad, pretrained.mask, seen
+    predictor = NetworkPredictor(network, *ids) if with_head else None
     return Reader(
         EncoderStates(network.encoder, *ids),
-        NetworkPredictor(network, *ids) if with_head else None,
+        RandomTokensPredictor(predictor) if predictor and masks == "nowhere" else predictor,
         encode=lambda line: tokenizer.encode_lines([line])[0].tolist(),
         encode_with_spans=lambda line: encode_with_spans(tokenizer, line),
         opening=[BOS],
@@ -193,7 +226,7 @@ def open_model(
         closing=[],
         special=[BOS, PAD, EOS],
         path=path,
-        architecture=(pretrained.config, pretrained.symbols, pretrained.mask_in_encoder),
+        architecture=(pretrained.config, pretrained.symbols, seen),
     )
 
 

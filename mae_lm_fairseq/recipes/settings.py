@@ -88,13 +88,24 @@ def settings(architecture: str) -> Settings:
     }
 
 
-def as_arguments(chosen: Settings) -> list[str]:
-    """Convert settings by group to command-line options of fairseq-train."""
-    words = []
+def as_options(chosen: Settings) -> dict[str, Any]:
+    """Convert settings by group to options of fairseq-train, without dashes in front."""
+    options = {}
     for group, values in chosen.items():
         for name, value in values.items():
             option = {"model": "arch"}.get(group, group) if name == "_name" else name
-            words.append(f"--{option.replace('_', '-')}")
-            if value is not True:
-                words.append(str(value[0] if isinstance(value, list) else value))
+            options[option.replace("_", "-")] = value[0] if isinstance(value, list) else value
+    return options
+
+
+def as_words(options: dict[str, Any]) -> list[str]:
+    """Convert options to words of the command line; ``True`` is a flag, and ``False`` its absence."""
+    words = []
+    for name, value in options.items():
+        words += [] if value is False else [f"--{name}"] if value is True else [f"--{name}", str(value)]
     return words
+
+
+def as_arguments(chosen: Settings) -> list[str]:
+    """Convert settings by group to words of the command line of fairseq-train."""
+    return as_words(as_options(chosen))

@@ -24,6 +24,8 @@ class LabelledSentence(NamedTuple):
     starts: list[int]
     """Where in the text each labelled word starts, in characters."""
     labels: list[str]
+    words: list[str]
+    """The form of each labelled word."""
 
 
 def read_conllu(path: str | Path, column: str, limit: int | None = None) -> list[LabelledSentence]:
@@ -76,7 +78,7 @@ def _is_id(cell: str) -> bool:
 
 
 def _sentence(rows: list[list[str]], column: int) -> LabelledSentence:
-    text, starts, labels = "", [], []
+    text, starts, labels, forms = "", [], [], []
     for token, words in _tokens(rows):
         position = 0
         for word in words:
@@ -84,9 +86,10 @@ def _sentence(rows: list[list[str]], column: int) -> LabelledSentence:
             if word[column] != UNSPECIFIED:
                 starts.append(len(text) + max(found, 0))
                 labels.append(word[column])
+                forms.append(word[_FORM])
             position = found + len(word[_FORM]) if found >= 0 else position
         text += token[_FORM] + ("" if "SpaceAfter=No" in token[-1].split("|") else " ")
-    return LabelledSentence(text.rstrip(), starts, labels)
+    return LabelledSentence(text.rstrip(), starts, labels, forms)
 
 
 def _tokens(rows: list[list[str]]) -> Iterator[tuple[list[str], list[list[str]]]]:

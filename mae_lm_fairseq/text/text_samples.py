@@ -1,7 +1,7 @@
 """Sequences of the length that a model takes, made from lines of text."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,6 +40,13 @@ def evenly_spaced(items: Sequence[Item], limit: int | None) -> list[Item]:
     """Return ``limit`` of the items, evenly spaced; all of them if there are no more, or it is None."""
     count = min(limit or len(items), len(items))
     return [items[index * len(items) // count] for index in range(count)]
+
+
+def documents(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the lines of each document; blank lines separate documents."""
+    for is_text, of_document in groupby(lines, lambda line: bool(line.strip())):
+        if is_text:
+            yield list(of_document)
 
 
 def text_samples(

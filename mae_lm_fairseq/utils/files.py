@@ -93,6 +93,23 @@ def file_sha256(path: Path) -> str:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 
 
+def directory_sha256(path: Path) -> str:
+    """Return the hash of a file, or of the names and hashes of the files in a directory and its subdirectories.
+
+    Logs and hidden files do not count.
+
+    Raises:
+        UserError: if a file cannot be read.
+    """
+    if not path.is_dir():
+        return file_sha256(path)
+    files = {file.relative_to(path): file for file in sorted(path.rglob("*")) if file.is_file()}
+    counted = {name: file for name, file in files.items() if name.suffix != ".log" and not name.name.startswith(".")}
+    return hashlib.sha256(
+        "".join(f"{name} {file_sha256(file)}\n" for name, file in counted.items()).encode()
+    ).hexdigest()
+
+
 def make_output_directory(path: Path) -> None:
     """Create the directory of the option ``--out``, and its parents, unless it exists.
 

@@ -4,9 +4,11 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from multiprocessing import connection, parent_process
+from multiprocessing.process import BaseProcess
 
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -33,12 +35,8 @@ class WorkerPool(ProcessPoolExecutor):
 
     def submit(self, function: Callable, /, *args, **kwargs) -> Future:
         """Submit a call, and start a worker if none is idle."""
-        # A worker inherits the signal mask, so that no signal reaches it before it has set its handlers.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        try:
+        with _signals_blocked():
             return super().submit(function, *args, **kwargs)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def __exit__(self, *_) -> None:
         if self._broken:
@@ -53,9 +51,40 @@ class WorkerPool(ProcessPoolExecutor):
             process.kill()
 
 
+def start_process(environment: Mapping[str, str], function: Callable, *arguments) -> BaseProcess:
+    """Call a function of a module in a spawned process that ends with its parent and ignores Ctrl-C.
+
+    Args:
+        environment: environment variables to add, such as a limit of threads, which libraries read when they load.
+        function: the function.
+        arguments: its arguments, picklable.
+    """
+    process = multiprocessing.get_context("spawn").Process(target=_start, args=(function, arguments))
+    before = {name: os.environ.pop(name, None) for name in environment}
+    os.environ |= environment
+    try:
+        with _signals_blocked():
+            process.start()
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ |= {} if value is None else {name: value}
+    return process
+
+
 def worker_died() -> UserError:
     """Return the error to raise when the pool of a command with ``--workers`` is broken."""
     return UserError("a worker process died, perhaps because memory ran out; try fewer --workers")
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Block signals in the block: a new process inherits the mask, so none reaches it before it has its handlers."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start(initializer: Callable | None, initargs: tuple) -> None:

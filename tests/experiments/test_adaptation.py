@@ -138,11 +138,11 @@ def test_the_result_of_training_without_records_of_epochs(tmp_path):
     folder.mkdir()
     run = Run("training", [], folder / "result.json", _read_result)
     run.log.write_text("")
-    assert _read_result(run) == {"loss_of_last_tenth": None, "seconds": 0}
+    assert _read_result(run, tmp_path) == {"loss_of_last_tenth": None, "seconds": 0}
     record = 'x | INFO | train_inner | {{"loss": "{}", "wpb": "400", "wps": "{}", "num_updates": "{}"}}\n'
     run.log.write_text("".join(record.format(2 if update > 18 else 9, 0 if update == 1 else 800, update)
                                for update in range(1, 21)))  # fmt: skip
-    assert _read_result(run) == {"loss_of_last_tenth": pytest.approx(2 * math.log(2)), "seconds": 10}
+    assert _read_result(run, tmp_path) == {"loss_of_last_tenth": pytest.approx(2 * math.log(2)), "seconds": 10}
 
 
 def test_the_seed_draws_the_new_decoder(tmp_path):

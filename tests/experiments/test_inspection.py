@@ -2,8 +2,9 @@ import pytest
 import sentencepiece
 import torch
 
-from mae_lm_fairseq.experiments.inspection import encoder_rank, find_gap
+from mae_lm_fairseq.experiments.inspection import clean_batches, encoder_rank, find_gap, load, masked_loss
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
+from tests.support.finetuning import save_pretrained
 
 PAD = 1
 TEXT = [
@@ -72,3 +73,18 @@ def test_gap_without_words_is_in_the_middle(tmp_path, tokenizer):
     gap = find_gap(text, tokenizer)
     assert gap.sentence.count("<mask>") == 1
     assert len(gap.sentence.split()) > 8
+
+
+def test_losses_are_of_the_same_masked_positions(data_bin, tmp_path):
+    """Whatever was masked in training; the seeds of the trainings differ, too."""
+    masking = {"mask_prob": 0.15, "leave_unmasked_prob": 0.0, "random_token_prob": 0.0, "seed": 1}
+    targets, texts = [], []
+    for name, options in {"usual": (), "more": ("--mask-prob", "0.5", "--seed", "2")}.items():
+        path = save_pretrained(tmp_path / f"{name}.pt", data_bin, "mae_lm_tiny", *options)
+        model, task = load(path, data_bin, **masking)
+        targets.append([sample["target"].tolist() for sample in map(task.dataset("valid").__getitem__, range(5))])
+        texts.append([batch.tolist() for batch in clean_batches(task)])
+        # An untrained model of about 200 tokens: ln 200 = 5.3, and more where it is confidently wrong.
+        assert 5 < masked_loss(model, task) < 7
+    assert targets[0] == targets[1]
+    assert texts[0] == texts[1]

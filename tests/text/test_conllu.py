@@ -51,7 +51,8 @@ def test_text_and_words(path):
     assert first.starts == [0, 3, 5, 9, 12, 13, 13, 15, 18]
     assert first.labels == ["PRON", "AUX", "PART", "VERB", "PUNCT", "ADP", "DET", "PUNCT", "PUNCT"]
     assert words["PART"].startswith("n't")
-    assert second == ("Yes!", [0, 3], ["INTJ", "PUNCT"])
+    assert second == ("Yes!", [0, 3], ["INTJ", "PUNCT"], ["Yes", "!"])
+    assert first.words == ["He", "ca", "n't", "go", "(", "de", "le", ")", "."]
 
 
 def test_compressed_files(path, tmp_path):

@@ -1,5 +1,4 @@
 import fcntl
-import itertools
 import json
 import os
 import re
@@ -9,13 +8,18 @@ import sys
 import textwrap
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.runner import Run, read_result, reserve, run_all, updates_done
+from mae_lm_fairseq.utils.runner import Run, read_record, read_result, reserve, run_all
 from tests.support.processes import fork, wait_for
+
+
+def read_left(run):
+    return {"text": (run.result.parent / "left").read_text()}
 
 
 @pytest.fixture
@@ -26,7 +30,7 @@ def run(tmp_path):
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         command = [sys.executable, "-c", textwrap.dedent(program), str(folder)]
-        options = {"read_result": lambda run: {"text": (folder / "left").read_text()}} | options
+        options = {"read_result": read_left} | options
         return Run(name, command, folder / "result.json", **options)
 
     return make
@@ -64,28 +68,73 @@ def test_finished_runs_are_reused_and_reported(run, capsys):
     capsys.readouterr()
     assert run_all([done, fresh]) == [{"text": "first"}, {"text": "fresh"}]
     assert not done.log.exists()
-    assert f"done: done before, reusing {done.result}" in capsys.readouterr().out
+    assert "1 of 2 runs were done before, and are reused" in capsys.readouterr().out
+
+
+def fail_once(run):
+    found = run.result.with_name("found")
+    with open(found, "a") as file:
+        print(read_result(run)["text"], file=file)
+    if found.read_text().count("\n") == 1:
+        raise KeyboardInterrupt
 
 
 def test_files_for_resuming_are_removed_once_the_result_is_written(run):
-    found = []
-
-    def clean_up(run):
-        found.append(read_result(run))
-        if len(found) == 1:
-            raise KeyboardInterrupt
-
-    it = run("it", leave("text"), clean_up=clean_up)
-    with pytest.raises(KeyboardInterrupt):
+    it = run("it", leave("text"), clean_up=fail_once)
+    with pytest.raises(UserError, match="error: interrupted"):
         run_all([it])
     run_all([it])
-    assert found == [{"text": "text"}] * 2
+    assert it.result.with_name("found").read_text() == "text\ntext\n"
 
 
 def test_a_result_of_another_command_is_refused(run):
     run_all([run("it", leave("old"))])
     with pytest.raises(UserError, match=r"result\.json is the result of another command .*; .* remove \S+/it, "):
         run_all([run("it", leave("new"))])
+
+
+def test_a_result_of_other_settings_is_refused(run):
+    run_all([run("it", leave("text"), settings={"tokens": 1, "seed": 1})])
+    with pytest.raises(UserError, match=r"has the result of other settings \(tokens\); restore them"):
+        run_all([run("it", leave("text"), settings={"tokens": 2, "seed": 1})])
+
+
+def process_of(run, **given):
+    return {"pid": os.getpid(), "threads": os.environ["OMP_NUM_THREADS"], "device": os.environ.get("DEVICE")} | given
+
+
+def test_a_run_without_a_command_calls_a_function_in_another_process(run, tmp_path):
+    made = Run("call", (), tmp_path / "result.json", partial(process_of, given=[1]))
+    [found] = run_all([made], threads=3, environments=[{"DEVICE": "7"}])
+    assert found.pop("pid") != os.getpid()
+    assert found == {"threads": "3", "device": "7", "given": [1]}
+    assert read_record(made)["command"] == []
+
+
+def finish(run, waits_for, leaves):
+    wait_for(waits_for.exists)
+    leaves.touch()
+    return {}
+
+
+def test_no_run_waits_for_the_evaluation_of_another(tmp_path):
+    """The first evaluation ends only after the run that is started last."""
+    files = [tmp_path / name for name in ("started", "first", "last")]
+    files[0].touch()
+    orders = [(files[2], files[1]), (files[0], files[0]), (files[0], files[2])]
+    runs = [
+        Run(str(number), (), tmp_path / f"{number}.json", partial(finish, waits_for=waits_for, leaves=leaves))
+        for number, (waits_for, leaves) in enumerate(orders)
+    ]
+    assert run_all(runs, jobs=2) == [{}] * 3
+
+
+def test_a_run_starts_after_those_that_it_needs(run, tmp_path):
+    order = []
+    first = run("first", "import time; time.sleep(0.5);" + leave("one"))
+    second = run("second", leave("two"), after=[first])
+    run_all([second, first], jobs=2, finished=lambda run: order.append(run.name))
+    assert order == ["first", "second"]
 
 
 SAVE = "import pathlib, sys; pathlib.Path(sys.argv[1], 'left').touch(); pathlib.Path(sys.argv[3], 'last.pt').touch();"
@@ -250,16 +299,28 @@ def test_progress_inside_a_run_is_shown(run, capsys, monkeypatch):
         open(sys.argv[1] + "/left", "w").write("")
         time.sleep(2)
         """
-    training = run("training", program, fraction_done=updates_done(max_update=40))
+    training = run("training", program, updates=(0, 40))
     run_all([training])
-    assert re.search(r"75%\|.*left, training 75%", capsys.readouterr().out)
-    assert updates_done(max_update=20)(training) == 1.0
+    assert re.search(r"75%\|.*left, 0 of 1 runs done; training: update 30 of 40", capsys.readouterr().out)
+    assert [
+        replace(training, updates=(0, 20)).fraction_done(),
+        replace(training, updates=(20, 40)).fraction_done(),
+    ] == [
+        1.0,
+        0.5,
+    ]
 
 
 def test_the_time_left_is_not_negative_when_a_run_goes_back_to_its_checkpoint(run, capsys, monkeypatch):
     monkeypatch.setattr("mae_lm_fairseq.utils.progress.SECONDS_BETWEEN_LINES", 0.1)
-    fractions = itertools.chain([0.7], itertools.repeat(0.5))
-    run_all([run("training", "import time; time.sleep(2);" + leave("here"), fraction_done=lambda run: next(fractions))])
+    program = """
+        import sys, time
+        for update in (7, 5):
+            print(f'x | INFO | train_inner | {{"num_updates": "{update}", "lr": "1"}}', flush=True)
+            time.sleep(1)
+        open(sys.argv[1] + "/left", "w").write("")
+        """
+    run_all([run("training", program, updates=(0, 10))])
     shown = capsys.readouterr().out
     assert "50%|" in shown
     assert not re.search(r"-[0-9:]+ left", shown)
@@ -278,16 +339,17 @@ def test_orphans_of_a_killed_runner_are_waited_for(run, capsys):
     assert "again: still running" in capsys.readouterr().out
 
 
+def evaluate_when_waited_for(run, folder):
+    (folder / "evaluates").touch()
+    wait_for((folder / "waits").exists)
+    time.sleep(0.3)
+    return {"text": "first"}
+
+
 def test_a_run_that_another_runner_finishes_is_not_started_again(run, tmp_path, capfd):
     """The other runner evaluates the run after its process has ended, still with the lock."""
 
-    def evaluate(run):
-        (tmp_path / "evaluates").touch()
-        wait_for((tmp_path / "waits").exists)
-        time.sleep(0.3)
-        return {"text": "first"}
-
-    first = run("same", "print('trained')", read_result=evaluate)
+    first = run("same", "print('trained')", read_result=partial(evaluate_when_waited_for, folder=tmp_path))
     other = fork(run_all, [first])
     wait_for((tmp_path / "evaluates").exists)
     (tmp_path / "waits").touch()

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -165,7 +166,7 @@ def make_sweep(task: Task, options: FinetuningOptions, origin: Origin, data: Pat
         chosen,
         options.learning_rates or task.learning_rates,
         range(1, options.seeds + 1),
-        lambda checkpoint: evaluate(task, checkpoint, data),
+        partial(evaluate, task, data=data),
         "score",
         options.extra,
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -158,7 +159,7 @@ def make_sweep(options: Options, origin: Origin, length: int, windows: int) -> S
         **({"version_2": True} if options.version_2 else {}),
     }
     usual = for_size(origin.model["_name"], ROBERTA, OURS)
-    return window_sweep(options, origin, usual, windows, task, lambda checkpoint: evaluate(checkpoint, options), "f1")
+    return window_sweep(options, origin, usual, windows, task, partial(evaluate, options=options), "f1")
 
 
 def evaluate(checkpoint: Path, options: Options) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Fine-tuning on labelled words: runs, metrics, predictions and report; used by ``mae-lm finetune tagging``."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from mae_lm_fairseq.downstream import prediction
@@ -131,7 +132,7 @@ def make_sweep(options: Options, origin: Origin, length: int, windows: int, dev:
         for_size(origin.model["_name"], BERT, OURS),
         windows,
         task,
-        lambda checkpoint: evaluate(checkpoint, options.tokenizer, dev),
+        partial(evaluate, data=options.tokenizer, dev=dev),
         "f1" if labels.kinds else "accuracy",
     )
 

@@ -1,1 +1,0 @@
-"""The evidence study of docs/results/plan.md: training, measurements, tests and report."""

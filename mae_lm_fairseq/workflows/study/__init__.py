@@ -1,0 +1,1 @@
+"""Comparison of models over seeds: a plan (TOML) is trained, measured, tested and reported."""

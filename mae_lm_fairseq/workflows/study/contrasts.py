@@ -1,0 +1,156 @@
+"""Tests of contrasts: intervals, p-values, Holm's correction and verdicts, from results alone."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+
+import numpy as np
+
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS, Values
+from mae_lm_fairseq.workflows.study.plan import Contrast, Plan
+
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A contrast and its test.
+
+    Attributes:
+        contrast: the contrast.
+        values: the quantity, by seed.
+        p: p-value of Student's t test, see :func:`p_value`.
+        sign_flip: the same by the exact sign-flip test: of all signs that the values could have, the fraction with a
+            mean at least as extreme. With n seeds it is at least 2 / 2^n.
+        corrected: ``p`` after Holm's correction over all primary contrasts of the plan; None if not primary.
+    """
+
+    contrast: Contrast
+    values: dict[int, float]
+    p: float
+    sign_flip: float
+    corrected: float | None = None
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.values.values())
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the mean, Student's."""
+        return interval([*self.values.values()])
+
+    @property
+    def verdict(self) -> str:
+        """Verdict on the prediction: "shown", "contradicted" or "not shown"; "descriptive" if not primary.
+
+        A predicted sign is contradicted if the opposite one is significant, an equivalence if the interval lies outside
+        of the margins.
+        """
+        if self.corrected is None:
+            return "descriptive"
+        predicted, margin = self.contrast.predicted, self.contrast.margin or 0.0
+        is_significant, (low, high) = self.corrected < LEVEL, self.interval
+        if predicted in ("positive", "negative"):
+            is_as_predicted = (self.mean > 0) == (predicted == "positive")
+            return ("shown" if is_as_predicted else "contradicted") if is_significant else "not shown"
+        if is_significant:
+            return "shown"
+        is_outside = high < -margin or (predicted == "equivalent" and low > margin)
+        return "contradicted" if is_outside else "not shown"
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of the mean, Student's."""
+    from scipy.stats import t  # optional (extra "analysis")
+
+    half = t.ppf(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5
+    return fmean(values) - half, fmean(values) + half
+
+
+def outcomes(plan: Plan, values: Callable[[str, str], tuple[list[int], Values]]) -> list[Outcome]:
+    """Return the outcomes of the contrasts whose models have at least two common seeds, in the plan's order.
+
+    Args:
+        plan: the plan. Holm's correction is over all of its primary contrasts, tested or not.
+        values: model, MEASURE.VALUE -> the seeds measured, and their values.
+
+    Raises:
+        UserError: if a measure does not have the value of a contrast.
+    """
+    found = [tested for contrast in plan.contrasts if (tested := _outcome(contrast, values)) is not None]
+    return _corrected(found, sum(contrast.primary for contrast in plan.contrasts))
+
+
+def _outcome(contrast: Contrast, values: Callable) -> Outcome | None:
+    by_seed = [
+        _endpoint(contrast, *values(model, contrast.of))
+        for model in (contrast.model, contrast.less)
+        if model is not None
+    ]
+    common = sorted(set.intersection(*(set(one) for one in by_seed)))
+    if len(common) < 2:
+        return None
+    quantity = {seed: by_seed[0][seed] - (by_seed[1][seed] if contrast.less else 0.0) for seed in common}
+    numbers, margin = np.array([*quantity.values()]), contrast.margin or 0.0
+    return Outcome(contrast, quantity, *(p_value(numbers, contrast.predicted, margin, test) for test in (t_test, flip)))
+
+
+def _endpoint(contrast: Contrast, seeds: Sequence[int], values: Values) -> dict[int, float]:
+    """Return the endpoint of one model by seed; empty if no seed is measured yet."""
+    if not seeds or not values.checkpoints:
+        return {}
+    try:
+        found = ENDPOINTS[contrast.endpoint](values)
+    except UserError as problem:
+        raise UserError(f"contrast {contrast.name}: {problem}") from None
+    except IndexError:
+        raise UserError(f"contrast {contrast.name}: {contrast.of} is no value by layer") from None
+    return {seed: float(value) for seed, value in zip(seeds, found, strict=True)}
+
+
+def p_value(values: np.ndarray, predicted: str | None, margin: float, test: Callable) -> float:
+    """Return the p-value of a prediction.
+
+    It is two-sided against 0 for a sign or without a prediction, the larger one of two one-sided tests against the
+    margins for an equivalence, and one-sided against the lower margin for "not worse".
+    """
+    if predicted in ("equivalent", "not worse"):
+        above = test(values + margin, "greater")
+        return above if predicted == "not worse" else max(above, test(values - margin, "less"))
+    return test(values, "two-sided")
+
+
+def t_test(values: np.ndarray, alternative: str) -> float:
+    """Return the p-value of Student's t test against 0; 1 for equal values, which have no variance to compare with."""
+    from scipy.stats import ttest_1samp
+
+    return 1.0 if np.ptp(values) == 0 else float(ttest_1samp(values, 0, alternative=alternative).pvalue)
+
+
+def flip(values: np.ndarray, alternative: str) -> float:
+    """Return the p-value of the exact sign-flip test against 0."""
+    from scipy.stats import permutation_test
+
+    def mean(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
+        return np.mean(x - y, axis=axis)
+
+    pairs = values, np.zeros_like(values)
+    options = {"permutation_type": "samples", "n_resamples": np.inf, "vectorized": True}
+    if len(values) > MOST_FLIPPED:
+        options |= {"n_resamples": 1 << MOST_FLIPPED, "rng": 1}
+    return float(permutation_test(pairs, mean, alternative=alternative, **options).pvalue)
+
+
+MOST_FLIPPED = 16
+"""Number of seeds up to which all signs are tried; beyond, a random sample of them."""
+
+
+def _corrected(found: list[Outcome], primaries: int) -> list[Outcome]:
+    """Return the outcomes with p-values after Holm's correction (1979) over a number of primary contrasts."""
+    largest, by_name = 0.0, {}
+    for rank, one in enumerate(sorted((one for one in found if one.contrast.primary), key=lambda one: one.p)):
+        largest = max(largest, min(1.0, (primaries - rank) * one.p))
+        by_name[one.contrast.name] = largest
+    return [replace(one, corrected=by_name.get(one.contrast.name)) for one in found]

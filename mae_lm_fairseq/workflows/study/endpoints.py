@@ -1,0 +1,95 @@
+"""Endpoints: what contrasts compare, as functions of the measured values of all seeds of a model.
+
+To add an endpoint, write a function here that takes :class:`Values` and returns one number per seed. Its docstring is
+its description for users.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mae_lm_fairseq.utils.errors import UserError
+
+SECOND_LAYER = 2
+"""Layer 0 are the embeddings."""
+
+
+@dataclass(frozen=True)
+class Values:
+    """One value of a measure, for all seeds of a model.
+
+    Args:
+        runs: the results of the measure by number of updates, for each seed.
+        name: the value; the measure may have others.
+    """
+
+    runs: Sequence[Mapping[int, Mapping[str, Any]]]
+    name: str
+
+    @property
+    def checkpoints(self) -> list[int]:
+        """Numbers of updates after which all seeds were measured, ascending."""
+        return sorted(set.intersection(*(set(run) for run in self.runs)))
+
+    def at(self, updates: int) -> np.ndarray:
+        """Return the value after a number of updates: float[seeds], or float[seeds, layers] of a value by layer.
+
+        Raises:
+            UserError: if the measure has no such value.
+        """
+        found = [run[updates] for run in self.runs]
+        if missing := [values for values in found if self.name not in values]:
+            raise UserError(f"there is no value {self.name}; there are {', '.join(missing[0])}")
+        return np.array([values[self.name] for values in found], dtype=float)
+
+    def final_names(self) -> list[str]:
+        """Return the names of the values that all seeds have after the last update."""
+        return [name for name in self.runs[0][self.checkpoints[-1]] if all(name in run[max(run)] for run in self.runs)]
+
+    def final(self) -> np.ndarray:
+        """Return the value after the last update, see :meth:`at`."""
+        return self.at(self.checkpoints[-1])
+
+    def other(self, name: str) -> "Values":
+        """Return another value of the measure, or this one if it does not exist."""
+        return replace(self, name=name) if all(name in values for run in self.runs for values in run.values()) else self
+
+
+def last(values: Values) -> np.ndarray:
+    """Value after the last update, at the last layer."""
+    return _last_layer(values.final())
+
+
+def last_less_first_layer(values: Values) -> np.ndarray:
+    """Last layer less the embeddings: what the layers add from the context."""
+    return values.final()[:, -1] - values.final()[:, 0]
+
+
+def last_less_best_layer(values: Values) -> np.ndarray:
+    """Last layer less the best layer below it; dev_NAME, if measured, chooses that layer by its mean over the seeds."""
+    best = values.other(f"dev_{values.name}").final().mean(0)[:-1].argmax()
+    return values.final()[:, -1] - values.final()[:, best]
+
+
+def mean_of_layers(values: Values) -> np.ndarray:
+    """Mean over the layers from the second one to the last."""
+    return np.nanmean(values.final()[:, SECOND_LAYER:], axis=1)
+
+
+def end_less_best_checkpoint(values: Values) -> np.ndarray:
+    """Last layer after the last update less that of the best checkpoint: below 0 if training damages it."""
+    by_checkpoint = [_last_layer(values.at(updates)) for updates in values.checkpoints]
+    best = max(by_checkpoint, key=np.mean)
+    return by_checkpoint[-1] - best
+
+
+def _last_layer(values: np.ndarray) -> np.ndarray:
+    return values if values.ndim == 1 else values[:, -1]
+
+
+ENDPOINTS: dict[str, Callable[[Values], np.ndarray]] = {
+    function.__name__: function
+    for function in (last, last_less_first_layer, last_less_best_layer, mean_of_layers, end_less_best_checkpoint)
+}

@@ -1,0 +1,311 @@
+"""The engine: trains and measures what a plan lacks, applies the rule for learning rates, and collects the results.
+
+Every part of a study leaves a file of its own under ``OUT/runs`` and is skipped if that exists, so a study resumes
+after any interruption, and a plan can be extended by seeds, models, measures, checkpoints and contrasts.
+"""
+
+import json
+import math
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import read_json, write_json, write_text
+from mae_lm_fairseq.utils.runner import Run, read_record, run_all
+from mae_lm_fairseq.utils.versions import commit, machine, versions
+from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS, Values
+from mae_lm_fairseq.workflows.study.measures import Trained, fingerprints
+from mae_lm_fairseq.workflows.study.plan import Measure, Model, Plan, without_defaults
+from mae_lm_fairseq.workflows.study.report import write_report
+from mae_lm_fairseq.workflows.study.training import Training, training_runs
+
+PLAN, RESULTS = "plan.json", "results.json"
+MEASURING_WEIGHT = 0.02
+"""Estimated duration of measuring a checkpoint, relative to a whole training."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A plan and where it is run.
+
+    Attributes:
+        plan: the plan.
+        out: output directory.
+        jobs: number of runs at the same time.
+    """
+
+    plan: Plan
+    out: Path
+    jobs: int = 1
+
+    def run(self) -> dict[str, Any]:
+        """Run, or resume, everything; write ``results.json`` and the report, and return the results.
+
+        Raises:
+            UserError: if a run fails, or the directory has results of a plan that was not only extended.
+            Interrupted: if the program receives SIGINT or SIGTERM; what is finished is reported.
+        """
+        threads = reserve(self.plan, self.out, self.jobs)
+        try:
+            while runs := self._missing_runs():
+                run_all(runs, self.jobs, threads, _environments(), self._print_and_collect)
+        finally:
+            results = collect(self.plan, self.out)
+            write_report(self.out, results)
+        return results
+
+    def _missing_runs(self) -> list[Run]:
+        """Return the runs that have no result yet, of all trainings that are known to be needed; empty at the end."""
+        runs = [run for training in needed(self.plan, self.out) for run in runs_of(self.plan, training)]
+        return runs if any(not run.result.exists() for run in runs) else []
+
+    def _print_and_collect(self, run: Run) -> None:
+        for name, values in read_record(run)["result"].get("measures", {}).items():
+            print(f"{run.name}: {name}: {_in_short(values)}", flush=True)
+        collect(self.plan, self.out)
+
+
+def reserve(plan: Plan, out: Path, jobs: int) -> int:
+    """Record the plan in the output directory, and return the number of threads of each run.
+
+    That number is chosen when the study begins, because results depend on it in their last digits.
+
+    Raises:
+        UserError: if the directory has results of a plan of which something was changed or removed; seeds, models,
+            measures, checkpoints and contrasts that are not primary can be added.
+    """
+    described, path = describe(plan), out / PLAN
+    before = read_json(path) if path.exists() and (out / "runs").exists() else {}
+    if changed := list(_changes(before.get("plan", {}), described)):
+        raise UserError(
+            f"{out} has results of another plan; changed or removed: {', '.join(changed)}. Restore it, or choose "
+            "another --out; seeds, models, measures, checkpoints and contrasts that are not primary can be added"
+        )
+    threads = before.get("threads") or max(1, (os.cpu_count() or 1) // jobs)
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"threads": threads, "plan": described})
+    return threads
+
+
+def describe(plan: Plan) -> dict[str, Any]:
+    """Return what results depend on, by name, as JSON-serialisable data."""
+    train = without_defaults(plan.train)
+    return {
+        "files": fingerprints(plan.data, [*(one.options for one in plan.measures), *plan.models]),
+        "train": {name: value for name, value in train.items() if name != "checkpoints"},
+        "checkpoints": {str(updates): True for updates in plan.checkpoints},
+        "options": dict(plan.options),
+        "rates": without_defaults(plan.rates) if plan.rates else {},
+        **{f"model {one.name}": without_defaults(one) | {"seeds": [*one.all_seeds]} for one in plan.models},
+        **{
+            f"measure {one.name}": {"kind": one.kind.name, "at": one.at} | without_defaults(one.options)
+            for one in plan.measures
+        },
+        "primary contrasts": {one.name: without_defaults(one) for one in plan.contrasts if one.primary},
+    }
+
+
+def _changes(before: dict[str, Any], now: dict[str, Any]) -> Iterable[str]:
+    """Yield the names of what was changed or removed; additions are no changes where they extend a study."""
+    extendable = ("files", "checkpoints")
+    for name, old in before.items():
+        new = now.get(name)
+        if new is None:
+            yield name
+            continue
+        for key in sorted({*old, *new}):
+            one, other = old.get(key), json.loads(json.dumps(new.get(key)))
+            is_extended = (name in extendable and one is None) or (
+                key in ("seeds", "at") and isinstance(one, list) and isinstance(other, list) and {*one} <= {*other}
+            )
+            if one != other and not is_extended:
+                yield f"{name}: {key}"
+
+
+def needed(plan: Plan, out: Path) -> list[Training]:
+    """Return the trainings that are known to be needed: of a model with several rates, first those of the rule's seeds.
+
+    Seed by seed, so that every model has its first results early.
+    """
+    trainings = [
+        Training(model, rate, seed, out)
+        for model in plan.models
+        if plan.rates
+        for rate in model.learning_rates
+        for seed in model.all_seeds[: plan.rates.seeds]
+    ]
+    chosen = {model.name: choose(plan, model, out) for model in plan.models}
+    for seed in sorted({seed for model in plan.models for seed in model.all_seeds}):
+        for model in plan.models:
+            if seed in model.all_seeds and chosen[model.name].is_known:
+                trainings.append(Training(model, chosen[model.name].rate, seed, out))
+    return [*{training.folder: training for training in trainings}.values()]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The learning rate that a model is trained at with all seeds.
+
+    Attributes:
+        rate: the learning rate, half of the chosen one after damage; None for that of the options or the recipe.
+        is_known: whether the rule has the results that it needs.
+        damage: last layer at the end less its best checkpoint, at the chosen rate, if the rule asks.
+    """
+
+    rate: float | None = None
+    is_known: bool = True
+    damage: float | None = None
+
+
+def choose(plan: Plan, model: Model, out: Path) -> Choice:
+    """Apply the rule for learning rates to a model."""
+    rates, rule = model.learning_rates, plan.rates
+    if not rates or rule is None:
+        return Choice(*rates)
+    first = model.all_seeds[: rule.seeds]
+
+    def mean(value: str, endpoint: str, rate: float, seeds: Sequence[int]) -> float | None:
+        """Return the mean of an endpoint over some seeds at a learning rate; None if one of them is missing."""
+        measure, _, name = value.partition(".")
+        runs = [by_checkpoint(plan, Training(model, rate, seed, out), measure) for seed in seeds]
+        if any(plan.train.updates not in run for run in runs):
+            return None
+        return float(ENDPOINTS[endpoint](Values(runs, name)).mean())
+
+    means = (
+        {rate: mean(rule.lowest, "last", rate, first) for rate in rates} if len(rates) > 1 else dict.fromkeys(rates, 0)
+    )
+    if None in means.values():
+        return Choice(is_known=False)
+    rate = min(means, key=means.get)
+    if rule.halve is None:
+        return Choice(rate)
+    # First by the seeds that the rate was chosen with, so that damage is found before the others are trained.
+    found = [mean(rule.halve, "end_less_best_checkpoint", rate, seeds) for seeds in (first, model.all_seeds)]
+    damage = next((one for one in found if one is not None and one < -rule.by), found[0])
+    is_damaged = damage is not None and damage < -rule.by
+    return Choice(rate / 2 if is_damaged else rate, found[0] is not None, damage)
+
+
+def runs_of(plan: Plan, training: Training) -> list[Run]:
+    """Return the runs of a training: to every checkpoint, and the measurements after it."""
+    checkpoints, runs = plan.checkpoints, []
+    for updates, run in training_runs(plan, training, checkpoints).items():
+        runs.append(run)
+        done = measured(training, updates)
+        missing = [one for one in plan.measures if updates in one.checkpoints(checkpoints) and one.name not in done]
+        if missing:
+            runs.append(_measuring_run(plan, training, updates, missing, run, len(done)))
+    return runs
+
+
+def _measuring_run(
+    plan: Plan, training: Training, updates: int, measures: Sequence[Measure], after: Run, done: int
+) -> Run:
+    return Run(
+        f"{training.name}, after {updates:,} updates",
+        (),
+        training.folder / "measures" / f"{updates}-{done}.json",
+        partial(measure_all, plan=plan, training=training, updates=updates, measures=measures),
+        after=[after],
+        weight=MEASURING_WEIGHT * plan.train.updates,
+    )
+
+
+def measure_all(
+    run: Run, plan: Plan, training: Training, updates: int, measures: Sequence[Measure]
+) -> dict[str, dict[str, Any]]:
+    """Measure a checkpoint, and return the values by measure, with the commit that measured."""
+    data, masks = plan.data, training.model.masks
+    trained = Trained(training.checkpoint(updates), data, masks, training.folder, training.log(updates))
+    found = {one.name: one.kind.function(trained, one.options) for one in measures}
+    return {"commit": commit(), "measures": found}
+
+
+def measured(training: Training, updates: int) -> dict[str, dict[str, Any]]:
+    """Return all values that were measured after a number of updates, by measure."""
+    found = {}
+    for path in sorted((training.folder / "measures").glob(f"{updates}-*.json")):
+        if not path.name.endswith(".command.json"):
+            found |= read_json(path)["result"]["measures"]
+    return found
+
+
+def by_checkpoint(plan: Plan, training: Training, measure: str) -> dict[int, dict[str, Any]]:
+    """Return what was measured of a training by number of updates."""
+    found = {updates: measured(training, updates) for updates in plan.checkpoints}
+    return {updates: values[measure] for updates, values in found.items() if measure in values}
+
+
+def collect(plan: Plan, out: Path) -> dict[str, Any]:
+    """Write ``results.json`` with everything that is finished, and return its content."""
+    rows = [row for training in needed(plan, out) if (row := _row(plan, training))]
+    described = read_json(out / PLAN)
+    content = {
+        "title": plan.title,
+        "plan": plan.document.text,
+        "files": described["plan"]["files"],
+        "commit": commit(),
+        "machine": machine(),
+        "threads": described["threads"],
+        "versions": versions(),
+        "rates": {model.name: vars(choose(plan, model, out)) for model in plan.models},
+        "runs": rows,
+    }
+    write_text(out / RESULTS, json.dumps(content, allow_nan=False, separators=(",", ":")) + "\n")
+    return content
+
+
+def _row(plan: Plan, training: Training) -> dict[str, Any]:
+    """Return the results of a training; empty if nothing is finished."""
+    runs = [run for run in runs_of(plan, training) if run.command]
+    records = [record for run in runs if (record := read_record(run))]
+    measuring = [
+        read_json(path)
+        for updates in plan.checkpoints
+        for path in sorted((training.folder / "measures").glob(f"{updates}-*.json"))
+    ]
+    names = [one.name for one in plan.measures]
+    values = {name: found for name in names if (found := by_checkpoint(plan, training, name))}
+    return records and {
+        "model": training.model.name,
+        "learning_rate": training.learning_rate,
+        "seed": training.seed,
+        "commands": [_portable(record["command"]) for record in records],
+        "commits": sorted({str(record["result"]["commit"]) for record in (*records, *measuring)}),
+        "machines": sorted({record["result"]["machine"] for record in records}),
+        "seconds": {"training": _seconds(records), "measuring": _seconds(measuring)},
+        "measures": json.loads(json.dumps(values), parse_constant=lambda constant: None),
+    }
+
+
+def _seconds(records: Sequence[dict]) -> float:
+    return round(math.fsum(record["seconds"] for record in records), 1)
+
+
+def _portable(command: Sequence[str]) -> str:
+    """Return a command without the paths of this machine's Python and package."""
+    names = {sys.executable: "python", str(PACKAGE): PACKAGE.name}
+    return shlex.join(names.get(word, word) for word in command)
+
+
+def _in_short(values: dict[str, Any]) -> str:
+    """Return values for a line of progress; of values by layer, the last layer's."""
+    last = {name: value[-1] if isinstance(value, list) else value for name, value in values.items()}
+    return ", ".join(f"{name} {value:.4g}" for name, value in last.items() if value is not None)
+
+
+def _environments() -> list[dict[str, str]]:
+    """Return the environment of the runs at the same time: each has a GPU of its own, as far as there are any."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
+    return [{"CUDA_VISIBLE_DEVICES": device} for device in devices if torch.cuda.is_available()] or [{}]

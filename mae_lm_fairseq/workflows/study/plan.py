@@ -1,0 +1,306 @@
+"""The plan of a study: data, models, measures and contrasts, read from TOML.
+
+docs/studies.md explains every key. Paths are relative to the current directory.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import read_bytes
+from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS
+from mae_lm_fairseq.workflows.study.measures import MEASURES, Data, Kind
+from mae_lm_fairseq.workflows.study.toml import Document
+
+SHIPPED = {path.stem: path for path in sorted(Path(__file__).with_name("plans").glob("*.toml"))}
+"""Plans of this package by name."""
+LARGEST_NUMBER_OF_SEEDS = 1000
+
+
+@dataclass(frozen=True)
+class Train:
+    """Length of every training, in updates.
+
+    Attributes:
+        updates: number of updates, at which the learning rate reaches zero.
+        warmup: number of warm-up updates.
+        checkpoints: numbers of updates after which a model is measured; the last update is always one.
+    """
+
+    updates: int
+    warmup: int = 0
+    checkpoints: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model to train.
+
+    Attributes:
+        name: its name in tables and figures.
+        arch: its architecture.
+        options: options of fairseq-train, which take precedence over those of the plan.
+        seeds: the seeds, or their number N for 1 to N.
+        learning_rates: learning rates, of which ``[rates]`` chooses one; by default the one of options or recipe.
+        start: a checkpoint or bundle to start from.
+        masks: where the ``[MASK]`` tokens are when the model is measured: as in pretraining, in the encoder, in the
+            decoder alone, or nowhere (random tokens stand in their place).
+    """
+
+    name: str
+    arch: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    seeds: tuple[int, ...] | int = 1
+    learning_rates: tuple[float, ...] = ()
+    start: Path | None = None
+    masks: Literal["trained", "encoder", "decoder", "nowhere"] = "trained"
+
+    @property
+    def all_seeds(self) -> tuple[int, ...]:
+        return tuple(range(1, self.seeds + 1)) if isinstance(self.seeds, int) else self.seeds
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Something to measure of the models.
+
+    Attributes:
+        kind: a name of :data:`~mae_lm_fairseq.workflows.study.measures.MEASURES`.
+        name: its name in results and contrasts.
+        at: the checkpoints at which it is measured: all, the last, or their numbers of updates.
+        options: options of the kind.
+    """
+
+    kind: Kind
+    name: str
+    at: Literal["all", "last"] | tuple[int, ...]
+    options: Any
+
+    def checkpoints(self, of_plan: Sequence[int]) -> list[int]:
+        """Return the checkpoints of the plan at which it is measured."""
+        if isinstance(self.at, tuple):
+            return sorted(self.at)
+        return [*of_plan] if self.at == "all" else [of_plan[-1]]
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A quantity to test: an endpoint of a model, or of a model less that of another one, over paired seeds.
+
+    Attributes:
+        name: its name in the report.
+        of: the measured value, as MEASURE.VALUE.
+        model: the model.
+        less: the model to subtract.
+        endpoint: a name of :data:`~mae_lm_fairseq.workflows.study.endpoints.ENDPOINTS`.
+        predicted: the prediction: the sign, equivalence within ``margin``, or not below ``-margin``. Without one, the
+            test against zero is two-sided, and there is no verdict.
+        margin: the margin, in the unit of the value.
+        primary: whether the verdict is corrected, by Holm, together with those of the other primary contrasts.
+        claim: the prediction in words.
+    """
+
+    name: str
+    of: str
+    model: str
+    less: str | None = None
+    endpoint: str = "last"
+    predicted: Literal["positive", "negative", "equivalent", "not worse"] | None = None
+    margin: float | None = None
+    primary: bool = False
+    claim: str = ""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Rule that chooses the learning rate of every model with several.
+
+    Attributes:
+        lowest: the value whose mean is lowest at the chosen rate, after the last update, as MEASURE.VALUE.
+        seeds: number of seeds that are trained at all rates.
+        halve: a value, by layer, of which the last layer must not get worse in training, as MEASURE.VALUE: if it ends
+            more than ``by`` below its best checkpoint, the model is trained at half of the chosen rate instead, with
+            all seeds.
+        by: see ``halve``.
+    """
+
+    lowest: str = "loss.loss"
+    seeds: int = 1
+    halve: str | None = None
+    by: float = 0.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A study, checked in itself; :mod:`~mae_lm_fairseq.workflows.study.checks` checks it against files and fairseq."""
+
+    document: Document
+    title: str
+    data: Data
+    train: Train
+    options: Mapping[str, Any]
+    models: tuple[Model, ...]
+    measures: tuple[Measure, ...]
+    contrasts: tuple[Contrast, ...]
+    rates: Rates | None
+
+    @property
+    def checkpoints(self) -> list[int]:
+        """Numbers of updates after which models are measured, ascending; the last update is one."""
+        return sorted({*self.train.checkpoints, self.train.updates})
+
+    def model(self, name: str) -> Model:
+        return next(model for model in self.models if model.name == name)
+
+
+def read_plan(name: str) -> Plan:
+    """Read a shipped plan by its name, or a plan file.
+
+    Raises:
+        UserError: if the file cannot be read or the plan is invalid; the message names key and line.
+    """
+    path = SHIPPED.get(name, Path(name))
+    if path.suffix != ".toml" and not path.exists():
+        raise UserError(f"{name} is neither a file nor a shipped plan: {', '.join(SHIPPED)}")
+    try:
+        text = read_bytes(path).decode()
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not UTF-8") from None
+    return parse_plan(text, path.name if name in SHIPPED else name)
+
+
+def parse_plan(text: str, name: str) -> Plan:
+    """Parse a plan; ``name`` is its file, for error messages.
+
+    Raises:
+        UserError: see :func:`read_plan`.
+    """
+    document = Document(text, name)
+    content = document.content
+    tables = {"title", "data", "train", "options", "model", "measure", "contrast", "rates"}
+    for key in content.keys() - tables:
+        raise document.error((key,), f"unknown key; there are {', '.join(sorted(tables))}")
+    for key in ("data", "train", "model"):
+        if key not in content:
+            raise document.error((), f"the table {'[[model]]' if key == 'model' else f'[{key}]'} is missing")
+    plan = Plan(
+        document,
+        document.value(str, content.get("title", Path(name).stem), ("title",)),
+        document.read(Data, content["data"], ("data",)),
+        document.read(Train, content["train"], ("train",)),
+        document.value(Mapping, content.get("options", {}), ("options",)),
+        tuple(document.read(Model, table, ("model", i)) for i, table in enumerate(_array(document, "model"))),
+        tuple(_measure(document, table, ("measure", i)) for i, table in enumerate(_array(document, "measure"))),
+        tuple(document.read(Contrast, table, ("contrast", i)) for i, table in enumerate(_array(document, "contrast"))),
+        document.read(Rates, content["rates"], ("rates",)) if "rates" in content else None,
+    )
+    _check(plan)
+    return plan
+
+
+def _array(document: Document, key: str) -> list:
+    found = document.content.get(key, [])
+    if not isinstance(found, list):
+        raise document.error((key,), f"must be an array of tables, [[{key}]]")
+    return found
+
+
+def _measure(document: Document, table: Any, key: tuple) -> Measure:
+    if not isinstance(table, Mapping) or "kind" not in table:
+        raise document.error(key, "kind is missing")
+    if table["kind"] not in MEASURES:
+        raise document.error((*key, "kind"), f"{table['kind']!r} is not one of {', '.join(MEASURES)}")
+    kind = MEASURES[table["kind"]]
+    own = {"kind", "name", "at"}
+    at = document.value(Literal["all", "last"] | tuple[int, ...], table.get("at", "all"), (*key, "at"))
+    options = document.read(kind.options, {name: value for name, value in table.items() if name not in own}, key)
+    return Measure(kind, document.value(str, table.get("name", kind.name), (*key, "name")), at, options)
+
+
+def _check(plan: Plan) -> None:
+    """Check what does not need files or fairseq.
+
+    Raises:
+        UserError: if something is wrong.
+    """
+    error, train = plan.document.error, plan.train
+    if not plan.models:
+        raise error(("model",), "a study needs at least one model")
+    if train.updates < 1 or not 0 <= train.warmup < train.updates:
+        key = "updates" if train.updates < 1 else "warmup"
+        raise error(("train", key), f"{getattr(train, key)} must be at least {1 - (key == 'warmup')} and below updates")
+    for wrong in [one for one in train.checkpoints if not 0 < one <= train.updates]:
+        raise error(("train", "checkpoints"), f"{wrong} is not between 1 and the {train.updates} updates")
+    for kind in ("model", "measure", "contrast"):
+        names = [item.name for item in getattr(plan, f"{kind}s")]
+        for number, name in enumerate(names):
+            if not name or name in names[:number] or "." in name * (kind == "measure"):
+                raise error((kind, number, "name"), f"{name!r} is empty, has a point, or is the name of another {kind}")
+    for number, model in enumerate(plan.models):
+        _check_model(plan, model, number)
+    for number, measure in enumerate(plan.measures):
+        for wrong in set(measure.at if isinstance(measure.at, tuple) else ()) - {*plan.checkpoints}:
+            raise error(("measure", number, "at"), f"{wrong} is not one of the checkpoints {plan.checkpoints}")
+        for needed in measure.options.needs:
+            if getattr(plan.data, needed) is None and getattr(measure.options, needed, None) is None:
+                raise error(("measure", number, "kind"), f"{measure.kind.name} needs {needed} in [data]")
+    for number, contrast in enumerate(plan.contrasts):
+        _check_contrast(plan, contrast, number)
+    if plan.rates:
+        for key in ("lowest", "halve"):
+            if value := getattr(plan.rates, key):
+                _check_value(plan, value, ("rates", key))
+        if plan.rates.seeds < 1:
+            raise error(("rates", "seeds"), f"{plan.rates.seeds} must be at least 1")
+
+
+def _check_model(plan: Plan, model: Model, number: int) -> None:
+    error, seeds = plan.document.error, model.all_seeds
+    if not seeds or min(seeds) < 1 or len(set(seeds)) < len(seeds) or len(seeds) > LARGEST_NUMBER_OF_SEEDS:
+        raise error(("model", number, "seeds"), f"{model.seeds} must be different seeds above 0, or their number")
+    if any(not 0 < rate < math.inf for rate in model.learning_rates):
+        raise error(("model", number, "learning_rates"), f"{model.learning_rates} must be above 0")
+    if len(model.learning_rates) > 1 and plan.rates is None:
+        raise error(("model", number, "learning_rates"), "several rates need [rates], the rule that chooses one")
+
+
+def _check_contrast(plan: Plan, contrast: Contrast, number: int) -> None:
+    error, key = plan.document.error, ("contrast", number)
+    names = [model.name for model in plan.models]
+    for role in ("model", "less"):
+        name = getattr(contrast, role)
+        if name not in [*names, None]:
+            raise error((*key, role), f"{name!r} is not a model of this plan: {', '.join(names)}")
+    if contrast.endpoint not in ENDPOINTS:
+        raise error((*key, "endpoint"), f"{contrast.endpoint!r} is not one of {', '.join(ENDPOINTS)}")
+    _check_value(plan, contrast.of, (*key, "of"))
+    if (contrast.margin is not None) != (contrast.predicted in ("equivalent", "not worse")):
+        raise error((*key, "margin"), "a margin belongs to the predictions equivalent and not worse")
+    if contrast.primary and contrast.predicted is None:
+        raise error((*key, "predicted"), "a primary contrast needs a prediction")
+    seeds = [set(plan.model(name).all_seeds) for name in (contrast.model, contrast.less or contrast.model)]
+    if len(seeds[0] & seeds[1]) < 2:
+        raise error((*key, "model"), "a test needs at least two seeds that both models share")
+
+
+def _check_value(plan: Plan, value: str, key: tuple) -> None:
+    measure, _, name = value.partition(".")
+    names = [one.name for one in plan.measures]
+    if measure not in names or not name:
+        raise plan.document.error(key, f"{value!r} must be MEASURE.VALUE, with one of the measures {', '.join(names)}")
+
+
+def without_defaults(item: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that differ from their defaults, as JSON-serialisable data."""
+    found = {field.name: getattr(item, field.name) for field in fields(item)}
+    defaults = {field.name: field.default for field in fields(item)}
+    return {name: _plain(value) for name, value in found.items() if value != defaults[name] and value != {}}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else dict(value) if isinstance(value, Mapping) else value
