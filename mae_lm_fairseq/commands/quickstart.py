@@ -39,8 +39,8 @@ def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     options = parser().parse_args(argv)
     from mae_lm_fairseq.analysis.figures import check_matplotlib
-    from mae_lm_fairseq.experiments.quickstart import quickstart
     from mae_lm_fairseq.utils.signals import signals_as_errors
+    from mae_lm_fairseq.workflows.quickstart import quickstart
 
     configure_logging()
     check_matplotlib()

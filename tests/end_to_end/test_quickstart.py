@@ -8,14 +8,19 @@ import signal
 
 import pytest
 
-from mae_lm_fairseq.experiments import quickstart as module
-from mae_lm_fairseq.experiments.quickstart import quickstart
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.utils.errors import Interrupted, UserError
 from mae_lm_fairseq.utils.signals import signals_as_errors
+from mae_lm_fairseq.workflows import quickstart as module
+from mae_lm_fairseq.workflows.quickstart import quickstart
+from mae_lm_fairseq.workflows.study.plan import Train
 from tests.support import ROOT
 
-FEW_UPDATES = dataclasses.replace(module.SMOKE, vocabulary=400, updates=4, warmup=2, validate_every=2)
+FEW_UPDATES = dataclasses.replace(
+    module.SMOKE,
+    vocabulary=400,
+    plan=dataclasses.replace(module.SMOKE.plan, train=Train(updates=4, warmup=2, checkpoints=(2, 4))),
+)
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +67,11 @@ def test_results_of_a_corpus(finished, corpus):
 
 def test_the_two_runs_differ_only_in_the_architecture(finished):
     commands = [
-        json.loads((finished / "runs" / name / "result.json").read_text())["command"] for name in module.ARCHITECTURES
+        json.loads((finished / "runs" / name / "result.json").read_text())["command"] for name in module.SMOKE.titles
     ]
     differing = {pair for pair in zip(*commands, strict=True) if len(set(pair)) > 1}
     assert ("mae_lm_tiny", "mae_lm_roberta_tiny") in differing
-    assert all("runs/mae_lm_tiny/checkpoints" in first for first, _ in differing - {tuple(module.ARCHITECTURES)})
+    assert all("runs/mae_lm_tiny/checkpoints" in first for first, _ in differing - {tuple(module.SMOKE.titles)})
 
 
 def test_a_second_start_reuses_everything_and_says_so(finished, corpus, capsys):
@@ -74,8 +79,9 @@ def test_a_second_start_reuses_everything_and_says_so(finished, corpus, capsys):
     (finished / "results.json").unlink()
     quickstart(finished, smoke=True, corpus=corpus)
     output = capsys.readouterr().out
-    for part in ("text", "data-bin", "runs/mae_lm_tiny/result.json", "runs/mae_lm_roberta_tiny/result.json"):
+    for part in ("text", "data-bin"):
         assert f"done before, reusing {finished / part}" in output
+    assert "2 of 2 runs were done before, and are reused" in output
     assert json.loads((finished / "results.json").read_text()) == before
 
 

@@ -1,10 +1,12 @@
 """Cost of a study before it is run: trainings, updates, tokens, memory and hours, by the cost planner."""
 
+import timeit
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from mae_lm_fairseq.analysis.cost import Plan as Cost
 from mae_lm_fairseq.analysis.cost import plan as plan_cost
 from mae_lm_fairseq.analysis.planned_run import Run
 from mae_lm_fairseq.models.architectures import core_config
@@ -14,6 +16,10 @@ from mae_lm_fairseq.utils.markdown import markdown_table
 from mae_lm_fairseq.workflows.study.plan import Model, Plan
 
 DEVICE = "a100-80"
+CPU_FRACTION = 0.5
+"""Assumed fraction of a CPU's rate of matrix products that training reaches."""
+MATRIX = 1024
+HEADER = ("model", "trainings", "million tokens each", "million parameters", "memory, GB", "each", "in all")
 
 
 def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
@@ -25,50 +31,50 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
     """
     dictionary = plan.data.data_bin / DICTIONARY
     vocabulary = len(read_symbols(dictionary)) if dictionary.exists() else Run.vocab_size
-    rows, hours, tokens, number = [], 0.0, 0, 0
+    rows, hours, tokens, flops = [], 0.0, 0, 0.0
     for model, cfg in zip(plan.models, configurations, strict=True):
         planned, trainings = plan_cost(planned_run(plan, model, cfg, vocabulary)), count_trainings(plan, model)
-        hours, tokens, number = (
-            hours + planned.hours * trainings,
-            tokens + planned.run.tokens * trainings,
-            number + trainings,
-        )
-        rows.append(
-            [
-                model.name,
-                str(trainings),
-                f"{plan.train.updates:,}",
-                f"{planned.run.tokens / 1e6:,.1f}",
-                f"{planned.parameters.total / 1e6:,.1f}",
-                f"{planned.memory_total / 1e9:,.1f}",
-                _hours(planned.hours),
-                _hours(planned.hours * trainings),
-            ]
-        )
-    header = [
-        "model",
-        "trainings",
-        "updates",
-        "million tokens",
-        "million parameters",
-        "memory, GB",
-        "hours each",
-        "hours",
-    ]
-    run = planned.run
+        hours, tokens = hours + planned.hours * trainings, tokens + planned.run.tokens * trainings
+        flops += planned.flops.total * planned.run.tokens * trainings
+        rows.append([model.name, str(trainings), *_cells(planned), duration(planned.hours * trainings)])
+    run, number = planned.run, sum(int(row[1]) for row in rows)
     lines = [
-        f"{plan.title}: {number} trainings, {tokens / 1e6:,.0f} million tokens, {_hours(hours)} hours on one {DEVICE}",
+        f"{plan.title}: {number} trainings of {plan.train.updates:,} updates, {tokens / 1e6:,.0f} million tokens, "
+        f"{duration(hours)} on one {DEVICE}",
         "",
-        markdown_table(header, rows),
+        markdown_table(HEADER, rows),
         "",
         f"assumed: one {DEVICE} per training at {run.mfu:.0%} of its {run.peak / 1e12:.0f} TFLOP/s in {run.precision}, "
         f"full sequences, a vocabulary of {vocabulary:,}. Networks smaller than base reach less.",
-        f"not included: {', '.join(measure.name for measure in plan.measures) or 'nothing'}, at "
-        f"{len(plan.checkpoints)} checkpoints of each training; learning rates that are halved.",
     ]
     if not torch.cuda.is_available():
-        lines.append("This machine has no GPU; the first training that is finished shows how long one takes here.")
+        rate = matrix_rate()
+        lines.append(
+            f"On this machine, which has no GPU, about {duration(flops / (CPU_FRACTION * rate) / 3600)}: at "
+            f"{CPU_FRACTION:.0%} of the {rate / 1e9:.0f} GFLOP/s that all cores reach now in float32."
+        )
+    left_out = ", ".join(measure.name for measure in plan.measures)
+    lines.append(f"not included: {left_out or 'measures'} after {plan.checkpoints} updates; rates that are halved.")
     return "\n".join(lines)
+
+
+def _cells(planned: Cost) -> list[str]:
+    """Return tokens, parameters, memory and duration of one training."""
+    numbers = planned.run.tokens / 1e6, planned.parameters.total / 1e6, planned.memory_total / 1e9
+    return [*(f"{number:,.1f}" for number in numbers), duration(planned.hours)]
+
+
+def matrix_rate() -> float:
+    """Return the FLOP/s of a float32 matrix product on all cores, measured in a fraction of a second."""
+    matrix = torch.ones(MATRIX, MATRIX)
+    return 2 * MATRIX**3 / min(timeit.repeat(lambda: matrix @ matrix, number=1, repeat=5))
+
+
+def duration(hours: float) -> str:
+    """Format a duration in hours, minutes or seconds."""
+    numbers = {"h": hours, "min": 60 * hours, "s": 3600 * hours}
+    unit, number = next(((unit, number) for unit, number in numbers.items() if number >= 1), ("s", numbers["s"]))
+    return f"{number:,.0f} {unit}" if number >= 10 else f"{number:.2g} {unit}"
 
 
 def count_trainings(plan: Plan, model: Model) -> int:
@@ -96,7 +102,3 @@ def planned_run(plan: Plan, model: Model, cfg: Any, vocabulary: int) -> Run:
         device_kind=DEVICE,
         network=core_config(cfg.model),
     )
-
-
-def _hours(hours: float) -> str:
-    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"

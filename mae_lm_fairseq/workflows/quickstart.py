@@ -15,7 +15,6 @@ from mae_lm_fairseq.analysis.masked_prediction import unigram_entropy
 from mae_lm_fairseq.experiments import docstrings, inspection
 from mae_lm_fairseq.experiments.corpus import split_corpus
 from mae_lm_fairseq.experiments.inspection import Gap
-from mae_lm_fairseq.experiments.quickstart_report import write_report
 from mae_lm_fairseq.recipes.training_command import CPU, training_command
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
@@ -28,8 +27,9 @@ from mae_lm_fairseq.utils.progress import step
 from mae_lm_fairseq.utils.runner import Run, reserve, run_all
 from mae_lm_fairseq.utils.training_log import loss_curve, training_seconds
 from mae_lm_fairseq.utils.versions import versions
+from mae_lm_fairseq.workflows.quickstart_report import write_report
+from mae_lm_fairseq.workflows.study.plan import Plan, read_plan
 
-ARCHITECTURES = {"mae_lm_tiny": "MAE-LM", "mae_lm_roberta_tiny": "RoBERTa preset"}
 FIGURE = "losses.png"
 DATA = ("text", "data-bin")
 """Directories of :func:`make_text` and :func:`prepare`."""
@@ -38,27 +38,29 @@ DOCSTRING_GAP = Gap("Returns the <mask> of the array.")
 
 @dataclass(frozen=True)
 class Recipe:
-    """Size of a full run or a smoke run of the quickstart.
+    """Text and plan of a full run or a smoke run of the quickstart.
 
     Args:
         packages: packages whose docstrings are read.
         max_bytes: maximum number of bytes read from a user's corpus.
         vocabulary: size of a trained tokenizer.
-        updates: number of updates of both models.
-        warmup: warm-up updates.
-        validate_every: number of updates between validations and checkpoints.
+        plan: the plan that has the models and their length; they are validated at the first checkpoint and after as
+            many updates each time.
     """
 
     packages: tuple[str, ...]
     max_bytes: int
     vocabulary: int
-    updates: int
-    warmup: int
-    validate_every: int
+    plan: Plan
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """Names of the models by architecture."""
+        return {model.arch: model.name for model in self.plan.models}
 
 
-FULL = Recipe(docstrings.PACKAGES, 40_000_000, 3000, updates=2000, warmup=500, validate_every=200)
-SMOKE = Recipe(("stdlib", "numpy"), 4_000_000, 1500, updates=60, warmup=20, validate_every=20)
+FULL = Recipe(docstrings.PACKAGES, 40_000_000, 3000, read_plan("quickstart"))
+SMOKE = Recipe(("stdlib", "numpy"), 4_000_000, 1500, read_plan("quickstart-smoke"))
 
 
 def describe(corpus: Path) -> str:
@@ -127,12 +129,13 @@ def training_runs(out: Path, data: Path, recipe: Recipe, gap: Gap) -> list[Run]:
     """Return one run for each architecture, with the same data, masks and order."""
 
     runs = []
-    for architecture in ARCHITECTURES:
+    train = recipe.plan.train
+    for architecture in recipe.titles:
         folder = out / "runs" / architecture
-        shape = recipe.updates, recipe.warmup, recipe.validate_every
+        shape = train.updates, train.warmup, train.checkpoints[0]
         command = training_command(architecture, data, folder / "checkpoints", *shape, device=CPU)
         read_result = partial(_measured, data=data, sentence=gap.sentence)
-        runs.append(Run(architecture, command, folder / "result.json", read_result, (0, recipe.updates)))
+        runs.append(Run(architecture, command, folder / "result.json", read_result, (0, train.updates)))
     return runs
 
 
@@ -162,14 +165,15 @@ def choose_sentence(out: Path, data: Path, corpus: Path | None) -> Gap:
     return inspection.find_gap(out / "text" / "valid.txt", open_tokenizer_path(data))
 
 
-def conclude(out: Path, data: Path, origin: str, runs: list[Run], results: list[dict], gap: Gap) -> dict:
+def conclude(
+    out: Path, data: Path, origin: str, titles: dict[str, str], runs: list[Run], results: list[dict], gap: Gap
+) -> dict:
     """Write the figure, ``results.json`` and ``report.md``; return the content of ``results.json``."""
     _, task = inspection.load(runs[0].result.parent / "checkpoints" / "checkpoint_last.pt", data)
     pad = task.source_dictionary.pad()
     entropy = unigram_entropy(batch[batch.ne(pad)] for batch in inspection.clean_batches(task))
     curves = {
-        stage: {ARCHITECTURES[run.name]: loss_curve(run.log, stage) for run in runs}
-        for stage in ("train_inner", "valid")
+        stage: {titles[run.name]: loss_curve(run.log, stage) for run in runs} for stage in ("train_inner", "valid")
     }
     title = f"Pretraining on {origin}"
     plot_losses(out / FIGURE, title, curves["train_inner"], curves["valid"], entropy)
@@ -181,13 +185,14 @@ def conclude(out: Path, data: Path, origin: str, runs: list[Run], results: list[
         "versions": versions(),
     }
     write_json(out / "results.json", content)
-    write_report(out / "report.md", content, ARCHITECTURES, origin, Manifest.read(data / MANIFEST))
+    write_report(out / "report.md", content, titles, origin, Manifest.read(data / MANIFEST))
     return content
 
 
 def quickstart(out: Path, smoke: bool = False, corpus: Path | None = None, tokenizer: str | None = None) -> None:
     """Run, or resume, all steps in the directory ``out``."""
     recipe = SMOKE if smoke else FULL
+    train = recipe.plan.train
     origin = corpus.name if corpus else "the docstrings of the installed Python packages"
     if tokenizer is not None and tokenizer not in TRAINED_KINDS:
         open_tokenizer_path(tokenizer)  # reject it before anything is written
@@ -197,24 +202,24 @@ def quickstart(out: Path, smoke: bool = False, corpus: Path | None = None, token
         make_text(out, recipe, corpus)
     with step(2, 4, "Preprocessing"):
         data = prepare(out, recipe, tokenizer)
-    with step(3, 4, f"Pretraining: {' and '.join(ARCHITECTURES.values())}, {recipe.updates:,} updates, one core each"):
+    with step(3, 4, f"Pretraining: {' and '.join(recipe.titles.values())}, {train.updates:,} updates, one core each"):
         gap = choose_sentence(out, data, corpus)
         runs = training_runs(out, data, recipe, gap)
         results = run_all(runs, jobs=2)
     with step(4, 4, "Report"):
-        content = conclude(out, data, origin, runs, results, gap)
-    print_summary(out, content)
+        content = conclude(out, data, origin, recipe.titles, runs, results, gap)
+    print_summary(out, content, recipe.titles)
 
 
-def print_summary(out: Path, content: dict) -> None:
+def print_summary(out: Path, content: dict, titles: dict[str, str]) -> None:
     """Print a summary of the report."""
     print(f"\nUnigram entropy of the validation text: {content['unigram_entropy']:.2f} nats")
     for name, result in content["runs"].items():
         print(
-            f"{ARCHITECTURES[name]:14}  validation loss {result['valid_loss']:.2f} nats,"
+            f"{titles[name]:14}  validation loss {result['valid_loss']:.2f} nats,"
             f"  effective rank {result['effective_rank']} of {result['width']}"
         )
     print(content["sentence"])
     for name, result in content["runs"].items():
-        print(f"{ARCHITECTURES[name]:14}  {', '.join(result['top5'])}")
+        print(f"{titles[name]:14}  {', '.join(result['top5'])}")
     print(f"Report: {out / 'report.md'}   Figure: {out / FIGURE}", flush=True)
