@@ -80,7 +80,7 @@ def outcomes(plan: Plan, values: Callable[[str, str], tuple[list[int], Values]])
         UserError: if a measure does not have the value of a contrast.
     """
     found = [tested for contrast in plan.contrasts if (tested := _outcome(contrast, values)) is not None]
-    return _corrected(found, sum(contrast.primary for contrast in plan.contrasts))
+    return corrected(found, sum(contrast.primary for contrast in plan.contrasts))
 
 
 def _outcome(contrast: Contrast, values: Callable) -> Outcome | None:
@@ -147,7 +147,7 @@ MOST_FLIPPED = 16
 """Number of seeds up to which all signs are tried; beyond, a random sample of them."""
 
 
-def _corrected(found: list[Outcome], primaries: int) -> list[Outcome]:
+def corrected(found: list[Outcome], primaries: int) -> list[Outcome]:
     """Return the outcomes with p-values after Holm's correction (1979) over a number of primary contrasts."""
     largest, by_name = 0.0, {}
     for rank, one in enumerate(sorted((one for one in found if one.contrast.primary), key=lambda one: one.p)):

@@ -1,0 +1,187 @@
+"""Endpoints, tests of contrasts and the report of a study, from made-up results."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_1samp
+
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.workflows.study.contrasts import Outcome, corrected, flip, p_value, t_test
+from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS, Values
+from mae_lm_fairseq.workflows.study.plan import Contrast
+from mae_lm_fairseq.workflows.study.report import write_report
+
+RUNS = [
+    {10: {"x": [1, 5, 3.5], "dev_x": [9, 1, 0], "n": 4}, 20: {"x": [1, 4, 2], "dev_x": [0, 2, 3], "n": 3}},
+    {10: {"x": [2, 5, 4.5], "dev_x": [9, 1, 0], "n": 5}, 20: {"x": [2, 6, 4], "dev_x": [4, 1, 3], "n": 1}},
+]
+"""Two seeds, two checkpoints, three layers."""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("last", "x", [2, 4]),
+        ("last", "n", [3, 1]),
+        ("last_less_first_layer", "x", [1, 2]),
+        ("last_less_best_layer", "x", [1, 2]),  # dev_x has its best mean at layer 0: 2 against 1.5
+        ("last_less_best_layer", "dev_x", [3, -1]),
+        ("mean_of_layers", "x", [2, 4]),
+        ("end_less_best_checkpoint", "x", [-1.5, -0.5]),
+        ("end_less_best_checkpoint", "n", [-1, -4]),
+    ],
+)
+def test_endpoints(name, value, expected):
+    assert ENDPOINTS[name](Values(RUNS, value)).tolist() == expected
+
+
+def test_layers_without_a_value_do_not_count():
+    assert ENDPOINTS["mean_of_layers"](Values([{1: {"x": [None, None, None, 6]}}], "x")) == [6]
+
+
+def test_a_missing_value_is_named():
+    with pytest.raises(UserError, match="there is no value y; there are x, dev_x, n"):
+        Values(RUNS, "y").final()
+
+
+def outcome(predicted="positive", values=(1.0, 1.1, 0.9), margin=None, primary=True, **figures):
+    contrast = Contrast("name", "probe.x", "A", "B", predicted=predicted, margin=margin, primary=primary)
+    return Outcome(contrast, dict(enumerate(values)), **{"p": 0.5, "sign_flip": 0.5} | figures)
+
+
+def test_holms_correction():
+    """By hand, for nine contrasts: 9 * 0.002, 8 * 0.003, 7 * 0.0305, also for 0.031, whose own product is lower."""
+    outcomes = []
+    for number, p in enumerate([0.003, 0.031, 0.0305, 0.002]):
+        contrast = Contrast(str(number), "probe.x", "A", predicted="positive", primary=True)
+        outcomes.append(Outcome(contrast, {1: 1.0, 2: 2.0}, p, p))
+    found = corrected([*outcomes, outcome(primary=False)], 9)
+    assert [one.corrected for one in found] == [pytest.approx(p) for p in (0.024, 0.2135, 0.2135, 0.018)] + [None]
+
+
+def test_p_values():
+    near, far = np.array([0.1, -0.1, 0.05, 0.0]), np.array([0.6, 0.5, 0.55, 0.65])
+    assert p_value(near, "equivalent", 0.5, t_test) == pytest.approx(ttest_1samp(near, 0.5, alternative="less").pvalue)
+    assert p_value(near, "equivalent", 0.5, t_test) < 0.01
+    assert p_value(far, "equivalent", 0.5, t_test) == p_value(-far, "equivalent", 0.5, t_test) > 0.9
+    above = ttest_1samp(far, -0.5, alternative="greater").pvalue
+    assert p_value(far, "not worse", 0.5, t_test) == pytest.approx(above)
+    assert above < 0.001
+    assert p_value(-far, "not worse", 0.5, t_test) > 0.9
+    assert p_value(far, "positive", 0.0, t_test) == p_value(far, None, 0.0, t_test) == ttest_1samp(far, 0).pvalue
+    assert p_value(np.ones(3), "positive", 0.0, t_test) == 1  # no variance
+
+
+@pytest.mark.parametrize("alternative", ["two-sided", "greater", "less"])
+def test_the_sign_flip_test_tries_all_signs(alternative):
+    values = np.array([0.9, 0.3, -0.2, 0.6, 0.5])
+    means = [np.mean(np.array(signs) * values) for signs in itertools.product((1, -1), repeat=5)]
+    observed = values.mean() - 1e-12
+    extreme = {
+        "greater": np.mean([mean >= observed for mean in means]),
+        "less": np.mean([mean <= values.mean() + 1e-12 for mean in means]),
+    }
+    extreme["two-sided"] = 2 * min(extreme.values())
+    assert flip(values, alternative) == pytest.approx(extreme[alternative])
+    assert flip(np.arange(1.0, 6.0), "two-sided") == 2 / 2**5
+
+
+@pytest.mark.parametrize(
+    ("predicted", "values", "corrected", "verdict"),
+    [
+        ("positive", (1.0, 1.1, 0.9), 0.01, "shown"),
+        ("negative", (1.0, 1.1, 0.9), 0.01, "contradicted"),
+        ("positive", (1.0, 1.1, 0.9), 0.06, "not shown"),
+        ("negative", (-1.0, -1.1, -0.9), 0.01, "shown"),
+        ("equivalent", (0.1, 0.0, -0.1), 0.01, "shown"),
+        ("equivalent", (1.0, 1.1, 0.9), 0.99, "contradicted"),
+        ("equivalent", (-1.0, -1.1, -0.9), 0.99, "contradicted"),
+        ("equivalent", (-3.0, 3.0, 0.9), 0.4, "not shown"),
+        ("not worse", (1.0, 1.1, 0.9), 0.01, "shown"),
+        ("not worse", (1.0, 1.1, 0.9), 0.06, "not shown"),
+        ("not worse", (-1.0, -1.1, -0.9), 0.99, "contradicted"),
+        ("positive", (1.0, 1.1, 0.9), None, "descriptive"),
+    ],
+)
+def test_verdicts(predicted, values, corrected, verdict):
+    margin = 0.5 if predicted in ("equivalent", "not worse") else None
+    assert outcome(predicted, values, margin, corrected=corrected).verdict == verdict
+
+
+PLAN = """
+title = "Made up"
+[data]
+data_bin = "data-bin"
+text = "valid.txt"
+probe_train = "train"
+probe_test = "test"
+[train]
+updates = 20
+checkpoints = [10]
+[rates]
+halve = "probe.accuracy"
+by = 0.5
+[[model]]
+name = "A"
+arch = "mae_lm_tiny"
+seeds = 2
+learning_rates = [1e-3, 2e-3]
+[[model]]
+name = "B"
+arch = "mae_lm_roberta_tiny"
+seeds = 3
+[[measure]]
+kind = "loss"
+[[measure]]
+kind = "probe"
+[[contrast]]
+name = "P"
+of = "probe.accuracy"
+model = "A"
+less = "B"
+predicted = "positive"
+primary = true
+"""
+
+
+def run(model, seed, rate=None, last=4.0):
+    probe = {"10": {"accuracy": [1.0, 3.0]}, "20": {"accuracy": [1.0 + seed / 10, last + seed / 10]}}
+    loss = {"10": {"loss": 5.0}, "20": {"loss": 4.0 + seed / 10}}
+    seconds = {"training": 3600.0, "measuring": 0.0}
+    found = {"model": model, "learning_rate": rate, "seed": seed, "seconds": seconds, "commands": ["python"]}
+    return found | {"commits": ["abc"], "machines": ["m"], "measures": {"loss": loss, "probe": probe}}
+
+
+RESULTS = {
+    "title": "Made up",
+    "plan": PLAN,
+    "threads": 1,
+    "versions": {"torch": "2"},
+    "rates": {
+        "A": {"rate": 0.001, "is_known": True, "damage": -1.0},
+        "B": {"rate": None, "is_known": True, "damage": None},
+    },
+    "runs": [run("A", 1, 1e-3, 6), run("A", 2, 1e-3, 7), run("A", 1, 2e-3, 5), *(run("B", seed) for seed in (1, 2, 3))],
+}
+
+
+def test_the_report_is_made_from_the_results_alone(tmp_path):
+    write_report(tmp_path, json.loads(json.dumps(RESULTS)))
+    report = (tmp_path / "report.md").read_text()
+    # Seeds 1 and 2 are paired; seed 3 of B has no partner. The other learning rate does not count.
+    assert "| last of probe.accuracy, A less B | positive | +2.5 [-3.85, +8.85] | +2, +3 |" in report
+    assert "- A: 0.001, **half of the chosen one**; last layer at the end less its best checkpoint: -1.00" in report
+    assert "| A | 0.002 | 1 | 4.1000 |" in report
+    assert "| B | 4.2 ± 0.1 (4.1, 4.2, 4.3) |" in report
+    assert "6 trainings, 6.0 core-hours" in report
+    for figure in ("loss.png", "probe.png"):
+        assert f"({figure})" in report
+        assert (tmp_path / figure).stat().st_size > 10_000
+
+
+def test_a_study_without_results_has_a_report(tmp_path):
+    unknown = {"rate": None, "is_known": False, "damage": None}
+    write_report(tmp_path, RESULTS | {"runs": [], "rates": {"A": unknown, "B": unknown}})
+    assert "A: not chosen yet" in (tmp_path / "report.md").read_text()

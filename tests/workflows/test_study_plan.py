@@ -1,0 +1,169 @@
+"""Plans of studies: reading, errors with their lines, shipped plans, checks against fairseq and costs."""
+
+import re
+
+import pytest
+
+from mae_lm_fairseq.commands import study as command_line
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.workflows.study.checks import check
+from mae_lm_fairseq.workflows.study.dry_run import count_trainings, dry_run, duration
+from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS
+from mae_lm_fairseq.workflows.study.measures import MEASURES
+from mae_lm_fairseq.workflows.study.plan import SHIPPED, parse_plan, read_plan
+
+PLAN = """\
+title = "Two models"
+
+[data]
+data_bin = "no-such-data-bin"
+text = "valid.txt"
+probe_train = "train.conllu"
+probe_test = "test.conllu"
+
+[train]
+updates = 40
+warmup = 4
+checkpoints = [10]
+
+[options]
+tokens-per-sample = 32
+
+[rates]
+halve = "probe.accuracy"
+by = 0.5
+
+[[model]]
+name = "MLM"
+arch = "mae_lm_roberta_tiny"
+seeds = 3
+learning_rates = [1e-3, 2e-3]
+
+[[model]]
+name = "MAE-LM"
+arch = "mae_lm_tiny"
+seeds = [1, 2, 5]
+
+[model.options]
+mask-prob = 0.3
+
+[[measure]]
+kind = "loss"
+
+[[measure]]
+kind = "probe"
+limit = 5
+at = "last"
+
+[[contrast]]
+name = "P1"
+of = "probe.accuracy"
+model = "MAE-LM"
+less = "MLM"
+predicted = "positive"
+primary = true
+"""
+
+
+def test_a_plan_is_read():
+    plan = parse_plan(PLAN, "plan.toml")
+    assert plan.checkpoints == [10, 40]
+    mlm, mae_lm = plan.models
+    assert (mlm.all_seeds, mae_lm.all_seeds) == ((1, 2, 3), (1, 2, 5))
+    assert mae_lm.options == {"mask-prob": 0.3}
+    loss, probe = plan.measures
+    assert (loss.name, loss.checkpoints(plan.checkpoints)) == ("loss", [10, 40])
+    assert (probe.options.limit, probe.checkpoints(plan.checkpoints)) == (5, [40])
+    assert [count_trainings(plan, model) for model in plan.models] == [4, 3]  # seed 1 at both rates
+
+
+MISTAKES = {
+    "title =": ("titel =", 1, r"titel: unknown key"),
+    "text = ": ("txt = ", 5, r"data.txt: unknown key; did you mean text\?"),
+    "updates = 40": ('updates = "40"', 10, r"train.updates: '40' must be an integer"),
+    "warmup = 4\n": ("warmup = 40\n", 11, r"train.warmup: 40 must be at least 0 and below updates"),
+    "[10]": ("[10, 50]", 12, r"train.checkpoints: 50 is not between 1 and the 40 updates"),
+    "tokens-per-sample =": ("tokens-per-sampel =", 15, r"unrecognized arguments: --tokens-per-sampel 32"),
+    "tokens-per-sample = 32": ("tokens-per-sample = 1", 15, r"options\.tokens-per-sample: .* --tokens-per-sample 1"),
+    "tokens-per-sample": ("seed", 15, r"options.seed: the engine sets --seed; use seeds of the model"),
+    'halve = "probe.accuracy"': ('halve = "prob.accuracy"', 18, r"rates.halve: 'prob.accuracy' must be MEASURE.VALUE"),
+    'name = "MAE-LM"\narch': ('name = "MLM"\narch', 28, r"model\[2\].name: 'MLM' is .* the name of another model"),
+    '"mae_lm_tiny"': ('"mae_lm_tinny"', 29, r"model\[2\].arch: 'mae_lm_tinny' is not one of mae_lm_tiny, "),
+    "seeds = 3": ("seeds = 0", 24, r"model\[1\].seeds: 0 must be different seeds above 0"),
+    "learning_rates = [1e-3, 2e-3]": ("learning_rates = [0.0]", 25, r"model\[1\].learning_rates: .* must be above 0"),
+    "mask-prob = 0.3": ("mask-prob = 1.3", 33, r"model\[2\].options.mask-prob: .*--mask-prob 1.3"),
+    'kind = "probe"': ('kind = "prob"', 39, r"measure\[2\].kind: 'prob' is not one of loss, rank, "),
+    'at = "last"': ("at = [20]", 41, r"measure\[2\].at: 20 is not one of the checkpoints \[10, 40\]"),
+    "limit = 5": ("limits = 5", 40, r"measure\[2\].limits: unknown key; did you mean limit\?"),
+    'probe_test = "test.conllu"\n': ("", 38, r"measure\[2\].kind: probe needs probe_test in \[data\]"),
+    'of = "probe.accuracy"\n': ("", 43, r"contrast\[1\]: of is missing"),
+    'less = "MLM"': ('less = "BERT"', 47, r"contrast\[1\].less: 'BERT' is not a model of this plan: MLM, MAE-LM"),
+    '"positive"': ('"larger"', 48, r"contrast\[1\].predicted: 'larger' is not one of 'positive', 'negative'"),
+    'predicted = "positive"\n': ("", 43, r"contrast\[1\].predicted: a primary contrast needs a prediction"),
+    "primary = true": ("margin = 1.0", 49, r"contrast\[1\].margin: a margin belongs to the predictions"),
+    "seeds = [1, 2, 5]": ("seeds = [5]", 46, r"contrast\[1\].model: a test needs at least two seeds that both"),
+}
+
+
+@pytest.mark.parametrize("right", MISTAKES)
+def test_mistakes_are_named_with_their_line(right):
+    wrong, line, message = MISTAKES[right]
+    assert PLAN.count(right) == 1 or right in ("text = ",)
+    with pytest.raises(UserError, match=rf"^plan\.toml, line {line}: .*{message}|^plan\.toml, line {line}: {message}"):
+        check(parse_plan(PLAN.replace(right, wrong, 1), "plan.toml"), needs_files=False)
+
+
+def test_mistakes_of_the_file_itself(tmp_path):
+    with pytest.raises(UserError, match=r"plan\.toml: .*\(at line 1, column 7\)"):
+        parse_plan("title = = 3", "plan.toml")
+    with pytest.raises(UserError, match=r"plan\.toml: the table \[\[model\]\] is missing"):
+        parse_plan("[data]\ndata_bin = 'data'\n[train]\nupdates = 3\n", "plan.toml")
+    with pytest.raises(UserError, match=r"is neither a file nor a shipped plan: ablations, "):
+        read_plan("mine")
+    with pytest.raises(UserError, match=r"mine\.toml: No such file"):
+        read_plan(str(tmp_path / "mine.toml"))
+    (tmp_path / "latin.toml").write_bytes(b'title = "\xe4"')
+    with pytest.raises(UserError, match=r"latin\.toml is not UTF-8"):
+        read_plan(str(tmp_path / "latin.toml"))
+
+
+def test_missing_files_are_named_with_their_line():
+    with pytest.raises(UserError, match=r"plan\.toml, line 4: data\.data_bin: no-such-data-bin does not exist"):
+        check(parse_plan(PLAN, "plan.toml"))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_plans_are_valid_and_their_cost_is_known(name):
+    plan = read_plan(name)
+    report = dry_run(plan, check(plan, needs_files=False))
+    assert report.startswith(f"{plan.title}: ")
+    assert all(f"| {model.name} | {count_trainings(plan, model)} |" in report for model in plan.models)
+
+
+def test_the_cost_of_the_reproduction_at_base_scale_is_that_of_the_planner():
+    """``mae-lm plan mae_lm_base --devices 1 --update-freq 64`` prints 304.0 hours and 16.92 GB for this run."""
+    plan = read_plan("reproduction-base")
+    report = dry_run(plan, check(plan, needs_files=False))
+    assert re.search(r"\| MAE-LM \| 5 \| 131,072\.0 \| 139\.4 \| 16\.9 \| 304 h \|", report)
+
+
+def test_durations():
+    assert [duration(hours) for hours in (123.4, 1.25, 0.5, 0.005, 1e-6)] == [
+        "123 h",
+        "1.2 h",
+        "30 min",
+        "18 s",
+        "0.0036 s",
+    ]
+
+
+def test_the_listing_has_plans_measures_with_options_and_endpoints():
+    listing = command_line.listing()
+    for name in (*SHIPPED, *MEASURES, *ENDPOINTS):
+        assert re.search(rf"^  {name} ", listing, re.MULTILINE)
+    assert "column, limit, random_weights" in listing
+
+
+def test_only_a_dry_run_needs_no_output_directory():
+    with pytest.raises(UserError, match="--out is missing; only --dry-run needs none"):
+        command_line.main(["presets"])
