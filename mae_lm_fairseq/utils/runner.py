@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.locks import LOCK
 from mae_lm_fairseq.utils.progress import progress_bar
 from mae_lm_fairseq.utils.signals import signals_as_errors
 from mae_lm_fairseq.utils.training_log import last_update
@@ -190,7 +191,7 @@ def reserve(out: Path, options: dict[str, Any], may_change: Sequence[str] = (), 
                 "another --out"
             )
         files = (file for file in out.rglob("*") if not file.is_dir() and file.parent != out / REWRITTEN)
-        is_used = path.exists() and any(file != path for file in files)
+        is_used = path.exists() and any(file != path and file.name != LOCK for file in files)
         before = json.loads(path.read_text(encoding="utf-8")) if is_used else options
         if not isinstance(before, dict):
             raise ValueError

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.locks import LOCK
 from mae_lm_fairseq.utils.runner import Run, read_record, read_result, reserve, run_all
 from tests.support.processes import fork, wait_for
 
@@ -200,7 +201,8 @@ def test_a_pattern_of_names_can_be_owned(tmp_path):
 def test_a_reservation_without_results_is_replaced(tmp_path):
     for name in ("runs", "ema"):
         (tmp_path / name).mkdir()
-    (tmp_path / "ema" / "checkpoint.pt").touch()
+    for name in ("ema/checkpoint.pt", LOCK):
+        (tmp_path / name).touch()
     reserve(tmp_path, {"size": "tiny"})
     reserve(tmp_path, {"size": "base"})
     assert json.loads((tmp_path / "options.json").read_text()) == {"size": "base"}

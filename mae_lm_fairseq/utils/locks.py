@@ -1,0 +1,113 @@
+"""Locks of directories: one process at a time writes to a directory.
+
+The lock is a POSIX record lock on a hidden file. The kernel releases it when the process ends, however it ends. Forked
+children, such as data workers, do not inherit it, so those that outlive a killed process do not hold it. It works
+between machines that share a file system.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import directory_while_used
+
+logger = logging.getLogger(__name__)
+
+LOCK = ".lock"
+"""Name of the file. It stays behind after a kill, and does no harm."""
+
+_held: dict[tuple[int, int, int], int] = {}
+"""Open files of this process's locks, by the process id, and the device and inode of the directory.
+
+Closing any descriptor of the file would release the lock, so each process opens it once. The process id makes a forked
+child, which has a copy of this dictionary but no lock, take its own.
+"""
+
+
+@contextlib.contextmanager
+def directory_lock(directory: Path) -> Iterator[bool]:
+    """Let no other process lock a directory during the ``with`` block, and create the directory for it.
+
+    Nothing stays behind in a directory that is empty otherwise. If the directory cannot be written to, the block runs
+    without a lock, and reports the error in its own words.
+
+    Yields:
+        Whether this process has the lock.
+
+    Raises:
+        UserError: if another process has it.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(directory_while_used(directory))
+            if not holds(directory) and lock_directory(directory):
+                stack.callback(_unlock, directory, _key(directory))
+            locked = holds(directory)
+        except OSError:
+            locked = False
+        yield locked
+
+
+def lock_directory(directory: Path) -> bool:
+    """Lock a directory until this process ends; a second call has no effect.
+
+    Returns:
+        Whether this process has the lock; it has not on a file system without locks.
+
+    Raises:
+        UserError: if another process has it.
+        OSError: if the directory cannot be written to.
+    """
+    while not holds(directory):
+        descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise UserError(
+                f"another process is using {directory}{f' ({holder})' if holder else ''}; wait until it has ended, end "
+                "it, or choose another directory"
+            ) from None
+        except OSError as error:
+            os.close(descriptor)
+            logger.warning("%s: cannot be locked (%s); let no second process write there", directory, error.strerror)
+            return False
+        if _is_file(descriptor, directory / LOCK):
+            _held[_key(directory)] = descriptor
+            with contextlib.suppress(OSError):  # the disk may be full
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        else:  # the process that had the lock has removed the file in between
+            os.close(descriptor)
+    return True
+
+
+def holds(directory: Path) -> bool:
+    """Return whether this process has the lock of a directory."""
+    return _key(directory) in _held
+
+
+def _key(directory: Path) -> tuple[int, int, int]:
+    status = os.stat(directory)
+    return os.getpid(), status.st_dev, status.st_ino
+
+
+def _is_file(descriptor: int, path: Path) -> bool:
+    """Return whether a path is still the name of an open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _unlock(directory: Path, key: tuple[int, int, int]) -> None:
+    """Remove the file while it is locked, so that no process can have locked it, and release the lock."""
+    with contextlib.suppress(OSError):  # the directory may be gone
+        os.unlink(directory / LOCK)
+    os.close(_held.pop(key))

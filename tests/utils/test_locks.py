@@ -1,0 +1,117 @@
+"""Locks of directories, between real processes."""
+
+import errno
+import fcntl
+import os
+import re
+import signal
+import socket
+import time
+
+import pytest
+
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.locks import LOCK, directory_lock, lock_directory
+from tests.support.processes import fork, wait_for
+
+
+def is_free(directory) -> bool:
+    """Return whether another process can lock a directory."""
+    process = fork(lock_directory, directory)
+    process.join()
+    return process.exitcode == 0
+
+
+def hold(directory, child: bool = False):
+    """Lock a directory until this process is killed, with a forked child that waits as well."""
+    with directory_lock(directory):
+        pid = os.fork() if child else os.getpid()
+        if pid:
+            (directory / "pid").write_text(str(pid))
+        time.sleep(600)
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Return a process that holds the lock of ``tmp_path``."""
+    process = fork(hold, tmp_path)
+    wait_for((tmp_path / "pid").exists)
+    yield process
+    process.kill()
+    process.join()
+
+
+def test_a_second_process_is_refused_until_the_first_is_killed(holder, tmp_path):
+    message = f"another process is using {tmp_path} (process {holder.pid} on {socket.gethostname()}); wait until"
+    for _ in range(2):  # the refused process leaves the lock to its holder
+        with pytest.raises(UserError, match=f"^{re.escape(message)}"), directory_lock(tmp_path):
+            pass
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.join()
+    assert (tmp_path / LOCK).exists()
+    with directory_lock(tmp_path) as locked:
+        assert locked
+        assert not is_free(tmp_path)
+    assert not (tmp_path / LOCK).exists()
+    assert is_free(tmp_path)
+
+
+def test_a_child_that_outlives_a_killed_process_does_not_hold_the_lock(tmp_path):
+    process = fork(hold, tmp_path, child=True)
+    wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    child = int((tmp_path / "pid").read_text())
+    assert not is_free(tmp_path)
+    process.kill()
+    process.join()
+    try:
+        assert is_free(tmp_path)
+    finally:
+        os.kill(child, signal.SIGKILL)  # which fails if it has ended
+
+
+def test_a_process_can_lock_a_directory_twice(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    with directory_lock(tmp_path):
+        with directory_lock(tmp_path / "link") as locked:
+            assert locked
+        assert lock_directory(tmp_path)
+        assert not is_free(tmp_path)
+    assert is_free(tmp_path)
+
+
+def test_nothing_is_left_behind(tmp_path):
+    (tmp_path / "out").mkdir()
+    for name in ("new/out", "out"):
+        with directory_lock(tmp_path / name):
+            assert os.listdir(tmp_path / name) == [LOCK]
+    assert [path.name for path in tmp_path.rglob("*")] == ["out"]
+
+
+def test_a_file_that_its_holder_removes_in_between_is_not_locked(tmp_path, monkeypatch):
+    """Otherwise a third process would lock the new file of that name."""
+    lockf = fcntl.lockf
+
+    def remove_and_lock(descriptor, flags):
+        monkeypatch.setattr(fcntl, "lockf", lockf)
+        (tmp_path / LOCK).unlink()
+        lockf(descriptor, flags)
+
+    monkeypatch.setattr(fcntl, "lockf", remove_and_lock)
+    with directory_lock(tmp_path):
+        assert not is_free(tmp_path)
+
+
+def test_file_systems_without_locks(tmp_path, monkeypatch, caplog):
+    def refuse(descriptor, flags):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    with directory_lock(tmp_path) as locked:
+        assert not locked
+    assert f"{tmp_path}: cannot be locked (No locks available)" in caplog.text
+
+
+def test_the_block_reports_that_a_directory_cannot_be_written_to(tmp_path):
+    (tmp_path / "file").touch()
+    with directory_lock(tmp_path / "file" / "out") as locked:
+        assert not locked
