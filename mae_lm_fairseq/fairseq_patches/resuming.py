@@ -25,6 +25,7 @@ from fairseq.file_io import PathManager
 
 from mae_lm_fairseq.fairseq_patches.option_checks import DEFAULT_RESTORE_FILE
 from mae_lm_fairseq.fairseq_patches.patching import wrap
+from mae_lm_fairseq.fairseq_patches.saving import lock_save_dir
 from mae_lm_fairseq.pretrained.checkpoint_file import read_checked, value_at
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
 
@@ -32,7 +33,10 @@ logger = logging.getLogger(__name__)
 
 
 def resume_from_newest_checkpoint() -> None:
-    """Resume from the newest valid checkpoint.
+    """Resume from the newest valid checkpoint, in a directory that no other job uses.
+
+    Two jobs in one ``--save-dir`` overwrote each other's checkpoints, and both reported success. With this patch, the
+    second one ends before it restores a checkpoint or trains; with ``--no-save``, any number of jobs can run.
 
     fairseq resumes from ``checkpoint_last.pt`` only, which after a kill can be damaged, outdated or missing. It also
     runs one update too many when training is already finished, and ends in a traceback if the checkpoint's epoch is
@@ -42,6 +46,7 @@ def resume_from_newest_checkpoint() -> None:
 
 
 def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Any, **kwargs) -> Any:
+    lock_save_dir(cfg, trainer)
     if _is_ours_to_choose(cfg, trainer):
         if trainer.data_parallel_rank == 0:
             restore_last(Path(cfg.save_dir), trainer.checkpoint_suffix)

@@ -5,15 +5,18 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 import torch
 from fairseq import checkpoint_utils
+from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import system_error
+from mae_lm_fairseq.utils.locks import lock_directory
 
 
 def save_atomically() -> None:
@@ -96,4 +99,30 @@ def _verify_checkpoint_directory(verify: Callable, save_dir: str) -> None:
     try:
         verify(save_dir)
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and os.path.isdir(save_dir):
+            return  # another process that starts at the same time has removed the file that both have written
         raise UserError(f"--save-dir {save_dir}: cannot be written to: {error.strerror}") from None
+
+
+def lock_save_dir(cfg: Any, trainer: Any) -> None:
+    """Lock ``--save-dir`` for the job of the trainer, until its first process ends.
+
+    The first process takes the lock and sends the outcome to the others, so that all of them end if there is another
+    job.
+
+    Raises:
+        UserError: in every process, if another job has the lock.
+    """
+    if cfg.no_save or PathManager.path_requires_pathmanager(cfg.save_dir):
+        return
+    refusal = ""
+    if trainer.data_parallel_rank == 0:
+        try:
+            lock_directory(Path(cfg.save_dir))
+        except UserError as error:
+            refusal = str(error)
+    if trainer.data_parallel_world_size > 1:
+        group = trainer.data_parallel_process_group
+        refusal = distributed_utils.broadcast_object(refusal, src_rank=0, group=group, dist_device=trainer.device)
+    if refusal:
+        raise UserError(refusal)
