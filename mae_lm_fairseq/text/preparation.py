@@ -25,7 +25,7 @@ from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import TOKENIZER_FILES, open_tokenizer_path
 from mae_lm_fairseq.text.tokenizer_training import DEFAULT_KIND, TRAINED_KINDS, train_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import directory_while_used
+from mae_lm_fairseq.utils.locks import directory_lock
 from mae_lm_fairseq.utils.signals import uninterrupted
 
 SAMPLE_BYTES = 50_000_000
@@ -120,12 +120,13 @@ def prepare(options: Options) -> Manifest:
     """Prepare the data-bin, or leave nothing behind.
 
     Raises:
-        UserError: if preparation fails; the message gives the reason.
+        UserError: if preparation fails, or another process prepares a data-bin there; the message gives the reason.
     """
     check(options)
     files = find_splits(options)
     destdir = Path(options.destdir)
-    with directory_while_used(destdir), _unfinished(destdir) as directory:
+    with directory_lock(destdir) as locked, _unfinished(destdir, locked) as directory:
+        check(options)  # again: another process may have made the data-bin in the meantime
         tokenizer = make_tokenizer(files["train"], options)
         tokenizer.save(directory)
         splits = _encode_splits(files, tokenizer, directory, options)
@@ -242,9 +243,14 @@ def _check_names(options: Options):
 
 
 @contextmanager
-def _unfinished(destdir: Path) -> Iterator[Path]:
-    """Create a directory for unfinished files; it is removed with its content when the block is left."""
+def _unfinished(destdir: Path, locked: bool) -> Iterator[Path]:
+    """Create a directory for unfinished files; it is removed with its content when the block is left.
+
+    If ``destdir`` is locked, the directory that a killed process has left is replaced.
+    """
     directory = destdir / _UNFINISHED
+    if locked and directory.is_dir():
+        shutil.rmtree(directory)
     try:
         directory.mkdir()
     except FileExistsError:

@@ -45,6 +45,7 @@ from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.utils.errors import Interrupted, UserError
 from mae_lm_fairseq.utils.files import directory_while_used, file_sha256
+from mae_lm_fairseq.utils.locks import directory_lock
 from mae_lm_fairseq.utils.signals import uninterrupted
 
 _PARTS, _TOKENIZER = "parts", "tokenizer-"
@@ -59,11 +60,19 @@ def prepare_in_parts(options: Options) -> Manifest | None:
         The statistics of all shards together; None if the parts were not merged.
 
     Raises:
-        UserError: if preparation fails; the message gives the reason.
+        UserError: if preparation fails, or another process prepares or merges there; the message gives the reason.
         Interrupted: if it is interrupted.
     """
     check(options)
     files = find_splits(options)
+    if options.part is not None:  # processes with --part work side by side
+        return _prepare_in_parts(options, files)
+    with directory_lock(Path(options.destdir)):
+        check(options)  # again: another process may have made the data-bins in the meantime
+        return _prepare_in_parts(options, files)
+
+
+def _prepare_in_parts(options: Options, files: dict[str, list[Path]]) -> Manifest | None:
     directory = Path(options.destdir, _PARTS).absolute()
     workers = contextlib.nullcontext() if options.merge else open_executor(options.workers, options.scheduler)
     with workers as executor, _kept_while_filled(directory, options):

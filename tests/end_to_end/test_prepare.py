@@ -15,13 +15,14 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from mae_lm_fairseq.commands.prepare import _options, main
 from mae_lm_fairseq.text import corpus as corpus_module
-from mae_lm_fairseq.text import encoding
+from mae_lm_fairseq.text import encoding, preparation
 from mae_lm_fairseq.text.data_bin import check_data_bin, dictionary_fingerprint
 from mae_lm_fairseq.text.manifest import Manifest
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.text_files import Chunk, read_chunks
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.locks import LOCK
 from tests.support.processes import fork, interrupt_moves, wait_for
 
 SCRIPT = Path(__file__).parents[2] / "preprocess" / "pretrain" / "prepare.py"
@@ -248,6 +249,20 @@ def test_nothing_is_overwritten(again, tmp_path, name):
     assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
 
 
+def test_a_data_bin_of_another_process_that_was_faster_is_kept(again, tmp_path, monkeypatch):
+    find = preparation.find_splits
+
+    def find_splits(options):
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "dict.txt").touch()
+        return find(options)
+
+    monkeypatch.setattr(preparation, "find_splits", find_splits)
+    with pytest.raises(UserError, match=r"dict\.txt: exists already"):
+        again()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["dict.txt"]
+
+
 def test_the_given_model_may_lie_in_the_destination(corpus, again, tmp_path):
     (tmp_path / "out").mkdir()
     model = tmp_path / "out/sentencepiece.bpe.model"
@@ -335,8 +350,10 @@ def test_an_interrupted_run_leaves_neither_data_nor_processes(again, tmp_path, c
     run.join(120)
     errors = capfd.readouterr().err
     if sent == signal.SIGKILL:
-        assert {path.name for path in (tmp_path / "new/out").iterdir()} == {"unfinished"}
+        assert {path.name for path in (tmp_path / "new/out").iterdir()} == {"unfinished", LOCK}
         assert not (tmp_path / "new/out/unfinished/train.idx").exists()
+        again(destdir=tmp_path / "new/out")
+        assert {path.name for path in (tmp_path / "new/out").iterdir()} == PRODUCTS
     else:
         assert run.exitcode == 1
         assert "interrupted; nothing was left behind" in errors
