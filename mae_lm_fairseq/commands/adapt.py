@@ -82,6 +82,7 @@ def main(argv: list[str] | None = None) -> None:
         from mae_lm_fairseq.experiments.adaptation_training import Options
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
+    from mae_lm_fairseq.utils.locks import directory_lock
     from mae_lm_fairseq.utils.signals import signals_as_errors
 
     disable_progress_bar()
@@ -89,7 +90,7 @@ def main(argv: list[str] | None = None) -> None:
     for name in ("model", "out", "data_bin"):
         options[name] = options[name] and options[name].resolve()
     try:
-        with signals_as_errors():
+        with signals_as_errors(), directory_lock(options["out"]):
             adapt(Options(**options, extra=words[end + 1 :]))
     except OSError as error:
         raise UserError(f"{error.filename or options['out']}: {error.strerror or error}") from None

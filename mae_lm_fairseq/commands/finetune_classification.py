@@ -17,7 +17,7 @@ Example:
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.downstream.options import add_options, parse, print_summary
+from mae_lm_fairseq.downstream.options import add_options, locked_options, print_summary
 
 
 def parser() -> argparse.ArgumentParser:
@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command."""
-    options = parse(parser(), argv)
-    from mae_lm_fairseq.downstream.classification.run import Options, finetune
+    with locked_options(parser(), argv) as options:
+        from mae_lm_fairseq.downstream.classification.run import Options, finetune
 
-    print_summary(finetune(Options(**options))["metrics"], options["out"])
+        print_summary(finetune(Options(**options))["metrics"], options["out"])

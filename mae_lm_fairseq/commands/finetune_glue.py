@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 
 from mae_lm_fairseq.downstream.glue.tasks import FROM_MNLI, TASKS, find_task
-from mae_lm_fairseq.downstream.options import add_options, parse, print_summary
+from mae_lm_fairseq.downstream.options import add_options, locked_options, print_summary
 
 
 def parser() -> argparse.ArgumentParser:
@@ -40,8 +40,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command."""
-    options = parse(parser(), argv)
-    from mae_lm_fairseq.downstream.glue.run import Options, finetune
+    with locked_options(parser(), argv) as options:
+        from mae_lm_fairseq.downstream.glue.run import Options, finetune
 
-    options["task"] = find_task(options["task"])
-    print_summary(finetune(Options(**options))["metrics"], options["out"])
+        options["task"] = find_task(options["task"])
+        print_summary(finetune(Options(**options))["metrics"], options["out"])

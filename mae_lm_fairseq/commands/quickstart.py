@@ -39,6 +39,7 @@ def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     options = parser().parse_args(argv)
     from mae_lm_fairseq.analysis.figures import check_matplotlib
+    from mae_lm_fairseq.utils.locks import directory_lock
     from mae_lm_fairseq.utils.signals import signals_as_errors
     from mae_lm_fairseq.workflows.quickstart import quickstart
 
@@ -50,5 +51,5 @@ def main(argv: list[str] | None = None) -> None:
     if options.tokenizer:
         name += f"-{Path(options.tokenizer).name}"
     out = options.out or Path("quickstart") / (f"{name}-smoke" if options.smoke else name)
-    with signals_as_errors():
+    with signals_as_errors(), directory_lock(out):
         quickstart(out.resolve(), options.smoke, options.corpus, options.tokenizer)

@@ -1,16 +1,18 @@
 """Options shared by all fine-tuning tasks, and their command line."""
 
 import argparse
+import contextlib
 import itertools
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq.utils.arguments import add_ema, positive, positive_number
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.locks import directory_lock
 from mae_lm_fairseq.utils.logging import configure_logging
 
 # Options of fairseq-train that a sweep sets for each run or records, with the options that do so.
@@ -90,10 +92,28 @@ def add_options(parser: argparse.ArgumentParser, usual_rates: str):
     add("--threads", type=positive, default=1, metavar="N", help="number of threads per run (default: %(default)s)")
 
 
-def parse(parser: argparse.ArgumentParser, argv: list[str] | None, validates: bool = True) -> dict:
-    """Parse the options into a dictionary, with everything after ``--`` as ``extra``, and reduce fairseq's logging.
+@contextlib.contextmanager
+def locked_options(
+    parser: argparse.ArgumentParser, argv: list[str] | None, validates: bool = True
+) -> Iterator[dict[str, Any]]:
+    """Parse the options as :func:`parse` does, and lock the output directory during the ``with`` block.
 
     With ``--ema``, ``checkpoint`` becomes a checkpoint of the EMA weights in the output directory.
+
+    Raises:
+        UserError: if an option is invalid, or another process has the lock.
+    """
+    options = parse(parser, argv, validates)
+    with directory_lock(options["out"]):
+        if options.pop("ema"):
+            from mae_lm_fairseq.downstream.sweep import ema_checkpoint
+
+            options["checkpoint"] = ema_checkpoint(options["checkpoint"], options["out"])
+        yield options
+
+
+def parse(parser: argparse.ArgumentParser, argv: list[str] | None, validates: bool = True) -> dict[str, Any]:
+    """Parse the options into a dictionary, with everything after ``--`` as ``extra``, and reduce fairseq's logging.
 
     Args:
         parser: the parser of a script.
@@ -118,10 +138,6 @@ def parse(parser: argparse.ArgumentParser, argv: list[str] | None, validates: bo
         if checkpoint is None or os.path.isfile(checkpoint):
             raise UserError(f"--checkpoint {checkpoint} is not a bundle, which has a tokenizer; add --tokenizer")
         tokenizer = checkpoint
-    if options.pop("ema"):
-        from mae_lm_fairseq.downstream.sweep import ema_checkpoint
-
-        checkpoint = ema_checkpoint(checkpoint, options["out"])
     return {**options, "checkpoint": checkpoint, "tokenizer": tokenizer, "extra": words[end + 1 :]}
 
 
