@@ -54,9 +54,11 @@ def main(argv: list[str] | None = None) -> None:
         return
     check_matplotlib()
     check(plan)
+    from mae_lm_fairseq.utils.locks import directory_lock
     from mae_lm_fairseq.workflows.study.engine import Study
 
-    Study(plan, arguments.out, arguments.jobs).run()
+    with directory_lock(arguments.out):
+        Study(plan, arguments.out, arguments.jobs).run()
     print(f"Report: {arguments.out / 'report.md'}")
 
 

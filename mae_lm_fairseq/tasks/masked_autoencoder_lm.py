@@ -107,7 +107,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
 
     @classmethod
     def setup_task(cls, cfg: MaskedAutoencoderLMConfig, **kwargs) -> "MaskedAutoencoderLMTask":
-        _check_options(cfg)
+        check_options(cfg)
         return super().setup_task(cfg, **kwargs)
 
     @classmethod
@@ -231,7 +231,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
                 f"--max-positions {model.max_positions()}; lower it or raise the latter"
             )
         if isinstance(model, MAELMModel):
-            _check_mask_in_encoder(self.cfg.mask_in_encoder, model.autoencoder.config)
+            check_mask_in_encoder(self.cfg.mask_in_encoder, model.autoencoder.config)
             self.layout_needs = (self.layout_needs or frozenset()) | model.autoencoder.needs()
         else:
             self._check_model_type()
@@ -330,7 +330,7 @@ def _read_dictionary(path: str) -> Dictionary:
         raise UserError(f"{path} is not a dictionary of fairseq: {reason}") from None
 
 
-def _check_options(cfg: MaskedAutoencoderLMConfig):
+def check_options(cfg: MaskedAutoencoderLMConfig):
     """Reject options that would raise a traceback later or have no effect."""
     if cfg.tokens_per_sample < MIN_SAMPLE_TOKENS:
         raise UserError(f"--tokens-per-sample {cfg.tokens_per_sample} must be at least {MIN_SAMPLE_TOKENS}")
@@ -365,7 +365,7 @@ def _check_options(cfg: MaskedAutoencoderLMConfig):
             raise UserError(f"--{name.replace('_', '-')} is for data2vec; masked_autoencoder_lm does not have it")
 
 
-def _check_mask_in_encoder(fraction: float, network: MaskedAutoencoderConfig):
+def check_mask_in_encoder(fraction: float, network: MaskedAutoencoderConfig):
     """Reject ablations that would have no effect."""
     if fraction > 0 and network.mask_join is MaskJoin.embeddings:
         raise UserError(

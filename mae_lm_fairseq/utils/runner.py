@@ -37,7 +37,7 @@ REWRITTEN = "ema"
 """Subdirectory of a reserved directory that every start writes again."""
 
 
-def _keep_everything(run: "Run") -> None:
+def keep_everything(run: "Run") -> None:
     """Default of ``Run.clean_up``."""
 
 
@@ -65,7 +65,7 @@ class Run:
     result: Path
     read_result: Callable[["Run"], dict]
     updates: tuple[int, int] | None = None
-    clean_up: Callable[["Run"], None] = _keep_everything
+    clean_up: Callable[["Run"], None] = keep_everything
     settings: Mapping[str, Any] = field(default_factory=dict)
     after: Sequence["Run"] = ()
     weight: float = 1.0

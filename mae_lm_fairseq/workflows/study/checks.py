@@ -14,10 +14,12 @@ from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.pretrained.reading import read
 from mae_lm_fairseq.recipes.pretrain import parse_configuration
 from mae_lm_fairseq.recipes.training_command import check_data
+from mae_lm_fairseq.tasks.masked_autoencoder_lm import check_mask_in_encoder, check_options
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.workflows.study.measures import Finetune, MinimalPairs, Probe, Seconds, Tagging
 from mae_lm_fairseq.workflows.study.plan import Plan
-from mae_lm_fairseq.workflows.study.training import OF_THE_ENGINE, Training, command
+from mae_lm_fairseq.workflows.study.results import Training
+from mae_lm_fairseq.workflows.study.training import OF_THE_ENGINE, command
 
 
 def check(plan: Plan, needs_files: bool = True) -> list[Any]:
@@ -115,6 +117,8 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
         cfg = _parsed(command(plan, Training(trained, rate, 1, Path()), plan.train.updates, Path("checkpoints"))[3:])
         check_settings(cfg)
         network = core_config(cfg.model)
+        check_options(cfg.task)
+        check_mask_in_encoder(cfg.task.mask_in_encoder, network)
     if model.start is not None and needs_files:
         with _located(plan, (*key, "start")):
             found = read(model.start, None if model.start.is_dir() else plan.data.data_bin).config

@@ -23,10 +23,11 @@ from mae_lm_fairseq.utils.files import read_json, write_json, write_text
 from mae_lm_fairseq.utils.runner import Run, read_record, run_all
 from mae_lm_fairseq.utils.versions import commit, machine, versions
 from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS, Values
-from mae_lm_fairseq.workflows.study.measures import Trained, fingerprints
+from mae_lm_fairseq.workflows.study.measures import fingerprints
 from mae_lm_fairseq.workflows.study.plan import Measure, Model, Plan, without_defaults
 from mae_lm_fairseq.workflows.study.report import write_report
-from mae_lm_fairseq.workflows.study.training import Training, training_runs
+from mae_lm_fairseq.workflows.study.results import Training, by_checkpoint, measure, measures_at
+from mae_lm_fairseq.workflows.study.training import training_runs
 
 PLAN, RESULTS = "plan.json", "results.json"
 MEASURING_WEIGHT = 0.02
@@ -69,8 +70,9 @@ class Study:
         return runs if any(not run.result.exists() for run in runs) else []
 
     def _print_and_collect(self, run: Run) -> None:
-        for name, values in read_record(run)["result"].get("measures", {}).items():
-            print(f"{run.name}: {name}: {_in_short(values)}", flush=True)
+        after = f", after {run.updates[1]:,} updates" if run.updates else ""
+        for name, values in read_record(run)["result"]["measures"].items():
+            print(f"{run.name}{after}: {name}: {_in_short(values)}", flush=True)
         collect(self.plan, self.out)
 
 
@@ -197,53 +199,25 @@ def choose(plan: Plan, model: Model, out: Path) -> Choice:
 
 
 def runs_of(plan: Plan, training: Training) -> list[Run]:
-    """Return the runs of a training: to every checkpoint, and the measurements after it."""
-    checkpoints, runs = plan.checkpoints, []
-    for updates, run in training_runs(plan, training, checkpoints).items():
+    """Return the runs of a training: to every checkpoint, and of measures that were added to the plan later."""
+    runs = []
+    for updates, run in training_runs(plan, training).items():
         runs.append(run)
-        done = measured(training, updates)
-        missing = [one for one in plan.measures if updates in one.checkpoints(checkpoints) and one.name not in done]
-        if missing:
-            runs.append(_measuring_run(plan, training, updates, missing, run, len(done)))
+        done = training.measured(updates)
+        missing = [one for one in measures_at(plan, updates) if one.name not in done]
+        if run.result.exists() and missing:
+            runs.append(_measuring_run(plan, training, updates, missing, len(done)))
     return runs
 
 
-def _measuring_run(
-    plan: Plan, training: Training, updates: int, measures: Sequence[Measure], after: Run, done: int
-) -> Run:
+def _measuring_run(plan: Plan, training: Training, updates: int, measures: Sequence[Measure], done: int) -> Run:
     return Run(
         f"{training.name}, after {updates:,} updates",
         (),
-        training.folder / "measures" / f"{updates}-{done}.json",
-        partial(measure_all, plan=plan, training=training, updates=updates, measures=measures),
-        after=[after],
+        training.folder / f"measures-{updates}-{done}.json",
+        partial(measure, plan=plan, training=training, updates=updates, measures=measures),
         weight=MEASURING_WEIGHT * plan.train.updates,
     )
-
-
-def measure_all(
-    run: Run, plan: Plan, training: Training, updates: int, measures: Sequence[Measure]
-) -> dict[str, dict[str, Any]]:
-    """Measure a checkpoint, and return the values by measure, with the commit that measured."""
-    data, masks = plan.data, training.model.masks
-    trained = Trained(training.checkpoint(updates), data, masks, training.folder, training.log(updates))
-    found = {one.name: one.kind.function(trained, one.options) for one in measures}
-    return {"commit": commit(), "measures": found}
-
-
-def measured(training: Training, updates: int) -> dict[str, dict[str, Any]]:
-    """Return all values that were measured after a number of updates, by measure."""
-    found = {}
-    for path in sorted((training.folder / "measures").glob(f"{updates}-*.json")):
-        if not path.name.endswith(".command.json"):
-            found |= read_json(path)["result"]["measures"]
-    return found
-
-
-def by_checkpoint(plan: Plan, training: Training, measure: str) -> dict[int, dict[str, Any]]:
-    """Return what was measured of a training by number of updates."""
-    found = {updates: measured(training, updates) for updates in plan.checkpoints}
-    return {updates: values[measure] for updates, values in found.items() if measure in values}
 
 
 def collect(plan: Plan, out: Path) -> dict[str, Any]:
@@ -267,29 +241,23 @@ def collect(plan: Plan, out: Path) -> dict[str, Any]:
 
 def _row(plan: Plan, training: Training) -> dict[str, Any]:
     """Return the results of a training; empty if nothing is finished."""
-    runs = [run for run in runs_of(plan, training) if run.command]
-    records = [record for run in runs if (record := read_record(run))]
-    measuring = [
-        read_json(path)
-        for updates in plan.checkpoints
-        for path in sorted((training.folder / "measures").glob(f"{updates}-*.json"))
-    ]
-    names = [one.name for one in plan.measures]
-    values = {name: found for name in names if (found := by_checkpoint(plan, training, name))}
+    records = [record for updates in plan.checkpoints for record in training.records(updates)]
+    results = [record["result"] for record in records]
+    values = {one.name: found for one in plan.measures if (found := by_checkpoint(plan, training, one.name))}
+    measuring = math.fsum(result["seconds"] for result in results)
     return records and {
         "model": training.model.name,
         "learning_rate": training.learning_rate,
         "seed": training.seed,
-        "commands": [_portable(record["command"]) for record in records],
-        "commits": sorted({str(record["result"]["commit"]) for record in (*records, *measuring)}),
-        "machines": sorted({record["result"]["machine"] for record in records}),
-        "seconds": {"training": _seconds(records), "measuring": _seconds(measuring)},
+        "commands": [_portable(record["command"]) for record in records if record["command"]],
+        "commits": sorted({str(result["commit"]) for result in results}),
+        "machines": sorted({result["machine"] for result in results}),
+        "seconds": {
+            "training": round(math.fsum(record["seconds"] for record in records) - measuring, 1),
+            "measuring": round(measuring, 1),
+        },
         "measures": json.loads(json.dumps(values), parse_constant=lambda constant: None),
     }
-
-
-def _seconds(records: Sequence[dict]) -> float:
-    return round(math.fsum(record["seconds"] for record in records), 1)
 
 
 def _portable(command: Sequence[str]) -> str:

@@ -1,0 +1,340 @@
+"""Studies end to end: training, measuring, resuming after kills, extending."""
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+
+from mae_lm_fairseq.analysis.effective_rank import ranks
+from mae_lm_fairseq.analysis.exclusivity import THRESHOLDS
+from mae_lm_fairseq.text import preparation
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.workflows.study.engine import Study, needed, reserve
+from mae_lm_fairseq.workflows.study.plan import parse_plan
+from tests.support.processes import wait_for
+from tests.support.tagging import sentences, write_conllu
+
+PLAN = """
+title = "Two models"
+
+[data]
+data_bin = "data-bin"
+text = "valid.txt"
+probe_train = "train.conllu"
+probe_test = "test.conllu"
+
+[train]
+updates = 6
+warmup = 2
+
+[options]
+tokens-per-sample = 32
+batch-size = 4
+update-freq = 1
+num-workers = 0
+encoder-layers = 2
+encoder-embed-dim = 16
+encoder-ffn-embed-dim = 32
+lr = 1e-2
+
+[[model]]
+name = "MLM"
+arch = "mae_lm_roberta_tiny"
+seeds = 2
+
+[[model]]
+name = "MAE-LM"
+arch = "mae_lm_tiny"
+options = { decoder-layers = 1 }
+seeds = 2
+
+[[measure]]
+kind = "loss"
+tokens = 500
+
+[[measure]]
+kind = "rank"
+tokens = 500
+at = "last"
+
+[[measure]]
+kind = "probe"
+at = "last"
+
+[[contrast]]
+name = "P"
+of = "probe.accuracy"
+model = "MAE-LM"
+less = "MLM"
+predicted = "positive"
+primary = true
+"""
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """Create the files of a plan: the current directory of a user."""
+    directory = tmp_path_factory.mktemp("study")
+    for name, count, seed in (("train", 300, 1), ("valid", 60, 2)):
+        lines = (" ".join(word for word, _ in sentence) for sentence in sentences(count, seed))
+        blocks = "".join(f"{line}\n{chr(10) * (number % 5 == 4)}" for number, line in enumerate(lines))
+        (directory / f"{name}.txt").write_text(blocks, encoding="utf-8")
+    write_conllu(directory / "train.conllu", sentences(30, 3))
+    write_conllu(directory / "test.conllu", sentences(30, 4))
+    options = {"vocab_size": 90, "sentencepiece_model": None, "character_coverage": 1.0, "max_unk_rate": 1.0}
+    texts = {name: [str(directory / f"{name}.txt")] for name in ("train", "valid")}
+    preparation.prepare(preparation.Options(**texts, destdir=str(directory / "data-bin"), **options, workers=1))
+    return directory
+
+
+@pytest.fixture
+def here(directory, monkeypatch):
+    monkeypatch.chdir(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def finished(directory):
+    """Return the directory of a finished study."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(directory)
+        Study(parse_plan(PLAN, "plan.toml"), Path("finished"), jobs=2).run()
+    return directory / "finished"
+
+
+def results(out: Path) -> dict:
+    """Return the results of a study without times."""
+    content = json.loads((out / "results.json").read_text())
+    for run in content["runs"]:
+        del run["seconds"]
+        run["commands"] = [re.sub(r"--save-dir \S+ ", "", command) for command in run["commands"]]
+    return content
+
+
+def test_a_study_has_everything_that_its_plan_says(finished):
+    content = results(finished)
+    assert [(run["model"], run["seed"]) for run in content["runs"]] == [
+        ("MLM", 1),
+        ("MAE-LM", 1),
+        ("MLM", 2),
+        ("MAE-LM", 2),
+    ]
+    for run in content["runs"]:
+        assert {name: list(found) for name, found in run["measures"].items()} == {
+            "loss": ["6"],
+            "rank": ["6"],
+            "probe": ["6"],
+        }
+        assert len(run["measures"]["rank"]["6"]["real_clean"]) == 3  # embeddings and two layers
+        assert [command.split()[:3] for command in run["commands"]] == [["python", "-m", "fairseq_cli.train"]]
+    report = (finished / "report.md").read_text()
+    assert "| P | last of probe.accuracy, MAE-LM less MLM | positive |" in report
+    assert {path.name for path in finished.glob("*.png")} == {"rank.png", "probe.png"}  # the loss has one point
+
+
+def test_ranks_can_be_computed_from_the_kept_moments(finished):
+    content = results(finished)
+    moments = safetensors.numpy.load_file(finished / "runs" / "MLM-seed1" / "rank-6.safetensors")
+    found = content["runs"][0]["measures"]["rank"]["6"]
+    for layer in range(3):
+        energies = np.linalg.eigvalsh(moments[f"real_clean.{layer}.products"].astype(float))
+        expected = ranks(torch.tensor(energies))
+        assert float(expected["threshold"]) == found["real_clean"][layer]
+        # Products are kept in float32, which has 7 digits.
+        assert float(expected["entropy"]) == pytest.approx(found["entropy_real_clean"][layer], rel=1e-3)
+
+
+def start(here: Path, out: str, *options: str) -> subprocess.Popen:
+    (here / "plan.toml").write_text(PLAN)
+    command = [sys.executable, "-m", "mae_lm_fairseq", "study", "plan.toml", "--out", out, "--jobs", "2", *options]
+    return subprocess.Popen(command, cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def remove_part(out: Path) -> None:
+    """Remove the last training, but its first checkpoint's measurement, and all results."""
+    shutil.rmtree(out / "runs" / "MAE-LM-seed2")
+    (out / "results.json").unlink()
+
+
+def test_a_killed_study_resumes_with_the_same_results(finished, here):
+    shutil.copytree(finished, here / "killed")
+    remove_part(here / "killed")
+    killed = start(here, "killed")
+    wait_for((here / "killed" / "runs" / "MAE-LM-seed2" / "checkpoints" / "checkpoint_last.pt").exists, 120)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    again = start(here, "killed")
+    assert again.wait(300) == 0, again.stderr.read()
+    assert results(here / "killed") == results(finished)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_a_study_that_is_killed_at_random_moments_resumes_with_the_same_results(finished, here, seed):
+    generator, out = random.Random(seed), f"random-{seed}"
+    for _ in range(generator.randint(1, 3)):
+        process = start(here, out)
+        time.sleep(generator.uniform(1, 25))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    last = start(here, out)
+    assert last.wait(600) == 0, last.stderr.read()
+    assert results(here / out) == results(finished)
+
+
+def test_a_second_study_in_the_same_directory_is_refused(finished, here):
+    shutil.copytree(finished, here / "used")
+    remove_part(here / "used")
+    first = start(here, "used")
+    wait_for((here / "used" / "runs" / "MAE-LM-seed2").exists, 120)
+    second = start(here, "used")
+    assert second.wait(60) == 1
+    assert f"another process is using used (process {first.pid} on" in second.stderr.read()
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(60) == 1
+
+
+class TestPlanThatChanged:
+    @pytest.fixture
+    def change(self, finished, here, tmp_path):
+        """Return a function that reserves the finished study for a plan with a replacement."""
+        out = tmp_path / "out"
+        (out / "runs").mkdir(parents=True)
+        shutil.copy(finished / "plan.json", out)
+
+        def change(old: str, new: str) -> int:
+            assert old in PLAN
+            return reserve(parse_plan(PLAN.replace(old, new), "plan.toml"), out, 1)
+
+        return change
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            ("seeds = 2", "seeds = 3"),
+            ("warmup = 2", "warmup = 2\ncheckpoints = [4]"),
+            ("[[contrast]]", '[[measure]]\nkind = "seconds"\n[[contrast]]'),
+            ("[options]", '[[model]]\nname = "A"\narch = "mae_lm_tiny"\n[options]'),
+            ("[[contrast]]", '[[contrast]]\nname = "D"\nof = "loss.loss"\nmodel = "MLM"\n[[contrast]]'),
+            ('title = "Two models"', 'title = "Another title"'),
+        ],
+    )
+    def test_extensions_are_accepted_and_keep_the_number_of_threads(self, change, old, new):
+        assert change(old, new) == max(1, (os.cpu_count() or 1) // 2)
+
+    @pytest.mark.parametrize(
+        ("old", "new", "changed"),
+        [
+            ("lr = 1e-2", "lr = 1e-3", "options: lr"),
+            ("updates = 6", "updates = 8", "train: updates"),
+            ("seeds = 2", "seeds = [1, 3]", "model MLM: seeds, model MAE-LM: seeds"),
+            ('"MLM"', '"RoBERTa"', "model MLM"),
+            ("decoder-layers = 1", "decoder-layers = 2", "model MAE-LM: options"),
+            ("tokens = 500", "tokens = 400", "measure loss: tokens"),
+            ('predicted = "positive"', 'predicted = "negative"', "primary contrasts: P"),
+            ('probe_train = "train.conllu"', 'probe_train = "test.conllu"', "files: train.conllu"),
+        ],
+    )
+    def test_changes_are_named(self, change, old, new, changed):
+        with pytest.raises(UserError) as error:
+            change(old, new)
+        assert f"changed or removed: {changed}" in str(error.value)
+
+
+def test_a_checkpoint_that_is_added_later_is_trained_again_and_equal(here):
+    """Trained in two parts, or once to the end and again to update 4: the models are equal."""
+    plan = PLAN[: PLAN.index('[[model]]\nname = "MAE-LM"')].replace("seeds = 2", "seeds = 1")
+    plan += '[[measure]]\nkind = "loss"\ntokens = 500\n'
+    parts = plan.replace("warmup = 2", "warmup = 2\ncheckpoints = [4]")
+    found = {}
+    for out, texts in {"parts": [parts], "later": [plan, parts]}.items():
+        for text in texts:
+            [run] = Study(parse_plan(text, "plan.toml"), Path(out)).run()["runs"]
+        found[out] = run["measures"]["loss"]
+        assert not list((here / out).rglob("checkpoints*"))
+    assert found["parts"] == found["later"]
+    assert list(found["parts"]) == ["4", "6"]
+
+
+RATES = """
+[rates]
+lowest = "loss.loss"
+halve = "probe.accuracy"
+by = 0.5
+"""
+
+
+class TestRuleForLearningRates:
+    @pytest.fixture
+    def plan(self):
+        text = PLAN.replace("lr = 1e-2\n", RATES).replace("seeds = 2", "seeds = 3\nlearning_rates = [1e-3, 2e-3]", 1)
+        text = text.replace("warmup = 2", "warmup = 2\ncheckpoints = [4]")
+        return parse_plan(text, "plan.toml")
+
+    def measure(self, out: Path, rate: float, seed: int, loss: float, *probe: float) -> None:
+        """Write the results of a training: the loss, and the probe's last layer at each checkpoint."""
+        folder = out / "runs" / f"MLM-lr{rate:g}-seed{seed}"
+        folder.mkdir(parents=True)
+        for updates, last in zip((4, 6), probe, strict=True):
+            measures = {"loss": {"loss": loss}, "probe": {"accuracy": [0.0, last]}}
+            (folder / f"training-{updates}.json").write_text(json.dumps({"result": {"measures": measures}}))
+
+    def trainings(self, plan, out: Path) -> list[tuple[float, int]]:
+        return [(one.learning_rate, one.seed) for one in needed(plan, out) if one.model.name == "MLM"]
+
+    def test_the_lower_loss_of_the_first_seed_chooses(self, plan, tmp_path):
+        pilot = [(1e-3, 1), (2e-3, 1)]
+        assert self.trainings(plan, tmp_path) == pilot
+        self.measure(tmp_path, 1e-3, 1, 3.0, 80, 80)
+        assert self.trainings(plan, tmp_path) == pilot
+        self.measure(tmp_path, 2e-3, 1, 2.9, 80, 80)
+        assert self.trainings(plan, tmp_path) == [*pilot, (2e-3, 2), (2e-3, 3)]
+
+    def test_damage_of_the_first_seed_halves_the_rate_of_all(self, plan, tmp_path):
+        self.measure(tmp_path, 1e-3, 1, 3.0, 80, 80)
+        self.measure(tmp_path, 2e-3, 1, 2.9, 80.6, 80)
+        halved = [(1e-3, 1), (1e-3, 2), (1e-3, 3)]
+        assert sorted(self.trainings(plan, tmp_path)) == [*halved, (2e-3, 1)]
+
+    def test_damage_is_checked_again_with_all_seeds(self, plan, tmp_path):
+        self.measure(tmp_path, 1e-3, 1, 3.0, 80, 80)
+        self.measure(tmp_path, 2e-3, 1, 2.9, 80.4, 80)
+        self.measure(tmp_path, 2e-3, 2, 2.9, 82, 80)
+        assert (1e-3, 2) not in self.trainings(plan, tmp_path)  # seed 3 is missing
+        self.measure(tmp_path, 2e-3, 3, 2.9, 82, 80)
+        assert {(1e-3, 2), (1e-3, 3)} < set(self.trainings(plan, tmp_path))
+
+
+def test_every_kind_of_measure(here):
+    """Those that the other tests do not have, at one checkpoint of one model."""
+    (here / "pairs").mkdir(exist_ok=True)
+    pairs = [" ".join(word for word, _ in sentence) for sentence in sentences(8, 5)]
+    (here / "pairs" / "agreement.txt").write_text("".join(f"{line}\n" for line in pairs))
+    plan = PLAN[: PLAN.index('[[model]]\nname = "MAE-LM"')].replace("seeds = 2", "seeds = 1")
+    plan = plan.replace("[train]", 'pairs = "pairs"\n[train]')
+    kinds = {"exclusivity": "tokens = 500", "minimal-pairs": "", "seconds": "", "loss": 'on = "valid"'}
+    plan += "".join(f'[[measure]]\nkind = "{kind}"\n{options}\n' for kind, options in kinds.items())
+    plan += '[[measure]]\nkind = "probe"\nname = "control"\nrandom_weights = true\n'
+    plan += '[[measure]]\nkind = "tagging"\ntrain = "train.conllu"\ndev = "test.conllu"\nmax_updates = 2\n'
+    study = Study(parse_plan(plan, "plan.toml"), Path("kinds"))
+    [run] = study.run()["runs"]
+    measured = {name: found["6"] for name, found in run["measures"].items()}
+    assert len(measured["exclusivity"][f"exclusivity_{THRESHOLDS[0]}"]) == 3
+    assert 0 <= measured["minimal-pairs"]["accuracy"] <= 100
+    assert 0 < measured["seconds"]["per_update"] < 60
+    assert measured["loss"]["loss"] > 0
+    assert len(measured["control"]["accuracy"]) == 3
+    assert 0 <= measured["tagging"]["accuracy"] <= 100
