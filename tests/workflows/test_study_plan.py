@@ -1,6 +1,7 @@
 """Plans of studies: reading, errors with their lines, shipped plans, checks against fairseq and costs."""
 
 import re
+from dataclasses import fields
 
 import pytest
 
@@ -9,8 +10,9 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.workflows.study.checks import check
 from mae_lm_fairseq.workflows.study.dry_run import count_trainings, dry_run, duration
 from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS
-from mae_lm_fairseq.workflows.study.measures import MEASURES
-from mae_lm_fairseq.workflows.study.plan import SHIPPED, parse_plan, read_plan
+from mae_lm_fairseq.workflows.study.measures import MEASURES, Data
+from mae_lm_fairseq.workflows.study.plan import SHIPPED, Contrast, Model, Rates, Train, parse_plan, read_plan
+from tests.support import ROOT
 
 PLAN = """\
 title = "Two models"
@@ -145,6 +147,23 @@ def test_the_cost_of_the_reproduction_at_base_scale_is_that_of_the_planner():
     plan = read_plan("reproduction-base")
     report = dry_run(plan, check(plan, needs_files=False))
     assert re.search(r"\| MAE-LM \| 5 \| 131,072\.0 \| 139\.4 \| 16\.9 \| 304 h \|", report)
+
+
+STUDIES = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
+
+
+def test_the_documented_plan_is_valid():
+    [text] = re.findall(r"```toml\n(.*?)```", STUDIES, re.DOTALL)
+    check(parse_plan(text, "mine.toml"), needs_files=False)
+
+
+def test_the_documentation_has_every_key():
+    for name, kind in MEASURES.items():
+        options = ", ".join(f"`{field.name}`" for field in fields(kind.options))
+        assert re.search(rf"^\| `{name}` \|.*\| {options} \|$", STUDIES, re.MULTILINE)
+    for kind in (Train, Model, Contrast, Rates, Data):
+        assert not [field.name for field in fields(kind) if f"`{field.name}" not in STUDIES]
+    assert not [name for name in ENDPOINTS if f"`{name}`" not in STUDIES]
 
 
 def test_durations():
