@@ -74,7 +74,12 @@ def listing() -> str:
     lines += ["", "measures"]
     for name, kind in MEASURES.items():
         options = ", ".join(field.name for field in fields(kind.options))
-        lines += [f"  {name:20}{kind.options.__doc__.splitlines()[0]}", *[f"  {'':20}{options}"] * bool(options)]
+        values = ", ".join([*(kind.numbers or ()), *kind.by_layer]) or "the task's metrics"
+        lines += [
+            f"  {name:20}{kind.options.__doc__.splitlines()[0]}",
+            *[f"  {'':20}options: {options}"] * bool(options),
+        ]
+        lines.append(f"  {'':20}values: {values}")
     lines += ["", "endpoints"]
     lines += [f"  {name:26}{function.__doc__.splitlines()[0]}" for name, function in ENDPOINTS.items()]
-    return "\n".join(lines)
+    return "\n".join(lines).replace("`", "")

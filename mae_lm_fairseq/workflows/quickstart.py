@@ -5,7 +5,7 @@ and number of updates, and write a report.
 """
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from mae_lm_fairseq.analysis.masked_prediction import unigram_entropy
 from mae_lm_fairseq.experiments import docstrings, inspection
 from mae_lm_fairseq.experiments.corpus import split_corpus
 from mae_lm_fairseq.experiments.inspection import Gap
-from mae_lm_fairseq.recipes.training_command import CPU, training_command
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START
@@ -29,6 +28,8 @@ from mae_lm_fairseq.utils.training_log import loss_curve, training_seconds
 from mae_lm_fairseq.utils.versions import versions
 from mae_lm_fairseq.workflows.quickstart_report import write_report
 from mae_lm_fairseq.workflows.study.plan import Plan, read_plan
+from mae_lm_fairseq.workflows.study.results import Training
+from mae_lm_fairseq.workflows.study.training import command
 
 FIGURE = "losses.png"
 DATA = ("text", "data-bin")
@@ -126,16 +127,16 @@ def prepare(out: Path, recipe: Recipe, tokenizer: str | None = None) -> Path:
 
 
 def training_runs(out: Path, data: Path, recipe: Recipe, gap: Gap) -> list[Run]:
-    """Return one run for each architecture, with the same data, masks and order."""
-
-    runs = []
-    train = recipe.plan.train
-    for architecture in recipe.titles:
-        folder = out / "runs" / architecture
-        shape = train.updates, train.warmup, train.checkpoints[0]
-        command = training_command(architecture, data, folder / "checkpoints", *shape, device=CPU)
+    """Return one run for each model of the plan, on CPUs, validated at the pace of the plan's checkpoints."""
+    plan = replace(recipe.plan, data=replace(recipe.plan.data, data_bin=data))
+    updates, every, runs = plan.train.updates, plan.train.checkpoints[0], []
+    validation = {"disable_validation": False, "validate_interval_updates": every, "save_interval_updates": every}
+    for model in plan.models:
+        folder = out / "runs" / model.arch
+        training, save = Training(model, None, 1, out), folder / "checkpoints"
+        words = command(plan, training, updates, save, **validation, cpu=True, distributed_world_size=1)
         read_result = partial(_measured, data=data, sentence=gap.sentence)
-        runs.append(Run(architecture, command, folder / "result.json", read_result, (0, train.updates)))
+        runs.append(Run(model.arch, words, folder / "result.json", read_result, (0, updates)))
     return runs
 
 

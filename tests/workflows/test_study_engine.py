@@ -332,6 +332,10 @@ def test_every_kind_of_measure(here):
     study = Study(parse_plan(plan, "plan.toml"), Path("kinds"))
     [run] = study.run()["runs"]
     measured = {name: found["6"] for name, found in run["measures"].items()}
+    for name, values in measured.items():
+        kind = next(one.kind for one in study.plan.measures if one.name == name)
+        assert kind.numbers is None or {*values} <= {*kind.numbers, *kind.by_layer}
+        assert {key for key, value in values.items() if isinstance(value, list)} <= {*kind.by_layer}
     assert len(measured["exclusivity"][f"exclusivity_{THRESHOLDS[0]}"]) == 3
     assert 0 <= measured["minimal-pairs"]["accuracy"] <= 100
     assert 0 < measured["seconds"]["per_update"] < 60

@@ -88,7 +88,11 @@ MISTAKES = {
     "tokens-per-sample =": ("tokens-per-sampel =", 15, r"unrecognized arguments: --tokens-per-sampel 32"),
     "tokens-per-sample = 32": ("tokens-per-sample = 1", 15, r"options\.tokens-per-sample: --tokens-per-sample 1 must"),
     "tokens-per-sample": ("seed", 15, r"options.seed: the engine sets --seed; use seeds of the model"),
-    'halve = "probe.accuracy"': ('halve = "prob.accuracy"', 18, r"rates.halve: 'prob.accuracy' must be MEASURE.VALUE"),
+    'halve = "probe.accuracy"': (
+        'halve = "prob.accuracy"',
+        18,
+        r"rates.halve: 'prob.accuracy' must be MEASURE.VALUE; the measures of this plan: loss, probe",
+    ),
     'name = "MAE-LM"\narch': ('name = "MLM"\narch', 28, r"model\[2\].name: 'MLM' is .* the name of another model"),
     '"mae_lm_tiny"': ('"mae_lm_tinny"', 29, r"model\[2\].arch: 'mae_lm_tinny' is not one of mae_lm_tiny, "),
     "seeds = 3": ("seeds = 0", 24, r"model\[1\].seeds: 0 must be different seeds above 0"),
@@ -99,6 +103,17 @@ MISTAKES = {
     "limit = 5": ("limits = 5", 40, r"measure\[2\].limits: unknown key; did you mean limit\?"),
     'probe_test = "test.conllu"\n': ("", 38, r"measure\[2\].kind: probe needs probe_test in \[data\]"),
     'of = "probe.accuracy"\n': ("", 43, r"contrast\[1\]: of is missing"),
+    'of = "probe.accuracy"\nmodel': (
+        'of = "probe.acuracy"\nmodel',
+        45,
+        r"contrast\[1\].of: probe has no value 'acuracy'; it has lookup, .*accuracy",
+    ),
+    'of = "probe.accuracy"\nmodel = "MAE-LM"\n': (
+        'of = "loss.loss"\nmodel = "MAE-LM"\nendpoint = "mean_of_layers"\n',
+        47,
+        "mean_of_layers needs a value by layer, which loss.loss is not",
+    ),
+    'name = "MLM"': ('name = "MAE LM"', 28, "'MAE-LM' and 'MAE LM' would have the same directory"),
     'less = "MLM"': ('less = "BERT"', 47, r"contrast\[1\].less: 'BERT' is not a model of this plan: MLM, MAE-LM"),
     '"positive"': ('"larger"', 48, r"contrast\[1\].predicted: 'larger' is not one of 'positive', 'negative'"),
     'predicted = "positive"\n': ("", 43, r"contrast\[1\].predicted: a primary contrast needs a prediction"),
@@ -180,7 +195,7 @@ def test_the_listing_has_plans_measures_with_options_and_endpoints():
     listing = command_line.listing()
     for name in (*SHIPPED, *MEASURES, *ENDPOINTS):
         assert re.search(rf"^  {name} ", listing, re.MULTILINE)
-    assert "column, limit, random_weights" in listing
+    assert "options: column, limit, random_weights" in listing
 
 
 def test_only_a_dry_run_needs_no_output_directory():

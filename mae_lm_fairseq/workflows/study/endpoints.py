@@ -89,6 +89,8 @@ def _last_layer(values: np.ndarray) -> np.ndarray:
     return values if values.ndim == 1 else values[:, -1]
 
 
+OF_LAYERS = ("last_less_first_layer", "last_less_best_layer", "mean_of_layers")
+"""Endpoints of values by layer only."""
 ENDPOINTS: dict[str, Callable[[Values], np.ndarray]] = {
     function.__name__: function
     for function in (last, last_less_first_layer, last_less_best_layer, mean_of_layers, end_less_best_checkpoint)

@@ -290,7 +290,7 @@ def minimal_pairs(model: Trained, options: MinimalPairs) -> Measured:
 
 @dataclass(frozen=True)
 class Finetune:
-    """Fine-tuning on a task of GLUE, or on a directory in its layout.
+    """Fine-tuning on a task of GLUE.
 
     Attributes:
         task: the task, such as RTE.
@@ -382,24 +382,35 @@ class Kind:
         name: its name in plans.
         options: the dataclass of its options.
         function: measures a model.
+        numbers: names of its values that are numbers; None if they depend on the options.
+        by_layer: names of its values by layer. Models may lack some.
     """
 
     name: str
     options: type
     function: Callable[[Trained, Any], Measured]
+    numbers: Sequence[str] | None = ()
+    by_layer: Sequence[str] = ()
 
 
+_RANKED = ("real_clean", "real_as_trained", "mask_as_trained", "real_forced", "mask_forced")
+_EXCLUSIVITY = (
+    *(f"{name}_{t}" for t in (0.9, 0.99) for name in ("mask", "held_out", "exclusivity", "dimensions")),
+    "type_quantile",
+    *(f"{control}_{of}" for control in ("types", "groups") for of in ("lowest", "median", "highest")),
+)
+_BASELINES = ("lookup", "most_frequent_label", "ambiguous_lookup", "ambiguous_words")
 MEASURES = {
     kind.name: kind
     for kind in (
-        Kind("loss", Loss, loss),
-        Kind("rank", Rank, rank),
-        Kind("exclusivity", Exclusivity, exclusivity),
-        Kind("probe", Probe, probe),
-        Kind("minimal-pairs", MinimalPairs, minimal_pairs),
-        Kind("finetune", Finetune, finetune),
-        Kind("tagging", Tagging, tagging),
-        Kind("seconds", Seconds, seconds),
+        Kind("loss", Loss, loss, ("loss", "accuracy", "unigram_entropy")),
+        Kind("rank", Rank, rank, (), [f"{prefix}{kind}" for prefix in ("", "entropy_") for kind in _RANKED]),
+        Kind("exclusivity", Exclusivity, exclusivity, (), _EXCLUSIVITY),
+        Kind("probe", Probe, probe, _BASELINES, ("accuracy", "dev_accuracy", "ambiguous_accuracy")),
+        Kind("minimal-pairs", MinimalPairs, minimal_pairs, ("accuracy", "length")),
+        Kind("finetune", Finetune, finetune, None),
+        Kind("tagging", Tagging, tagging, None),
+        Kind("seconds", Seconds, seconds, ("per_update", "tokens_per_update")),
     )
 }
 """Measures by their names in plans."""

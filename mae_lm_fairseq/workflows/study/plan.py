@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_bytes
-from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS
+from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS, OF_LAYERS
 from mae_lm_fairseq.workflows.study.measures import MEASURES, Data, Kind
 from mae_lm_fairseq.workflows.study.toml import Document
 
@@ -57,6 +57,12 @@ class Model:
     learning_rates: tuple[float, ...] = ()
     start: Path | None = None
     masks: Literal["trained", "encoder", "decoder", "nowhere"] = "trained"
+
+    @property
+    def directory(self) -> str:
+        """Beginning of the names of its directories: the name with dashes for all but letters, digits and points."""
+        words = "".join(letter if letter.isalnum() or letter == "." else " " for letter in self.name).split()
+        return "-".join(words) or "model"
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
@@ -241,6 +247,11 @@ def _check(plan: Plan) -> None:
                 raise error((kind, number, "name"), f"{name!r} is empty, has a point, or is the name of another {kind}")
     for number, model in enumerate(plan.models):
         _check_model(plan, model, number)
+        if (same := next((one for one in plan.models[:number] if one.directory == model.directory), None)) is not None:
+            message = (
+                f"{model.name!r} and {same.name!r} would have the same directory; they differ in punctuation alone"
+            )
+            raise error(("model", number, "name"), message)
     for number, measure in enumerate(plan.measures):
         for wrong in set(measure.at if isinstance(measure.at, tuple) else ()) - {*plan.checkpoints}:
             raise error(("measure", number, "at"), f"{wrong} is not one of the checkpoints {plan.checkpoints}")
@@ -276,7 +287,9 @@ def _check_contrast(plan: Plan, contrast: Contrast, number: int) -> None:
             raise error((*key, role), f"{name!r} is not a model of this plan: {', '.join(names)}")
     if contrast.endpoint not in ENDPOINTS:
         raise error((*key, "endpoint"), f"{contrast.endpoint!r} is not one of {', '.join(ENDPOINTS)}")
-    _check_value(plan, contrast.of, (*key, "of"))
+    kind, name = _check_value(plan, contrast.of, (*key, "of"))
+    if contrast.endpoint in OF_LAYERS and name not in kind.by_layer:
+        raise error((*key, "endpoint"), f"{contrast.endpoint} needs a value by layer, which {contrast.of} is not")
     if (contrast.margin is not None) != (contrast.predicted in ("equivalent", "not worse")):
         raise error((*key, "margin"), "a margin belongs to the predictions equivalent and not worse")
     if contrast.primary and contrast.predicted is None:
@@ -286,11 +299,17 @@ def _check_contrast(plan: Plan, contrast: Contrast, number: int) -> None:
         raise error((*key, "model"), "a test needs at least two seeds that both models share")
 
 
-def _check_value(plan: Plan, value: str, key: tuple) -> None:
+def _check_value(plan: Plan, value: str, key: tuple) -> tuple[Kind, str]:
+    """Return the kind of measure and the name of a value that is written as MEASURE.VALUE."""
     measure, _, name = value.partition(".")
-    names = [one.name for one in plan.measures]
-    if measure not in names or not name:
-        raise plan.document.error(key, f"{value!r} must be MEASURE.VALUE, with one of the measures {', '.join(names)}")
+    kinds = {one.name: one.kind for one in plan.measures}
+    if measure not in kinds or not name:
+        measures = ", ".join(kinds) or "none"
+        raise plan.document.error(key, f"{value!r} must be MEASURE.VALUE; the measures of this plan: {measures}")
+    kind = kinds[measure]
+    if kind.numbers is not None and name not in (known := [*kind.numbers, *kind.by_layer]):
+        raise plan.document.error(key, f"{measure} has no value {name!r}; it has {', '.join(known)}")
+    return kind, name
 
 
 def without_defaults(item: Any) -> dict[str, Any]:

@@ -44,9 +44,8 @@ class Training:
     @property
     def folder(self) -> Path:
         """Directory of checkpoints and measurements, named after model, learning rate and seed."""
-        words = "".join(letter if letter.isalnum() or letter == "." else " " for letter in self.model.name).split()
         rate = [f"lr{self.learning_rate:g}"] if self.learning_rate else []
-        return self.out / "runs" / "-".join([*words, *rate, f"seed{self.seed}"])
+        return self.out / "runs" / "-".join([self.model.directory, *rate, f"seed{self.seed}"])
 
     def checkpoint(self, updates: int) -> Path:
         """Return the checkpoint after a number of updates, without the state of the optimizer."""

@@ -62,7 +62,7 @@ def options_of(plan: Plan, model: Model) -> dict[str, Any]:
     return options | as_options(DEVICE)
 
 
-def command(plan: Plan, training: Training, updates: int, save: Path) -> list[str]:
+def command(plan: Plan, training: Training, updates: int, save: Path, **changes: Any) -> list[str]:
     """Return the command that trains until a number of updates.
 
     Args:
@@ -70,6 +70,7 @@ def command(plan: Plan, training: Training, updates: int, save: Path) -> list[st
         training: the training.
         updates: number of updates at the end.
         save: directory for resuming.
+        changes: options of fairseq-train, with underscores, that differ from those of a study.
     """
     options = options_of(plan, training.model) | {"seed": training.seed, "max-update": updates}
     if training.learning_rate is not None:
@@ -79,6 +80,7 @@ def command(plan: Plan, training: Training, updates: int, save: Path) -> list[st
     every = max(1, plan.train.updates // SAVED)
     options |= {"save-dir": save, "save-interval-updates": every, "keep-interval-updates": 1}
     options |= {"no-epoch-checkpoints": True, "disable-validation": True, "log-format": "json", "user-dir": PACKAGE}
+    options |= {name.replace("_", "-"): value for name, value in changes.items()}
     return [sys.executable, "-m", "fairseq_cli.train", str(plan.data.data_bin), *as_words(options)]
 
 
