@@ -151,14 +151,18 @@ def run(model, seed, rate=None, last=4.0):
     loss = {"10": {"loss": 5.0}, "20": {"loss": 4.0 + seed / 10}}
     seconds = {"training": 3600.0, "measuring": 0.0}
     found = {"model": model, "learning_rate": rate, "seed": seed, "seconds": seconds, "commands": ["python"]}
-    return found | {"commits": ["abc"], "machines": ["m"], "measures": {"loss": loss, "probe": probe}}
+    return found | {
+        "commits": ["abc"],
+        "machines": ["m"],
+        "versions": ["torch 2"],
+        "measures": {"loss": loss, "probe": probe},
+    }
 
 
 RESULTS = {
     "title": "Made up",
     "plan": PLAN,
     "threads": 1,
-    "versions": {"torch": "2"},
     "rates": {
         "A": {"rate": 0.001, "is_known": True, "damage": -1.0},
         "B": {"rate": None, "is_known": True, "damage": None},

@@ -21,7 +21,6 @@ from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json, write_json, write_text
 from mae_lm_fairseq.utils.runner import Run, read_record, run_all
-from mae_lm_fairseq.utils.versions import commit, machine, versions
 from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS, Values
 from mae_lm_fairseq.workflows.study.measures import fingerprints
 from mae_lm_fairseq.workflows.study.plan import Measure, Model, Plan, without_defaults
@@ -228,10 +227,7 @@ def collect(plan: Plan, out: Path) -> dict[str, Any]:
         "title": plan.title,
         "plan": plan.document.text,
         "files": described["plan"]["files"],
-        "commit": commit(),
-        "machine": machine(),
         "threads": described["threads"],
-        "versions": versions(),
         "rates": {model.name: vars(choose(plan, model, out)) for model in plan.models},
         "runs": rows,
     }
@@ -252,12 +248,17 @@ def _row(plan: Plan, training: Training) -> dict[str, Any]:
         "commands": [_portable(record["command"]) for record in records if record["command"]],
         "commits": sorted({str(result["commit"]) for result in results}),
         "machines": sorted({result["machine"] for result in results}),
+        "versions": sorted({_listed(result["versions"]) for result in results if "versions" in result}),
         "seconds": {
             "training": round(math.fsum(record["seconds"] for record in records) - measuring, 1),
             "measuring": round(measuring, 1),
         },
         "measures": json.loads(json.dumps(values), parse_constant=lambda constant: None),
     }
+
+
+def _listed(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in versions.items())
 
 
 def _portable(command: Sequence[str]) -> str:

@@ -212,12 +212,12 @@ def plot(path: Path, title: str, measured: Mapping[str, Values]) -> bool:
 def _made_by(content: Mapping[str, Any]) -> list[str]:
     runs = content["runs"]
     hours = sum(sum(run["seconds"].values()) for run in runs) * content["threads"] / 3600
-    commits = sorted({one for run in runs for one in run["commits"]})
-    machines = sorted({one for run in runs for one in run["machines"]})
-    packages = ", ".join(f"{name} {number}" for name, number in content["versions"].items())
+    commits, machines, versions = (
+        "; ".join(sorted({one for run in runs for one in run[name]})) for name in ("commits", "machines", "versions")
+    )
     return [
         f"`mae-lm study`, {len(runs)} trainings, {hours:.1f} core-hours ({content['threads']} threads per run), commit "
-        f"{', '.join(commits)}, {'; '.join(machines)}, {packages}. `results.json` has the plan, every command, seed "
+        f"{commits}; {machines}; {versions}. `results.json` has the plan, every command, seed "
         "and checkpoint.",
         "",
         "```toml",

@@ -14,7 +14,7 @@ from typing import Any
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json
 from mae_lm_fairseq.utils.runner import Run
-from mae_lm_fairseq.utils.versions import commit, machine
+from mae_lm_fairseq.utils.versions import commit, machine, versions
 from mae_lm_fairseq.workflows.study.measures import Trained
 from mae_lm_fairseq.workflows.study.plan import Measure, Model, Plan
 
@@ -107,13 +107,14 @@ def keep_and_measure(run: Run, plan: Plan, training: Training, updates: int, sav
 
 
 def measure(run: Run, plan: Plan, training: Training, updates: int, measures: Sequence[Measure]) -> dict[str, Any]:
-    """Measure a kept checkpoint; return the values by measure, the seconds, and commit and machine."""
+    """Measure a kept checkpoint; return the values by measure, the seconds, and what measured."""
     began = time.monotonic()
     log = training.result(updates).with_suffix(".log")
     trained = Trained(training.checkpoint(updates), plan.data, training.model.masks, training.folder, log)
     found = {one.name: one.kind.function(trained, one.options) for one in measures}
     seconds = round(time.monotonic() - began, 1)
-    return {"commit": commit(), "machine": machine(), "seconds": seconds, "measures": found}
+    made_by = {"commit": commit(), "machine": machine(), "versions": versions()}
+    return made_by | {"seconds": seconds, "measures": found}
 
 
 def remove(run: Run, folder: Path) -> None:
