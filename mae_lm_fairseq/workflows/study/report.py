@@ -203,7 +203,7 @@ def plot(path: Path, title: str, measured: Mapping[str, Values]) -> bool:
             if y.shape[1] > 1:
                 lines[model] = Lines(np.arange(y.shape[1]) if has_layers else np.array(named.checkpoints), y)
         if lines:
-            panels.append(Panel(name, LAYER if has_layers else "updates", "", lines))
+            panels.append(Panel(name, LAYER if has_layers else "updates", lines))
     if panels:
         plot_panels(path, title, *panels)
     return bool(panels)
