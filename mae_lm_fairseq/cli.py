@@ -28,7 +28,6 @@ VERBS = {
     "average": ("average", "average the weights of checkpoints"),
     "bundle": ("bundle", "bundle a checkpoint with its tokenizer"),
     "plan": ("plan", "estimate FLOPs, memory and time of pretraining"),
-    "benchmark": ("benchmark", "time training steps of several implementations"),
     "doctor": ("doctor", "check the environment"),
 }
 """The module in ``mae_lm_fairseq.commands`` and the summary of each verb."""

@@ -18,24 +18,23 @@ from mae_lm_fairseq.benchmarks.measurement import Results, Row, measure
 from mae_lm_fairseq.benchmarks.operators import REST, by_kind
 from mae_lm_fairseq.benchmarks.settings import SETTINGS, Setting, Subject, subjects
 from mae_lm_fairseq.benchmarks.workers.training import Training
-from mae_lm_fairseq.commands import benchmark
-from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
 
 TINY = Setting(2, 2, 32, 2, 100, 16, 4, "cpu", ("fp32",), steps=2, together=40, matrix=64, extras=False, compiled=())
 
 
-def run_script(monkeypatch, *arguments):
+def run_script(monkeypatch, *arguments, setting="cpu-small"):
     """Run scripts/benchmark.py in this process, with a tiny setting in place of ``cpu-small``."""
     monkeypatch.setitem(SETTINGS, "cpu-small", TINY)
-    monkeypatch.setattr(sys, "argv", ["benchmark.py", "--setting", "cpu-small", *map(str, arguments)])
+    monkeypatch.setattr(sys, "argv", ["benchmark.py", "--setting", setting, *map(str, arguments)])
     runpy.run_path(str(ROOT / "scripts" / "benchmark.py"), run_name="__main__")
 
 
-def test_a_copy_that_the_setting_does_not_measure_is_refused(tmp_path):
-    words = ["--setting", "cpu-large", "--authors-repo", tmp_path, "--json", tmp_path / "figures.json"]
-    with pytest.raises(UserError, match="--authors-repo: --setting cpu-large does not measure the authors' code"):
-        benchmark.main([*map(str, words)])
+def test_a_copy_that_the_setting_does_not_measure_is_refused(monkeypatch, tmp_path):
+    words = ["--authors-repo", tmp_path, "--json", tmp_path / "figures.json"]
+    message = "^error: --authors-repo: --setting cpu-large does not measure the authors' code"
+    with pytest.raises(SystemExit, match=message):
+        run_script(monkeypatch, *words, setting="cpu-large")
 
 
 @pytest.mark.slow  # starts a process for each peer, as the next test does
@@ -134,9 +133,9 @@ def test_no_subject_starts_after_the_deadline():
 
 
 @pytest.mark.parametrize("steps", ["0", "-1"])
-def test_steps_are_positive(steps, capsys):
+def test_steps_are_positive(steps, monkeypatch, capsys):
     with pytest.raises(SystemExit):
-        benchmark.parser().parse_args(["--setting", "cpu-small", "--json", "a.json", "--steps", steps])
+        run_script(monkeypatch, "--json", "a.json", "--steps", steps)
     assert "--steps" in capsys.readouterr().err
 
 
