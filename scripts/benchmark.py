@@ -14,7 +14,7 @@ Example:
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.benchmarks.settings import SETTINGS, subjects
+from benchmark.settings import SETTINGS, subjects
 from mae_lm_fairseq.utils.arguments import output_file, positive
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
@@ -35,9 +35,9 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Measure, print the table, and write the files."""
     arguments = parser().parse_args()
-    from mae_lm_fairseq.benchmarks import report
-    from mae_lm_fairseq.benchmarks.figure import draw
-    from mae_lm_fairseq.benchmarks.measurement import measure
+    from benchmark import report
+    from benchmark.figure import draw
+    from benchmark.measurement import measure
 
     configure_logging()
     setting = SETTINGS[arguments.setting]

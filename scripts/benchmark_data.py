@@ -10,7 +10,7 @@ given fraction of its peak rate.
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.benchmarks.data_pipeline import measure_pipeline
+from benchmark.data_pipeline import measure_pipeline
 from mae_lm_fairseq.utils.arguments import output_file, positive
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json

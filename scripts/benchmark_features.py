@@ -34,8 +34,8 @@ def main():
     arguments = parser().parse_args()
     import torch
 
-    from mae_lm_fairseq.benchmarks.features import measure
-    from mae_lm_fairseq.benchmarks.operators import by_kind
+    from benchmark.features import measure
+    from benchmark.operators import by_kind
 
     configure_logging()
     dtype = torch.bfloat16 if arguments.bf16 else torch.float32

@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
 def main():
     """Measure and print."""
     arguments = parser().parse_args()
-    from mae_lm_fairseq.benchmarks.scoring import measure
+    from benchmark.scoring import measure
 
     configure_logging()
     found = measure(arguments.preset, arguments.size, arguments.sentences, arguments.rounds)

@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def _glue(arguments: argparse.Namespace) -> tuple[str, object, Callable]:
-    from mae_lm_fairseq.benchmarks.finetuning import SentenceClassification, Settings
+    from benchmark.finetuning import SentenceClassification, Settings
     from mae_lm_fairseq.downstream.glue.files import read_split
 
     task = arguments.task
@@ -75,7 +75,7 @@ def _glue(arguments: argparse.Namespace) -> tuple[str, object, Callable]:
 
 
 def _tagging(arguments: argparse.Namespace) -> tuple[str, object, Callable]:
-    from mae_lm_fairseq.benchmarks.finetuning import Settings, WordClassification
+    from benchmark.finetuning import Settings, WordClassification
     from mae_lm_fairseq.downstream.tagging.files import read_words
     from mae_lm_fairseq.downstream.tagging.run import BERT
 

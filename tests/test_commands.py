@@ -29,7 +29,9 @@ for program in sys.argv[1:]:
                 sys.argv, called = [*program.split(), "--help"], program
                 runpy.run_module("mae_lm_fairseq", run_name="__main__")
             else:
-                sys.argv, called = [program, "--help"], program.rpartition("/")[2]
+                directory, _, called = program.rpartition("/")
+                sys.argv = [program, "--help"]
+                sys.path.insert(0, directory)  # as for a program that python starts
                 runpy.run_path(program, run_name="__main__")
     except SystemExit as end:
         assert not end.code, f"{program}: {end.code}"

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmark.workers.training import Training
 from mae_lm_fairseq.analysis.flops import TRAINING, Sample, forward_flops
 from mae_lm_fairseq.analysis.memory import PAD, PRECISIONS, TOKEN, FakeTrainingStep, Memory, training_memory
-from mae_lm_fairseq.benchmarks.workers.training import Training
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import PRESETS, SIZES, MaskedAutoencoderConfig, preset_config
 from mae_lm_fairseq.core.packing import batch_layout

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from mae_lm_fairseq.benchmarks import measurement, report
-from mae_lm_fairseq.benchmarks.batches import PAD, Case, draw_batch
-from mae_lm_fairseq.benchmarks.data_pipeline import measure_pipeline
-from mae_lm_fairseq.benchmarks.figure import draw
-from mae_lm_fairseq.benchmarks.measurement import Results, Row, measure
-from mae_lm_fairseq.benchmarks.operators import REST, by_kind
-from mae_lm_fairseq.benchmarks.settings import SETTINGS, Setting, Subject, subjects
-from mae_lm_fairseq.benchmarks.workers.training import Training
+from benchmark import measurement, report
+from benchmark.batches import PAD, Case, draw_batch
+from benchmark.data_pipeline import measure_pipeline
+from benchmark.figure import draw
+from benchmark.measurement import Results, Row, measure
+from benchmark.operators import REST, by_kind
+from benchmark.settings import SETTINGS, Setting, Subject, subjects
+from benchmark.workers.training import Training
 from tests.support import ROOT
 
 TINY = Setting(2, 2, 32, 2, 100, 16, 4, "cpu", ("fp32",), steps=2, together=40, matrix=64, extras=False, compiled=())
@@ -93,7 +93,7 @@ def test_peers_train_on_the_same_batches():
 
 @pytest.mark.integration  # starts a process for each peer
 def test_hung_process_is_reported(monkeypatch):
-    monkeypatch.setattr("mae_lm_fairseq.benchmarks.processes.PATIENCE", 0.01)
+    monkeypatch.setattr("benchmark.processes.PATIENCE", 0.01)
     subject = subjects(TINY, None)[0][0]
     results = measure(TINY, [[subject]], steps=1, report=lambda line: None)
     assert results.rows == []

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from mae_lm_fairseq.benchmarks.finetuning import Settings, WordClassification
+from benchmark.finetuning import Settings, WordClassification
 from mae_lm_fairseq.downstream.glue.tasks import TASKS
 from mae_lm_fairseq.downstream.tagging.files import read_words
 from tests.support import ROOT, glue, tagging

@@ -18,7 +18,7 @@ class Training:
     """A model in training.
 
     Args:
-        spec: the process's options, see :class:`~mae_lm_fairseq.benchmarks.processes.Process`.
+        spec: the process's options, see :class:`~benchmark.processes.Process`.
         model: the model to train, on the CPU.
         collate: converts tokens and masks, [B, T] each, to the batch that ``loss`` takes.
         loss: returns, for the model and a batch, the sum or the mean of the loss over the predicted tokens, the divisor

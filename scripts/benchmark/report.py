@@ -8,10 +8,10 @@ from statistics import median
 
 import torch
 
-from mae_lm_fairseq.benchmarks.batches import Case
-from mae_lm_fairseq.benchmarks.measurement import Results, Row
-from mae_lm_fairseq.benchmarks.operators import KINDS, REST, by_kind
-from mae_lm_fairseq.benchmarks.settings import Setting
+from benchmark.batches import Case
+from benchmark.measurement import Results, Row
+from benchmark.operators import KINDS, REST, by_kind
+from benchmark.settings import Setting
 
 RATIOS = {
     "authors_speedup": ("mae_lm", "authors"),

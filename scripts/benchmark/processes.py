@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from mae_lm_fairseq.benchmarks.settings import Setting, Subject
+from benchmark.settings import Setting, Subject
 
 WORKER = Path(__file__).parent / "workers" / "worker.py"
 PATIENCE = 240

@@ -12,7 +12,7 @@ import transformers
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from mae_lm_fairseq.benchmarks.workers.training import operator_seconds
+from benchmark.workers.training import operator_seconds
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import preset_config
 from mae_lm_fairseq.hub import MAELMHubInterface, hub_interface

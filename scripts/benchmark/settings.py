@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmark.batches import Batch, Case
 from mae_lm_fairseq.analysis.flops import TRAINING, Sample, forward_flops
-from mae_lm_fairseq.benchmarks.batches import Batch, Case
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
 
 
@@ -79,7 +79,7 @@ class Subject:
 
     name: str
     kind: str
-    """Module in :mod:`mae_lm_fairseq.benchmarks.workers` that builds it."""
+    """Module in :mod:`benchmark.workers` that builds it."""
     precision: str
     cases: tuple[Case, ...] = ()
     options: tuple[str, ...] = ()

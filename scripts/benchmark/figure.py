@@ -4,7 +4,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
 
-from mae_lm_fairseq.benchmarks.measurement import Results, Row
+from benchmark.measurement import Results, Row
 
 CURVES = {
     "mae_lm_eager": "MAE-LM (eager)",

@@ -10,9 +10,9 @@ from statistics import median
 
 import torch
 
-from mae_lm_fairseq.benchmarks.batches import Batch, Case, draw_batch, write_batch
-from mae_lm_fairseq.benchmarks.processes import Process, SubjectFailed
-from mae_lm_fairseq.benchmarks.settings import Setting, Subject
+from benchmark.batches import Batch, Case, draw_batch, write_batch
+from benchmark.processes import Process, SubjectFailed
+from benchmark.settings import Setting, Subject
 
 PROFILED_STEPS = 2
 
