@@ -186,7 +186,8 @@ def open_model(
         with_head: also load what predicts masked tokens.
         random_weights: replace the trained weights by random ones, as before training.
         masks: where the ``[MASK]`` tokens are: as in pretraining, in the encoder, in the decoder alone, or nowhere
-            (random tokens stand in their place when tokens are predicted). Hugging Face's are always in the encoder.
+            (random tokens stand in their place when tokens are predicted, and only clean text is encoded). Hugging
+            Face models have them in the encoder.
 
     Raises:
         UserError: if a file is missing or does not match the others, or the model has no language model head.
@@ -215,9 +216,11 @@ def open_model(
     network.float().to(device)
     seen = {"encoder": 1.0, "decoder": 0.0}.get(masks, pretrained.mask_in_encoder)
     ids = pretrained.pad, pretrained.mask, seen
-    predictor = NetworkPredictor(network, *ids) if with_head else None
+    predictor, states = NetworkPredictor(network, *ids) if with_head else None, EncoderStates(network.encoder, *ids)
+    if masks == "nowhere":
+        states.inputs = ("clean",)
     return Reader(
-        EncoderStates(network.encoder, *ids),
+        states,
         RandomTokensPredictor(predictor) if predictor and masks == "nowhere" else predictor,
         encode=lambda line: tokenizer.encode_lines([line])[0].tolist(),
         encode_with_spans=lambda line: encode_with_spans(tokenizer, line),

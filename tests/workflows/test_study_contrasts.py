@@ -163,6 +163,7 @@ RESULTS = {
     "title": "Made up",
     "plan": PLAN,
     "threads": 1,
+    "extended": ["2026-01-02: model B: seeds"],
     "rates": {
         "A": {"rate": 0.001, "is_known": True, "damage": -1.0},
         "B": {"rate": None, "is_known": True, "damage": None},
@@ -180,9 +181,22 @@ def test_the_report_is_made_from_the_results_alone(tmp_path):
     assert "| A | 0.002 | 1 | 4.1000 |" in report
     assert "| B | 4.2 ± 0.1 (4.1, 4.2, 4.3) |" in report
     assert "6 trainings, 6.0 core-hours" in report
-    for figure in ("loss.png", "probe.png"):
+    assert "- 2026-01-02: model B: seeds" in report
+    assert "| B | 5 ± 0 | 4.2 ± 0.1 |" in report  # the loss by updates
+    for figure in ("loss.png", "probe.png", "contrasts.png"):
         assert f"({figure})" in report
         assert (tmp_path / figure).stat().st_size > 10_000
+
+
+def test_a_value_that_a_model_lacks_is_not_tested_and_hides_nothing_else(tmp_path):
+    runs = json.loads(json.dumps(RESULTS["runs"]))
+    for one in (one for one in runs if one["model"] == "B"):
+        for values in one["measures"]["probe"].values():
+            values["other"] = values.pop("accuracy")
+    write_report(tmp_path, RESULTS | {"runs": runs})
+    report = (tmp_path / "report.md").read_text()
+    assert "Not tested, as fewer than two seeds of each model have the value: P." in report
+    assert "| other, by layer |" in report
 
 
 def test_a_study_without_results_has_a_report(tmp_path):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -142,7 +143,11 @@ def test_a_study_has_everything_that_its_plan_says(finished):
         assert [command.split()[:3] for command in run["commands"]] == [["python", "-m", "fairseq_cli.train"]]
     report = (finished / "report.md").read_text()
     assert "| P | last of probe.accuracy, MAE-LM less MLM | positive |" in report
-    assert {path.name for path in finished.glob("*.png")} == {"rank.png", "probe.png"}  # the loss has one point
+    assert {path.name for path in finished.glob("*.png")} == {
+        "rank.png",
+        "probe.png",
+        "contrasts.png",
+    }  # the loss has one point
 
 
 def test_ranks_can_be_computed_from_the_kept_moments(finished):
@@ -212,7 +217,8 @@ class TestPlanThatChanged:
     def change(self, finished, here, tmp_path):
         """Return a function that reserves the finished study for a plan with a replacement."""
         out = tmp_path / "out"
-        (out / "runs").mkdir(parents=True)
+        (out / "runs" / "MLM-seed1").mkdir(parents=True)
+        (out / "runs" / "MLM-seed1" / "training-6.json").touch()
         shutil.copy(finished / "plan.json", out)
 
         def change(old: str, new: str) -> int:
@@ -234,13 +240,25 @@ class TestPlanThatChanged:
     )
     def test_extensions_are_accepted_and_keep_the_number_of_threads(self, change, old, new):
         assert change(old, new) == max(1, (os.cpu_count() or 1) // 2)
+        assert change(old, new) == max(1, (os.cpu_count() or 1) // 2)
+
+    def test_extensions_are_recorded_once(self, change, tmp_path):
+        for _ in range(2):
+            change("seeds = 2", "seeds = 3")
+        extended = json.loads((tmp_path / "out" / "plan.json").read_text())["extended"]
+        assert extended == [f"{date.today()}: model MAE-LM: seeds, model MLM: seeds"]
+
+    def test_runs_without_their_plan_are_refused(self, change, tmp_path):
+        (tmp_path / "out" / "plan.json").unlink()
+        with pytest.raises(UserError, match=r"out has runs but no plan\.json"):
+            change("seeds = 2", "seeds = 3")
 
     @pytest.mark.parametrize(
         ("old", "new", "changed"),
         [
             ("lr = 1e-2", "lr = 1e-3", "options: lr"),
             ("updates = 6", "updates = 8", "train: updates"),
-            ("seeds = 2", "seeds = [1, 3]", "model MLM: seeds, model MAE-LM: seeds"),
+            ("seeds = 2", "seeds = [1, 3]", "model MAE-LM: seeds, model MLM: seeds"),
             ('"MLM"', '"RoBERTa"', "model MLM"),
             ("decoder-layers = 1", "decoder-layers = 2", "model MAE-LM: options"),
             ("tokens = 500", "tokens = 400", "measure loss: tokens"),
@@ -251,7 +269,7 @@ class TestPlanThatChanged:
     def test_changes_are_named(self, change, old, new, changed):
         with pytest.raises(UserError) as error:
             change(old, new)
-        assert f"changed or removed: {changed}" in str(error.value)
+        assert f"changed, removed, or not to be added: {changed}" in str(error.value)
 
 
 def test_a_checkpoint_that_is_added_later_is_trained_again_and_equal(here):

@@ -55,7 +55,7 @@ kind = "loss"
 [[measure]]
 kind = "probe"
 limit = 5
-at = "last"
+at = "all"
 
 [[contrast]]
 name = "P1"
@@ -64,6 +64,10 @@ model = "MAE-LM"
 less = "MLM"
 predicted = "positive"
 primary = true
+
+[[measure]]
+kind = "seconds"
+at = "last"
 """
 
 
@@ -73,9 +77,9 @@ def test_a_plan_is_read():
     mlm, mae_lm = plan.models
     assert (mlm.all_seeds, mae_lm.all_seeds) == ((1, 2, 3), (1, 2, 5))
     assert mae_lm.options == {"mask-prob": 0.3}
-    loss, probe = plan.measures
+    loss, probe, seconds = plan.measures
     assert (loss.name, loss.checkpoints(plan.checkpoints)) == ("loss", [10, 40])
-    assert (probe.options.limit, probe.checkpoints(plan.checkpoints)) == (5, [40])
+    assert (probe.options.limit, seconds.checkpoints(plan.checkpoints)) == (5, [40])
     assert [count_trainings(plan, model) for model in plan.models] == [4, 3]  # seed 1 at both rates
 
 
@@ -83,7 +87,7 @@ MISTAKES = {
     "title =": ("titel =", 1, r"titel: unknown key"),
     "text = ": ("txt = ", 5, r"data.txt: unknown key; did you mean text\?"),
     "updates = 40": ('updates = "40"', 10, r"train.updates: '40' must be an integer"),
-    "warmup = 4\n": ("warmup = 40\n", 11, r"train.warmup: 40 must be at least 0 and below updates"),
+    "warmup = 4\n": ("warmup = 40\n", 11, r"train.warmup: 40 must be at least 0 and below updates, 40"),
     "[10]": ("[10, 50]", 12, r"train.checkpoints: 50 is not between 1 and the 40 updates"),
     "tokens-per-sample =": ("tokens-per-sampel =", 15, r"unrecognized arguments: --tokens-per-sampel 32"),
     "tokens-per-sample = 32": ("tokens-per-sample = 1", 15, r"options\.tokens-per-sample: --tokens-per-sample 1 must"),
@@ -93,13 +97,13 @@ MISTAKES = {
         18,
         r"rates.halve: 'prob.accuracy' must be MEASURE.VALUE; the measures of this plan: loss, probe",
     ),
-    'name = "MAE-LM"\narch': ('name = "MLM"\narch', 28, r"model\[2\].name: 'MLM' is .* the name of another model"),
+    'name = "MAE-LM"\narch': ('name = "MLM"\narch', 28, r"model\[2\].name: 'MLM' is the name of another model"),
     '"mae_lm_tiny"': ('"mae_lm_tinny"', 29, r"model\[2\].arch: 'mae_lm_tinny' is not one of mae_lm_tiny, "),
-    "seeds = 3": ("seeds = 0", 24, r"model\[1\].seeds: 0 must be different seeds above 0"),
+    "seeds = 3": ("seeds = 0", 24, r"model\[1\].seeds: 0 must be a number of seeds, 1 to 1000, or a list of seeds"),
     "learning_rates = [1e-3, 2e-3]": ("learning_rates = [0.0]", 25, r"model\[1\].learning_rates: .* must be above 0"),
     "mask-prob = 0.3": ("mask-prob = 1.3", 33, r"model\[2\].options.mask-prob: .*--mask-prob 1.3"),
     'kind = "probe"': ('kind = "prob"', 39, r"measure\[2\].kind: 'prob' is not one of loss, rank, "),
-    'at = "last"': ("at = [20]", 41, r"measure\[2\].at: 20 is not one of the checkpoints \[10, 40\]"),
+    'at = "all"': ("at = [20]", 41, r"measure\[2\].at: 20 is not one of the checkpoints \[10, 40\]"),
     "limit = 5": ("limits = 5", 40, r"measure\[2\].limits: unknown key; did you mean limit\?"),
     'probe_test = "test.conllu"\n': ("", 38, r"measure\[2\].kind: probe needs probe_test in \[data\]"),
     'of = "probe.accuracy"\n': ("", 43, r"contrast\[1\]: of is missing"),
@@ -117,7 +121,23 @@ MISTAKES = {
     'less = "MLM"': ('less = "BERT"', 47, r"contrast\[1\].less: 'BERT' is not a model of this plan: MLM, MAE-LM"),
     '"positive"': ('"larger"', 48, r"contrast\[1\].predicted: 'larger' is not one of 'positive', 'negative'"),
     'predicted = "positive"\n': ("", 43, r"contrast\[1\].predicted: a primary contrast needs a prediction"),
-    "primary = true": ("margin = 1.0", 49, r"contrast\[1\].margin: a margin belongs to the predictions"),
+    "primary = true": ("margin = 1.0", 49, r"contrast\[1\].margin: only the predictions equivalent and"),
+    "seeds = [1, 2, 5]\n": ("seeds = [1, 9999999999]\n", 30, r"model\[2\].seeds: .* each from 1 to 4294967295"),
+    "seeds = [1, 2, 5]\n\n": ('seeds = "all"\n\n', 30, r"model\[2\].seeds: 'all' must be a list, .* or an integer"),
+    "limit = 5\n": ("limit = 0\n", 40, r"measure\[2\].limit: limit 0 must be at least 1"),
+    'less = "MLM"\npred': ('less = "MAE-LM"\npred', 47, r"contrast\[1\].less: 'MAE-LM' is the model itself"),
+    '"positive"\nprimary': ('"equivalent"\nprimary', 48, r"contrast\[1\].predicted: equivalent needs a margin"),
+    'at = "all"\n': (
+        "at = [10]\n",
+        45,
+        r"contrast\[1\].of: probe is measured after \[10\] updates, not after the last",
+    ),
+    "checkpoints = [10]": ("", 18, r"rates.halve: probe is measured at one checkpoint; several are needed"),
+    'arch = "mae_lm_roberta_tiny"\n': (
+        'arch = "mae_lm_roberta_tiny"\nmasks = "decoder"\n',
+        24,
+        r"model\[1\].masks: 'decoder' is for models whose \[MASK\]s join in the decoder",
+    ),
     "seeds = [1, 2, 5]": ("seeds = [5]", 46, r"contrast\[1\].model: a test needs at least two seeds that both"),
 }
 

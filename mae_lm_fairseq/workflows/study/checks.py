@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.core.config import ARCHITECTURES
+from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.pretrained.reading import read
@@ -108,7 +108,8 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
             if name in OF_THE_ENGINE:
                 raise error((*place, name), f"the engine sets --{name}; {_instead(OF_THE_ENGINE[name])}")
             if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
-                raise error((*place, name), "options have the names of fairseq-train, without the dashes in front")
+                written = name.strip("-").replace("_", "-")
+                raise error((*place, name), f"options have the names of fairseq-train without the dashes: {written}")
         if "lr" in options and model.learning_rates:
             raise error((*place, "lr"), "contradicts learning_rates of the model; remove one")
     rate = model.learning_rates[0] if model.learning_rates else None
@@ -119,6 +120,8 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
         network = core_config(cfg.model)
         check_options(cfg.task)
         check_mask_in_encoder(cfg.task.mask_in_encoder, network)
+    if model.masks in ("encoder", "decoder") and network.mask_join is not MaskJoin.decoder:
+        raise error((*key, "masks"), f"{model.masks!r} is for models whose [MASK]s join in the decoder")
     if model.start is not None and needs_files:
         with _located(plan, (*key, "start")):
             found = read(model.start, None if model.start.is_dir() else plan.data.data_bin).config

@@ -6,7 +6,6 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS, Values
 from mae_lm_fairseq.workflows.study.plan import Contrast, Plan
 
@@ -70,14 +69,12 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def outcomes(plan: Plan, values: Callable[[str, str], tuple[list[int], Values]]) -> list[Outcome]:
-    """Return the outcomes of the contrasts whose models have at least two common seeds, in the plan's order.
+    """Return the outcomes of the contrasts whose models have the value for at least two common seeds, in their order.
 
     Args:
         plan: the plan. Holm's correction is over all of its primary contrasts, tested or not.
         values: model, MEASURE.VALUE -> the seeds measured, and their values.
 
-    Raises:
-        UserError: if a measure does not have the value of a contrast.
     """
     found = [tested for contrast in plan.contrasts if (tested := _outcome(contrast, values)) is not None]
     return corrected(found, sum(contrast.primary for contrast in plan.contrasts))
@@ -98,15 +95,10 @@ def _outcome(contrast: Contrast, values: Callable) -> Outcome | None:
 
 
 def _endpoint(contrast: Contrast, seeds: Sequence[int], values: Values) -> dict[int, float]:
-    """Return the endpoint of one model by seed; empty if no seed is measured yet."""
-    if not seeds or not values.checkpoints:
+    """Return the endpoint of one model by seed; empty if no seed is measured yet, or the model has no such value."""
+    if not seeds or values.name not in values.final_names():
         return {}
-    try:
-        found = ENDPOINTS[contrast.endpoint](values)
-    except UserError as problem:
-        raise UserError(f"contrast {contrast.name}: {problem}") from None
-    except IndexError:
-        raise UserError(f"contrast {contrast.name}: {contrast.of} is no value by layer") from None
+    found = ENDPOINTS[contrast.endpoint](values)
     return {seed: float(value) for seed, value in zip(seeds, found, strict=True)}
 
 

@@ -53,8 +53,10 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
             f"On this machine, which has no GPU, about {duration(flops / (CPU_FRACTION * rate) / 3600)}: at "
             f"{CPU_FRACTION:.0%} of the {rate / 1e9:.0f} GFLOP/s that all cores reach now in float32."
         )
-    left_out = ", ".join(measure.name for measure in plan.measures)
-    lines.append(f"not included: {left_out or 'measures'} after {plan.checkpoints} updates; rates that are halved.")
+    if not plan.data.data_bin.exists():
+        lines.append(f"{plan.data.data_bin} does not exist: the files of the plan were not checked.")
+    left_out = (f"{one.name} after {one.checkpoints(plan.checkpoints)} updates" for one in plan.measures)
+    lines.append(f"not included: {', '.join(left_out) or 'measures, of which there are none'}; rates that are halved.")
     return "\n".join(lines)
 
 

@@ -9,8 +9,9 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import torch
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import read_json, write_json, write_text
+from mae_lm_fairseq.utils.files import make_output_directory, read_json, write_json, write_text
 from mae_lm_fairseq.utils.runner import Run, read_record, run_all
 from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS, Values
 from mae_lm_fairseq.workflows.study.measures import fingerprints
@@ -78,22 +79,29 @@ class Study:
 def reserve(plan: Plan, out: Path, jobs: int) -> int:
     """Record the plan in the output directory, and return the number of threads of each run.
 
-    That number is chosen when the study begins, because results depend on it in their last digits.
+    That number is chosen when the study begins, because results depend on it in their last digits. What is added to the
+    plan later is recorded with its date, for the report.
 
     Raises:
-        UserError: if the directory has results of a plan of which something was changed or removed; seeds, models,
-            measures, checkpoints and contrasts that are not primary can be added.
+        UserError: if the directory cannot be written, or has results of a plan of which something was changed or
+            removed; seeds, models, measures, checkpoints and contrasts that are not primary can be added.
     """
-    described, path = describe(plan), out / PLAN
-    before = read_json(path) if path.exists() and (out / "runs").exists() else {}
-    if changed := list(_changes(before.get("plan", {}), described)):
+    make_output_directory(out)
+    path, described = out / PLAN, json.loads(json.dumps(describe(plan)))
+    has_begun = any(out.glob("runs/*/*.json"))
+    if has_begun and not path.exists():
+        raise UserError(f"{out} has runs but no {PLAN}, which says what they are; choose another --out")
+    before = read_json(path) if has_begun else {}
+    changed, added = _changes(before.get("plan", described), described)
+    if changed:
         raise UserError(
-            f"{out} has results of another plan; changed or removed: {', '.join(changed)}. Restore it, or choose "
-            "another --out; seeds, models, measures, checkpoints and contrasts that are not primary can be added"
+            f"{out} has results of another plan; changed, removed, or not to be added: {', '.join(changed)}. Restore "
+            "the plan, or choose another --out; seeds, models, measures, checkpoints and contrasts that are not "
+            "primary can be added"
         )
     threads = before.get("threads") or max(1, (os.cpu_count() or 1) // jobs)
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"threads": threads, "plan": described})
+    extended = before.get("extended", []) + ([f"{date.today()}: {', '.join(added)}"] if added else [])
+    write_json(path, {"threads": threads, "extended": extended, "plan": described})
     return threads
 
 
@@ -115,21 +123,17 @@ def describe(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _changes(before: dict[str, Any], now: dict[str, Any]) -> Iterable[str]:
-    """Yield the names of what was changed or removed; additions are no changes where they extend a study."""
-    extendable = ("files", "checkpoints")
-    for name, old in before.items():
-        new = now.get(name)
-        if new is None:
-            yield name
-            continue
-        for key in sorted({*old, *new}):
-            one, other = old.get(key), json.loads(json.dumps(new.get(key)))
-            is_extended = (name in extendable and one is None) or (
-                key in ("seeds", "at") and isinstance(one, list) and isinstance(other, list) and {*one} <= {*other}
-            )
-            if one != other and not is_extended:
-                yield f"{name}: {key}"
+def _changes(before: dict[str, Any], now: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the names of what was changed or removed, and of what was added where a study can be extended."""
+    changed, added = [name for name in before if name not in now], [name for name in now if name not in before]
+    for name in before.keys() & now.keys():
+        old, new = before[name], now[name]
+        for key in sorted(key for key in {*old, *new} if old.get(key) != new.get(key)):
+            is_new = name in ("files", "checkpoints") and key not in old
+            lists = (old.get(key), new.get(key)) if key in ("seeds", "at") else ()
+            is_longer = bool(lists) and all(isinstance(one, list) for one in lists) and {*lists[0]} <= {*lists[1]}
+            (added if is_new or is_longer else changed).append(f"{name}: {key}")
+    return sorted(changed), sorted(added)
 
 
 def needed(plan: Plan, out: Path) -> list[Training]:
@@ -228,6 +232,7 @@ def collect(plan: Plan, out: Path) -> dict[str, Any]:
         "plan": plan.document.text,
         "files": described["plan"]["files"],
         "threads": described["threads"],
+        "extended": described["extended"],
         "rates": {model.name: vars(choose(plan, model, out)) for model in plan.models},
         "runs": rows,
     }

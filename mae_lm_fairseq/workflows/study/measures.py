@@ -66,8 +66,28 @@ class Trained:
         return open_model(self.path, self.data.data_bin, **options)
 
 
+class Options:
+    """Base of the options of a measure.
+
+    Raises:
+        ValueError: if a value is out of range; the message begins with the name of the option.
+    """
+
+    def __post_init__(self):
+        for field in fields(self):
+            value, minimum = getattr(self, field.name), MINIMA.get(field.name)
+            if value is not None and minimum is not None and value < minimum:
+                raise ValueError(f"{field.name} {value} must be at least {minimum}")
+            if field.name in ("mask_prob", "threshold") and not 0 < value < 1:
+                raise ValueError(f"{field.name} {value} must be above 0 and below 1")
+
+
+MINIMA = {"tokens": 1, "tokens_per_sample": 4, "limit": 1, "seeds": 1, "max_updates": 1, "seed": 0}
+"""Lower bounds of options of measures."""
+
+
 @dataclass(frozen=True)
-class Loss:
+class Loss(Options):
     """Masked loss at fixed positions, the same for all models.
 
     Attributes:
@@ -105,7 +125,7 @@ def loss(model: Trained, options: Loss) -> Measured:
 
 
 @dataclass(frozen=True)
-class Rank:
+class Rank(Options):
     """Effective ranks of hidden states, layer by layer; keeps their second moments.
 
     Attributes:
@@ -182,7 +202,7 @@ def by_layer(found: Mapping[tuple[str, int], float], layers: int) -> Measured:
 
 
 @dataclass(frozen=True)
-class Exclusivity:
+class Exclusivity(Options):
     """Share of ``[MASK]`` outside the directions of real tokens, with controls; keeps second moments.
 
     Attributes:
@@ -223,16 +243,16 @@ def exclusivity(model: Trained, options: Exclusivity) -> Measured:
 
 
 @dataclass(frozen=True)
-class Probe:
+class Probe(Options):
     """Linear probes of frozen hidden states for word labels, layer by layer.
 
     Attributes:
-        column: column of the CoNLL-U files.
+        column: column of the CoNLL-U files to predict.
         limit: number of training sentences, evenly spaced; by default all.
         random_weights: measure the architecture with random weights instead, as a control.
     """
 
-    column: str = "UPOS"
+    column: Literal["UPOS", "XPOS", "FEATS", "DEPREL"] = "UPOS"
     limit: int | None = None
     random_weights: bool = False
     needs: ClassVar = ("probe_train", "probe_test")
@@ -260,7 +280,7 @@ def probe(model: Trained, options: Probe) -> Measured:
 
 
 @dataclass(frozen=True)
-class MinimalPairs:
+class MinimalPairs(Options):
     """Accuracy on minimal pairs, such as BLiMP's.
 
     Attributes:
@@ -289,7 +309,7 @@ def minimal_pairs(model: Trained, options: MinimalPairs) -> Measured:
 
 
 @dataclass(frozen=True)
-class Finetune:
+class Finetune(Options):
     """Fine-tuning on a task of GLUE.
 
     Attributes:
@@ -317,7 +337,7 @@ def finetune(model: Trained, options: Finetune) -> Measured:
 
 
 @dataclass(frozen=True)
-class Tagging:
+class Tagging(Options):
     """Fine-tuning on labelled words.
 
     Attributes:
@@ -360,7 +380,7 @@ def _averaged(results: Mapping[str, Any]) -> Measured:
 
 
 @dataclass(frozen=True)
-class Seconds:
+class Seconds(Options):
     """Speed of training: median seconds per update, and tokens per update."""
 
     needs: ClassVar = ()

@@ -18,6 +18,8 @@ from mae_lm_fairseq.workflows.study.toml import Document
 SHIPPED = {path.stem: path for path in sorted(Path(__file__).with_name("plans").glob("*.toml"))}
 """Plans of this package by name."""
 LARGEST_NUMBER_OF_SEEDS = 1000
+LARGEST_SEED = 2**32 - 1
+"""The largest one that NumPy's generators take."""
 
 
 @dataclass(frozen=True)
@@ -235,16 +237,19 @@ def _check(plan: Plan) -> None:
     error, train = plan.document.error, plan.train
     if not plan.models:
         raise error(("model",), "a study needs at least one model")
-    if train.updates < 1 or not 0 <= train.warmup < train.updates:
-        key = "updates" if train.updates < 1 else "warmup"
-        raise error(("train", key), f"{getattr(train, key)} must be at least {1 - (key == 'warmup')} and below updates")
+    if train.updates < 1:
+        raise error(("train", "updates"), f"{train.updates} must be at least 1")
+    if not 0 <= train.warmup < train.updates:
+        raise error(("train", "warmup"), f"{train.warmup} must be at least 0 and below updates, {train.updates}")
     for wrong in [one for one in train.checkpoints if not 0 < one <= train.updates]:
         raise error(("train", "checkpoints"), f"{wrong} is not between 1 and the {train.updates} updates")
     for kind in ("model", "measure", "contrast"):
         names = [item.name for item in getattr(plan, f"{kind}s")]
         for number, name in enumerate(names):
-            if not name or name in names[:number] or "." in name * (kind == "measure"):
-                raise error((kind, number, "name"), f"{name!r} is empty, has a point, or is the name of another {kind}")
+            if name in names[:number]:
+                raise error((kind, number, "name"), f"{name!r} is the name of another {kind}; choose another one")
+            if not name.strip() or set(name) & set("|\n" if kind != "measure" else "|\n./"):
+                raise error((kind, number, "name"), f"{name!r} is empty, or has a character that names cannot have")
     for number, model in enumerate(plan.models):
         _check_model(plan, model, number)
         if (same := next((one for one in plan.models[:number] if one.directory == model.directory), None)) is not None:
@@ -264,14 +269,19 @@ def _check(plan: Plan) -> None:
         for key in ("lowest", "halve"):
             if value := getattr(plan.rates, key):
                 _check_value(plan, value, ("rates", key))
+        if plan.rates.halve:
+            _check_checkpoints(plan, plan.rates.halve, ("rates", "halve"))
         if plan.rates.seeds < 1:
             raise error(("rates", "seeds"), f"{plan.rates.seeds} must be at least 1")
 
 
 def _check_model(plan: Plan, model: Model, number: int) -> None:
-    error, seeds = plan.document.error, model.all_seeds
-    if not seeds or min(seeds) < 1 or len(set(seeds)) < len(seeds) or len(seeds) > LARGEST_NUMBER_OF_SEEDS:
-        raise error(("model", number, "seeds"), f"{model.seeds} must be different seeds above 0, or their number")
+    error, key = plan.document.error, ("model", number, "seeds")
+    if isinstance(model.seeds, int) and not 1 <= model.seeds <= LARGEST_NUMBER_OF_SEEDS:
+        raise error(key, f"{model.seeds} must be a number of seeds, 1 to {LARGEST_NUMBER_OF_SEEDS}, or a list of seeds")
+    seeds = model.all_seeds
+    if not seeds or min(seeds) < 1 or max(seeds) > LARGEST_SEED or len(set(seeds)) < len(seeds):
+        raise error(key, f"{[*seeds]} must be different seeds, each from 1 to {LARGEST_SEED}")
     if any(not 0 < rate < math.inf for rate in model.learning_rates):
         raise error(("model", number, "learning_rates"), f"{model.learning_rates} must be above 0")
     if len(model.learning_rates) > 1 and plan.rates is None:
@@ -285,13 +295,20 @@ def _check_contrast(plan: Plan, contrast: Contrast, number: int) -> None:
         name = getattr(contrast, role)
         if name not in [*names, None]:
             raise error((*key, role), f"{name!r} is not a model of this plan: {', '.join(names)}")
+    if contrast.less == contrast.model:
+        raise error((*key, "less"), f"{contrast.less!r} is the model itself")
     if contrast.endpoint not in ENDPOINTS:
         raise error((*key, "endpoint"), f"{contrast.endpoint!r} is not one of {', '.join(ENDPOINTS)}")
     kind, name = _check_value(plan, contrast.of, (*key, "of"))
+    if contrast.endpoint == "end_less_best_checkpoint":
+        _check_checkpoints(plan, contrast.of, (*key, "of"))
     if contrast.endpoint in OF_LAYERS and name not in kind.by_layer:
         raise error((*key, "endpoint"), f"{contrast.endpoint} needs a value by layer, which {contrast.of} is not")
-    if (contrast.margin is not None) != (contrast.predicted in ("equivalent", "not worse")):
-        raise error((*key, "margin"), "a margin belongs to the predictions equivalent and not worse")
+    needs_margin = contrast.predicted in ("equivalent", "not worse")
+    if needs_margin and contrast.margin is None:
+        raise error((*key, "predicted"), f"{contrast.predicted} needs a margin")
+    if contrast.margin is not None and not needs_margin:
+        raise error((*key, "margin"), "only the predictions equivalent and not worse have a margin")
     if contrast.primary and contrast.predicted is None:
         raise error((*key, "predicted"), "a primary contrast needs a prediction")
     seeds = [set(plan.model(name).all_seeds) for name in (contrast.model, contrast.less or contrast.model)]
@@ -307,9 +324,23 @@ def _check_value(plan: Plan, value: str, key: tuple) -> tuple[Kind, str]:
         measures = ", ".join(kinds) or "none"
         raise plan.document.error(key, f"{value!r} must be MEASURE.VALUE; the measures of this plan: {measures}")
     kind = kinds[measure]
+    at = next(one for one in plan.measures if one.name == measure).checkpoints(plan.checkpoints)
+    if plan.train.updates not in at:
+        raise plan.document.error(key, f"{measure} is measured after {at} updates, not after the last, as needed here")
     if kind.numbers is not None and name not in (known := [*kind.numbers, *kind.by_layer]):
         raise plan.document.error(key, f"{measure} has no value {name!r}; it has {', '.join(known)}")
     return kind, name
+
+
+def _check_checkpoints(plan: Plan, value: str, key: tuple) -> None:
+    """Check that a value is measured at several checkpoints.
+
+    Raises:
+        UserError: if it is not.
+    """
+    measure = next(one for one in plan.measures if one.name == value.partition(".")[0])
+    if len(measure.checkpoints(plan.checkpoints)) < 2:
+        raise plan.document.error(key, f"{measure.name} is measured at one checkpoint; several are needed here")
 
 
 def without_defaults(item: Any) -> dict[str, Any]:

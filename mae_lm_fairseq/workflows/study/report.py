@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mae_lm_fairseq.analysis.figures import LAYER, Lines, Panel, plot_panels
+from mae_lm_fairseq.analysis.figures import COLOURS, LAYER, Lines, Panel, plot_panels
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.markdown import markdown_table
 from mae_lm_fairseq.workflows.study.contrasts import Outcome, outcomes
@@ -16,13 +16,13 @@ from mae_lm_fairseq.workflows.study.plan import Plan, parse_plan
 NOTES = """\
 - The quantity is the endpoint of the model, less that of the other one with the same seed. In brackets 95 % intervals
   of the mean (Student), not corrected.
-- p: Student's t test; two-sided for a sign, one-sided against the margins otherwise. p (Holm): corrected over all
-  {primaries} primary contrasts of the plan, also while some have no results. A verdict is about p (Holm) below 0.05.
+- p: Student's t test; two-sided for a sign, one-sided against the margins otherwise; 1 for equal values, which have no
+  variance. p (Holm): corrected over all {primaries} primary contrasts of the plan, also while some have no results. A
+  verdict is about p (Holm) below 0.05.
 - p (signs): exact sign-flip test, which assumes symmetry alone, not normality. With {seeds} seeds it cannot be below
   {least:.4f}.
+- ± below is the standard deviation over the seeds.
 - *Not shown* is no evidence of the opposite. Descriptive contrasts have no verdict."""
-MOST_PANELS = 6
-"""Number of values of one measure that fit into a figure."""
 
 
 class Results:
@@ -67,10 +67,18 @@ def write_report(out: Path, content: Mapping[str, Any]) -> None:
     tested = outcomes(plan, results.values)
     if tested:
         lines += ["## Contrasts", "", contrast_table(tested), "", _notes(plan, tested), ""]
+        plot_contrasts(out / "contrasts.png", tested)
+        lines += ["![contrasts](contrasts.png)", ""]
+    names = [one.contrast.name for one in tested]
+    if untested := [one.name for one in plan.contrasts if one.name not in names]:
+        lines += [f"Not tested, as fewer than two seeds of each model have the value: {', '.join(untested)}.", ""]
+    if content["extended"]:
+        lines += ["Added to the plan after the study had begun:", "", *(f"- {one}" for one in content["extended"]), ""]
     lines += _rates(results)
     for measure in plan.measures:
         if measured := results.measured(measure.name):
-            lines += [f"## {measure.name}", "", *_settings(measure), *_tables(measured)]
+            last = results.last_checkpoint(measure.name)
+            lines += [f"## {measure.name}", "", *_settings(measure), f"After {last:,} updates:", "", *_tables(measured)]
             if plot(out / f"{measure.name}.png", measure.name, measured):
                 lines += [f"![{measure.name}]({measure.name}.png)", ""]
     lines += ["## Made by", "", *_made_by(content), ""]
@@ -149,6 +157,14 @@ def _tables(measured: Mapping[str, Values]) -> list[str]:
             for model, values in measured.items()
         ]
         lines += [markdown_table(["model", *numbers], rows), ""]
+    checkpoints = next(iter(measured.values())).checkpoints
+    for name in numbers if len(checkpoints) > 1 else ():
+        rows = [
+            [model, *(_cell(values.other(name).at(updates), seeds=False) for updates in checkpoints)]
+            for model, values in measured.items()
+            if name in values.final_names()
+        ]
+        lines += [markdown_table([f"{name}, by updates", *map(str, checkpoints)], rows), ""]
     for name in (name for name, is_by_layer in names.items() if is_by_layer):
         of_models = {
             model: values.other(name).final() for model, values in measured.items() if name in values.final_names()
@@ -193,7 +209,7 @@ def plot(path: Path, title: str, measured: Mapping[str, Values]) -> bool:
     """
     names, panels = _names(measured), []
     has_layers = any(names.values())
-    for name in [name for name, is_by_layer in names.items() if is_by_layer == has_layers][:MOST_PANELS]:
+    for name in [name for name, is_by_layer in names.items() if is_by_layer == has_layers]:
         lines = {}
         for model, values in measured.items():
             if name not in values.final_names():
@@ -209,8 +225,36 @@ def plot(path: Path, title: str, measured: Mapping[str, Values]) -> bool:
     return bool(panels)
 
 
+def plot_contrasts(path: Path, tested: Sequence[Outcome]) -> None:
+    """Plot every contrast on an axis of its own: seeds as dots, the mean with its 95 % interval, and zero.
+
+    Args:
+        path: the PNG to write.
+        tested: the contrasts.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 0.6 + 0.9 * len(tested)), layout="constrained")
+    for axes, one in zip(figure.subplots(len(tested), 1, squeeze=False)[:, 0], tested, strict=True):
+        (low, high), colour = one.interval, COLOURS[0] if one.contrast.primary else "grey"
+        axes.axvline(0, color="black", linewidth=0.8)
+        for margin in (one.contrast.margin or 0.0, -(one.contrast.margin or 0.0)):
+            axes.axvline(margin, color="black", linewidth=0.8, linestyle=":")
+        axes.plot([low, high], [0, 0], color=colour, linewidth=2)
+        axes.plot([one.mean], [0], "D", color=colour)
+        axes.plot([*one.values.values()], [0.5] * len(one.values), "o", color=colour, alpha=0.5, markersize=4)
+        less = f" less {one.contrast.less}" if one.contrast.less else ""
+        axes.set_title(f"{one.contrast.name}: {one.contrast.of}, {one.contrast.model}{less}", fontsize=8, loc="left")
+        axes.set(ylim=(-0.5, 1), yticks=[])
+        axes.tick_params(labelsize=7)
+    figure.suptitle("Contrasts: seeds (dots), mean and 95 % interval; primary ones in colour", fontsize=9)
+    figure.savefig(path, dpi=120)
+
+
 def _made_by(content: Mapping[str, Any]) -> list[str]:
     runs = content["runs"]
+    if not runs:
+        return ["Nothing is finished yet."]
     hours = sum(sum(run["seconds"].values()) for run in runs) * content["threads"] / 3600
     commits, machines, versions = (
         "; ".join(sorted({one for run in runs for one in run[name]})) for name in ("commits", "machines", "versions")

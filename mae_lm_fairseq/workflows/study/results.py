@@ -108,6 +108,11 @@ def keep_and_measure(run: Run, plan: Plan, training: Training, updates: int, sav
 
 def measure(run: Run, plan: Plan, training: Training, updates: int, measures: Sequence[Measure]) -> dict[str, Any]:
     """Measure a kept checkpoint; return the values by measure, the seconds, and what measured."""
+    if not training.checkpoint(updates).exists():
+        raise UserError(
+            f"{training.checkpoint(updates)} is missing, which new measures need; remove {training.result(updates)} to "
+            "train it again"
+        )
     began = time.monotonic()
     log = training.result(updates).with_suffix(".log")
     trained = Trained(training.checkpoint(updates), plan.data, training.model.masks, training.folder, log)

@@ -65,7 +65,11 @@ class Document:
         for field in fields(kind):
             if field.name not in table and field.default is MISSING and field.default_factory is MISSING:
                 raise self.error(key, f"{field.name} is missing")
-        return kind(**{name: self.value(hints[name], value, (*key, name)) for name, value in table.items()})
+        values = {name: self.value(hints[name], value, (*key, name)) for name, value in table.items()}
+        try:
+            return kind(**values)
+        except ValueError as problem:
+            raise self.error((*key, str(problem).split()[0]), str(problem)) from None
 
     def value(self, hint: Any, value: Any, key: Key) -> Any:
         """Return a value as the type of a field.
@@ -75,8 +79,11 @@ class Document:
         """
         kind, arguments = get_origin(hint), get_args(hint)
         if kind in (UnionType, Union):
-            matching = [of for of in arguments if of is not NoneType and _fits(of, value)]
-            return self.value(matching[0] if matching else arguments[0], value, key)
+            kinds = [of for of in arguments if of is not NoneType]
+            matching = [of for of in kinds if _fits(of, value)]
+            if not matching and len(kinds) > 1:
+                raise self.error(key, f"{value!r} must be {' or '.join(map(_described, kinds))}")
+            return self.value((matching or kinds)[0], value, key)
         if kind is tuple and isinstance(value, list):
             return tuple(self.value(arguments[0], item, key) for item in value)
         if kind is Literal and value not in arguments:
@@ -98,6 +105,8 @@ def _fits(hint: Any, value: Any) -> bool:
 def _described(hint: Any) -> str:
     if get_origin(hint) is tuple:
         return f"a list, each item {_described(get_args(hint)[0])}"
+    if get_origin(hint) is Literal:
+        return " or ".join(map(repr, get_args(hint)))
     return _NAMES.get(hint, "a table")
 
 
@@ -119,6 +128,7 @@ def _lines(text: str) -> dict[Key, int]:
             first, *rest = header[2].split(".")
             if header[1] == "[[":
                 counts[first] = counts.get(first, -1) + 1
+                lines.setdefault((first,), number)
             table = (first, counts[first], *rest) if first in counts else (first, *rest)
             lines.setdefault(table, number)
         elif assignment := _ASSIGNMENT.match(line):
