@@ -15,6 +15,15 @@ from tests.utils.test_locks import hold
 FILES = "--train train.txt --{} valid.txt"
 FINETUNING = f"{FILES.format('dev')} --checkpoint none --tokenizer data-bin --arch mae_lm_tiny --out out"
 PREPARE = f"{FILES.format('valid')} --vocab-size 50 --destdir out"
+PLAN = """
+[data]
+data_bin = "{}"
+[train]
+updates = 1
+[[model]]
+name = "MAE-LM"
+arch = "mae_lm_tiny"
+"""
 COMMANDS = {
     "finetune glue": f"RTE --glue-dir GLUE {FINETUNING.removeprefix(FILES.format('dev'))}",
     "finetune squad": FINETUNING,
@@ -22,8 +31,7 @@ COMMANDS = {
     "finetune tagging": f"{FINETUNING} --column UPOS",
     "adapt": f"--model model {FILES.format('valid')} --out out",
     "quickstart": "--smoke --out out",
-    "compare": "{data_bin} --size tiny --updates 1 --out out",
-    "reproduce": "--scale smoke --out out",
+    "study": "plan.toml --out out",
     "prepare": PREPARE,
     "prepare --shards 2": PREPARE,
     "prepare --merge": PREPARE,
@@ -31,11 +39,12 @@ COMMANDS = {
 
 
 @pytest.fixture
-def directory(tmp_path, monkeypatch):
+def directory(tmp_path, data_bin, monkeypatch):
     """Return a directory that another process has locked, in the working directory with some text."""
     monkeypatch.chdir(tmp_path)
     for name in ("train", "valid"):
         (tmp_path / f"{name}.txt").write_text("one two three four\n")
+    (tmp_path / "plan.toml").write_text(PLAN.format(data_bin))
     (tmp_path / "out").mkdir()
     holder = fork(hold, tmp_path / "out")
     wait_for((tmp_path / "out" / "pid").exists)
@@ -44,20 +53,20 @@ def directory(tmp_path, monkeypatch):
     holder.join()
 
 
-def run(command: str, data_bin) -> None:
+def run(command: str) -> None:
     verb = re.match("(finetune )?\\S+", command)[0]
-    words = command.removeprefix(verb).split() + COMMANDS[command].format(data_bin=data_bin).split()
+    words = command.removeprefix(verb).split() + COMMANDS[command].split()
     importlib.import_module(f"mae_lm_fairseq.commands.{VERBS[verb][0]}").main(words)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_verb_ends_before_it_changes_anything(directory, data_bin, command):
+def test_a_verb_ends_before_it_changes_anything(directory, command):
     with pytest.raises(UserError, match=r"^another process is using \S*out \(process \d+ on \S+\); wait until"):
-        run(command, data_bin)
+        run(command)
     assert sorted(os.listdir(directory)) == [LOCK, "pid"]
 
 
-def test_parts_are_prepared_side_by_side(directory, data_bin, monkeypatch):
+def test_parts_are_prepared_side_by_side(directory, monkeypatch):
     monkeypatch.setitem(COMMANDS, "prepare --part 1/1", PREPARE.replace("50", "13"))
-    run("prepare --part 1/1", data_bin)
+    run("prepare --part 1/1")
     assert list(directory.glob("parts/train-*/part.json"))

@@ -257,7 +257,7 @@ class TestPlanThatChanged:
         ("old", "new", "changed"),
         [
             ("lr = 1e-2", "lr = 1e-3", "options: lr"),
-            ("updates = 6", "updates = 8", "train: updates"),
+            ("updates = 6", "updates = 8", "checkpoints: 6, train: updates"),
             ("seeds = 2", "seeds = [1, 3]", "model MAE-LM: seeds, model MLM: seeds"),
             ('"MLM"', '"RoBERTa"', "model MLM"),
             ("decoder-layers = 1", "decoder-layers = 2", "model MAE-LM: options"),
@@ -300,6 +300,7 @@ class TestRuleForLearningRates:
     def plan(self):
         text = PLAN.replace("lr = 1e-2\n", RATES).replace("seeds = 2", "seeds = 3\nlearning_rates = [1e-3, 2e-3]", 1)
         text = text.replace("warmup = 2", "warmup = 2\ncheckpoints = [4]")
+        text = text.replace('kind = "probe"\nat = "last"', 'kind = "probe"')
         return parse_plan(text, "plan.toml")
 
     def measure(self, out: Path, rate: float, seed: int, loss: float, *probe: float) -> None:
