@@ -31,7 +31,7 @@ LARGEST_PERPLEXITY = 1e12
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What of a text is predicted.
+    """Text to predict, and how much of it.
 
     Attributes:
         text: UTF-8 text, plain or compressed.

@@ -34,7 +34,7 @@ from mae_lm_fairseq.utils.errors import UserError
 RANDOM_SEED = 1
 """Of the random weights that a model is compared with."""
 SPREAD = 100
-"""Of a text from which texts are taken evenly spaced, the number of tokens that is read per token that is taken."""
+"""Tokens that are read per token that is taken, where texts are taken evenly spaced from a file."""
 _AS_DATA = {"local_files_only": True, "trust_remote_code": False}
 """Options for loading with ``transformers``, which otherwise asks whether to run code from the directory."""
 

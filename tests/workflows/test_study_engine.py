@@ -338,7 +338,7 @@ class TestRuleForLearningRates:
 
 
 def test_every_kind_of_measure(here):
-    """Those that the other tests do not have, at one checkpoint of one model."""
+    """The kinds that the other tests do not have, at one checkpoint of one model."""
     (here / "pairs").mkdir(exist_ok=True)
     pairs = [" ".join(word for word, _ in sentence) for sentence in sentences(8, 5)]
     (here / "pairs" / "agreement.txt").write_text("".join(f"{line}\n" for line in pairs))

@@ -124,6 +124,7 @@ MISTAKES = {
     "primary = true": ("margin = 1.0", 49, r"contrast\[1\].margin: only the predictions equivalent and"),
     "seeds = [1, 2, 5]\n": ("seeds = [1, 9999999999]\n", 30, r"model\[2\].seeds: .* each from 1 to 4294967295"),
     "seeds = [1, 2, 5]\n\n": ('seeds = "all"\n\n', 30, r"model\[2\].seeds: 'all' must be a list, .* or an integer"),
+    'at = "all"\n\n[': ("at = []\n\n[", 41, r"measure\[2\].at: must name at least one checkpoint"),
     "limit = 5\n": ("limit = 0\n", 40, r"measure\[2\].limit: limit 0 must be at least 1"),
     'less = "MLM"\npred': ('less = "MAE-LM"\npred', 47, r"contrast\[1\].less: 'MAE-LM' is the model itself"),
     '"positive"\nprimary': ('"equivalent"\nprimary', 48, r"contrast\[1\].predicted: equivalent needs a margin"),

@@ -258,6 +258,8 @@ def _check(plan: Plan) -> None:
             )
             raise error(("model", number, "name"), message)
     for number, measure in enumerate(plan.measures):
+        if measure.at == ():
+            raise error(("measure", number, "at"), "must name at least one checkpoint")
         for wrong in set(measure.at if isinstance(measure.at, tuple) else ()) - {*plan.checkpoints}:
             raise error(("measure", number, "at"), f"{wrong} is not one of the checkpoints {plan.checkpoints}")
         for needed in measure.options.needs:
