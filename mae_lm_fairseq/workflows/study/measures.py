@@ -2,7 +2,7 @@
 
 A measure is a function of a trained model and of its options, a dataclass whose fields are its keys in a plan. It
 returns values by name: numbers, or lists with a number for each layer from the embeddings up. To add one, write both
-and a row of :data:`MEASURES`; tables, figures and contrasts need nothing more.
+and a row of :data:`MEASURES` with the names of its values.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -72,6 +72,8 @@ class Options:
     Raises:
         ValueError: if a value is out of range; the message begins with the name of the option.
     """
+
+    needs: ClassVar[Sequence[str]] = ()
 
     def __post_init__(self):
         for field in fields(self):
@@ -352,7 +354,6 @@ class Tagging(Options):
     learning_rates: tuple[float, ...] = ()
     seeds: int = 1
     max_updates: int | None = None
-    needs: ClassVar = ()
 
 
 def tagging(model: Trained, options: Tagging) -> Measured:
@@ -382,8 +383,6 @@ def _averaged(results: Mapping[str, Any]) -> Measured:
 @dataclass(frozen=True)
 class Seconds(Options):
     """Speed of training: median seconds per update, and tokens per update."""
-
-    needs: ClassVar = ()
 
 
 def seconds(model: Trained, options: Seconds) -> Measured:
