@@ -1,7 +1,6 @@
 """Linear probes of trained models and of their controls, layer by layer."""
 
 import argparse
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -98,17 +97,16 @@ def measure(reader: Reader, label: str, data: dict[str, list[LabelledSentence]])
     """
     parts = {name: _tokenised(reader, sentences) for name, sentences in data.items()}
     train, test = parts["train"], parts["test"]
-    layers = _layers(reader, parts, label)
-    best = max(layers, key=lambda row: row.get("dev_accuracy", row["accuracy"]))
-    [(most_frequent, _)] = Counter(train.labels).most_common(1)
     lookup = Lookup(train.words, train.labels)
     looked_up = np.array([lookup.label(word) for word in test.words]) == np.array(test.labels)
     is_ambiguous = lookup.are_ambiguous(test.words)
+    layers = _layers(reader, parts, label, is_ambiguous)
+    best = max(layers, key=lambda row: row.get("dev_accuracy", row["accuracy"]))
     return {
         "train_words": len(train.labels),
         "test_words": len(test.labels),
         "classes": len(set(train.labels)),
-        "majority": accuracy(np.array(test.labels) == most_frequent, test.sentences),
+        "majority": accuracy(np.array(test.labels) == lookup.most_frequent, test.sentences),
         "lookup": accuracy(looked_up, test.sentences),
         "ambiguous_words": int(is_ambiguous.sum()),
         "ambiguous_lookup": float(looked_up[is_ambiguous].mean()) if is_ambiguous.any() else None,
@@ -136,14 +134,13 @@ def _tokenised(reader: Reader, sentences: Sequence[LabelledSentence]) -> Part:
     return Part(texts, positions, labels, np.array(numbers), forms)
 
 
-def _layers(reader: Reader, parts: dict[str, Part], label: str) -> list[dict[str, Any]]:
-    """Return the accuracy of a probe on each layer, trained on the part ``train``."""
+def _layers(reader: Reader, parts: dict[str, Part], label: str, is_ambiguous: np.ndarray) -> list[dict[str, Any]]:
+    """Return the accuracy of a probe on each layer, of all test words and of those that ``is_ambiguous`` marks."""
 
     def progress(steps: Sequence, name: str) -> Iterable:
         return progress_bar(steps, desc=f"{label}, {name}")
 
     rows, count, words = [], reader.states.layers + 1, sum(len(part.labels) for part in parts.values())
-    is_ambiguous = Lookup(parts["train"].words, parts["train"].labels).are_ambiguous(parts["test"].words)
     at_once = max(1, MEMORY // (4 * reader.states.dim * words))
     for first in range(0, count, at_once):
         layers = range(first, min(first + at_once, count))

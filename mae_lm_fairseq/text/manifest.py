@@ -7,15 +7,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import file_sha256
 
 MANIFEST = "manifest.json"
-
-
-def fingerprint(data: Path) -> str | None:
-    """Return the hash of a data-bin's manifest, which has those of tokenizer and dictionary; None if it has none."""
-    path = data / MANIFEST
-    return file_sha256(path) if path.exists() else None
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,8 @@ class Values:
         return self.at(self.checkpoints[-1])
 
     def other(self, name: str) -> "Values":
-        """Return another value of the measure, or this one if it does not exist."""
-        return replace(self, name=name) if all(name in values for run in self.runs for values in run.values()) else self
+        """Return another value of the measure."""
+        return replace(self, name=name)
 
 
 def last(values: Values) -> np.ndarray:
@@ -69,7 +69,8 @@ def last_less_first_layer(values: Values) -> np.ndarray:
 
 def last_less_best_layer(values: Values) -> np.ndarray:
     """Last layer less the best layer below it; dev_NAME, if measured, chooses that layer by its mean over the seeds."""
-    best = values.other(f"dev_{values.name}").final().mean(0)[:-1].argmax()
+    dev = values.other(f"dev_{values.name}")
+    best = (dev if dev.name in dev.final_names() else values).final().mean(0)[:-1].argmax()
     return values.final()[:, -1] - values.final()[:, best]
 
 

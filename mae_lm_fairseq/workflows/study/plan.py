@@ -107,7 +107,7 @@ class Contrast:
         predicted: the prediction: the sign, equivalence within ``margin``, or not below ``-margin``. Without one, the
             test against zero is two-sided, and there is no verdict.
         margin: the margin, in the unit of the value.
-        primary: whether the verdict is corrected, by Holm, together with those of the other primary contrasts.
+        primary: whether the contrast gets a verdict, corrected by Holm over all primary contrasts of the plan.
         claim: the prediction in words.
     """
 
