@@ -160,6 +160,8 @@ def test_ranks_can_be_computed_from_the_kept_moments(finished):
         assert float(expected["threshold"]) == found["real_clean"][layer]
         # Products are kept in float32, which has 7 digits.
         assert float(expected["entropy"]) == pytest.approx(found["entropy_real_clean"][layer], rel=1e-3)
+        both = sum(moments[f"{tokens}_as_trained.{layer}.products"].astype(float) for tokens in ("real", "mask"))
+        assert float(ranks(torch.tensor(np.linalg.eigvalsh(both)))["threshold"]) == found["all_as_trained"][layer]
 
 
 def start(here: Path, out: str, *options: str) -> subprocess.Popen:

@@ -149,11 +149,12 @@ class Rank(Options):
 
 
 def rank(model: Trained, options: Rank) -> Measured:
-    """Return threshold and entropy rank of real tokens and of ``[MASK]``, named TOKENS_INPUT and entropy_TOKENS_INPUT.
+    """Return threshold and entropy rank, named TOKENS_INPUT and entropy_TOKENS_INPUT.
 
-    Inputs are ``clean`` text, text with ``[MASK]`` ``as_trained``, and ``forced`` into the encoder. The second moments
-    are kept, see :class:`Moments`.
+    Tokens are ``real``, ``mask`` and, of inputs with both, ``all``. Inputs are ``clean`` text, text with ``[MASK]``
+    ``as_trained``, and ``forced`` into the encoder. The second moments are kept, see :class:`Moments`.
     """
+    from mae_lm_fairseq.analysis.effective_rank import ranks
     from mae_lm_fairseq.analysis.rank_profile import RankSettings, rank_profile
 
     reader, kept = model.open(), Moments()
@@ -165,14 +166,16 @@ def rank(model: Trained, options: Rank) -> Measured:
 
     profile = rank_profile(reader.states, texts, reader.special, settings, _bars("ranks"), keep_moments=keep)
     kept.save(model.folder / f"rank-{model.path.stem}.safetensors")
-    return by_layer(
-        {
-            (prefix + f"{row['tokens']}_{row['input']}", row["layer"]): row[measure]
-            for prefix, measure in (("", "threshold"), ("entropy_", "entropy"))
-            for row in profile["ranks"]
-        },
-        reader.states.layers,
-    )
+    found = {}
+    for row in profile["ranks"]:
+        layer, kind, tokens = row["layer"], row["input"], row["tokens"]
+        rows = {tokens: row}
+        if tokens == "mask":
+            rows["all"] = ranks(kept.together(layer, kind).energies(centred=options.centred)[0], options.threshold)
+        for name, of in rows.items():
+            found[f"{name}_{kind}", layer] = float(of["threshold"])
+            found[f"entropy_{name}_{kind}", layer] = float(of["entropy"])
+    return by_layer(found, reader.states.layers)
 
 
 class Moments:
@@ -189,6 +192,18 @@ class Moments:
         """Add a :class:`~mae_lm_fairseq.analysis.effective_rank.SecondMoments`."""
         for kind in ("products", "sums", "counts"):
             self.tensors[f"{name}.{layer}.{kind.replace('counts', 'count')}"] = getattr(moments, kind).sum(0).float()
+
+    def together(self, layer: int, kind: str):
+        """Return the second moments of real tokens and of ``[MASK]`` in an input, as one matrix of states."""
+        from mae_lm_fairseq.analysis.effective_rank import SecondMoments
+
+        both = [f"{tokens}_{kind}.{layer}" for tokens in ("real", "mask")]
+        moments = SecondMoments(self.tensors[f"{both[0]}.sums"].numel())
+        for name in both:
+            moments.counts += self.tensors[f"{name}.count"]
+            moments.sums += self.tensors[f"{name}.sums"]
+            moments.products += self.tensors[f"{name}.products"]
+        return moments
 
     def save(self, path: Path) -> None:
         """Write the file."""
@@ -412,7 +427,7 @@ class Kind:
     by_layer: Sequence[str] = ()
 
 
-_RANKED = ("real_clean", "real_as_trained", "mask_as_trained", "real_forced", "mask_forced")
+_RANKED = ("real_clean", *(f"{tokens}_{kind}" for kind in ("as_trained", "forced") for tokens in ("real", "mask", "all")))
 _EXCLUSIVITY = (
     *(f"{name}_{t}" for t in (0.9, 0.99) for name in ("mask", "held_out", "exclusivity", "dimensions")),
     "type_quantile",
