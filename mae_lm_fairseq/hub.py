@@ -7,17 +7,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mae_lm_fairseq.analysis.masked_prediction import NEVER_MASKED, NetworkPredictor, Words
+from mae_lm_fairseq.checkpoints.presets import why_no_predictions
+from mae_lm_fairseq.checkpoints.reading import MULTI_LABEL, Pretrained, build, build_heads, score_range
+from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead
 from mae_lm_fairseq.core.packing import batch_layout, batches_of_similar_length, to_device, unpack
-from mae_lm_fairseq.downstream.minimal_pairs.scores import pseudo_log_likelihoods
-from mae_lm_fairseq.downstream.squad.decoding import Answers, answer_all
-from mae_lm_fairseq.downstream.squad.files import Paragraph, Question
-from mae_lm_fairseq.downstream.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
-from mae_lm_fairseq.downstream.tagging.prediction import Tagged, Tagger
-from mae_lm_fairseq.pretrained.presets import why_no_predictions
-from mae_lm_fairseq.pretrained.reading import MULTI_LABEL, Pretrained, build, build_heads, score_range
-from mae_lm_fairseq.pretrained.validation import ANSWER_HEAD
+from mae_lm_fairseq.finetuning.squad.decoding import Answers, answer_all
+from mae_lm_fairseq.finetuning.squad.files import Paragraph, Question
+from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
+from mae_lm_fairseq.finetuning.tagging.prediction import Tagged, Tagger
+from mae_lm_fairseq.measures.masked_prediction import NEVER_MASKED, NetworkPredictor, Words
+from mae_lm_fairseq.measures.minimal_pairs.scores import pseudo_log_likelihoods
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, Tokenizer
@@ -47,7 +47,7 @@ class MAELMHubInterface(nn.Module):
     Attributes:
         model: the fairseq model, with its heads.
         symbols: the dictionary in the order of ids.
-        about: information about the training, see :class:`~mae_lm_fairseq.pretrained.reading.Pretrained`.
+        about: information about the training, see :class:`~mae_lm_fairseq.checkpoints.reading.Pretrained`.
     """
 
     def __init__(self, model: nn.Module, pretrained: Pretrained):

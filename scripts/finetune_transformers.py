@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from mae_lm_fairseq.downstream.glue.tasks import find_task
+from mae_lm_fairseq.finetuning.glue.tasks import find_task
 from mae_lm_fairseq.utils.arguments import output_file, positive, positive_number
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Fine-tune with every seed, and write the results."""
     arguments = parser().parse_args()
-    from mae_lm_fairseq.downstream.seeds import summarise
+    from mae_lm_fairseq.finetuning.seeds import summarise
 
     name, settings, run = {"glue": _glue, "tagging": _tagging}[arguments.kind](arguments)
     found = [run(seed).run(f"seed {seed}") for seed in range(1, arguments.seeds + 1)]
@@ -64,7 +64,7 @@ def main() -> None:
 
 def _glue(arguments: argparse.Namespace) -> tuple[str, object, Callable]:
     from benchmark.finetuning import SentenceClassification, Settings
-    from mae_lm_fairseq.downstream.glue.files import read_split
+    from mae_lm_fairseq.finetuning.glue.files import read_split
 
     task = arguments.task
     splits = {"train": "train", "valid": task.splits["valid"]}
@@ -76,8 +76,8 @@ def _glue(arguments: argparse.Namespace) -> tuple[str, object, Callable]:
 
 def _tagging(arguments: argparse.Namespace) -> tuple[str, object, Callable]:
     from benchmark.finetuning import Settings, WordClassification
-    from mae_lm_fairseq.downstream.tagging.files import read_words
-    from mae_lm_fairseq.downstream.tagging.run import BERT
+    from mae_lm_fairseq.finetuning.tagging.files import read_words
+    from mae_lm_fairseq.finetuning.tagging.run import BERT
 
     train, dev = (read_words(path, arguments.column) for path in (arguments.train, arguments.dev))
     updates = _updates(BERT.epochs, len(train.sentences), BERT.batch_size, arguments.max_updates)

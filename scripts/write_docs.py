@@ -70,14 +70,14 @@ Defined in `mae_lm_fairseq/optim/fused_adamw.py`. Options that fairseq's `adam` 
 QUESTION_ANSWERING = """\
 ## Task `question_answering`
 
-Defined in `mae_lm_fairseq/downstream/squad/task.py`; `mae-lm finetune squad` sets these options. The criterion of the
+Defined in `mae_lm_fairseq/finetuning/squad/task.py`; `mae-lm finetune squad` sets these options. The criterion of the
 same name has no options.
 """
 
 TOKEN_CLASSIFICATION = """\
 ## Task `token_classification`
 
-Defined in `mae_lm_fairseq/downstream/tagging/task.py`; `mae-lm finetune tagging` sets these options. The criterion of
+Defined in `mae_lm_fairseq/finetuning/tagging/task.py`; `mae-lm finetune tagging` sets these options. The criterion of
 the same name has no options.
 """
 
@@ -189,7 +189,7 @@ WORKING = {
         "end_to_end/test_fairseq_options.py::test_several_validation_splits",
     ),
     "`fairseq-validate`": ("", "end_to_end/test_fairseq_options.py::test_fairseq_validate"),
-    "`fairseq-hydra-train`": ("", "recipes/test_hydra.py::test_yaml_and_command_line_are_the_same"),
+    "`fairseq-hydra-train`": ("", "training/test_hydra.py::test_yaml_and_command_line_are_the_same"),
     "`fairseq-hydra-train -m`": (
         "with a relative `checkpoint.save_dir`, which is in the directory of each run",
         "end_to_end/test_fairseq_options.py::test_hydra_multirun",
@@ -256,8 +256,8 @@ def options() -> str:
 
     mae_lm_fairseq.register()
     from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-    from mae_lm_fairseq.downstream.squad.task import QuestionAnsweringConfig
-    from mae_lm_fairseq.downstream.tagging.task import TokenClassificationConfig
+    from mae_lm_fairseq.finetuning.squad.task import QuestionAnsweringConfig
+    from mae_lm_fairseq.finetuning.tagging.task import TokenClassificationConfig
     from mae_lm_fairseq.models.architectures import MAELMModelConfig
     from mae_lm_fairseq.optim.fused_adamw import FusedAdamWConfig
     from mae_lm_fairseq.tasks.masked_autoencoder_lm import MaskedAutoencoderLMConfig
@@ -454,7 +454,7 @@ def _test(name: str) -> str:
 def pages() -> dict[str, str]:
     """Return the text of every generated page by its path in docs/."""
     sys.path.insert(0, str(ROOT))  # tests/ is not installed
-    from mae_lm_fairseq.recipes import document as recipes
+    from mae_lm_fairseq.training import document as recipes
     from tests.fault_injection import report as robustness
 
     return {

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.huggingface.bundle import write_bundle
-from mae_lm_fairseq.pretrained.reading import read
 from tests.fixtures.make_before_layout import BEFORE, VALUES, hf_autoencoder, pretrained
 
 EXPECTED = json.loads((BEFORE / "expected.json").read_bytes())

@@ -18,8 +18,8 @@ import torch
 from torch.distributed.run import get_args_parser
 
 from mae_lm_fairseq.cli import VERBS
-from mae_lm_fairseq.downstream.glue.tasks import TASKS
-from mae_lm_fairseq.recipes.pretrain import build_arguments, parse_configuration
+from mae_lm_fairseq.finetuning.glue.tasks import TASKS
+from mae_lm_fairseq.training.pretrain import build_arguments, parse_configuration
 from tests.support import ROOT
 from tests.support.answering import write_squad
 from tests.support.documentation import PAGES, anchors, blocks, links, prose

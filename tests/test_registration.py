@@ -19,13 +19,13 @@ REGISTERED = {
     "architectures": sorted(["mae_lm", *SIZES]),
     "tasks": {
         "masked_autoencoder_lm": "mae_lm_fairseq.tasks.masked_autoencoder_lm.MaskedAutoencoderLMTask",
-        "question_answering": "mae_lm_fairseq.downstream.squad.task.QuestionAnsweringTask",
-        "token_classification": "mae_lm_fairseq.downstream.tagging.task.TokenClassificationTask",
+        "question_answering": "mae_lm_fairseq.finetuning.squad.task.QuestionAnsweringTask",
+        "token_classification": "mae_lm_fairseq.finetuning.tagging.task.TokenClassificationTask",
     },
     "criterions": {
         "masked_autoencoder_lm": "mae_lm_fairseq.criterions.masked_autoencoder_lm.MaskedAutoencoderLMCriterion",
-        "question_answering": "mae_lm_fairseq.downstream.squad.criterion.QuestionAnsweringCriterion",
-        "token_classification": "mae_lm_fairseq.downstream.tagging.criterion.TokenClassificationCriterion",
+        "question_answering": "mae_lm_fairseq.finetuning.squad.criterion.QuestionAnsweringCriterion",
+        "token_classification": "mae_lm_fairseq.finetuning.tagging.criterion.TokenClassificationCriterion",
     },
     "optimizers": {"fused_adamw": "mae_lm_fairseq.optim.fused_adamw.FusedAdamW"},
 }

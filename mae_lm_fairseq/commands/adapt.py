@@ -78,8 +78,8 @@ def main(argv: list[str] | None = None) -> None:
     options = vars(parser().parse_args(words[:end]))
     configure_logging()
     with needs_transformers():
-        from mae_lm_fairseq.experiments.adaptation import adapt
-        from mae_lm_fairseq.experiments.adaptation_training import Options
+        from mae_lm_fairseq.workflows.adaptation import adapt
+        from mae_lm_fairseq.workflows.adaptation_training import Options
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
     from mae_lm_fairseq.utils.locks import directory_lock

@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> None:
     mae_lm_fairseq.register()
     from fairseq import checkpoint_utils
 
-    from mae_lm_fairseq.pretrained.averaging import average
+    from mae_lm_fairseq.checkpoints.averaging import average
 
     paths = last_checkpoints(arguments.checkpoints, arguments.last) if arguments.last else arguments.checkpoints
     if directories := [path for path in paths if path.is_dir()]:

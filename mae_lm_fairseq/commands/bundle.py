@@ -33,8 +33,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     arguments = parser().parse_args(argv)
+    from mae_lm_fairseq.checkpoints.reading import read_checkpoint
     from mae_lm_fairseq.huggingface.bundle import write_bundle
-    from mae_lm_fairseq.pretrained.reading import read_checkpoint
     from mae_lm_fairseq.text.tokenizer_files import NAMES
 
     configure_logging()

@@ -13,7 +13,7 @@ Example:
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.experiments.reader_options import add_models
+from mae_lm_fairseq.measures.reader_options import add_models
 from mae_lm_fairseq.utils.arguments import output_file, positive
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.logging import configure_logging
@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     arguments = parser().parse_args(argv)
     configure_logging()
-    from mae_lm_fairseq.experiments.evaluation import measure_models, table
+    from mae_lm_fairseq.measures.evaluation import measure_models, table
 
     results = measure_models(arguments)
     print(table(results["models"], arguments.mask_prob))

@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Export the model and print a summary."""
     arguments = parser().parse_args(argv)
-    from mae_lm_fairseq.pretrained.reading import read
+    from mae_lm_fairseq.checkpoints.reading import read
 
     configure_logging()
     with needs_transformers():

@@ -17,7 +17,7 @@ Example:
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.downstream.options import add_options, locked_options, print_summary
+from mae_lm_fairseq.finetuning.options import add_options, locked_options, print_summary
 
 
 def parser() -> argparse.ArgumentParser:
@@ -39,6 +39,6 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     with locked_options(parser(), argv) as options:
-        from mae_lm_fairseq.downstream.classification.run import Options, finetune
+        from mae_lm_fairseq.finetuning.classification.run import Options, finetune
 
         print_summary(finetune(Options(**options))["metrics"], options["out"])

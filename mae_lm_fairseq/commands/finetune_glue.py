@@ -12,8 +12,8 @@ Example:
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.downstream.glue.tasks import FROM_MNLI, TASKS, find_task
-from mae_lm_fairseq.downstream.options import add_options, locked_options, print_summary
+from mae_lm_fairseq.finetuning.glue.tasks import FROM_MNLI, TASKS, find_task
+from mae_lm_fairseq.finetuning.options import add_options, locked_options, print_summary
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     with locked_options(parser(), argv) as options:
-        from mae_lm_fairseq.downstream.glue.run import Options, finetune
+        from mae_lm_fairseq.finetuning.glue.run import Options, finetune
 
         options["task"] = find_task(options["task"])
         print_summary(finetune(Options(**options))["metrics"], options["out"])

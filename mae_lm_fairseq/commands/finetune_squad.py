@@ -13,7 +13,7 @@ Example:
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.downstream.options import add_options, locked_options, print_summary
+from mae_lm_fairseq.finetuning.options import add_options, locked_options, print_summary
 from mae_lm_fairseq.utils.arguments import positive
 
 
@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     with locked_options(parser(), argv, validates=False) as options:
-        from mae_lm_fairseq.downstream.squad.run import Options, finetune
+        from mae_lm_fairseq.finetuning.squad.run import Options, finetune
 
         metrics = finetune(Options(**options))["metrics"]
         shown = {name: metrics[name] for name in ("exact", "exact_match", "f1") if name in metrics}

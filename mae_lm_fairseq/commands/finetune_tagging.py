@@ -17,7 +17,7 @@ Example:
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.downstream.options import add_options, locked_options, print_summary
+from mae_lm_fairseq.finetuning.options import add_options, locked_options, print_summary
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,8 +43,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     with locked_options(parser(), argv, validates=False) as options:
-        from mae_lm_fairseq.downstream.tagging.metrics import SEPARATOR
-        from mae_lm_fairseq.downstream.tagging.run import Options, finetune
+        from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR
+        from mae_lm_fairseq.finetuning.tagging.run import Options, finetune
 
         metrics = finetune(Options(**options))["metrics"]
         shown = {name: metric for name, metric in metrics.items() if SEPARATOR not in name}

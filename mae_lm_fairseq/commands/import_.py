@@ -20,7 +20,7 @@ from mae_lm_fairseq.utils.errors import UserError, needs_transformers
 from mae_lm_fairseq.utils.logging import configure_logging
 
 if TYPE_CHECKING:  # it imports torch
-    from mae_lm_fairseq.pretrained.reading import Pretrained
+    from mae_lm_fairseq.checkpoints.reading import Pretrained
 
 
 def parser() -> argparse.ArgumentParser:
@@ -65,8 +65,8 @@ def main(argv: list[str] | None = None) -> None:
 
 def _use(pretrained: "Pretrained", out: Path) -> str:
     """Return what a bundle can be used for."""
+    from mae_lm_fairseq.checkpoints.validation import head_names
     from mae_lm_fairseq.huggingface.importer import network_options
-    from mae_lm_fairseq.pretrained.validation import head_names
 
     if not head_names(pretrained.weights):
         words = ["--finetune-from-model", str(out), *network_options(pretrained)]

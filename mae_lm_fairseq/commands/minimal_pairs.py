@@ -11,7 +11,7 @@ Example:
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.experiments.reader_options import add_models
+from mae_lm_fairseq.measures.reader_options import add_models
 from mae_lm_fairseq.utils.arguments import positive
 from mae_lm_fairseq.utils.files import make_output_directory, write_results
 from mae_lm_fairseq.utils.logging import configure_logging
@@ -48,8 +48,8 @@ def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     arguments = parser().parse_args(argv)
     configure_logging()
-    from mae_lm_fairseq.downstream.minimal_pairs.report import markdown
-    from mae_lm_fairseq.experiments.minimal_pairs import measure_models
+    from mae_lm_fairseq.measures.minimal_pairs.measurement import measure_models
+    from mae_lm_fairseq.measures.minimal_pairs.report import markdown
 
     make_output_directory(arguments.out)
     results = measure_models(arguments)

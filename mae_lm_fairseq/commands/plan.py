@@ -16,10 +16,10 @@ import contextlib
 import json
 from dataclasses import fields
 
-from mae_lm_fairseq.analysis.devices import DEVICES
-from mae_lm_fairseq.analysis.planned_run import PRECISIONS, Run
 from mae_lm_fairseq.core.config import ARCHITECTURES
-from mae_lm_fairseq.recipes.settings import recipe
+from mae_lm_fairseq.cost.devices import DEVICES
+from mae_lm_fairseq.cost.planned_run import PRECISIONS, Run
+from mae_lm_fairseq.training.settings import recipe
 
 HELP = {
     "mask_prob": ("P", "fraction of the tokens that are masked and predicted (default: the recipe's)"),
@@ -71,8 +71,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     arguments = vars(parser().parse_args(argv))
-    from mae_lm_fairseq.analysis.cost import plan
-    from mae_lm_fairseq.analysis.cost_report import as_json, table
+    from mae_lm_fairseq.cost.planner import plan
+    from mae_lm_fairseq.cost.report import as_json, table
 
     as_data = arguments.pop("json")
     run = Run(**{"mask_prob": recipe(arguments["preset"])["mask_prob"].value, **arguments})

@@ -48,10 +48,10 @@ def main(argv: list[str] | None = None) -> None:
         raise UserError(f"--out {options.out} is the input; choose another file")
     if is_compressed(options.out):
         raise UserError(f"--out {options.out}: the output is not compressed; leave out {options.out.suffix}")
-    from mae_lm_fairseq.downstream.classification.prediction import predict_file
-    from mae_lm_fairseq.downstream.prediction import open_finetuned
-    from mae_lm_fairseq.downstream.squad.prediction import answer_file
-    from mae_lm_fairseq.downstream.tagging.prediction import label_file
+    from mae_lm_fairseq.finetuning.classification.prediction import predict_file
+    from mae_lm_fairseq.finetuning.prediction import open_finetuned
+    from mae_lm_fairseq.finetuning.squad.prediction import answer_file
+    from mae_lm_fairseq.finetuning.tagging.prediction import label_file
 
     model = open_finetuned(options.model, options.data_bin)
     task = model.about.get("task")

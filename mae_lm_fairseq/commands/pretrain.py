@@ -25,8 +25,8 @@ import sys
 import warnings
 from typing import NoReturn
 
-from mae_lm_fairseq.recipes.pretrain import arithmetic, build_arguments, parse_configuration
-from mae_lm_fairseq.recipes.settings import recipe
+from mae_lm_fairseq.training.pretrain import arithmetic, build_arguments, parse_configuration
+from mae_lm_fairseq.training.settings import recipe
 from mae_lm_fairseq.utils.errors import UserError
 
 
@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> None:
     for path in [options.data] if "://" in options.data else options.data.split(os.pathsep):  # as fairseq splits them
         if not os.path.isdir(path):
             raise UserError(f"{path}: no such directory; mae-lm prepare makes a data-bin")
-    from mae_lm_fairseq.recipes.machine import processes
+    from mae_lm_fairseq.training.machine import processes
 
     words = build_arguments(options.preset, options.data, options.save_dir, options.flags)
     cfg = parse_configuration(words)
@@ -73,4 +73,4 @@ def main(argv: list[str] | None = None) -> None:
         print(f"{options.preset}: {summary}\n{shlex.join(['fairseq-train', *words])}", flush=True)
     # Logging in this process is not set up as fairseq-train expects, because other modules of fairseq were imported
     # first.
-    os.execv(sys.executable, [sys.executable, "-m", "mae_lm_fairseq.recipes.train", *words])
+    os.execv(sys.executable, [sys.executable, "-m", "mae_lm_fairseq.training.train", *words])

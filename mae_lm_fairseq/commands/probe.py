@@ -12,8 +12,8 @@ Example:
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.experiments.rank_options import STOCK
-from mae_lm_fairseq.experiments.reader_options import add_models
+from mae_lm_fairseq.measures.rank_options import STOCK
+from mae_lm_fairseq.measures.reader_options import add_models
 from mae_lm_fairseq.text.conllu import LABELS
 from mae_lm_fairseq.utils.arguments import positive
 from mae_lm_fairseq.utils.files import make_output_directory, write_results
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     arguments = parser().parse_args(argv)
     configure_logging()
-    from mae_lm_fairseq.experiments.probes import markdown, measure_models
+    from mae_lm_fairseq.measures.probes import markdown, measure_models
 
     make_output_directory(arguments.out)
     results = measure_models(arguments)

@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     options = parser().parse_args(argv)
-    from mae_lm_fairseq.analysis.figures import check_matplotlib
+    from mae_lm_fairseq.measures.figures import check_matplotlib
     from mae_lm_fairseq.utils.locks import directory_lock
     from mae_lm_fairseq.utils.signals import signals_as_errors
     from mae_lm_fairseq.workflows.quickstart import quickstart

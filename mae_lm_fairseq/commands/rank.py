@@ -11,7 +11,7 @@ Example:
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.experiments.rank_options import add_options
+from mae_lm_fairseq.measures.rank_options import add_options
 from mae_lm_fairseq.utils.files import make_output_directory, write_json
 from mae_lm_fairseq.utils.logging import configure_logging
 from mae_lm_fairseq.utils.versions import versions
@@ -29,9 +29,9 @@ def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     arguments = parser().parse_args(argv)
     configure_logging()
-    from mae_lm_fairseq.analysis.figures import check_matplotlib
-    from mae_lm_fairseq.analysis.rank_figures import plot_gaps, plot_outside, plot_ranks
-    from mae_lm_fairseq.experiments.ranks import measure_models, write_csv
+    from mae_lm_fairseq.measures.figures import check_matplotlib
+    from mae_lm_fairseq.measures.rank_figures import plot_gaps, plot_outside, plot_ranks
+    from mae_lm_fairseq.measures.ranks import measure_models, write_csv
 
     check_matplotlib()
     out = Path(arguments.out)

@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> None:
     if arguments.out is None and not arguments.dry_run:
         raise UserError("--out is missing; only --dry-run needs none")
     configure_logging()
-    from mae_lm_fairseq.analysis.figures import check_matplotlib
+    from mae_lm_fairseq.measures.figures import check_matplotlib
     from mae_lm_fairseq.workflows.study.checks import check
 
     if arguments.dry_run:

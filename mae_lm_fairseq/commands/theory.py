@@ -9,7 +9,7 @@ Example:
 
 import argparse
 
-from mae_lm_fairseq.experiments.rank_options import add_options
+from mae_lm_fairseq.measures.rank_options import add_options
 from mae_lm_fairseq.utils.arguments import output_file
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.logging import configure_logging
@@ -27,8 +27,8 @@ def main(argv: list[str] | None = None) -> None:
     """Run the command."""
     arguments = parser().parse_args(argv)
     configure_logging()
-    from mae_lm_fairseq.analysis.theory import check_lemma, check_theorem, report
-    from mae_lm_fairseq.experiments.ranks import measure_models
+    from mae_lm_fairseq.measures.ranks import measure_models
+    from mae_lm_fairseq.measures.theory import check_lemma, check_theorem, report
 
     profiles = measure_models(arguments)
     for profile in profiles:

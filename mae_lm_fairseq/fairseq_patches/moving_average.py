@@ -8,8 +8,8 @@ from fairseq import checkpoint_utils
 from fairseq.models.ema.ema import EMA
 from torch import nn
 
+from mae_lm_fairseq.checkpoints.averaging import with_ema
 from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
-from mae_lm_fairseq.pretrained.averaging import with_ema
 
 
 def average_each_weight_once() -> None:

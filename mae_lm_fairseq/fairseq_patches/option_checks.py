@@ -20,9 +20,9 @@ from fairseq.file_io import PathManager
 from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf
 
+from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
 from mae_lm_fairseq.fairseq_patches.unsupported import check_supported, is_our_model
-from mae_lm_fairseq.pretrained.reading import WEIGHTS
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.versions import SLOW, bfloat16_speed
 

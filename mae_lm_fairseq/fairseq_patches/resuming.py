@@ -23,10 +23,10 @@ from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 
+from mae_lm_fairseq.checkpoints.checkpoint_file import read_checked, value_at
 from mae_lm_fairseq.fairseq_patches.option_checks import DEFAULT_RESTORE_FILE
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.fairseq_patches.saving import lock_save_dir
-from mae_lm_fairseq.pretrained.checkpoint_file import read_checked, value_at
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
 
 logger = logging.getLogger(__name__)

@@ -4,9 +4,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from mae_lm_fairseq.checkpoints.bundle import write_files
+from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.huggingface.model_card import bundle_card
-from mae_lm_fairseq.pretrained.bundle import write_files
-from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import new_directory
 

@@ -10,12 +10,12 @@ import transformers
 from tokenizers.models import Unigram
 from torch import Tensor
 
+from mae_lm_fairseq.checkpoints.reading import Pretrained, build, build_heads, score_range
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.huggingface.foreign import load_tokenizer, transformers_errors
 from mae_lm_fairseq.huggingface.stock import Counterpart
 from mae_lm_fairseq.huggingface.tokenizer import pair_differences
-from mae_lm_fairseq.pretrained.reading import Pretrained, build, build_heads, score_range
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, SPECIALS, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 

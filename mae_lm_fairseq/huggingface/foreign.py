@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
+from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data
+from mae_lm_fairseq.checkpoints.original import STOCK_CONFIG, Original, stock_files
+from mae_lm_fairseq.checkpoints.reading import MODEL_TYPE, MULTI_LABEL
+from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
+from mae_lm_fairseq.checkpoints.validation import SENTENCE_HEAD, head_names
 from mae_lm_fairseq.huggingface.families import FAMILIES, Family
 from mae_lm_fairseq.huggingface.names import EMBEDDINGS, LM_HEAD, OUTPUT_WEIGHTS, names_of
 from mae_lm_fairseq.huggingface.weight_files import floats, read_weights
-from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data
-from mae_lm_fairseq.pretrained.original import STOCK_CONFIG, Original, stock_files
-from mae_lm_fairseq.pretrained.reading import MODEL_TYPE, MULTI_LABEL
-from mae_lm_fairseq.pretrained.token_order import TokenOrder, token_order
-from mae_lm_fairseq.pretrained.validation import SENTENCE_HEAD, head_names
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.text.hugging_face_tokenizer import TOKENIZER_JSON, HuggingFaceTokenizer, library_errors

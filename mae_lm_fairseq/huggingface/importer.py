@@ -4,6 +4,18 @@ from pathlib import Path
 
 from torch import Tensor
 
+from mae_lm_fairseq.checkpoints.presets import completed
+from mae_lm_fairseq.checkpoints.reading import Pretrained
+from mae_lm_fairseq.checkpoints.training_state import architecture_of
+from mae_lm_fairseq.checkpoints.validation import (
+    ANSWER_HEAD,
+    SENTENCE_HEAD,
+    WORD_HEAD,
+    check_fit,
+    head_names,
+    network_config,
+    network_skeleton,
+)
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_config
 from mae_lm_fairseq.huggingface.foreign import (
     TOKEN_CLASSIFICATION,
@@ -25,18 +37,6 @@ from mae_lm_fairseq.huggingface.names import (
     to_ours,
 )
 from mae_lm_fairseq.huggingface.tokenizer import pair_differences
-from mae_lm_fairseq.pretrained.presets import completed
-from mae_lm_fairseq.pretrained.reading import Pretrained
-from mae_lm_fairseq.pretrained.training_state import architecture_of
-from mae_lm_fairseq.pretrained.validation import (
-    ANSWER_HEAD,
-    SENTENCE_HEAD,
-    WORD_HEAD,
-    check_fit,
-    head_names,
-    network_config,
-    network_skeleton,
-)
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.utils.errors import UserError
 

@@ -3,10 +3,10 @@
 import json
 from typing import TYPE_CHECKING
 
+from mae_lm_fairseq.checkpoints.presets import predicts
+from mae_lm_fairseq.checkpoints.reading import Pretrained
+from mae_lm_fairseq.checkpoints.validation import head_names
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin
-from mae_lm_fairseq.pretrained.presets import predicts
-from mae_lm_fairseq.pretrained.reading import Pretrained
-from mae_lm_fairseq.pretrained.validation import head_names
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 

@@ -15,13 +15,13 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 
-from mae_lm_fairseq.analysis.token_states import early_masks
+from mae_lm_fairseq.checkpoints.reading import MODEL_TYPE, mask_fraction
+from mae_lm_fairseq.checkpoints.validation import network_config, tied_names
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, plain_values
 from mae_lm_fairseq.core.packing import batch_layout, to_device, unpack
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
-from mae_lm_fairseq.pretrained.reading import MODEL_TYPE, mask_fraction
-from mae_lm_fairseq.pretrained.validation import network_config, tied_names
+from mae_lm_fairseq.statistics.token_states import early_masks
 
 _IGNORED = -100
 """Label of positions without a target in transformers."""
@@ -34,7 +34,7 @@ class MAELMConfig(PreTrainedConfig):
         network: values of :class:`~mae_lm_fairseq.core.config.MaskedAutoencoderConfig` that differ from its defaults.
         vocab_size: number of tokens, special tokens included.
         mask_token_id: id of ``<mask>``; None for the last id.
-        about: information about the training, see :class:`~mae_lm_fairseq.pretrained.reading.Pretrained`.
+        about: information about the training, see :class:`~mae_lm_fairseq.checkpoints.reading.Pretrained`.
         others: see ``PreTrainedConfig``.
     """
 

@@ -14,6 +14,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig
 
+from mae_lm_fairseq.checkpoints.original import KEPT_WEIGHTS, ORIGINAL, STOCK_CONFIG, Original
+from mae_lm_fairseq.checkpoints.presets import predicts
+from mae_lm_fairseq.checkpoints.reading import Pretrained, label_names, score_range
+from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
+from mae_lm_fairseq.checkpoints.validation import HEADS, head_names
 from mae_lm_fairseq.core.config import TRAINING_OPTIONS, MaskedAutoencoderConfig, MaskJoin, RelativeBucketing
 from mae_lm_fairseq.huggingface.families import FAMILIES, MPNET_BUCKETS, MPNET_DISTANCE, MPNET_PAD, Family
 from mae_lm_fairseq.huggingface.foreign import LM_BIAS, folded, read_config
@@ -28,11 +33,6 @@ from mae_lm_fairseq.huggingface.names import (
     names_of,
     to_theirs,
 )
-from mae_lm_fairseq.pretrained.original import KEPT_WEIGHTS, ORIGINAL, STOCK_CONFIG, Original
-from mae_lm_fairseq.pretrained.presets import predicts
-from mae_lm_fairseq.pretrained.reading import Pretrained, label_names, score_range
-from mae_lm_fairseq.pretrained.token_order import TokenOrder, token_order
-from mae_lm_fairseq.pretrained.validation import HEADS, head_names
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, UNK
 from mae_lm_fairseq.utils.errors import UserError
 

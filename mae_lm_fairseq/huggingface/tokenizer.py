@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE, Model, Unigram
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from mae_lm_fairseq.pretrained.reading import Pretrained
+from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.hugging_face_tokenizer import TOKENIZER_JSON, HuggingFaceTokenizer, steps_of
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START, SentencePieceTokenizer

@@ -13,8 +13,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from mae_lm_fairseq.pretrained.checkpoint_file import check_sums, refuse_code
-from mae_lm_fairseq.pretrained.validation import is_plain
+from mae_lm_fairseq.checkpoints.checkpoint_file import check_sums, refuse_code
+from mae_lm_fairseq.checkpoints.validation import is_plain
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import check_link
 

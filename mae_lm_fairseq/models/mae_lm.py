@@ -8,6 +8,8 @@ import torch
 from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
+from mae_lm_fairseq.checkpoints.reading import read
+from mae_lm_fairseq.checkpoints.validation import check_ties
 from mae_lm_fairseq.core.attention_backends import FLEX_HEAD_SIZE, AttentionBackend, fastest_backend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
@@ -17,8 +19,6 @@ from mae_lm_fairseq.hub import MAELMHubInterface, hub_interface
 from mae_lm_fairseq.models.architectures import Autocast, MAELMModelConfig, core_config, register_architectures
 from mae_lm_fairseq.models.compilation import Compiled
 from mae_lm_fairseq.models.finetuning import check_origin, mark_depths, predicts_masked_tokens, select_weights
-from mae_lm_fairseq.pretrained.reading import read
-from mae_lm_fairseq.pretrained.validation import check_ties
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.utils.allocator import keep_few_primitives, keep_freed_memory
 from mae_lm_fairseq.utils.errors import UserError

@@ -24,11 +24,13 @@ from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from omegaconf import open_dict
 
-from mae_lm_fairseq.analysis.rank_monitor import MONITORED_TOKENS, RankMonitor
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
 from mae_lm_fairseq.core.packing import NEEDED_BY_SOME
 from mae_lm_fairseq.fairseq_patches.started_processes import DDP_TIMEOUT
 from mae_lm_fairseq.models.mae_lm import MAELMModel
+from mae_lm_fairseq.statistics.rank_monitor import MONITORED_TOKENS, RankMonitor
+from mae_lm_fairseq.tasks.long_lines import MIN_SAMPLE_TOKENS, split_long_lines
+from mae_lm_fairseq.tasks.masking import EarlyMasksDataset, LayoutDataset, masked_pair, word_starts
 from mae_lm_fairseq.text.data_bin import (
     DICTIONARY,
     check_data_bin,
@@ -36,9 +38,7 @@ from mae_lm_fairseq.text.data_bin import (
     check_token_range,
     dictionary_fingerprint,
 )
-from mae_lm_fairseq.text.long_lines import MIN_SAMPLE_TOKENS, split_long_lines
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
-from mae_lm_fairseq.text.masking import EarlyMasksDataset, LayoutDataset, masked_pair, word_starts
 from mae_lm_fairseq.text.tokenizer import MASK
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.utils.errors import UserError

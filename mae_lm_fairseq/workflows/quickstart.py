@@ -10,22 +10,23 @@ from functools import partial
 from pathlib import Path
 
 from mae_lm_fairseq import MAELMModel
-from mae_lm_fairseq.analysis.figures import plot_losses
-from mae_lm_fairseq.analysis.masked_prediction import unigram_entropy
-from mae_lm_fairseq.experiments import docstrings, inspection
-from mae_lm_fairseq.experiments.corpus import split_corpus
-from mae_lm_fairseq.experiments.inspection import Gap
+from mae_lm_fairseq.measures import inspection
+from mae_lm_fairseq.measures.figures import plot_losses
+from mae_lm_fairseq.measures.inspection import Gap
+from mae_lm_fairseq.measures.masked_prediction import unigram_entropy
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.text.tokenizer_training import TRAINED_KINDS
+from mae_lm_fairseq.training.runner import Run, reserve, run_all
+from mae_lm_fairseq.training.training_log import loss_curve, training_seconds
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json, write_json
 from mae_lm_fairseq.utils.progress import step
-from mae_lm_fairseq.utils.runner import Run, reserve, run_all
-from mae_lm_fairseq.utils.training_log import loss_curve, training_seconds
 from mae_lm_fairseq.utils.versions import versions
+from mae_lm_fairseq.workflows import docstrings
+from mae_lm_fairseq.workflows.corpus import split_corpus
 from mae_lm_fairseq.workflows.quickstart_report import write_report
 from mae_lm_fairseq.workflows.study.plan import Plan, read_plan
 from mae_lm_fairseq.workflows.study.results import Training

@@ -8,8 +8,8 @@ The copy has the official TSV layout (GLUE/CoLA/train.tsv) or that of the Huggin
 import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.downstream.glue.preparation import prepare
-from mae_lm_fairseq.downstream.glue.tasks import TASKS, find_task
+from mae_lm_fairseq.finetuning.glue.preparation import prepare
+from mae_lm_fairseq.finetuning.glue.tasks import TASKS, find_task
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.utils.arguments import positive
 from mae_lm_fairseq.utils.errors import errors_end_the_program

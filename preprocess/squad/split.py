@@ -6,7 +6,7 @@ import json
 import random
 from pathlib import Path
 
-from mae_lm_fairseq.downstream.squad.files import read_articles
+from mae_lm_fairseq.finetuning.squad.files import read_articles
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import new_directory
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mae_lm_fairseq.analysis.flops import Sample
+from mae_lm_fairseq.cost.flops import Sample
 
 BOS, PAD, EOS, UNK = range(4)
 """fairseq's special tokens. ``<mask>`` is the last id of the vocabulary."""

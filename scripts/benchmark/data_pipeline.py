@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 from statistics import median
 
-from mae_lm_fairseq.analysis.flops import TRAINING, Sample, forward_flops
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
+from mae_lm_fairseq.cost.flops import TRAINING, Sample, forward_flops
 
 ROWS = 32
 """Sequences per batch."""

@@ -18,7 +18,7 @@ from mae_lm_fairseq.core.config import preset_config
 from mae_lm_fairseq.hub import MAELMHubInterface, hub_interface
 from mae_lm_fairseq.huggingface.stock import Counterpart, stock_config, stock_weights
 from mae_lm_fairseq.models.mae_lm import MAELMModel
-from mae_lm_fairseq.pretrained.reading import Pretrained
+from mae_lm_fairseq.checkpoints.reading import Pretrained
 
 VOCABULARY = 32_000
 MEDIAN, SPREAD, SHORTEST, LONGEST = 24, 0.6, 4, 256

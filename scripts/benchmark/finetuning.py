@@ -19,14 +19,14 @@ from transformers import (
     set_seed,
 )
 
-from mae_lm_fairseq.downstream.glue.files import Rows
-from mae_lm_fairseq.downstream.glue.tasks import Task, predictions, score
-from mae_lm_fairseq.downstream.sweep import WARMUP_FRACTION
-from mae_lm_fairseq.downstream.tagging.files import WordFile
-from mae_lm_fairseq.downstream.tagging.labels import learn_labels
-from mae_lm_fairseq.downstream.tagging.metrics import ratios, values
-from mae_lm_fairseq.downstream.tagging.schemes import OUTSIDE
-from mae_lm_fairseq.downstream.tagging.windows import IGNORED
+from mae_lm_fairseq.finetuning.glue.files import Rows
+from mae_lm_fairseq.finetuning.glue.tasks import Task, predictions, score
+from mae_lm_fairseq.finetuning.sweep import WARMUP_FRACTION
+from mae_lm_fairseq.finetuning.tagging.files import WordFile
+from mae_lm_fairseq.finetuning.tagging.labels import learn_labels
+from mae_lm_fairseq.finetuning.tagging.metrics import ratios, values
+from mae_lm_fairseq.finetuning.tagging.schemes import OUTSIDE
+from mae_lm_fairseq.finetuning.tagging.windows import IGNORED
 from mae_lm_fairseq.utils.progress import progress_bar
 
 VALIDATION_BATCH = 64

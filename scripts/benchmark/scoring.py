@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mae_lm_fairseq.analysis.masked_prediction import NEVER_MASKED, NetworkPredictor, Words
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import preset_config
 from mae_lm_fairseq.core.packing import BatchLayout, batch_layout
-from mae_lm_fairseq.downstream.minimal_pairs.scores import pseudo_log_likelihoods
+from mae_lm_fairseq.measures.masked_prediction import NEVER_MASKED, NetworkPredictor, Words
+from mae_lm_fairseq.measures.minimal_pairs.scores import pseudo_log_likelihoods
 
 VOCABULARY = 8_000
 PAD, MASK = 1, VOCABULARY - 1

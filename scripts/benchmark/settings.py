@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmark.batches import Batch, Case
-from mae_lm_fairseq.analysis.flops import TRAINING, Sample, forward_flops
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
+from mae_lm_fairseq.cost.flops import TRAINING, Sample, forward_flops
 
 
 @dataclass(frozen=True)

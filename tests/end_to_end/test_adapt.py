@@ -11,14 +11,14 @@ import pytest
 import torch
 import transformers
 
+from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.commands.adapt import main
 from mae_lm_fairseq.core.config import RelativeBucketing
-from mae_lm_fairseq.experiments.adaptation_report import report
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.families import FAMILIES
 from mae_lm_fairseq.huggingface.importer import import_foreign
-from mae_lm_fairseq.pretrained.reading import read
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.workflows.adaptation_report import report
 from tests.support.disks import room_for
 from tests.support.exports import pretrained
 from tests.support.fairseq_commands import refusal

@@ -14,7 +14,7 @@ from fairseq.models.distributed_fairseq_model import DistributedFairseqModel
 from fairseq.optim.lr_scheduler import build_lr_scheduler
 from fairseq_cli import validate
 
-from mae_lm_fairseq.recipes.hydra import as_yaml
+from mae_lm_fairseq.training.hydra import as_yaml
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import saved
 from tests.support.finetuning import FINETUNING, SHAPE, save_pretrained, train_here, write_sentences

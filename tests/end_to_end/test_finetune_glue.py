@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 
-from mae_lm_fairseq.downstream import sweep as finetuning
-from mae_lm_fairseq.downstream.glue.tasks import TASKS
+from mae_lm_fairseq.finetuning import sweep as finetuning
+from mae_lm_fairseq.finetuning.glue.tasks import TASKS
 from tests.support import ROOT
 from tests.support.finetuning import run_here, save_pretrained
 from tests.support.glue import make_rows, write_official, write_tokenizer

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mae_lm_fairseq.downstream.squad import metrics as squad_metrics
-from mae_lm_fairseq.downstream.squad.run import Options, finetune
+from mae_lm_fairseq.finetuning.squad import metrics as squad_metrics
+from mae_lm_fairseq.finetuning.squad.run import Options, finetune
 from tests.support.answering import write_squad, write_tokenizer
 from tests.support.processes import kill_with_children, wait_for
 

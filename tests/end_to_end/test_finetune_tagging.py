@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from mae_lm_fairseq.commands import finetune_tagging
-from mae_lm_fairseq.downstream import sweep as finetuning
+from mae_lm_fairseq.finetuning import sweep as finetuning
 from tests.support import ROOT
 from tests.support.finetuning import run_here
 from tests.support.processes import kill_with_children, wait_for

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from mae_lm_fairseq.commands import finetune_glue
-from mae_lm_fairseq.downstream import report
-from mae_lm_fairseq.downstream import sweep as finetuning
-from mae_lm_fairseq.downstream.glue.tasks import FROM_MNLI, TASKS
+from mae_lm_fairseq.finetuning import report
+from mae_lm_fairseq.finetuning import sweep as finetuning
+from mae_lm_fairseq.finetuning.glue.tasks import FROM_MNLI, TASKS
 from tests.support.finetuning import run_here, save_pretrained
 from tests.support.glue import make_rows, write_official, write_tokenizer
 

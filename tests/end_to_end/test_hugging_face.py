@@ -13,9 +13,9 @@ from fairseq.logging import metrics
 from fairseq_cli import train
 from transformers import AutoModel, AutoTokenizer
 
+from mae_lm_fairseq.checkpoints.reading import build, read
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.comparison import encoder_states
-from mae_lm_fairseq.pretrained.reading import build, read
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from tests.support import ROOT
 from tests.support.exports import stock

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from mae_lm_fairseq.utils.training_log import loss_curve
+from mae_lm_fairseq.training.training_log import loss_curve
 from tests.support.training import RECIPE
 
 ENCODER_SHARE = {

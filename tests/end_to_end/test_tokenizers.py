@@ -11,11 +11,11 @@ from transformers import AutoTokenizer
 
 from mae_lm_fairseq import MAELMModel
 from mae_lm_fairseq.commands import bundle, export, prepare
-from mae_lm_fairseq.downstream import sweep
-from mae_lm_fairseq.downstream.glue import run as glue
-from mae_lm_fairseq.downstream.glue.tasks import TASKS
-from mae_lm_fairseq.downstream.squad import run as squad
-from mae_lm_fairseq.experiments.readers import open_model
+from mae_lm_fairseq.finetuning import sweep
+from mae_lm_fairseq.finetuning.glue import run as glue
+from mae_lm_fairseq.finetuning.glue.tasks import TASKS
+from mae_lm_fairseq.finetuning.squad import run as squad
+from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.manifest import Manifest
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mae_lm_fairseq.downstream.glue.tasks import TASKS
+from mae_lm_fairseq.finetuning.glue.tasks import TASKS
 from tests.support import ROOT
 from tests.support.glue import make_rows, sentence, write_official
 from tests.support.processes import run_command

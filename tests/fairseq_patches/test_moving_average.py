@@ -5,8 +5,8 @@ import logging
 import pytest
 import torch
 
+from mae_lm_fairseq.checkpoints.averaging import with_ema
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
-from mae_lm_fairseq.pretrained.averaging import with_ema
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import saved
 from tests.support.finetuning import finetune, train_here, write_sentences

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 import mae_lm_fairseq
 from mae_lm_fairseq.fairseq_patches import unsupported
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
-from mae_lm_fairseq.recipes.hydra import as_yaml
+from mae_lm_fairseq.training.hydra import as_yaml
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.fairseq_commands import complaint, refusal
 from tests.support.training import RECIPE, parse

@@ -13,11 +13,11 @@ import pyarrow as pa
 from hypothesis.strategies import SearchStrategy
 from pyarrow import parquet
 
-from mae_lm_fairseq.downstream.glue import preparation as glue_preparation
-from mae_lm_fairseq.downstream.glue.tasks import TASKS, Task
-from mae_lm_fairseq.downstream.squad import metrics as squad_metrics
-from mae_lm_fairseq.downstream.squad.files import read_squad
-from mae_lm_fairseq.downstream.squad.windows import SpanWindows
+from mae_lm_fairseq.finetuning.glue import preparation as glue_preparation
+from mae_lm_fairseq.finetuning.glue.tasks import TASKS, Task
+from mae_lm_fairseq.finetuning.squad import metrics as squad_metrics
+from mae_lm_fairseq.finetuning.squad.files import read_squad
+from mae_lm_fairseq.finetuning.squad.windows import SpanWindows
 from mae_lm_fairseq.text.data_bin import TOKENIZER, check_data_bin
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from tests.fault_injection.damage import TEXTS, Damage, attempt_file, damaged, damaged_json

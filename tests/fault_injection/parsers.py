@@ -7,12 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
+from mae_lm_fairseq.checkpoints.reading import read_bundle
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-from mae_lm_fairseq.downstream.glue.files import read_split
-from mae_lm_fairseq.downstream.glue.tasks import TASKS
-from mae_lm_fairseq.downstream.squad import metrics as squad_metrics
-from mae_lm_fairseq.downstream.squad.files import read_squad
-from mae_lm_fairseq.pretrained.reading import read_bundle
+from mae_lm_fairseq.finetuning.glue.files import read_split
+from mae_lm_fairseq.finetuning.glue.tasks import TASKS
+from mae_lm_fairseq.finetuning.squad import metrics as squad_metrics
+from mae_lm_fairseq.finetuning.squad.files import read_squad
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.text.manifest import Manifest

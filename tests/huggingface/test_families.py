@@ -16,13 +16,13 @@ from fairseq_cli import train
 from safetensors.torch import load_file, save_file
 
 from mae_lm_fairseq import MAELMModel
+from mae_lm_fairseq.checkpoints.reading import Pretrained, build, read
 from mae_lm_fairseq.commands import finetune_glue
 from mae_lm_fairseq.commands import prepare as prepare_command
 from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.core.heads import SpanHead
-from mae_lm_fairseq.downstream import sweep
-from mae_lm_fairseq.downstream.glue.tasks import TASKS
-from mae_lm_fairseq.experiments.readers import open_model
+from mae_lm_fairseq.finetuning import sweep
+from mae_lm_fairseq.finetuning.glue.tasks import TASKS
 from mae_lm_fairseq.hub import hub_interface
 from mae_lm_fairseq.huggingface import exporter
 from mae_lm_fairseq.huggingface.bundle import write_bundle
@@ -30,7 +30,7 @@ from mae_lm_fairseq.huggingface.comparison import encoder_states
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.families import FAMILIES
 from mae_lm_fairseq.huggingface.importer import import_foreign, network_options, notes
-from mae_lm_fairseq.pretrained.reading import Pretrained, build, read
+from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import train_sentencepiece
 from tests.support.families import change_config, lines, stock_model

@@ -11,11 +11,11 @@ from fairseq.data import Dictionary
 from fairseq.models.roberta import RobertaModel, base_architecture
 from safetensors.torch import load_file, save_file
 
+from mae_lm_fairseq.checkpoints.reading import build, build_heads
 from mae_lm_fairseq.core.config import MaskJoin
 from mae_lm_fairseq.huggingface.comparison import encoder_states
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign
-from mae_lm_fairseq.pretrained.reading import build, build_heads
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import ALL_PRESETS, WITH_BIAS, WITHOUT_BIAS, pretrained, stock
 

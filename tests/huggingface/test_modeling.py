@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, pipeline
 
+from mae_lm_fairseq.checkpoints.reading import build, read
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.modeling import MAELMConfig, MAELMForMaskedLM
-from mae_lm_fairseq.pretrained.reading import build, read
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import ALL_PRESETS, pretrained, train_sentencepiece
 

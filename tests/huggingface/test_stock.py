@@ -16,6 +16,7 @@ from transformers import (
     pipeline,
 )
 
+from mae_lm_fairseq.checkpoints.reading import build, read
 from mae_lm_fairseq.commands import export
 from mae_lm_fairseq.core.config import RelativeBucketing
 from mae_lm_fairseq.core.packing import batch_layout
@@ -23,7 +24,6 @@ from mae_lm_fairseq.huggingface import comparison, exporter, stock
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.comparison import encoder_states
 from mae_lm_fairseq.huggingface.exporter import export_stock
-from mae_lm_fairseq.pretrained.reading import build, read
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.disks import room_for

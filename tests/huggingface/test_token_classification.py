@@ -7,14 +7,14 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokenizer, pipeline
 
+from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
 from mae_lm_fairseq.core.heads import TokenClassificationHead
-from mae_lm_fairseq.downstream.tagging.prediction import Tagger
+from mae_lm_fairseq.finetuning.tagging.prediction import Tagger
 from mae_lm_fairseq.hub import hub_interface
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.families import FAMILIES
 from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.models.mae_lm import MAELMModel
-from mae_lm_fairseq.pretrained.validation import WORD_HEAD
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import WITH_BIAS, WITHOUT_BIAS, pretrained
 from tests.support.families import change_config, stock_model

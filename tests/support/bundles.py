@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from mae_lm_fairseq.checkpoints.reading import read_checkpoint
+from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
 from mae_lm_fairseq.core.heads import SpanHead, TokenClassificationHead
 from mae_lm_fairseq.huggingface.bundle import write_bundle
-from mae_lm_fairseq.pretrained.reading import read_checkpoint
-from mae_lm_fairseq.pretrained.validation import WORD_HEAD
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model

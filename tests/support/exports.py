@@ -8,10 +8,10 @@ import torch
 import transformers
 from tokenizers.pre_tokenizers import ByteLevel
 
+from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import PRESETS, preset_config
 from mae_lm_fairseq.core.heads import ClassificationHead
-from mae_lm_fairseq.pretrained.reading import Pretrained
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import MASK, SPECIALS, Tokenizer

@@ -12,8 +12,8 @@ from fairseq.trainer import Trainer
 from fairseq_cli import train
 
 from mae_lm_fairseq.text.data_bin import DataBinWriter
+from mae_lm_fairseq.training.runner import read_result
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.runner import read_result
 from tests.support.training import RECIPE, parse, set_up
 
 HEAD = "sentence_classification_head"

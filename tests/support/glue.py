@@ -4,7 +4,7 @@ import json
 import random
 from pathlib import Path
 
-from mae_lm_fairseq.downstream.glue.tasks import TASKS, Task
+from mae_lm_fairseq.finetuning.glue.tasks import TASKS, Task
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
 
 WORDS = [

@@ -11,7 +11,7 @@ from fairseq import checkpoint_utils
 from fairseq.logging import metrics
 from fairseq_cli import train
 
-from mae_lm_fairseq.analysis.rank_monitor import MONITORED_TOKENS
+from mae_lm_fairseq.statistics.rank_monitor import MONITORED_TOKENS
 from mae_lm_fairseq.tasks import masked_autoencoder_lm
 from mae_lm_fairseq.utils.errors import UserError
 from tests.end_to_end.test_pretrain import assert_same_training_state, checkpoint

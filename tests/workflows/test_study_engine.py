@@ -17,8 +17,8 @@ import pytest
 import safetensors.numpy
 import torch
 
-from mae_lm_fairseq.analysis.effective_rank import ranks
-from mae_lm_fairseq.analysis.exclusivity import THRESHOLDS
+from mae_lm_fairseq.statistics.effective_rank import ranks
+from mae_lm_fairseq.statistics.exclusivity import THRESHOLDS
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.workflows.study.engine import Study, needed, reserve

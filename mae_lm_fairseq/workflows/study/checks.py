@@ -8,13 +8,13 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.models.architectures import core_config
-from mae_lm_fairseq.pretrained.reading import read
-from mae_lm_fairseq.recipes.pretrain import parse_configuration
-from mae_lm_fairseq.recipes.training_command import check_data
 from mae_lm_fairseq.tasks.masked_autoencoder_lm import check_mask_in_encoder, check_options
+from mae_lm_fairseq.training.pretrain import parse_configuration
+from mae_lm_fairseq.training.training_command import check_data
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.workflows.study.measures import Finetune, MinimalPairs, Probe, Seconds, Tagging
 from mae_lm_fairseq.workflows.study.plan import Plan
@@ -63,7 +63,7 @@ def _read_files(plan: Plan, options: Any) -> None:
     """
     data = plan.data
     if isinstance(options, Probe):
-        from mae_lm_fairseq.analysis.probing import check_sklearn
+        from mae_lm_fairseq.measures.probing import check_sklearn
         from mae_lm_fairseq.text.conllu import read_conllu
 
         check_sklearn()
@@ -71,19 +71,19 @@ def _read_files(plan: Plan, options: Any) -> None:
             if path is not None:
                 read_conllu(path, options.column)
     elif isinstance(options, MinimalPairs):
-        from mae_lm_fairseq.downstream.minimal_pairs.files import read_paradigms
+        from mae_lm_fairseq.measures.minimal_pairs.files import read_paradigms
 
         read_paradigms(options.pairs or data.pairs, options.limit)
     elif isinstance(options, Finetune):
-        from mae_lm_fairseq.downstream.glue.files import read_split
-        from mae_lm_fairseq.downstream.glue.tasks import TASKS
+        from mae_lm_fairseq.finetuning.glue.files import read_split
+        from mae_lm_fairseq.finetuning.glue.tasks import TASKS
 
         if options.task not in TASKS:
             raise UserError(f"task {options.task} is not one of {', '.join(TASKS)}")
         for official in TASKS[options.task].splits.values():
             read_split(TASKS[options.task], data.glue_dir, official)
     elif isinstance(options, Tagging):
-        from mae_lm_fairseq.downstream.tagging.files import read_words
+        from mae_lm_fairseq.finetuning.tagging.files import read_words
 
         for path in (options.train, options.dev):
             read_words(path, options.column)

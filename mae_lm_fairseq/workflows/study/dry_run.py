@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from mae_lm_fairseq.analysis.cost import Plan as Cost
-from mae_lm_fairseq.analysis.cost import plan as plan_cost
-from mae_lm_fairseq.analysis.planned_run import Run
+from mae_lm_fairseq.cost.planned_run import Run
+from mae_lm_fairseq.cost.planner import Plan as Cost
+from mae_lm_fairseq.cost.planner import plan as plan_cost
 from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_symbols

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq.training.runner import Run, read_record, run_all
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import make_output_directory, read_json, write_json, write_text
-from mae_lm_fairseq.utils.runner import Run, read_record, run_all
 from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS, Values
 from mae_lm_fairseq.workflows.study.measures import fingerprints
 from mae_lm_fairseq.workflows.study.plan import Measure, Model, Plan, without_defaults

@@ -47,7 +47,7 @@ class Trained:
     Attributes:
         path: its checkpoint.
         data: the files of the study.
-        masks: where the ``[MASK]`` tokens are, see :func:`~mae_lm_fairseq.experiments.readers.open_model`.
+        masks: where the ``[MASK]`` tokens are, see :func:`~mae_lm_fairseq.measures.readers.open_model`.
         folder: directory for what a measure keeps.
         log: the log of its training.
     """
@@ -59,8 +59,8 @@ class Trained:
     log: Path
 
     def open(self, with_head: bool = False, random_weights: bool = False):
-        """Return the model with its tokenizer, a :class:`~mae_lm_fairseq.experiments.readers.Reader`."""
-        from mae_lm_fairseq.experiments.readers import open_model
+        """Return the model with its tokenizer, a :class:`~mae_lm_fairseq.measures.readers.Reader`."""
+        from mae_lm_fairseq.measures.readers import open_model
 
         options = {"with_head": with_head, "random_weights": random_weights, "masks": self.masks}
         return open_model(self.path, self.data.data_bin, **options)
@@ -114,12 +114,12 @@ class Loss(Options):
 def loss(model: Trained, options: Loss) -> Measured:
     """Return loss (nats per masked token), accuracy and, of a text, its unigram entropy."""
     if options.on == "valid":
-        from mae_lm_fairseq.experiments import inspection
+        from mae_lm_fairseq.measures import inspection
 
         masking = {"mask_prob": options.mask_prob, "leave_unmasked_prob": 0.0, "random_token_prob": 0.0}
         masking |= {"mask_whole_words": False, "seed": options.seed}
         return {"loss": inspection.masked_loss(*inspection.load(model.path, model.data.data_bin, **masking))}
-    from mae_lm_fairseq.experiments.evaluation import Evaluation, masked_prediction
+    from mae_lm_fairseq.measures.evaluation import Evaluation, masked_prediction
 
     shape = {name: getattr(options, name) for name in ("tokens", "tokens_per_sample", "mask_prob", "seed")}
     found = masked_prediction(model.open(with_head=True), "loss", Evaluation(model.data.text, **shape))
@@ -154,8 +154,8 @@ def rank(model: Trained, options: Rank) -> Measured:
     Tokens are ``real``, ``mask`` and, of inputs with both, ``all``. Inputs are ``clean`` text, text with ``[MASK]``
     ``as_trained``, and ``forced`` into the encoder. The second moments are kept, see :class:`Moments`.
     """
-    from mae_lm_fairseq.analysis.effective_rank import ranks
-    from mae_lm_fairseq.analysis.rank_profile import RankSettings, rank_profile
+    from mae_lm_fairseq.statistics.effective_rank import ranks
+    from mae_lm_fairseq.statistics.rank_profile import RankSettings, rank_profile
 
     reader, kept = model.open(), Moments()
     texts = reader.texts(model.data.text, options.tokens_per_sample, options.tokens)
@@ -189,13 +189,13 @@ class Moments:
         self.tensors: dict[str, Any] = {}
 
     def add(self, layer: int, name: str, moments) -> None:
-        """Add a :class:`~mae_lm_fairseq.analysis.effective_rank.SecondMoments`."""
+        """Add a :class:`~mae_lm_fairseq.statistics.effective_rank.SecondMoments`."""
         for kind in ("products", "sums", "counts"):
             self.tensors[f"{name}.{layer}.{kind.replace('counts', 'count')}"] = getattr(moments, kind).sum(0).float()
 
     def together(self, layer: int, kind: str):
         """Return the second moments of real tokens and of ``[MASK]`` in an input, as one matrix of states."""
-        from mae_lm_fairseq.analysis.effective_rank import SecondMoments
+        from mae_lm_fairseq.statistics.effective_rank import SecondMoments
 
         both = [f"{tokens}_{kind}.{layer}" for tokens in ("real", "mask")]
         moments = SecondMoments(self.tensors[f"{both[0]}.sums"].numel())
@@ -237,8 +237,8 @@ class Exclusivity(Options):
 
 
 def exclusivity(model: Trained, options: Exclusivity) -> Measured:
-    """Return the numbers of :func:`~mae_lm_fairseq.analysis.exclusivity.exclusivity`; of controls, a summary."""
-    from mae_lm_fairseq.analysis.exclusivity import exclusivity, halves
+    """Return the numbers of :func:`~mae_lm_fairseq.statistics.exclusivity.exclusivity`; of controls, a summary."""
+    from mae_lm_fairseq.statistics.exclusivity import exclusivity, halves
 
     reader, kept = model.open(), Moments()
     texts = reader.texts_of_documents(model.data.text, options.tokens_per_sample, options.tokens)
@@ -277,7 +277,7 @@ class Probe(Options):
 
 def probe(model: Trained, options: Probe) -> Measured:
     """Return accuracies in per cent: of every layer, also on words that are ambiguous in training, and of baselines."""
-    from mae_lm_fairseq.experiments.probes import measure
+    from mae_lm_fairseq.measures.probes import measure
     from mae_lm_fairseq.text.conllu import read_conllu
 
     data = {
@@ -316,8 +316,8 @@ class MinimalPairs(Options):
 
 def minimal_pairs(model: Trained, options: MinimalPairs) -> Measured:
     """Return the accuracy in per cent, and that of the sentences' lengths."""
-    from mae_lm_fairseq.downstream.minimal_pairs.files import read_paradigms
-    from mae_lm_fairseq.experiments.minimal_pairs import measure
+    from mae_lm_fairseq.measures.minimal_pairs.files import read_paradigms
+    from mae_lm_fairseq.measures.minimal_pairs.measurement import measure
 
     paradigms = read_paradigms(options.pairs or model.data.pairs, options.limit)
     reader = model.open(with_head=True, random_weights=options.random_weights)
@@ -345,8 +345,8 @@ class Finetune(Options):
 
 def finetune(model: Trained, options: Finetune) -> Measured:
     """Return the metrics of the best learning rate on the development set, in per cent, averaged over the seeds."""
-    from mae_lm_fairseq.downstream.glue.run import Options, finetune
-    from mae_lm_fairseq.downstream.glue.tasks import TASKS
+    from mae_lm_fairseq.finetuning.glue.run import Options, finetune
+    from mae_lm_fairseq.finetuning.glue.tasks import TASKS
 
     return _averaged(
         finetune(Options(task=TASKS[options.task], glue_dir=model.data.glue_dir, **_sweep(model, options)))
@@ -373,7 +373,7 @@ class Tagging(Options):
 
 def tagging(model: Trained, options: Tagging) -> Measured:
     """Return the metrics of the best learning rate on the development file, in per cent, averaged over the seeds."""
-    from mae_lm_fairseq.downstream.tagging.run import Options, finetune
+    from mae_lm_fairseq.finetuning.tagging.run import Options, finetune
 
     files = {"train": options.train, "dev": options.dev, "column": options.column}
     return _averaged(finetune(Options(**files, **_sweep(model, options))))
@@ -402,7 +402,7 @@ class Seconds(Options):
 
 def seconds(model: Trained, options: Seconds) -> Measured:
     """Return median seconds and mean number of tokens per update, from the log."""
-    from mae_lm_fairseq.utils.training_log import read_records, seconds_per_update
+    from mae_lm_fairseq.training.training_log import read_records, seconds_per_update
 
     tokens = [float(record["wpb"]) for record in read_records(model.log, "train_inner").values()]
     return {"per_update": seconds_per_update(model.log), "tokens_per_update": fmean(tokens)}
@@ -427,7 +427,10 @@ class Kind:
     by_layer: Sequence[str] = ()
 
 
-_RANKED = ("real_clean", *(f"{tokens}_{kind}" for kind in ("as_trained", "forced") for tokens in ("real", "mask", "all")))
+_RANKED = (
+    "real_clean",
+    *(f"{tokens}_{kind}" for kind in ("as_trained", "forced") for tokens in ("real", "mask", "all")),
+)
 _EXCLUSIVITY = (
     *(f"{name}_{t}" for t in (0.9, 0.99) for name in ("mask", "held_out", "exclusivity", "dimensions")),
     "type_quantile",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mae_lm_fairseq.analysis.figures import COLOURS, LAYER, Lines, Panel, plot_panels
+from mae_lm_fairseq.measures.figures import COLOURS, LAYER, Lines, Panel, plot_panels
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.markdown import markdown_table
 from mae_lm_fairseq.workflows.study.contrasts import Outcome, outcomes

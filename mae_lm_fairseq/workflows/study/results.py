@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json
-from mae_lm_fairseq.utils.runner import Run
 from mae_lm_fairseq.utils.versions import commit, machine, versions
 from mae_lm_fairseq.workflows.study.measures import Trained
 from mae_lm_fairseq.workflows.study.plan import Measure, Model, Plan
@@ -91,7 +91,7 @@ def keep_and_measure(run: Run, plan: Plan, training: Training, updates: int, sav
     """
     import torch
 
-    from mae_lm_fairseq.pretrained.checkpoint_file import load_as_data
+    from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data
 
     state = load_as_data(save / "checkpoint_last.pt")
     del state["last_optimizer_state"]

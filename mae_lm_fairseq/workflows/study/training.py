@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from mae_lm_fairseq import PACKAGE
-from mae_lm_fairseq.recipes.machine import split_global_batch
-from mae_lm_fairseq.recipes.settings import as_options, as_words, recipe, settings
-from mae_lm_fairseq.recipes.training_command import DEVICE
-from mae_lm_fairseq.utils.runner import Run, keep_everything
+from mae_lm_fairseq.training.machine import split_global_batch
+from mae_lm_fairseq.training.runner import Run, keep_everything
+from mae_lm_fairseq.training.settings import as_options, as_words, recipe, settings
+from mae_lm_fairseq.training.training_command import DEVICE
 from mae_lm_fairseq.workflows.study.plan import Model, Plan
 from mae_lm_fairseq.workflows.study.results import Training, keep_and_measure, remove
 

@@ -14,7 +14,7 @@ class _Given:
 def build(spec: dict) -> Training:
     """Build the model of ``spec["options"]``."""
     import mae_lm_fairseq
-    from mae_lm_fairseq.text.masking import LayoutDataset
+    from mae_lm_fairseq.tasks.masking import LayoutDataset
 
     mae_lm_fairseq.register()
     name = "masked_autoencoder_lm"

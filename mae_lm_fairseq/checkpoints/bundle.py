@@ -1,0 +1,67 @@
+"""Bundle: a directory with everything that a model needs, in files that cannot run code.
+
+The files are those of a ``transformers`` directory. ``huggingface/bundle.py`` adds the tokenizer in the form that
+``transformers`` reads, and a model card.
+"""
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+from safetensors.torch import save_file
+
+from mae_lm_fairseq.checkpoints.reading import ALIGNMENT, CONFIG, FORMAT, MODEL_TYPE, WEIGHTS, Pretrained
+from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
+from mae_lm_fairseq.checkpoints.validation import tied_names
+from mae_lm_fairseq.text.data_bin import DICTIONARY
+from mae_lm_fairseq.text.dictionary import write_symbols
+
+
+def write_files(pretrained: Pretrained, directory: Path):
+    """Write configuration, weights, dictionary and tokenizer to a directory.
+
+    Weights keep their precision. Tied weights are stored once.
+    """
+    order = token_order(pretrained.tokenizer, len(pretrained.symbols))
+    tied = tied_names(pretrained.config, pretrained.weights)
+    stored = order.exported({name: weight for name, weight in pretrained.weights.items() if name not in tied})
+    save_file(
+        {name: weight.contiguous() for name, weight in stored.items()}, directory / WEIGHTS, metadata={"format": "pt"}
+    )
+    _align(directory / WEIGHTS)
+    (directory / CONFIG).write_text(json.dumps(description(pretrained, order), indent=2) + "\n", encoding="utf-8")
+    write_symbols(pretrained.symbols, directory / DICTIONARY)
+    if pretrained.tokenizer is not None:
+        pretrained.tokenizer.save(directory)
+    if pretrained.original is not None:
+        pretrained.original.write(directory)
+
+
+def description(pretrained: Pretrained, order: TokenOrder) -> dict:
+    """Return the content of ``config.json``, which is also the configuration of a model of ``transformers``."""
+    return {
+        "model_type": MODEL_TYPE,
+        "architectures": ["MAELMForMaskedLM"],
+        "format": FORMAT,
+        "network": asdict(pretrained.config),
+        "vocab_size": len(pretrained.symbols),
+        "bos_token_id": order.bos,
+        "pad_token_id": order.pad,
+        "eos_token_id": order.eos,
+        "mask_token_id": order.mask,
+        "dtype": str(next(iter(pretrained.weights.values())).dtype).removeprefix("torch."),
+        "tokenizer": pretrained.tokenizer and pretrained.tokenizer.FILES[0],
+        "about": pretrained.about,
+    }
+
+
+def _align(path: Path):
+    """Pad the header of a safetensors file with spaces, so that memory-mapped weights are aligned."""
+    unaligned = path.rename(path.with_name("unaligned"))
+    with open(unaligned, "rb") as source, open(path, "wb") as file:
+        header = source.read(int.from_bytes(source.read(8), "little"))
+        header += b" " * (-(8 + len(header)) % ALIGNMENT)
+        file.write(len(header).to_bytes(8, "little") + header)
+        shutil.copyfileobj(source, file, 1 << 20)
+    unaligned.unlink()

@@ -1,0 +1,72 @@
+"""A pretrained encoder with the decoder and the head of a preset."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from mae_lm_fairseq.checkpoints.reading import Pretrained
+from mae_lm_fairseq.checkpoints.training_state import architecture_of
+from mae_lm_fairseq.checkpoints.validation import NETWORK, PAD, tied_names
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_config
+
+
+def preset_of(pretrained: Pretrained) -> str:
+    """Return the preset that a model was trained with; see :func:`architecture_of` for one that is not known."""
+    return ARCHITECTURES[architecture_of(pretrained)][0]
+
+
+def predicts(pretrained: Pretrained) -> bool:
+    """Return whether a model has trained weights that predict tokens."""
+    return not why_no_predictions(pretrained)
+
+
+def why_no_predictions(pretrained: Pretrained) -> str:
+    """Return why a model predicts no tokens, for messages: fine-tuning drops weights, and imports may lack some."""
+    if f"{NETWORK}lm_head.dense.weight" not in pretrained.weights:
+        return "was fine-tuned and predicts no tokens; use the pretrained model that it started from"
+    if added := pretrained.about.get("random_weights"):
+        return f"predicts nothing yet, because it was imported without {' and '.join(added)}; pretrain it further first"
+    return ""
+
+
+def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:
+    """Return a model for further pretraining with a preset.
+
+    Encoder and language model head are kept, and the decoder if the model has this preset already. What is missing
+    starts from random weights. Heads of tasks are dropped. The weights are float32.
+
+    Args:
+        pretrained: the model.
+        preset: the preset.
+        seed: seed of the random weights.
+    """
+    same = preset_of(pretrained) == preset
+    config = pretrained.config if same else replace(pretrained.config, **_around_the_encoder(preset))
+    kept = {
+        name: weight.float()
+        for name, weight in pretrained.weights.items()
+        if name.startswith(NETWORK) and (same or not name.startswith(f"{NETWORK}decoder."))
+    }
+    weights = completed(config, kept, len(pretrained.symbols), seed)
+    about = pretrained.about if same else {**pretrained.about, "architecture": f"{preset}_base", "mask_in_encoder": 0.0}
+    return replace(pretrained, config=config, weights=weights, about=about)
+
+
+def completed(
+    config: MaskedAutoencoderConfig, weights: dict[str, Tensor], symbols: int, seed: int
+) -> dict[str, Tensor]:
+    """Return the weights of the full network. Missing ones are random."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = MaskedAutoencoder(config, symbols, PAD, symbols - 1)
+    complete = {f"{NETWORK}{name}": weight for name, weight in network.state_dict().items()} | weights
+    return complete | {name: complete[first] for name, first in tied_names(config, complete).items()}
+
+
+def _around_the_encoder(preset: str) -> dict:
+    """Return the options of a preset that do not concern the encoder: where masks join, and the decoder."""
+    values = vars(preset_config(preset, "base"))
+    names = ("mask_join", "mask_join_layer", "renumber_visible", "reset_mask_states")
+    return {name: value for name, value in values.items() if name in names or name.startswith("decoder_")}

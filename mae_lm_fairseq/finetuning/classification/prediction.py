@@ -1,0 +1,152 @@
+"""Predictions of sentence classification and regression for the rows of a file."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mae_lm_fairseq.finetuning.classification.tables import (
+    TEXT_COLUMN,
+    Table,
+    format_table,
+    read_table,
+    write_table,
+)
+from mae_lm_fairseq.finetuning.classification.task import described_task, to_rows
+from mae_lm_fairseq.finetuning.glue.preparation import check_rows, joined, truncated
+from mae_lm_fairseq.finetuning.glue.tasks import Task, predictions
+from mae_lm_fairseq.finetuning.prediction import BATCH, with_progress
+from mae_lm_fairseq.utils.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+PREDICTION, PROBABILITY = "prediction", "probability_"
+"""The column of the predicted label or score, and the start of the names of those of the labels' probabilities."""
+
+
+def predict_file(
+    model: torch.nn.Module, source: Path, out: Path, text: str | None = None, text_pair: str | None = None
+):
+    """Write the rows of a file with their predictions.
+
+    Args:
+        model: the hub interface of a fine-tuned model.
+        source: the file, see :mod:`~mae_lm_fairseq.finetuning.classification.tables`.
+        out: the file to write; its ending chooses the format.
+        text, text_pair: columns of the texts; None for those of the training files.
+
+    Raises:
+        UserError: if the model's labels are not known, or the files do not suit it.
+    """
+    task = task_of(model)
+    if not task.columns:
+        task = replace(task, columns=(TEXT_COLUMN, "") if text_pair else (TEXT_COLUMN,))
+    table = read_table(source)
+    if text_pair is not None and len(task.columns) == 1:
+        raise UserError(f"--text-pair {text_pair}: the model was fine-tuned on single texts; leave the option out")
+    if table.is_plain_text:
+        columns = (text or plain_text_column(task, table),)
+    else:
+        columns = tuple(given or known for given, known in zip((text, text_pair), task.columns, strict=False))
+    table.check_columns(dict(zip(("--text", "--text-pair"), columns, strict=False)))
+    predict_table(model, replace(task, columns=columns), table, out)
+
+
+def plain_text_column(task: Task, table: Table) -> str:
+    """Return the column of a plain text file.
+
+    Raises:
+        UserError: if the task has pairs of texts.
+    """
+    if len(task.columns) == 2:
+        raise UserError(f"{table.path}: the model is for pairs of texts; give a .tsv, .csv or .jsonl with two columns")
+    return TEXT_COLUMN
+
+
+def predict_table(model: torch.nn.Module, task: Task, table: Table, out: Path) -> np.ndarray:
+    """Write the rows of a table with their predictions, and return the logits [rows, classes].
+
+    Raises:
+        UserError: if :func:`check_predictable` does, or ``out`` cannot be written.
+    """
+    check_predictable(task, table, out)
+    logits = sentence_logits(model, task, to_rows(task, table, labelled=False).sentences)
+    rows = [row | found for (_, row), found in zip(table.rows, named_predictions(task, logits), strict=True)]
+    write_table(out, [*table.columns, *prediction_columns(task)], rows)
+    return logits
+
+
+def check_predictable(task: Task, table: Table, out: Path):
+    """Check a table, and whether ``out`` can hold its predictions, before any are made.
+
+    Raises:
+        UserError: if a text is missing, the table has one of the columns already, or its cells do not suit the format.
+    """
+    check_rows("test", to_rows(task, table, labelled=False), skip_malformed=False)
+    added = prediction_columns(task)
+    if taken := [column for column in added if column in table.columns]:
+        raise UserError(f"{table.path}: has a column {taken[0]!r} already; rename or remove it")
+    format_table(out, [*table.columns, *added], [row for _, row in table.rows])
+
+
+def prediction_columns(task: Task) -> list[str]:
+    """Return the names of the columns that predictions add."""
+    return [PREDICTION, *(PROBABILITY + label for label in task.labels)]
+
+
+def named_predictions(task: Task, logits: np.ndarray) -> list[dict[str, Any]]:
+    """Return the cells of :func:`prediction_columns` for logits [rows, classes]: labels by name, numbers rounded."""
+    found = predictions(task, logits)
+    if task.is_regression:
+        return [{PREDICTION: _rounded(value)} for value in found]
+    probabilities = torch.from_numpy(logits).double().softmax(1).tolist()
+    return [
+        dict(zip(prediction_columns(task), (task.labels[label], *map(_rounded, row)), strict=True))
+        for label, row in zip(found, probabilities, strict=True)
+    ]
+
+
+def sentence_logits(model: torch.nn.Module, task: Task, sentences: Sequence[tuple[str, ...]]) -> np.ndarray:
+    """Return logits [rows, classes], computed in batches of similar length, the longest first."""
+    columns = [model.tokenizer.encode_lines(list(column)) for column in zip(*sentences, strict=True)]
+    samples = list(zip(*columns, strict=True))
+    limit = model.model.max_positions()
+    ids = [joined(truncated(sample, limit)) for sample in samples]
+    if cut := sum(len(row) < len(joined(sample)) for row, sample in zip(ids, samples, strict=True)):
+        logger.warning("%d rows are longer than the model's %d positions; their ends are ignored", cut, limit)
+    order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
+    logits = np.empty((len(ids), task.num_classes), dtype=np.float32)
+    batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
+    for rows in with_progress(batches, len(batches)):
+        found = model.predict(task.head, [torch.from_numpy(ids[row]) for row in rows], return_logits=True)
+        logits[rows] = found.cpu().numpy()
+    return logits
+
+
+def task_of(model: torch.nn.Module) -> Task:
+    """Return the task that a model was fine-tuned on.
+
+    Raises:
+        UserError: if it does not know the names of its labels.
+    """
+    task = described_task(model.about.get("finetuned_on"))
+    heads = {
+        name: head.out_proj.out_features
+        for name, head in model.model.classification_heads.items()
+        if hasattr(head, "out_proj")  # not those of other tasks
+    }
+    if task is None or heads.get(task.head) != task.num_classes:
+        raise UserError(
+            "the model does not know the names of its labels; for one of mae-lm finetune, name the data-bin/ in its "
+            "--out as --data-bin, for a bundle when it is made"
+        )
+    return task
+
+
+def _rounded(value: float) -> float:
+    """Six significant digits."""
+    return float(f"{value:.6g}")

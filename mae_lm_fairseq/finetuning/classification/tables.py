@@ -1,0 +1,186 @@
+"""Tables of texts and labels in TSV, CSV, JSON lines and plain text; the ending of a file's name tells its format.
+
+TSV is that of GLUE: every tab separates two cells, and quotation marks are ordinary characters. CSV is that of Python's
+``csv`` module: commas separate, and cells in quotation marks may hold commas, quotation marks and line breaks. In both
+the first line names the columns. JSON lines hold one object per line, whose keys are the columns. Empty lines are
+skipped, except in TSV of one column. Plain text has one text per line, in a column called ``text``.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mae_lm_fairseq.finetuning.glue.files import read_lines
+from mae_lm_fairseq.text.text_files import LONGEST_LINE
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_text
+
+TEXT_COLUMN = "text"
+"""The column of a plain text file."""
+
+
+@dataclass
+class Table:
+    """The rows of a file.
+
+    Attributes:
+        path: the file.
+        columns: names, in the order of the file.
+        rows: (line number, cells by column) of the well-formed rows; cells of JSON lines can be of any type.
+        malformed: (line number, problem) of the other rows.
+    """
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    malformed: list[tuple[int, str]] = field(default_factory=list)
+
+    @property
+    def is_plain_text(self) -> bool:
+        """Whether the file has no names of columns."""
+        return self.path.suffix.lower() == ".txt"
+
+    def check_columns(self, options: Mapping[str, str]):
+        """Check that columns exist.
+
+        Args:
+            options: command-line options with the columns that they name.
+
+        Raises:
+            UserError: if the table lacks one of them.
+        """
+        for option, column in options.items():
+            if column not in self.columns:
+                raise UserError(
+                    f"{self.path}: has no column {column!r}; name another one with {option}: {', '.join(self.columns)}"
+                )
+
+
+def read_table(path: Path) -> Table:
+    """Read a table.
+
+    Raises:
+        UserError: if the file cannot be read, has an unknown ending or no rows, names a column twice, or is not in the
+            format of its ending. Rows with too few or too many cells are no error here, see :class:`Table`.
+    """
+    lines = read_lines(path)
+    table = _reader(path)(path, lines)
+    if twice := [column for column in table.columns if table.columns.count(column) > 1]:
+        raise UserError(f"{path}: two columns are called {twice[0]!r}; rename one of them")
+    if not table.rows and not table.malformed:
+        raise UserError(f"{path}: has no rows")
+    return table
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]):
+    """Write a table in the format of the ending of ``path``, which appears complete or not at all.
+
+    Raises:
+        UserError: if :func:`format_table` does, or the file cannot be written.
+    """
+    write_text(path, format_table(path, columns, rows))
+
+
+def format_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the text of a table; cells that a row lacks are empty, and left out of JSON lines.
+
+    Raises:
+        UserError: if the ending is none of a table, or TSV cannot hold a cell.
+    """
+    suffix = path.suffix.lower()
+    if suffix == ".jsonl":
+        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    cells = ([cell_text(row.get(column)) for column in columns] for row in rows)
+    if suffix == ".csv":
+        file = io.StringIO()
+        csv.writer(file).writerows([columns, *cells])
+        return file.getvalue()
+    if suffix == ".tsv":
+        return "".join("\t".join(_tsv_cell(path, cell) for cell in row) + "\n" for row in [columns, *cells])
+    raise UserError(f"{path}: cannot write a table of this kind; give a name that ends in .tsv, .csv or .jsonl")
+
+
+def cell_text(cell: Any) -> str:
+    """Return a cell as text: numbers, truth values and what else JSON lines hold as JSON, null as nothing."""
+    if cell is None:
+        return ""
+    return cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
+
+
+def _reader(path: Path):
+    readers = {".tsv": _read_tsv, ".csv": _read_csv, ".jsonl": _read_json_lines, ".txt": _read_text}
+    if path.suffix.lower() not in readers:
+        raise UserError(f"{path}: unknown kind of file; its name must end in {', '.join(readers)}")
+    return readers[path.suffix.lower()]
+
+
+def _read_tsv(path: Path, lines: list[str]) -> Table:
+    return _with_header(path, enumerate((line.split("\t") for line in lines), start=1))
+
+
+def _read_csv(path: Path, lines: list[str]) -> Table:
+    return _with_header(path, _csv_records(path, lines))
+
+
+def _csv_records(path: Path, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield (number of the first line, cells) of each record; an empty line has no cells."""
+    csv.field_size_limit(LONGEST_LINE)
+    reader, first = csv.reader((f"{line}\n" for line in lines), strict=True), 1
+    try:
+        for cells in reader:
+            yield first, cells
+            first = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(f"{path}: the row at line {first} is not CSV ({error}); correct its quotation marks") from None
+
+
+def _with_header(path: Path, records: Iterator[tuple[int, list[str]]]) -> Table:
+    _, columns = next(records, (1, None))
+    if columns is None:
+        raise UserError(f"{path}: is empty; its first line must name the columns")
+    table = Table(path, tuple(columns))
+    for line, cells in records:
+        if len(cells) == len(columns):
+            table.rows.append((line, dict(zip(columns, cells, strict=True))))
+        elif cells not in ([], [""]):
+            table.malformed.append((line, f"{len(cells)} columns, not {len(columns)}"))
+    return table
+
+
+def _read_json_lines(path: Path, lines: list[str]) -> Table:
+    records = [(number, _json_object(path, number, line)) for number, line in enumerate(lines, start=1) if line.strip()]
+    columns = dict.fromkeys(column for _, record in records for column in record)
+    return Table(path, tuple(columns), records)
+
+
+def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line, object_pairs_hook=_unique)
+        if not isinstance(record, dict):
+            raise ValueError(f"it is {cell_text(record):.80}")
+        json.dumps(record, ensure_ascii=False).encode()  # fails for half of a surrogate pair
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: line {number} is not a JSON object ({error!s:.300}); correct it") from None
+    return record
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"it has {next(name for name in names if names.count(name) > 1)!r} twice")
+    return record
+
+
+def _read_text(path: Path, lines: list[str]) -> Table:
+    return Table(path, (TEXT_COLUMN,), [(number, {TEXT_COLUMN: line}) for number, line in enumerate(lines, start=1)])
+
+
+def _tsv_cell(path: Path, cell: str) -> str:
+    if "\t" in cell or "\n" in cell:
+        raise UserError(f"{path}: TSV cannot hold the tab or line break in {cell!r:.80}; choose .csv or .jsonl")
+    return cell

@@ -1,0 +1,175 @@
+"""Conversion of a local copy of GLUE to a data-bin for fairseq's ``sentence_prediction``; used by preprocess/glue."""
+
+import functools
+import json
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from mae_lm_fairseq.finetuning.glue.files import Rows, read_split
+from mae_lm_fairseq.finetuning.glue.tasks import Task
+from mae_lm_fairseq.text.data_bin import DICTIONARY, TASK, DataBinWriter, dictionary_fingerprint
+from mae_lm_fairseq.text.manifest import current_versions
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, SPECIALS, Tokenizer
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import new_directory
+
+logger = logging.getLogger(__name__)
+
+SHORTEST_PAIR = 6
+"""Shortest possible pair in tokens: one token per sentence, ``<s>`` and three ``</s>``."""
+
+
+def prepare(
+    task: Task, glue_dir: Path, tokenizer: Tokenizer, destdir: Path, max_positions: int, skip_malformed: bool = False
+) -> dict:
+    """Write ``input0``, ``input1`` (pairs only) and ``label``, and the statistics to ``task.json``.
+
+    A sequence is ``<s> A </s>`` or ``<s> A </s> </s> B </s>``. fairseq adds ``<s>`` and the ``</s>`` between the
+    sentences (``--init-token 0 --separator-token 2``).
+
+    Args:
+        task: the task to prepare.
+        glue_dir: directory with one subdirectory per task, or the directory of this task.
+        tokenizer: tokenizer of the pretraining run.
+        destdir: output directory; created only if preparation succeeds.
+        max_positions: maximum sequence length; see :func:`truncated`.
+        skip_malformed: drop malformed rows of the training and development sets.
+
+    Returns:
+        The statistics.
+
+    Raises:
+        UserError: if the data cannot be prepared; nothing is written.
+    """
+    read = functools.partial(read_split, task, glue_dir)
+    return prepare_rows(task, read, tokenizer, destdir, max_positions, skip_malformed)
+
+
+def prepare_rows(
+    task: Task,
+    read: Callable[[str], Rows],
+    tokenizer: Tokenizer,
+    destdir: Path,
+    max_positions: int,
+    skip_malformed: bool = False,
+) -> dict:
+    """Do what :func:`prepare` does, with the rows that ``read`` returns for the official name of a set.
+
+    With tokenizer, dictionary and the description of the task, the data-bin has all that a bundle of a fine-tuned
+    checkpoint needs besides the checkpoint.
+    """
+    if max_positions < SHORTEST_PAIR:
+        raise UserError(f"--max-positions {max_positions} must be at least {SHORTEST_PAIR}")
+    with new_directory(destdir) as directory:
+        sets = {split: read(official) for split, official in task.splits.items()}
+        for split, rows in sets.items():
+            check_rows(split, rows, skip_malformed)
+            _warn_of_unusual_size(task, task.splits[split], rows)
+        return _write_sets(task, sets, tokenizer, directory, max_positions)
+
+
+def _write_sets(task: Task, sets: dict[str, Rows], tokenizer: Tokenizer, directory: Path, max_positions: int) -> dict:
+    """Write all sets and return the statistics."""
+    inputs = [directory / f"input{number}" for number in range(len(task.columns))]
+    for folder in (*inputs, directory / "label"):
+        folder.mkdir(parents=True)
+    tokenizer.save(directory)
+    for folder in (directory, *inputs):
+        tokenizer.write_dictionary(folder / DICTIONARY)
+    classes = "".join(f"{number} 1\n" for number in range(task.num_classes))
+    (directory / "label" / DICTIONARY).write_text(classes, encoding="utf-8")
+    statistics = {
+        "task": task.name,
+        "head": task.head,
+        "columns": task.columns,
+        "labels": task.labels,
+        "score_range": task.score_range if task.is_regression else None,
+        "max_positions": max_positions,
+        "tokenizer_sha256": tokenizer.fingerprint,
+        "dictionary_sha256": dictionary_fingerprint(tokenizer.symbols),
+        "splits": {
+            split: _write(task, split, rows, tokenizer, directory, max_positions) for split, rows in sets.items()
+        },
+        "versions": current_versions(),
+    }
+    (directory / TASK).write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
+    return statistics
+
+
+def check_rows(split: str, rows: Rows, skip_malformed: bool):
+    """Refuse a set without rows, and malformed rows; or log these, if they may be skipped.
+
+    Raises:
+        UserError: if there are malformed rows or no rows.
+    """
+    if rows.malformed:
+        message = f"{rows.path}: {len(rows.malformed)} malformed rows: {rows.describe_malformed()}"
+        if split.startswith("test"):
+            raise UserError(f"{message}; fix the file: predictions are assigned by row")
+        if not skip_malformed:
+            raise UserError(f"{message}; fix the file, or drop them with --skip-malformed")
+        logger.warning("%s; dropped", message)
+    if not rows.sentences:
+        raise UserError(f"{rows.path}: has no rows")
+
+
+def _warn_of_unusual_size(task: Task, official: str, rows: Rows):
+    expected = task.rows.get(official, len(rows.sentences))
+    if len(rows.sentences) != expected:
+        logger.warning("%s: %d rows; the official %s has %d", rows.path, len(rows.sentences), official, expected)
+
+
+def _write(task: Task, split: str, rows: Rows, tokenizer: Tokenizer, directory: Path, max_positions: int) -> dict:
+    columns = [tokenizer.encode_lines(list(column)) for column in zip(*rows.sentences, strict=True)]
+    samples = list(zip(*columns, strict=True))
+    cut = [truncated(sample, max_positions) for sample in samples]
+    for number, column in enumerate(zip(*cut, strict=True)):
+        _write_lines(directory / f"input{number}" / split, column, len(tokenizer.symbols))
+    if rows.labels and task.is_regression:
+        text = "".join(f"{task.to_unit(label)}\n" for label in rows.labels)
+        (directory / "label" / f"{split}.label").write_text(text, encoding="utf-8")
+    elif rows.labels:
+        first = len(SPECIALS)
+        labels = [np.array([first + label]) for label in rows.labels]
+        _write_lines(directory / "label" / split, labels, first + task.num_classes)
+    return {
+        "rows": len(samples),
+        "tokens": sum(length(sample) for sample in cut),
+        "truncated": sum(length(before) != length(after) for before, after in zip(samples, cut, strict=True)),
+        "malformed": len(rows.malformed),
+    }
+
+
+def _write_lines(prefix: Path, lines: Sequence[np.ndarray], symbols: int):
+    with DataBinWriter(prefix, symbols) as writer:
+        tokens = np.concatenate([part for line in lines for part in (line, [EOS])])
+        writer.write(tokens, np.array([len(line) + 1 for line in lines]))
+
+
+def joined(sample: Sequence[np.ndarray]) -> np.ndarray:
+    """Return ``<s> A </s>`` or ``<s> A </s> </s> B </s>``, the sequence that fairseq makes of a sample."""
+    first, *others = sample
+    parts = [[BOS], first, [EOS]] + [part for other in others for part in ([EOS], other, [EOS])]
+    return np.concatenate(parts).astype(np.int64)
+
+
+def length(sample: Sequence[np.ndarray]) -> int:
+    """Return the length of a sequence in tokens, including ``<s>`` and every ``</s>``."""
+    return sum(map(len, sample)) + 2 * len(sample)
+
+
+def truncated(sample: Sequence[np.ndarray], max_positions: int) -> list[np.ndarray]:
+    """Truncate one or two sentences so that their sequence has at most ``max_positions`` tokens.
+
+    Tokens are removed one at a time from the end of the currently longer sentence, or of the second one if both are
+    equally long, as in BERT (Devlin et al. 2019).
+    """
+    sample = list(sample)
+    excess = length(sample) - max_positions
+    for _ in range(excess):
+        longest = max(range(len(sample)), key=lambda number: (len(sample[number]), number))
+        sample[longest] = sample[longest][:-1]
+    return sample

@@ -1,0 +1,210 @@
+"""Fine-tuning on SQuAD: runs, answers, metrics and report; used by ``mae-lm finetune squad``."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from fairseq import utils
+from torch import Tensor
+
+from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
+from mae_lm_fairseq.finetuning import prediction
+from mae_lm_fairseq.finetuning.options import FinetuningOptions
+from mae_lm_fairseq.finetuning.recipe import Recipe, for_size
+from mae_lm_fairseq.finetuning.squad.decoding import Answers, answer_all
+from mae_lm_fairseq.finetuning.squad.files import read_squad
+from mae_lm_fairseq.finetuning.squad.metrics import evaluate_1_1, evaluate_2_0, gold_answers
+from mae_lm_fairseq.finetuning.squad.task import QuestionAnsweringConfig
+from mae_lm_fairseq.finetuning.squad.windows import MIN_SAMPLE, SpanWindows
+from mae_lm_fairseq.finetuning.sweep import (
+    OWNED,
+    Origin,
+    Sweep,
+    find_pretrained_origin,
+    report,
+    run_sweep,
+    window_sweep,
+)
+from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
+from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.training.runner import reserve
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import file_sha256, write_json, write_results, write_text
+
+BATCH = 32
+PREDICTIONS, N_BEST, NA_PROB = "predictions.json", "nbest.json", "na_prob.json"
+
+
+ROBERTA = Recipe((1.5e-5,), batch_size=48, weight_decay=0.01, epochs=2)
+"""For RoBERTa large: the SQuAD column of Table 10 in Liu et al. (2019, arXiv 1907.11692)."""
+OURS = Recipe((5e-4,), batch_size=16, weight_decay=0.01, epochs=10)
+"""For tiny and small models and few questions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(FinetuningOptions):
+    """Options of fine-tuning on SQuAD, in addition to those of all tasks.
+
+    Attributes:
+        train, dev: files in SQuAD's JSON.
+        version_2: whether questions may have no answer.
+        tokens_per_sample: maximum sequence length; None for BERT's 384, or the model's maximum if that is smaller.
+        doc_stride: see :class:`~mae_lm_fairseq.finetuning.squad.windows.SpanWindows`.
+    """
+
+    train: Path
+    dev: Path
+    version_2: bool = False
+    tokens_per_sample: int | None = None
+    doc_stride: int = QuestionAnsweringConfig.doc_stride
+
+
+def finetune(options: Options) -> dict:
+    """Fine-tune, or resume an unfinished sweep, and return the content of ``results.json``.
+
+    Raises:
+        UserError: if options, data or checkpoint are invalid; existing results are kept.
+    """
+    out = options.out
+    origin = find_pretrained_origin(options.checkpoint, options.arch)
+    tokenizer = open_tokenizer(options.tokenizer, options.checkpoint, origin.dictionary)
+    length = sample_length(options, origin)
+    counts = {
+        "train": count_samples(options.train, options, tokenizer, length),
+        "dev": count_samples(options.dev, options, tokenizer, length),
+    }
+    reserve(
+        out,
+        {
+            "training questions": file_sha256(options.train),
+            "development questions": file_sha256(options.dev),
+            "version 2": options.version_2,
+            "checkpoint": origin.described(),
+            "tokenizer": tokenizer.fingerprint,
+            "updates": options.max_updates,
+            "sample length": [length, options.doc_stride],
+        },
+        owned=(*OWNED, PREDICTIONS, N_BEST, NA_PROB),
+    )
+    sweep = make_sweep(options, origin, length, counts["train"]["windows"])
+    ran, chosen = run_sweep(sweep, options.jobs, options.threads)
+    content = {
+        "task": "SQuAD 2.0" if options.version_2 else "SQuAD 1.1",
+        "start": {"from": origin.kind, **origin.described()},
+        "data": counts,
+        "settings": {
+            "updates": sweep.settings["optimization"]["max_update"],
+            "batch_size": sweep.settings["dataset"]["batch_size"],
+            "tokens_per_sample": length,
+            "doc_stride": options.doc_stride,
+        },
+        **ran,
+        "predictions_by": chosen.name,
+    }
+    for name in (PREDICTIONS, N_BEST, NA_PROB):
+        write_text(out / name, (chosen.result.parent / name).read_text(encoding="utf-8"))
+    write_results(out, content, report_of(content))
+    return content
+
+
+def report_of(content: dict) -> str:
+    """Return the text of ``report.md``."""
+    settings = "{updates:,} updates of {batch_size} sequences of up to {tokens_per_sample} tokens, stride {doc_stride}"
+    data = "; ".join(f"{split}: {describe(counts)}" for split, counts in content["data"].items())
+    ending = f"Data: {data}. {PREDICTIONS}: {content['predictions_by']}."
+    return report(content, settings.format(**content["settings"]), "F1", ("total", "thresh"), ending)
+
+
+def sample_length(options: Options, origin: Origin) -> int:
+    """Return the maximum sequence length in tokens.
+
+    Raises:
+        UserError: if it is too short, or exceeds the model's positions.
+    """
+    length = options.tokens_per_sample
+    if length is None:
+        length = min(QuestionAnsweringConfig.tokens_per_sample, origin.max_positions)
+    if not MIN_SAMPLE <= length <= origin.max_positions:
+        raise UserError(
+            f"--tokens-per-sample {length}: must be from {MIN_SAMPLE} to {origin.max_positions}, the model's number "
+            "of positions"
+        )
+    return length
+
+
+def count_samples(path: Path, options: Options, tokenizer: Tokenizer, length: int) -> dict[str, int]:
+    """Count and print the windows of a file, see :class:`~mae_lm_fairseq.finetuning.squad.windows.SpanWindows`."""
+    questions = read_squad(path, options.version_2)
+    counts = SpanWindows(questions, tokenizer, length, options.doc_stride, seed=1).counts
+    print(f"{path.name}: {describe(counts)}")
+    return counts
+
+
+def describe(counts: dict[str, int]) -> str:
+    """Format the counts as text."""
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
+
+
+def make_sweep(options: Options, origin: Origin, length: int, windows: int) -> Sweep:
+    """Return the sweep over learning rates and seeds, with ``windows`` sequences per epoch."""
+    task = {
+        "_name": "question_answering",
+        "train_file": options.train.resolve(),
+        "valid_file": options.dev.resolve(),
+        "tokens_per_sample": length,
+        "doc_stride": options.doc_stride,
+        **({"version_2": True} if options.version_2 else {}),
+    }
+    usual = for_size(origin.model["_name"], ROBERTA, OURS)
+    return window_sweep(options, origin, usual, windows, task, partial(evaluate, options=options), "f1")
+
+
+def evaluate(checkpoint: Path, options: Options) -> dict[str, float]:
+    """Compute the official metrics of a checkpoint, and write its answers next to the checkpoint directory.
+
+    For SQuAD 2.0, a question is left unanswered if its no-answer probability exceeds the threshold with the best F1, as
+    the papers do for the development set.
+    """
+    model, task = prediction.load(checkpoint, options.tokenizer)
+    task.load_dataset("valid")
+    windows = task.dataset("valid")
+    answers = answer_all(logits_of_batches(model, windows), windows)
+    predictions = {name: found.text for name, found in answers.items()}
+    na_probs = {name: found.no_answer_probability for name, found in answers.items()}
+    gold = gold_answers(read_squad(options.dev, options.version_2))
+    if options.version_2:
+        searched = evaluate_2_0(gold, predictions, na_probs)
+        threshold = searched["best_f1_thresh"]
+        predictions = {name: "" if na_probs[name] > threshold else text for name, text in predictions.items()}
+        best = {name: value for name, value in searched.items() if name.startswith("best_")}
+        metrics = evaluate_2_0(gold, predictions) | best
+    else:
+        metrics = evaluate_1_1(gold, predictions)
+    folder = checkpoint.parent.parent
+    write_json(folder / PREDICTIONS, predictions)
+    write_json(folder / NA_PROB, na_probs)
+    write_json(folder / N_BEST, {name: n_best(found) for name, found in answers.items()})
+    return metrics
+
+
+@torch.no_grad()
+def logits_of_batches(model: torch.nn.Module, windows: SpanWindows) -> Iterator[tuple[dict, Tensor]]:
+    """Yield batches of windows of similar length, with their start and end logits."""
+    order = np.argsort(windows.sizes, kind="stable")
+    on_gpu = next(model.parameters()).is_cuda
+    for start in range(0, len(order), BATCH):
+        batch = windows.collater([windows[int(index)] for index in order[start : start + BATCH]])
+        batch = utils.move_to_cuda(batch) if on_gpu else batch
+        logits, _ = model(**batch["net_input"], features_only=True, classification_head_name=ANSWER_HEAD)
+        yield batch, logits
+
+
+def n_best(found: Answers) -> list[dict]:
+    """Return the candidates for an answer with their probabilities, for ``nbest.json``."""
+    return [
+        {**asdict(candidate), "probability": probability}
+        for candidate, probability in zip(found.candidates, found.probabilities(), strict=True)
+    ]

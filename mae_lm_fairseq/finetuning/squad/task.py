@@ -1,0 +1,65 @@
+"""fairseq task for SQuAD: find the answer to a question in a text, or report that it has none."""
+
+from dataclasses import dataclass, field
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.tasks import register_task
+from omegaconf import II, MISSING
+
+from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
+from mae_lm_fairseq.finetuning.squad.files import read_squad
+from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, MIN_SAMPLE, TOKENS_PER_SAMPLE, SpanWindows
+from mae_lm_fairseq.finetuning.window_task import WindowTask
+from mae_lm_fairseq.models.mae_lm import MAELMModel
+from mae_lm_fairseq.utils.errors import UserError
+
+
+@dataclass
+class QuestionAnsweringConfig(FairseqDataclass):
+    """Questions, tokenizer and window lengths of SQuAD; the defaults are BERT's and RoBERTa's."""
+
+    data: str = field(default=MISSING, metadata={"help": "data-bin of pretraining, with tokenizer and dictionary"})
+    train_file: str = field(default=MISSING, metadata={"help": "training questions in SQuAD's JSON"})
+    valid_file: str = field(default=MISSING, metadata={"help": "questions for validation in SQuAD's JSON"})
+    version_2: bool = field(default=False, metadata={"help": "SQuAD 2.0: questions may have no answer"})
+    tokens_per_sample: int = field(
+        default=TOKENS_PER_SAMPLE, metadata={"help": "maximum length of a sequence in tokens, special tokens included"}
+    )
+    doc_stride: int = field(
+        default=DOC_STRIDE,
+        metadata={"help": "tokens between the starts of two windows of a long context"},
+    )
+    seed: int = II("common.seed")
+
+
+@register_task("question_answering", dataclass=QuestionAnsweringConfig)
+class QuestionAnsweringTask(WindowTask):
+    """Span prediction on SQuAD 1.1 and 2.0, with the tokenizer of the pretrained model.
+
+    Sequences are built in memory from the JSON files. In windows that do not contain the answer, start and end are
+    ``<s>``, for both 1.1 and 2.0 (BERT's recipe).
+    """
+
+    NAME = "question_answering"
+
+    @classmethod
+    def setup_task(cls, cfg: QuestionAnsweringConfig, **kwargs) -> "QuestionAnsweringTask":
+        if cfg.tokens_per_sample < MIN_SAMPLE:
+            raise UserError(f"--tokens-per-sample {cfg.tokens_per_sample} must be at least {MIN_SAMPLE}")
+        if cfg.doc_stride < 1:
+            raise UserError(f"--doc-stride {cfg.doc_stride} must be at least 1")
+        return cls(cfg)
+
+    def load_dataset(self, split: str, **kwargs):
+        """Load the questions of ``train`` or ``valid``.
+
+        Raises:
+            UserError: if the split does not exist, or its file is missing or not in SQuAD's format.
+        """
+        path = self.path_of(split)
+        questions = read_squad(path, self.cfg.version_2)
+        dataset = SpanWindows(questions, self.tokenizer, self.cfg.tokens_per_sample, self.cfg.doc_stride, self.cfg.seed)
+        self.add_dataset(split, path, dataset)
+
+    def register_head(self, model: MAELMModel):
+        model.register_span_head(ANSWER_HEAD)

@@ -1,0 +1,172 @@
+"""Sequences for question answering: ``<s> question </s> </s> context </s>``, long contexts in overlapping windows.
+
+The layout is that of sentence pairs in RoBERTa's fine-tuning (``--init-token 0 --separator-token 2`` of fairseq's
+``sentence_prediction``), and of Hugging Face's RoBERTa and MPNet tokenizers.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from mae_lm_fairseq.finetuning.squad.files import Paragraph, Question
+from mae_lm_fairseq.finetuning.windows import WindowDataset, collate_inputs
+from mae_lm_fairseq.text.offsets import encode_with_spans
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, Tokenizer
+
+TOKENS_PER_SAMPLE, DOC_STRIDE = 384, 128
+"""Maximum sequence length and window stride of BERT and RoBERTa, in tokens."""
+MAX_QUESTION = 64
+"""Maximum question length in subwords; longer ones are truncated, as in BERT's recipe (Devlin et al., 2019)."""
+SPECIAL_TOKENS = 4
+MIN_SAMPLE = 16
+"""Minimum of ``tokens_per_sample``: leaves room for a question and a context."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """A text, its token ids, and the character span of each token, [tokens, 2]."""
+
+    text: str
+    ids: np.ndarray
+    spans: np.ndarray
+
+
+@dataclass(frozen=True)
+class EncodedQuestion:
+    """A tokenized question; ``answer`` is the first and last token of its answer in the context."""
+
+    id: str
+    ids: np.ndarray
+    context: Context
+    answer: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class Window:
+    """The tokens from ``begin`` up to ``end`` (exclusive) of a question's context."""
+
+    question: EncodedQuestion
+    begin: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.offset + self.end - self.begin + 1
+
+    @property
+    def offset(self) -> int:
+        """Position of the window's first context token in the sequence."""
+        return len(self.question.ids) + SPECIAL_TOKENS - 1
+
+    def tokens(self) -> np.ndarray:
+        """Return the sequence, int64 [length]."""
+        context = self.question.context.ids[self.begin : self.end]
+        return np.concatenate(([BOS], self.question.ids, [EOS, EOS], context, [EOS])).astype(np.int64)
+
+    def target(self) -> tuple[int, int]:
+        """Return the positions of the answer's start and end; (0, 0), ``<s>``, unless the window contains all of it."""
+        if self.question.answer is None:
+            return 0, 0
+        first, last = self.question.answer
+        if first < self.begin or last >= self.end:
+            return 0, 0
+        return self.offset + first - self.begin, self.offset + last - self.begin
+
+    def answerable(self) -> np.ndarray:
+        """Return where an answer may start or end, bool [length]: at context tokens with a non-empty character span."""
+        spans = self.question.context.spans[self.begin : self.end]
+        return np.concatenate((np.zeros(self.offset, dtype=bool), spans[:, 0] < spans[:, 1], [False]))
+
+    def slice_of_context(self, start: int, end: int) -> tuple[int, int]:
+        """Return the character span in the context of the tokens at positions ``start`` to ``end``."""
+        spans = self.question.context.spans
+        return int(spans[self.begin + start - self.offset, 0]), int(spans[self.begin + end - self.offset, 1])
+
+
+class SpanWindows(WindowDataset):
+    """Windows of all questions of some paragraphs.
+
+    Epochs iterate over the windows in an order shuffled by ``seed``.
+
+    Args:
+        paragraphs: contexts with their questions.
+        tokenizer: the tokenizer.
+        tokens_per_sample: maximum sequence length, special tokens included.
+        doc_stride: distance between the starts of successive windows of a context, in tokens; reduced to the length of
+            a window if it is larger, so that windows leave no gaps.
+        seed: seed of the order.
+
+    Attributes:
+        windows: all windows, grouped by question, in the order of the paragraphs.
+        counts: numbers of questions, windows, truncated questions, contexts that needed several windows, and windows
+            that do not contain the answer, by name.
+    """
+
+    def __init__(
+        self, paragraphs: list[Paragraph], tokenizer: Tokenizer, tokens_per_sample: int, doc_stride: int, seed: int
+    ):
+        # A question may take at most half of the space.
+        self.longest_question = min(MAX_QUESTION, (tokens_per_sample - SPECIAL_TOKENS) // 2)
+        self.tokens_per_sample = tokens_per_sample
+        self.doc_stride = doc_stride
+        self.counts = dict.fromkeys(("questions", "windows", "cut_questions", "strided_contexts", "without_answer"), 0)
+        self.windows = [window for paragraph in paragraphs for window in self._windows(paragraph, tokenizer)]
+        self.counts["windows"] = len(self.windows)
+        self.counts["without_answer"] = sum(window.target() == (0, 0) for window in self.windows)
+        self.sizes = np.array([len(window) for window in self.windows])
+        self.order = np.random.RandomState(seed).permutation(len(self.windows))
+
+    def _windows(self, paragraph: Paragraph, tokenizer: Tokenizer) -> Iterator[Window]:
+        context = Context(paragraph.context, *encode_with_spans(tokenizer, paragraph.context))
+        for question, ids in zip(
+            paragraph.questions, tokenizer.encode_lines([each.text for each in paragraph.questions]), strict=True
+        ):
+            encoded = EncodedQuestion(
+                question.id, ids[: self.longest_question], context, _pieces_of_answer(question, context.spans)
+            )
+            windows = list(self._windows_of_question(encoded))
+            self.counts["questions"] += 1
+            self.counts["cut_questions"] += len(ids) > self.longest_question
+            self.counts["strided_contexts"] += len(windows) > 1
+            yield from windows
+
+    def _windows_of_question(self, question: EncodedQuestion) -> Iterator[Window]:
+        room = self.tokens_per_sample - SPECIAL_TOKENS - len(question.ids)
+        step = min(self.doc_stride, room)
+        length = len(question.context.ids)
+        for begin in itertools.count(0, step):
+            yield Window(question, begin, min(begin + room, length))
+            if begin + room >= length:
+                return
+
+    def __getitem__(self, index: int) -> dict:
+        window = self.windows[index]
+        return {
+            "id": index,
+            "tokens": torch.from_numpy(window.tokens()),
+            "target": torch.tensor(window.target()),
+            "answerable": torch.from_numpy(window.answerable()),
+        }
+
+    def collater(self, samples: list[dict]) -> dict:
+        """Return a batch: ``src_tokens`` [B, T], ``target`` [B, 2], ``answerable`` [B, T] bool; {} for no samples."""
+        if not samples:
+            return {}
+        return {
+            **collate_inputs(samples),
+            "target": torch.stack([sample["target"] for sample in samples]),
+            "answerable": pad_sequence([sample["answerable"] for sample in samples], batch_first=True),
+        }
+
+
+def _pieces_of_answer(question: Question, spans: np.ndarray) -> tuple[int, int] | None:
+    """Return the first and last token that overlap the first answer; None if no token does."""
+    if not question.answers:
+        return None
+    answer = question.answers[0]
+    has_some = (spans[:, 0] < answer.start + len(answer.text)) & (spans[:, 1] > answer.start)
+    pieces = has_some.nonzero()[0]
+    return (int(pieces[0]), int(pieces[-1])) if len(pieces) else None

@@ -1,0 +1,78 @@
+"""Metrics of labelled words: accuracy; precision, recall and F1 of entities, over all types and by type.
+
+They are those of conlleval and of seqeval's default mode. seqeval itself, last released in 2020, is what the tests
+compare with: evaluation needs only the counts below, and no further package.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from mae_lm_fairseq.finetuning.tagging.labels import LabelSet
+from mae_lm_fairseq.finetuning.tagging.schemes import Entity, entities, known
+from mae_lm_fairseq.statistics.resampling import ratio_interval
+
+SEPARATOR = ": "
+"""Between a type of entities and the name of its metric."""
+
+Ratios = dict[str, tuple[np.ndarray, np.ndarray]]
+"""Metrics by name, as numerators and denominators of each sentence, which are summed before the division."""
+
+
+def ratios(labels: LabelSet, predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str | None]]) -> Ratios:
+    """Return the metrics of predictions. Predicted entities with a word that has no label do not count.
+
+    Args:
+        labels: the labels that the model learnt; they tell whether there are entities.
+        predicted, true: the labels of each sentence, in any scheme; None for words without a label.
+    """
+    found = {"accuracy": _accuracy(predicted, true)}
+    if labels.scheme is None:
+        return found
+    ours = [_evaluated(*sentences) for sentences in zip(predicted, true, strict=True)]
+    theirs = [set(entities(known(sentence))) for sentence in true]
+    of_all = _entity_ratios(ours, theirs)
+    kinds = {*labels.kinds, *(entity.kind for side in theirs for entity in side)}
+    by_type = {
+        f"{kind}{SEPARATOR}{name}": ratio
+        for kind in sorted(kinds)
+        for name, ratio in _entity_ratios(*(_of_kind(side, kind) for side in (ours, theirs))).items()
+    }
+    return {**of_all, **found, **by_type}
+
+
+def _evaluated(predicted: Sequence[str], true: Sequence[str | None]) -> set[Entity]:
+    return {entity for entity in entities(predicted) if None not in true[entity.start : entity.end]}
+
+
+def _of_kind(side: Iterable[set], kind: str) -> list[set]:
+    return [{entity for entity in found if entity.kind == kind} for found in side]
+
+
+def _entity_ratios(ours: Sequence[set], theirs: Sequence[set]) -> Ratios:
+    right = np.array([len(found & given) for found, given in zip(ours, theirs, strict=True)])
+    found, given = (np.array([len(each) for each in side]) for side in (ours, theirs))
+    return {"precision": (right, found), "recall": (right, given), "f1": (2 * right, found + given)}
+
+
+def _accuracy(
+    predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str | None]]
+) -> tuple[np.ndarray, np.ndarray]:
+    pairs = [list(zip(*sentence, strict=True)) for sentence in zip(predicted, true, strict=True)]
+    right = np.array([sum(found == given for found, given in sentence) for sentence in pairs])
+    return right, np.array([sum(given is not None for _, given in sentence) for sentence in pairs])
+
+
+def values(found: Ratios) -> dict[str, float]:
+    """Return the metrics in per cent; 0 where nothing was predicted or given."""
+    sums = {name: [int(side.sum()) for side in ratio] for name, ratio in found.items()}
+    return {name: 100 * above / below if below else 0.0 for name, (above, below) in sums.items()}
+
+
+def with_intervals(found: Ratios) -> dict[str, dict[str, float]]:
+    """Return ``value`` of each metric with ``low`` and ``high``, its 95 % interval from resampling sentences."""
+    return {
+        name: {"value": value, "low": 100 * low, "high": 100 * high}
+        for name, value in values(found).items()
+        for low, high in [ratio_interval(*found[name])]
+    }

@@ -1,0 +1,158 @@
+"""Labels of words, by a model that was fine-tuned on token classification."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from mae_lm_fairseq.checkpoints.reading import label_names
+from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
+from mae_lm_fairseq.core.heads import TokenClassificationHead
+from mae_lm_fairseq.finetuning.prediction import with_progress
+from mae_lm_fairseq.finetuning.tagging.decoding import word_logits
+from mae_lm_fairseq.finetuning.tagging.files import BYTE_ORDER_MARK, WordFile, plain_name, read_text, read_words
+from mae_lm_fairseq.finetuning.tagging.labels import LabelSet
+from mae_lm_fairseq.finetuning.tagging.schemes import Scheme, scheme_of
+from mae_lm_fairseq.finetuning.tagging.windows import MIN_SAMPLE, WordWindows
+from mae_lm_fairseq.text.words import split_words
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_text
+
+
+class Tagged(NamedTuple):
+    """A labelled word of a text."""
+
+    word: str
+    label: str
+    start: int
+    """First character of the word in the text."""
+    end: int
+    """The character after its last one."""
+    probability: float
+
+
+class Tagger:
+    """Labels words with a fine-tuned model.
+
+    Args:
+        model: its hub interface.
+
+    Raises:
+        ValueError: if the model was not fine-tuned on token classification, or does not know its labels.
+    """
+
+    def __init__(self, model: torch.nn.Module):
+        about = model.about.get("finetuned_on")
+        task = about if isinstance(about, dict) else {}
+        longest = model.model.max_positions()
+        head = dict(model.model.classification_heads.items()).get(WORD_HEAD)
+        is_head = isinstance(head, TokenClassificationHead)
+        names = label_names(model.about, WORD_HEAD, head.classifier.out_features) if is_head else None
+        if names is None:
+            raise ValueError("the model has no labels of words; fine-tune it with mae-lm finetune tagging")
+        self.model = model
+        self.labels = LabelSet(tuple(names), Scheme(task["scheme"]) if task.get("scheme") in _SCHEMES else None)
+        column = task.get("column")
+        # A number from the last column, of fairseq-train, is another column in files of another width.
+        self.column = column if isinstance(column, str) and not column.startswith("-") else None
+        length = task.get("tokens_per_sample")
+        self.tokens_per_sample = length if isinstance(length, int) and MIN_SAMPLE <= length <= longest else longest
+
+    def logits(
+        self, sentences: Sequence[Sequence[str]], progress: Callable[[Sequence], Iterable] = iter
+    ) -> list[np.ndarray]:
+        """Return the logits of the words of each sentence, float32 [words, labels]."""
+        windows = WordWindows(sentences, self.model.tokenizer, self.tokens_per_sample)
+        return word_logits(self.model.model, windows, progress)
+
+    def label(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
+        """Return the labels of the words of each sentence; progress goes to standard error."""
+        found = self.logits(sentences, lambda batches: with_progress(batches, len(batches)))
+        return [self.labels.best(logits) for logits in found]
+
+    def relabel(self, file: WordFile) -> tuple[list[list[str]], str]:
+        """Return the labels of the words of a file, and its text with them, in the scheme of its own labels, if any.
+
+        Raises:
+            UserError: if its own labels are of entities, and invalid.
+        """
+        scheme = scheme_of(file)
+        found = self.label(file.words)
+        return found, file.with_labels([self.labels.written(labels, scheme) for labels in found])
+
+    def tag(self, text: str | Sequence[str]) -> list[Tagged]:
+        """Return the labels of a text, or of a list of words; see ``MAELMHubInterface.tag``."""
+        spans = split_words(text) if isinstance(text, str) else _spans_of(text)
+        text = text if isinstance(text, str) else " ".join(text)
+        words = [text[start:end] for start, end in spans]
+        [logits] = self.logits([words])
+        probabilities = torch.from_numpy(logits).double().softmax(1)
+        return [
+            Tagged(word, self.labels.names[int(row.argmax())], start, end, float(row.max()))
+            for word, (start, end), row in zip(words, spans, probabilities, strict=True)
+        ]
+
+
+def label_file(model: torch.nn.Module, source: Path, out: Path, column: str | None = None):
+    """Write the words of a file with their labels.
+
+    A file of labelled words, or of words alone, keeps its format: labels are replaced, or become the last column if it
+    does not have the column. A ``.txt`` file is such a file if ``column`` is given. Otherwise, for each of its lines,
+    the words and their labels are written, separated by tabs, and an empty line.
+
+    Args:
+        model: the hub interface of a fine-tuned model.
+        source: the file.
+        out: the file to write.
+        column: name or number of the column of labels; None for that of the training file.
+
+    Raises:
+        UserError: if the model does not know its labels, or the file has no words or is malformed.
+    """
+    try:
+        tagger = Tagger(model)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    if column is None and plain_name(source).suffix.lower() == ".txt":
+        _refuse_columns(tagger, source)
+        text = _labelled_text(tagger, source)
+    else:
+        _, text = tagger.relabel(read_words(source, column or tagger.column, needs_labels=False))
+    write_text(out, text)
+
+
+def _refuse_columns(tagger: Tagger, source: Path):
+    """Refuse a ``.txt`` file with a column of the model's labels: its lines are not text."""
+    try:
+        file = read_words(source, tagger.column or "-1")
+        found = {label for sentence in tagger.labels.labels_in(file) for label in sentence}
+    except UserError:
+        return
+    if found <= {*tagger.labels.names, None}:
+        column = file.column + 1
+        raise UserError(
+            f"{source}: has labels in column {column}; add --column {column} to label its rows, as the lines of a .txt "
+            "file are text without --column"
+        )
+
+
+def _labelled_text(tagger: Tagger, source: Path) -> str:
+    lines = read_text(source).removeprefix(BYTE_ORDER_MARK).removesuffix("\n").split("\n")
+    sentences = [[line[start:end] for start, end in split_words(line)] for line in lines]
+    if not any(sentences):
+        raise UserError(f"{source}: has no words")
+    labelled = zip(sentences, tagger.label(sentences), strict=True)
+    return "".join(
+        "".join(f"{word}\t{label}\n" for word, label in zip(*sentence, strict=True)) + "\n" for sentence in labelled
+    )
+
+
+def _spans_of(words: Sequence[str]) -> list[tuple[int, int]]:
+    """Return start and end of words that are joined with spaces."""
+    ends = np.cumsum([len(word) + 1 for word in words]) - 1
+    return [(int(end) - len(word), int(end)) for word, end in zip(words, ends, strict=True)]
+
+
+_SCHEMES = [scheme.value for scheme in Scheme]

@@ -1,0 +1,83 @@
+"""fairseq task for token classification: part-of-speech tags, named entities and other labels of words."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.tasks import register_task
+from omegaconf import II, MISSING
+
+from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
+from mae_lm_fairseq.finetuning.tagging.files import read_words
+from mae_lm_fairseq.finetuning.tagging.labels import LabelSet, learn_labels
+from mae_lm_fairseq.finetuning.tagging.schemes import Scheme
+from mae_lm_fairseq.finetuning.tagging.windows import MIN_SAMPLE, WordWindows
+from mae_lm_fairseq.finetuning.window_task import WindowTask
+from mae_lm_fairseq.models.mae_lm import MAELMModel
+from mae_lm_fairseq.utils.errors import UserError
+
+TOKENS_PER_SAMPLE = 512
+"""Maximum sequence length of BERT and RoBERTa, in tokens."""
+
+
+@dataclass
+class TokenClassificationConfig(FairseqDataclass):
+    """Files of labelled words and tokenizer of token classification."""
+
+    data: str = field(default=MISSING, metadata={"help": "data-bin of pretraining, with tokenizer and dictionary"})
+    train_file: str = field(default=MISSING, metadata={"help": "training file: CoNLL-U, or columns"})
+    valid_file: str = field(default=MISSING, metadata={"help": "file for validation, in one of these formats"})
+    column: str = field(
+        default=MISSING, metadata={"help": "column of the labels: its name in CoNLL-U, or its number, from 1"}
+    )
+    tokens_per_sample: int = field(
+        default=TOKENS_PER_SAMPLE, metadata={"help": "maximum length of a sequence in tokens, special tokens included"}
+    )
+    seed: int = II("common.seed")
+
+
+@register_task("token_classification", dataclass=TokenClassificationConfig)
+class TokenClassificationTask(WindowTask):
+    """Labels of words, with the tokenizer of the pretrained model.
+
+    Sequences are built in memory from the files. The labels are those of the training file. They are part of the task's
+    state, which fairseq keeps in checkpoints.
+    """
+
+    NAME = "token_classification"
+
+    def __init__(self, cfg: TokenClassificationConfig):
+        super().__init__(cfg)
+        self.state.add_factory("labels", self._learn_labels)
+
+    @classmethod
+    def setup_task(cls, cfg: TokenClassificationConfig, **kwargs) -> "TokenClassificationTask":
+        if cfg.tokens_per_sample < MIN_SAMPLE:
+            raise UserError(f"--tokens-per-sample {cfg.tokens_per_sample} must be at least {MIN_SAMPLE}")
+        return cls(cfg)
+
+    def _learn_labels(self) -> dict:
+        """Return the labels in a form that checkpoints can hold."""
+        labels = learn_labels(read_words(Path(self.cfg.train_file), self.cfg.column))
+        return {"names": list(labels.names), "scheme": labels.scheme and labels.scheme.value}
+
+    @property
+    def labels(self) -> LabelSet:
+        """The labels that the model learns."""
+        saved = self.state.labels
+        return LabelSet(tuple(saved["names"]), saved["scheme"] and Scheme(saved["scheme"]))
+
+    def load_dataset(self, split: str, **kwargs):
+        """Load the sentences of ``train`` or ``valid``.
+
+        Raises:
+            UserError: if the split does not exist, its file is missing or malformed, or has a label that the training
+                file lacks.
+        """
+        file = read_words(Path(self.path_of(split)), self.cfg.column)
+        targets = self.labels.targets(file)
+        dataset = WordWindows(file.words, self.tokenizer, self.cfg.tokens_per_sample, self.cfg.seed, targets)
+        self.add_dataset(split, file.path, dataset)
+
+    def register_head(self, model: MAELMModel):
+        model.register_token_classification_head(WORD_HEAD, len(self.labels.names))

@@ -1,0 +1,148 @@
+"""Sequences for token classification: ``<s> subwords of a sentence </s>``, long sentences in overlapping windows.
+
+Every word is labelled once: at its first subword, in the window in which that has the most context.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from fairseq.data import data_utils
+
+from mae_lm_fairseq.finetuning.windows import WindowDataset, collate_inputs
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, Tokenizer
+
+IGNORED = -100
+"""Target of tokens that have none, as in torch's cross-entropy."""
+SPECIAL_TOKENS = 2
+MIN_SAMPLE = 8
+"""Minimum of ``tokens_per_sample``: leaves room for a few words."""
+
+
+class Window(NamedTuple):
+    """The words from ``begin`` up to ``end`` (exclusive) of a sentence."""
+
+    sentence: int
+    begin: int
+    end: int
+    labelled: np.ndarray
+    """int64: the words that are labelled in this window, numbered in the sentence."""
+    positions: np.ndarray
+    """int64: position of the first subword of each of them in the sequence."""
+    size: int
+    """Length of the sequence in tokens."""
+
+
+class WordWindows(WindowDataset):
+    """Windows of sentences.
+
+    Epochs iterate over the windows that have a target, in an order shuffled by ``seed``.
+
+    Args:
+        sentences: words of each sentence.
+        tokenizer: the tokenizer.
+        tokens_per_sample: maximum sequence length, special tokens included. A longer word is truncated.
+        seed: seed of the order.
+        targets: number of each word's label, :data:`IGNORED` for none; None for prediction.
+    """
+
+    def __init__(
+        self,
+        sentences: Sequence[Sequence[str]],
+        tokenizer: Tokenizer,
+        tokens_per_sample: int,
+        seed: int = 0,
+        targets: Sequence[Sequence[int]] | None = None,
+    ):
+        room = tokens_per_sample - SPECIAL_TOKENS
+        words = list(dict.fromkeys(word for sentence in sentences for word in sentence))
+        ids = {word: ids[:room] for word, ids in zip(words, tokenizer.encode_words(words), strict=True)}
+        self.sentences = [[ids[word] for word in sentence] for sentence in sentences]
+        self.targets = targets
+        self.windows = [
+            window
+            for number, sentence in enumerate(self.sentences)
+            for window in windows_of(number, [len(word) for word in sentence], room)
+        ]
+        self.sizes = np.array([window.size for window in self.windows])
+        used = [index for index in range(len(self.windows)) if targets is None or self._has_target(index)]
+        self.order = np.random.RandomState(seed).permutation(used)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Numbers of sentences, words, windows and sentences that needed several windows, by name."""
+        return {
+            "sentences": len(self.sentences),
+            "words": sum(map(len, self.sentences)),
+            "windows": len(self.windows),
+            "split_sentences": len({window.sentence for window in self.windows if window.begin > 0}),
+        }
+
+    def _has_target(self, index: int) -> bool:
+        window = self.windows[index]
+        return any(self.targets[window.sentence][word] != IGNORED for word in window.labelled)
+
+    def __getitem__(self, index: int) -> dict:
+        window = self.windows[index]
+        words = self.sentences[window.sentence][window.begin : window.end]
+        tokens = np.concatenate([[BOS], *words, [EOS]]).astype(np.int64)
+        target = np.full(len(tokens), IGNORED)
+        if self.targets is not None:
+            target[window.positions] = np.asarray(self.targets[window.sentence])[window.labelled]
+        return {"id": index, "tokens": torch.from_numpy(tokens), "target": torch.from_numpy(target)}
+
+    def collater(self, samples: list[dict]) -> dict:
+        """Return a batch with ``src_tokens`` and ``target``, both [B, T] int64; {} for no samples."""
+        if not samples:
+            return {}
+        target = [sample["target"] for sample in samples]
+        return {
+            **collate_inputs(samples),
+            "target": data_utils.collate_tokens(target, IGNORED),
+            "nwords": sum(int(each.ne(IGNORED).sum()) for each in target),
+        }
+
+
+def windows_of(sentence: int, lengths: Sequence[int], room: int) -> list[Window]:
+    """Return the windows of a sentence. Each has as many words as fit, and half of a window overlaps with the next.
+
+    Args:
+        sentence: number of the sentence.
+        lengths: tokens of each word, at most ``room``.
+        room: tokens in a window.
+    """
+    if not len(lengths):
+        return []
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    limits, begin = [], 0
+    while True:
+        end = int(np.searchsorted(ends, starts[begin] + room, side="right"))
+        limits.append((begin, end))
+        if end == len(lengths):
+            break
+        # The first word that leaves half of the window, and enough for the next word.
+        first = max(ends[end - 1] - room // 2, ends[end] - room)
+        begin = max(begin + 1, int(np.searchsorted(starts, first)))
+    owners = _owners(starts, ends, limits)
+    return [
+        _window(sentence, begin, end, begin + (owners[begin:end] == number).nonzero()[0], starts, ends)
+        for number, (begin, end) in enumerate(limits)
+    ]
+
+
+def _owners(starts: np.ndarray, ends: np.ndarray, limits: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Return the window of each word in which the fewer of the tokens to its left and right are most."""
+    most, owners = np.full(len(starts), -1), np.zeros(len(starts), dtype=np.int64)
+    for number, (begin, end) in enumerate(limits):
+        first = starts[begin:end]
+        context = np.minimum(first - starts[begin], ends[end - 1] - first)
+        is_more = context > most[begin:end]
+        most[begin:end][is_more], owners[begin:end][is_more] = context[is_more], number
+    return owners
+
+
+def _window(sentence: int, begin: int, end: int, labelled: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Window:
+    positions = 1 + starts[labelled] - starts[begin]  # after <s>
+    return Window(sentence, begin, end, labelled, positions, int(ends[end - 1] - starts[begin]) + SPECIAL_TOKENS)

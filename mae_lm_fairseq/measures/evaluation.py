@@ -1,0 +1,167 @@
+"""Masked language model loss, accuracy and pseudo-perplexity of trained models on a text."""
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mae_lm_fairseq.measures.masked_prediction import (
+    NEVER_MASKED,
+    Masking,
+    Outcome,
+    Words,
+    each_token,
+    each_word,
+    predict,
+    unigram_entropy,
+)
+from mae_lm_fairseq.measures.readers import Reader, checked_models, open_model
+from mae_lm_fairseq.statistics.token_states import mask_texts
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.markdown import markdown_table
+from mae_lm_fairseq.utils.progress import progress_bar
+from mae_lm_fairseq.utils.versions import versions
+
+LARGEST_PERPLEXITY = 1e12
+"""Maximum of the perplexities that are reported; a larger one says nothing, and may not fit a float."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Text to predict, and how much of it.
+
+    Attributes:
+        text: UTF-8 text, plain or compressed.
+        tokens: amount of text for loss and accuracy.
+        pseudo_tokens: amount of text for the pseudo-perplexities.
+        tokens_per_sample: maximum sequence length.
+        mask_prob: fraction of the tokens to mask for loss and accuracy.
+        seed: seed of the masked positions.
+    """
+
+    text: Path
+    tokens: int = 50_000
+    pseudo_tokens: int = 5_000
+    tokens_per_sample: int = 128
+    mask_prob: float = 0.15
+    seed: int = 1
+
+
+def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the numbers of all models of a command line as JSON-serialisable data, and show progress.
+
+    Raises:
+        UserError: if a model or the text cannot be read, or an option is out of range.
+    """
+    if not 0 < arguments.mask_prob < 1:
+        raise UserError(f"--mask-prob {arguments.mask_prob} must be above 0 and below 1")
+    paths = checked_models(arguments.models, arguments.labels, arguments.data_bin, arguments.ema, with_head=True)
+    values = {field.name: getattr(arguments, field.name) for field in fields(Evaluation)}
+    evaluation, ema = Evaluation(**values), arguments.ema
+    del values["text"]
+
+    def measured(path: Path, label: str) -> dict[str, Any]:
+        return measure(open_model(path, arguments.data_bin, ema, with_head=True), label, evaluation)
+
+    return {
+        "versions": versions(),
+        "text": str(arguments.text),
+        "settings": {"ema": ema} | values,
+        "models": {label: {"model": str(path), **measured(path, label)} for label, path in paths.items()},
+    }
+
+
+def table(models: dict[str, dict[str, Any]], mask_prob: float) -> str:
+    """Return the numbers of models by label, from :func:`measure`, as a Markdown table."""
+    header = [
+        "model",
+        f"loss at {mask_prob:.0%} masked (nats)",
+        "unigram entropy (nats)",
+        "accuracy",
+        "pseudo-perplexity per token",
+        "pseudo-perplexity per word",
+    ]
+    rows = [
+        [
+            label,
+            f"{row['loss']:.3f}",
+            f"{row['unigram_entropy']:.3f}",
+            f"{row['accuracy']:.1%}",
+            perplexity_cell(row["pseudo_perplexity_per_token"]),
+            perplexity_cell(row["pseudo_perplexity_per_word"]),
+        ]
+        for label, row in models.items()
+    ]
+    return markdown_table(header, rows)
+
+
+def perplexity(log_likelihood: float, count: int) -> float | None:
+    """Return the perplexity of ``count`` tokens or words; None if it is above :data:`LARGEST_PERPLEXITY`.
+
+    A line without spaces is one word, which can be as long as a sequence.
+    """
+    loss = -log_likelihood / count
+    return math.exp(loss) if loss <= math.log(LARGEST_PERPLEXITY) else None
+
+
+def perplexity_cell(value: float | None) -> str:
+    """Format a perplexity."""
+    return f"above {LARGEST_PERPLEXITY:.0e}" if value is None else f"{value:,.2f}"
+
+
+def measure(reader: Reader, label: str, evaluation: Evaluation) -> dict[str, Any]:
+    """Return loss, accuracy and pseudo-perplexities of a model, and show progress.
+
+    Args:
+        reader: the model, opened with its head.
+        label: its name in the progress display.
+        evaluation: what to predict.
+
+    Raises:
+        UserError: if the text cannot be read, or nothing of it is masked.
+    """
+    texts = reader.texts_with_words(evaluation.text, evaluation.tokens_per_sample, evaluation.pseudo_tokens)
+    found = masked_prediction(reader, label, evaluation)
+    tokens = _outcome(reader, texts, [each_token(text.words) for text in texts], f"{label}, tokens")
+    whole_words = [each_word(text.words) for text in texts]
+    words = _outcome(reader, texts, whole_words, f"{label}, words")
+    token_count, word_count = int(tokens.predicted.sum()), sum(len(masking.predicted) for masking in whole_words)
+    return found | {
+        "pseudo_perplexity_per_token": perplexity(float(tokens.log_likelihoods.sum()), token_count),
+        "tokens": token_count,
+        "pseudo_perplexity_per_word": perplexity(float(words.log_likelihoods.sum()), word_count),
+        "words": word_count,
+    }
+
+
+def masked_prediction(reader: Reader, label: str, evaluation: Evaluation) -> dict[str, float]:
+    """Return loss and accuracy at masked positions, as :func:`measure` does."""
+    texts = reader.texts_with_words(evaluation.text, evaluation.tokens_per_sample, evaluation.tokens)
+    fixed = [_fixed_positions(text, number, reader, evaluation) for number, text in enumerate(texts)]
+    masked = _outcome(reader, texts, fixed, f"{label}, masked positions")
+    predicted = int(masked.predicted.sum())
+    if not predicted:
+        fraction = f"{evaluation.mask_prob:.3%} of a sequence"
+        raise UserError(f"{evaluation.text} is too short: {fraction} is less than one token; use a longer text")
+    return {
+        "loss": -float(masked.log_likelihoods.sum()) / predicted,
+        "unigram_entropy": unigram_entropy(text.ids[text.words != NEVER_MASKED] for text in texts),
+        "accuracy": int(masked.correct.sum()) / predicted,
+        "predicted": predicted,
+    }
+
+
+def _outcome(reader: Reader, texts: Sequence[Words], maskings: Sequence[Masking], name: str) -> Outcome:
+    return predict(reader.predictor, [text.ids for text in texts], maskings, partial(progress_bar, desc=name))
+
+
+def _fixed_positions(text: Words, number: int, reader: Reader, evaluation: Evaluation) -> Masking:
+    """Mask a fraction of a text's tokens in one row; in none if the fraction is less than one token."""
+    seed, fraction = evaluation.seed, evaluation.mask_prob
+    masked = mask_texts([text.ids.tolist()], reader.predictor.pad, reader.special, fraction, seed, first=number)
+    row = masked.is_masked.numpy()
+    rows = row[row.any(1)]
+    return Masking(rows, rows)

@@ -1,0 +1,210 @@
+"""How well a masked language model predicts the tokens of texts, with masks of several kinds.
+
+A text becomes rows: copies of it with different tokens masked (:class:`Masking`). The rows of all texts are predicted
+in batches of similar length.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.packing import batch_layout, batches_of_similar_length, to_device
+from mae_lm_fairseq.statistics.token_states import early_masks, hugging_face_positions
+
+NEVER_MASKED = -1
+"""The word of a special token."""
+FIRST_TOKEN = 4
+"""Id of the first token that is not special, in fairseq's dictionary."""
+
+
+class Words(NamedTuple):
+    """A text as tokens, with the words that they belong to."""
+
+    ids: np.ndarray
+    """int[T]."""
+    words: np.ndarray
+    """int[T]: number of each token's word, ascending; :data:`NEVER_MASKED` for special tokens."""
+
+
+class Masking(NamedTuple):
+    """Rows of one text."""
+
+    hidden: np.ndarray
+    """bool[rows, T]: the tokens that are masked."""
+    predicted: np.ndarray
+    """bool[rows, T]: the masked tokens whose predictions count."""
+
+
+class Outcome(NamedTuple):
+    """The predictions for each text, summed over its rows."""
+
+    log_likelihoods: np.ndarray
+    """float64[texts], in nats."""
+    predicted: np.ndarray
+    """int64[texts]: how many tokens were predicted."""
+    correct: np.ndarray
+    """int64[texts]: how many of them were the most likely token."""
+
+
+class Predictor(Protocol):
+    """A masked language model in evaluation mode.
+
+    Attributes:
+        max_tokens: maximum sequence length.
+        pad, mask: ids of the padding and the mask token.
+    """
+
+    max_tokens: int
+    pad: int
+    mask: int
+
+    def __call__(self, tokens: Tensor, is_predicted: Tensor) -> Tensor:
+        """Return the float32 logits [number predicted, vocabulary] at the predicted positions, row by row.
+
+        Args:
+            tokens: [B, T] int64 on the CPU, padded on the right.
+            is_predicted: [B, T] bool on the CPU.
+        """
+
+
+class NetworkPredictor:
+    """A network of this package, which predicts through its decoder if it has one.
+
+    Args:
+        network: in evaluation mode, with its language model head.
+        pad, mask: ids of ``<pad>`` and ``<mask>``.
+        mask_in_encoder: fraction of the ``<mask>`` tokens that the encoder saw in pretraining (``--mask-in-encoder``).
+            It sees them at this fraction of the positions, the same ones in every text.
+    """
+
+    def __init__(self, network: MaskedAutoencoder, pad: int, mask: int, mask_in_encoder: float = 0.0):
+        self.network = network
+        self.pad, self.mask = pad, mask
+        self.max_tokens = network.config.max_positions
+        self.mask_in_encoder = mask_in_encoder
+
+    @torch.no_grad()
+    def __call__(self, tokens: Tensor, is_predicted: Tensor) -> Tensor:
+        device = self.network.encoder.embed_tokens.weight.device
+        early = early_masks(tokens, self.mask, self.mask_in_encoder)
+        layout = to_device(batch_layout(tokens, is_predicted, self.pad, self.mask, early), device)
+        return self.network(tokens.to(device), layout).float()
+
+
+class RandomTokensPredictor:
+    """A masked language model that was trained with random tokens in place of ``[MASK]``.
+
+    Args:
+        predictor: the model. Every ``[MASK]`` in its input is replaced by a token other than the special ones, which
+            depends on the position alone.
+    """
+
+    def __init__(self, predictor: NetworkPredictor):
+        self.predictor = predictor
+        self.max_tokens, self.pad, self.mask = predictor.max_tokens, predictor.pad, predictor.mask
+
+    def __call__(self, tokens: Tensor, is_predicted: Tensor) -> Tensor:
+        # As in fairseq's dictionary: special tokens come first, <mask> last.
+        drawn = torch.from_numpy(np.random.default_rng(0).integers(FIRST_TOKEN, self.mask, tokens.shape[1]))
+        return self.predictor(torch.where(tokens == self.mask, drawn, tokens), is_predicted)
+
+
+class HuggingFacePredictor:
+    """A model loaded with ``transformers.AutoModelForMaskedLM``.
+
+    Args:
+        model: the model, in evaluation mode.
+        pad, mask: ids of the tokenizer's padding and mask tokens.
+    """
+
+    def __init__(self, model: nn.Module, pad: int, mask: int):
+        self.model = model
+        self.pad, self.mask = pad, mask
+        self.max_tokens = hugging_face_positions(model)
+
+    @torch.no_grad()
+    def __call__(self, tokens: Tensor, is_predicted: Tensor) -> Tensor:
+        tokens, is_predicted = tokens.to(self.model.device), is_predicted.to(self.model.device)
+        return self.model(tokens, attention_mask=tokens.ne(self.pad).long()).logits[is_predicted].float()
+
+
+def unigram_entropy(texts: Iterable[np.ndarray | Tensor]) -> float:
+    """Return the entropy in nats of the token frequencies in texts.
+
+    It is the lowest loss of a model that predicts the same distribution at every position.
+
+    Args:
+        texts: ids of the tokens that can be masked, int[T] each.
+    """
+    counts = Counter()
+    for ids in texts:
+        counts.update(ids.tolist())
+    total = counts.total()
+    return -sum(count / total * math.log(count / total) for count in counts.values())
+
+
+def each_token(words: np.ndarray) -> Masking:
+    """Mask each token on its own (Salazar et al., 2020, arXiv 1910.14659)."""
+    rows = np.eye(len(words), dtype=bool)[words != NEVER_MASKED]
+    return Masking(rows, rows)
+
+
+def each_token_and_later_subwords(words: np.ndarray) -> Masking:
+    """Mask each token with the later subwords of its word (Kauf and Ivanova, 2023, arXiv 2305.10588)."""
+    predicted = each_token(words).predicted
+    return Masking(np.triu(words[:, None] == words)[words != NEVER_MASKED], predicted)
+
+
+def each_word(words: np.ndarray) -> Masking:
+    """Mask each word with all of its subwords."""
+    rows = np.setdiff1d(words, NEVER_MASKED)[:, None] == words
+    return Masking(rows, rows)
+
+
+def predict(
+    model: Predictor,
+    texts: Sequence[np.ndarray],
+    maskings: Sequence[Masking],
+    progress: Callable[[Sequence], Iterable] = lambda batches: batches,
+) -> Outcome:
+    """Predict the masked tokens of texts.
+
+    Args:
+        model: the model.
+        texts: ids of each text.
+        maskings: what to mask in each text.
+        progress: wraps the sequence of batches, for example to show a progress bar.
+    """
+    rows = [(text, row) for text, masking in enumerate(maskings) for row in range(len(masking.predicted))]
+    batches = list(batches_of_similar_length([len(texts[text]) for text, _ in rows]))
+    outcome = Outcome(np.zeros(len(texts)), *np.zeros((2, len(texts)), dtype=np.int64))
+    for batch in progress(batches):
+        ids, hidden, predicted = _rows_as_batch([rows[index] for index in batch], texts, maskings, model.pad)
+        logits = model(ids.masked_fill(hidden, model.mask), predicted)
+        targets = ids[predicted].to(logits.device)
+        chosen = logits.gather(1, targets[:, None]).squeeze(1) - logits.logsumexp(1)
+        owners = np.array([rows[index][0] for index in batch])[predicted.nonzero()[:, 0].numpy()]
+        np.add.at(outcome.log_likelihoods, owners, chosen.double().cpu().numpy())
+        np.add.at(outcome.predicted, owners, 1)
+        np.add.at(outcome.correct, owners, logits.argmax(1).eq(targets).long().cpu().numpy())
+    return outcome
+
+
+def _rows_as_batch(
+    rows: Sequence[tuple[int, int]], texts: Sequence[np.ndarray], maskings: Sequence[Masking], pad: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ids, hidden and predicted [B, T] of some rows."""
+    shape = len(rows), max(len(texts[text]) for text, _ in rows)
+    ids, hidden, predicted = np.full(shape, pad), np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
+    for index, (text, row) in enumerate(rows):
+        length = len(texts[text])
+        ids[index, :length] = texts[text]
+        hidden[index, :length] = maskings[text].hidden[row]
+        predicted[index, :length] = maskings[text].predicted[row]
+    return tuple(map(torch.from_numpy, (ids, hidden, predicted)))

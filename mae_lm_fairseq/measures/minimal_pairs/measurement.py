@@ -1,0 +1,124 @@
+"""Accuracy of trained models and of their controls on minimal pairs."""
+
+import argparse
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mae_lm_fairseq.measures.masked_prediction import Words
+from mae_lm_fairseq.measures.minimal_pairs.accuracy import RESAMPLES, SEED, TIE, accuracies
+from mae_lm_fairseq.measures.minimal_pairs.files import Paradigm, read_paradigms
+from mae_lm_fairseq.measures.minimal_pairs.scores import (
+    negative_lengths,
+    pseudo_log_likelihoods,
+    unigram_log_likelihoods,
+)
+from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader, checked_models, open_model
+from mae_lm_fairseq.text.data_bin import DICTIONARY
+from mae_lm_fairseq.text.dictionary import read_counts
+from mae_lm_fairseq.text.text_files import find_files
+from mae_lm_fairseq.text.text_samples import read_text
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.progress import progress_bar
+from mae_lm_fairseq.utils.versions import versions
+
+
+def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the content of ``results.json`` for the models of a command line, and show progress.
+
+    Raises:
+        UserError: if a model or a file cannot be read, or a sentence is too long for a model.
+    """
+    paradigms = read_paradigms(arguments.pairs, arguments.limit)
+    if arguments.unigram:
+        find_files([arguments.unigram])  # refuses a missing file before the hours of scoring
+    paths = checked_models(arguments.models, arguments.labels, arguments.data_bin, arguments.ema, with_head=True)
+    random_weights, models = {}, {}
+    for label, path in paths.items():
+        reader = open_model(path, arguments.data_bin, arguments.ema, with_head=True)
+        counts = _token_counts(reader, arguments.data_bin, arguments.unigram)
+        found = measure(reader, label, paradigms, arguments.mask_words, counts)
+        if reader.architecture not in random_weights:
+            untrained = open_model(path, arguments.data_bin, with_head=True, random_weights=True)
+            control = measure(untrained, f"{label}, random weights", paradigms, arguments.mask_words)
+            random_weights[reader.architecture] = control["model"]
+        scores = {"model": found.pop("model"), "random weights": random_weights[reader.architecture], **found}
+        models[label] = {"model": str(path), "scores": scores}
+    pairs = sum(len(paradigm.pairs) for paradigm in paradigms)
+    return {
+        "versions": versions(),
+        "pairs": {
+            "directory": str(arguments.pairs),
+            "limit": arguments.limit,
+            "paradigms": len(paradigms),
+            "pairs": pairs,
+        },
+        "settings": {
+            "ema": arguments.ema,
+            "mask_words": arguments.mask_words,
+            "tie": TIE,
+            "resamples": RESAMPLES,
+            "bootstrap_seed": SEED,
+            "random_weights_seed": RANDOM_SEED,
+        },
+        "models": models,
+    }
+
+
+def measure(
+    reader: Reader,
+    label: str,
+    paradigms: Sequence[Paradigm],
+    mask_words: bool = False,
+    counts: Mapping[int, int] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Return the accuracies of a model (``model``), of sentence length and, with counts, of token frequency.
+
+    Args:
+        reader: the model, opened with its head.
+        label: its name in the progress display.
+        paradigms: the pairs.
+        mask_words: whether to mask the later subwords of a token's word with it.
+        counts: how often each id occurs in a text.
+
+    Raises:
+        UserError: if a sentence is too long for the model.
+    """
+    sentences = _tokenised(reader, paradigms)
+
+    def table(scores: np.ndarray) -> dict[str, Any]:
+        return accuracies(paradigms, scores.reshape(-1, 2))
+
+    scores = pseudo_log_likelihoods(reader.predictor, sentences, mask_words, partial(progress_bar, desc=label))
+    tables = {"model": table(scores)}
+    if counts:
+        tables["unigram"] = table(unigram_log_likelihoods(sentences, counts))
+    return tables | {"length": table(negative_lengths(sentences))}
+
+
+def _tokenised(reader: Reader, paradigms: Sequence[Paradigm]) -> list[Words]:
+    """Return the sentences of all pairs, the grammatical one of each first."""
+    sentences = [reader.sentence(text) for paradigm in paradigms for pair in paradigm.pairs for text in pair]
+    longest = max(len(sentence.ids) for sentence in sentences)
+    if longest > reader.predictor.max_tokens:
+        raise UserError(
+            f"--pairs: a sentence has {longest} tokens, and {reader.path} takes at most {reader.predictor.max_tokens}; "
+            "take the sentence out"
+        )
+    return sentences
+
+
+def _token_counts(reader: Reader, data_bin: Path | None, text: Path | None) -> Mapping[int, int] | None:
+    """Return how often each id occurs in a text, or else in a checkpoint's training data."""
+    if text:
+        lines = progress_bar(read_text(text), desc=f"tokens of {text}", unit=" lines")
+        return Counter(index for line in lines for index in reader.encode(line))
+    if reader.path.is_dir():
+        return None
+    counts = read_counts(data_bin / DICTIONARY)
+    # A dict.txt that was written without counting has the same number everywhere.
+    return counts if len(set(counts.values())) > 1 else None

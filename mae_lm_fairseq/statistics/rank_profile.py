@@ -1,0 +1,180 @@
+"""Effective ranks of an encoder, layer by layer, as plain data."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mae_lm_fairseq.statistics.effective_rank import (
+    MEASURES,
+    SecondMoments,
+    fraction_outside,
+    interval,
+    principal_angles,
+    ranks,
+    resamples,
+    subspace,
+)
+from mae_lm_fairseq.statistics.rank_settings import RankSettings
+from mae_lm_fairseq.statistics.token_states import StatesOf, mask_texts, states_by_kind
+
+CHUNKS = 20
+"""Number of chunks of the texts for the bootstrap."""
+MEMORY = 1 << 32
+"""Maximum bytes of second moments in memory. If all layers need more, the text is read several times."""
+TEXTS_AT_ONCE = 16
+
+
+def rank_profile(
+    encoder: StatesOf,
+    texts: Sequence[list[int]],
+    keep: Sequence[int],
+    settings: RankSettings,
+    progress: Callable[[Sequence, str], Iterable] = lambda steps, name: steps,
+    memory: int = MEMORY,
+    keep_moments: Callable[[int, str, str, SecondMoments], None] = lambda *moments: None,
+) -> dict[str, Any]:
+    """Measure the ranks of real tokens and of ``[MASK]`` in every layer, with and without ``[MASK]`` in the text.
+
+    Args:
+        encoder: the encoder to measure.
+        texts: token ids of at least two texts.
+        keep: ids of special tokens, which are never masked.
+        settings: settings of the measurement.
+        progress: iterates over the given steps, and may show progress under the given name.
+        memory: maximum bytes of second moments in memory.
+        keep_moments: is called with layer, input, tokens and their second moments.
+
+    Returns:
+        ``width``, ``layers``, ``texts``, ``tokens``, ``chunks``, the settings, and four lists of rows:
+
+        - ``ranks``: ``layer`` (0: embeddings), ``input``, ``tokens`` ("real" or "mask"), ``count`` (number of states),
+          and for each measure its value, ``low`` and ``high`` (95 %);
+        - ``gaps``: ``layer``, ``input``, and for each measure the rank of real tokens with that input minus their rank
+          with clean text, with ``low`` and ``high``;
+        - ``rises``: the same for the rank of ``[MASK]``, minus its rank in the first layer that sees it;
+        - ``outside``: ``layer``, ``input``; ``share``, the fraction of the sum of squares of ``[MASK]`` outside the
+          space of the real tokens around it (the fewest directions that hold ``threshold`` of theirs), with ``low`` and
+          ``high``; ``share_of_real``, the same fraction for the real tokens themselves; ``excess``, the difference,
+          with ``low`` and ``high`` (as ``excess_low``, ``excess_high``); ``dimensions`` of the space of ``[MASK]``, and
+          ``dimensions_outside``; ``angles``, the principal angles in degrees.
+
+    Raises:
+        ValueError: if there are fewer than two texts.
+    """
+    chunks = _chunks(texts)
+    weights = resamples(len(chunks), settings.bootstrap, settings.seed)
+    found, outside, counts = {}, [], {}
+    for layers in _passes(encoder, len(chunks), memory):
+        name = f"layers {layers[0]} to {layers[-1]}"
+        moments = _collect(encoder, progress(_batches(chunks), f"{name}, text"), len(chunks), layers, keep, settings)
+        for layer in progress(layers, f"{name}, ranks"):
+            for key in sorted(key for key in moments if key[0] == layer):
+                found[key] = ranks(moments[key].energies(weights, settings.centred), settings.threshold)
+                counts[key] = moments[key].count
+                keep_moments(*key, moments[key])
+                _, kind, tokens = key
+                if tokens == "mask":
+                    fractions = _outside(moments[layer, kind, "real"], moments[key], weights, settings)
+                    outside.append({"layer": layer, "input": kind} | fractions)
+    return {
+        "width": encoder.dim,
+        "layers": encoder.layers,
+        "texts": len(texts),
+        "tokens": sum(map(len, texts)),
+        "chunks": len(chunks),
+        **asdict(settings),
+        **_rank_rows(found, counts, weights),
+        "outside": outside,
+    }
+
+
+def _chunks(texts: Sequence[list[int]]) -> list[Sequence[list[int]]]:
+    """Divide the texts into contiguous chunks of equal size, because neighbouring texts are often from one document."""
+    if len(texts) < 2:
+        raise ValueError(f"intervals need at least two texts, not {len(texts)}")
+    count = min(CHUNKS, len(texts))
+    bounds = [len(texts) * k // count for k in range(count + 1)]
+    return [texts[start:end] for start, end in pairwise(bounds)]
+
+
+def _passes(encoder: StatesOf, chunks: int, memory: int) -> list[range]:
+    """Return the layers to measure in each pass over the text."""
+    kinds = 2 * len(encoder.inputs) - 1
+    at_once = max(1, memory // (kinds * chunks * encoder.dim**2 * 8))
+    return [range(start, min(start + at_once, encoder.layers + 1)) for start in range(0, encoder.layers + 1, at_once)]
+
+
+def _batches(chunks: list[Sequence[list[int]]]) -> list[tuple[int, int, Sequence[list[int]]]]:
+    """Return batches of texts, each with the numbers of its chunk and of its first text."""
+    batches, number = [], 0
+    for chunk, texts in enumerate(chunks):
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            batches.append((chunk, number + start, texts[start : start + TEXTS_AT_ONCE]))
+        number += len(texts)
+    return batches
+
+
+def _collect(encoder, batches, chunks, layers, keep, settings) -> dict[tuple[int, str, str], SecondMoments]:
+    """Accumulate the moments of some layers, by layer, input and tokens."""
+    moments = {}
+    for chunk, first, texts in batches:
+        batch = mask_texts(texts, encoder.pad, keep, settings.mask_prob, settings.seed, first)
+        for kind, tokens, layer, states in states_by_kind(encoder, batch):
+            if layer in layers:
+                key = layer, kind, tokens
+                moments.setdefault(key, SecondMoments(encoder.dim, chunks)).add(states, chunk)
+    return moments
+
+
+def _rank_rows(found: dict, counts: dict, weights: Tensor) -> dict[str, list[dict]]:
+    """Return the rows of ``ranks``, ``gaps`` and ``rises``, given the ranks by layer, input and tokens."""
+    rows, first = {"ranks": [], "gaps": [], "rises": []}, {}
+    for (layer, kind, tokens), values in found.items():
+        key = {"layer": layer, "input": kind}
+        count = {"tokens": tokens, "count": counts[layer, kind, tokens]}
+        rows["ranks"].append(key | count | _with_intervals(values, weights))
+        if tokens == "mask":
+            base, name = first.setdefault(kind, values), "rises"
+        else:
+            base, name = found[layer, "clean", "real"], "gaps"
+        if base is not values:
+            difference = {measure: values[measure] - base[measure] for measure in MEASURES}
+            rows[name].append(key | _with_intervals(difference, weights))
+    return rows
+
+
+def _outside(real: SecondMoments, mask: SecondMoments, weights: Tensor, settings: RankSettings) -> dict[str, Any]:
+    """Measure how much of the space of ``[MASK]`` lies outside the space of the real tokens."""
+    fractions, excess, bases = [], [], []
+    pairs = zip(real.matrices(weights, settings.centred), mask.matrices(weights, settings.centred), strict=True)
+    for of_real, of_mask in pairs:
+        basis = subspace(of_real, settings.threshold)
+        bases = bases or [basis, subspace(of_mask, settings.threshold)]
+        fractions.append(fraction_outside(of_mask, basis))
+        excess.append(fractions[-1] - fraction_outside(of_real, basis))
+    (low, high), (excess_low, excess_high) = (interval(torch.tensor(x), weights.size(1)) for x in (fractions, excess))
+    angles, dimensions = principal_angles(*bases), bases[1].size(1)
+    return {
+        "share": fractions[0],
+        "low": low,
+        "high": high,
+        "share_of_real": fractions[0] - excess[0],
+        "excess": excess[0],
+        "excess_low": excess_low,
+        "excess_high": excess_high,
+        "dimensions": dimensions,
+        "dimensions_outside": dimensions - float(torch.deg2rad(angles).cos().square().sum()),
+        "angles": angles.tolist(),
+    }
+
+
+def _with_intervals(found: dict[str, Tensor], weights: Tensor) -> dict[str, float]:
+    row = {}
+    for name, values in found.items():
+        row[name] = float(values[0])
+        row[f"{name}_low"], row[f"{name}_high"] = interval(values, weights.size(1))
+    return row

@@ -1,0 +1,184 @@
+"""Adaptation of a pretrained model to a text: further pretraining, measured before and after.
+
+``mae-lm adapt`` uses this module. Every step leaves its result in the output directory and is skipped if that exists.
+"""
+
+import shutil
+import tempfile
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+
+from mae_lm_fairseq.checkpoints.presets import predicts
+from mae_lm_fairseq.checkpoints.reading import Pretrained, read, read_checkpoint
+from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.huggingface.exporter import check_exportable, export_stock
+from mae_lm_fairseq.huggingface.importer import import_foreign
+from mae_lm_fairseq.huggingface.stock import counterpart
+from mae_lm_fairseq.measures.evaluation import Evaluation, measure, perplexity_cell
+from mae_lm_fairseq.measures.readers import hugging_face_kind, open_model
+from mae_lm_fairseq.text import preparation
+from mae_lm_fairseq.text.corpus import Reading, sample_corpus
+from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
+from mae_lm_fairseq.training.runner import reserve, run_all
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import read_json, write_json, write_results, write_text
+from mae_lm_fairseq.utils.progress import step
+from mae_lm_fairseq.utils.versions import machine, versions
+from mae_lm_fairseq.workflows.adaptation_report import report
+from mae_lm_fairseq.workflows.adaptation_training import (
+    PRESET_OF,
+    TRAINED,
+    Options,
+    as_objective,
+    objective_of,
+    training_run,
+)
+
+HELD_OUT_BYTES = 200_000
+"""Size of the sample of the held-out text that is measured, some 50,000 tokens."""
+MEASUREMENT = {"tokens": 50_000, "pseudo_tokens": 2_000, "mask_prob": 0.15, "seed": 1}
+"""Options of ``mae-lm evaluate``."""
+OWNED = ("data-bin", "held-out.txt", "start", "start.json", "training", *TRAINED, "results.json", "report.md")
+
+
+def adapt(options: Options) -> dict[str, Any]:
+    """Run, or resume, all steps, and return the content of ``results.json``.
+
+    Raises:
+        UserError: if the model or the text cannot be used, training fails, or the directory has other results.
+    """
+    # Options of fairseq-train may change until the first checkpoint, see run_all.
+    reserve(options.out, options.recorded(), may_change=("extra",), owned=OWNED)
+    with step(1, 5, f"Text and model: {options.model}"):
+        start = make_start(options)
+        model = as_objective(start, options)
+        text = Manifest.read(options.out / "data-bin" / MANIFEST)
+    with step(2, 5, "Held-out loss before"):
+        before = measured(options, "start", start) if predicts(start) else None
+        print_measurement(before)
+    tokens = options.updates * options.batch_size
+    passes = tokens / text.splits["train"].tokens_out
+    with step(3, 5, f"Training: up to {tokens:,} tokens, at most {passes:.1f} times the text, on {machine()}"):
+        run = training_run(model, options)
+        [training] = run_all([run], threads=torch.get_num_threads())
+    with step(4, 5, "Model"):
+        stock_class = write_models(start, options)
+    with step(5, 5, "Held-out loss after"):
+        after = measured(options, "model", model)
+        print_measurement(after)
+    content = {
+        "options": options.described(),
+        "objective": objective_of(model),
+        "start": start.about,
+        "stock_class": stock_class,
+        "text": {name: asdict(split) for name, split in text.splits.items()},
+        "training": training,
+        "measurement": MEASUREMENT,
+        "before": before,
+        "after": after,
+        "machine": machine(),
+        "versions": versions(),
+    }
+    write_results(options.out, content, report(content))
+    return content
+
+
+def make_start(options: Options) -> Pretrained:
+    """Return the model to start from, after making ``data-bin``, ``held-out.txt`` and ``start``, a bundle of it.
+
+    Nothing is written if the model or the text cannot be used, so that a corrected command can have the same directory.
+
+    Raises:
+        UserError: if they cannot.
+    """
+    out = options.out
+    if (out / "start").exists():
+        print(f"done before, reusing {out / 'start'}")
+        return read(out / "start")
+    texts = _preparation(options)
+    files = preparation.find_splits(texts)
+    start = read_model(options)
+    try:
+        check_exportable(as_objective(start, options))
+    except UserError as problem:
+        raise UserError(f"--model {options.model} cannot be adapted: {problem}") from None
+    if not (out / "data-bin" / MANIFEST).exists():
+        shutil.rmtree(out / "data-bin", ignore_errors=True)  # what a killed preparation left
+        with tempfile.TemporaryDirectory() as tokenizer:  # the one of the import, whatever else the directory has
+            start.tokenizer.save(tokenizer)
+            preparation.prepare(replace(texts, tokenizer=tokenizer))
+    sample = sample_corpus(files["valid"], Reading(options.text_field), HELD_OUT_BYTES)
+    write_text(out / "held-out.txt", "".join(f"{line}\n" for line in sample))
+    write_bundle(start, out / "start")
+    return start
+
+
+def read_model(options: Options) -> Pretrained:
+    """Read the model of the command line: a directory of ``transformers`` is imported.
+
+    Raises:
+        UserError: if a file is missing or damaged, the model cannot be imported, or it has no tokenizer.
+    """
+    path = options.model
+    if not path.exists():
+        raise UserError(f"--model {path} does not exist; a model of the Hugging Face hub must be downloaded first")
+    if path.is_dir() and hugging_face_kind(path):
+        model = import_foreign(path, PRESET_OF["mlm"], options.data_bin, options.seed)
+    else:
+        model = read(path, options.data_bin)
+    if model.tokenizer is None:
+        raise UserError(f"--model {path} has no tokenizer that this package reads; add its tokenizer.json")
+    return model
+
+
+def _preparation(options: Options) -> preparation.Options:
+    return preparation.Options(
+        train=options.train,
+        valid=options.valid,
+        destdir=str(options.out / "data-bin"),
+        vocab_size=None,
+        sentencepiece_model=None,
+        character_coverage=preparation.CHARACTER_COVERAGE,
+        max_unk_rate=1.0,  # the tokenizer is what it is; the report has the rate
+        workers=max(1, torch.get_num_threads()),
+        tokenizer=None,
+        text_field=options.text_field,
+    )
+
+
+def measured(options: Options, name: str, model: Pretrained) -> dict[str, Any]:
+    """Return the measurements of a bundle in the output directory, of ``model``, on the held-out text."""
+    path = options.out / f"{name}.json"
+    if path.exists():
+        return read_json(path)
+    length = min(128, model.config.max_positions)
+    evaluation = Evaluation(options.out / "held-out.txt", tokens_per_sample=length, **MEASUREMENT)
+    numbers = measure(open_model(options.out / name, None, with_head=True), name, evaluation)
+    write_json(path, numbers)
+    return numbers
+
+
+def print_measurement(numbers: dict[str, Any] | None) -> None:
+    """Print the most important numbers of a measurement."""
+    if numbers is None:
+        print("      the model has no language model head, and cannot be measured")
+    else:
+        perplexity = perplexity_cell(numbers["pseudo_perplexity_per_token"])
+        print(f"      {numbers['loss']:.3f} nats per masked token, pseudo-perplexity {perplexity} per token")
+
+
+def write_models(start: Pretrained, options: Options) -> str:
+    """Write ``model``, a bundle, and ``stock``, a directory of ``transformers``; return the class of the latter."""
+    out = options.out
+    adapted = read_checkpoint(out / "training" / "checkpoints" / "checkpoint_last.pt", out / "start")
+    splits = Manifest.read(out / "data-bin" / MANIFEST).splits
+    adapted.about["trained_on"] = {name: vars(split) for name, split in splits.items()}
+    if "imported_from" in start.about:
+        adapted.about["imported_from"] = start.about["imported_from"]
+    if not (out / "model").exists():
+        write_bundle(adapted, out / "model")
+    if not (out / "stock").exists():
+        export_stock(adapted, out / "stock")
+    return counterpart(adapted).architecture

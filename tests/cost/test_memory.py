@@ -1,0 +1,125 @@
+"""FLOPs and memory of the rehearsed training step against a real one."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmark.workers.training import Training
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.config import PRESETS, SIZES, MaskedAutoencoderConfig, preset_config
+from mae_lm_fairseq.core.packing import batch_layout
+from mae_lm_fairseq.cost.flops import TRAINING, Sample, forward_flops
+from mae_lm_fairseq.cost.memory import PAD, PRECISIONS, TOKEN, FakeTrainingStep, Memory, training_memory
+
+pytestmark = pytest.mark.integration  # measures steps of all presets
+
+VOCABULARY = 8_000
+
+
+def config(preset: str, size: str, **changes) -> MaskedAutoencoderConfig:
+    return preset_config(preset, size, **changes)
+
+
+def measured(
+    config: MaskedAutoencoderConfig,
+    sample: Sample,
+    rows: int,
+    directory,
+    autocast: bool = False,
+    checkpoint_activations: bool = False,
+) -> int:
+    """Return the peak number of bytes in tensors during a real step with torch's fused AdamW."""
+    mask = VOCABULARY - 1
+    tokens = torch.full((rows, sample.sequence), TOKEN)
+    tokens[:, -sample.predicted :] = mask
+    layout, targets = batch_layout(tokens, tokens.eq(mask), PAD, mask), tokens[tokens.eq(mask)]
+    network = MaskedAutoencoder(config, VOCABULARY, PAD, mask)
+    for stack in network.stacks():
+        stack.checkpoint_activations = checkpoint_activations
+
+    def loss(network, _):
+        total, _ = network.lm_head.loss(network.predicted_states(tokens, layout), targets)
+        return total, len(targets), len(targets)
+
+    spec = {"device": "cpu", "directory": directory, "precision": "bf16" if autocast else "fp32"}
+    training = Training(spec, network, collate=None, loss=loss)
+    training.batches["the one"] = None
+    training.train("the one", 1)
+    return training.memory("the one", 1)
+
+
+def memory_of(config: MaskedAutoencoderConfig, *batch, accumulate: bool = False, **options) -> Memory:
+    return training_memory(FakeTrainingStep(config, VOCABULARY, *batch, **options), accumulate)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_formula_counts_what_torch_counts(preset, size):
+    sample = Sample(128, 90, 38)
+    training_step = FakeTrainingStep(config(preset, size), VOCABULARY, sample, rows=2)
+    with FlopCounterMode(display=False) as counter:
+        training_step.run()
+    flops = forward_flops(config(preset, size), VOCABULARY, [sample] * 2)
+    assert counter.get_total_flops() == pytest.approx(TRAINING * flops.total, rel=0.02)
+
+
+def test_an_error_removes_the_hooks(monkeypatch):
+    training_step = FakeTrainingStep(config("mae_lm", "tiny"), VOCABULARY, Sample(16, 12, 4), rows=1)
+    monkeypatch.setattr(training_step, "run", None)
+    with pytest.raises(TypeError):
+        training_memory(training_step, accumulate=False)
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in training_step.network.parameters())
+
+
+@pytest.mark.parametrize("checkpoint_activations", [False, True], ids=["kept", "checkpointed"])
+@pytest.mark.parametrize("size", ["tiny", "small"])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_memory_equals_that_of_a_real_step(preset, size, checkpoint_activations, tmp_path):
+    batch = config(preset, size), Sample(128, 90, 38), 8
+    options = {"checkpoint_activations": checkpoint_activations}
+    planned = memory_of(*batch, **options)
+    assert planned.total == pytest.approx(measured(*batch, tmp_path, **options), rel=0.15)
+
+
+@pytest.mark.slow  # half a minute on a CPU that is slow in bfloat16
+def test_memory_under_autocast(tmp_path):
+    batch = config("mae_lm", "small"), Sample(128, 90, 38), 8
+    planned = memory_of(*batch, precision=PRECISIONS["autocast"])
+    assert planned.total == pytest.approx(measured(*batch, tmp_path, autocast=True), rel=0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpoint_activations", [False, True], ids=["kept", "checkpointed"])
+def test_memory_at_base_size(checkpoint_activations, tmp_path):
+    batch = config("mae_lm", "base"), Sample(512, 435, 77), 2
+    options = {"checkpoint_activations": checkpoint_activations}
+    planned = memory_of(*batch, **options)
+    assert planned.total == pytest.approx(measured(*batch, tmp_path, **options), rel=0.15)
+
+
+def memory(precision: str = "fp32", rows: int = 8, **options) -> Memory:
+    return memory_of(config("mae_lm", "tiny"), Sample(128, 90, 38), rows, precision=PRECISIONS[precision], **options)
+
+
+def test_memory_that_depends_on_parameters_only():
+    network = MaskedAutoencoder(config("mae_lm", "tiny"), VOCABULARY, PAD, VOCABULARY - 1)
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    for precision, weight, optimizer in [("fp32", 4, 8), ("autocast", 4, 8), ("bf16", 2, 16), ("fp16", 2, 16)]:
+        found = memory(precision, accumulate=True)
+        buffers = sum(buffer.nbytes for buffer in network.buffers())
+        assert (found.weights, found.optimizer) == (weight * parameters + buffers, optimizer * parameters)
+        assert found.gradients == weight * parameters
+
+
+def test_masks_in_the_encoder_take_memory():
+    found = [memory_of(config("mae_lm", "tiny"), Sample(128, visible, 38), 8).encoder for visible in (90, 109, 128)]
+    assert found == sorted(set(found))
+
+
+def test_options_that_change_memory():
+    usual = memory()
+    assert memory(rows=16).encoder > 1.9 * usual.encoder
+    assert memory(checkpoint_activations=True).total < usual.total
+    assert memory("autocast").total < usual.total
+    assert memory("bf16").encoder < usual.encoder
+    assert usual.gradients < memory(accumulate=True).gradients

@@ -1,0 +1,170 @@
+"""Cost plans, against hand calculations and the documented figures."""
+
+import json
+import re
+import runpy
+import sys
+from dataclasses import replace
+
+import pytest
+
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.config import ARCHITECTURES
+from mae_lm_fairseq.cost.flops import TRAINING, Flops, Sample, forward_flops
+from mae_lm_fairseq.cost.planned_run import ROBERTA, Run
+from mae_lm_fairseq.cost.planner import count_parameters, flops_per_token, plan
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support import ROOT
+
+pytestmark = pytest.mark.integration  # measures steps of all architectures
+TINY = Run("mae_lm_tiny", vocab_size=300, tokens_per_sample=40, batch_size=2, tokens=10**9)
+ABSTRACT = {"base": 0.78, "large": 0.68}
+GPT2_VOCABULARY = 50_265
+
+
+@pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name.endswith("tiny")])
+def test_every_architecture(architecture):
+    planned = plan(replace(TINY, preset=architecture))
+    network = MaskedAutoencoder(planned.run.config, TINY.vocab_size, 1, 2)
+    assert planned.parameters.total == sum(parameter.numel() for parameter in network.parameters())
+    assert planned.parameters.encoder == sum(parameter.numel() for parameter in network.encoder.parameters())
+    assert planned.fits
+    assert planned.run.roberta().preset == f"{ROBERTA}_tiny"
+
+
+def test_parameters_by_hand():
+    parameters = count_parameters(Run("mae_lm_roberta_base").config, GPT2_VOCABULARY)
+    layer = 12 * 768**2 + 13 * 768
+    embeddings = (GPT2_VOCABULARY + 514) * 768 + 2 * 768
+    assert (parameters.encoder, parameters.decoder) == (embeddings + 12 * layer + 32 * 12, 0)
+    assert parameters.head == 768**2 + 3 * 768 + GPT2_VOCABULARY
+
+
+def test_flops_of_a_token():
+    forward = forward_flops(TINY.config, TINY.vocab_size, [Sample(40, 34, 6)])
+    flops = flops_per_token(TINY)
+    assert flops == pytest.approx(Flops(*(TRAINING * part / 40 for part in forward)))
+    again = flops_per_token(replace(TINY, checkpoint_activations=True))
+    assert again == pytest.approx(Flops(flops.encoder * 4 / 3, flops.decoder * 4 / 3, flops.head))
+
+
+def test_training_time_and_gradient_exchange():
+    planned = plan(TINY)
+    assert planned.hours * 3600 * 8 * 312e12 * 0.25 == pytest.approx(10**9 * planned.flops.total)
+    assert planned.run.updates == -(-(10**9) // (40 * 2 * 8 * 8))
+    gradients = 2 * planned.parameters.total
+    assert planned.exchanged == pytest.approx(2 * 7 / 8 * gradients)
+    assert planned.memory_total == planned.memory.total + gradients
+    assert plan(replace(TINY, precision="fp32")).hours == pytest.approx(planned.hours * 312 / 19.5)
+    alone = plan(replace(TINY, devices=1))
+    assert (alone.exchanged, alone.exchange_buffer) == (0, 0)
+    assert alone.hours == pytest.approx(8 * planned.hours)
+
+
+def test_plans_that_exceed_device_memory():
+    assert not plan(Run("mae_lm_base", device_kind="rtx4090", batch_size=64)).fits
+    assert plan(Run("mae_lm_base", device_kind="rtx4090", batch_size=64, checkpoint_activations=True)).fits
+
+
+def test_longer_sequences_raise_max_positions():
+    assert plan(replace(TINY, tokens_per_sample=600)).run.config.max_positions == 600
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"preset": "mae_lm_bass"}, r"PRESET mae_lm_bass is not one of .*mae_lm_base"),
+        ({"device_kind": "abacus"}, "--device-kind abacus is not one of v100"),
+        ({"precision": "int8"}, "--precision int8 is not one of fp32"),
+        ({"device_kind": "v100", "precision": "bf16"}, "--precision bf16 .*v100"),
+        ({"mask_prob": 1.0}, "--mask-prob 1.0"),
+        ({"mask_prob": 0.01}, "--mask-prob 0.01 .*--tokens-per-sample 40"),
+        ({"mask_in_encoder": 1.5}, "--mask-in-encoder 1.5"),
+        ({"vocab_size": 5}, "--vocab-size 5"),
+        ({"tokens_per_sample": 1}, "--tokens-per-sample 1"),
+        ({"batch_size": 0}, "--batch-size 0"),
+        ({"update_freq": 0}, "--update-freq 0"),
+        ({"tokens": 0}, "--tokens 0"),
+        ({"devices": -1}, "--devices -1"),
+        ({"mfu": 0.0}, "--mfu 0.0"),
+    ],
+)
+def test_errors_name_the_option(changes, named):
+    with pytest.raises(UserError, match=named):
+        replace(TINY, **changes)
+
+
+def run_script(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["plan_cost.py", *arguments])
+    runpy.run_path(str(ROOT / "scripts" / "plan_cost.py"), run_name="__main__")
+
+
+def test_script(monkeypatch, capsys):
+    command = ["mae_lm_tiny", "--mask-prob", "0.5", "--tokens", "1e9", "--batch-size", "2", "--vocab-size", "300"]
+    run_script(monkeypatch, *command)
+    text = capsys.readouterr().out
+    run_script(monkeypatch, *command, "--json")
+    figures = json.loads(capsys.readouterr().out)
+    first, second = figures["plans"]
+    assert (first["preset"], second["preset"]) == ("mae_lm_tiny", "mae_lm_roberta_tiny")
+    assert (first["mask_prob"], second["mask_prob"]) == (0.5, 0.15)
+    assert first["tokens"] == 10**9
+    ratio = first["flops_per_token"]["total"] / second["flops_per_token"]["total"]
+    assert figures["relative_compute"] == pytest.approx(ratio)
+    assert f"relative compute: {ratio:.1%} of mae_lm_roberta_tiny" in text
+
+
+def test_default_masking_rate_is_that_of_the_recipe(monkeypatch, capsys):
+    run_script(monkeypatch, "mae_lm_3ml_self_tiny", "--batch-size", "2", "--vocab-size", "300", "--json")
+    assert [made["mask_prob"] for made in json.loads(capsys.readouterr().out)["plans"]] == [0.5, 0.15]
+
+
+@pytest.mark.parametrize("tokens", ["many", "1.5", "inf", "nan"])
+def test_token_counts_must_be_integers(monkeypatch, capsys, tokens):
+    with pytest.raises(SystemExit) as stop:
+        run_script(monkeypatch, "mae_lm_tiny", "--tokens", tokens)
+    assert stop.value.code != 0
+    assert f"--tokens: {tokens} is not an integer" in capsys.readouterr().err
+
+
+def relative(size: str, preset: str = "mae_lm_3ml_self", **changes) -> float:
+    run = Run(f"{preset}_{size}", mask_prob=0.5, **{"vocab_size": GPT2_VOCABULARY, **changes})
+    return flops_per_token(run).total / flops_per_token(run.roberta()).total
+
+
+def changed(size: str, sample: Sample | None = None, **changes) -> float:
+    """Return the relative cost of 3ML-self for another sample or another network."""
+    run = Run(f"mae_lm_3ml_self_{size}", mask_prob=0.5, vocab_size=GPT2_VOCABULARY)
+    flops = forward_flops(replace(run.config, **changes), GPT2_VOCABULARY, [sample or run.sample])
+    return TRAINING * flops.total / 512 / flops_per_token(run.roberta()).total
+
+
+def measured(size: str) -> float:
+    """Return the ratio measured by scripts/benchmark.py."""
+    return json.loads((ROOT / "scripts" / "results" / f"cpu-{size}.json").read_text())["ratios"]["three_ml_step_cost"]
+
+
+DOCUMENTED = {
+    "3ML's abstract": ABSTRACT.get,
+    "`mae_lm_3ml_self_{base,large}`": relative,
+    "`mae_lm_3ml_cross_{base,large}`": lambda size: relative(size, "mae_lm_3ml_cross"),
+    "3 decoder layers": lambda size: changed(size, decoder_layers=3),
+    "4 decoder layers": lambda size: changed(size, decoder_layers=4),
+    "the last decoder layer computed at all positions": lambda size: changed(size, Sample(512, 256, 256, 512)),
+    "10 % of the predicted tokens replaced": lambda size: changed(size, Sample(512, 512 - 230, 256)),
+    "80/10/10": lambda size: changed(size, Sample(512, 512 - 205, 256)),
+    "sequences of 128 tokens": lambda size: relative(size, tokens_per_sample=128),
+    "a vocabulary of 32,000": lambda size: relative(size, vocab_size=32_000),
+    "by formula": lambda size: relative(size, vocab_size=32_000),
+    "as measured": measured,
+}
+
+
+def test_documented_figures():
+    text = (ROOT / "docs" / "results" / "compute-3ml.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.*) \| ([\d.]+) % \| ([\d.]+) % \|$", text, flags=re.MULTILINE)
+    assert len(rows) == len(DOCUMENTED)
+    for (label, *figures), (start, compute) in zip(rows, DOCUMENTED.items(), strict=True):
+        assert label.startswith(start)
+        for figure, size in zip(figures, ABSTRACT, strict=True):
+            assert 100 * compute(size) == pytest.approx(float(figure), abs=0.05), (label, size)

@@ -1,0 +1,247 @@
+"""Preparation of every GLUE task, from both layouts to the data that fairseq's ``sentence_prediction`` reads."""
+
+import argparse
+import logging
+
+import numpy as np
+import pytest
+from fairseq.tasks.sentence_prediction import SentencePredictionTask
+
+from mae_lm_fairseq.finetuning.glue.preparation import prepare, truncated
+from mae_lm_fairseq.finetuning.glue.tasks import TASKS, find_task
+from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.glue import ALL, make_rows, write_hub, write_official, write_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return open_tokenizer(write_tokenizer(tmp_path_factory.mktemp("tokenizer") / "data-bin"))
+
+
+def load(task, data):
+    """Set up the task as fairseq does."""
+    cfg = argparse.Namespace(
+        data=str(data), num_classes=task.num_classes, init_token=0, separator_token=2, no_shuffle=False,
+        shorten_method="none", shorten_data_split_list="", add_prev_output_tokens=False, max_positions=64,
+        regression_target=task.is_regression, classification_head_name="head", seed=1, d2v2_multi=False,
+    )  # fmt: skip
+    return SentencePredictionTask.setup_task(cfg)
+
+
+@pytest.mark.parametrize("task", ALL, ids=lambda task: task.name)
+def test_fairseq_reads_what_was_in_the_files(task, tokenizer, tmp_path):
+    sets = make_rows(task)
+    prepare(task, write_official(tmp_path / "glue", task, sets), tokenizer, tmp_path / "data", 64)
+    fairseq_task = load(task, tmp_path / "data")
+    for split, official in task.splits.items():
+        fairseq_task.load_dataset(split)
+        dataset = fairseq_task.dataset(split)
+        assert len(dataset) == len(sets[official])
+        for number, row in enumerate(sets[official]):
+            sample = dataset[number]
+            wanted = [0]
+            for sentence in tokenizer.encode_lines(row["sentences"]):
+                wanted += [2] * (len(wanted) > 1) + [*sentence.tolist(), 2]
+            assert sample["net_input.src_tokens"].tolist() == wanted
+            if official.startswith("test"):
+                assert "target" not in sample
+            elif task.is_regression:
+                assert np.asarray(sample["target"]).item() == pytest.approx(float(row["label"]) / 5, rel=1e-6)
+            else:
+                assert sample["target"].tolist() == [task.labels.index(row["label"])]
+
+
+@pytest.mark.parametrize("task", ALL, ids=lambda task: task.name)
+def test_both_layouts_give_the_same_data(task, tokenizer, tmp_path):
+    sets = make_rows(task)
+    statistics = [
+        prepare(task, write_official(tmp_path / "official", task, sets), tokenizer, tmp_path / "a", 64),
+        prepare(task, write_hub(tmp_path / "lines", task, sets), tokenizer, tmp_path / "b", 64),
+        prepare(task, write_hub(tmp_path / "lists", task, sets, as_list=True), tokenizer, tmp_path / "c", 64),
+    ]
+    assert statistics[0] == statistics[1] == statistics[2]
+    names = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file())
+    for other in ("b", "c"):
+        assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / other / name).read_bytes() for name in names)
+
+
+def test_parquet_gives_the_same_data(tokenizer, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    from pyarrow import json as arrow_json
+
+    task = TASKS["MRPC"]
+    lines = write_hub(tmp_path / "lines", task, make_rows(task))
+    folder = tmp_path / "parquet" / "mrpc"
+    folder.mkdir(parents=True)
+    for path in (lines / "mrpc").iterdir():
+        parquet.write_table(arrow_json.read_json(path), folder / f"{path.stem}-00000-of-00001.parquet")
+    statistics = [
+        prepare(task, tmp_path / name, tokenizer, tmp_path / f"{name}-bin", 64) for name in ("lines", "parquet")
+    ]
+    assert statistics[0] == statistics[1]
+
+
+def test_tasks_are_found_in_any_case():
+    assert find_task("sst-2") is TASKS["SST-2"]
+    with pytest.raises(UserError, match="choose one of CoLA"):
+        find_task("SQuAD")
+
+
+def test_long_inputs_are_truncated_and_counted(tokenizer, tmp_path):
+    task = TASKS["RTE"]
+    glue = write_official(tmp_path / "glue", task, make_rows(task))
+    statistics, sizes = [], []
+    for limit in (512, 36):
+        statistics.append(prepare(task, glue, tokenizer, tmp_path / str(limit), limit)["splits"]["train"])
+        fairseq_task = load(task, tmp_path / str(limit))
+        fairseq_task.load_dataset("train")
+        dataset = fairseq_task.dataset("train")
+        sizes.append([len(dataset[row]["net_input.src_tokens"]) for row in range(12)])
+    assert min(sizes[0]) < 36 < max(sizes[0])
+    assert sizes[1] == [min(size, 36) for size in sizes[0]]
+    assert [counts["truncated"] for counts in statistics] == [0, sum(size > 36 for size in sizes[0])]
+    assert [counts["tokens"] for counts in statistics] == [sum(of) for of in sizes]
+
+
+def test_max_positions_without_room_for_text_is_refused(tokenizer, tmp_path):
+    glue = write_official(tmp_path / "glue", TASKS["RTE"], make_rows(TASKS["RTE"]))
+    with pytest.raises(UserError, match="--max-positions 5 must be at least 6"):
+        prepare(TASKS["RTE"], glue, tokenizer, tmp_path / "data", 5)
+    prepare(TASKS["RTE"], glue, tokenizer, tmp_path / "data", 6)
+
+
+def test_the_longer_sentence_of_a_pair_is_truncated():
+    first, second = truncated([np.arange(10, 17), np.arange(20, 23)], 11)
+    # 11 positions minus <s> and three </s> leave 7 for the sentences.
+    assert (first.tolist(), second.tolist()) == ([10, 11, 12, 13], [20, 21, 22])
+    first, second = truncated([np.arange(10, 17), np.arange(20, 23)], 9)
+    assert (first.tolist(), second.tolist()) == ([10, 11, 12], [20, 21])
+
+
+MALFORMED = {
+    "a row without label": ("index\tsentence1\tsentence2\tlabel\n0\ta cat\ta dog\n", r"line 2: 3 columns instead of 4"),
+    "an empty sentence": (
+        "index\tsentence1\tsentence2\tlabel\n0\ta cat\t \tentailment\n",
+        "a sentence is empty",
+    ),
+    "a label outside the set": (
+        "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n1\ta\tb\tneutral\n",
+        r"line 3: label 'neutral' is not one of entailment, not_entailment",
+    ),
+    "a column twice": ("label\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n", "the column label occurs twice"),
+    "another header": (
+        "index\tpremise\thypothesis\tlabel\n0\ta\tb\tentailment\n",
+        "the header lacks columns of RTE: sentence1, sentence2 ",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+def test_malformed_files_are_named(kind, tokenizer, tmp_path):
+    task = TASKS["RTE"]
+    glue = write_official(tmp_path / "glue", task, make_rows(task))
+    text, message = MALFORMED[kind]
+    (glue / "RTE" / "dev.tsv").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        prepare(task, glue, tokenizer, tmp_path / "data", 64)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["glue"]
+
+
+MALFORMED_RECORDS = {
+    "half of a surrogate pair": (
+        b'[{"sentence1": "a \\ud800", "sentence2": "b", "label": 1}]',
+        "line 1: a sentence is .* not text",
+    ),
+    "a number for a sentence": (b'{"sentence1": 5, "sentence2": "b", "label": 1}', "line 1: a sentence is .* not text"),
+    "a number for a record": (b"[5]", "line 1 is not a record: 5"),
+    "a number too large for a score": (
+        b'{"sentence1": "a", "sentence2": "b", "label": 1%s}' % (b"0" * 400),
+        "label 10{79} is not a score",
+    ),
+    "a number too large for Python": (b'{"label": 1%s}' % (b"0" * 5000), "neither a JSON list nor JSON lines"),
+    "endless nesting": (b"[" * 100_000, "neither a JSON list nor JSON lines"),
+    "bytes that are not UTF-8": (b'{"sentence1": "a"}\n{"sentence1": "\xff"}', "line 2 is not UTF-8"),
+}
+
+
+@pytest.mark.parametrize("kind", MALFORMED_RECORDS)
+def test_malformed_records_are_named(kind, tokenizer, tmp_path):
+    task = TASKS["STS-B"]
+    glue = write_hub(tmp_path / "glue", task, make_rows(task), as_list=True)
+    content, message = MALFORMED_RECORDS[kind]
+    (glue / "stsb" / "train.json").write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        prepare(task, glue, tokenizer, tmp_path / "data", 64)
+    assert [path.name for path in tmp_path.iterdir()] == ["glue"]
+
+
+def test_damaged_parquet_is_named(tokenizer, tmp_path):
+    pytest.importorskip("pyarrow")
+    task = TASKS["RTE"]
+    glue = write_hub(tmp_path / "glue", task, make_rows(task))
+    (glue / "rte" / "train.jsonl").unlink()
+    (glue / "rte" / "train.parquet").write_bytes(b"PAR1" + b"\0" * 50 + b"PAR1")
+    with pytest.raises(UserError, match=r"train\.parquet: damaged, or not a \.parquet file"):
+        prepare(task, glue, tokenizer, tmp_path / "data", 64)
+
+
+def test_malformed_rows_can_be_skipped_except_in_test_sets(tokenizer, tmp_path, caplog):
+    task = TASKS["RTE"]
+    glue = write_official(tmp_path / "glue", task, make_rows(task))
+    path = glue / "RTE" / "train.tsv"
+    path.write_text(path.read_text() + "12\tbroken\n", encoding="utf-8")
+    with caplog.at_level(logging.WARNING):
+        statistics = prepare(task, glue, tokenizer, tmp_path / "data", 64, skip_malformed=True)
+    assert "line 14: 2 columns instead of 4; dropped" in caplog.text
+    assert statistics["splits"]["train"] | {"tokens": 0} == {"rows": 12, "tokens": 0, "truncated": 0, "malformed": 1}
+    path = glue / "RTE" / "test.tsv"
+    path.write_text(path.read_text() + "12\tbroken\n", encoding="utf-8")
+    with pytest.raises(UserError, match="fix the file: predictions are assigned by row"):
+        prepare(task, glue, tokenizer, tmp_path / "again", 64, skip_malformed=True)
+
+
+def test_scores_outside_the_range_are_malformed(tokenizer, tmp_path):
+    task = TASKS["STS-B"]
+    sets = make_rows(task)
+    sets["train"][3]["label"] = "5.5"
+    with pytest.raises(UserError, match=r"line 5: label '5\.5' is not a score from 0 to 5"):
+        prepare(task, write_official(tmp_path / "glue", task, sets), tokenizer, tmp_path / "data", 64)
+
+
+def test_a_shuffled_test_set_is_refused(tokenizer, tmp_path):
+    task = TASKS["RTE"]
+    glue = write_official(tmp_path / "glue", task, make_rows(task))
+    header, first, second, *rest = (glue / "RTE" / "test.tsv").read_text().splitlines()
+    (glue / "RTE" / "test.tsv").write_text("\n".join([header, second, first, *rest]) + "\n")
+    with pytest.raises(UserError, match="line 2 has the index 1 instead of 0"):
+        prepare(task, glue, tokenizer, tmp_path / "data", 64)
+
+
+def test_missing_sets_are_named_and_unusual_row_counts_warned_about(tokenizer, tmp_path, caplog):
+    task = TASKS["MNLI"]
+    glue = write_official(tmp_path / "glue", task, make_rows(task))
+    with caplog.at_level(logging.WARNING):
+        prepare(task, glue, tokenizer, tmp_path / "data", 64)
+    assert "12 rows; the official dev_mismatched has 9832" in caplog.text
+    (glue / "MNLI" / "dev_mismatched.tsv").unlink()
+    with pytest.raises(UserError, match=r"has no set dev_mismatched of MNLI"):
+        prepare(task, glue, tokenizer, tmp_path / "again", 64)
+    with pytest.raises(UserError, match="exists already"):
+        prepare(task, glue, tokenizer, tmp_path / "data", 64)
+
+
+def test_incomplete_or_other_tokenizers_are_refused(tmp_path):
+    directory = write_tokenizer(tmp_path / "data-bin")
+    with pytest.raises(UserError, match=r"not the tokenizer of model\.pt"):
+        open_tokenizer(directory, "model.pt", "another fingerprint")
+    other = write_tokenizer(tmp_path / "other", seed=5)
+    (directory / "dict.txt").write_bytes((other / "dict.txt").read_bytes())
+    with pytest.raises(UserError, match=r"dict\.txt does not match sentencepiece\.bpe\.model"):
+        open_tokenizer(directory)
+    (directory / "dict.txt").write_bytes(b"\xff 1\n")
+    with pytest.raises(UserError, match=r"dict\.txt is not a dictionary of fairseq: it is not UTF-8"):
+        open_tokenizer(directory)
+    (directory / "dict.txt").unlink()
+    with pytest.raises(UserError, match=r"has no dict\.txt"):
+        open_tokenizer(directory)

@@ -1,0 +1,289 @@
+"""In-process fine-tuning on GLUE: initial weights, kinds of tasks, and refused inputs."""
+
+import json
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from mae_lm_fairseq.checkpoints.reading import read, read_checkpoint
+from mae_lm_fairseq.finetuning import prediction
+from mae_lm_fairseq.finetuning import report as glue_report
+from mae_lm_fairseq.finetuning import sweep as finetuning
+from mae_lm_fairseq.finetuning.glue.run import Options, finetune, make_sweep
+from mae_lm_fairseq.finetuning.glue.tasks import TASKS, predictions
+from mae_lm_fairseq.finetuning.seeds import summarise
+from mae_lm_fairseq.finetuning.sweep import Sweep
+from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_json
+from tests.support.finetuning import run_here, save_pretrained
+from tests.support.glue import make_rows, write_official, write_tokenizer
+
+pytestmark = pytest.mark.integration  # trains
+
+ARCHITECTURES = ["mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_cross_tiny", "mae_lm_mask_later_tiny"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return write_tokenizer(tmp_path_factory.mktemp("tokenizer") / "data-bin")
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory, tokenizer):
+    directory = tmp_path_factory.mktemp("pretrained")
+    return {arch: save_pretrained(directory / f"{arch}.pt", tokenizer, arch) for arch in ARCHITECTURES}
+
+
+@pytest.fixture(scope="module")
+def glue_dir(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("glue")
+    for task in TASKS.values():
+        write_official(directory, task, make_rows(task))
+    return directory
+
+
+@pytest.fixture
+def options(tokenizer, checkpoints, glue_dir, tmp_path, monkeypatch):
+    """Return options for three updates on RTE from MAE-LM, in this process."""
+    monkeypatch.setattr(finetuning, "run_all", run_here)
+    return Options(
+        task=TASKS["RTE"],
+        glue_dir=glue_dir,
+        checkpoint=checkpoints["mae_lm_tiny"],
+        tokenizer=tokenizer,
+        out=tmp_path / "out",
+        seeds=1,
+        max_updates=3,
+        learning_rates=[1e-3],
+    )
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_finetuning_starts_from_every_pretraining_checkpoint(options, checkpoints, arch):
+    content = finetune(replace(options, checkpoint=checkpoints[arch]))
+    assert content["start"]["_name"] == arch
+    assert content["start"]["from"] == "a pretrained model"
+    assert content == json.loads((options.out / "results.json").read_text())
+    lines = (options.out / "RTE.tsv").read_text().splitlines()
+    assert len(lines) == 13
+    assert {line.split("\t")[1] for line in lines[1:]} <= {"entailment", "not_entailment"}
+    assert "| 0.001 | accuracy |" in (options.out / "report.md").read_text()
+    [kept] = options.out.glob("runs/*/checkpoints/*.pt")
+    saved = torch.load(kept, weights_only=True)
+    assert "last_optimizer_state" not in saved
+    # The shape comes from the checkpoint, not from the architecture.
+    assert saved["model"]["autoencoder.encoder.embed_tokens.weight"].shape[1] == 16
+
+
+def test_a_bundle_gives_the_results_of_its_checkpoint(options, checkpoints, tokenizer, tmp_path):
+    write_bundle(read_checkpoint(checkpoints["mae_lm_tiny"], tokenizer), tmp_path / "bundle")
+    contents = [
+        finetune(options),
+        finetune(replace(options, checkpoint=tmp_path / "bundle", tokenizer=tmp_path / "bundle", out=tmp_path / "b")),
+    ]
+    assert contents[0]["metrics"] == contents[1]["metrics"]
+    ours, theirs = (read(out / "model").weights for out in (options.out, tmp_path / "b"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert contents[1]["start"]["checkpoint"] == f"{tmp_path.name}/bundle"
+    (tmp_path / "bundle" / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(UserError, match="is a directory of transformers; make a bundle of it with mae-lm import"):
+        finetune(replace(options, checkpoint=tmp_path / "bundle", out=tmp_path / "c"))
+
+
+def test_finetuning_starts_from_random_weights(options):
+    content = finetune(replace(options, checkpoint=None, arch="mae_lm_tiny", extra=["--max-update", "2"]))
+    assert (content["start"]["from"], content["start"]["checkpoint"]) == ("random weights", None)
+    assert "override the recipe's: `--max-update 2`" in (options.out / "report.md").read_text()
+
+
+KINDS = {
+    "CoLA": ["matthews"],
+    "MRPC": ["f1", "accuracy"],
+    "STS-B": ["pearson", "spearman"],
+    "MNLI": ["accuracy", "accuracy_mismatched"],
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_of_task(options, name):
+    """Batched predictions equal those made one by one."""
+    task = TASKS[name]
+    content = finetune(replace(options, task=task, max_updates=8, seeds=2))
+    assert list(content["metrics"]) == [*KINDS[name], "score"]
+    [run] = options.out.glob(f"runs/{content['test_predictions_by']}/checkpoints/*.pt")
+    model, fairseq_task = prediction.load(run, options.out / "data-bin")
+    logits = prediction.logits(model, fairseq_task, "valid")
+    dataset, singly = fairseq_task.dataset("valid"), []
+    for row in range(len(dataset)):
+        tokens = dataset[row]["net_input.src_tokens"][None]
+        singly.append(model(tokens, features_only=True, classification_head_name=name)[0].detach().numpy()[0])
+    # Rows of a batch are computed together, which rounds differently in float32.
+    np.testing.assert_allclose(logits, singly, rtol=0, atol=1e-5)
+    files = ["MNLI-m.tsv", "MNLI-mm.tsv"] if name == "MNLI" else [f"{name}.tsv"]
+    assert sorted(path.name for path in options.out.glob("*.tsv")) == files
+    if name == "MNLI":
+        labels = [task.labels.index(row["label"]) for row in make_rows(task)["dev_matched"]]
+        accuracy = 100 * np.mean(predictions(task, logits) == labels)
+        assert accuracy in content["metrics"]["accuracy"]["values"]
+
+
+def test_further_options_reach_fairseq(options):
+    finetune(replace(options, extra=("--layer-lr-decay", "0.5", "--autocast", "bf16")))
+    [kept] = options.out.glob("runs/*/checkpoints/*.pt")
+    used = torch.load(kept, weights_only=True)["cfg"]
+    assert (used["optimizer"]["layer_lr_decay"], used["model"]["autocast"]) == (0.5, "bf16")
+    model, _ = prediction.load(kept, options.out / "data-bin")
+    assert model.autocast == "none"  # evaluation is in float32
+
+
+def test_the_lowest_loss_is_kept_if_it_chooses_the_checkpoint(options):
+    origin, data = finetuning.from_scratch("mae_lm_tiny"), {"splits": {"train": {"rows": 12}}}
+    maximized = {(): True, ("--best-checkpoint-metric", "f1"): True, ("--best-checkpoint-metric=loss",): False}
+    for extra, is_maximized in maximized.items():
+        [run] = make_sweep(options.task, replace(options, extra=extra), origin, options.out, data).runs()
+        assert ("--maximize-best-checkpoint-metric" in run.command) is is_maximized
+
+
+def test_from_mnli(options, tmp_path):
+    finetune(replace(options, task=TASKS["MNLI"], out=tmp_path / "mnli"))
+    [mnli] = (tmp_path / "mnli").glob("runs/*/checkpoints/*.pt")
+    content = finetune(replace(options, checkpoint=mnli, from_mnli=True))
+    assert content["start"]["from"] == "a model fine-tuned on MNLI"
+    with pytest.raises(UserError, match="has already been fine-tuned on MNLI"):
+        finetune(replace(options, checkpoint=mnli))
+    with pytest.raises(UserError, match="--from-mnli is for MRPC, RTE, STS-B, not for CoLA"):
+        finetune(replace(options, checkpoint=mnli, from_mnli=True, task=TASKS["CoLA"]))
+    with pytest.raises(UserError, match="was not fine-tuned on MNLI"):
+        finetune(replace(options, from_mnli=True))
+
+
+def test_wrong_inputs_are_refused_without_leaving_files(options, checkpoints, tokenizer, tmp_path):
+    other = write_tokenizer(tmp_path / "other", seed=5)
+    (tmp_path / "damaged.pt").write_bytes(checkpoints["mae_lm_tiny"].read_bytes()[:5000])
+    wrong = {
+        "no such file": {"checkpoint": tmp_path / "missing.pt"},
+        "x: no such file": {"checkpoint": tmp_path / ("x" * 300)},
+        "x: has no sentencepiece": {"tokenizer": tmp_path / ("x" * 300)},
+        "cannot read the checkpoint": {"checkpoint": tmp_path / "damaged.pt"},
+        "not the tokenizer of": {"tokenizer": other},
+        "has no sentencepiece": {"tokenizer": tmp_path},
+        "add --arch": {"checkpoint": None},
+        "no such architecture": {"checkpoint": None, "arch": "roberta_base"},
+        "a checkpoint has its own architecture": {"arch": "mae_lm_tiny"},
+        "--from-mnli contradicts": {"checkpoint": None, "arch": "mae_lm_tiny", "from_mnli": True},
+    }
+    for message, changes in wrong.items():
+        with pytest.raises(UserError, match=message):
+            finetune(replace(options, **changes))
+        assert not options.out.exists()
+
+
+def test_a_rerun_after_a_missing_set_succeeds(options, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="has no set train of RTE"):
+        finetune(replace(options, glue_dir=tmp_path / "empty"))
+    assert not options.out.exists()
+    assert finetune(options)["task"] == "RTE"
+
+
+def test_results_of_other_options_are_not_overwritten(options, tmp_path, monkeypatch):
+    finetune(options)
+    with monkeypatch.context() as patch:
+        patch.setattr(finetuning, "write_bundle", lambda *_: sys.exit("killed"))
+        with pytest.raises(SystemExit):
+            finetune(options)
+    assert read(options.out / "model").about["development_set"]
+    before = (options.out / "results.json").read_bytes()
+    with pytest.raises(UserError, match="has results of other settings: files, task"):
+        finetune(replace(options, task=TASKS["WNLI"]))
+    with pytest.raises(UserError, match="has results of other settings: updates"):
+        finetune(replace(options, max_updates=4))
+    write_official(tmp_path / "glue", options.task, make_rows(options.task))
+    finetune(replace(options, glue_dir=tmp_path / "glue"))  # the same files elsewhere
+    write_official(tmp_path / "changed", options.task, make_rows(options.task, 8))
+    with pytest.raises(UserError, match="has results of other settings: files"):
+        finetune(replace(options, glue_dir=tmp_path / "changed"))
+    assert (options.out / "results.json").read_bytes() == before
+
+
+def test_results_of_a_larger_grid_are_not_replaced(options):
+    def recorded(*rates):
+        metrics = {"score": {"values": [50.0, 60.0]}}
+        write_json(options.out / "results.json", {"grid": {f"{rate:g}": metrics for rate in rates}})
+
+    def sweep(rates, seeds):
+        return Sweep(options.out, options.out, {}, rates, range(1, seeds + 1), dict, "score")
+
+    options.out.mkdir()
+    finetuning._check_grid(sweep([1e-5], 1))
+    recorded(1e-5, 1e-4)
+    finetuning._check_grid(sweep([1e-4, 1e-5, 3e-5], 3))
+    with pytest.raises(UserError, match=r"results\.json has results of other learning rates; add 1e-05 to --learning-"):
+        finetuning._check_grid(sweep([1e-4], 2))
+    with pytest.raises(UserError, match=r"has results of 2 seeds; use --seeds 2 or more, or choose another --out"):
+        finetuning._check_grid(sweep([1e-4, 1e-5], 1))
+
+
+def test_files_that_the_command_would_overwrite_are_kept(options):
+    for name in ("RTE.tsv", "runs"):
+        options.out.mkdir()
+        (options.out / name).write_text("foreign")
+        with pytest.raises(UserError, match=f"has {name} but no options.json"):
+            finetune(options)
+        (options.out / name).unlink()
+        options.out.rmdir()
+
+
+def test_the_learning_rate_with_the_best_median_is_chosen(tmp_path):
+    settings = {"optimization": {"max_update": 1}, "checkpoint": {}, "common": {}}
+    sweep = Sweep(tmp_path, tmp_path, settings, [1e-5, 3e-5], [1, 2, 3], lambda path: {}, "score")
+    results = [{"score": value} for value in (50.0, 90.0, 51.0, 60.0, 59.0, 61.0)]
+    summaries = sweep.summaries(results)
+    assert summaries[1e-5]["score"] == summarise([50.0, 90.0, 51.0])
+    assert sweep.best_rate(summaries) == 3e-5
+    best, result = sweep.best_run(results, 3e-5)
+    assert best.name == "lr3e-05-seed3"
+    assert result == {"score": 61.0}
+    assert best.clean_up is finetuning.keep_best_checkpoint
+    best.clean_up(best)  # changes nothing: its checkpoints have been removed
+
+
+def test_comparison_report_of_models(tmp_path, monkeypatch):
+    def result(task, **metrics):
+        return {"task": task, "metrics": {name: vars(summarise(values)) for name, values in metrics.items()}}
+
+    def make(label, task):
+        (tmp_path / label / task).mkdir(parents=True)
+        return tmp_path / label / task
+
+    for label, shift in (("pretrained", 10.0), ("scratch", 0.0)):
+        for task, metrics in (
+            ("RTE", {"accuracy": [50.0, 52.0, 51.0]}),
+            ("MRPC", {"f1": [80.0, 81.0, 82.0], "accuracy": [70.0, 71.0, 72.0]}),
+        ):
+            metrics = {name: [value + shift for value in values] for name, values in metrics.items()}
+            score = np.mean(list(metrics.values()), 0).tolist()
+            write_json(make(label, task) / "results.json", result(task, **metrics, score=score))
+        exact = {"exact_match": [30.0 + shift] * 3, "f1": [40.0 + shift] * 3}
+        write_json(make(label, "squad") / "results.json", result("SQuAD 1.1", **exact, total=[292] * 3))
+    arguments = [f"ours={tmp_path / 'pretrained'}", f"scratch={tmp_path / 'scratch'}"]
+    glue_report.main([*arguments, "--out", str(tmp_path / "out")])
+    table = (tmp_path / "out" / "glue.md").read_text(encoding="utf-8")
+    assert "| ours | 61.0 | 91.0/81.0 | 40.0/50.0 | 73.5 | 3 |" in table
+    assert "| scratch | 51.0 | 81.0/71.0 | 30.0/40.0 | 63.5 | 3 |" in table
+    assert "+10.0 [+7.7, +12.3]" in table
+    assert (
+        "AVG is the mean over 2 of the 9 tasks of GLUE (RTE, MRPC) of each task's mean metric; it leaves out" in table
+    )
+    assert "leaves out CoLA, SST-2, STS-B, QQP, MNLI, QNLI, WNLI." in table
+    assert (tmp_path / "out" / "glue.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(UserError, match="ours already has results of MRPC"):
+        glue_report.main([*arguments, arguments[0], "--out", str(tmp_path / "out")])
+    monkeypatch.setattr("mae_lm_fairseq.measures.figures.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="figures need matplotlib"):
+        glue_report.main([*arguments, "--out", str(tmp_path / "other")])
+    assert not (tmp_path / "other").exists()

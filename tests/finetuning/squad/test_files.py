@@ -1,0 +1,117 @@
+import copy
+import json
+
+import pytest
+
+from mae_lm_fairseq.finetuning.squad.files import Answer, Paragraph, Question, read_squad
+from mae_lm_fairseq.utils.errors import UserError
+
+CONTEXT = "Müller scored 5½ goals 😀 in Köln."
+DATASET = {
+    "version": "v2.0",
+    "data": [
+        {
+            "title": "Football",
+            "paragraphs": [
+                {
+                    "context": CONTEXT,
+                    "qas": [
+                        {
+                            "id": "q1",
+                            "question": "How many?",
+                            "answers": [{"text": "5½", "answer_start": 14}, {"text": "5½ goals", "answer_start": 14}],
+                            "is_impossible": False,
+                        },
+                        {
+                            "id": "q2",
+                            "question": "When?",
+                            "answers": [],
+                            "plausible_answers": [{"text": "Köln", "answer_start": 28}],
+                            "is_impossible": True,
+                        },
+                    ],
+                }
+            ],
+        }
+    ],
+}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(content):
+        path = tmp_path / "squad.json"
+        path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_questions_come_with_their_answers(write):
+    assert read_squad(write(DATASET), version_2=True) == [
+        Paragraph(
+            CONTEXT,
+            (Question("q1", "How many?", (Answer("5½", 14), Answer("5½ goals", 14))), Question("q2", "When?", ())),
+        )
+    ]
+
+
+def change(*path, to=None):
+    """Return the dataset with one value replaced or removed."""
+    changed = node = copy.deepcopy(DATASET)
+    for key in path[:-1]:
+        node = node[key]
+    if to is None:
+        del node[path[-1]]
+    else:
+        node[path[-1]] = to
+    return changed
+
+
+PARAGRAPH = ("data", 0, "paragraphs", 0)
+FIRST = (*PARAGRAPH, "qas", 0)
+SECOND = (*PARAGRAPH, "qas", 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"data": ', "squad.json: not JSON in UTF-8"),
+        ("[" * 100_000, "squad.json: not JSON in UTF-8"),
+        (change(*FIRST, "id", to=5), "question 1: 'id' must be of type str"),
+        ("[]", "squad.json: must be a JSON object with the key 'data'"),
+        ({"data": []}, "squad.json: has no questions"),
+        (change(*PARAGRAPH, "context"), "squad.json, article 1, paragraph 1: lacks the key 'context'"),
+        (change(*PARAGRAPH, "context", to="\ud83d"), "paragraph 1: 'context' contains an unpaired surrogate"),
+        (change(*FIRST, "id"), "article 1, paragraph 1, question 1: lacks the key 'id'"),
+        (change(*FIRST, "answers", to={}), r"question 1 \(q1\): 'answers' must be of type list, not dict"),
+        (change(*FIRST, "answers", 1, "answer_start", to=15), r"question 1 \(q1\), answer 2: '5½ goals' is not in"),
+        (change(*FIRST, "answers", 0, "answer_start", to=-20), r"question 1 \(q1\), answer 1: '5½' is not in"),
+        (change(*FIRST, "answers", 0, "answer_start", to="14"), "answer 1: 'answer_start' must be of type int"),
+        (change(*FIRST, "answers", 0, "text", to=" "), "answer 1: has no text"),
+        (change(*FIRST, "is_impossible", to=True), r"question 1 \(q1\): is marked as impossible, but has answers"),
+        (change(*SECOND, "is_impossible", to=False), r"question 2 \(q2\): has no answer, but is not marked"),
+        (change(*SECOND, "id", to="q1"), "question 2: the id q1 occurs twice"),
+    ],
+)
+def test_errors_name_their_place_in_the_file(write, content, message):
+    with pytest.raises(UserError, match=message):
+        read_squad(write(content), version_2=True)
+
+
+def test_questions_without_answers_need_version_2(write):
+    with pytest.raises(UserError, match=r"question 2 \(q2\): has no answer; add --version-2"):
+        read_squad(write(DATASET), version_2=False)
+
+
+def test_answers_of_a_test_file_are_ignored(write):
+    """Unlabelled files have no answers, or empty ones that are not marked as impossible."""
+    unmarked = change(*SECOND, "is_impossible", to=False)
+    for content in (DATASET, unmarked, change(*FIRST, "answers"), change(*FIRST, "answers", to=[])):
+        [paragraph] = read_squad(write(content), version_2=True, with_answers=False)
+        assert paragraph.questions == (Question("q1", "How many?", ()), Question("q2", "When?", ()))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"gone\.json: No such file"):
+        read_squad(tmp_path / "gone.json", version_2=False)

@@ -1,0 +1,180 @@
+"""In-process fine-tuning on questions: initial weights, both versions of SQuAD, and refused inputs."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from mae_lm_fairseq.finetuning import sweep as finetuning
+from mae_lm_fairseq.finetuning.squad import metrics as squad_metrics
+from mae_lm_fairseq.finetuning.squad import run as squad
+from mae_lm_fairseq.finetuning.squad.files import read_squad
+from mae_lm_fairseq.finetuning.squad.run import Options, finetune
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.answering import write_squad, write_tokenizer
+from tests.support.finetuning import run_here, save_pretrained
+
+pytestmark = pytest.mark.integration  # trains
+
+ARCHITECTURES = ["mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_cross_tiny"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return write_tokenizer(tmp_path_factory.mktemp("tokenizer") / "data-bin")
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory, tokenizer):
+    """Create a checkpoint of each architecture, with 64 positions."""
+    directory = tmp_path_factory.mktemp("pretrained")
+    return {arch: save_pretrained(directory / f"{arch}.pt", tokenizer, arch) for arch in ARCHITECTURES}
+
+
+@pytest.fixture
+def options(tokenizer, checkpoints, tmp_path, monkeypatch):
+    """Return options for three updates from MAE-LM, in this process."""
+
+    monkeypatch.setattr(finetuning, "run_all", run_here)
+    train, dev = write_squad(tmp_path / "train.json"), write_squad(tmp_path / "dev.json", people=3)
+    return Options(
+        train=train,
+        dev=dev,
+        checkpoint=checkpoints["mae_lm_tiny"],
+        tokenizer=tokenizer,
+        out=tmp_path / "out",
+        seeds=1,
+        max_updates=3,
+        learning_rates=[1e-3],
+    )
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_finetuning_starts_from_every_pretraining_checkpoint(options, checkpoints, arch):
+    content = finetune(replace(options, checkpoint=checkpoints[arch]))
+    assert content["start"]["_name"] == arch
+    assert content == json.loads((options.out / "results.json").read_text())
+    assert content["settings"]["tokens_per_sample"] == 64
+    [kept] = options.out.glob("runs/*/checkpoints/*.pt")
+    saved = torch.load(kept, weights_only=True)
+    assert saved["optimizer_history"][-1]["num_updates"] == 3
+    assert saved["model"]["classification_heads.span.qa_outputs.weight"].shape == (2, 16)
+
+
+def test_answers_are_context_slices_scored_as_by_the_metrics_command(options, capsys):
+    content = finetune(replace(options, tokens_per_sample=20, doc_stride=5))
+    assert content["data"]["dev"]["strided_contexts"] > 0
+    contexts = {
+        question.id: paragraph.context
+        for paragraph in read_squad(options.dev, version_2=False)
+        for question in paragraph.questions
+    }
+    answers = json.loads((options.out / "predictions.json").read_text())
+    assert answers.keys() == contexts.keys()
+    assert all(answers[name] and answers[name] in contexts[name] for name in answers)
+    for name, candidates in json.loads((options.out / "nbest.json").read_text()).items():
+        assert candidates[0]["text"] == answers[name]
+        assert sum(each["probability"] for each in candidates) == pytest.approx(1)
+        assert all(contexts[name][each["begin"] : each["end"]] == each["text"] for each in candidates)
+    capsys.readouterr()
+    squad_metrics.main([str(options.dev), str(options.out / "predictions.json")])
+    official = json.loads(capsys.readouterr().out)
+    assert {name: [value] for name, value in official.items()} == {
+        name: summary["values"] for name, summary in content["metrics"].items()
+    }
+
+
+def test_questions_of_2_0_are_left_unanswered_above_the_best_threshold(options, tmp_path, capsys):
+    dev = write_squad(tmp_path / "dev2.json", version_2=True)
+    content = finetune(replace(options, train=dev, dev=dev, version_2=True))
+    metrics = {name: summary["values"][0] for name, summary in content["metrics"].items()}
+    files = [str(dev), str(options.out / "predictions.json")]
+    capsys.readouterr()
+    squad_metrics.main(files)
+    official = json.loads(capsys.readouterr().out)
+    assert official == {name: value for name, value in metrics.items() if not name.startswith("best_")}
+    assert official["f1"] == pytest.approx(metrics["best_f1"], rel=1e-12)
+    answers = json.loads((options.out / "predictions.json").read_text())
+    na_prob = json.loads((options.out / "na_prob.json").read_text())
+    unanswered = {name for name, answer in answers.items() if not answer}
+    assert unanswered == {name for name, value in na_prob.items() if value > metrics["best_f1_thresh"]}
+    assert "| 0.001 | HasAns_f1 |" in (options.out / "report.md").read_text()
+
+
+def test_questions_of_2_0_need_no_mark(options, tmp_path):
+    """An empty list of answers says that a question has none."""
+    dev = write_squad(tmp_path / "dev2.json", version_2=True)
+    content = json.loads(dev.read_text())
+    for article in content["data"]:
+        for question in article["paragraphs"][0]["qas"]:
+            del question["is_impossible"]
+    dev.write_text(json.dumps(content))
+    assert finetune(replace(options, dev=dev, version_2=True))["metrics"]["NoAns_total"]["values"] == [8]
+
+
+def test_other_questions_under_the_same_name_are_refused(options):
+    finetune(options)
+    write_squad(options.dev, people=2)
+    with pytest.raises(UserError, match="has results of other settings: development questions"):
+        finetune(options)
+
+
+def test_random_weights_and_further_options(options):
+    content = finetune(
+        replace(options, checkpoint=None, arch="mae_lm_tiny", extra=("--encoder-layers", "1", "--weight-decay", "0.5"))
+    )
+    assert (content["start"]["from"], content["settings"]["tokens_per_sample"]) == ("random weights", 384)
+    [kept] = options.out.glob("runs/*/checkpoints/*.pt")
+    cfg = torch.load(kept, weights_only=True)["cfg"]
+    assert (cfg["model"]["encoder_layers"], cfg["optimizer"]["weight_decay"]) == (1, 0.5)
+
+
+def test_base_models_use_the_settings_of_the_paper():
+    recipes = [
+        squad.for_size(architecture, squad.ROBERTA, squad.OURS)
+        for architecture in ("mae_lm_base", "mae_lm", "mae_lm_roberta_large", "mae_lm_roberta_small")
+    ]
+    assert recipes == [squad.ROBERTA] * 3 + [squad.OURS]
+    assert squad.ROBERTA.learning_rates == (1.5e-5,)
+
+
+def test_wrong_inputs_are_refused_without_leaving_files(options, checkpoints, tmp_path):
+    other = write_tokenizer(tmp_path / "other", pieces=150)
+    unanswerable = write_squad(tmp_path / "unanswerable.json", version_2=True)
+    (tmp_path / "damaged.pt").write_bytes(checkpoints["mae_lm_tiny"].read_bytes()[:5000])
+    (tmp_path / "damaged.json").write_bytes(options.train.read_bytes()[:500])
+    wrong = {
+        "missing.pt: no such file": {"checkpoint": tmp_path / "missing.pt"},
+        "cannot read the checkpoint": {"checkpoint": tmp_path / "damaged.pt"},
+        "not the tokenizer of": {"tokenizer": other},
+        "has no sentencepiece": {"tokenizer": tmp_path},
+        "add --arch": {"checkpoint": None},
+        "missing.json: No such file": {"train": tmp_path / "missing.json"},
+        "damaged.json: not JSON": {"dev": tmp_path / "damaged.json"},
+        "add --version-2": {"dev": unanswerable},
+        **{
+            f"--tokens-per-sample {length}: must be from 16 to 64": {"tokens_per_sample": length}
+            for length in (65, 0, -5)
+        },
+    }
+    for message, changes in wrong.items():
+        with pytest.raises(UserError, match=message):
+            finetune(replace(options, **changes))
+        assert not options.out.exists()
+
+
+def test_results_of_other_options_are_not_overwritten(options, checkpoints):
+    finetune(options)
+    before = (options.out / "results.json").read_bytes()
+    for changes, name in (
+        ({"checkpoint": checkpoints["mae_lm_roberta_tiny"]}, "checkpoint"),
+        ({"dev": options.train}, "development questions"),
+        ({"doc_stride": 5}, "sample length"),
+    ):
+        with pytest.raises(UserError, match=f"has results of other settings: {name}"):
+            finetune(replace(options, **changes))
+    [tuned] = options.out.glob("runs/*/checkpoints/*.pt")
+    with pytest.raises(UserError, match="has already been fine-tuned on span"):
+        finetune(replace(options, checkpoint=tuned))
+    assert (options.out / "results.json").read_bytes() == before

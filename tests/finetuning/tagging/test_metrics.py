@@ -1,0 +1,75 @@
+"""Metrics of labelled words, compared with seqeval."""
+
+import random
+import warnings
+
+import pytest
+import seqeval.metrics
+
+from mae_lm_fairseq.finetuning.tagging.labels import LabelSet
+from mae_lm_fairseq.finetuning.tagging.metrics import ratios, values, with_intervals
+from mae_lm_fairseq.finetuning.tagging.schemes import Scheme, converted
+
+KINDS = ("person", "creative-work", "x")
+
+
+def random_labels(generator, scheme, length):
+    """Return labels with the prefixes of a scheme; about half of the sequences are valid."""
+    prefixes = "BIES" if scheme is Scheme.BIOES else "BI"
+    options = ["O", "O", *(f"{prefix}-{kind}" for prefix in prefixes for kind in KINDS)]
+    labels = generator.choices(options, k=length)
+    return converted(labels, scheme) if generator.random() < 0.5 else labels
+
+
+@pytest.mark.parametrize("scheme", Scheme)
+def test_entity_metrics_are_those_of_seqeval(scheme):
+    generator = random.Random(1)
+    names = LabelSet(tuple(f"B-{kind}" for kind in KINDS), scheme)
+    invalid = 0
+    for _ in range(1000):
+        true = [random_labels(generator, scheme, generator.randint(1, 12)) for _ in range(generator.randint(1, 3))]
+        # Partly right, as those of a model are.
+        predicted = [
+            [label if generator.random() < 0.7 else other for label, other in zip(labels, others, strict=True)]
+            for labels in true
+            for others in [random_labels(generator, scheme, len(labels))]
+        ]
+        invalid += any(converted(labels, scheme) != labels for labels in (*true, *predicted))
+        found = values(ratios(names, predicted, true))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of types that do not occur
+            for metric in ("precision", "recall", "f1"):
+                expected = getattr(seqeval.metrics, f"{metric}_score")(true, predicted)
+                assert found[metric] == pytest.approx(100 * expected), (true, predicted)
+            assert found["accuracy"] == pytest.approx(100 * seqeval.metrics.accuracy_score(true, predicted))
+            by_type = seqeval.metrics.classification_report(true, predicted, output_dict=True)
+        for kind in KINDS:
+            expected = by_type.get(kind, {"precision": 0, "recall": 0, "f1-score": 0})
+            assert found[f"{kind}: f1"] == pytest.approx(100 * expected["f1-score"])
+            assert found[f"{kind}: precision"] == pytest.approx(100 * expected["precision"])
+            assert found[f"{kind}: recall"] == pytest.approx(100 * expected["recall"])
+    assert 200 < invalid < 1000
+
+
+def test_accuracy_leaves_out_words_without_a_label():
+    found = ratios(LabelSet(("A", "B"), None), [["A", "B"], ["B"]], [["A", None], ["A"]])
+    assert values(found) == {"accuracy": 50.0}
+
+
+def test_entities_leave_out_words_without_a_label():
+    names = LabelSet(("B-x", "I-x", "O"), Scheme.BIO)
+    predicted = [["B-x", "O", "B-x"], ["B-x", "I-x", "O"]]
+    found = values(ratios(names, predicted, [["B-x", "O", None], ["O", None, "O"]]))
+    assert found["precision"] == found["recall"] == found["f1"] == found["x: f1"] == 100
+    found = values(ratios(names, predicted, [["B-x", "O", None], ["B-x", "O", "O"]]))
+    assert (found["precision"], found["recall"]) == (50, 50)
+
+
+def test_intervals_contain_the_value_and_narrow_with_more_sentences():
+    names = LabelSet(("B-x",), Scheme.BIO)
+    predicted, true = [["B-x", "O"], ["O", "O"], ["B-x", "B-x"]], [["B-x", "O"], ["B-x", "O"], ["B-x", "O"]]
+    few, many = (with_intervals(ratios(names, predicted * times, true * times)) for times in (5, 100))
+    for name, metric in few.items():
+        assert metric["low"] <= metric["value"] <= metric["high"]
+        assert many[name]["value"] == pytest.approx(metric["value"])
+        assert many[name]["high"] - many[name]["low"] < metric["high"] - metric["low"]

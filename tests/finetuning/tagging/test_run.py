@@ -1,0 +1,383 @@
+"""In-process fine-tuning on labelled words: a memorised set, use of its model, long sentences, and refused inputs."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from mae_lm_fairseq.checkpoints.reading import read_checkpoint
+from mae_lm_fairseq.commands import predict
+from mae_lm_fairseq.finetuning import report
+from mae_lm_fairseq.finetuning import sweep as finetuning
+from mae_lm_fairseq.finetuning.prediction import open_finetuned
+from mae_lm_fairseq.finetuning.seeds import summarise
+from mae_lm_fairseq.finetuning.tagging import run as tagging
+from mae_lm_fairseq.finetuning.tagging.files import read_words
+from mae_lm_fairseq.finetuning.tagging.prediction import Tagger, label_file
+from mae_lm_fairseq.finetuning.tagging.run import Options, finetune
+from mae_lm_fairseq.finetuning.tagging.schemes import Scheme, converted
+from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.finetuning import SHAPE, run_here, save_pretrained, train_here
+from tests.support.tagging import OPTIONS, sentences, write_columns, write_conllu, write_tokenizer
+
+pytestmark = pytest.mark.integration  # trains
+
+# Large enough to memorise some sentences in a few seconds.
+LEARN_BY_HEART = ["--encoder-layers", "2", "--dropout", "0", "--attention-dropout", "0", "--max-update", "100"]
+LEARN_BY_HEART += ["--total-num-update", "150"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return write_tokenizer(tmp_path_factory.mktemp("tokenizer") / "data-bin")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory, tokenizer):
+    return save_pretrained(tmp_path_factory.mktemp("pretrained") / "a.pt", tokenizer, "mae_lm_tiny")
+
+
+@pytest.fixture
+def options(tokenizer, checkpoint, tmp_path, monkeypatch):
+    """Return options for three updates, in this process."""
+    monkeypatch.setattr(finetuning, "run_all", run_here)
+    train = write_columns(tmp_path / "train.conll", sentences(20))
+    return Options(
+        train=train,
+        dev=write_columns(tmp_path / "dev.conll", sentences(6, seed=2)),
+        column="2",
+        checkpoint=checkpoint,
+        tokenizer=tokenizer,
+        out=tmp_path / "out",
+        seeds=1,
+        max_updates=3,
+        learning_rates=[1e-3],
+    )
+
+
+@pytest.fixture(scope="module")
+def memorised(tmp_path_factory, tokenizer):
+    """Return the directory of a sweep that has memorised entities in BIO, with a development file in IOB1."""
+    directory, found = tmp_path_factory.mktemp("memorised"), sentences(30)
+    iob1 = []
+    for sentence in found:
+        words, labels = zip(*sentence, strict=True)
+        iob1.append(list(zip(words, converted(labels, Scheme.IOB1), strict=True)))
+    words = [[(word, "_") for word, _ in sentence] for sentence in found]
+    options = Options(
+        train=write_columns(directory / "train.conll", found),
+        dev=write_columns(directory / "dev.iob", iob1),
+        test=write_columns(directory / "test.conll", words),
+        column="2",
+        checkpoint=None,
+        arch="mae_lm_tiny",
+        tokenizer=tokenizer,
+        out=directory / "out",
+        seeds=1,
+        learning_rates=[1e-3],
+        extra=LEARN_BY_HEART,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(finetuning, "run_all", run_here)
+        finetune(options)
+    return directory
+
+
+def test_a_small_set_is_memorised_and_predictions_have_the_format_of_the_input(memorised):
+    content = json.loads((memorised / "out" / "results.json").read_text())
+    metrics = ("precision", "recall", "f1")
+    names = [*metrics, "accuracy", *(f"{kind}: {metric}" for kind in ("person", "place") for metric in metrics)]
+    assert {name: metric["values"] for name, metric in content["metrics"].items()} == {name: [100.0] for name in names}
+    assert content["best_model"]["dev"]["f1"] == {"value": 100.0, "low": 100.0, "high": 100.0}
+    assert list(content["best_model"]) == ["dev"]
+    assert (memorised / "out" / "dev_predictions.iob").read_bytes() == (memorised / "dev.iob").read_bytes()
+    # The test file has no labels.
+    assert (memorised / "out" / "test_predictions.conll").read_bytes() == (memorised / "train.conll").read_bytes()
+    text = (memorised / "out" / "report.md").read_text()
+    assert "| 0.001 | f1 | 100.0 (one seed) | 100.0 |" in text
+    assert "| person: f1 | 100.0 [100.0, 100.0] |" in text
+    assert "| 0.001 | person: f1 |" not in text
+
+
+def test_the_directory_of_a_fine_tuning_is_not_a_model(memorised):
+    with pytest.raises(UserError, match=r"out is the --out of a fine-tuning; name its best model, .*out/model"):
+        open_finetuned(memorised / "out")
+
+
+def test_tag_gives_offsets_in_the_original_text(memorised):
+    model = open_finetuned(memorised / "out" / "model")
+    text = "Dr Elif  left\tOld Köln."
+    found = model.tag(text)
+    assert [text[tagged.start : tagged.end] for tagged in found] == [tagged.word for tagged in found]
+    labels = ["B-person", "I-person", "O", "B-place", "I-place", "O"]
+    assert [tagged.label for tagged in found] == labels
+    assert all(1 / 5 < tagged.probability <= 1 for tagged in found)
+    again = model.tag(["Dr", "Elif", "left", "Old", "Köln", "."])
+    assert [tagged.label for tagged in again] == labels
+    assert [tagged.start for tagged in again] == [0, 3, 8, 13, 17, 22]
+    assert model.tag("") == model.tag([]) == []
+    [nothing] = model.tag(["\u200b"])
+    assert (nothing.start, nothing.end) == (0, 1)
+
+
+def test_predict_labels_files(memorised, tmp_path, checkpoint, tokenizer):
+    def labelled(name, text, *more):
+        (tmp_path / name).write_text(text)
+        out = tmp_path / f"labelled_{name}"
+        predict.main(list(map(str, [memorised / "out" / "model", "--input", tmp_path / name, "--out", out, *more])))
+        return out.read_text()
+
+    columns, iob1 = ((memorised / name).read_text() for name in ("train.conll", "dev.iob"))
+    assert columns != iob1
+    assert labelled("a.iob", iob1) == iob1
+    assert labelled("columns.txt", columns, "--column", "2") == columns
+    conllu = "1\tUlm\t_\tX\t_\t_\t_\t_\t_\t_\n"
+    assert labelled("b.conllu", conllu, "--column", "XPOS") == conllu.replace("X\t_", "X\tB-place")
+    assert labelled("a.txt", "Dr Elif left.\nOld Ulm\n") == (
+        "Dr\tB-person\nElif\tI-person\nleft\tO\n.\tO\n\nOld\tB-place\nUlm\tI-place\n\n"
+    )
+    assert labelled("words.conll", "Old\nUlm\n\t\nleft\n") == "Old\tB-place\nUlm\tI-place\n\t\nleft\tO\n"
+    for name, text, message in (
+        ("empty.txt", "\n \n", "has no words"),
+        ("empty.conll", "", "has no words"),
+        ("b.txt", columns, "has labels in column 2; add --column 2"),
+        ("c.txt", iob1, "has labels in column 2; add --column 2"),
+        ("a.conllu", conllu, "is CoNLL-U, so that --column must be one of LEMMA"),
+    ):
+        with pytest.raises(UserError, match=message):
+            labelled(name, text)
+        assert not (tmp_path / f"labelled_{name}").exists()
+    for words, message in (
+        (["--out", "b", "--text", "x"], "--text and --text-pair are for sentence tasks; this model labels words"),
+        (["--out", "b.gz"], "--out b.gz: the output is not compressed; leave out .gz"),
+        (["--out", "b"], r"words\*.conll: no such file"),
+    ):
+        with pytest.raises(UserError, match=message):
+            predict.main([str(memorised / "out" / "model"), "--input", str(tmp_path / "words*.conll"), *words])
+
+
+def test_labels_of_an_unknown_column_become_a_new_one(memorised, tmp_path):
+    model = open_finetuned(memorised / "out" / "model")
+    (tmp_path / "a.conll").write_text("Old JJ x\nUlm NN y\n")
+    for column, expected in (
+        ("2", "Old B-place x\nUlm I-place y\n"),
+        ("NER", "Old JJ x B-place\nUlm NN y I-place\n"),
+        ("-1", "Old JJ x B-place\nUlm NN y I-place\n"),
+        (None, "Old JJ x B-place\nUlm NN y I-place\n"),
+    ):
+        model.about["finetuned_on"]["column"] = column
+        label_file(model, tmp_path / "a.conll", tmp_path / "b.conll")
+        assert (tmp_path / "b.conll").read_text() == expected
+
+
+def test_a_damaged_description_of_the_task_is_refused(memorised, tmp_path):
+    copy = shutil.copytree(memorised / "out" / "model", tmp_path / "model")
+    content = json.loads((copy / "config.json").read_text())
+    content["about"]["task"] = ["token_classification"]
+    (copy / "config.json").write_text(json.dumps(content))
+    (tmp_path / "a.txt").write_text("Ulm\n")
+    words = [str(copy), "--input", str(tmp_path / "a.txt"), "--out", str(tmp_path / "b.tsv")]
+    for more, message in (([], "does not know the names of its labels"), (["--column", "2"], "--column is for models")):
+        with pytest.raises(UserError, match=message):
+            predict.main([*words, *more])
+
+
+def test_models_without_labels_are_refused(memorised, checkpoint, tokenizer):
+    from mae_lm_fairseq.models.mae_lm import MAELMModel
+
+    with pytest.raises(ValueError, match="the model has no labels of words; fine-tune it with mae-lm finetune tagging"):
+        MAELMModel.from_pretrained(checkpoint, tokenizer).tag("Ulm")
+    model = open_finetuned(memorised / "out" / "model")
+    for changes in ({"labels": ["O"]}, {"labels": [1] * 5}, {"labels": None}):
+        about = {**model.about, "finetuned_on": model.about["finetuned_on"] | changes}
+        model.about, before = about, model.about
+        with pytest.raises(ValueError, match="the model has no labels of words"):
+            model.tag("Ulm")
+        model.about = before
+
+
+def test_bundle_and_checkpoint_know_labels_column_and_length(memorised, tokenizer):
+    [kept] = (memorised / "out").glob("runs/*/checkpoints/*.pt")
+    known = read_checkpoint(kept, tokenizer).about["finetuned_on"]
+    assert known == {
+        "column": "2",
+        "tokens_per_sample": 512,
+        "labels": ["B-person", "B-place", "I-person", "I-place", "O"],
+        "scheme": "BIO",
+    }
+    assert open_finetuned(memorised / "out" / "model").about["finetuned_on"] == known
+    of_checkpoint = Tagger(open_finetuned(kept, tokenizer)).logits([["Dr", "Elif"]])[0]
+    np.testing.assert_array_equal(
+        of_checkpoint, Tagger(open_finetuned(memorised / "out" / "model")).logits([["Dr", "Elif"]])[0]
+    )
+
+
+def test_parts_of_speech_from_conllu_beside_other_tasks(options, tmp_path, capsys):
+    train = write_conllu(tmp_path / "train.conllu", sentences(30))
+    options = replace(
+        options, train=train, dev=train, test=train, column="UPOS", learning_rates=[3e-3], extra=LEARN_BY_HEART
+    )
+    content = finetune(options)
+    assert content["metrics"]["accuracy"]["values"] == [100.0]
+    assert content["best_model"]["test"]["accuracy"]["value"] == 100.0
+    assert (options.out / "test_predictions.conllu").read_bytes() == train.read_bytes()
+    task = content["task"]
+    assert task.endswith("/train UPOS")
+    report.main([f"ours={options.out}", "--out", str(tmp_path / "report")])
+    assert f"| model | {task} (accuracy) | seeds |" in (tmp_path / "report" / "glue.md").read_text()
+
+
+def test_entities_stand_in_the_table_with_their_f1(memorised, tmp_path):
+    report.main([f"ours={memorised / 'out'}", "--out", str(tmp_path)])
+    table = (tmp_path / "glue.md").read_text()
+    name = json.loads((memorised / "out" / "results.json").read_text())["task"]
+    assert f"| model | {name} (precision/recall/f1) | seeds |" in table
+    assert "AVG" not in table
+    assert "| ours | 100.0/100.0/100.0 | 1 |" in table
+
+
+def test_types_with_names_like_those_of_metrics_add_no_cells_to_the_table():
+    metrics = ("precision", "recall", "f1", "accuracy", "f1-x: f1")
+    table = {"ours": {"own/tags": {name: summarise([50.0]) for name in metrics}}}
+    assert "| ours | 50.0/50.0/50.0 | 1 |" in report.markdown(table)
+
+
+def test_the_last_column_is_that_of_the_training_file(options, tmp_path):
+    rows = [[(word, f"NN\t{label}") for word, label in sentence] for sentence in sentences(20)]
+    train = write_columns(tmp_path / "train3.conll", rows)
+    test = write_columns(tmp_path / "test.conll", [[("Ulm", "NN")]])
+    content = finetune(replace(options, train=train, dev=train, test=test, column="-1"))
+    assert list(content["best_model"]) == ["dev"]
+    word, tag, label = (options.out / "test_predictions.conll").read_text().split()
+    assert (word, tag) == ("Ulm", "NN")
+    assert label in content["labels"]
+    assert open_finetuned(options.out / "model").about["finetuned_on"]["column"] == "3"
+
+
+def test_types_that_only_the_test_file_has_are_reported(options, tmp_path):
+    finetune(replace(options, test=write_columns(tmp_path / "test.conll", [[("Elbe", "B-river")]])))
+    assert "| river: recall | - | 0.0 [0.0, 0.0] |" in (options.out / "report.md").read_text()
+
+
+def test_epochs_have_only_sequences_with_labels(options, tmp_path):
+    unlabelled = [[(word, "_") for word, _ in sentence] for sentence in sentences(60)]
+    train = write_columns(tmp_path / "partly.conll", sentences(20) + unlabelled)
+    content = finetune(replace(options, train=train, max_updates=None, extra=["--max-update", "1"]))
+    assert content["settings"]["updates"] == 10 * 2
+    assert content["data"]["train"]["windows"] == 80
+
+
+def test_the_last_epoch_is_evaluated_or_its_checkpoint_missed(options, tmp_path):
+    finetune(replace(options, max_updates=None, extra=["--max-epoch", "1"]))
+    [kept] = options.out.glob("runs/*/checkpoints/*.pt")
+    assert torch.load(kept, weights_only=True)["optimizer_history"][-1]["num_updates"] == 2
+    for extra in (["--no-save"], ["--save-dir", str(tmp_path / "elsewhere")]):
+        with pytest.raises(UserError, match=r"-seed1: training saved no .*checkpoint_last\.pt; drop the options"):
+            finetune(replace(options, out=tmp_path / "without", extra=extra))
+
+
+def test_long_sentences_are_labelled_to_their_ends(options, tmp_path):
+    long = [[pair for sentence in sentences(30) for pair in sentence], *sentences(3)]
+    dev = write_columns(tmp_path / "long.conll", long)
+    content = finetune(replace(options, train=dev, dev=dev))
+    assert content["settings"]["tokens_per_sample"] == 64
+    assert content["data"]["dev"]["split_sentences"] == 1
+    assert content["data"]["dev"]["windows"] > 4
+    predicted = read_words(options.out / "dev_predictions.conll", "2")
+    assert predicted.words == read_words(dev, "2").words
+    right = np.mean([
+        found == given
+        for sentences_ in zip(predicted.sentences, read_words(dev, "2").sentences, strict=True)
+        for found, given in zip(*(sentence.labels for sentence in sentences_), strict=True)
+    ])  # fmt: skip
+    # In the file's own scheme, the labels are the model's even where they are invalid.
+    assert content["metrics"]["accuracy"]["values"] == [pytest.approx(100 * right)]
+
+
+def test_a_bundle_gives_the_results_of_its_checkpoint(options, tmp_path):
+    expected = finetune(options)
+    write_bundle(read_checkpoint(options.checkpoint, options.tokenizer), tmp_path / "bundle")
+    start = {"checkpoint": tmp_path / "bundle", "tokenizer": tmp_path / "bundle"}
+    assert finetune(replace(options, **start, out=tmp_path / "of-bundle"))["metrics"] == expected["metrics"]
+
+
+def test_fairseq_train_alone(options, tmp_path):
+    words = (
+        f"--train-file {options.train} --valid-file {options.dev} --column 2 --save-dir {tmp_path} --arch mae_lm_tiny "
+    )
+    words += f"--finetune-from-model {options.checkpoint} --max-epoch 2 --lr-scheduler fixed "
+    words += "--required-batch-size-multiple 1 --best-checkpoint-metric accuracy --maximize-best-checkpoint-metric"
+    train_here(options.tokenizer, *OPTIONS, *SHAPE, *words.split())
+    best = tmp_path / "checkpoint_best.pt"
+    state = torch.load(best, weights_only=True)
+    assert state["task_state"]["labels"]["scheme"] == "BIO"
+    assert 0 <= state["extra_state"]["best"] <= 100
+    assert [tagged.word for tagged in open_finetuned(best, options.tokenizer).tag("Old Ulm")] == ["Old", "Ulm"]
+
+
+def test_base_models_use_the_settings_of_the_paper():
+    assert tagging.for_size("mae_lm_base", tagging.BERT, tagging.OURS).learning_rates == (2e-5, 3e-5, 5e-5)
+    assert tagging.for_size("mae_lm_tiny", tagging.BERT, tagging.OURS) is tagging.OURS
+
+
+def test_wrong_inputs_are_refused_without_leaving_files(options, tmp_path):
+    def write(name, text):
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    wrong = {
+        "missing.conll: no such file": {"train": tmp_path / "missing.conll"},
+        "empty.conll: has no words": {"dev": write("empty.conll", "")},
+        "has no column '3' of labels; it has 2": {"column": "3"},
+        "has no column 'UPOS' of labels; it has 2": {"column": "UPOS"},
+        "unseen.conll: line 2: the training file has no label 'B-river'": {
+            "dev": write("unseen.conll", "left\tO\nElbe\tB-river\n")
+        },
+        "invalid.conll: line 3: 'I-place' breaks the scheme BIO": {
+            "train": write("invalid.conll", "Ulm\tB-place\nleft\tO\nKöln\tI-place\nUlm\tB-place\n")
+        },
+        "torn.conll: line 2 has another number of columns": {"test": write("torn.conll", "a\tO\nb\tO\tO\n")},
+        "test.conll: line 2: 'I-place' breaks the scheme BIO": {
+            "test": write("test.conll", "left\tO\nUlm\tI-place\nleft\tO\nUlm\tB-place\n")
+        },
+        "one.conll: has only the label 'O'": {"train": write("one.conll", "a\tO\n")},
+        "missing.pt: no such file": {"checkpoint": tmp_path / "missing.pt"},
+        "has no sentencepiece": {"tokenizer": tmp_path},
+        "add --arch": {"checkpoint": None},
+    }
+    for message, changes in wrong.items():
+        with pytest.raises(UserError, match=message):
+            finetune(replace(options, **changes))
+        assert not options.out.exists()
+
+
+def test_results_of_other_options_are_not_overwritten(options):
+    finetune(options)
+    before = (options.out / "results.json").read_bytes()
+    for changes, name in (({"dev": options.train}, "dev file"), ({"max_updates": 2}, "updates")):
+        with pytest.raises(UserError, match=f"has results of other settings: {name}"):
+            finetune(replace(options, **changes))
+    [tuned] = options.out.glob("runs/*/checkpoints/*.pt")
+    with pytest.raises(UserError, match="has already been fine-tuned on tags"):
+        finetune(replace(options, checkpoint=tuned))
+    assert (options.out / "results.json").read_bytes() == before
+
+
+def test_a_test_file_can_be_added_and_changed_after_the_training(options, monkeypatch):
+    trained = finetune(options)
+    results = [{name: metric["values"][0] for name, metric in trained["metrics"].items()}]
+    monkeypatch.setattr(finetuning, "run_all", lambda runs, jobs, threads: results)
+    for test in (options.train, options.dev):
+        content = finetune(replace(options, test=test))
+        assert content["metrics"] == trained["metrics"]
+        predicted = read_words(options.out / "test_predictions.conll", "2")
+        assert predicted.words == read_words(test, "2").words
+    assert content["best_model"]["test"] == content["best_model"]["dev"] == trained["best_model"]["dev"]
+    other = options.dev.rename(options.dev.with_suffix(".txt"))
+    finetune(replace(options, dev=other, test=other))
+    names = [f"{name}_predictions.txt" for name in ("dev", "test")]
+    assert sorted(path.name for path in options.out.glob("*_predictions*")) == names

@@ -1,0 +1,147 @@
+"""Task and criterion of token classification: weights, labels, loss and options."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fairseq import tasks
+from fairseq.logging import metrics
+
+from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
+from mae_lm_fairseq.core.heads import TokenClassificationHead
+from mae_lm_fairseq.finetuning.tagging.files import read_words
+from mae_lm_fairseq.finetuning.tagging.windows import IGNORED
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.finetuning import save_pretrained
+from tests.support.tagging import sentences, set_up_tagging, write_columns, write_conllu, write_tokenizer
+from tests.support.training import batches, parse, set_up
+
+
+@pytest.fixture(scope="module")
+def data_bin(tmp_path_factory):
+    return write_tokenizer(tmp_path_factory.mktemp("tagging") / "data-bin")
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory):
+    return write_columns(tmp_path_factory.mktemp("tagging") / "train.conll", sentences(20))
+
+
+@pytest.mark.parametrize("arch", ["mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_cross_tiny"])
+def test_pretrained_encoder_weights_are_loaded_and_trained(data_bin, train, tmp_path, arch):
+    saved = torch.load(save_pretrained(tmp_path / "pretrained.pt", data_bin, arch), weights_only=True)
+    _, task, model, criterion = set_up_tagging(data_bin, train, "2", arch=arch)
+    model.check_checkpoint("pretrained.pt", saved)
+    model.load_state_dict(saved["model"])
+    own = model.state_dict()
+    heads = {name for name in own if name.startswith("classification_heads.")}
+    assert heads == {f"classification_heads.tags.classifier.{part}" for part in ("weight", "bias")}
+    assert all(torch.equal(own[name], saved["model"][name]) for name in own.keys() - heads)
+    task.load_dataset("train")
+    criterion(model, batches(task)[0])[0].backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_ids_are_those_of_pretraining(data_bin, train):
+    _, pretraining, _, _ = set_up(data_bin)
+    _, task, _, _ = set_up_tagging(data_bin, train, "2")
+    assert task.source_dictionary.symbols == pretraining.source_dictionary.symbols
+
+
+def test_an_epoch_has_every_label_once_for_any_number_of_workers(data_bin, train):
+    epochs = []
+    for workers in (0, 1):
+        _, task, _, _ = set_up_tagging(data_bin, train, "2", "--tokens-per-sample", 12)
+        task.load_dataset("train")
+        epochs.append(batches(task, workers=workers))
+    alone, helped = epochs
+    for one, other in zip(alone, helped, strict=True):
+        assert torch.equal(one["net_input"]["src_tokens"], other["net_input"]["src_tokens"])
+        assert torch.equal(one["target"], other["target"])
+    numbers = {name: number for number, name in enumerate(task.labels.names)}
+    expected = [numbers[label] for sentence in read_words(train, "2").sentences for label in sentence.labels]
+    found = torch.cat([batch["target"][batch["target"] != IGNORED] for batch in alone])
+    assert sorted(found.tolist()) == sorted(expected)
+
+
+def test_labels_are_in_the_checkpoint(data_bin, train, tmp_path):
+    _, task, _, _ = set_up_tagging(data_bin, train, "2")
+    assert task.labels.names == ("B-person", "B-place", "I-person", "I-place", "O")
+    saved = task.state_dict()
+    _, other, _, _ = set_up_tagging(data_bin, write_conllu(tmp_path / "a.conllu", sentences(20)), "UPOS")
+    assert other.labels.names == ("NOUN", "PROPN", "VERB", "X")
+    other.load_state_dict(saved)
+    assert other.labels == task.labels
+
+
+def test_loss_accuracy_and_padding(data_bin, train):
+    _, task, model, criterion = set_up_tagging(data_bin, train, "2")
+    task.load_dataset("train")
+    dataset, model = task.dataset("train"), model.eval()
+    samples = [dataset[index] for index in range(4)]
+    batch = dataset.collater(samples)
+    loss, words, logged = criterion(model, batch)
+    alone = [criterion(model, dataset.collater([sample])) for sample in samples]
+    assert words == sum(count for _, count, _ in alone) == int(batch["target"].ne(IGNORED).sum())
+    # Matrix products of other shapes, in float32.
+    torch.testing.assert_close(loss, sum(each for each, _, _ in alone), rtol=1e-5, atol=0)
+    logits, _ = model(**batch["net_input"], features_only=True, classification_head_name=WORD_HEAD)
+    expected = F.cross_entropy(logits.transpose(1, 2), batch["target"], reduction="sum", ignore_index=IGNORED)
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+    right = int((logits.argmax(-1) == batch["target"]).sum())
+    with metrics.aggregate(new_root=True) as meters:
+        criterion.reduce_metrics([logged, logged])
+    assert meters["accuracy"].avg == pytest.approx(100 * right / words)
+    assert meters["loss"].avg == pytest.approx(loss.item() / words / math.log(2))
+
+
+def test_initial_weights_and_dropout_of_the_head():
+    torch.manual_seed(1)
+    head = TokenClassificationHead(4096, 3, dropout=0.5, init_std=0.05)
+    states = torch.ones(2, 3, 4096)
+    assert head(states).shape == (2, 3, 3)
+    # The standard deviation of 12288 drawn values is within 5 % of the true one.
+    assert head.classifier.weight.std().item() == pytest.approx(0.05, rel=0.05)
+    assert not head.classifier.bias.any()
+    assert not torch.equal(head(states), head(states))
+    assert torch.equal(head.eval()(states), head(states))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tokens-per-sample", 65], "--tokens-per-sample 65 is more than the model's --max-positions 64"),
+        (["--tokens-per-sample", 7], "--tokens-per-sample 7 must be at least 8"),
+        (["--arch", "roberta_base"], "--task token_classification is for the architectures mae_lm_"),
+        (["--column", "NER"], "has no column 'NER' of labels"),
+    ],
+)
+def test_invalid_options_are_refused(data_bin, train, arguments, message):
+    with pytest.raises(UserError, match=message):
+        set_up_tagging(data_bin, train, "2", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("token_classification --column 2 --train-file a", "--task token_classification needs --valid-file"),
+        ("question_answering", "--task question_answering needs --train-file, --valid-file"),
+        ("token_classification", "needs --column, --train-file, --valid-file"),
+    ],
+)
+def test_missing_options_are_named(data_bin, options, message):
+    cfg = parse(data_bin, "--cpu", "--optimizer", "fused_adamw", "--arch", "mae_lm_tiny", "--task", *options.split())
+    with pytest.raises(UserError, match=message):
+        tasks.setup_task(cfg.task)
+
+
+def test_other_files_and_splits_are_refused(data_bin, train, tmp_path):
+    dev = write_columns(tmp_path / "dev.conll", [[("Anna", "B-river")]])
+    _, task, _, _ = set_up_tagging(data_bin, train, "2", dev=dev)
+    with pytest.raises(UserError, match=r"dev.conll: line 1: the training file has no label 'B-river'"):
+        task.load_dataset("valid")
+    with pytest.raises(UserError, match="no split test, only train and valid"):
+        task.load_dataset("test")
+    with pytest.raises(UserError, match=r"has no sentencepiece\.bpe\.model"):
+        set_up_tagging(tmp_path, train, "2")

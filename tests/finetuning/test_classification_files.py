@@ -1,0 +1,295 @@
+"""Files of the user's own: formats, the task that they make, and every error by name."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from mae_lm_fairseq.finetuning.classification.run import Options, _task, _TestFile
+from mae_lm_fairseq.finetuning.classification.tables import format_table, read_table, write_table
+from mae_lm_fairseq.finetuning.classification.task import describe, described_task, make_task, to_rows
+from mae_lm_fairseq.finetuning.glue.tasks import further_metrics
+from mae_lm_fairseq.utils.errors import UserError
+
+ROWS = [("a cat", "yes"), ('say "hi", then go', "no"), ("a dog", "yes")]
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8", newline="")
+    return path
+
+
+def write_rows(directory, rows=ROWS, columns=("text", "label")):
+    """The same rows in the three formats."""
+    records = [dict(zip(columns, row, strict=True)) for row in rows]
+    for name in ("rows.tsv", "rows.csv", "rows.jsonl"):
+        write_table(directory / name, columns, records)
+    return [directory / name for name in ("rows.tsv", "rows.csv", "rows.jsonl")]
+
+
+def task_of(path, regression=False, columns=("text",)):
+    return make_task(read_table(path), columns, "label", regression)
+
+
+def rows_of(path, labelled=True):
+    return to_rows(task_of(path), read_table(path), labelled)
+
+
+def test_every_format_gives_the_same_rows(tmp_path):
+    paths = write_rows(tmp_path)
+    assert paths[0].read_text().splitlines()[2] == 'say "hi", then go\tno'
+    assert '"say ""hi"", then go",no' in paths[1].read_text()
+    for path in paths:
+        task, rows = task_of(path), rows_of(path)
+        assert (task.labels, rows.malformed) == (("no", "yes"), [])
+        assert rows.sentences == [(text,) for text, _ in ROWS]
+        assert rows.labels == [1, 0, 1]
+
+
+def test_line_numbers_are_those_of_the_file(tmp_path):
+    path = write(tmp_path / "a.csv", 'text,label\r\n"two\r\nlines",x\r\n"",x\r\nb,y\r\n')
+    rows = rows_of(path)
+    assert rows.sentences == [("two\nlines",), ("b",)]
+    assert rows.malformed == [(4, "the column 'text' is empty, or is not text")]
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl"])
+def test_empty_lines_are_skipped(tmp_path, suffix):
+    lines = {
+        ".tsv": "text\tlabel\na\tx\n\nb\ty\n\n",
+        ".csv": "text,label\na,x\n\nb,y\n\n",
+        ".jsonl": '\n{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n\n',
+    }
+    rows = rows_of(write(tmp_path / f"a{suffix}", lines[suffix]))
+    assert (rows.sentences, rows.malformed) == ([("a",), ("b",)], [])
+
+
+def test_long_cells_of_csv_are_read(tmp_path):
+    text = "a" * 200_000
+    csv.field_size_limit(131_072)  # Python's default
+    assert rows_of(write(tmp_path / "a.csv", f"text,label\n{text},x\nb,y\n")).sentences[0] == (text,)
+
+
+def test_tasks_of_one_file_have_different_names(tmp_path):
+    [path, *_] = write_rows(tmp_path)
+    assert task_of(path).name == f"{tmp_path.name}/rows label"
+    assert make_task(read_table(path), ["label"], "text", False).name == f"{tmp_path.name}/rows text"
+
+
+def test_byte_order_marks_and_endings_in_capitals_are_read(tmp_path):
+    path = tmp_path / "A.TSV"
+    path.write_bytes("\ufefftext\tlabel\r\na\tx\r\nb\ty\r\n".encode())
+    assert rows_of(path).sentences == [("a",), ("b",)]
+
+
+def test_labels_of_json_can_be_numbers_and_truth_values(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"text": "a", "label": true}\n\n{"text": "b", "label": 1}\n')
+    assert task_of(path).labels == ("1", "true")
+
+
+KINDS = {
+    "two classes": (["no", "yes"], ("accuracy",), ("f1", "matthews")),
+    "three classes": (["1", "2", "3"], ("accuracy",), ("macro_f1", "matthews")),
+    "scores": (["1", "2.5"], ("pearson", "spearman"), ()),
+    "numbers and a word": (["1.5", "2.5", "none"], ("accuracy",), ("macro_f1", "matthews")),
+    "not finite": (["1.5", "nan"], ("accuracy",), ("f1", "matthews")),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_decide_the_kind_of_task(kind, tmp_path):
+    labels, metrics, further = KINDS[kind]
+    [path, *_] = write_rows(tmp_path, [(f"text {label}", label) for label in labels])
+    task = task_of(path)
+    assert (task.metrics, task.also_reported) == (metrics, further)
+    assert task.labels == (() if kind == "scores" else tuple(labels))
+
+
+def test_metrics_beside_the_accuracy_are_those_of_scikit_learn(tmp_path):
+    metrics = pytest.importorskip("sklearn.metrics")
+    [path, *_] = write_rows(tmp_path, [(f"text {label}", label) for label in "abc"])
+    predicted, true = np.random.default_rng(0).integers(0, 3, (2, 50))
+    assert further_metrics(task_of(path), predicted, true) == {
+        "macro_f1": 100 * metrics.f1_score(true, predicted, average="macro"),
+        "matthews": 100 * metrics.matthews_corrcoef(true, predicted),
+    }
+
+
+def test_integers_are_scores_on_request_and_go_from_0_to_1(tmp_path):
+    [path, *_] = write_rows(tmp_path, [("a", "1"), ("b", "5"), ("c", "2")])
+    task = task_of(path, regression=True)
+    assert (task.score_range, task.num_classes, describe(task)) == ((1.0, 5.0), 1, "scores from 1 to 5")
+    assert [task.to_unit(value) for value in (1.0, 2.0, 5.0)] == [0.0, 0.25, 1.0]
+    assert task.from_unit(0.25) == 2.0
+    write(path, "text\tlabel\na\t9\nb\thigh\n")
+    rows = to_rows(task, read_table(path), labelled=True)
+    assert rows.labels == [9.0]  # outside of the training file's range, as others may be
+    assert rows.malformed == [(3, "the label 'high' in the column 'label' is not a number")]
+
+
+MALFORMED = {
+    "empty text": ("a\tx\n \tx\nb\ty\n", "line 3: the column 'text' is empty"),
+    "empty label": ("a\tx\nb\t\nc\ty\n", "line 3: the label in the column 'label' is empty"),
+    "cells": ("a\tx\nb\nc\ty\n", "line 3: 1 columns, not 2"),
+}
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+def test_malformed_rows_are_named(kind, tmp_path):
+    text, message = MALFORMED[kind]
+    assert message in rows_of(write(tmp_path / "a.tsv", f"text\tlabel\n{text}")).describe_malformed()
+
+
+def test_labels_that_training_lacks_are_named(tmp_path):
+    task = task_of(write_rows(tmp_path)[0])
+    dev = write(tmp_path / "dev.tsv", "text\tlabel\na\tmaybe\n")
+    assert to_rows(task, read_table(dev), labelled=True).describe_malformed() == (
+        "line 2: the label 'maybe' in the column 'label' is none of the training file's: no, yes"
+    )
+
+
+REFUSED = {
+    "an unknown ending": ("a.xlsx", "x", r"a\.xlsx: unknown kind of file; its name must end in \.tsv, \.csv, \.jsonl"),
+    "nothing": ("a.tsv", "", r"a\.tsv: is empty; its first line must name the columns"),
+    "no rows": ("a.csv", "text,label\n", r"a\.csv: has no rows"),
+    "no objects": ("a.jsonl", "\n", r"a\.jsonl: has no rows"),
+    "a column twice": ("a.csv", "text,label,text\na,b,c\n", "two columns are called 'text'; rename one"),
+    "a key twice": ("a.jsonl", '{"a": 1, "a": 2}', r"line 1 is not a JSON object \(it has 'a' twice\)"),
+    "half a line of JSON": ("a.jsonl", '{"a": "1"}\n{"a": ', "line 2 is not a JSON object .*Expecting value"),
+    "a number": ("a.jsonl", "5", r"line 1 is not a JSON object \(it is 5\)"),
+    "half of a surrogate pair": ("a.jsonl", '{"a": "\\ud800"}', "line 1 is not a JSON object"),
+    "endless nesting": ("a.jsonl", "[" * 100_000, "line 1 is not a JSON object"),
+    "quotation marks": ("a.csv", 'text,label\na,b\n"c,d\n', "the row at line 3 is not CSV"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_files_of_another_format_are_refused(kind, tmp_path):
+    name, text, message = REFUSED[kind]
+    with pytest.raises(UserError, match=message):
+        read_table(write(tmp_path / name, text))
+
+
+def test_undecodable_text_is_named_by_its_line(tmp_path):
+    (tmp_path / "a.tsv").write_bytes(b"text\tlabel\na\tx\n\xff\ty\n")
+    with pytest.raises(UserError, match="line 3 is not UTF-8"):
+        read_table(tmp_path / "a.tsv")
+
+
+def test_missing_columns_are_named_with_those_that_exist(tmp_path):
+    table = read_table(write_rows(tmp_path)[0])
+    with pytest.raises(UserError, match="has no column 'sentence'; name another one with --text: text, label"):
+        table.check_columns({"--text": "sentence"})
+
+
+def test_labels_that_are_not_numbers_are_named_where_scores_are_needed(tmp_path):
+    [path, *_] = write_rows(tmp_path, [("a", "good"), ("b", "bad")])
+    with pytest.raises(UserError, match=r"line 3: the label 'bad' .* is not a number; --regression needs numbers"):
+        task_of(path, True)
+    [path, *_] = write_rows(tmp_path, [(f"text {n}", f"{n}.5") for n in range(9)] + [("c", "N/A")])
+    with pytest.raises(
+        UserError, match=r"line 11: the label 'N/A' .* most labels are: correct it, or use --regression"
+    ):
+        task_of(path, False)
+
+
+@pytest.mark.parametrize("regression", [False, True])
+def test_one_label_is_not_enough(regression, tmp_path):
+    [path, *_] = write_rows(tmp_path, [("a", "1"), ("b", "1")])
+    with pytest.raises(UserError, match="only the label '1' in the column 'label'; training needs at least two"):
+        task_of(path, regression)
+    [path, *_] = write_rows(tmp_path, [("a", ""), ("b", "")])
+    with pytest.raises(UserError, match="there is no label in the column 'label'"):
+        task_of(path, regression)
+
+
+def test_tsv_refuses_what_it_cannot_hold(tmp_path):
+    rows = [{"text": "a\tb"}]
+    with pytest.raises(UserError, match=r"TSV cannot hold the tab or line break in 'a\\tb'; choose \.csv or \.jsonl"):
+        format_table(tmp_path / "a.tsv", ["text"], rows)
+    with pytest.raises(UserError, match=r"give a name that ends in \.tsv, \.csv or \.jsonl"):
+        format_table(tmp_path / "a.txt", ["text"], rows)
+    for name in ("a.csv", "a.jsonl"):
+        write_table(tmp_path / name, ["text"], rows)
+        assert [row for _, row in read_table(tmp_path / name).rows] == rows
+
+
+def test_cells_of_json_become_text_elsewhere(tmp_path):
+    write_table(tmp_path / "a.tsv", ["a", "b", "c"], [{"a": 1, "b": None}, {"c": [True, "ü"]}])
+    assert (tmp_path / "a.tsv").read_text(encoding="utf-8") == 'a\tb\tc\n1\t\t\n\t\t[true, "ü"]\n'
+
+
+DESCRIPTION = {"task": "a/b", "head": "h", "columns": ["text"], "labels": ["no", "yes"], "score_range": None}
+
+
+def test_a_description_makes_a_task_for_predictions():
+    task = described_task(json.loads(json.dumps(DESCRIPTION)))
+    assert (task.head, task.columns, task.labels) == ("h", ("text",), ("no", "yes"))
+    assert described_task(DESCRIPTION | {"labels": [], "score_range": [1, 5]}).score_range == (1, 5)
+    assert described_task(DESCRIPTION | {"columns": []}).columns == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"labels": "ny"},
+        {"labels": [0, 1]},
+        {"labels": []},
+        {"columns": ["a", "b", "c"]},
+        {"columns": None},
+        {"head": 1},
+        {"task": 2},
+    ],
+)
+def test_damaged_descriptions_make_none(change):
+    assert described_task(DESCRIPTION | change) is None
+    assert described_task(None) is None
+
+
+def file_to_predict(task, directory, name, text):
+    return _TestFile(task, read_table(write(directory / name, text)), directory)
+
+
+NO_LABELS = {
+    "no column": ("a.tsv", "text\na\nb\n"),
+    "an empty column": ("a.tsv", "text\tlabel\na\t\nb\t \n"),
+    "those of the hub": ("a.jsonl", '{"text": "a", "label": -1}\n'),
+    "plain text": ("a.txt", "a\nb\n"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_LABELS)
+def test_a_test_file_needs_no_labels(kind, tmp_path):
+    columns = ("sentence",) if kind == "plain text" else ("text",)
+    task = make_task(read_table(write_rows(tmp_path, columns=(*columns, "label"))[0]), columns, "label", False)
+    assert file_to_predict(task, tmp_path, *NO_LABELS[kind]).rows.labels == []
+
+
+def test_labels_of_a_test_file(tmp_path):
+    task = task_of(write_rows(tmp_path)[0])
+    assert file_to_predict(task, tmp_path, "a.tsv", "text\tlabel\na\tyes\n").rows.labels == [1]
+    for label in ("", "-1", "maybe"):
+        with pytest.raises(UserError, match=r"line 3: .*; fix the file, or remove the column 'label' to predict only"):
+            file_to_predict(task, tmp_path, "a.tsv", f"text\tlabel\na\tyes\nb\t{label}\n")
+    task = task_of(write_rows(tmp_path, [("a", "1"), ("b", "-1")])[0])
+    assert file_to_predict(task, tmp_path, "a.tsv", "text\tlabel\na\t-1\n").rows.labels == [0]
+
+
+def test_a_plain_test_file_for_pairs_is_refused(tmp_path):
+    task = task_of(write_rows(tmp_path)[0], columns=("text", "other"))
+    with pytest.raises(UserError, match=r"a\.txt: the model is for pairs of texts; give a \.tsv, \.csv or \.jsonl"):
+        file_to_predict(task, tmp_path, "a.txt", "a\n")
+
+
+def test_scores_of_a_development_file_must_differ(tmp_path):
+    [train, *_] = write_rows(tmp_path, [("a", "0.5"), ("b", "1")])
+    options = Options(
+        checkpoint=None, tokenizer=tmp_path, out=tmp_path, train=train, dev=train, text="text", label="label"
+    )
+    tables = {"train": read_table(train), "dev": read_table(write(tmp_path / "dev.tsv", "text\tlabel\na\t2\nb\t2.0\n"))}
+    with pytest.raises(
+        UserError, match=r"dev\.tsv: every score in the column 'label' is 2, so there is no correlation"
+    ):
+        _task(options, tables)
+    assert _task(options, tables | {"dev": tables["train"]}).is_regression

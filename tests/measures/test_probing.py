@@ -1,0 +1,82 @@
+"""Probes, against a loop over sentences."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from mae_lm_fairseq.measures import probing
+from mae_lm_fairseq.measures.probing import accuracy, check_sklearn, first_subwords, probe, token_states
+from mae_lm_fairseq.statistics.token_states import EncoderStates, HuggingFaceStates
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.huggingface import tiny_model
+from tests.support.networks import MASK, PAD, network, text
+
+TEXTS = [text(length, seed).tolist() for seed, length in enumerate((9, 4, 9, 2, 15))]
+POSITIONS = [[1, 2, 2, 8], [3], [], [1], [1, 5, 14]]
+
+
+@pytest.mark.parametrize("layers", [range(4), range(1, 3)])
+def test_states_equal_a_loop(layers):
+    encoder = EncoderStates(network("mae_lm").encoder, PAD, MASK)
+    found = token_states(encoder, TEXTS, POSITIONS, layers)
+    for layer, states in zip(layers, found, strict=True):
+        expected = [
+            encoder(torch.tensor([ids]), see_masks=False)[layer].states[position]
+            for ids, positions in zip(TEXTS, POSITIONS, strict=True)
+            for position in positions
+        ]
+        np.testing.assert_allclose(states, torch.stack(expected).numpy(), rtol=0, atol=1e-5)
+
+
+def test_hugging_face_states_equal_a_loop():
+    model = tiny_model("roberta", vocabulary=30, pad=PAD)
+    *_, found = token_states(HuggingFaceStates(model, PAD, MASK), TEXTS, POSITIONS, range(3))
+    with torch.no_grad():
+        expected = [
+            model(torch.tensor([ids])).last_hidden_state[0, position]
+            for ids, positions in zip(TEXTS, POSITIONS, strict=True)
+            for position in positions
+        ]
+    np.testing.assert_allclose(found, torch.stack(expected).numpy(), rtol=0, atol=1e-5)
+
+
+def test_probe_equals_a_plain_regression():
+    generator = np.random.default_rng(0)
+    states = generator.normal(3, 2, (300, 5)).astype(np.float32)
+    labels = np.array(["a", "b", "c"])[(states[:, :3] + generator.normal(0, 1, (300, 3))).argmax(1)]
+    train, test = states[:200], states[200:]
+    mean, std = train.mean(0), train.std(0)
+    plain = LogisticRegression(max_iter=1000).fit((train - mean) / std, labels[:200])
+    tests = (test, labels[200:].tolist()), (test[:9], labels[200:209].tolist())
+    found, first = probe((train, labels[:200].tolist()), *tests)
+    assert found.tolist() == (plain.predict((test - mean) / std) == labels[200:]).tolist()
+    assert first.tolist() == found[:9].tolist()
+    assert 0.5 < found.mean() < 1
+
+
+def test_labels_that_training_lacks_are_wrong():
+    states = np.eye(4, dtype=np.float32)
+    [correct] = probe((states, list("aabb")), (states, list("abbz")))
+    assert correct.tolist() == [True, False, True, False]
+
+
+def test_first_subwords():
+    spans = [(0, 2), (2, 5), (5, 6), (6, 8), (8, 8), (8, 12)]  # with white space; the last but one is empty
+    assert first_subwords(spans, [0, 1, 3, 5, 7, 9, 12]) == [0, 0, 1, 2, 3, 5, 6]
+
+
+def test_intervals_resample_sentences():
+    """Words of a sentence that are right or wrong together carry the information of one word."""
+    correct = np.random.default_rng(0).random(500) < 0.6
+    single = accuracy(correct, np.arange(500))
+    repeated = accuracy(np.repeat(correct, 10), np.repeat(np.arange(500), 10))
+    assert repeated == pytest.approx(single)
+    error = (correct.mean() * (1 - correct.mean()) / 500) ** 0.5
+    assert single["high"] - single["low"] == pytest.approx(2 * 1.96 * error, rel=0.1)
+
+
+def test_missing_sklearn_is_reported(monkeypatch):
+    monkeypatch.setattr(probing, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="probes need scikit-learn: pip install"):
+        check_sklearn()

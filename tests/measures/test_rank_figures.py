@@ -1,0 +1,81 @@
+"""Contents of the rank figures."""
+
+import pytest
+from matplotlib.figure import Figure
+
+from mae_lm_fairseq.measures.rank_figures import SERIES, plot_gaps, plot_outside, plot_ranks
+from mae_lm_fairseq.statistics.rank_profile import RankSettings, rank_profile
+from mae_lm_fairseq.statistics.token_states import EncoderStates
+from tests.support.networks import BOS, MASK, PAD, network, text
+
+VARIANTS = {"MLM": "mae_lm_roberta", "MAE-LM": "mae_lm"}
+
+
+@pytest.fixture(scope="module")
+def models():
+    texts = [text(20, seed).tolist() for seed in range(20)]
+    return [
+        {"label": label}
+        | rank_profile(EncoderStates(network(variant).encoder, PAD, MASK), texts, [BOS], RankSettings(bootstrap=5))
+        for label, variant in VARIANTS.items()
+    ]
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Collect the figures that are saved."""
+    figures, save = [], Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, *args, **kwargs: (figures.append(self), save(self, *args, **kwargs))
+    )
+    return figures
+
+
+def lines(axes):
+    return {line.get_label(): line.get_ydata().tolist() for line in axes.lines if not line.get_label().startswith("_")}
+
+
+def values(model, name, field, **place):
+    return [row[field] for row in model[name] if place.items() <= row.items()]
+
+
+def test_ranks_have_a_panel_for_each_model(models, drawn, tmp_path):
+    plot_ranks(tmp_path / "ranks.png", models)
+    [figure] = drawn
+    assert "15 % masked" in figure.get_suptitle()
+    for axes, model in zip(figure.axes, models, strict=True):
+        assert axes.get_title() == f"{model['label']} (hidden size 16)"
+        assert axes.get_xlabel() == "layer (0: embeddings)"
+        expected = {
+            series.label: found
+            for series in SERIES
+            if (found := values(model, "ranks", "threshold", input=series.input, tokens=series.tokens))
+        }
+        assert lines(axes) == expected
+    assert figure.axes[0].get_ylabel() == "directions that hold 90 % of Σσ²"
+    [legend] = figure.legends
+    assert [entry.get_text() for entry in legend.get_texts()] == [series.label for series in SERIES]
+
+
+def test_many_models_take_several_rows_of_panels(models, drawn, tmp_path):
+    plot_ranks(tmp_path / "ranks.png", models * 2)
+    assert len(drawn[0].axes) == 4
+    assert lines(drawn[0].axes[3])[SERIES[0].label] == values(models[1], "ranks", "threshold", input="clean")
+
+
+def test_gaps_and_outside_figures_have_one_panel(models, drawn, tmp_path):
+    plot_gaps(tmp_path / "gaps.png", models)
+    plot_outside(tmp_path / "outside.png", models)
+    gaps, outside = (figure.axes[0] for figure in drawn)
+    mlm, mae_lm = models
+    assert lines(gaps) == {
+        "MLM": values(mlm, "gaps", "threshold", input="as_trained"),
+        "MAE-LM": values(mae_lm, "gaps", "threshold", input="as_trained"),
+        "MAE-LM, forced [MASK]": values(mae_lm, "gaps", "threshold", input="forced"),
+    }
+    assert lines(outside) == {
+        "MLM": [100 * x for x in values(mlm, "outside", "excess", input="as_trained")],
+        "MAE-LM, forced [MASK]": [100 * x for x in values(mae_lm, "outside", "excess", input="forced")],
+    }
+    assert "percentage points" in outside.get_ylabel()
+    assert all(axes.get_title() and axes.get_legend() for axes in (gaps, outside))

@@ -1,0 +1,231 @@
+"""Effective ranks of checkpoints, bundles and Hugging Face directories, through the commands."""
+
+import csv
+import json
+import random
+import runpy
+import sys
+
+import pytest
+import torch
+
+from mae_lm_fairseq.measures.ranks import model_ranks, write_csv
+from mae_lm_fairseq.measures.readers import default_label, open_model
+from mae_lm_fairseq.statistics.effective_rank import MEASURES
+from mae_lm_fairseq.statistics.rank_settings import RankSettings
+from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support import ROOT
+from tests.support.finetuning import finetune, save_pretrained, write_sentences
+from tests.support.huggingface import KINDS, save_model
+
+WORDS = ["".join(random.Random(number).sample("abcdefghij", 6)) for number in range(40)]
+FEW = RankSettings(bootstrap=5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Create a text, a data-bin with dictionary and tokenizer, and randomly initialised checkpoints."""
+    folder = tmp_path_factory.mktemp("ranks")
+    lines = [" ".join(WORDS[(7 * row + place * place) % 40] for place in range(12)) for row in range(120)]
+    lines[30] = lines[70] = ""
+    (folder / "text").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "data").mkdir()
+    model = folder / "data" / "sentencepiece.bpe.model"
+    model.write_bytes(train_model(lines, 110, 1.0))
+    SentencePieceTokenizer(model).write_dictionary(folder / "data" / "dict.txt")
+    for arch in ("mae_lm_tiny", "mae_lm_roberta_tiny"):
+        (folder / arch).mkdir()
+        save_pretrained(folder / arch / "checkpoint.pt", folder / "data", arch)
+    return folder
+
+
+def ranks_of(folder, path, **options):
+    options = {"data_bin": folder / "data", "tokens": 1500, "tokens_per_sample": 32, "settings": FEW} | options
+    options = {"label": default_label(path), "text": folder / "text", "ema": False} | options
+    return model_ranks(path, **options)
+
+
+def run(script, monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", [script, *map(str, arguments)])
+    runpy.run_path(str(ROOT / "scripts" / script), run_name="__main__")
+
+
+def test_command_writes_data_and_figures(folder, tmp_path, monkeypatch, capsys):
+    models = [folder / arch / "checkpoint.pt" for arch in ("mae_lm_roberta_tiny", "mae_lm_tiny")]
+    options = ["--text", folder / "text", "--tokenizer", folder / "data", "--out", tmp_path / "out", "--bootstrap", 5]
+    options += ["--tokens", 1500, "--tokens-per-sample", 32, "--labels", "MLM", "MAE-LM"]
+    run("effective_rank.py", monkeypatch, *models, *options)
+    assert "100%" in capsys.readouterr().out
+    files = {file.name for file in (tmp_path / "out").iterdir()}
+    assert files == {"ranks.json", "ranks.csv", "ranks.png", "gaps.png", "outside.png"}
+    described = json.loads((tmp_path / "out" / "ranks.json").read_text())
+    assert described["models"] == [
+        ranks_of(folder, path, label=label) for path, label in zip(models, ("MLM", "MAE-LM"), strict=True)
+    ]
+    assert described["versions"]["mae_lm_fairseq"]
+    with open(tmp_path / "out" / "ranks.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["label"], row["layer"], row["input"], row["tokens"]) for row in rows] == [
+        (model["label"], str(row["layer"]), row["input"], row["tokens"])
+        for model in described["models"]
+        for row in model["ranks"]
+    ]
+    assert {row["label"] for row in rows if row["input"] == "forced"} == {"MAE-LM"}
+    assert float(rows[0]["entropy_high"]) == described["models"][0]["ranks"][0]["entropy_high"]
+    for name in ("ranks", "gaps", "outside"):
+        assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_theory_report_covers_each_model(folder, tmp_path, monkeypatch, capsys):
+    models = [folder / arch / "checkpoint.pt" for arch in ("mae_lm_roberta_tiny", "mae_lm_tiny")]
+    options = ["--text", folder / "text", "--tokenizer", folder / "data", "--json", tmp_path / "theory.json"]
+    run("check_theory.py", monkeypatch, *models, *options, "--tokens", 1500, "--tokens-per-sample", 32)
+    said, found = capsys.readouterr().out, json.loads((tmp_path / "theory.json").read_text())
+    assert said.count("Lemma 2.1") == said.count("Theorem 2.2") == said.count("Nothing to check") == 1
+    assert list(found) == ["mae_lm_roberta_tiny/checkpoint", "mae_lm_tiny/checkpoint"]
+    assert found["mae_lm_tiny/checkpoint"] == {"lemma": None, "theorem": None}
+    assert set(found["mae_lm_roberta_tiny/checkpoint"]["lemma"]) == set(MEASURES)
+
+
+def test_fine_tuning_before_and_after(folder, tmp_path):
+    """Fine-tuned models have a classification head and no decoder; the encoder's weights have changed."""
+    pretrained = folder / "mae_lm_tiny" / "checkpoint.pt"
+    restore = ["--restore-file", pretrained, "--reset-optimizer", "--reset-dataloader", "--reset-meters"]
+    sentences = write_sentences(tmp_path / "sentences", folder / "data" / "dict.txt")
+    weights = finetune(sentences, tmp_path / "tuned", *restore, "--max-update", 3)["model"]
+    assert not any(name.startswith("autoencoder.decoder") for name in weights)
+    encoder = open_model(tmp_path / "tuned" / "checkpoint_last.pt", folder / "data").states.encoder
+    for name, weight in encoder.state_dict().items():
+        assert torch.equal(weight, weights[f"autoencoder.encoder.{name}"])
+    before, after = (ranks_of(folder, path) for path in (pretrained, tmp_path / "tuned" / "checkpoint_last.pt"))
+    counts = [
+        [(row["layer"], row["input"], row["tokens"], row["count"]) for row in x["ranks"]] for x in (before, after)
+    ]
+    assert counts[0] == counts[1]
+    assert before["ranks"] != after["ranks"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stock_hugging_face_models(folder, tmp_path, kind):
+    found = ranks_of(folder, save_model(tmp_path / kind, kind, WORDS), data_bin=None)
+    assert (found["label"], found["width"], found["layers"]) == (kind, 16, 2)
+    kinds = {(row["layer"], row["input"], row["tokens"]) for row in found["ranks"]}
+    inputs = (("clean", "real"), ("as_trained", "real"), ("as_trained", "mask"))
+    assert kinds == {(layer, *kind) for layer in range(3) for kind in inputs}
+    counts = {row["tokens"]: row["count"] for row in found["ranks"]}
+    texts = open_model(tmp_path / kind, None).texts(folder / "text", 32, 1500)
+    assert found["tokens"] == sum(map(len, texts)) >= 1500
+    assert counts["mask"] == sum(round(0.15 * (len(text) - 2)) for text in texts)  # special tokens are never masked
+    assert counts["real"] == found["tokens"] - counts["mask"]
+
+
+def test_hugging_face_texts_are_those_of_its_tokenizer(folder, tmp_path):
+    reader = open_model(save_model(tmp_path / "bert", "bert", WORDS), None)
+    first = reader.texts(folder / "text", 32, 1)[0]
+    line = (folder / "text").read_text().splitlines()[0].split()
+    assert first[:13] == [0, *(5 + WORDS.index(word) for word in line)]
+    assert first[-1] == 2
+    assert (reader.states.pad, reader.states.mask, sorted(reader.special)) == (1, 4, [0, 1, 2, 4])
+
+
+def test_our_texts_are_those_of_the_data_bin(folder):
+    reader = open_model(folder / "mae_lm_tiny" / "checkpoint.pt", folder / "data")
+    first = reader.texts(folder / "text", 64, 1)[0]
+    tokenizer = SentencePieceTokenizer(folder / "data" / "sentencepiece.bpe.model")
+    line = (folder / "text").read_text().splitlines()[0]
+    ids = tokenizer.encode_lines([line])[0].tolist()
+    assert first[: len(ids) + 2] == [0, *ids, 2]
+    assert reader.states.mask == len(tokenizer.symbols)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"data_bin": None}, "give its data-bin with --data-bin .mae-lm rank: --tokenizer"),
+        ({"tokens_per_sample": 65}, "--tokens-per-sample 65: .* takes sequences of 2 to 64"),
+        ({"tokens_per_sample": 1}, "--tokens-per-sample 1: .* takes sequences of 2 to 64"),
+        ({"tokens": 10}, "too short"),
+        ({"path": "missing.pt"}, "missing.pt: no such file"),
+        ({"path": "data"}, "data/config.json: No such file"),
+    ],
+)
+def test_invalid_inputs_are_named(folder, options, message):
+    path = folder / options.pop("path", "mae_lm_tiny/checkpoint.pt")
+    with pytest.raises(UserError, match=message):
+        ranks_of(folder, path, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", "[" * 100_000, r"config\.json is not the description of a bundle"),
+        ("config.json", '{"model_type": ["bert"]}', r"config\.json is not the description of a bundle"),
+        ("tokenizer.json", "{}", "model: transformers cannot load it: "),
+        ("model.safetensors", "nothing", "model: transformers cannot load it: "),
+    ],
+)
+def test_a_damaged_hugging_face_model_is_named(tmp_path, name, content, message):
+    directory = save_model(tmp_path / "model", "bert", ["a", "b"])
+    (directory / name).write_text(content)
+    with pytest.raises(UserError, match=message):
+        open_model(directory, None)
+
+
+def test_other_hugging_face_models_are_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(UserError, match="type gpt2 is not supported; bert, roberta, mpnet are"):
+        open_model(tmp_path, None)
+
+
+@pytest.mark.parametrize("random_weights", [False, True])
+def test_code_in_a_directory_is_not_run(random_weights, tmp_path, monkeypatch):
+    """transformers would ask on the terminal whether to run it."""
+    monkeypatch.setattr("builtins.input", lambda prompt="": "y")
+    directory = save_model(tmp_path / "model", "bert", WORDS)
+    classes = dict.fromkeys(("AutoConfig", "AutoModelForMaskedLM"), "evil.Evil")
+    path = directory / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": "evil", "auto_map": classes}))
+    (directory / "evil.py").write_text(f"open({str(tmp_path / 'it ran')!r}, 'w')\nclass Evil: pass\n")
+    with pytest.raises(UserError, match="transformers cannot load it"):
+        open_model(directory, None, with_head=True, random_weights=random_weights)
+    assert not (tmp_path / "it ran").exists()
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path):
+    save_model(tmp_path / "many", "bert", WORDS)
+    few = save_model(tmp_path / "few", "bert", WORDS[:9])
+    (few / "tokenizer.json").write_bytes((tmp_path / "many" / "tokenizer.json").read_bytes())
+    with pytest.raises(UserError, match="tokenizer has 45 tokens, its model only 14"):
+        open_model(few, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--labels", "a", "b"], "1 models need as many different labels"),
+        (["--mask-prob", 1], "--mask-prob 1.0 must"),
+    ],
+)
+def test_wrong_options_are_refused(folder, tmp_path, monkeypatch, arguments, message):
+    options = ["--text", folder / "text", "--out", tmp_path, *arguments]
+    with pytest.raises(SystemExit, match=message):
+        run("effective_rank.py", monkeypatch, folder / "mae_lm_tiny" / "checkpoint.pt", *options)
+
+
+def test_missing_matplotlib_is_reported_before_measuring(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("mae_lm_fairseq.measures.figures.find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="figures need matplotlib"):
+        run("effective_rank.py", monkeypatch, folder / "missing.pt", "--text", "missing", "--out", tmp_path)
+
+
+def test_labels(tmp_path):
+    assert default_label(tmp_path) == tmp_path.name
+    assert default_label(tmp_path / "checkpoint_last.pt") == f"{tmp_path.name}/checkpoint_last"
+
+
+def test_a_table_that_cannot_be_written_leaves_the_old_one(tmp_path):
+    (tmp_path / "ranks.csv").write_text("old")
+    with pytest.raises(ValueError, match="unknown"):
+        write_csv(tmp_path / "ranks.csv", [{"label": "a", "width": 1, "ranks": [{"unknown": 1}]}])
+    assert (tmp_path / "ranks.csv").read_text() == "old"

@@ -1,0 +1,182 @@
+"""Rank profiles of encoders with known ranks."""
+
+import pytest
+import torch
+
+from mae_lm_fairseq.measures.theory import FAILS, HOLDS, OPEN, check_lemma, check_theorem, report
+from mae_lm_fairseq.statistics.rank_monitor import RankMonitor
+from mae_lm_fairseq.statistics.rank_profile import RankSettings, rank_profile
+from mae_lm_fairseq.statistics.token_states import EncoderStates, LayerStates
+from tests.support.networks import BOS, MASK, PAD, network, text
+
+DIM, WORDS = 12, 6
+TEXTS = [[BOS, *(2 + (row + place) % WORDS for place in range(20))] for row in range(40)]
+SETTINGS = RankSettings(bootstrap=20, threshold=0.99)
+
+
+class KnownStates:
+    """Encoder with hidden states of known rank.
+
+    Real tokens span six directions if the text contains ``[MASK]``, otherwise three of them. ``[MASK]`` spans
+    ``layer + 1`` further directions, out of ``DIM`` in all.
+    """
+
+    inputs = ("clean", "as_trained")
+    layers, dim, max_tokens, pad, mask = 4, DIM, 64, PAD, MASK
+
+    def __call__(self, tokens, see_masks):
+        index = tokens.flatten().ne(self.pad).nonzero().squeeze(1)
+        ids = tokens.flatten()[index]
+        is_mask = ids.eq(self.mask)
+        directions = WORDS if is_mask.any() else WORDS // 2
+        real = torch.nn.functional.one_hot(ids.where(~is_mask, 0) % directions, DIM).float()
+        positions = torch.arange(len(ids))
+        return [
+            LayerStates(
+                torch.where(
+                    is_mask[:, None], torch.nn.functional.one_hot(WORDS + positions % (layer + 1), DIM).float(), real
+                ),
+                index,
+            )
+            for layer in range(self.layers + 1)
+        ]
+
+
+@pytest.fixture(scope="module")
+def known():
+    return rank_profile(KnownStates(), TEXTS, keep=[BOS], settings=SETTINGS) | {"label": "known"}
+
+
+def rows(profile, name, **place):
+    return [row for row in profile[name] if place.items() <= row.items()]
+
+
+def test_ranks_and_gaps_of_known_states(known):
+    for layer in range(5):
+        for kind, tokens, rank in (("clean", "real", 3), ("as_trained", "real", 6), ("as_trained", "mask", layer + 1)):
+            [row] = rows(known, "ranks", layer=layer, input=kind, tokens=tokens)
+            assert row["numerical"] == row["numerical_low"] == row["numerical_high"] == rank
+            assert row["threshold"] == rank
+        [gap] = rows(known, "gaps", layer=layer, input="as_trained")
+        assert gap["numerical"] == gap["numerical_low"] == 3
+    assert [row["numerical"] for row in known["rises"]] == [1, 2, 3, 4]
+    assert [row["layer"] for row in known["rises"]] == [1, 2, 3, 4]
+
+
+def test_the_same_tokens_are_compared(known):
+    masked = 3 * len(TEXTS)  # 15 % of 20 in each text
+    counts = {(row["input"], row["tokens"]): row["count"] for row in known["ranks"]}
+    assert counts == {
+        ("clean", "real"): 21 * 40 - masked,
+        ("as_trained", "real"): 21 * 40 - masked,
+        ("as_trained", "mask"): masked,
+    }
+    described = {"width": DIM, "layers": 4, "texts": 40, "tokens": 840, "chunks": 20, "bootstrap": 20, "seed": 1}
+    assert described.items() <= known.items()
+
+
+def test_mask_states_are_outside_the_span_of_real_tokens(known):
+    for row in known["outside"]:
+        assert row["share"] == row["low"] == pytest.approx(1, abs=1e-12)
+        assert row["excess"] == pytest.approx(1, abs=0.01)
+        assert row["share_of_real"] == pytest.approx(0, abs=0.01)
+        assert row["dimensions"] == row["layer"] + 1
+        assert row["dimensions_outside"] == pytest.approx(row["layer"] + 1)
+        assert row["angles"] == pytest.approx([90] * min(row["layer"] + 1, 6))
+
+
+def test_memory_limit_adds_passes_without_changing_results(known):
+    steps = {}
+
+    def progress(items, name):
+        steps[name] = len(items)
+        return items
+
+    again = rank_profile(KnownStates(), TEXTS, [BOS], SETTINGS, progress, memory=2 * 3 * 20 * DIM**2 * 8)
+    ranges, batches = ("0 to 1", "2 to 3", "4 to 4"), 20  # two texts in each chunk
+    assert steps == {
+        f"layers {part}, {what}": count
+        for part, layers in zip(ranges, (2, 2, 1), strict=True)
+        for what, count in (("text", batches), ("ranks", layers))
+    }
+    assert again.items() <= known.items()
+
+
+def test_every_setting_changes_the_profile(known):
+    for changes in ({"mask_prob": 0.3}, {"threshold": 0.5}, {"centred": True}, {"bootstrap": 10}, {"seed": 2}):
+        values = {name: getattr(SETTINGS, name) for name in ("threshold", "bootstrap")} | changes
+        other = rank_profile(KnownStates(), TEXTS, [BOS], RankSettings(**values))
+        assert any(other[name] != known[name] for name in ("ranks", "outside")), changes
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("mask_prob", 0), ("mask_prob", 1), ("threshold", 0), ("threshold", 1.5), ("bootstrap", 1), ("seed", -1)],
+)
+def test_settings_out_of_range_are_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} {value} must"):
+        RankSettings(**{name: value})
+
+
+def test_a_single_text_is_refused():
+    with pytest.raises(ValueError, match="at least two texts"):
+        rank_profile(KnownStates(), TEXTS[:1], [BOS], SETTINGS)
+
+
+def test_monitor_agrees_with_profile():
+    """Compare the last layer on the same texts with the same masks."""
+    texts = [text(20 - seed % 3, seed).tolist() for seed in range(40)]
+    for variant, mask_in_encoder, count in (("mae_lm", 0.0, 4), ("mae_lm", 0.5, 5), ("mae_lm_roberta", 0.0, 3)):
+        encoder = network(variant).train().encoder
+        states = EncoderStates(encoder, PAD, MASK, mask_in_encoder)
+        profile = rank_profile(states, texts, [BOS], RankSettings())
+        before = torch.get_rng_state()
+        found = RankMonitor(texts, PAD, MASK, [BOS], mask_in_encoder).measure(encoder)
+        assert torch.equal(torch.get_rng_state(), before)
+        assert encoder.training
+        expected = {f"rank_{row['tokens']}_{row['input']}": row["threshold"] for row in rows(profile, "ranks", layer=3)}
+        assert found == expected
+        assert len(found) == count
+
+
+def test_lemma_and_theorem_hold_for_known_states(known):
+    lemma, theorem = check_lemma(known), check_theorem(known)
+    assert lemma["numerical"] == {
+        "ranks": {k: k + 1.0 for k in range(5)},
+        "rise": 4,
+        "low": 4,
+        "high": 4,
+        "verdict": HOLDS,
+    }
+    assert theorem["verdict"] == HOLDS
+    assert [row["layer"] for row in theorem["layers"]] == [1, 2, 3, 4]
+    assert theorem["gap"] == {"gap": 3, "low": 3, "high": 3}
+    said = report(known)
+    assert said.count(HOLDS) == 6  # four measures, the theorem and the gap
+    assert "rise +4.0 [+4.0, +4.0]" in said
+    assert "numerical rank of real tokens 6 of 12" in said
+
+
+def test_lemma_and_theorem_fail_without_their_effects(known):
+    reversed_rises = [
+        {**row, **{name: -row[name] for name in row if name not in ("layer", "input")}} for row in known["rises"]
+    ]
+    flat = [{**row, "excess": 0.0, "excess_low": -0.1, "excess_high": 0.1} for row in known["outside"]]
+    changed = known | {"rises": reversed_rises, "outside": flat}
+    assert check_lemma(changed)["threshold"]["verdict"] == FAILS
+    theorem = check_theorem(changed)
+    assert theorem["verdict"] == OPEN
+    # Simultaneous over four layers: 1.25 % for both tails of each layer; 20 chunks: 2.75859 standard deviations instead
+    # of 2.09302.
+    assert theorem["layers"][0]["low"] == pytest.approx(-0.1 * 2.75859 / 2.09302, abs=1e-5)
+    below = [{**row, "excess": -0.3, "excess_low": -0.4, "excess_high": -0.2} for row in known["outside"]]
+    assert check_theorem(known | {"outside": below})["verdict"] == FAILS
+
+
+def test_nothing_to_check_for_an_encoder_without_masks():
+    texts = [text(20, seed).tolist() for seed in range(4)]
+    states = EncoderStates(network("mae_lm").encoder, PAD, MASK)
+    profile = rank_profile(states, texts, [BOS], RankSettings(bootstrap=2)) | {"label": "MAE-LM"}
+    assert check_lemma(profile) is None is check_theorem(profile)
+    assert "Nothing to check" in report(profile)
+    assert rows(profile, "outside", input="forced")

@@ -1,0 +1,172 @@
+"""Token hidden states by layer, from our encoders and Hugging Face models."""
+
+import numpy as np
+import pytest
+import torch
+
+from mae_lm_fairseq.statistics.token_states import (
+    EncoderStates,
+    HuggingFaceStates,
+    MaskedText,
+    mask_texts,
+    states_by_kind,
+)
+from tests.support.huggingface import KINDS, tiny_model
+from tests.support.networks import BOS, EOS, MASK, PAD, batch, network, text
+
+KEEP = (BOS, EOS)
+
+
+def states_of(variant):
+    return EncoderStates(network(variant).encoder, PAD, MASK)
+
+
+@pytest.fixture
+def masked_text():
+    tokens = batch(text(9, seed=1), text(6, seed=2))
+    is_masked = torch.zeros_like(tokens).bool()
+    is_masked[0, [2, 5]] = is_masked[1, 3] = True
+    return MaskedText(tokens, is_masked)
+
+
+@pytest.mark.parametrize(
+    ("variant", "inputs"),
+    [
+        ("mae_lm", ("clean", "as_trained", "forced")),
+        ("mae_lm_3ml_cross", ("clean", "as_trained", "forced")),
+        ("mae_lm_mask_later", ("clean", "as_trained", "forced")),
+        ("mae_lm_roberta", ("clean", "as_trained")),
+    ],
+)
+def test_forced_input_is_for_encoders_without_masks(variant, inputs, masked_text):
+    states = states_of(variant)
+    assert states.inputs == inputs
+    assert (states.layers, states.dim, states.max_tokens) == (3, 16, 24)
+    found = {}
+    for kind, tokens, layer, rows in states_by_kind(states, masked_text):
+        found.setdefault((kind, tokens), {})[layer] = rows
+    real = {kind: {layer: len(rows) for layer, rows in found[kind, "real"].items()} for kind in inputs}
+    assert set(map(str, real.values())) == {str(dict.fromkeys(range(4), 9 + 6 - 3))}
+    layers = {(kind, tokens): list(rows) for (kind, tokens), rows in found.items() if tokens == "mask"}
+    seen = {"mae_lm_roberta": range(4), "mae_lm_mask_later": range(2, 4)}.get(variant)
+    assert layers.get(("as_trained", "mask")) == (seen and list(seen))
+    assert layers.get(("forced", "mask")) == (list(range(4)) if "forced" in inputs else None)
+    assert all(
+        len(rows) == 3 for (_, tokens), by_layer in found.items() if tokens == "mask" for rows in by_layer.values()
+    )
+
+
+@pytest.mark.parametrize("variant", ["mae_lm", "mae_lm_roberta"])
+def test_states_equal_those_of_the_network(variant, masked_text):
+    """Compare position by position; only the order of the float32 operations differs."""
+    model = network(variant).eval()
+    corrupted = masked_text.tokens.masked_fill(masked_text.is_masked, MASK)
+    for kind, tokens, layer, rows in states_by_kind(EncoderStates(model.encoder, PAD, MASK), masked_text):
+        source = masked_text.tokens if kind == "clean" else corrupted
+        for row in range(2):
+            present = source[row].ne(PAD)
+            if kind == "as_trained" and variant == "mae_lm":
+                present &= ~masked_text.is_masked[row]
+            expected = reference(model.encoder, source[row], present)[layer]
+            is_masked = masked_text.is_masked[row][present]
+            expected = expected[is_masked if tokens == "mask" else ~is_masked]
+            torch.testing.assert_close(rows[: len(expected)], expected, rtol=0, atol=1e-5)
+            rows = rows[len(expected) :]
+        assert len(rows) == 0
+
+
+def reference(encoder, tokens, present):
+    """Run the encoder's layers on the selected positions of one text, alone in its batch."""
+    from mae_lm_fairseq.core.packing import layout_of
+
+    positions = torch.arange(len(tokens))[None]
+    layout = layout_of(present[None], positions)
+    with torch.no_grad():
+        embedded = encoder.embed(encoder.embed_tokens(tokens[present]), layout)
+        return encoder.run(list(encoder.layers), embedded, layout)
+
+
+def test_masked_tokens_do_not_influence_as_trained_states(masked_text):
+    other = masked_text._replace(tokens=masked_text.tokens.masked_fill(masked_text.is_masked, 7))
+    states = states_of("mae_lm")
+    first, second = ({x[:3]: x[3] for x in states_by_kind(states, part)} for part in (masked_text, other))
+    for key, rows in first.items():
+        same = torch.equal(rows, second[key])
+        assert same is (key[0] != "clean" or key[2] == 0), key
+
+
+def test_mask_in_encoder_fraction_is_visible_as_trained(masked_text):
+    encoder = network("mae_lm").encoder
+    found = {
+        fraction: {x[:3]: x[3] for x in states_by_kind(EncoderStates(encoder, PAD, MASK, fraction), masked_text)}
+        for fraction in (0.0, 0.5, 1.0)
+    }
+    assert not any(key[0] == "forced" for key in found[1.0])
+    for (kind, tokens, layer), rows in found[1.0].items():
+        assert torch.equal(rows, found[0.0]["forced" if kind == "as_trained" else kind, tokens, layer])
+    seen = len(found[0.5]["as_trained", "mask", 3])
+    assert 0 < seen < len(found[1.0]["as_trained", "mask", 3]) == masked_text.is_masked.sum()
+    assert torch.equal(found[0.5]["forced", "mask", 3], found[0.0]["forced", "mask", 3])
+
+
+def test_measuring_keeps_training_mode_and_random_state(masked_text):
+    states = states_of("mae_lm")
+    for mode in (True, False):
+        states.encoder.train(mode)
+        before = torch.get_rng_state()
+        once, twice = (list(states_by_kind(states, masked_text)) for _ in range(2))
+        assert torch.equal(torch.get_rng_state(), before)
+        assert all(module.training is mode for module in states.encoder.modules())
+        assert all(torch.equal(a[3], b[3]) for a, b in zip(once, twice, strict=True))
+        assert not any(x[3].requires_grad for x in once)
+
+
+def test_an_error_keeps_training_mode(masked_text, monkeypatch):
+    states = states_of("mae_lm")
+    states.encoder.train()
+    monkeypatch.setattr(states.encoder, "run", None)
+    with pytest.raises(TypeError):
+        states(masked_text.tokens, see_masks=False)
+    assert all(module.training for module in states.encoder.modules())
+
+
+def test_masks_are_a_fraction_of_ordinary_tokens():
+    texts = [[*text(length, seed).tolist(), EOS] for seed, length in enumerate((20, 11, 5, 3))]
+    masked = mask_texts(texts, PAD, KEEP, 0.3, seed=1)
+    for row, ids in enumerate(texts):
+        assert masked.tokens[row].tolist() == ids + [PAD] * (21 - len(ids))
+        positions = masked.is_masked[row].nonzero().flatten()
+        assert len(positions) == round(0.3 * (len(ids) - 2))
+        assert not np.isin(masked.tokens[row][positions], [*KEEP, PAD]).any()
+
+
+def test_masks_depend_on_text_and_seed_only():
+    texts = [text(20, seed).tolist() for seed in range(6)]
+    whole = mask_texts(texts, PAD, KEEP, 0.3, seed=1).is_masked
+    parts = [mask_texts(texts[k : k + 2], PAD, KEEP, 0.3, seed=1, first=k).is_masked for k in (0, 2, 4)]
+    assert torch.equal(torch.cat(parts), whole)
+    assert not torch.equal(mask_texts(texts, PAD, KEEP, 0.3, seed=2).is_masked, whole)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hugging_face_states_do_not_depend_on_padding(kind):
+    """Padding only changes the order of sums: 1e-5 in float32."""
+    model = tiny_model(kind, vocabulary=30, pad=PAD)
+    states = HuggingFaceStates(model, PAD, MASK)
+    assert (states.layers, states.dim, states.max_tokens) == (2, 16, 64)
+    texts = [text(9, seed=1), text(6, seed=2)]
+    found = states(batch(*texts), see_masks=True)
+    assert len(found) == 3
+    for layer, (rows, index) in enumerate(found):
+        assert index.tolist() == [*range(9), *range(9, 15)]
+        with torch.no_grad():
+            alone = [model(ids[None], output_hidden_states=True).hidden_states[layer][0] for ids in texts]
+        torch.testing.assert_close(rows, torch.cat(alone), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_maximum_length_of_hugging_face_models(kind):
+    states = HuggingFaceStates(tiny_model(kind, vocabulary=30, pad=PAD), PAD, MASK)
+    assert len(states(text(64)[None], see_masks=True)[0].states) == 64
+    with pytest.raises((IndexError, RuntimeError)):
+        states(text(65)[None], see_masks=True)

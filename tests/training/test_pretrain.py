@@ -1,0 +1,219 @@
+"""``scripts/pretrain.sh``: configuration from a preset, flags and the machine, and a short training."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes
+from mae_lm_fairseq.training.machine import processes, split_global_batch
+from mae_lm_fairseq.training.pretrain import arithmetic, build_arguments, parse_configuration
+from mae_lm_fairseq.training.settings import ARCHITECTURES, recipe
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support import ROOT
+
+# Most tests take a second of CPU time. Hydra warns several times per configuration.
+pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::UserWarning")]
+
+ELSEWHERE = ["--distributed-init-method", "tcp://localhost:1", "--distributed-rank", "0", "--distributed-world-size"]
+
+
+def configured(architecture, *extra):
+    return parse_configuration(build_arguments(architecture, "data", "saved", list(extra)))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_fairseq_understands_every_recipe(architecture):
+    cfg = configured(architecture)
+    rows = {row: cell.value for row, cell in recipe(architecture).items()}
+    assert cfg.model._name == architecture
+    understood = {
+        "tokens": cfg.task.tokens_per_sample,
+        "sequences": cfg.dataset.batch_size * cfg.optimization.update_freq[0],
+        "updates": cfg.optimization.max_update,
+        "lr": cfg.optimization.lr[0],
+        "warmup": cfg.lr_scheduler.warmup_updates,
+        "dropout": cfg.model.dropout,
+        "attention_dropout": cfg.model.attention_dropout,
+        "weight_decay": cfg.optimizer.weight_decay,
+        "betas": tuple(float(beta) for beta in cfg.optimizer.adam_betas.strip("()").split(",")),
+        "eps": cfg.optimizer.adam_eps,
+        "clip_norm": cfg.optimization.clip_norm,
+        "mask_prob": cfg.task.mask_prob,
+        "kept": cfg.task.leave_unmasked_prob,
+        "random": cfg.task.random_token_prob,
+    }
+    assert understood == {row: rows[row] for row in understood}
+    assert cfg.lr_scheduler.total_num_update == rows["updates"]
+    # Or fairseq drops up to seven sequences of an epoch, and splits that have no more.
+    assert cfg.dataset.required_batch_size_multiple == 1
+
+
+@pytest.mark.parametrize("size", ["tiny", "base"])
+def test_presets_of_a_size_differ_in_the_architecture_alone(size):
+    presets = {preset for preset, other in ARCHITECTURES.values() if other == size}
+    of_mae_lm = build_arguments(f"mae_lm_{size}", "data", "saved", [])
+    for preset in presets - {"mae_lm"}:
+        words = build_arguments(f"{preset}_{size}", "data", "saved", [])
+        options = {option for option, a, b in zip(words, words[1:], of_mae_lm[1:], strict=False) if a != b}
+        assert options == ({"--arch", "--mask-prob"} if "3ml" in preset else {"--arch"})
+
+
+def test_flags_win_and_the_number_of_sequences_is_kept():
+    cfg = configured("mae_lm_base", "--lr", "1e-5", "--batch-size", "16", "--mask-prob", "0.4")
+    assert (cfg.optimization.lr, cfg.task.mask_prob) == ([1e-5], 0.4)
+    assert (cfg.dataset.batch_size, cfg.optimization.update_freq) == (16, [128])
+    assert configured("mae_lm_base", *ELSEWHERE, "16").optimization.update_freq == [4]
+    many = configured("mae_lm_base", *ELSEWHERE, "256")
+    assert (many.dataset.batch_size, many.optimization.update_freq) == (8, [1])
+    own = configured("mae_lm_base", "--batch-size", "48", "--update-freq", "1")
+    assert (own.dataset.batch_size, own.optimization.update_freq) == (48, [1])
+
+
+def test_max_tokens_needs_update_freq():
+    """It makes batches smaller than --batch-size, of which --update-freq is computed otherwise."""
+    with pytest.raises(UserError, match=r"^--max-tokens 8192: .*; add --update-freq$"):
+        configured("mae_lm_base", "--max-tokens", "8192")
+    cfg = configured("mae_lm_base", "--max-tokens", "8192", "--update-freq", "4")
+    assert (cfg.dataset.max_tokens, cfg.optimization.update_freq) == (8192, [4])
+    assert arithmetic(32, 4, 2, 512, 100, 8192) == (
+        "at most 8,192 tokens and 32 sequences per batch x 4 accumulated x 2 processes; 100 updates"
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "batch_size", "smaller", "expected"),
+    [(1, 32, True, (32, 64)), (8, 32, True, (32, 8)), (128, 32, True, (16, 1)), (8, 64, False, (64, 4))],
+)
+def test_sequences_are_divided_among_processes(number, batch_size, smaller, expected):
+    assert split_global_batch(2048, number, batch_size, smaller) == expected
+
+
+@pytest.mark.parametrize(("number", "batch_size", "smaller"), [(24, 32, True), (4096, 32, True), (64, 64, False)])
+def test_unequal_divisions_are_refused(number, batch_size, smaller):
+    with pytest.raises(UserError, match=rf"2,048 .*{number} processes.*--update-freq.*--batch-size"):
+        split_global_batch(2048, number, batch_size, smaller)
+
+
+class TestOnGPUs:
+    """Configuration of a process on a simulated node with GPUs; nothing is trained."""
+
+    @pytest.fixture
+    def node(self, monkeypatch):
+        """Return ``pretend(gpus, NAME=value...)``, which simulates the GPUs and the environment of a node."""
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+        def pretend(gpus, **environment):
+            monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+            for name, value in environment.items():
+                monkeypatch.setenv(name, str(value))
+
+        return pretend
+
+    def test_precision(self, node):
+        node(1)
+        assert configured("mae_lm_base").common.fp16
+        for other in (["--bf16"], ["--autocast", "bf16"], ["--cpu"]):
+            assert not configured("mae_lm_base", *other).common.fp16
+        assert configured("mae_lm_base", "--bf16").common.bf16
+        assert configured("mae_lm_base", "--memory-efficient-fp16").common.memory_efficient_fp16
+
+    def test_one_node(self, node):
+        node(8)
+        cfg = configured("mae_lm_base", "--distributed-world-size", "8")  # fairseq's own value if it sees 8
+        assert processes(cfg) == (8, 0)
+        assert cfg.optimization.update_freq == [8]
+
+    @pytest.mark.parametrize("gpus", [1, 8])
+    def test_torchrun(self, node, gpus):
+        node(gpus, MASTER_ADDR="node0", MASTER_PORT=29500, WORLD_SIZE=4 * gpus, RANK=0)
+        cfg = configured("mae_lm_base")
+        assert processes(cfg) == (4 * gpus, 0)
+        assert cfg.optimization.update_freq == [64 // (4 * gpus)]
+
+    @pytest.mark.parametrize(("tasks_per_node", "gpus"), [(1, 8), (8, 8), (1, 1)])
+    def test_slurm(self, node, tmp_path, monkeypatch, tasks_per_node, gpus):
+        scontrol = tmp_path / "scontrol"
+        scontrol.write_text("#!/bin/sh\necho node0; echo node1\n")
+        scontrol.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+        tasks = 2 * tasks_per_node
+        job = {"SLURM_JOB_ID": 123456, "SLURM_STEP_NODELIST": "node[0-1]", "SLURM_NNODES": 2, "SLURM_NODEID": 0}
+        job |= {"SLURM_STEP_NUM_TASKS": tasks, "SLURM_NTASKS": tasks, "SLURM_PROCID": 0, "SLURM_LOCALID": 0}
+        node(gpus, **job)
+        cfg = configured("mae_lm_base")
+        assert processes(cfg) == (2 * gpus, 0)
+        assert cfg.optimization.update_freq == [64 // (2 * gpus)]
+        join_started_processes(cfg)
+        assert 10_000 <= cfg.distributed_training.distributed_port < 60_000
+
+
+def test_trains_on_a_cpu(run_script, data_bin, tmp_path):
+    few = ["--cpu", "--max-update", "3", "--num-workers", "0", "--disable-validation", "--batch-size", "16"]
+    done = run_script("mae_lm_tiny", data_bin, tmp_path / "saved", *few)
+    assert done.returncode == 0, done.stderr
+    summary, command, *_ = done.stdout.splitlines()
+    assert "32 sequences (16 per batch x 2 accumulated x 1 process) x 64 tokens = 2,048 tokens per update" in summary
+    assert summary.endswith("3 updates = 6,144 tokens")
+    assert command.startswith(f"fairseq-train {data_bin} ")
+    trained = torch.load(tmp_path / "saved" / "checkpoint_last.pt", weights_only=False)  # written by this test
+    assert trained["optimizer_history"][-1]["num_updates"] == 3
+    assert trained["cfg"]["model"]["dropout"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["mae_lm_huge", ".", "saved"], "mae_lm_huge; choose one of mae_lm_tiny, "),
+        (["mae_lm_tiny", "nowhere", "saved"], "nowhere: no such directory"),
+        (["mae_lm_tiny", "."], "required: SAVE_DIR; usage: mae-lm pretrain PRESET DATA_BIN SAVE_DIR"),
+        (["mae_lm_base", ".", "saved", "--cpu", "--batch-size", "48"], "2,048 sequences"),
+    ],
+)
+def test_errors_have_one_line_messages(run_script, arguments, named):
+    done = run_script(*arguments)
+    assert done.returncode == 1
+    *_, last = done.stderr.strip().splitlines()
+    assert last.startswith("error: ")
+    assert named in last
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_training_without_a_traceback(data_bin, tmp_path):
+    """A terminal sends the signal to all processes of the command, including data workers."""
+    command = ["/bin/bash", ROOT / "scripts" / "pretrain.sh", "mae_lm_tiny", data_bin, tmp_path / "saved", "--cpu"]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
+    log = tmp_path / "log"
+    with open(log, "w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
+    deadline = time.monotonic() + 240
+    while "begin training epoch" not in log.read_text() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=60) == 1
+    assert "Traceback" not in log.read_text()
+    assert log.read_text().splitlines()[-1] == "error: interrupted"
+
+
+def test_help(run_script):
+    done = run_script("--help")
+    assert done.returncode == 0
+    assert "torchrun" in done.stdout
+    assert "set -e" not in done.stdout
+
+
+@pytest.fixture
+def run_script(run_cli):
+    """Return ``run_script(*arguments)``, which runs scripts/pretrain.sh with this Python."""
+
+    def run(*arguments):
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        return run_cli(["/bin/bash", ROOT / "scripts" / "pretrain.sh", *arguments], env={"PATH": path})
+
+    return run

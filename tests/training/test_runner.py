@@ -1,0 +1,361 @@
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from mae_lm_fairseq.training.runner import Run, read_record, read_result, reserve, run_all
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.locks import LOCK
+from tests.support.processes import fork, wait_for
+
+
+def read_left(run):
+    return {"text": (run.result.parent / "left").read_text()}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return a function that makes a run of a Python program, which gets the directory of its result as argument."""
+
+    def make(name, program, **options):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        command = [sys.executable, "-c", textwrap.dedent(program), str(folder)]
+        options = {"read_result": read_left} | options
+        return Run(name, command, folder / "result.json", **options)
+
+    return make
+
+
+LEAVE = "import pathlib, sys; pathlib.Path(sys.argv[1], 'left').write_text({!r}); print('said', {!r})"
+
+
+def leave(text):
+    return LEAVE.format(text, text)
+
+
+def is_alive(pid):
+    """Return whether a process exists and is not a zombie."""
+    status = Path(f"/proc/{pid}/status")
+    return status.exists() and "State:\tZ" not in status.read_text()
+
+
+def test_results_come_in_the_order_of_the_table_and_each_run_has_its_log(run):
+    runs = [run("slow", "import time; time.sleep(1);" + leave("one")), run("fast", leave("two"))]
+    assert run_all(runs, jobs=2) == [{"text": "one"}, {"text": "two"}]
+    assert [each.log.read_text() for each in runs] == ["said one\n", "said two\n"]
+    written = json.loads(runs[0].result.read_text())
+    assert written["name"] == "slow"
+    assert written["command"] == list(runs[0].command)
+    assert 1 <= written["seconds"] < 600
+    names = {path.name for path in runs[0].result.parent.iterdir()}
+    assert names == {"left", "result.json", "result.log", "result.command.json"}
+
+
+def test_finished_runs_are_reused_and_reported(run, capsys):
+    done, fresh = run("done", leave("first")), run("fresh", leave("fresh"))
+    run_all([done])
+    done.log.unlink()
+    capsys.readouterr()
+    assert run_all([done, fresh]) == [{"text": "first"}, {"text": "fresh"}]
+    assert not done.log.exists()
+    assert "1 of 2 runs were done before, and are reused" in capsys.readouterr().out
+
+
+def fail_once(run):
+    found = run.result.with_name("found")
+    with open(found, "a") as file:
+        print(read_result(run)["text"], file=file)
+    if found.read_text().count("\n") == 1:
+        raise KeyboardInterrupt
+
+
+def test_files_for_resuming_are_removed_once_the_result_is_written(run):
+    it = run("it", leave("text"), clean_up=fail_once)
+    with pytest.raises(UserError, match="error: interrupted"):
+        run_all([it])
+    run_all([it])
+    assert it.result.with_name("found").read_text() == "text\ntext\n"
+
+
+def test_a_result_of_another_command_is_refused(run):
+    run_all([run("it", leave("old"))])
+    with pytest.raises(UserError, match=r"result\.json is the result of another command .*; .* remove \S+/it, "):
+        run_all([run("it", leave("new"))])
+
+
+def test_a_result_of_other_settings_is_refused(run):
+    run_all([run("it", leave("text"), settings={"tokens": 1, "seed": 1})])
+    with pytest.raises(UserError, match=r"has the result of other settings \(tokens\); restore them"):
+        run_all([run("it", leave("text"), settings={"tokens": 2, "seed": 1})])
+
+
+def process_of(run, **given):
+    return {"pid": os.getpid(), "threads": os.environ["OMP_NUM_THREADS"], "device": os.environ.get("DEVICE")} | given
+
+
+def test_a_run_without_a_command_calls_a_function_in_another_process(run, tmp_path):
+    made = Run("call", (), tmp_path / "result.json", partial(process_of, given=[1]))
+    [found] = run_all([made], threads=3, environments=[{"DEVICE": "7"}])
+    assert found.pop("pid") != os.getpid()
+    assert found == {"threads": "3", "device": "7", "given": [1]}
+    assert read_record(made)["command"] == []
+
+
+def finish(run, waits_for, leaves):
+    wait_for(waits_for.exists)
+    leaves.touch()
+    return {}
+
+
+def test_no_run_waits_for_the_evaluation_of_another(tmp_path):
+    """The first evaluation ends only after the run that is started last."""
+    files = [tmp_path / name for name in ("started", "first", "last")]
+    files[0].touch()
+    orders = [(files[2], files[1]), (files[0], files[0]), (files[0], files[2])]
+    runs = [
+        Run(str(number), (), tmp_path / f"{number}.json", partial(finish, waits_for=waits_for, leaves=leaves))
+        for number, (waits_for, leaves) in enumerate(orders)
+    ]
+    assert run_all(runs, jobs=2) == [{}] * 3
+
+
+def test_a_run_starts_after_those_that_it_needs(run, tmp_path):
+    order = []
+    first = run("first", "import time; time.sleep(0.5);" + leave("one"))
+    second = run("second", leave("two"), after=[first])
+    run_all([second, first], jobs=2, finished=lambda run: order.append(run.name))
+    assert order == ["first", "second"]
+
+
+SAVE = "import pathlib, sys; pathlib.Path(sys.argv[1], 'left').touch(); pathlib.Path(sys.argv[3], 'last.pt').touch();"
+
+
+def training(run, tmp_path, *options, program=SAVE, python=sys.executable):
+    """Return a run that leaves a checkpoint, with options as those of fairseq-train."""
+    made = run("training", program)
+    command = [python, *made.command[1:], "--save-dir", str(tmp_path), "--user-dir", python, *options]
+    return replace(made, command=command)
+
+
+def test_an_interrupted_run_resumes_with_its_own_options_only(run, tmp_path):
+    for program in ("import sys; sys.exit(1)", SAVE + "sys.exit(1)"):  # the first leaves no checkpoint
+        with pytest.raises(UserError, match="failed"):
+            run_all([training(run, tmp_path, "--dropout", "0.3", program=program)])
+    other = training(run, tmp_path, "--dropout", "0", program=SAVE + "sys.exit(1)")
+    with pytest.raises(UserError, match=r"has checkpoints of another command \(--dropout 0, --dropout 0\.3\); repeat"):
+        run_all([other])
+    (tmp_path / "python").symlink_to(sys.executable)
+    again = training(run, tmp_path, "--dropout", "0.3", program=SAVE + "sys.exit(1)", python=str(tmp_path / "python"))
+    with pytest.raises(UserError, match="failed"):
+        run_all([again])
+    again.started.unlink()  # as in older versions
+    with pytest.raises(UserError, match="failed"):
+        run_all([other])
+
+
+def test_a_reserved_directory_refuses_other_options(tmp_path):
+    reserve(tmp_path, {"size": "tiny"})
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "result.json").touch()
+    reserve(tmp_path, {"size": "tiny"})
+    with pytest.raises(UserError, match="has results of other settings: size"):
+        reserve(tmp_path, {"size": "base"})
+    reserve(tmp_path, {"size": "base"}, may_change=["size"])
+    reserve(tmp_path, {"size": "tiny"}, may_change=["size"])
+    for torn in ('{"size": "ti', "[]"):
+        (tmp_path / "options.json").write_text(torn)
+        with pytest.raises(UserError, match=r"options\.json is damaged"):
+            reserve(tmp_path, {"size": "tiny"})
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot write there"):
+        reserve(tmp_path / "file", {})
+
+
+def test_a_directory_with_others_files_is_refused_until_it_is_reserved(tmp_path):
+    reserve(tmp_path / "data-bin", {}, owned=["model"])
+    (tmp_path / "model").mkdir()
+    with pytest.raises(UserError, match=r"has model but no options\.json, so another command made it; move it"):
+        reserve(tmp_path, {}, owned=["data", "model"])
+    assert not (tmp_path / "options.json").exists()
+    reserve(tmp_path, {}, owned=["runs"])
+    reserve(tmp_path, {}, owned=["model"])
+
+
+def test_a_pattern_of_names_can_be_owned(tmp_path):
+    (tmp_path / "predictions.csv").touch()
+    with pytest.raises(UserError, match=r"has predictions\.csv but no options\.json"):
+        reserve(tmp_path, {}, owned=("model", "predictions.*"))
+
+
+def test_a_reservation_without_results_is_replaced(tmp_path):
+    for name in ("runs", "ema"):
+        (tmp_path / name).mkdir()
+    for name in ("ema/checkpoint.pt", LOCK):
+        (tmp_path / name).touch()
+    reserve(tmp_path, {"size": "tiny"})
+    reserve(tmp_path, {"size": "base"})
+    assert json.loads((tmp_path / "options.json").read_text()) == {"size": "base"}
+    (tmp_path / "options.json").write_text("torn")
+    reserve(tmp_path, {"size": "tiny"})
+    assert json.loads((tmp_path / "options.json").read_text()) == {"size": "tiny"}
+
+
+@pytest.mark.parametrize("content", ['{"name": "damaged", "resu', "{}", "[]", "null"])
+def test_invalid_result_files_are_ignored(run, content):
+    damaged = run("damaged", leave("complete"))
+    damaged.result.write_text(content)
+    assert read_result(damaged) is None
+    assert run_all([damaged]) == [{"text": "complete"}]
+
+
+def test_jobs_limits_how_many_run_at_once(run, tmp_path):
+    program = """
+        import os, sys, time
+        here = sys.argv[1]
+        open(here + "/left", "w").write(str(time.time()))
+        time.sleep(0.7)
+        open(here + "/end", "w").write(str(time.time()))
+        """
+    runs = [run(f"run{number}", program) for number in range(3)]
+    run_all(runs, jobs=1)
+    starts = [float((each.result.parent / "left").read_text()) for each in runs]
+    ends = [float((each.result.parent / "end").read_text()) for each in runs]
+    assert ends[0] < starts[1]
+    assert ends[1] < starts[2]
+
+
+def test_threads_are_handed_to_the_run(run):
+    program = """
+        import os, sys
+        open(sys.argv[1] + "/left", "w").write(os.environ["OMP_NUM_THREADS"] + os.environ["MKL_NUM_THREADS"])
+        """
+    assert run_all([run("threads", program)], threads=3) == [{"text": "33"}]
+
+
+def test_a_failing_run_ends_the_others_and_its_log_is_quoted(run):
+    waits = run(
+        "waits", "import os, sys, time; open(sys.argv[1] + '/pid', 'w').write(str(os.getpid())); time.sleep(60)"
+    )
+    pid = waits.result.parent / "pid"
+    fails = run(
+        "fails",
+        f"""
+        import os, sys, time
+        while not os.path.exists({str(pid)!r}): time.sleep(0.05)
+        print("some output")
+        sys.exit("error: the reason\\n")
+        """,
+    )
+    with pytest.raises(UserError) as error:
+        run_all([waits, fails], jobs=2)
+    assert str(error.value) == f"fails failed (exit code 1), {fails.log} ends: error: the reason"
+    wait_for(lambda: not is_alive(pid.read_text()))
+    assert not waits.result.exists()
+    assert not fails.result.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_runs_and_their_children_and_the_next_start_reruns_them(run, capfd, number):
+    interrupted = run(
+        "interrupted",
+        """
+        import pathlib, subprocess, sys, time
+        here = pathlib.Path(sys.argv[1])
+        if (here / "child").exists():
+            (here / "left").write_text("went on")
+            sys.exit()
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        (here / "pid").write_text(str(child.pid))
+        (here / "pid").rename(here / "child")
+        time.sleep(60)
+        """,
+    )
+    child = interrupted.result.parent / "child"
+    program = fork(run_all, [interrupted])
+    wait_for(child.exists)
+    os.kill(program.pid, number)
+    program.join(120)
+    assert program.exitcode == 1
+    assert f"error: interrupted by {number.name}; the same command resumes from here" in capfd.readouterr().err
+    assert not is_alive(child.read_text())
+    assert not interrupted.result.exists()
+    assert run_all([interrupted]) == [{"text": "went on"}]
+
+
+def test_progress_inside_a_run_is_shown(run, capsys, monkeypatch):
+    monkeypatch.setattr("mae_lm_fairseq.utils.progress.SECONDS_BETWEEN_LINES", 0.1)
+    program = """
+        import sys, time
+        print('x | INFO | train_inner | {"num_updates": "30", "lr": "1"}', flush=True)
+        open(sys.argv[1] + "/left", "w").write("")
+        time.sleep(2)
+        """
+    training = run("training", program, updates=(0, 40))
+    run_all([training])
+    assert re.search(r"75%\|.*left, 0 of 1 runs done; training: update 30 of 40", capsys.readouterr().out)
+    assert [
+        replace(training, updates=(0, 20)).fraction_done(),
+        replace(training, updates=(20, 40)).fraction_done(),
+    ] == [
+        1.0,
+        0.5,
+    ]
+
+
+def test_the_time_left_is_not_negative_when_a_run_goes_back_to_its_checkpoint(run, capsys, monkeypatch):
+    monkeypatch.setattr("mae_lm_fairseq.utils.progress.SECONDS_BETWEEN_LINES", 0.1)
+    program = """
+        import sys, time
+        for update in (7, 5):
+            print(f'x | INFO | train_inner | {{"num_updates": "{update}", "lr": "1"}}', flush=True)
+            time.sleep(1)
+        open(sys.argv[1] + "/left", "w").write("")
+        """
+    run_all([run("training", program, updates=(0, 10))])
+    shown = capsys.readouterr().out
+    assert "50%|" in shown
+    assert not re.search(r"-[0-9:]+ left", shown)
+
+
+def test_orphans_of_a_killed_runner_are_waited_for(run, capsys):
+    """Otherwise two processes would write to the same checkpoints."""
+    again = run("again", "import sys, pathlib; print(pathlib.Path(sys.argv[1], 'done').exists());" + leave("here"))
+    with open(again.log, "ab") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        finish = f"import pathlib, time; time.sleep(3); pathlib.Path({str(again.log.with_name('done'))!r}).touch()"
+        orphan = subprocess.Popen([sys.executable, "-c", finish], stdout=log, stderr=log)
+    run_all([again])
+    assert orphan.wait() == 0
+    assert again.log.read_text() == "True\nsaid here\n"
+    assert "again: still running" in capsys.readouterr().out
+
+
+def evaluate_when_waited_for(run, folder):
+    (folder / "evaluates").touch()
+    wait_for((folder / "waits").exists)
+    time.sleep(0.3)
+    return {"text": "first"}
+
+
+def test_a_run_that_another_runner_finishes_is_not_started_again(run, tmp_path, capfd):
+    """The other runner evaluates the run after its process has ended, still with the lock."""
+
+    first = run("same", "print('trained')", read_result=partial(evaluate_when_waited_for, folder=tmp_path))
+    other = fork(run_all, [first])
+    wait_for((tmp_path / "evaluates").exists)
+    (tmp_path / "waits").touch()
+    assert run_all([first]) == [{"text": "first"}]
+    other.join()
+    assert first.log.read_text() == "trained\n"
+    assert "same: still running, started by another runner; waiting for its end" in capfd.readouterr().out

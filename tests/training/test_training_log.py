@@ -1,0 +1,91 @@
+import math
+
+import numpy as np
+import pytest
+
+from mae_lm_fairseq.training.training_log import (
+    last_update,
+    loss_curve,
+    read_records,
+    seconds_per_update,
+    training_seconds,
+)
+
+LOG = """\
+2026-01-01 00:00:00 | INFO | fairseq_cli.train | {'_name': None, 'common': {'log_interval': 10}}
+2026-01-01 00:00:01 | INFO | train_inner | {"epoch": 1, "loss": "10", "num_updates": "10", "wall": "1"}
+2026-01-01 00:00:02 | INFO | train_inner | {"epoch": 1, "loss": "9", "num_updates": "20", "wall": "2"}
+2026-01-01 00:00:02 | INFO | valid | {"epoch": 1, "valid_loss": "8.5", "valid_num_updates": "20"}
+2026-01-01 00:00:03 | INFO | train_inner | {"epoch": 1, "loss": "8", "num_updates": "30", "wall": "3"}
+2026-01-01 00:00:03 | INFO | train_inner | {"epoch": 1, "lo
+2026-01-01 00:00:09 | INFO | train_inner | {"epoch": 1, "loss": "7", "num_updates": "30", "wall": "4"}
+2026-01-01 00:00:09 | INFO | train | {"epoch": 1, "train_loss": "8", "train_num_updates": "30"}
+2026-01-01 00:00:09 | INFO | valid | {"epoch": 1, "valid_loss": "6", "valid_num_updates": "30"}
+2026-01-01 00:00:09 | INFO | fairseq_cli.train | done training in 9 seconds
+"""
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "log"
+    path.write_text(LOG)
+    return path
+
+
+def test_curves_are_in_nats_and_a_resumed_run_overwrites_what_it_repeats(log):
+    updates, losses = loss_curve(log, "train_inner")
+    np.testing.assert_array_equal(updates, [10, 20, 30])
+    np.testing.assert_allclose(losses, np.array([10, 9, 7]) * math.log(2))
+    updates, losses = loss_curve(log, "valid")
+    np.testing.assert_array_equal(updates, [20, 30])
+    np.testing.assert_allclose(losses, np.array([8.5, 6]) * math.log(2))
+
+
+def test_records_have_names_without_the_stage(log):
+    assert read_records(log, "train") == {30: {"epoch": 1, "loss": "8", "num_updates": "30"}}
+    assert list(read_records(log, "train_inner").values())[-1]["wall"] == "4"
+
+
+def test_seconds_per_update_ignores_a_slow_interval(log):
+    """Two intervals at two updates per second, and a slow one in which the machine was busy otherwise."""
+    log.write_text(
+        "".join(
+            f'x | INFO | train_inner | {{"wpb": "400", "wps": "{speed}", "num_updates": "{updates}"}}\n'
+            for updates, speed in ((10, 800), (20, 1.5), (30, 800))
+        )
+    )
+    assert seconds_per_update(log) == 0.5
+
+
+def test_seconds_per_update_ignores_the_speed_before_the_first_measurement(log):
+    record = 'x | INFO | train_inner | {{"wpb": "400", "wps": "{}", "num_updates": "{}"}}\n'
+    log.write_text(record.format(0, 1))
+    assert math.isnan(seconds_per_update(log))
+    assert training_seconds(log) == 0
+    log.write_text(record.format(0, 1) + record.format(800, 2))
+    assert seconds_per_update(log) == 0.5
+    assert training_seconds(log) == 1
+
+
+def test_training_seconds_add_up_over_epochs_and_starts(log):
+    record = 'x | INFO | train_inner | {{"wpb": "400", "wps": "{}", "num_updates": "{}", "wall": "0"}}\n'
+    log.write_text("".join(record.format(*pair) for pair in ((800, 10), (4, 20), (400, 20), (100, 25))))
+    assert training_seconds(log) == 5 + 10 + 20
+    with open(log, "a") as file:
+        file.write('x | INFO | train | {"train_wpb": "400", "train_wps": "200", "train_num_updates": "28"}\n')
+    assert training_seconds(log) == 5 + 10 + 20 + 6
+
+
+def test_last_update_reads_the_end_of_the_file(log, tmp_path):
+    assert last_update(log) == 30
+    log.write_text(LOG + "x" * 100_000)  # a resumed run begins with its configuration
+    assert last_update(log) == 30
+    log.write_text(LOG + "x" * 1_000_000)
+    assert last_update(log) == 0
+    log.write_text("x" * 100_000 + LOG)
+    assert last_update(log) == 30
+    log.write_text(LOG[: LOG.index('"30"') + 2])  # a line that is being written
+    assert last_update(log) == 20
+    assert last_update(tmp_path / "absent") == 0
+    log.write_text("")
+    assert last_update(log) == 0

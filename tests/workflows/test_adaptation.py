@@ -1,0 +1,211 @@
+"""``mae-lm adapt``: what its options change, and the models that it starts from; end_to_end/test_adapt.py trains."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from mae_lm_fairseq.checkpoints.presets import predicts, preset_of
+from mae_lm_fairseq.checkpoints.reading import Pretrained, read, read_checkpoint
+from mae_lm_fairseq.commands.adapt import parser
+from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.huggingface.exporter import export_stock
+from mae_lm_fairseq.huggingface.importer import import_foreign, network_options
+from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
+from mae_lm_fairseq.training.runner import Run
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.workflows.adaptation import make_start, read_model
+from mae_lm_fairseq.workflows.adaptation_training import (
+    Options,
+    _read_result,
+    as_objective,
+    objective_of,
+    training_run,
+)
+from tests.fixtures.make_before_layout import BEFORE
+from tests.support.bundles import TEXT
+from tests.support.exports import pretrained, train_sentencepiece
+from tests.support.families import stock_model
+from tests.support.huggingface import save_model, tiny_masked_lm, tiny_model
+from tests.support.tokenizers import make, paragraphs
+
+FLAGS = {
+    "--updates 50": {
+        *("--max-update 50", "--total-num-update 50", "--warmup-updates 3"),
+        *("--save-interval-updates 5", "--save-interval 51"),
+    },
+    "--learning-rate 2e-3": {"--lr 0.002"},
+    "--batch-size 5000": {"--max-tokens 1667", "--update-freq 3"},
+    "--tokens-per-sample 20": {"--tokens-per-sample 20"},
+    "--mask-prob 0.3": {"--mask-prob 0.3"},
+    "--freeze-encoder-updates 7": {"--freeze-encoder-updates 7"},
+    "--layer-lr-decay 0.8": {"--layer-lr-decay 0.8"},
+    "--seed 3": {"--seed 3"},
+    "--objective mlm": {"--arch mae_lm_roberta_base", "--leave-unmasked-prob 0.1", "--random-token-prob 0.1"},
+    "--objective 3ml": {"--arch mae_lm_3ml_self_base", "--mask-prob 0.5"},
+}
+"""Flags of adapt, and the options of fairseq-train that they change."""
+
+
+def options(out: Path, *flags: str) -> Options:
+    words = ["--model", "model", "--train", "train.txt", "--valid", "valid.txt", "--out", str(out), *flags]
+    return Options(**vars(parser().parse_args(words)))
+
+
+def train_options(model, out: Path, *flags: str) -> set[str]:
+    """Return the options of fairseq-train, with their values, for flags of adapt."""
+    out.mkdir()
+    chosen = options(out, *flags)
+    command = " ".join(training_run(as_objective(model, chosen), chosen).command).replace(str(out), "OUT")
+    return {f"--{word.strip()}" for word in command.split(" --")[1:]}
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    model = pretrained(tokenizer=make("byte-bpe"))
+    return model, train_options(model, tmp_path_factory.mktemp("usual") / "out")
+
+
+def test_a_batch_holds_the_longest_sequence(usual, tmp_path, monkeypatch):
+    monkeypatch.setattr("mae_lm_fairseq.workflows.adaptation_training.BATCH_TOKENS", 8)
+    changed = train_options(usual[0], tmp_path / "out", "--tokens-per-sample", "20", "--batch-size", "50")
+    assert changed >= {"--max-tokens 20", "--update-freq 3"}
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_each_flag_changes_the_training(usual, tmp_path, flag, monkeypatch):
+    monkeypatch.setattr("mae_lm_fairseq.workflows.adaptation_training.BATCH_TOKENS", 2048)
+    model, before = usual
+    changed = train_options(model, tmp_path / "out", *flag.split()) - before
+    assert changed >= FLAGS[flag]
+
+
+def test_epochs_are_saved_only_if_training_may_end_with_one(usual, tmp_path):
+    """fairseq saves at --max-update, but not at --max-epoch."""
+    (tmp_path / "out").mkdir()
+    chosen = replace(options(tmp_path / "out"), extra=["--max-epoch", "2"])
+    command = " ".join(training_run(as_objective(usual[0], chosen), chosen).command)
+    assert "--save-interval 1 " in command
+
+
+@pytest.mark.parametrize(
+    ("preset", "flags", "objective", "trained"),
+    [
+        ("mae_lm_mask_later", "", "mask_later", {"--arch mae_lm_mask_later_tiny", "--mask-prob 0.15"}),
+        ("mae_lm_mask_later", "--objective 3ml", "3ml", {"--arch mae_lm_3ml_self_base", "--mask-prob 0.5"}),
+        ("mae_lm_3ml_cross", "--objective 3ml", "3ml", {"--arch mae_lm_3ml_cross_tiny", "--mask-prob 0.5"}),
+    ],
+)
+def test_presets_that_are_no_objective(preset, flags, objective, trained, tmp_path):
+    model = pretrained(preset, tokenizer=make("byte-bpe"))
+    given = options(tmp_path, *flags.split())
+    assert objective_of(as_objective(model, given)) == objective
+    assert train_options(model, tmp_path / "out", *flags.split()) >= trained
+
+
+def test_a_bundle_without_an_architecture():
+    """Exports of the autoencoder from before bundles had one."""
+    assert network_options(read(BEFORE / "hf_autoencoder"))[:2] == ["--arch", "mae_lm_base"]
+    model = pretrained("mae_lm_roberta")
+    assert preset_of(replace(model, about={})) == "mae_lm_roberta"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [("--tokens-per-sample 3", "--tokens-per-sample 3 must be at least 4"), ("--mask-prob 1", "--mask-prob 1 must be")],
+)
+def test_options_that_fail_in_training_are_refused_before(tmp_path, flags, message):
+    with pytest.raises(UserError, match=message):
+        as_objective(pretrained(), options(tmp_path, *flags.split()))
+
+
+def test_the_seed_draws_the_new_head(tmp_path):
+    stock = save_model(tmp_path / "bert", "bert", ["the", "fox"], tiny_model, with_template=True)
+    given = ["--model", str(stock), "--seed"]
+    one, two, again = (read_model(options(tmp_path, *given, seed)) for seed in "121")
+    name = "autoencoder.lm_head.dense.weight"
+    assert torch.equal(one.weights[name], again.weights[name])
+    assert not torch.equal(one.weights[name], two.weights[name])
+    with pytest.raises(UserError, match=r"--data-bin is for a checkpoint; .*bert is a directory of transformers"):
+        read_model(options(tmp_path, *given, "1", "--data-bin", str(tmp_path)))
+
+
+def test_the_result_of_training_without_records_of_epochs(tmp_path):
+    """Nor is there one if a run was killed after its last checkpoint, before the end of the epoch was printed."""
+    folder = tmp_path / "training"
+    folder.mkdir()
+    run = Run("training", [], folder / "result.json", _read_result)
+    run.log.write_text("")
+    assert _read_result(run, tmp_path) == {"loss_of_last_tenth": None, "seconds": 0}
+    record = 'x | INFO | train_inner | {{"loss": "{}", "wpb": "400", "wps": "{}", "num_updates": "{}"}}\n'
+    run.log.write_text("".join(record.format(2 if update > 18 else 9, 0 if update == 1 else 800, update)
+                               for update in range(1, 21)))  # fmt: skip
+    assert _read_result(run, tmp_path) == {"loss_of_last_tenth": pytest.approx(2 * math.log(2)), "seconds": 10}
+
+
+def test_the_seed_draws_the_new_decoder(tmp_path):
+    model = pretrained("mae_lm_roberta", tokenizer=make("byte-bpe"))
+    one, two = (as_objective(model, options(tmp_path, "--objective", "mae_lm", "--seed", seed)) for seed in "12")
+    name = "autoencoder.decoder.layers.0.fc1.weight"
+    assert not torch.equal(one.weights[name], two.weights[name])
+
+
+def test_a_model_of_transformers_starts_with_its_own_predictions(tmp_path):
+    """They are measured before the training, whatever the objective; the new decoder's would mean nothing."""
+    stock = save_model(tmp_path / "bert", "bert", ["the", "fox"], tiny_masked_lm, with_template=True)
+    given = options(tmp_path / "out", "--model", str(stock), "--objective", "mae_lm")
+    start = read_model(given)
+    assert predicts(start)
+    assert preset_of(start) == "mae_lm_roberta"
+    assert preset_of(as_objective(start, given)) == "mae_lm"
+
+
+def splits(directory: Path) -> list[str]:
+    """Write a text and a held-out text, and return their flags."""
+    for split in ("train", "valid"):
+        (directory / f"{split}.txt").write_text("\n".join(TEXT) + "\n", encoding="utf-8")
+    return ["--train", str(directory / "train.txt"), "--valid", str(directory / "valid.txt")]
+
+
+def unusual_sentencepiece() -> Pretrained:
+    return pretrained(model=train_sentencepiece(paragraphs(300), vocab_size=80, remove_extra_whitespaces=False))
+
+
+def mpnet_with_another_padding() -> Pretrained:
+    return pretrained(tokenizer=make("gpt2"))
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (unusual_sentencepiece, "a sentencepiece model that keeps repeated spaces or marks ends of words has no fast"),
+        (mpnet_with_another_padding, "transformers' MPNet takes id 1 for padding, which is the token"),
+    ],
+)
+def test_models_that_cannot_be_exported_are_refused_at_the_start(start, message, tmp_path):
+    write_bundle(start(), tmp_path / "bundle")
+    given = options(tmp_path / "out", "--model", str(tmp_path / "bundle"), *splits(tmp_path))
+    with pytest.raises(UserError, match=rf"^--model \S+/bundle cannot be adapted: {message}"):
+        make_start(given)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_import_with_a_task_head_can_be_adapted(tmp_path):
+    stock_model(tmp_path / "stock", "bert", "ForSequenceClassification")
+    write_bundle(import_foreign(tmp_path / "stock", "mae_lm_roberta"), tmp_path / "bundle")
+    given = options(tmp_path / "out", "--model", str(tmp_path / "bundle"), *splits(tmp_path))
+    model = as_objective(make_start(given), given)
+    assert export_stock(model, tmp_path / "again") == "BertForMaskedLM"
+
+
+def test_a_checkpoint_starts_with_its_data_bin(checkpoints, text_data, tmp_path):
+    texts = splits(tmp_path)
+    given = ["--model", str(checkpoints["mae_lm_tiny"]), "--data-bin", str(text_data)]
+    make_start(options(tmp_path / "out", *given, *texts))
+    start, original = read(tmp_path / "out" / "start"), read_checkpoint(checkpoints["mae_lm_tiny"], text_data)
+    assert start.config == original.config
+    assert all(torch.equal(weight, start.weights[name]) for name, weight in original.weights.items())
+    assert find_tokenizer(tmp_path / "out" / "data-bin").symbols == original.tokenizer.symbols
+    assert (tmp_path / "out" / "held-out.txt").read_text(encoding="utf-8").splitlines() == TEXT

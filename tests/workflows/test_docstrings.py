@@ -1,0 +1,150 @@
+import textwrap
+
+import pytest
+
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.workflows import docstrings
+from mae_lm_fairseq.workflows.docstrings import is_validation, module_prose, paragraphs, write_corpus
+
+
+def prose(doc):
+    return paragraphs(textwrap.dedent(doc))
+
+
+def test_lines_of_a_paragraph_are_joined_and_markup_is_taken_off():
+    doc = """
+        Return the **sorted** copy of an `array`, as :func:`~numpy.sort` does,
+        where :math:`n` is the ``size`` of it [2]_.
+
+        Short one.
+        """
+    assert prose(doc) == ["Return the sorted copy of an array, as numpy.sort does, where n is the size of it."]
+
+
+def test_code_tables_headings_fields_and_math_are_dropped():
+    doc = """
+        The first paragraph is prose and it stays in the text.
+
+        Examples of the use of this function and its arguments
+        ------------------------------------------------------
+
+        >>> print("this is a doctest with many letters in it")
+        and this is the output that it prints for the reader
+
+        The next block is literal and holds a line of code::
+
+            for letter in alphabet: print the letter and the next
+
+        .. code-block:: python
+
+            also here is something with enough letters to be prose
+
+        ```
+        fenced code may look like prose with words and spaces
+        ```
+
+        :param axis: the axis along which the elements are counted
+        :returns: the number of elements along the given axis
+
+        =====================  ==============================
+        the name of an option  what it stands for in the call
+        =====================  ==============================
+
+        .. math:: the integral of the function over its domain
+
+        The integral :math:`\\int_0^1 f(x) dx` of the function is one and the same.
+
+        The last paragraph is prose as well, and it stays too.
+        """
+    assert prose(doc) == [
+        "The first paragraph is prose and it stays in the text.",
+        "The next block is literal and holds a line of code:",
+        "The last paragraph is prose as well, and it stays too.",
+    ]
+
+
+def test_descriptions_of_parameters_stay_without_names_and_types():
+    doc = """
+        Parameters
+        ----------
+        a : array_like, which is the first of the parameters
+            The values whose mean is wanted, of any shape.
+        Args:
+            dim (int or tuple of ints, optional): the dimension that is reduced,
+                counted from the end where it is negative.
+            * an item of a list that goes on over
+              the end of its first line
+        """
+    assert prose(doc) == [
+        "The values whose mean is wanted, of any shape.",
+        "the dimension that is reduced, counted from the end where it is negative.",
+        "an item of a list that goes on over the end of its first line",
+    ]
+
+
+def test_contents_of_a_note_stays():
+    doc = """
+        .. note::
+            The result shares its memory with the argument.
+        """
+    assert prose(doc) == ["The result shares its memory with the argument."]
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Create an installed package that would fail to import."""
+    root = tmp_path / "site" / "documented"
+    (root / "tests").mkdir(parents=True)
+    (root / "__init__.py").write_text('"""A module that must be parsed and never be imported."""\nraise SystemExit\n')
+    monkeypatch.syspath_prepend(root.parent)
+    return root
+
+
+def test_docstrings_and_long_constants_in_calls_are_read(package):
+    (package / "c.py").write_text(
+        'class A:\n    """A class whose documentation is one long line."""\n'
+        "    async def f():\n"
+        '        """A coroutine whose documentation is one long line."""\n'
+        f'add("name", ("m", """A function written in C, {"described at length, " * 12}in a tuple."""))\n'
+        f'add("""Another one, {"described at length, " * 12}with a template.""".format(x=1))\n'
+        f'no_call = "A long constant that documents nothing {"at all and more " * 12}and is left out."\n'
+    )
+    texts = module_prose(str(package / "c.py"))
+    assert [text.split()[0] + " " + text.split()[1] for text in sorted(texts)] == [
+        "A class",
+        "A coroutine",
+        "A function",
+        "Another one,",
+    ]
+
+
+def test_corpus_is_deterministic_without_duplicates_and_split_by_module(package, tmp_path, capsys, monkeypatch):
+    same = "The same paragraph stands in many of the modules."
+    for number in range(60):
+        words = f"Module {'abcdefghij'[number // 10]}{'abcdefghij'[number % 10]} has a paragraph that is its own."
+        (package / f"m{number}.py").write_text(f'"""{words}\n\n{same}\n"""\n')
+    (package / "broken.py").write_text("def (:\n")
+    (package / "tests" / "test_m.py").write_text('"""A test whose documentation is not read by anybody."""\n')
+    monkeypatch.setattr(docstrings, "VALID_PERCENT", 20)
+
+    texts = []
+    for name in ("first", "second"):
+        train, valid = tmp_path / f"{name}.train", tmp_path / f"{name}.valid"
+        counts = write_corpus(train, valid, ["documented"])
+        texts.append((train.read_text(), valid.read_text()))
+    assert texts[0] == texts[1]
+    assert (counts["files"], counts["skipped"], counts["documents"]) == (62, 1, 61)
+    assert "skipped 1 of 62 files" in capsys.readouterr().out
+
+    train, valid = texts[0]
+    assert (train + valid).count(same) == 1
+    assert "never be imported" in train + valid
+    assert "A test whose" not in train + valid
+    documents = valid.strip().split("\n\n")
+    assert len(documents) == sum(is_validation(f"documented.m{number}") for number in range(60)) > 3
+    assert not set(valid.split("\n")) & set(train.split("\n")) - {""}
+
+
+def test_missing_packages_are_named(tmp_path):
+    with pytest.raises(UserError, match="none of the packages no_such_package"):
+        write_corpus(tmp_path / "t", tmp_path / "v", ["no_such_package"])
