@@ -1,11 +1,13 @@
 """The command line: ``mae-lm VERB``, or ``python -m mae_lm_fairseq VERB``."""
 
+import argparse
 import difflib
 import importlib
 import sys
 from importlib.metadata import version
 
 from mae_lm_fairseq.utils.errors import errors_end_the_program
+from mae_lm_fairseq.utils.options import make_parser, parse
 
 VERBS = {
     "quickstart": ("quickstart", "train two tiny models, compare them in a report"),
@@ -44,6 +46,23 @@ HELP = "\n".join(
 )
 
 
+def run(verb: str, words: list[str]) -> int | None:
+    """Run a verb with the words of its command line, and return its exit code."""
+    module = importlib.import_module(f"mae_lm_fairseq.commands.{VERBS[verb][0]}")
+    sys.argv = [f"mae-lm {verb}", *words]  # fairseq reads --user-dir from here
+    if hasattr(module, "parser"):
+        return module.main(words)
+    return module.main(parse(module.Options, words, module.__doc__, f"mae-lm {verb}"))
+
+
+def parser_of(verb: str) -> argparse.ArgumentParser:
+    """Return the parser of a verb."""
+    module = importlib.import_module(f"mae_lm_fairseq.commands.{VERBS[verb][0]}")
+    if hasattr(module, "parser"):
+        return module.parser()
+    return make_parser(module.Options, module.__doc__, f"mae-lm {verb}")
+
+
 def main() -> int | None:
     """Run the verb that the program's arguments begin with, and return its exit code."""
     words = sys.argv[1:]
@@ -56,11 +75,8 @@ def main() -> int | None:
     for length in (2, 1):
         verb = " ".join(words[:length])
         if verb in VERBS:
-            module, _ = VERBS[verb]
-            # argparse takes the program's name from here, and fairseq --user-dir.
-            sys.argv = [f"mae-lm {verb}", *words[length:]]
             with errors_end_the_program():
-                return importlib.import_module(f"mae_lm_fairseq.commands.{module}").main()
+                return run(verb, words[length:])
     if kinds := [verb for verb in VERBS if verb.split()[0] == words[0]]:
         if words[1:] in (["-h"], ["--help"]):
             print("\n".join(f"mae-lm {verb:25}{VERBS[verb][1]}" for verb in kinds))

@@ -1,6 +1,5 @@
 """Conventions of the verbs of ``mae-lm`` and of the programs in scripts/ and preprocess/."""
 
-import importlib
 import re
 import shlex
 import subprocess
@@ -62,12 +61,12 @@ def test_errors_end_with_a_message(path):
 
 @pytest.mark.parametrize("verb", cli.VERBS)
 def test_examples_in_the_help_are_understood(verb):
-    module = importlib.import_module(f"mae_lm_fairseq.commands.{cli.VERBS[verb][0]}")
-    text = module.parser().format_help().replace("\\\n", " ")
+    parser = cli.parser_of(verb)
+    text = parser.format_help().replace("\\\n", " ")
     examples = re.findall(rf"mae-lm {verb}\b(.*)", text.split("\nExample")[1].split("\n\n")[0])
     assert examples
     for example in examples:
-        module.parser().parse_args(shlex.split(example))
+        parser.parse_args(shlex.split(example))
 
 
 def test_the_list_of_verbs_fits_a_screen():

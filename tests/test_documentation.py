@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch.distributed.run import get_args_parser
 
-from mae_lm_fairseq.cli import VERBS
+from mae_lm_fairseq.cli import VERBS, parser_of
 from mae_lm_fairseq.finetuning.glue.tasks import TASKS
 from mae_lm_fairseq.training.pretrain import build_arguments, parse_configuration
 from tests.support import ROOT
@@ -132,7 +132,7 @@ def understand_command(words: list[str]) -> None:
             architecture, data, save_dir, *extra = arguments
             assert parse_configuration(build_arguments(architecture, data, save_dir, extra)).model._name == architecture
         else:
-            importlib.import_module(f"mae_lm_fairseq.commands.{VERBS[verb][0]}").parser().parse_args(arguments)
+            parser_of(verb).parse_args(arguments[: arguments.index("--")] if "--" in arguments else arguments)
     elif program in ("fairseq-train", "fairseq-validate"):
         parse_configuration(arguments)
     elif program == "python" and arguments[0] == "-m":

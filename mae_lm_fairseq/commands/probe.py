@@ -9,43 +9,17 @@ Example:
         --dev ewt-dev.conllu --column UPOS --limit 2500 --out results/upos
 """
 
-import argparse
-from pathlib import Path
-
-from mae_lm_fairseq.measures.rank_options import STOCK
-from mae_lm_fairseq.measures.reader_options import add_models
-from mae_lm_fairseq.text.conllu import LABELS
-from mae_lm_fairseq.utils.arguments import positive
+from mae_lm_fairseq.measures.options import ProbeOptions as Options
 from mae_lm_fairseq.utils.files import make_output_directory, write_results
 from mae_lm_fairseq.utils.logging import configure_logging
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the argument parser."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_models(parser, f"a Hugging Face model of type {', '.join(STOCK)}")
-    for name in ("train", "test"):
-        parser.add_argument(
-            f"--{name}", required=True, type=Path, metavar="FILE", help=f"CoNLL-U, plain or compressed, to {name} on"
-        )
-    parser.add_argument(
-        "--dev", type=Path, metavar="FILE", help="CoNLL-U to choose the best layer on (default: --test)"
-    )
-    parser.add_argument("--column", required=True, choices=LABELS, help="the column to predict")
-    parser.add_argument(
-        "--limit", type=positive, metavar="N", help="train on N sentences, evenly spaced (default: all)"
-    )
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="output directory")
-    return parser
-
-
-def main(argv: list[str] | None = None) -> None:
+def main(options: Options) -> None:
     """Run the command."""
-    arguments = parser().parse_args(argv)
     configure_logging()
     from mae_lm_fairseq.measures.probes import markdown, measure_models
 
-    make_output_directory(arguments.out)
-    results = measure_models(arguments)
-    write_results(arguments.out, results, markdown(results))
-    print(f"{arguments.out}: results.json, report.md")
+    make_output_directory(options.out)
+    results = measure_models(options)
+    write_results(options.out, results, markdown(results))
+    print(f"{options.out}: results.json, report.md")

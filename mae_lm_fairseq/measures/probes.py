@@ -1,12 +1,12 @@
 """Linear probes of trained models and of their controls, layer by layer."""
 
-import argparse
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from mae_lm_fairseq.measures.options import ProbeOptions
 from mae_lm_fairseq.measures.probing import (
     ITERATIONS,
     Lookup,
@@ -40,41 +40,41 @@ class Part(NamedTuple):
     """The form of each word."""
 
 
-def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the content of ``results.json`` for the models of a command line, and show progress.
+def measure_models(options: ProbeOptions) -> dict[str, Any]:
+    """Return the content of ``results.json``, and show progress.
 
     Raises:
         UserError: if a model or a file cannot be read, or scikit-learn is missing.
     """
     check_sklearn()
-    column = arguments.column
-    data = {"train": read_conllu(arguments.train, column, arguments.limit), "test": read_conllu(arguments.test, column)}
-    if arguments.dev:
-        data["dev"] = read_conllu(arguments.dev, column)
-    paths = checked_models(arguments.models, arguments.labels, arguments.data_bin, arguments.ema)
+    column = options.column
+    data = {"train": read_conllu(options.train, column, options.limit), "test": read_conllu(options.test, column)}
+    if options.dev:
+        data["dev"] = read_conllu(options.dev, column)
+    paths = checked_models(options.models, options.labels, options.data_bin, options.ema)
     random_weights, models = {}, {}
     for label, path in paths.items():
-        reader = open_model(path, arguments.data_bin, arguments.ema)
+        reader = open_model(path, options.data_bin, options.ema)
         if reader.architecture not in random_weights:
-            untrained = open_model(path, arguments.data_bin, random_weights=True)
+            untrained = open_model(path, options.data_bin, random_weights=True)
             random_weights[reader.architecture] = measure(untrained, f"{label}, random weights", data)["layers"]
         found = measure(reader, label, data) | {"random weights": random_weights[reader.architecture]}
         models[label] = {"model": str(path), **found}
     return {
         "versions": versions() | {"scikit-learn": version("scikit-learn")},
         "data": {
-            "train": str(arguments.train),
-            "test": str(arguments.test),
-            "dev": arguments.dev and str(arguments.dev),
+            "train": str(options.train),
+            "test": str(options.test),
+            "dev": options.dev and str(options.dev),
             "column": column,
-            "limit": arguments.limit,
+            "limit": options.limit,
         },
         "settings": {
             "iterations": ITERATIONS,
             "resamples": RESAMPLES,
             "bootstrap_seed": SEED,
             "random_weights_seed": RANDOM_SEED,
-            "ema": arguments.ema,
+            "ema": options.ema,
         },
         "models": models,
     }

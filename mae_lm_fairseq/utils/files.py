@@ -6,6 +6,7 @@ import json
 import os
 import re
 import tempfile
+from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -181,3 +182,17 @@ def system_error(error: BaseException) -> str | None:
             return os.strerror(int(quoted[1]))
         cause = cause.__cause__ or cause.__context__
     return None
+
+
+def writable_file(text: str) -> Path:
+    """Return the path of a file that can be written later.
+
+    Raises:
+        ArgumentTypeError: if it cannot.
+    """
+    path = Path(text)
+    if path.is_dir():
+        raise ArgumentTypeError(f"{text} is a directory")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise ArgumentTypeError(f"{text}: {path.absolute().parent} is not a writable directory")
+    return path

@@ -6,9 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mae_lm_fairseq import MAELMModel
+from mae_lm_fairseq import MAELMModel, cli
 from mae_lm_fairseq.checkpoints.reading import read, read_bundle
-from mae_lm_fairseq.commands import average, bundle, evaluate, export, minimal_pairs, probe, rank
 from mae_lm_fairseq.finetuning.options import add_options, locked_options
 from mae_lm_fairseq.finetuning.sweep import origin_of
 from mae_lm_fairseq.utils.errors import UserError
@@ -18,8 +17,8 @@ from tests.support.finetuning import finetune, write_sentences
 EMBEDDINGS = "autoencoder.encoder.embed_tokens.weight"
 
 
-def run(command, *arguments):
-    command.main(list(map(str, arguments)))
+def run(verb, *arguments):
+    cli.run(verb, list(map(str, arguments)))
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +37,7 @@ def assert_is_ema(weights, checkpoint):
 
 
 def test_a_bundle_of_the_ema_weights(with_ema, text_data, tmp_path):
-    run(bundle, with_ema, "--data-bin", text_data, "--out", tmp_path / "bundle", "--ema")
+    run("bundle", with_ema, "--data-bin", text_data, "--out", tmp_path / "bundle", "--ema")
     written = read_bundle(tmp_path / "bundle")
     assert_is_ema(written.weights, with_ema)
     assert written.about["averaged"] == "EMA"
@@ -47,7 +46,7 @@ def test_a_bundle_of_the_ema_weights(with_ema, text_data, tmp_path):
 
 
 def test_an_export_of_the_ema_weights(with_ema, text_data, tmp_path):
-    run(export, with_ema, "--data-bin", text_data, "--out", tmp_path / "exported", "--ema")
+    run("export", with_ema, "--data-bin", text_data, "--out", tmp_path / "exported", "--ema")
     norm = load_file(tmp_path / "exported" / "model.safetensors")["embeddings.LayerNorm.weight"]
     assert torch.equal(norm, torch.full_like(norm, -1))
 
@@ -69,14 +68,14 @@ def test_fine_tuning_starts_from_the_ema_weights(with_ema, text_data, tmp_path):
 
 
 MEASURING = {
-    evaluate: ["--text", "text"],
-    minimal_pairs: ["--pairs", "pairs", "--out", "out"],
-    probe: ["--train", "words", "--test", "words", "--column", "UPOS", "--out", "out"],
-    rank: ["--text", "text", "--out", "out"],
+    "evaluate": ["--text", "text"],
+    "minimal-pairs": ["--pairs", "pairs", "--out", "out"],
+    "probe": ["--train", "words", "--test", "words", "--column", "UPOS", "--out", "out"],
+    "rank": ["--text", "text", "--out", "out"],
 }
 
 
-@pytest.mark.parametrize("command", MEASURING, ids=lambda command: command.__name__.rpartition(".")[2])
+@pytest.mark.parametrize("command", MEASURING)
 def test_measurements_read_the_ema_weights(command, with_ema, text_data, tmp_path, monkeypatch):
     """Each reads a model twice: for checks and for the measurement, which this test leaves out."""
     (tmp_path / "text").write_text("\n".join(TEXT), encoding="utf-8")
@@ -93,16 +92,16 @@ def test_measurements_read_the_ema_weights(command, with_ema, text_data, tmp_pat
         return found[-1]
 
     monkeypatch.setattr("mae_lm_fairseq.measures.readers.read", record)
-    data = "--tokenizer" if command is rank else "--data-bin"
+    data = "--tokenizer" if command == "rank" else "--data-bin"
     with pytest.raises(UserError, match=r"^read$"):
         run(command, with_ema, data, text_data, *MEASURING[command], "--ema")
     for pretrained in found:
         assert_is_ema(pretrained.weights, with_ema)
 
 
-@pytest.mark.parametrize("command", [evaluate, export])
+@pytest.mark.parametrize("command", ["evaluate", "export"])
 def test_models_without_ema_weights_are_refused(command, checkpoints, bundles, text_data, tmp_path):
-    rest = ["--ema", "--text", tmp_path / "text", *(["--out", tmp_path / "out"] if command is export else [])]
+    rest = ["--ema", "--text", tmp_path / "text", *(["--out", tmp_path / "out"] if command == "export" else [])]
     with pytest.raises(UserError, match=r"mae_lm_tiny\.pt has no EMA weights, .*; remove --ema"):
         run(command, checkpoints["mae_lm_tiny"], "--data-bin", text_data, *rest)
     with pytest.raises(UserError, match="mae_lm_tiny is a directory, which has no EMA weights"):
@@ -123,7 +122,7 @@ def run_of(checkpoints, tmp_path):
 
 class TestAverage:
     def test_mean_of_the_last_checkpoints(self, run_of, checkpoints, text_data, capsys):
-        run(average, run_of, "--last", 2, "--out", run_of / "mean.pt")
+        run("average", run_of, "--last", 2, "--out", run_of / "mean.pt")
         assert capsys.readouterr().out == f"{run_of / 'mean.pt'}: mean of checkpoint_1_20.pt, checkpoint2.pt\n"
         found = saved(run_of / "mean.pt")
         for name, weight in saved(checkpoints["shared_positions"])["model"].items():
@@ -138,7 +137,7 @@ class TestAverage:
         state = saved(run_of / "checkpoint_1_20.pt")
         state["cfg"]["model"] |= {"dropout": 0.3, "relative_bias_init": "normal"}
         torch.save(state, run_of / "other.pt")
-        run(average, run_of / "checkpoint_1_10.pt", run_of / "other.pt", "--out", run_of / "mean.pt")
+        run("average", run_of / "checkpoint_1_10.pt", run_of / "other.pt", "--out", run_of / "mean.pt")
         assert (run_of / "mean.pt").exists()
 
     def test_half_precision_is_averaged_in_float32(self, run_of, text_data):
@@ -147,7 +146,7 @@ class TestAverage:
             state = saved(path)
             torch.save(state | {"model": {name: weight.half() for name, weight in state["model"].items()}}, path)
         halves = [saved(path)["model"][EMBEDDINGS] for path in paths]
-        run(average, *paths, "--out", run_of / "mean.pt")
+        run("average", *paths, "--out", run_of / "mean.pt")
         mean = read(run_of / "mean.pt", text_data).weights[EMBEDDINGS]
         assert mean.dtype == torch.float32
         assert torch.equal(mean, ((halves[0].double() + halves[1].double()) / 2).float())
@@ -169,8 +168,8 @@ class TestAverage:
         state["cfg"]["model"]["encoder_attention_heads"] = 2
         torch.save(state, "other.pt")
         with pytest.raises(UserError, match=message):
-            run(average, *words, "--out", "out.pt")
+            run("average", *words, "--out", "out.pt")
         (run_of / "checkpoint_2_40.pt").write_bytes(b"")
         with pytest.raises(UserError, match=r"checkpoint_2_40\.pt is damaged; remove it"):
-            run(average, ".", "--last", 1, "--out", "out.pt")
+            run("average", ".", "--last", 1, "--out", "out.pt")
         assert not (run_of / "out.pt").exists()

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from mae_lm_fairseq import MAELMModel
+from mae_lm_fairseq import MAELMModel, cli
 from mae_lm_fairseq.checkpoints.reading import read
-from mae_lm_fairseq.commands import evaluate, minimal_pairs
-from mae_lm_fairseq.commands import probe as probe_command
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.measures.evaluation import perplexity, table
@@ -46,15 +44,15 @@ def stock(tmp_path_factory):
     return save_model(tmp_path_factory.mktemp("stock") / "bert", "bert", words, tiny_masked_lm)
 
 
-def run(command, *arguments):
-    command.main(list(map(str, arguments)))
+def run(verb, *arguments):
+    cli.run(verb, list(map(str, arguments)))
 
 
 class TestMinimalPairs:
     def test_report_covers_models_and_controls(self, checkpoints, bundles, text_data, stock, zorro, tmp_path):
         models = [checkpoints["mae_lm_tiny"], bundles["mae_lm_roberta_tiny"], stock]
         options = ["--data-bin", text_data, "--pairs", zorro, "--limit", 2]
-        run(minimal_pairs, *models, *options, "--labels", "MAE-LM", "MLM", "BERT", "--out", tmp_path / "out")
+        run("minimal-pairs", *models, *options, "--labels", "MAE-LM", "MLM", "BERT", "--out", tmp_path / "out")
         results = json.loads((tmp_path / "out" / "results.json").read_text())
         assert results["pairs"] == {"directory": str(zorro), "limit": 2, "paradigms": 3, "pairs": 6}
         # dict.txt has no counts here, and the other models come without training data.
@@ -68,7 +66,7 @@ class TestMinimalPairs:
         assert "| MAE-LM | " in report
 
     def test_accuracy_is_that_of_the_scores(self, bundles, zorro, tmp_path):
-        run(minimal_pairs, bundles["mae_lm_tiny"], "--pairs", zorro, "--out", tmp_path)
+        run("minimal-pairs", bundles["mae_lm_tiny"], "--pairs", zorro, "--out", tmp_path)
         hub = MAELMModel.from_pretrained(bundles["mae_lm_tiny"])
         good, bad = (hub.score([pair[side] for pair in PAIRS]) for side in (0, 1))
         [model] = json.loads((tmp_path / "results.json").read_text())["models"].values()
@@ -84,13 +82,13 @@ class TestMinimalPairs:
         monkeypatch.setattr("mae_lm_fairseq.measures.minimal_pairs.measurement.open_model", record)
         write_bundle(read(bundles["mae_lm_tiny"]), tmp_path / "copy")
         models = [bundles["mae_lm_tiny"], tmp_path / "copy", bundles["mae_lm_roberta_tiny"]]
-        run(minimal_pairs, *models, "--pairs", zorro, "--limit", 1, "--out", tmp_path / "out")
+        run("minimal-pairs", *models, "--pairs", zorro, "--limit", 1, "--out", tmp_path / "out")
         assert opened.count(True) == 2
 
     def test_unigram_control_counts_a_text(self, bundles, zorro, tmp_path):
         (tmp_path / "text").write_text("the fox jump over\n" * 9)
         options = ["--pairs", zorro, "--unigram", tmp_path / "text", "--mask-words", "--out", tmp_path / "out"]
-        run(minimal_pairs, bundles["mae_lm_tiny"], *options)
+        run("minimal-pairs", bundles["mae_lm_tiny"], *options)
         results = json.loads((tmp_path / "out" / "results.json").read_text())
         assert results["settings"]["mask_words"] is True
         assert "unigram" in results["models"]["mae_lm_tiny"]["scores"]
@@ -99,18 +97,18 @@ class TestMinimalPairs:
         monkeypatch.setattr("mae_lm_fairseq.measures.minimal_pairs.measurement.pseudo_log_likelihoods", None)
         options = ["--pairs", zorro, "--unigram", tmp_path / "nowhere", "--out", tmp_path / "out"]
         with pytest.raises(UserError, match="nowhere"):
-            run(minimal_pairs, bundles["mae_lm_tiny"], *options)
+            run("minimal-pairs", bundles["mae_lm_tiny"], *options)
 
     def test_long_sentences_are_refused(self, bundles, zorro, tmp_path):
         (zorro / "ellipsis.txt").write_text("a b c d e f g h " * 9 + "\nshort\n")
         with pytest.raises(UserError, match=r"a sentence has \d+ tokens, and .*mae_lm_tiny takes at most 64"):
-            run(minimal_pairs, bundles["mae_lm_tiny"], "--pairs", zorro, "--out", tmp_path / "out")
+            run("minimal-pairs", bundles["mae_lm_tiny"], "--pairs", zorro, "--out", tmp_path / "out")
 
 
 def test_evaluation_equals_a_loop(bundles, stock, tmp_path, capsys):
     (tmp_path / "text").write_text("\n".join(TEXT[:3]) + "\n\n" + "\n".join(TEXT[3:]) + "\n", encoding="utf-8")
     options = ["--text", tmp_path / "text", "--json", tmp_path / "json", "--tokens-per-sample", 40]
-    run(evaluate, bundles["mae_lm_tiny"], stock, *options)
+    run("evaluate", bundles["mae_lm_tiny"], stock, *options)
     printed = capsys.readouterr().out
     found = json.loads((tmp_path / "json").read_text())["models"]["mae_lm_tiny"]
     assert "| bert | " in printed
@@ -168,7 +166,7 @@ def test_invalid_evaluations_are_refused(bundles, tmp_path, options, message):
     (tmp_path / "text").write_text("The dog.\n")
     options = ["--tokens-per-sample", 40, *options]
     with pytest.raises(UserError, match=message):
-        run(evaluate, bundles["mae_lm_tiny"], "--text", tmp_path / "text", *options)
+        run("evaluate", bundles["mae_lm_tiny"], "--text", tmp_path / "text", *options)
 
 
 class TestProbe:
@@ -188,7 +186,7 @@ class TestProbe:
 
     def test_report_covers_layers_and_controls(self, bundles, files, tmp_path):
         options = ["--train", files[0], "--test", files[1], "--column", "UPOS", "--limit", 50]
-        run(probe_command, bundles["mae_lm_tiny"], *options, "--out", tmp_path / "out")
+        run("probe", bundles["mae_lm_tiny"], *options, "--out", tmp_path / "out")
         results = json.loads((tmp_path / "out" / "results.json").read_text())
         [model] = results["models"].values()
         assert [row["layer"] for row in model["layers"]] == [0, 1, 2]
@@ -201,7 +199,7 @@ class TestProbe:
     def test_accuracy_equals_a_loop(self, bundles, files, tmp_path):
         """One sentence at a time; the first subword is found by encoding what comes before the word."""
         options = ["--train", files[0], "--test", files[1], "--column", "UPOS", "--out", tmp_path / "out"]
-        run(probe_command, bundles["mae_lm_tiny"], *options, "--dev", files[0])
+        run("probe", bundles["mae_lm_tiny"], *options, "--dev", files[0])
         [model] = json.loads((tmp_path / "out" / "results.json").read_text())["models"].values()
         reader, parts = open_model(bundles["mae_lm_tiny"], None), []
         for path in files:
@@ -224,7 +222,7 @@ class TestProbe:
         rows = ["\t".join([str(k), "dog", "_", "NOUN", *"______"]) for k in range(1, 200)]
         files[1].write_text("\n".join(rows) + "\n\n" + files[1].read_text())
         options = ["--train", files[0], "--test", files[1], "--column", "UPOS", "--out", tmp_path / "out"]
-        run(probe_command, bundles["mae_lm_tiny"], *options)
+        run("probe", bundles["mae_lm_tiny"], *options)
         [model] = json.loads((tmp_path / "out" / "results.json").read_text())["models"].values()
         assert model["test_words"] < len([x for part in read_conllu(files[1], "UPOS") for x in part.labels])
 

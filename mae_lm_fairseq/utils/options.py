@@ -1,0 +1,166 @@
+"""Options of commands: a dataclass states the name, type, default and help of each once, and becomes a parser.
+
+The help of an option is its entry under ``Attributes:`` in the docstring of its dataclass. A ``bool`` becomes a flag, a
+``Literal`` a choice, ``tuple[X, ...]`` takes several values, and ``X | None`` may be omitted. Placeholder, range and
+position are stated with the type, see :class:`Argument` and the types below it.
+"""
+
+import argparse
+import inspect
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union
+
+from mae_lm_fairseq.utils.files import writable_file
+
+
+@dataclass(frozen=True)
+class Argument:
+    """Annotation of a field's type.
+
+    Attributes:
+        metavar: placeholder of the value.
+        positional: whether the value has no option in front.
+        rest: whether the field takes all words after ``--``.
+        parse: converts a word; raises ValueError or ArgumentTypeError.
+        at_least, above, at_most, below: range of a number, which is finite in any case.
+    """
+
+    metavar: str | None = None
+    positional: bool = False
+    rest: bool = False
+    parse: Callable[[str], Any] | None = None
+    at_least: float = -math.inf
+    above: float = -math.inf
+    at_most: float = math.inf
+    below: float = math.inf
+
+    def problem(self, value: float) -> str | None:
+        """Return what is wrong with a number."""
+        within = value >= self.at_least and value > self.above and value <= self.at_most and value < self.below
+        if within and math.isfinite(value):
+            return None
+        limits = {"at least": self.at_least, "above": self.above, "at most": self.at_most, "below": self.below}
+        stated = [f"{name} {limit:g}" for name, limit in limits.items() if math.isfinite(limit)]
+        return f"must be {' and '.join(stated) or 'finite'}"
+
+
+Count = Annotated[int, Argument("N", at_least=1)]
+Natural = Annotated[int, Argument("N", at_least=0)]
+Probability = Annotated[float, Argument("P", above=0, below=1)]
+Fraction = Annotated[float, Argument("F", above=0, at_most=1)]
+LearningRate = Annotated[float, Argument("LR", above=0)]
+Directory = Annotated[Path, Argument("DIR")]
+File = Annotated[Path, Argument("FILE")]
+OutputFile = Annotated[Path, Argument("FILE", parse=writable_file)]
+Rest = Annotated[tuple[str, ...], Argument(rest=True)]
+
+
+class Options:
+    """Base of the dataclasses of options.
+
+    Raises:
+        ValueError: if a number is out of its range; the message begins with the name of the field.
+    """
+
+    def __post_init__(self):
+        for name, kind in kinds(type(self)).items():
+            value = getattr(self, name)
+            for one in value if kind.is_many and value is not None else [value]:
+                is_number = isinstance(one, int | float) and not isinstance(one, bool)
+                if is_number and (problem := kind.argument.problem(one)):
+                    raise ValueError(f"{name} {one} {problem}")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a field's type says: the type of a value, whether there are several, choices, and the annotation."""
+
+    type: Any
+    is_many: bool
+    choices: tuple | None
+    argument: Argument
+
+
+def kinds(options: type) -> dict[str, Kind]:
+    """Return the kinds of all fields by name, in their order."""
+    hints = typing.get_type_hints(options, include_extras=True)
+    return {field.name: _kind(hints[field.name]) for field in fields(options)}
+
+
+def _kind(hint: Any, argument: Argument = Argument()) -> Kind:
+    origin, of = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        inner = _kind(of[0], argument)
+        changed = {name: value for name, value in vars(of[1]).items() if value != getattr(Argument, name)}
+        return replace(inner, argument=replace(inner.argument, **changed))
+    if origin in (Union, types.UnionType):
+        return _kind(next(kind for kind in of if kind is not type(None)), argument)
+    if origin in (tuple, list, Sequence):
+        inner = _kind(of[0], argument)
+        return Kind(inner.type, True, inner.choices, inner.argument)
+    if origin is Literal:
+        return Kind(type(of[0]), False, of, argument)
+    return Kind(hint, False, None, argument)
+
+
+def helps(options: type) -> dict[str, str]:
+    """Return the entries under ``Attributes:`` of a class and its bases, by field, without final period and markup."""
+    found: dict[str, str] = {}
+    for kind in reversed(options.__mro__):
+        _, _, listed = (inspect.cleandoc(kind.__doc__ or "")).partition("Attributes:\n")
+        section = re.split(r"\n(?=\S)", listed)[0]
+        for names, text in re.findall(r"^ {4}(\w[\w, ]*): ((?:.*\n?)(?:^ {8,}.*\n?)*)", section, re.M):
+            text = " ".join(text.split()).removesuffix(".").replace("``", "")
+            found |= dict.fromkeys(names.split(", "), re.sub(r":\w+:`~?([^`]*)`", r"\1", text))
+    return found
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one message."""
+
+    def error(self, message: str) -> typing.NoReturn:
+        self.exit(2, f"error: {message}; {self.prog} --help describes the arguments\n")
+
+
+def make_parser(options: type, description: str | None, prog: str) -> Parser:
+    """Return the parser of a dataclass of options, whose help begins with a description."""
+    parser = Parser(prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    texts = helps(options)
+    for field, (name, kind) in zip(fields(options), kinds(options).items(), strict=True):
+        if kind.argument.rest:
+            continue
+        default = field.default
+        text = texts[name].replace("%", "%%")
+        is_stated = default not in (MISSING, None, (), False) and "(default" not in text
+        how: dict[str, Any] = {"help": f"{text} (default: {default})" if is_stated else text}
+        if kind.type is bool:
+            how |= {"action": "store_true"}
+        else:
+            how |= {"type": kind.argument.parse or kind.type, "choices": kind.choices, "metavar": kind.argument.metavar}
+            how |= {"nargs": "+"} if kind.is_many else {}
+            how |= {"default": None if default is MISSING else default}
+        if kind.argument.positional:
+            parser.add_argument(name, **how)
+        else:
+            parser.add_argument(f"--{name.replace('_', '-')}", **how, required=default is MISSING)
+    return parser
+
+
+def parse(options: type, words: Sequence[str], description: str | None, prog: str) -> Any:
+    """Return the options that the words of a command line state; end the program with exit code 2 if they are wrong."""
+    parser, kind_of = make_parser(options, description, prog), kinds(options)
+    rest = [name for name, kind in kind_of.items() if kind.argument.rest]
+    end = words.index("--") if rest and "--" in words else len(words)
+    given = vars(parser.parse_args(words[:end]))
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    try:
+        return options(**given, **dict.fromkeys(rest, tuple(words[end + 1 :])))
+    except ValueError as problem:
+        name, _, message = str(problem).partition(" ")
+        parser.error(f"--{name.replace('_', '-')} {message}" if name in kind_of else str(problem))

@@ -1,0 +1,93 @@
+"""Parsers made from dataclasses of options."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+
+from mae_lm_fairseq.utils.options import Argument, Count, File, Options, Probability, Rest, make_parser, parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base(Options):
+    """What all have.
+
+    Attributes:
+        models: bundles, or checkpoints
+            of ``fairseq-train``.
+        fast: do less.
+    """
+
+    models: Annotated[tuple[Path, ...], Argument("MODEL", positional=True)]
+    fast: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example(Base):
+    """An example.
+
+    Attributes:
+        text, other: file to read.
+        column: what to predict (default: all).
+        mask_prob: predict 15 % or so.
+        limits: two numbers or more.
+        words: options of fairseq-train.
+    """
+
+    text: File
+    other: File | None = None
+    column: Literal["UPOS", "XPOS"] | None = None
+    mask_prob: Probability = 0.15
+    limits: tuple[Count, ...] = ()
+    words: Rest = ()
+
+
+def read(line: str) -> Example:
+    return parse(Example, line.split(), "What it does.", "mae-lm example")
+
+
+def test_words_become_fields():
+    assert read("a b --text t --limits 3 4 --fast -- --lr 1") == Example(
+        models=(Path("a"), Path("b")), fast=True, text=Path("t"), limits=(3, 4), words=("--lr", "1")
+    )
+    assert read("a --text t").mask_prob == 0.15
+
+
+def test_help_has_every_entry_once():
+    text = " ".join(make_parser(Example, "What it does.", "mae-lm example").format_help().split())
+    assert text.startswith("usage: mae-lm example [-h] [--fast] --text FILE")
+    for part in (
+        "What it does.",
+        "MODEL bundles, or checkpoints of fairseq-train options:",
+        "--fast do less --text FILE file to read --other FILE file to read",
+        "--column {UPOS,XPOS} what to predict (default: all)",
+        "--mask-prob P predict 15 % or so (default: 0.15)",
+        "--limits N [N ...] two numbers or more",
+    ):
+        assert text.count(part) == 1
+    assert "--words" not in text
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("a --text t --mask-prob 1", "--mask-prob 1.0 must be above 0 and below 1"),
+        ("a --text t --mask-prob nan", "--mask-prob nan must be above 0 and below 1"),
+        ("a --text t --limits 3 0", "--limits 0 must be at least 1"),
+        ("a --text t --column FORM", "argument --column: invalid choice"),
+        ("a", "the following arguments are required: --text"),
+    ],
+)
+def test_wrong_words_end_with_one_message(line, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        read(line)
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"error: {message}")
+    assert printed.endswith("; mae-lm example --help describes the arguments\n")
+    assert printed.count("\n") == 1
+
+
+def test_ranges_hold_for_callers_too():
+    with pytest.raises(ValueError, match=r"^mask_prob 0 must be above 0"):
+        Example(models=(), text=Path("t"), mask_prob=0)
