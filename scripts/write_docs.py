@@ -6,6 +6,7 @@ scripts/write_docs.py
 
 import argparse
 import ast
+import importlib
 import inspect
 import re
 import sys
@@ -26,59 +27,59 @@ OPTIONS = """\
 # Options
 
 The options that this package adds to `fairseq-train` and `mae-lm pretrain`. `scripts/write_docs.py` generates this page
-from the classes that define them. fairseq's own options are listed by `fairseq-train --help`;
-[fairseq-options.md](fairseq-options.md) says which of them work. How to use the options is
-described in [pretraining.md](pretraining.md) and [finetuning.md](finetuning.md).
+from the classes that define them. `fairseq-train --help` lists fairseq's own options, and
+[fairseq-options.md](fairseq-options.md) says which of them work. [pretraining.md](pretraining.md) and
+[finetuning.md](finetuning.md) describe how to use them.
 
 "Not set" means that the option has no value by default; its description says what happens then. An option without
 choices takes a value of the type of its default, and one with the default `false` is a flag.
-"""
 
-NETWORK = """\
 ## Network
 
 Defined in `mae_lm_fairseq/core/config.py`. The defaults are those of `mae_lm_base`. `--arch` selects other values, and
 options on the command line override them.
-"""
 
-RUNNING = """\
+{network}
+
+### Values by size
+
+{sizes}
+
+[pretraining.md](pretraining.md#presets) describes the presets of each size.
+
 ## Running the network
 
 Defined in `mae_lm_fairseq/models/architectures.py`.
-"""
 
-TASK = """\
+{running}
+
 ## Task `masked_autoencoder_lm`
 
 Defined in `mae_lm_fairseq/tasks/masked_autoencoder_lm.py`, which extends fairseq's `masked_lm`. The descriptions of
-inherited options are fairseq's. The data2vec options `--include-target-tokens`, `--skip-masking` and `--d2v2-multi` are
-rejected.
-"""
+inherited options are fairseq's. Those of data2vec (`--include-target-tokens`, `--skip-masking`, `--d2v2-multi`) are
+rejected. The criterion of the same name has no options.
 
-CRITERION = """\
-## Criterion `masked_autoencoder_lm`
+{pretraining}
 
-Defined in `mae_lm_fairseq/criterions/masked_autoencoder_lm.py`. It has no options.
-"""
-
-OPTIMIZER = """\
 ## Optimizer `fused_adamw`
 
 Defined in `mae_lm_fairseq/optim/fused_adamw.py`. Options that fairseq's `adam` also has have the same names.
-"""
 
-QUESTION_ANSWERING = """\
+{optimizer}
+
 ## Task `question_answering`
 
 Defined in `mae_lm_fairseq/finetuning/squad/task.py`; `mae-lm finetune squad` sets these options. The criterion of the
 same name has no options.
-"""
 
-TOKEN_CLASSIFICATION = """\
+{squad}
+
 ## Task `token_classification`
 
 Defined in `mae_lm_fairseq/finetuning/tagging/task.py`; `mae-lm finetune tagging` sets these options. The criterion of
 the same name has no options.
+
+{tagging}
 """
 
 FAIRSEQ_OPTIONS = """\
@@ -86,28 +87,28 @@ FAIRSEQ_OPTIONS = """\
 
 Which of fairseq's options work with the models of this package, and the test that shows it. Our own options are in
 [options.md](options.md). Options that are in no table have no test here. `scripts/write_docs.py` generates this page.
-"""
 
-WORKS = """\
 ## Work
 
 On CPUs, where all tests run.
-"""
 
-REFUSED = """\
+{works}
+
 ## Refused
 
-Each ends the start with one error message and exit code 1: {refused}.
+Each ends the start with one error message and exit code 1: {is_refused}.
 Those that need a package are accepted with it; unless the table above has them, they have not been tried.
-Data-bins of other implementations than mmap are refused, too: {data}.
+Data-bins of other implementations than mmap are refused, too: {is_refused_data}.
 `--offload-activations` and other options of fairseq's own models are unknown to the models of this package:
-{unknown}.
-"""
+{is_unknown}.
 
-NOT_RUN = """\
+{refused}
+
 ## Not run: GPUs
 
 These need a GPU and are refused on CPUs, where `--autocast bf16` can take their place. They have never run.
+
+{not_run}
 """
 
 PATCHES = """\
@@ -117,12 +118,14 @@ PATCHES = """\
 `mae_lm_fairseq.register()` applies them; `--user-dir`, `mae-lm` and `MAELMModel` call it for you. Importing
 `mae_lm_fairseq` without fairseq patches nothing.
 
-- Each patch is one function. Its docstring says what goes wrong without it.
+- Each patch is one function. Its docstring says what goes wrong without it, in more detail than this table.
 - A patch replaces an attribute that fairseq looks up when it calls it, so the order of imports does not matter.
 - No function of fairseq is wrapped twice.
 - Versions: {versions}, for every patch.
 
 `scripts/write_docs.py` generates this page from the docstrings.
+
+{patches}
 """
 
 # The tests of each patch.
@@ -241,13 +244,10 @@ WORKING = {
 ON_GPUS = "`--fp16`, `--bf16`, `--memory-efficient-fp16`, `--memory-efficient-bf16`"
 TEST_ON_GPUS = "fairseq_patches/test_options.py::test_half_precision_without_gpu"
 TESTS_OF_REFUSALS = {
-    "refused": "fairseq_patches/test_unsupported.py::test_an_option_is_refused_in_one_message",
-    "data": "text/test_data_bin.py::test_other_formats_of_fairseq_are_refused",
-    "unknown": "fairseq_patches/test_unsupported.py::test_options_of_other_models_are_unknown",
+    "is_refused": "fairseq_patches/test_unsupported.py::test_an_option_is_refused_in_one_message",
+    "is_refused_data": "text/test_data_bin.py::test_other_formats_of_fairseq_are_refused",
+    "is_unknown": "fairseq_patches/test_unsupported.py::test_options_of_other_models_are_unknown",
 }
-
-
-# ---------------------------------------------------------------------------------------------------------- options.md
 
 
 def options() -> str:
@@ -264,19 +264,15 @@ def options() -> str:
 
     network = fields(MaskedAutoencoderConfig)
     names = {option.name for option in network}
-    sections = [
-        OPTIONS,
-        f"{NETWORK}\n{_option_table(network)}",
-        f"### Values by size\n\n{_sizes()}",
-        f"### Values by preset\n\n{_presets()}",
-        f"{RUNNING}\n{_option_table(option for option in fields(MAELMModelConfig) if option.name not in names)}",
-        f"{TASK}\n{_option_table(fields(MaskedAutoencoderLMConfig))}",
-        CRITERION,
-        f"{OPTIMIZER}\n{_option_table(fields(FusedAdamWConfig))}",
-        f"{QUESTION_ANSWERING}\n{_option_table(fields(QuestionAnsweringConfig))}",
-        f"{TOKEN_CLASSIFICATION}\n{_option_table(fields(TokenClassificationConfig))}",
-    ]
-    return "\n\n".join(section.strip("\n") for section in sections) + "\n"
+    return OPTIONS.format(
+        network=_option_table(network),
+        sizes=_sizes(),
+        running=_option_table(option for option in fields(MAELMModelConfig) if option.name not in names),
+        pretraining=_option_table(fields(MaskedAutoencoderLMConfig)),
+        optimizer=_option_table(fields(FusedAdamWConfig)),
+        squad=_option_table(fields(QuestionAnsweringConfig)),
+        tagging=_option_table(fields(TokenClassificationConfig)),
+    )
 
 
 def _option_table(options: Iterable[Field]) -> str:
@@ -327,65 +323,33 @@ def _sizes() -> str:
     return markdown_table(["option", *SIZES], rows)
 
 
-def _presets() -> str:
-    from mae_lm_fairseq.core.config import PRESETS
-
-    rows = [
-        [
-            f"`{preset}_SIZE`",
-            ", ".join(f"`--{name.replace('_', '-')} {_plain(value)}`" for name, value in values.items()),
-        ]
-        for preset, values in PRESETS.items()
-    ]
-    return markdown_table(["preset", "differences from `mae_lm` of the same size"], rows)
-
-
-def _plain(value: Any) -> str:
-    return str(value.value if isinstance(value, Enum) else value)
-
-
-# -------------------------------------------------------------------------------------------------- fairseq-patches.md
-
-
 def patches() -> str:
     """Return the text of docs/fairseq-patches.md."""
     from mae_lm_fairseq import fairseq_patches
 
     [versions] = re.findall(r"fairseq-fixed [\d.]+ and torch [\d.]+ to [\d.]*\d", fairseq_patches.__doc__)
-    parts = [PATCHES.format(versions=versions)]
-    module = None
-    for patch in _patches(fairseq_patches.apply):
-        if patch.__module__ != module:
-            module = patch.__module__
-            name = module.rpartition(".")[2]
-            file = f"mae_lm_fairseq/fairseq_patches/{name}.py"
-            parts.append(f"## {name.capitalize().replace('_', ' ')}")
-            parts.append(f"[{file}](../{file}). {_markdown(sys.modules[module].__doc__)}")
-        parts.append(_section(patch))
-    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+    rows = [_patch_row(patch) for patch in _patches(fairseq_patches.apply)]
+    table = markdown_table(["patch", "purpose", "replaces", "test"], rows)
+    return PATCHES.format(versions=versions, patches=table)
 
 
 def _patches(apply: Callable) -> list[FunctionType]:
     """Return the patches in the order in which ``apply`` lists them."""
-    import importlib
-
     [loop] = [node for node in ast.walk(_syntax(apply)) if isinstance(node, ast.For)]
     names = [(element.value.id, element.attr) for element in loop.iter.elts]
     return [getattr(importlib.import_module(f"{apply.__module__}.{module}"), patch) for module, patch in names]
 
 
-def _section(patch: FunctionType) -> str:
-    path = TESTS[patch.__name__]
-    targets = (
-        ", ".join(f"`{target}`" for target in _targets(patch)) or "nothing; it registers a function to run at exit"
-    )
-    return "\n\n".join(
-        [
-            f"### `{patch.__name__}`",
-            _markdown(patch.__doc__),
-            f"- Replaces: {targets}\n- Test: [tests/{path}](../tests/{path})",
-        ]
-    )
+def _patch_row(patch: FunctionType) -> list[str]:
+    file, test = f"{patch.__module__.replace('.', '/')}.py", TESTS[patch.__name__]
+    targets = [f"`{target}`" for target in _targets(patch)]
+    purpose = inspect.cleandoc(patch.__doc__).split("\n\n")[0]
+    return [
+        f"[{patch.__name__}](../{file})",
+        " ".join(purpose.replace("``", "`").split()),
+        ", ".join(targets) or "nothing; it registers a function to run at exit",
+        f"[{test}](../tests/{test})",
+    ]
 
 
 def _targets(patch: FunctionType) -> list[str]:
@@ -408,16 +372,6 @@ def _syntax(function: Callable) -> ast.AST:
     return ast.parse(textwrap.dedent(inspect.getsource(function)))
 
 
-def _markdown(docstring: str) -> str:
-    """Return a docstring as Markdown, without its sections (Args, Raises, ...)."""
-    text = re.split(r"\n\n(?:Args|Returns|Raises):\n", inspect.cleandoc(docstring))[0]
-    text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", text)
-    return text.replace("``", "`")
-
-
-# -------------------------------------------------------------------------------------------------- fairseq-options.md
-
-
 def fairseq_options() -> str:
     """Return the text of docs/fairseq-options.md."""
     import mae_lm_fairseq
@@ -425,15 +379,14 @@ def fairseq_options() -> str:
     mae_lm_fairseq.register()
     from mae_lm_fairseq.fairseq_patches.unsupported import UNSUPPORTED
 
-    refusals = REFUSED.format(**{name: _test(test) for name, test in TESTS_OF_REFUSALS.items()})
     works = [[option, remark, _test(name)] for option, (remark, name) in WORKING.items()]
     refused = [[f"`{row.option}`", ", ".join(row.packages), row.advice] for row in UNSUPPORTED]
-    tables = [
-        f"{WORKS}\n{markdown_table(['option', 'remark', 'test'], works)}",
-        f"{refusals}\n{markdown_table(['option', 'needs', 'advice'], refused)}",
-        f"{NOT_RUN}\n{markdown_table(['option', 'test of the refusal'], [[ON_GPUS, _test(TEST_ON_GPUS)]])}",
-    ]
-    return "\n\n".join(section.strip("\n") for section in (FAIRSEQ_OPTIONS, *tables)) + "\n"
+    return FAIRSEQ_OPTIONS.format(
+        works=markdown_table(["option", "remark", "test"], works),
+        refused=markdown_table(["option", "needs", "advice"], refused),
+        not_run=markdown_table(["option", "test of the refusal"], [[ON_GPUS, _test(TEST_ON_GPUS)]]),
+        **{name: _test(test) for name, test in TESTS_OF_REFUSALS.items()},
+    )
 
 
 def _test(name: str) -> str:
