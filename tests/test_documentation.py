@@ -46,6 +46,21 @@ def test_front_page_is_short():
     assert not [line for line in lines if len(line) > 100]
 
 
+def test_package_keeps_within_the_limits_of_contributing():
+    modules = [path.read_bytes() for path in (ROOT / "mae_lm_fairseq").rglob("*.py")]
+    found = {
+        "lines of Python in `mae_lm_fairseq/`": sum(module.count(b"\n") for module in modules),
+        "modules in `mae_lm_fairseq/`": len(modules),
+        "verbs of `mae-lm`": len(VERBS),
+    }
+    stated = re.findall(
+        r"^\| (.+) \| ([\d,]+) \|$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    limits = {name: int(limit.replace(",", "")) for name, limit in stated}
+    assert limits.keys() == found.keys()
+    assert not {name: number for name, number in found.items() if number > limits[name]}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     for link in links(page):
@@ -58,10 +73,8 @@ def test_links_lead_somewhere(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_file_names_exist(page):
-    """Paths in backticks that begin with a folder of the project; docs/upgrading.md lists names that are gone."""
+    """Paths in backticks that begin with a folder of the project."""
     folders = {path.name for path in (*ROOT.iterdir(), *(ROOT / "mae_lm_fairseq").iterdir()) if path.is_dir()}
-    if page.name == "upgrading.md":
-        return
     for name in re.findall(r"`([\w.-]+/[\w./-]*)`", prose(page)):
         if name.split("/")[0] in folders - {"data-bin", "checkpoints"}:
             assert (ROOT / name).exists() or (ROOT / "mae_lm_fairseq" / name).exists(), f"{page}: {name}"
@@ -170,7 +183,7 @@ def workspace(tmp_path_factory, mae_lm, text_data, checkpoints, bundles) -> Path
     lines = [" ".join(words[start : start + 12]) for start in range(0, len(words), 12)]
     for name, number in (("train.txt", None), ("valid.txt", 9)):
         (directory / name).write_text("\n".join(lines[:number]) + "\n", encoding="utf-8")
-    model = ("--sentencepiece-model", text_data / "sentencepiece.bpe.model", "--max-unk-rate", 1, "--workers", 1)
+    model = ("--tokenizer", text_data / "sentencepiece.bpe.model", "--max-unk-rate", 1, "--workers", 1)
     texts = ("--train", "train.txt", "--valid", "valid.txt")
     done = mae_lm("prepare", *texts, *model, "--destdir", "data-bin", cwd=directory)
     assert done.returncode == 0, done.stderr
