@@ -151,7 +151,8 @@ def understand_command(words: list[str]) -> None:
     elif program == "python" and arguments[0] == "-m":
         importlib.import_module(arguments[1]).parser().parse_args(arguments[2:])
     else:
-        runpy.run_path(str(ROOT / program))["parser"]().parse_args(arguments)
+        path, *arguments = arguments if program == "python" else words
+        runpy.run_path(str(ROOT / path))["parser"]().parse_args(arguments)
 
 
 @pytest.mark.integration
