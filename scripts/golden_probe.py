@@ -105,7 +105,7 @@ class Revision:
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise SystemExit(f"error: {self.label}: {' '.join(map(str, words[1:4]))} failed: {reason}")
-        return done.stdout + done.stderr
+        return done.stdout
 
 
 def main() -> None:
@@ -201,13 +201,11 @@ def write_conllu(generator: random.Random, path: Path) -> None:
 
 
 def write_pairs(generator: random.Random) -> None:
-    """Write two files of minimal pairs as Zorro does; the ungrammatical sentence, with its words sorted, is first."""
-    for name in ("order-of_words", "order-of_others"):
-        good = [make_sentence(generator) for _ in range(10)]
-        lines = [line for text in good for line in (" ".join(sorted(text.split())), text)]
-        path = Path("pairs", f"{name}.txt")
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    """Write a file of minimal pairs as Zorro does; the ungrammatical sentence, with its words sorted, is first."""
+    good = [make_sentence(generator) for _ in range(20)]
+    lines = [line for text in good for line in (" ".join(sorted(text.split())), text)]
+    Path("pairs").mkdir()
+    Path("pairs", "order-of_words.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 # -------------------------------------------------------------------------------------------------------------- steps
@@ -236,12 +234,7 @@ def pretrain(revision: Revision) -> Items:
 
 
 def train_on(revision: Revision, before: Path) -> Items:
-    """Resume the training of another revision with its data-bin, and use its bundle.
-
-    Args:
-        revision: the revision that resumes.
-        before: working directory of the other revision's probe.
-    """
+    """Resume the training in another probe's working directory with its data-bin, and use its bundle."""
     items = use("other bundle", before / "bundles" / "mae_lm")
     for preset in ("mae_lm", "mae_lm_3ml_self"):
         revision.report(f"{preset}_tiny, resumed")
