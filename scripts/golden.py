@@ -2,9 +2,10 @@
 """Check that two revisions of the package compute the same, bit by bit.
 
 Both revisions prepare a data-bin, pretrain every preset at size tiny, write bundles and Hugging Face exports, import
-one again, measure effective ranks, and fine-tune on made-up GLUE and SQuAD tasks. Tokens, losses, weights, optimizer
-states, features, predictions and files must be equal; model cards, reports and logs may differ in their text. The exit
-code is 0 when everything is equal, 1 when items differ (their names are printed), and 2 on an error. It takes a few
+and adapt one again, average checkpoints, run all measures, and fine-tune on made-up GLUE, SQuAD, classification and
+tagging tasks. Then both resume trainings of the first with its data-bin. Tokens, losses, weights, optimizer states,
+features, predictions, numbers and files must be equal; model cards, reports, figures and logs may differ. The exit code
+is 0 when everything is equal, 1 when items differ (their names are printed), and 2 on an error. It takes several
 minutes on two CPU cores. Packages come from the environment of the interpreter that runs this program.
 """
 
@@ -44,7 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         commits = [resolve(name) for name in parser().parse_args(argv).revisions]
         with tempfile.TemporaryDirectory(prefix="golden-") as directory, ThreadPoolExecutor(2) as pool:
             folders = [Path(directory, label) for label in "AB"]
-            first, second = pool.map(measure, commits, folders)
+            list(pool.map(install, commits, folders))
+            computed = list(pool.map(probe, folders, ["all", "all"]))
+            before = ["--train-on", folders[0] / "all"]
+            resumed = pool.map(lambda folder: probe(folder, "resumed", *before), folders)
+            first, second = (items | more for items, more in zip(computed, resumed, strict=True))
     except GoldenError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -63,18 +68,23 @@ def resolve(revision: str) -> str:
     return done.stdout.strip()
 
 
-def measure(commit: str, folder: Path) -> dict[str, Any]:
-    """Return the items of a commit, computed in a new folder whose name is the label of its progress lines."""
-    checkout, environment, work = folder / "checkout", folder / "environment", folder / "work"
-    work.mkdir(parents=True)
-    check_out(commit, checkout)
-    python = make_environment(environment, checkout)
+def install(commit: str, folder: Path) -> None:
+    """Write the files of a commit into a new folder, with an environment that imports them."""
+    folder.mkdir()
+    check_out(commit, folder / "checkout")
+    make_environment(folder / "environment", folder / "checkout")
+
+
+def probe(folder: Path, name: str, *options: object) -> dict[str, Any]:
+    """Return the items that the probe computes in folder/name. The folder's name is the label of progress lines."""
+    work, out = folder / name, folder / f"{name}.json"
+    work.mkdir()
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [python, PROBE, checkout, folder / "items.json", "--label", folder.name]
+    command = [folder / "environment/bin/python", PROBE, folder / "checkout", out, "--label", folder.name, *options]
     done = subprocess.run(command, cwd=work, env=variables | {"OMP_NUM_THREADS": "1"})
     if done.returncode:
-        raise GoldenError(f"{folder.name}: no items for {commit}; see the message above")
-    return json.loads((folder / "items.json").read_bytes())
+        raise GoldenError(f"{folder.name}: the probe failed; see the message above")
+    return json.loads(out.read_bytes())
 
 
 def check_out(commit: str, directory: Path) -> None:

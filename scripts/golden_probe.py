@@ -2,21 +2,22 @@
 """Compute the values that scripts/golden.py compares, with one revision of the package.
 
 golden.py runs this file with an interpreter that imports mae_lm_fairseq from CHECKOUT, in an empty working directory.
-The same code runs for every revision. It therefore uses only interfaces that all revisions share: fairseq-train, the
-programs in scripts/ and preprocess/, and MAELMModel.from_pretrained with the methods of its result.
+The same code runs for every revision. It uses fairseq-train and MAELMModel.from_pretrained with the methods of its
+result, which all revisions share, and the verbs of mae-lm, whose arguments are in a table for each interface.
 """
 
 import argparse
-import csv
 import hashlib
 import json
 import logging
 import random
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,45 @@ from torch import Tensor
 Items = dict[str, Any]
 """Values that JSON can hold, by the name under which differences are reported."""
 
+NOW = {
+    "prepare": "prepare --destdir {out}",
+    "pretrain": "pretrain {model} data {out}",
+    "bundle": "bundle {model} --data-bin data --out {out}",
+    "export": "export {model} --data-bin data --out {out}",
+    "import": "import {model} --out {out}",
+    "adapt": "adapt {model} --out {out}",
+    "average": "average {model} --out {out}",
+    "plan": "plan {model} --json",
+    "rank": "rank {model} --data-bin data --out {out}",
+    "evaluate": "evaluate {model} --data-bin data --out {out}",
+    "probe": "probe {model} --data-bin data --out {out}",
+    "minimal-pairs": "minimal-pairs {model} --data-bin data --out {out}",
+    "glue": "finetune glue RTE {model} --data-bin data --out {out}",
+    "squad": "finetune squad {model} --data-bin data --out {out}",
+    "classification": "finetune classification {model} --data-bin data --out {out}",
+    "tagging, random weights": "finetune tagging {model} --data-bin data --out {out}",
+    "predict": "predict {model} --out {out}",
+}
+"""Verb, model and output of each invocation."""
+BEFORE = NOW | {
+    "adapt": "adapt --model {model} --out {out}",
+    "rank": "rank {model} --tokenizer data --out {out}",
+    "evaluate": "evaluate {model} --data-bin data --json {out}",
+    "glue": "finetune glue RTE --checkpoint {model} --tokenizer data --out {out}",
+    "squad": "finetune squad --checkpoint {model} --tokenizer data --out {out}",
+    "classification": "finetune classification --checkpoint {model} --tokenizer data --out {out}",
+    "tagging, random weights": "finetune tagging --checkpoint none --arch {model} --tokenizer data --out {out}",
+}
+"""The same for revisions before version 0.2.0, which have scripts/bundle.py."""
+
 PRESETS = ("mae_lm", "mae_lm_roberta", "mae_lm_mask_later", "mae_lm_3ml_self", "mae_lm_3ml_cross")
-UPDATES = 50
+UPDATES, SAVED = 50, 30
+"""Length of a pretraining run, and the updates after which it also saves a checkpoint."""
 TRAINING = shlex.split(f"""
     --task masked_autoencoder_lm --criterion masked_autoencoder_lm --cpu --seed 1 --num-workers 1
     --optimizer adam --lr 1e-3 --lr-scheduler polynomial_decay --warmup-updates 5 --total-num-update 100 --clip-norm 2.0
     --batch-size 8 --tokens-per-sample 64 --sample-break-mode complete_doc --max-update {UPDATES}
-    --no-epoch-checkpoints --log-format json --log-interval 1
+    --no-epoch-checkpoints --save-interval-updates {SAVED} --log-format json --log-interval 1
 """)
 FINETUNING = shlex.split("--seeds 1 --learning-rates 1e-3 --max-updates 10")
 SYLLABLES = ("ba", "do", "ki", "lé", "mu", "ñe", "ros", "tan", "vi", "zü")
@@ -61,16 +94,18 @@ class Revision:
         """Run fairseq-train and return its log."""
         return self._run("-m", "fairseq_cli.train", *arguments, "--user-dir", self.checkout / "mae_lm_fairseq")
 
-    def program(self, path: str, *arguments: object) -> str:
-        """Run a program of the checkout and return what it printed."""
-        return self._run(self.checkout / path, *arguments)
+    def run(self, invocation: str, *arguments: object, model: object = "", out: object = "") -> str:
+        """Run a verb of mae-lm and return what it printed."""
+        table = BEFORE if (self.checkout / "scripts" / "bundle.py").exists() else NOW
+        words = [word.format(model=model, out=out) for word in table[invocation].split()]
+        return self._run("-m", "mae_lm_fairseq", *words, *arguments)
 
     def _run(self, *words: object) -> str:
         done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True)
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise SystemExit(f"error: {self.label}: {' '.join(map(str, words[:2]))} failed: {reason}")
-        return done.stdout + done.stderr
+            raise SystemExit(f"error: {self.label}: {' '.join(map(str, words[1:4]))} failed: {reason}")
+        return done.stdout
 
 
 def main() -> None:
@@ -84,7 +119,7 @@ def main() -> None:
     torch.serialization.add_safe_globals([argparse.Namespace, np.dtype, np.float64().__reduce__()[0], *scalars])
     write_texts()
     items = {}
-    for step in STEPS:
+    for step in [partial(train_on, before=arguments.train_on)] if arguments.train_on else STEPS:
         items |= step(revision)
     arguments.out.write_text(json.dumps(items, indent=1), encoding="utf-8")
 
@@ -94,6 +129,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path, metavar="CHECKOUT", help="files of the revision")
     parser.add_argument("out", type=Path, metavar="OUT", help="JSON file to write")
+    parser.add_argument("--train-on", type=Path, metavar="DIR", help="only resume a training in this working directory")
     parser.add_argument("--label", default="probe", metavar="NAME", help="prefix of the progress lines")
     return parser
 
@@ -110,7 +146,7 @@ def check_origin(revision: Revision) -> None:
 
 
 def write_texts() -> None:
-    """Write train.txt, valid.txt, GLUE's RTE and a SQuAD file, all made of random words."""
+    """Write text, GLUE's RTE, a SQuAD file, CoNLL-U files and minimal pairs, all made of random words."""
     generator = random.Random(1)
     for split, documents in (("train", 250), ("valid", 25)):
         text = "\n\n".join(
@@ -119,6 +155,9 @@ def write_texts() -> None:
         Path(f"{split}.txt").write_text(text + "\n", encoding="utf-8")
     write_rte(generator)
     write_squad(generator)
+    for split in ("train", "dev"):
+        write_conllu(generator, Path(f"{split}.conllu"))
+    write_pairs(generator)
 
 
 def make_sentence(generator: random.Random) -> str:
@@ -151,6 +190,24 @@ def write_squad(generator: random.Random) -> None:
     Path("squad.json").write_text(json.dumps({"version": "1.1", "data": articles}), encoding="utf-8")
 
 
+def write_conllu(generator: random.Random, path: Path) -> None:
+    """Write sentences in CoNLL-U; the part of speech of a word depends on its length and position."""
+    rows = []
+    for _ in range(40):
+        for number, word in enumerate(make_sentence(generator).split(), 1):
+            rows.append(f"{number}\t{word}\t_\t{'ABC'[len(word) % 2 + number % 2]}" + "\t_" * 6)
+        rows.append("")
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
+def write_pairs(generator: random.Random) -> None:
+    """Write a file of minimal pairs as Zorro does; the ungrammatical sentence, with its words sorted, is first."""
+    good = [make_sentence(generator) for _ in range(20)]
+    lines = [line for text in good for line in (" ".join(sorted(text.split())), text)]
+    Path("pairs").mkdir()
+    Path("pairs", "order-of_words.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 # -------------------------------------------------------------------------------------------------------------- steps
 
 
@@ -158,22 +215,34 @@ def prepare(revision: Revision) -> Items:
     """Make the data-bin. Its manifest is not compared: it names versions and options."""
     revision.report("prepare")
     texts = ["--train", "train.txt", "--valid", "valid.txt"]
-    revision.program("preprocess/pretrain/prepare.py", *texts, "--vocab-size", 200, "--workers", 1, "--destdir", "data")
+    revision.run("prepare", *texts, "--vocab-size", 200, "--workers", 1, out="data")
     names = ("train.bin", "train.idx", "valid.bin", "valid.idx", "dict.txt", "sentencepiece.bpe.model")
     return {f"data-bin: {name}": of_bytes(Path("data", name).read_bytes()) for name in names}
 
 
 def pretrain(revision: Revision) -> Items:
-    """Train every preset at size tiny."""
+    """Train every preset at size tiny, and one with its recipe."""
     items = {}
     for preset in PRESETS:
-        arch = f"{preset}_tiny"
-        revision.report(f"{arch}, {UPDATES} updates")
-        log = revision.train("data", *TRAINING, "--arch", arch, "--save-dir", preset)
-        state = torch.load(checkpoint_of(preset), weights_only=True)
-        items |= {f"{arch}: logged losses": list(logged_losses(log))}
-        items |= of_tensors(f"{arch}: weight", state["model"])
-        items |= of_tensors(f"{arch}: optimizer", state["last_optimizer_state"])
+        revision.report(f"{preset}_tiny, {UPDATES} updates")
+        log = revision.train("data", *TRAINING, "--arch", f"{preset}_tiny", "--save-dir", preset)
+        items |= of_training(f"{preset}_tiny", log, Path(preset))
+    revision.report("recipe")
+    flags = shlex.split("--cpu --seed 1 --num-workers 1 --max-update 2 --log-format json --log-interval 1")
+    log = revision.run("pretrain", *flags, model="mae_lm_tiny", out="recipe")
+    return items | of_training("recipe", log, Path("recipe"))
+
+
+def train_on(revision: Revision, before: Path) -> Items:
+    """Resume the training in another probe's working directory with its data-bin, and use its bundle."""
+    items = use("other bundle", before / "bundles" / "mae_lm")
+    for preset in ("mae_lm", "mae_lm_3ml_self"):
+        revision.report(f"{preset}_tiny, resumed")
+        Path(preset).mkdir()
+        [saved] = Path(before, preset).glob(f"checkpoint_*_{SAVED}.pt")
+        shutil.copy(saved, checkpoint_of(preset))
+        log = revision.train(before / "data", *TRAINING, "--arch", f"{preset}_tiny", "--save-dir", preset)
+        items |= of_training(f"{preset}_tiny, resumed", log, Path(preset))
     return items
 
 
@@ -183,7 +252,7 @@ def bundle(revision: Revision) -> Items:
     for preset in PRESETS[:2]:
         revision.report(f"bundle of {preset}")
         out = Path("bundles", preset)
-        revision.program("scripts/bundle.py", checkpoint_of(preset), "--data-bin", "data", "--out", out)
+        revision.run("bundle", model=checkpoint_of(preset), out=out)
         items |= of_files(f"bundle of {preset}", out)
         items |= use(f"bundle of {preset}", out)
         items |= use(f"checkpoint of {preset}", checkpoint_of(preset), "data")
@@ -207,74 +276,88 @@ def use(subject: str, *source: object) -> Items:
 
 
 def export(revision: Revision) -> Items:
-    """Export to Hugging Face and import again. The model card is not compared: it is prose."""
+    """Export to Hugging Face, import again, and adapt."""
+    from mae_lm_fairseq import MAELMModel
+
     items = {}
-    for out, preset in (
-        ("encoder", "mae_lm"),
-        ("masked-lm", "mae_lm_roberta"),
-    ):
+    for out, preset in (("encoder", "mae_lm"), ("masked-lm", "mae_lm_roberta")):
         revision.report(f"export of {preset}: {out}")
-        words = [checkpoint_of(preset), "--data-bin", "data", "--out", Path("exports", out)]
-        revision.program("scripts/export_hf.py", *words)
-        items |= of_files(f"export: {out}", Path("exports", out), without=("README.md",))
+        revision.run("export", model=checkpoint_of(preset), out=Path("exports", out))
+        items |= of_files(f"export: {out}", Path("exports", out))
     revision.report("import")
-    revision.program("scripts/import_hf.py", "exports/masked-lm", "--out", "imported")
-    from mae_lm_fairseq import MAELMModel
-
-    # Older revisions leave a checkpoint, newer ones a bundle.
-    source = ("imported/model.pt", "imported") if Path("imported", "model.pt").exists() else ("imported",)
-    return items | of_tensors("import: weight", MAELMModel.from_pretrained(*source).model.state_dict())
-
-
-def measure_rank(revision: Revision) -> Items:
-    """Measure effective ranks. Numbers are compared in the order of the files, whatever their names."""
-    revision.report("effective rank")
-    words = [checkpoint_of("mae_lm"), "--text", "valid.txt", "--tokenizer", "data", "--out", "ranks"]
-    sizes = ["--tokens", 2000, "--tokens-per-sample", 64, "--bootstrap", 5]
-    revision.program("scripts/effective_rank.py", *words, *sizes)
-    with open("ranks/ranks.csv", encoding="utf-8", newline="") as file:
-        rows = [[cell for cell in row if is_number(cell)] for row in csv.reader(file)]
-    content = json.loads(Path("ranks", "ranks.json").read_bytes())
-    return {"effective rank: ranks.csv": rows, "effective rank: ranks.json": list(floats(content))}
+    revision.run("import", model="exports/masked-lm", out="imported")
+    items |= of_tensors("import: weight", MAELMModel.from_pretrained("imported").model.state_dict())
+    revision.report("adapt")
+    texts = ["--train", "train.txt", "--valid", "valid.txt", "--updates", 3, "--batch-size", 1024]
+    revision.run("adapt", *texts, model="exports/masked-lm", out="adapted")
+    return items | of_output("adapt", Path("adapted"))
 
 
-def finetune_glue(revision: Revision) -> Items:
-    """Fine-tune on RTE."""
-    from mae_lm_fairseq import MAELMModel
+def average(revision: Revision) -> Items:
+    """Average two checkpoints, and plan a pretraining run."""
+    revision.report("average, plan")
+    revision.run("average", "--last", 2, model="mae_lm", out="averaged.pt")
+    plan = json.loads(revision.run("plan", "--batch-size", 4, model="mae_lm_tiny"))
+    weights = torch.load("averaged.pt", weights_only=True)["model"]
+    return {**of_tensors("average: weight", weights), **of_numbers("plan", plan)}
 
-    revision.report("fine-tuning on RTE")
-    start = ["--checkpoint", checkpoint_of("mae_lm"), "--tokenizer", "data", "--out", "rte"]
-    revision.program("scripts/finetune_glue.py", "RTE", "--glue-dir", "glue", *start, *FINETUNING)
-    model = MAELMModel.from_pretrained(finetuned("rte"), "data")
-    pairs = [model.encode(SENTENCES[0], text) for text in SENTENCES]
-    return {
-        **of_run("RTE", Path("rte"), "RTE.tsv"),
-        "RTE: predict": of_tensor(model.predict("RTE", pairs)),
+
+def measure(revision: Revision) -> Items:
+    """Run every measure of a pretrained model."""
+    measures = {
+        "rank": "--text valid.txt --tokens 2000 --tokens-per-sample 64 --bootstrap 5",
+        "evaluate": "--text valid.txt --tokens 2000 --pseudo-tokens 200 --tokens-per-sample 64",
+        "probe": "--train train.conllu --test dev.conllu --column UPOS",
+        "minimal-pairs": "--pairs pairs",
     }
+    items = {}
+    for name, words in measures.items():
+        revision.report(name)
+        out = Path("measures", name)
+        out.mkdir(parents=True)
+        file = out / "results.json" if name == "evaluate" else out
+        revision.run(name, *words.split(), model=checkpoint_of("mae_lm"), out=file)
+        items |= of_output(name, out)
+    return items
 
 
-def finetune_squad(revision: Revision) -> Items:
-    """Fine-tune on SQuAD."""
+def finetune(revision: Revision) -> Items:
+    """Fine-tune on RTE, SQuAD, a file of labelled texts and a file of labelled words."""
     from mae_lm_fairseq import MAELMModel
 
-    revision.report("fine-tuning on SQuAD")
-    start = ["--checkpoint", checkpoint_of("mae_lm"), "--tokenizer", "data", "--out", "squad"]
-    files = ["--train", "squad.json", "--dev", "squad.json", "--tokens-per-sample", 96, "--doc-stride", 32]
-    revision.program("scripts/finetune_squad.py", *files, *start, *FINETUNING)
+    tasks = {
+        "glue": "--glue-dir glue",
+        "squad": "--train squad.json --dev squad.json --tokens-per-sample 96 --doc-stride 32",
+        "classification": "--train glue/RTE/train.tsv --dev glue/RTE/dev.tsv --text sentence1 --label label",
+        "tagging, random weights": "--train train.conllu --dev dev.conllu --column UPOS",
+    }
+    items = {}
+    for name, words in tasks.items():
+        revision.report(f"fine-tuning: {name}")
+        model = "mae_lm_tiny" if "random" in name else checkpoint_of("mae_lm")
+        revision.run(name, *words.split(), *FINETUNING, model=model, out=name)
+        items |= of_output(name, Path(name))
+        items |= of_tensors(f"{name}: weight", torch.load(finetuned(name), weights_only=True)["model"])
+    revision.report("prediction")
+    revision.run("predict", "--input", "glue/RTE/test.tsv", model="classification/model", out="predicted.tsv")
+    classifier = MAELMModel.from_pretrained(finetuned("glue"), "data")
+    pairs = [classifier.encode(SENTENCES[0], text) for text in SENTENCES]
     answers = MAELMModel.from_pretrained(finetuned("squad"), "data").answer(SENTENCES[0], " ".join(SENTENCES))
     return {
-        **of_run("SQuAD", Path("squad"), "predictions.json", "nbest.json", "na_prob.json"),
-        "SQuAD: answer": [answers.text, exact(answers.no_answer_probability)],
+        **items,
+        "classification: predict": of_bytes(Path("predicted.tsv").read_bytes()),
+        "glue: predict": of_tensor(classifier.predict("RTE", pairs)),
+        "squad: answer": [answers.text, exact(answers.no_answer_probability)],
     }
 
 
-STEPS = (prepare, pretrain, bundle, export, measure_rank, finetune_glue, finetune_squad)
+STEPS = (prepare, pretrain, bundle, export, average, measure, finetune)
 
 
 # ------------------------------------------------------------------------------------------------------------- values
 
 
-def checkpoint_of(preset: str) -> Path:
+def checkpoint_of(preset: str | Path) -> Path:
     """Return the last checkpoint of a pretraining run."""
     return Path(preset, "checkpoint_last.pt")
 
@@ -285,15 +368,31 @@ def finetuned(out: str) -> Path:
     return path
 
 
-def of_run(subject: str, out: Path, *predictions: str) -> Items:
-    """Return metrics, weights and predictions of a fine-tuning run."""
-    metrics = json.loads((out / "results.json").read_bytes())["metrics"]
-    weights = torch.load(finetuned(str(out)), weights_only=True)["model"]
+def of_training(subject: str, log: str, directory: Path) -> Items:
+    """Return the losses, weights and optimizer state of a pretraining run."""
+    state = torch.load(checkpoint_of(directory), weights_only=True)
     return {
-        f"{subject}: metrics": {name: exact(metric["values"]) for name, metric in metrics.items()},
-        **of_tensors(f"{subject}: weight", weights),
-        **{f"{subject}: {name}": of_bytes((out / name).read_bytes()) for name in predictions},
+        f"{subject}: logged losses": list(logged_losses(log)),
+        **of_tensors(f"{subject}: weight", state["model"]),
+        **of_tensors(f"{subject}: optimizer", state["last_optimizer_state"]),
     }
+
+
+def of_output(subject: str, out: Path) -> Items:
+    """Return the numbers of results and the hashes of other files, without reports, figures and names of options."""
+    items = {}
+    for path in sorted(path for path in out.iterdir() if path.is_file()):
+        if path.name in ("results.json", "ranks.json"):
+            items |= of_numbers(f"{subject}: {path.name}", json.loads(path.read_bytes()))
+        elif path.name != "options.json" and path.suffix not in (".md", ".png"):
+            items[f"{subject}: {path.name}"] = of_bytes(path.read_bytes())
+    return items
+
+
+def of_numbers(subject: str, tree: object) -> Items:
+    """Return every number but durations in the content of a JSON file, by its path."""
+    numbers = {name: leaf for name, leaf in leaves(subject, tree) if isinstance(leaf, int | float)}
+    return {name: exact(number) for name, number in numbers.items() if not name.endswith(" seconds")}
 
 
 def logged_losses(log: str) -> Iterator[str]:
@@ -305,21 +404,24 @@ def logged_losses(log: str) -> Iterator[str]:
             yield from (f"{name}={value}" for name, value in entry.items() if name.endswith("loss"))
 
 
-def of_files(subject: str, directory: Path, without: Iterable[str] = ()) -> Items:
-    """Return the hash of each file."""
-    paths = sorted(path for path in directory.rglob("*") if path.is_file() and path.name not in without)
+def of_files(subject: str, directory: Path) -> Items:
+    """Return the hash of each file of a model, without its model card."""
+    paths = sorted(path for path in directory.rglob("*") if path.is_file() and path.name != "README.md")
     return {f"{subject}: {path.relative_to(directory)}": of_bytes(path.read_bytes()) for path in paths}
 
 
 def of_tensors(subject: str, tree: object) -> Items:
     """Return the hash of each tensor in nested dictionaries and lists, by its path."""
-    if isinstance(tree, Tensor):
-        return {subject: of_tensor(tree)}
-    children = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
-    items = {}
-    for name, child in children:
-        items |= of_tensors(f"{subject} {name}", child)
-    return items
+    return {name: of_tensor(leaf) for name, leaf in leaves(subject, tree) if isinstance(leaf, Tensor)}
+
+
+def leaves(path: str, tree: object) -> Iterator[tuple[str, object]]:
+    """Yield the path and value of everything in nested dictionaries and lists."""
+    if not isinstance(tree, dict | list):
+        yield path, tree
+        return
+    for name, child in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        yield from leaves(f"{path} {name}", child)
 
 
 def of_tensor(tensor: Tensor) -> str:
@@ -339,24 +441,6 @@ def exact(value: object) -> object:
     if isinstance(value, float):
         return value.hex()
     return [exact(element) for element in value] if isinstance(value, list | tuple) else value
-
-
-def floats(content: object) -> Iterator[str]:
-    """Yield all floats of nested data in its order."""
-    if isinstance(content, float):
-        yield content.hex()
-    elif isinstance(content, dict | list):
-        for child in content.values() if isinstance(content, dict) else content:
-            yield from floats(child)
-
-
-def is_number(text: str) -> bool:
-    """Return whether a text is a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 if __name__ == "__main__":
