@@ -47,7 +47,7 @@ GROUP_TOKENS = 512
 
 def processor(arguments: argparse.Namespace) -> sentencepiece.SentencePieceProcessor:
     """Load the tokenizer."""
-    return sentencepiece.SentencePieceProcessor(model_file=str(arguments.sentencepiece_model))
+    return sentencepiece.SentencePieceProcessor(model_file=str(arguments.tokenizer))
 
 
 def bare(arguments: argparse.Namespace, directory: Path) -> float:
@@ -63,7 +63,7 @@ def bare(arguments: argparse.Namespace, directory: Path) -> float:
 def prepare(arguments: argparse.Namespace, directory: Path, *options: object, times: int = 1) -> None:
     """Run prepare.py."""
     command = [sys.executable, PREPARE, "--train", *[arguments.train] * times, "--valid", arguments.valid]
-    command += ["--sentencepiece-model", arguments.sentencepiece_model, "--workers", "1", "--max-unk-rate", "1"]
+    command += ["--tokenizer", arguments.tokenizer, "--workers", "1", "--max-unk-rate", "1"]
     subprocess.run([*command, "--destdir", directory / "data-bin", *map(str, options)], check=True, capture_output=True)
 
 
@@ -104,7 +104,7 @@ def fairseq(arguments: argparse.Namespace, directory: Path) -> None:
         with open(getattr(arguments, split), "rb") as lines, open(directory / split, "w", encoding="utf-8") as pieces:
             for line in lines:
                 pieces.write(" ".join(model.encode(line.decode().rstrip("\n"), out_type=str)) + "\n")
-    open_tokenizer_path(arguments.sentencepiece_model).write_dictionary(directory / "dict.txt")
+    open_tokenizer_path(arguments.tokenizer).write_dictionary(directory / "dict.txt")
     command = [Path(sys.executable).parent / "fairseq-preprocess", "--only-source", "--workers", "1"]
     command += ["--trainpref", directory / "train", "--validpref", directory / "valid"]
     command += ["--srcdict", directory / "dict.txt", "--destdir", directory / "data-bin"]
@@ -172,7 +172,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", type=Path, required=True, metavar="FILE", help="plain text file")
     parser.add_argument("--valid", type=Path, required=True, metavar="FILE", help="plain text file")
-    parser.add_argument("--sentencepiece-model", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--tokenizer", type=Path, required=True, metavar="FILE")
     parser.add_argument(
         "--repeats", type=positive, default=3, metavar="N", help="runs of each way (default: %(default)s)"
     )

@@ -69,7 +69,7 @@ def tokenizer(directory: Path) -> list[object]:
     write_text(directory / "valid.txt", 0.1, 1)
     write_text(directory / "first.txt", 2, 2)
     prepare(directory / "first.txt", directory / "valid.txt", directory / "first", "--vocab-size", 4000)
-    return ["--sentencepiece-model", directory / "first" / "sentencepiece.bpe.model"]
+    return ["--tokenizer", directory / "first" / "sentencepiece.bpe.model"]
 
 
 def anonymous_memory(pid: int) -> int:

@@ -170,7 +170,7 @@ def workspace(tmp_path_factory, mae_lm, text_data, checkpoints, bundles) -> Path
     lines = [" ".join(words[start : start + 12]) for start in range(0, len(words), 12)]
     for name, number in (("train.txt", None), ("valid.txt", 9)):
         (directory / name).write_text("\n".join(lines[:number]) + "\n", encoding="utf-8")
-    model = ("--sentencepiece-model", text_data / "sentencepiece.bpe.model", "--max-unk-rate", 1, "--workers", 1)
+    model = ("--tokenizer", text_data / "sentencepiece.bpe.model", "--max-unk-rate", 1, "--workers", 1)
     texts = ("--train", "train.txt", "--valid", "valid.txt")
     done = mae_lm("prepare", *texts, *model, "--destdir", "data-bin", cwd=directory)
     assert done.returncode == 0, done.stderr
