@@ -19,7 +19,6 @@ from mae_lm_fairseq import register
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.fairseq_patches.started_processes import gpus_hidden, join_started_processes
-from mae_lm_fairseq.fairseq_patches.unsupported import check_supported
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program, first_line
 
 
@@ -100,9 +99,6 @@ def _job_result(job: JobReturn) -> Any:
     with errors_end_the_program():
         if isinstance(job._return_value, UserError):  # before Hydra prints its own message
             raise job._return_value
-        # Errors from before the checks of the trainer; another program's configuration has no such section.
-        if isinstance(job._return_value, Exception) and "distributed_training" in (job.cfg or {}):
-            check_supported(job.cfg)
         return _hydra_job_result(job)
 
 
