@@ -72,7 +72,7 @@ def damaged_dictionaries(place: Workplace, times: int) -> Iterator[Row]:
 
 
 def damaged_files(place: Workplace, times: int) -> Iterator[Row]:
-    """Damage the input of our own parsers, the ones that scripts/fuzz.py fuzzes one at a time."""
+    """Damage the input of our own parsers."""
     row = Row(f"a damaged file for one of our parsers: {', '.join(PARSERS)}", NO_CRASH)
     for name, parser in PARSERS.items():
         case = lambda content: outcome(lambda: parse(name, content, place.directory))  # noqa: B023, E731
