@@ -106,7 +106,7 @@ On GPUs, half precision has never run.
 PATCHES = """\
 # Patches of fairseq
 
-`mae_lm_fairseq/fairseq_patches/` holds all patches of fairseq, and of torch, NumPy and Hydra below it.
+`mae_lm_fairseq/fairseq_patches/` holds all patches of fairseq, and of torch and NumPy below it.
 `mae_lm_fairseq.register()` applies them; `--user-dir`, `mae-lm` and `MAELMModel` call it for you. Importing
 `mae_lm_fairseq` without fairseq patches nothing.
 
@@ -135,10 +135,8 @@ TESTS = {
     "check_options_of_the_trainer": "fairseq_patches/test_processes.py",
     "refuse_second_copy": "test_registration.py",
     "start_training_with_checks": "fairseq_patches/test_processes.py",
-    "report_errors_under_hydra": "fairseq_patches/test_processes.py",
     "send_checkpoints_to_all_processes": "fairseq_patches/test_loading.py",
     "stop_loading_batches_at_exit": "fairseq_patches/test_processes.py",
-    "explain_jobs_of_slurm": "fairseq_patches/test_started_processes.py",
     "limit_waiting": "fairseq_patches/test_started_processes.py",
     "use_pytorch_ddp_without_gpus": "fairseq_patches/test_started_processes.py",
     "stop_at_loss_that_is_not_finite": "fairseq_patches/test_metrics.py",

@@ -1,4 +1,4 @@
-"""Patches of fairseq, and of torch, NumPy and Hydra below it; one module per subsystem.
+"""Patches of fairseq, and of torch and NumPy below it; one module per subsystem.
 
 Each patch is a function whose docstring describes the problem it fixes; :func:`apply` lists them. A patch replaces an
 attribute of a module or class that fairseq looks up at call time, so the import order does not matter, and no function
@@ -40,11 +40,9 @@ def apply() -> None:
         options.check_options_of_the_trainer,
         options.refuse_second_copy,
         processes.start_training_with_checks,
-        processes.report_errors_under_hydra,
         processes.send_checkpoints_to_all_processes,
         processes.stop_loading_batches_at_exit,
         started_processes.limit_waiting,
-        started_processes.explain_jobs_of_slurm,
         started_processes.use_pytorch_ddp_without_gpus,
         metrics.stop_at_loss_that_is_not_finite,
         metrics.define_every_correlation,

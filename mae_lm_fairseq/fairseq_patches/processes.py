@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from fairseq.data import iterators
 from fairseq.distributed import utils as distributed_utils
-from hydra.core.utils import JobReturn
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq import register
@@ -81,25 +80,6 @@ def _lost_connections() -> Iterator[None]:
             f"lost the connection to another process of this job: {reason}; the same command resumes from the last "
             "checkpoint"
         ) from error
-
-
-def report_errors_under_hydra() -> None:
-    """Report errors of ``fairseq-hydra-train`` with an error message.
-
-    It printed a traceback, and Hydra's hint how to print a longer one. It loads this package after training has
-    started, so only Hydra's last step can be patched: reading the job's result, which raises the job's error.
-    """
-    JobReturn.return_value = property(_job_result, JobReturn.return_value.fset)
-
-
-_hydra_job_result = JobReturn.return_value.fget
-
-
-def _job_result(job: JobReturn) -> Any:
-    with errors_end_the_program():
-        if isinstance(job._return_value, UserError):  # before Hydra prints its own message
-            raise job._return_value
-        return _hydra_job_result(job)
 
 
 def send_checkpoints_to_all_processes() -> None:

@@ -74,14 +74,8 @@ class Manifest:
     files: dict[str, str] = field(default_factory=dict)
 
     def write(self, path: str | Path):
-        """Write the manifest as JSON, without empty fields that older manifests do not have."""
-        content = asdict(self)
-        if not self.files:
-            del content["files"]
-        for split in content["splits"].values():
-            if not split["malformed"]:
-                del split["malformed"]
-        Path(path).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        """Write the manifest as JSON. Escapes stand for characters of paths that are not ASCII, or not UTF-8."""
+        Path(path).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, path: str | Path) -> "Manifest":

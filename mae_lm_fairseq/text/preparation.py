@@ -235,22 +235,12 @@ def check(options: PreparationOptions):
         raise UserError(
             f"--workers {options.workers}: does nothing with --scheduler, whose cluster has its own workers; remove it"
         )
-    _check_names(options)
     given = None if options.kind else options.tokenizer
     names = (*TOKENIZER_FILES, *_PRODUCTS)
     products = [Path(directory, name) for directory in options.data_bins for name in names]
     for path in (*products, options.destdir / MANIFEST):
         if path.exists() and not (given and Path(given).exists() and path.samefile(given)):
             raise UserError(f"{path}: exists already; choose another --destdir, or remove it")
-
-
-def _check_names(options: PreparationOptions):
-    """Check that the manifest can hold the paths. Python reads bytes that are not UTF-8 as surrogates."""
-    for name in map(str, (*options.train, *options.valid, options.destdir, options.tokenizer)):
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise UserError(f"{name}: the name is not UTF-8; rename the file or directory") from None
 
 
 @contextmanager

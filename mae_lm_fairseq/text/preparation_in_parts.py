@@ -26,6 +26,7 @@ from mae_lm_fairseq.text.parts import (
     Part,
     PartRecord,
     encode_part,
+    estimate,
     plan_parts,
     rename_new,
     valid_record,
@@ -40,7 +41,6 @@ from mae_lm_fairseq.text.preparation import (
     move_products,
     split_statistics,
 )
-from mae_lm_fairseq.text.resources import estimate
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.utils.errors import Interrupted, UserError
