@@ -35,7 +35,6 @@ setup(
         # Both transformers and this package read sentencepiece models with protobuf.
         "hf": ["transformers>=4.57", "protobuf"],
         "onnx": ["onnxscript", "onnxruntime"],
-        "fuzz": ["atheris"],
         "test": [
             "pytest",
             "import-linter",

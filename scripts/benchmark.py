@@ -7,50 +7,73 @@ memory is that of tensors: torch.cuda.max_memory_allocated on a GPU, the profile
 computed by formula. A profile of our own subjects shows where the time of a step goes. cpu-small and cpu-base end
 within 12 minutes on two cores.
 
+Other measurements, described by scripts/benchmark.py NAME --help: data, features, prepare, resources, scoring.
+
 Example:
     scripts/benchmark.py --setting cpu-small --json cpu-small.json --figure cpu-small.png
 """
 
-import argparse
-from pathlib import Path
+import importlib
+import sys
+from dataclasses import dataclass
+from typing import Literal
 
 from benchmark.settings import SETTINGS, subjects
-from mae_lm_fairseq.utils.arguments import output_file, positive
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.utils.options import Count, Directory, Options, OutputFile, parse
+
+OTHERS = ("data", "features", "prepare", "resources", "scoring")
+"""Modules of scripts/benchmark/ with ``BenchmarkOptions`` and ``main``."""
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the argument parser."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--setting", choices=SETTINGS, required=True, help="sizes, device and subjects")
-    parser.add_argument("--authors-repo", type=Path, metavar="DIR", help="importable copy of github.com/yumeng5/MAE-LM")
-    parser.add_argument("--steps", type=positive, metavar="N", help="timed steps per subject (default: the setting's)")
-    parser.add_argument("--json", type=output_file, required=True, metavar="FILE", help="JSON file for all results")
-    parser.add_argument("--figure", type=output_file, metavar="FILE", help="PNG file for a plot of speed and memory")
-    return parser
+@dataclass(frozen=True)
+class StepOptions(Options):
+    """Options of the benchmark of training steps.
+
+    Attributes:
+        setting: sizes, device and subjects.
+        json: JSON file for all results.
+        authors_repo: importable copy of github.com/yumeng5/MAE-LM.
+        steps: timed steps per subject (default: the setting's).
+        figure: PNG file for a plot of speed and memory.
+    """
+
+    setting: Literal[*SETTINGS]
+    json: OutputFile
+    authors_repo: Directory | None = None
+    steps: Count | None = None
+    figure: OutputFile | None = None
 
 
-def main() -> None:
-    """Measure, print the table, and write the files."""
-    arguments = parser().parse_args()
+def main(words: list[str]) -> None:
+    """Measure, print the results, and write the files."""
+    configure_logging()
+    if words[:1] and words[0] in OTHERS:
+        module = importlib.import_module(f"benchmark.{words[0]}")
+        module.main(parse(module.BenchmarkOptions, words[1:], module.__doc__, f"benchmark.py {words[0]}"))
+    else:
+        measure_steps(parse(StepOptions, words, __doc__, "benchmark.py"))
+
+
+def measure_steps(options: StepOptions) -> None:
+    """Measure training steps, print the table, and write the files."""
     from benchmark import report
     from benchmark.figure import draw
     from benchmark.measurement import measure
 
-    configure_logging()
-    setting = SETTINGS[arguments.setting]
-    groups = subjects(setting, arguments.authors_repo)
-    if arguments.authors_repo and not any(subject.kind == "authors" for group in groups for subject in group):
-        raise UserError(f"--authors-repo: --setting {arguments.setting} does not measure the authors' code; remove it")
-    results = measure(setting, groups, arguments.steps or setting.steps)
+    setting = SETTINGS[options.setting]
+    groups = subjects(setting, options.authors_repo)
+    if options.authors_repo and not any(subject.kind == "authors" for group in groups for subject in group):
+        raise UserError(f"--authors-repo: --setting {options.setting} does not measure the authors' code; remove it")
+    results = measure(setting, groups, options.steps or setting.steps)
     print(report.table(results))
-    write_json(arguments.json, report.as_json(results))
-    if arguments.figure:
-        draw(results, arguments.figure)
+    write_json(options.json, report.as_json(results))
+    if options.figure:
+        draw(results, options.figure)
 
 
 if __name__ == "__main__":
     with errors_end_the_program():
-        main()
+        main(sys.argv[1:])

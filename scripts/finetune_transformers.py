@@ -12,43 +12,61 @@ Example:
         --learning-rate 5e-5 --json upos.json
 """
 
-import argparse
 import math
+import sys
 from collections.abc import Callable
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, dataclass
+from typing import Annotated, Literal
 
 from mae_lm_fairseq.finetuning.glue.tasks import find_task
-from mae_lm_fairseq.utils.arguments import output_file, positive, positive_number
-from mae_lm_fairseq.utils.errors import errors_end_the_program
+from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.options import (
+    Argument,
+    Count,
+    Directory,
+    File,
+    LearningRate,
+    Options,
+    OutputFile,
+    parse,
+)
 from mae_lm_fairseq.utils.versions import versions
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the argument parser."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    kinds = parser.add_subparsers(dest="kind", required=True)
-    glue = kinds.add_parser("glue", help="a task of GLUE")
-    glue.add_argument("task", metavar="TASK", type=find_task, help="task of GLUE")
-    glue.add_argument("--glue-dir", type=Path, required=True, metavar="DIR", help="local copy of GLUE")
-    tagging = kinds.add_parser("tagging", help="labelled words")
-    tagging.add_argument("column", metavar="COLUMN", help="name or number of the column of labels")
-    for name in ("train", "dev"):
-        tagging.add_argument(f"--{name}", type=Path, required=True, metavar="FILE", help="CoNLL-U or CoNLL file")
-    for kind in (glue, tagging):
-        add = kind.add_argument
-        add("--model", type=Path, required=True, metavar="DIR", help="directory of transformers")
-        add("--learning-rate", type=positive_number, required=True, metavar="LR", help="maximum learning rate")
-        add("--seeds", type=positive, default=3, metavar="N", help="number of seeds (default: %(default)s)")
-        add("--max-updates", type=positive, metavar="N", help="at most so many updates (default: the recipe's)")
-        add("--json", type=output_file, required=True, metavar="FILE", help="JSON file for the results")
-    return parser
+@dataclass(frozen=True)
+class LoopOptions(Options):
+    """Options of the loop.
+
+    Attributes:
+        kind: glue for a task of GLUE, tagging for labelled words.
+        name: task of GLUE; or name or number of the column of labels.
+        model: directory of transformers.
+        learning_rate: maximum learning rate.
+        json: JSON file for the results.
+        glue_dir: local copy of GLUE.
+        train, dev: CoNLL-U or CoNLL file.
+        seeds: number of seeds.
+        max_updates: at most so many updates (default: the recipe's).
+    """
+
+    kind: Annotated[Literal["glue", "tagging"], Argument(positional=True)]
+    name: Annotated[str, Argument("NAME", positional=True)]
+    model: Directory
+    learning_rate: LearningRate
+    json: OutputFile
+    glue_dir: Directory | None = None
+    train: File | None = None
+    dev: File | None = None
+    seeds: Count = 3
+    max_updates: Count | None = None
 
 
-def main() -> None:
+def main(arguments: LoopOptions) -> None:
     """Fine-tune with every seed, and write the results."""
-    arguments = parser().parse_args()
+    for name in ("glue_dir",) if arguments.kind == "glue" else ("train", "dev"):
+        if getattr(arguments, name) is None:
+            raise UserError(f"--{name.replace('_', '-')} is missing")
     from mae_lm_fairseq.finetuning.seeds import summarise
 
     name, settings, run = {"glue": _glue, "tagging": _tagging}[arguments.kind](arguments)
@@ -62,11 +80,11 @@ def main() -> None:
         )
 
 
-def _glue(arguments: argparse.Namespace) -> tuple[str, object, Callable]:
+def _glue(arguments: LoopOptions) -> tuple[str, object, Callable]:
     from benchmark.finetuning import SentenceClassification, Settings
     from mae_lm_fairseq.finetuning.glue.files import read_split
 
-    task = arguments.task
+    task = find_task(arguments.name)
     splits = {"train": "train", "valid": task.splits["valid"]}
     data = {name: read_split(task, arguments.glue_dir, split) for name, split in splits.items()}
     updates = _updates(task.epochs, len(data["train"].labels), task.batch_size, arguments.max_updates)
@@ -74,15 +92,15 @@ def _glue(arguments: argparse.Namespace) -> tuple[str, object, Callable]:
     return task.name, settings, lambda seed: SentenceClassification(task, data, settings, seed)
 
 
-def _tagging(arguments: argparse.Namespace) -> tuple[str, object, Callable]:
+def _tagging(arguments: LoopOptions) -> tuple[str, object, Callable]:
     from benchmark.finetuning import Settings, WordClassification
     from mae_lm_fairseq.finetuning.tagging.files import read_words
     from mae_lm_fairseq.finetuning.tagging.run import BERT
 
-    train, dev = (read_words(path, arguments.column) for path in (arguments.train, arguments.dev))
+    train, dev = (read_words(path, arguments.name) for path in (arguments.train, arguments.dev))
     updates = _updates(BERT.epochs, len(train.sentences), BERT.batch_size, arguments.max_updates)
     settings = Settings(arguments.model, arguments.learning_rate, updates, BERT.batch_size, BERT.weight_decay)
-    return arguments.column, settings, lambda seed: WordClassification(train, dev, settings, seed)
+    return arguments.name, settings, lambda seed: WordClassification(train, dev, settings, seed)
 
 
 def _updates(epochs: int, rows: int, batch_size: int, most: int | None) -> int:
@@ -92,4 +110,4 @@ def _updates(epochs: int, rows: int, batch_size: int, most: int | None) -> int:
 
 if __name__ == "__main__":
     with errors_end_the_program():
-        main()
+        main(parse(LoopOptions, sys.argv[1:], __doc__, "finetune_transformers.py"))

@@ -42,7 +42,7 @@ try() (
     {
         install "$1" "$2" "$place" &&
             "$place/bin/python" -m mae_lm_fairseq doctor &&
-            "$place/bin/python" scripts/smoke.py
+            "$place/bin/python" scripts/fault_injection.py --kills --json "$place/kills.json"
     } >"$place.log" 2>&1 && rm -rf "$place"
 )
 

@@ -3,37 +3,43 @@
 
 The nodes reach each other and nothing else, and are removed at the end, also after Ctrl-C. Each runs torchrun with
 fairseq-train; both have this machine's files.
+
+Example:
+    scripts/two_nodes.py -- data-bin --arch mae_lm_tiny --cpu --save-dir checkpoints
 """
 
-import argparse
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
+from mae_lm_fairseq.utils.options import Options, Rest, parse
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the argument parser."""
-    parser = argparse.ArgumentParser(
-        usage="%(prog)s [-h] -- arguments of fairseq-train",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("arguments", nargs="+", metavar="ARGUMENT", help="arguments of fairseq-train, after --")
-    return parser
+@dataclass(frozen=True)
+class NodeOptions(Options):
+    """Options of the program.
+
+    Attributes:
+        arguments: arguments of fairseq-train.
+    """
+
+    arguments: Rest
 
 
-def main(arguments: list[str]) -> None:
+def main(options: NodeOptions) -> None:
     """Start torchrun on both nodes and wait.
 
     Raises:
         UserError: if it fails on a node, or this machine does not allow namespaces.
     """
+    if not options.arguments:
+        raise UserError("the arguments of fairseq-train are missing: two_nodes.py -- DATA_BIN ...")
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # tests/ is not installed
     from tests.support.nodes import TORCHRUN, two_nodes
 
-    command = [*map(str, TORCHRUN), "--nnodes", "2", "-m", "fairseq_cli.train", *arguments]
+    command = [*map(str, TORCHRUN), "--nnodes", "2", "-m", "fairseq_cli.train", *options.arguments]
     with two_nodes() as nodes:
         print(f"on each node: {shlex.join(command)}", flush=True)
         started = [node.start(*command, cwd=Path.cwd()) for node in nodes]
@@ -44,4 +50,4 @@ def main(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     with errors_end_the_program():
-        main(parser().parse_args().arguments)
+        main(parse(NodeOptions, sys.argv[1:], __doc__, "two_nodes.py"))

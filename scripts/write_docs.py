@@ -56,8 +56,8 @@ Defined in `mae_lm_fairseq/models/architectures.py`.
 ## Task `masked_autoencoder_lm`
 
 Defined in `mae_lm_fairseq/tasks/masked_autoencoder_lm.py`, which extends fairseq's `masked_lm`. The descriptions of
-inherited options are fairseq's. Those of data2vec (`--include-target-tokens`, `--skip-masking`, `--d2v2-multi`) are
-rejected. The criterion of the same name has no options.
+inherited options are fairseq's. The data2vec options `--include-target-tokens`, `--skip-masking` and `--d2v2-multi`
+have no effect. The criterion of the same name has no options.
 
 {pretraining}
 
@@ -96,25 +96,18 @@ On CPUs, where all tests run.
 
 ## Refused
 
-Each ends the start with one error message and exit code 1: {is_refused}.
-Those that need a package are accepted with it; unless the table above has them, they have not been tried.
-Data-bins of other implementations than mmap are refused, too: {is_refused_data}.
-`--offload-activations` and other options of fairseq's own models are unknown to the models of this package:
-{is_unknown}.
+Each ends the start with one error message and exit code 1, or prints a warning: {is_refused}.
+In the messages, `...` stands for the value. Data-bins of other implementations than mmap are refused, too: {is_refused_data}.
+Options of fairseq's own models, such as `--offload-activations`, are unknown to the models of this package: {is_unknown}.
+On GPUs, half precision has never run.
 
 {refused}
-
-## Not run: GPUs
-
-These need a GPU and are refused on CPUs, where `--autocast bf16` can take their place. They have never run.
-
-{not_run}
 """
 
 PATCHES = """\
 # Patches of fairseq
 
-`mae_lm_fairseq/fairseq_patches/` holds all patches of fairseq, and of torch, NumPy and Hydra below it.
+`mae_lm_fairseq/fairseq_patches/` holds all patches of fairseq, and of torch and NumPy below it.
 `mae_lm_fairseq.register()` applies them; `--user-dir`, `mae-lm` and `MAELMModel` call it for you. Importing
 `mae_lm_fairseq` without fairseq patches nothing.
 
@@ -137,23 +130,19 @@ TESTS = {
     "save_atomically": "fairseq_patches/test_saving.py",
     "save_float32_weights": "optim/test_half_precision.py",
     "explain_unwritable_directories": "fault_injection/test_crashes.py",
-    "average_each_weight_once": "fairseq_patches/test_moving_average.py",
-    "read_moving_averages_as_data": "fairseq_patches/test_moving_average.py",
+    "average_each_weight_once": "fairseq_patches/test_weights.py",
+    "read_moving_averages_as_data": "fairseq_patches/test_weights.py",
     "accumulate_batches_that_have_sequences": "end_to_end/test_launch_cpu.py",
     "explain_splits_without_batches": "end_to_end/test_fairseq_options.py",
-    "explain_ignored_validation_subsets": "end_to_end/test_fairseq_options.py",
-    "explain_invalid_schedules": "end_to_end/test_fairseq_options.py",
     "read_options": "fairseq_patches/test_options.py",
     "check_options_of_the_trainer": "fairseq_patches/test_processes.py",
     "refuse_second_copy": "test_registration.py",
     "start_training_with_checks": "fairseq_patches/test_processes.py",
-    "report_errors_under_hydra": "fairseq_patches/test_processes.py",
     "send_checkpoints_to_all_processes": "fairseq_patches/test_loading.py",
     "stop_loading_batches_at_exit": "fairseq_patches/test_processes.py",
-    "explain_jobs_of_slurm": "fairseq_patches/test_started_processes.py",
     "limit_waiting": "fairseq_patches/test_started_processes.py",
     "use_pytorch_ddp_without_gpus": "fairseq_patches/test_started_processes.py",
-    "stop_at_loss_that_is_not_finite": "fairseq_patches/test_divergence.py",
+    "stop_at_loss_that_is_not_finite": "fairseq_patches/test_metrics.py",
     "define_every_correlation": "fairseq_patches/test_metrics.py",
 }
 
@@ -169,11 +158,11 @@ WORKING = {
     ),
     "`--store-ema`, `--ema-decay`, `--ema-fp32`, `--ema-update-freq`": (
         "resuming is exact; see [pretraining.md](pretraining.md#averaged-weights)",
-        "fairseq_patches/test_moving_average.py::test_resuming_ends_with_the_averages_of_one_run",
+        "fairseq_patches/test_weights.py::test_resuming_ends_with_the_averages_of_one_run",
     ),
     "`--ema-seed-model`": (
         "",
-        "fairseq_patches/test_moving_average.py::test_averages_can_begin_with_a_checkpoint_that_has_none",
+        "fairseq_patches/test_weights.py::test_averages_can_begin_with_a_checkpoint_that_has_none",
     ),
     "`--tensorboard-logdir`": (
         "with tensorboardX or tensorboard",
@@ -202,10 +191,6 @@ WORKING = {
         "the period of `step` is spelt `--lr-deacy-period` in fairseq",
         "end_to_end/test_fairseq_options.py::test_learning_rates",
     ),
-    "`--lr-scheduler pass_through`": (
-        "only for optimizers with a scheduler of their own; others are refused",
-        "end_to_end/test_fairseq_options.py::test_invalid_schedules_are_named",
-    ),
     "`--task masked_lm`": ("", "end_to_end/test_pretrain.py::test_fairseqs_own_task_trains_our_model"),
     "`--criterion masked_lm`": ("", "end_to_end/test_pretrain.py::test_fairseqs_own_criterion_gives_the_same_training"),
     "`--task sentence_prediction`": (
@@ -219,10 +204,6 @@ WORKING = {
     ),
     "`--dataset-impl mmap`": ("", "text/test_data_bin.py::test_files_equal_those_of_fairseq"),
     "`--num-workers`": ("", "end_to_end/test_pretrain.py::test_training_does_not_depend_on_data_workers"),
-    "`--nprocs-per-node`": (
-        "ignored; only `slowmo` reads it",
-        "fairseq_patches/test_unsupported.py::test_other_values_are_accepted",
-    ),
     "`--restore-file`, `--finetune-from-model`, `--reset-optimizer`, `--reset-dataloader`, `--reset-meters`": (
         "",
         "models/test_finetuning.py::test_training_starts_from_a_pretraining_checkpoint",
@@ -241,12 +222,10 @@ WORKING = {
         "end_to_end/test_fairseq_options.py::test_training_ends_well",
     ),
 }
-ON_GPUS = "`--fp16`, `--bf16`, `--memory-efficient-fp16`, `--memory-efficient-bf16`"
-TEST_ON_GPUS = "fairseq_patches/test_options.py::test_half_precision_without_gpu"
 TESTS_OF_REFUSALS = {
-    "is_refused": "fairseq_patches/test_unsupported.py::test_an_option_is_refused_in_one_message",
+    "is_refused": "fairseq_patches/test_options.py::test_an_option_is_refused_in_one_message",
     "is_refused_data": "text/test_data_bin.py::test_other_formats_of_fairseq_are_refused",
-    "is_unknown": "fairseq_patches/test_unsupported.py::test_options_of_other_models_are_unknown",
+    "is_unknown": "fairseq_patches/test_options.py::test_options_of_other_models_are_unknown",
 }
 
 
@@ -377,14 +356,13 @@ def fairseq_options() -> str:
     import mae_lm_fairseq
 
     mae_lm_fairseq.register()
-    from mae_lm_fairseq.fairseq_patches.unsupported import UNSUPPORTED
+    from mae_lm_fairseq.fairseq_patches.option_checks import CHECKS
 
     works = [[option, remark, _test(name)] for option, (remark, name) in WORKING.items()]
-    refused = [[f"`{row.option}`", ", ".join(row.packages), row.advice] for row in UNSUPPORTED]
+    refused = [[f"`{check.option}`", re.sub(r"\{.*?\}", "...", check.reason)] for check in CHECKS]
     return FAIRSEQ_OPTIONS.format(
         works=markdown_table(["option", "remark", "test"], works),
-        refused=markdown_table(["option", "needs", "advice"], refused),
-        not_run=markdown_table(["option", "test of the refusal"], [[ON_GPUS, _test(TEST_ON_GPUS)]]),
+        refused=markdown_table(["option", "message"], refused),
         **{name: _test(test) for name, test in TESTS_OF_REFUSALS.items()},
     )
 

@@ -37,8 +37,8 @@ for program in sys.argv[1:]:
     assert printed.getvalue().startswith(f"usage: {called} "), f"{program}: {printed.getvalue()}"
     print(program)
 """
-LEFT_OUT = ("fuzz.py", "golden_probe.py")
-"""The fuzzer must instrument imports before anything else; only golden.py runs the probe."""
+LEFT_OUT = ("golden_probe.py",)
+"""Only golden.py runs the probe."""
 PROGRAMS = [
     path for path in sorted((*ROOT.glob("scripts/*.py"), *ROOT.glob("preprocess/*/*.py"))) if path.name not in LEFT_OUT
 ]

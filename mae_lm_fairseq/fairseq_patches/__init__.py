@@ -1,4 +1,4 @@
-"""Patches of fairseq, and of torch, NumPy and Hydra below it; one module per subsystem.
+"""Patches of fairseq, and of torch and NumPy below it; one module per subsystem.
 
 Each patch is a function whose docstring describes the problem it fixes; :func:`apply` lists them. A patch replaces an
 attribute of a module or class that fairseq looks up at call time, so the import order does not matter, and no function
@@ -14,21 +14,18 @@ def apply() -> None:
     """
     from mae_lm_fairseq.fairseq_patches import (
         data,
-        divergence,
-        half_precision,
         loading,
         metrics,
-        moving_average,
         options,
         processes,
         resuming,
         saving,
         started_processes,
+        weights,
     )
 
     for patch in (
         data.restore_numpy_compat,
-        data.explain_ignored_validation_subsets,
         data.accumulate_batches_that_have_sequences,
         data.explain_splits_without_batches,
         loading.read_checkpoints_as_data,
@@ -36,21 +33,18 @@ def apply() -> None:
         resuming.resume_from_newest_checkpoint,
         saving.save_atomically,
         saving.explain_unwritable_directories,
-        half_precision.save_float32_weights,
-        moving_average.average_each_weight_once,
-        moving_average.read_moving_averages_as_data,
+        weights.save_float32_weights,
+        weights.average_each_weight_once,
+        weights.read_moving_averages_as_data,
         options.read_options,
         options.check_options_of_the_trainer,
-        options.explain_invalid_schedules,
         options.refuse_second_copy,
         processes.start_training_with_checks,
-        processes.report_errors_under_hydra,
         processes.send_checkpoints_to_all_processes,
         processes.stop_loading_batches_at_exit,
         started_processes.limit_waiting,
-        started_processes.explain_jobs_of_slurm,
         started_processes.use_pytorch_ddp_without_gpus,
-        divergence.stop_at_loss_that_is_not_finite,
+        metrics.stop_at_loss_that_is_not_finite,
         metrics.define_every_correlation,
     ):
         patch()

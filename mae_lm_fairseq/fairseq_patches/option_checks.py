@@ -1,7 +1,7 @@
-"""Validation of fairseq's options before anything starts.
+"""Checks of fairseq's options before training starts: one table, which docs/fairseq-options.md shows.
 
-fairseq would ignore these options or fail on them much later. :mod:`processes` runs the checks in fairseq's commands,
-:mod:`options` in its trainer.
+fairseq would ignore these options, train wrongly, or fail much later. :mod:`processes` runs the checks in fairseq's
+commands, :mod:`options` in its trainer.
 """
 
 import ast
@@ -9,10 +9,11 @@ import logging
 import math
 import os
 import sys
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Callable
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 import torch
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -22,52 +23,28 @@ from omegaconf import OmegaConf
 
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
-from mae_lm_fairseq.fairseq_patches.unsupported import check_supported, is_our_model
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.versions import SLOW, bfloat16_speed
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_RESTORE_FILE = "checkpoint_last.pt"
-BOTH_PRECISIONS = "--fp16 and --bf16 have the same purpose; choose one"
 
 
-def read_list(evaluate: Callable, text: Any, kind: type = float) -> list:
-    """Parse the numbers of an option such as ``--lr 1e-3,nan``, with ``evaluate`` or, if that fails, one by one.
+class Check(NamedTuple):
+    """An option that is refused.
 
-    Raises:
-        ArgumentTypeError: if a part is not a number.
+    Attributes:
+        option: the option.
+        find: returns what is wrong in a configuration; false if nothing is.
+        reason: what is wrong, and what to do; may refer to ``{found}`` and to the configuration ``{cfg}``.
+        is_warning: whether training starts nevertheless.
     """
-    try:
-        return evaluate(text, kind)
-    except (ValueError, TypeError, SyntaxError):
-        try:
-            return [kind(part) for part in text.split(",")]
-        except ValueError:
-            raise ArgumentTypeError(f"{text!r} is neither a number nor a list of numbers such as 1,2") from None
 
-
-# fairseq keeps these as text and evaluates them later, because their defaults refer to other options.
-_LATE_NUMBERS = ("total_num_update", "batch_size_valid", "max_tokens_valid")
-
-
-def check_command_line(arguments: Namespace) -> None:
-    """Check command-line options that fairseq cannot convert to a configuration.
-
-    Raises:
-        UserError: if an option is invalid; the message names it.
-    """
-    if getattr(arguments, "lr_scheduler", None) == "polynomial_decay" and arguments.total_num_update is None:
-        raise UserError("--lr-scheduler polynomial_decay needs --total-num-update, usually the value of --max-update")
-    for name in _LATE_NUMBERS:
-        value = getattr(arguments, name, None)
-        if isinstance(value, str) and not value.startswith("${"):
-            try:
-                is_number = math.isfinite(float(value))
-            except ValueError:
-                is_number = False
-            if not is_number:
-                raise UserError(f"--{name.replace('_', '-')} {value} must be a number")
+    option: str
+    find: Callable[[Any], Any]
+    reason: str
+    is_warning: bool = False
 
 
 def check_settings(cfg: Any) -> None:
@@ -79,67 +56,12 @@ def check_settings(cfg: Any) -> None:
     if isinstance(cfg, Namespace):
         cfg = convert_namespace_to_omegaconf(cfg)
     check_one_copy(cfg.common.user_dir)
-    check_supported(cfg)
-    _check_numbers(cfg)
-    _check_decay(cfg)
-    _check_betas(cfg.optimizer)
-    _check_processes(cfg)
-    _check_precision(cfg)
-    _check_frozen_encoder(cfg)
-    _check_batches(cfg)
-    _check_criterion(cfg)
-    _check_compile(cfg)
-    _check_checkpoints_exist(cfg)
-
-
-_MINIMA = {
-    "common": {"seed": 0, "log_interval": 1},
-    "dataset": {
-        "batch_size": 1,
-        "max_tokens": 1,
-        "batch_size_valid": 1,
-        "max_tokens_valid": 1,
-        "required_batch_size_multiple": 1,
-        "validate_interval": 1,
-        "num_workers": 0,
-    },
-    "checkpoint": {"save_interval": 1},
-    "ema": {"ema_decay": 0, "ema_start_update": 0, "ema_update_freq": 1},
-    "optimization": {"lr": 0, "clip_norm": 0, "update_freq": 1, "max_update": 0, "max_epoch": 0},
-    "optimizer": {"adam_eps": 0, "weight_decay": 0},
-    "lr_scheduler": {"warmup_updates": 0, "end_learning_rate": 0, "power": 0},
-}
-_MAXIMA = {"seed": 2**32 - 1, "ema_decay": 1}  # the former is the limit of NumPy's generators
-
-
-def _check_numbers(cfg: Any) -> None:
-    """Check the range of numbers, which would cause tracebacks in NumPy, torch and fairseq or have no effect."""
-    for section, minima in _MINIMA.items():
-        for name, minimum in minima.items():
-            value = getattr(cfg[section], name, None)
-            numbers = value if OmegaConf.is_list(value) else [value]
-            if not numbers:
-                raise UserError(f"--{name.replace('_', '-')} is empty; give at least one number")
-            for number in numbers:
-                maximum = _MAXIMA.get(name, sys.float_info.max)
-                if number is not None and not minimum <= number <= maximum:
-                    limits = f"from {minimum} to {maximum}" if name in _MAXIMA else f"of at least {minimum}"
-                    raise UserError(f"--{name.replace('_', '-')} {number} must be a number {limits}")
-
-
-def _check_decay(cfg: Any) -> None:
-    """Check that the decay ends after the warm-up; otherwise the learning rate stays near 0, then drops to its end."""
-    schedule = cfg.lr_scheduler
-    if getattr(schedule, "_name", None) != "polynomial_decay":
-        return
-    warmup, end, last = schedule.warmup_updates, schedule.total_num_update, cfg.optimization.max_update
-    if not max(warmup, 0) < end < math.inf:
-        raise UserError(
-            f"--total-num-update {end:g} must be more than --warmup-updates {warmup}: the learning rate rises until "
-            "the latter and then decays until the former"
-        )
-    if end < last and schedule.end_learning_rate == 0:
-        _warn_once(f"--max-update {last} is more than --total-num-update {end:g}: the learning rate is 0 after it")
+    for check in CHECKS:
+        if found := check.find(cfg):
+            message = f"{check.option} {check.reason.format(found=found, cfg=cfg)}"
+            if not check.is_warning:
+                raise UserError(message)
+            _warn_once(message)
 
 
 @cache
@@ -147,129 +69,209 @@ def _warn_once(message: str) -> None:
     logger.warning(message)
 
 
-def _check_betas(optimizer: Any) -> None:
-    """Check Adam's betas. fairseq's ``adam`` does not, and fails in the first update."""
-    if getattr(optimizer, "adam_betas", None) is not None:
-        pair_of_betas(optimizer.adam_betas)
+def _in_range(section: str, minimum: float, *names: str, maximum: float = sys.float_info.max) -> list[Check]:
+    """Return the checks of options that are a number, or a list of numbers, of a section of the configuration."""
+    limits = f"of at least {minimum}" if maximum == sys.float_info.max else f"from {minimum} to {maximum}"
+    return [
+        Check(
+            f"--{name.replace('_', '-')}",
+            partial(_out_of_range, section, name, minimum, maximum),
+            f"{{found}} must be a number {limits}",
+        )
+        for name in names
+    ]
+
+
+def _out_of_range(section: str, name: str, minimum: float, maximum: float, cfg: Any) -> str | None:
+    value = getattr(cfg[section], name, None)
+    for number in value if OmegaConf.is_list(value) else [value]:
+        if number is not None and not minimum <= number <= maximum:
+            return str(number)
+    return None
 
 
 def pair_of_betas(given: Any) -> tuple[float, float]:
-    """Parse Adam's betas from a string, as on the command line, or from a list, as in YAML.
-
-    Raises:
-        UserError: if they are not two numbers in [0, 1).
-    """
-    try:
-        first, second = map(float, ast.literal_eval(given) if isinstance(given, str) else given)
-    except (ValueError, TypeError, SyntaxError):
-        first = second = math.nan
-    if not (0 <= first < 1 and 0 <= second < 1):
-        raise UserError(f"--adam-betas {given}: give two numbers in [0, 1), such as '(0.9, 0.98)'")
+    """Parse Adam's betas from a string, as on the command line, or from a list, as in YAML."""
+    first, second = map(float, ast.literal_eval(given) if isinstance(given, str) else given)
     return first, second
 
 
-def _check_processes(cfg: Any) -> None:
-    """Check that there is a GPU for each process that fairseq starts; it would fail with an assertion."""
-    distributed = cfg.distributed_training
-    number = distributed.distributed_world_size
-    if number > 1 and distributed.distributed_init_method is None and not torch.cuda.is_available():
-        raise UserError(
-            f"--distributed-world-size {number} needs a GPU for each process: on a CPU start the processes with "
-            f"torchrun --nproc-per-node {number}, without this option"
-        )
+def _wrong_betas(cfg: Any) -> str | None:
+    given = getattr(cfg.optimizer, "adam_betas", None)
+    try:
+        is_right = given is None or all(0 <= beta < 1 for beta in pair_of_betas(given))
+    except (ValueError, TypeError, SyntaxError):
+        is_right = False
+    return None if is_right else str(given)
 
 
-def _check_precision(cfg: Any) -> None:
-    """Check that a GPU is available for fairseq's half precisions, which fail, are slow or have no effect on a CPU.
-
-    bfloat16 in autocast works on every CPU, but is slow on many.
-    """
-    common = cfg.common
-    has_gpu = torch.cuda.is_available() and not common.cpu
-    autocast = getattr(cfg.model, "autocast", None) == "bf16"
-    if common.fp16 and common.bf16:
-        raise UserError(BOTH_PRECISIONS)
-    for name in ("fp16", "bf16"):
-        if common[f"memory_efficient_{name}"] and not common[name]:  # the command line adds it
-            raise UserError(f"common.memory_efficient_{name} has no effect without common.{name}; add it")
-    for name in ("memory_efficient_fp16", "memory_efficient_bf16", "fp16", "bf16"):
-        option = f"--{name.replace('_', '-')}"
-        if common[name] and not has_gpu:
-            raise UserError(f"{option} needs a GPU: leave it out, or on a CPU with fast bfloat16 use --autocast bf16")
-        if common[name] and autocast:
-            raise UserError(f"{option} and --autocast bf16 have the same purpose; choose one")
-    if autocast and not has_gpu and (speed := bfloat16_speed()) < SLOW:
-        _warn_once(
-            f"--autocast bf16: this CPU multiplies matrices {1 / speed:.0f} times slower in bfloat16 than in float32; "
-            "leave the option out"
-        )
+def is_our_model(cfg: Any) -> bool:
+    """Return whether a configuration trains a model of this package. Others may have options that ours do not have."""
+    return hasattr(ARCH_MODEL_REGISTRY.get(getattr(cfg.model, "_name", None)), "begin_training")
 
 
-def _check_frozen_encoder(cfg: Any) -> None:
-    """Check that ``--freeze-encoder-updates`` works: the optimizer must leave weights without a gradient alone.
-
-    fairseq's optimizers for half precision give them a gradient of zero, and weight decay would still change them.
-    """
-    frozen = getattr(cfg.task, "freeze_encoder_updates", 0)
-    if not frozen:
-        return
-    for name in ("fp16", "bf16"):
-        if cfg.common[name]:
-            raise UserError(
-                f"--freeze-encoder-updates {frozen} does not work with --{name}; use --autocast bf16 instead"
-            )
+def _has_gpu(cfg: Any) -> bool:
+    return torch.cuda.is_available() and not cfg.common.cpu
 
 
-def _check_batches(cfg: Any) -> None:
-    """Check that a batch can hold a sequence of pretraining. fairseq would drop longer ones, or fail.
-
-    In other tasks, ``--tokens-per-sample`` may not be the length of a sequence.
-    """
-    if not is_our_model(cfg):
-        return
-    tokens = getattr(cfg.task, "tokens_per_sample", None)
-    for name in ("max_tokens", "max_tokens_valid"):
-        most = getattr(cfg.dataset, name)
-        if tokens is not None and most is not None and most < tokens:
-            raise UserError(
-                f"--{name.replace('_', '-')} {most} must be at least --tokens-per-sample {tokens}: a batch has whole "
-                "sequences"
-            )
+def _autocast(cfg: Any) -> bool:
+    return getattr(cfg.model, "autocast", None) == "bf16"
 
 
-def _check_criterion(cfg: Any) -> None:
-    """Check that the model computes what the criterion reads. The first batch would fail."""
-    name = getattr(cfg.model, "_name", None)
-    is_other = name in ARCH_MODEL_REGISTRY and not is_our_model(cfg)
-    if getattr(cfg.criterion, "_name", None) == "masked_autoencoder_lm" and is_other:
-        raise UserError(
-            f"--criterion masked_autoencoder_lm is for models of mae_lm_fairseq, not --arch {name}; choose --criterion "
-            "masked_lm"
-        )
+def _decays(cfg: Any) -> bool:
+    return getattr(cfg.lr_scheduler, "_name", None) == "polynomial_decay"
 
 
-def _check_compile(cfg: Any) -> None:
-    """Check that ``--compile`` has an effect: fairseq's criterion asks for all logits, which are not compiled."""
-    if getattr(cfg.model, "compile", False) and getattr(cfg.criterion, "_name", None) == "masked_lm":
-        raise UserError("--compile has no effect with --criterion masked_lm; choose --criterion masked_autoencoder_lm")
+def _ends_in_warmup(cfg: Any) -> bool:
+    """Return whether the learning rate stays near 0, and then drops to its end."""
+    return _decays(cfg) and not max(cfg.lr_scheduler.warmup_updates, 0) < cfg.lr_scheduler.total_num_update < math.inf
 
 
-def _check_checkpoints_exist(cfg: Any) -> None:
-    """Check that a requested checkpoint exists. fairseq would silently train from random weights."""
-    if cfg.distributed_training.ddp_backend == "fully_sharded":
-        return  # file names differ between processes
+def _trains_without_learning_rate(cfg: Any) -> bool:
+    schedule = cfg.lr_scheduler
+    return _decays(cfg) and schedule.end_learning_rate == 0 and schedule.total_num_update < cfg.optimization.max_update
+
+
+def _too_few_tokens(name: str, cfg: Any) -> int | None:
+    """Return a limit of a batch that is shorter than a sequence; in other tasks, a sequence has another length."""
+    tokens, most = getattr(cfg.task, "tokens_per_sample", None), getattr(cfg.dataset, name)
+    return most if is_our_model(cfg) and None not in (tokens, most) and most < tokens else None
+
+
+def _computes_no_loss(cfg: Any) -> bool:
+    is_other = getattr(cfg.model, "_name", None) in ARCH_MODEL_REGISTRY and not is_our_model(cfg)
+    return is_other and getattr(cfg.criterion, "_name", None) == "masked_autoencoder_lm"
+
+
+def _missing_checkpoint(name: str, cfg: Any) -> str | None:
+    """Return the path of a checkpoint that an option names and that does not exist."""
     checkpoint, suffix = cfg.checkpoint, cfg.checkpoint.checkpoint_suffix or ""
-    if checkpoint.restore_file != DEFAULT_RESTORE_FILE:
-        wanted = {"--restore-file": checkpoint.restore_file.replace(".pt", f"{suffix}.pt")}
-    elif PathManager.isfile(os.path.join(checkpoint.save_dir, f"checkpoint_last{suffix}.pt")):
-        wanted = {}  # a resumed run does not need the files that it started from
-    else:
-        wanted = {
-            "--finetune-from-model": checkpoint.finetune_from_model,
-            "--continue-once": checkpoint.get("continue_once"),
-        }
-    for option, path in wanted.items():
-        if option == "--finetune-from-model" and path is not None and os.path.isdir(path):
-            path = os.path.join(path, WEIGHTS)  # of a bundle
-        if path is not None and not PathManager.isfile(path):
-            raise UserError(f"{option} {path}: no such file ({os.path.abspath(path)}); check the path")
+    path, is_chosen = checkpoint.get(name), checkpoint.restore_file != DEFAULT_RESTORE_FILE
+    if name == "restore_file":
+        path = path.replace(".pt", f"{suffix}.pt") if is_chosen else None
+    elif is_chosen or PathManager.isfile(os.path.join(checkpoint.save_dir, f"checkpoint_last{suffix}.pt")):
+        return None  # a resumed run does not need the files that it started from
+    elif name == "finetune_from_model" and path is not None and os.path.isdir(path):
+        path = os.path.join(path, WEIGHTS)  # of a bundle
+    return None if path is None or PathManager.isfile(path) else path
+
+
+_BACKENDS = ("pytorch_ddp", "c10d", "legacy_ddp", "no_c10d")
+CHECKS = (
+    *_in_range("common", 0, "seed", maximum=2**32 - 1),  # of NumPy's generators
+    *_in_range("dataset", 1, "batch_size", "max_tokens", "batch_size_valid", "max_tokens_valid"),
+    *_in_range("dataset", 0, "num_workers"),
+    *_in_range("optimization", 1, "update_freq"),
+    *_in_range("optimization", 0, "lr", "clip_norm", "max_update", "max_epoch"),
+    *_in_range("optimizer", 0, "adam_eps", "weight_decay"),
+    Check("--adam-betas", _wrong_betas, "{found}: give two numbers in [0, 1), such as '(0.9, 0.98)'"),
+    *_in_range("lr_scheduler", 0, "warmup_updates", "end_learning_rate", "power"),
+    *_in_range("ema", 0, "ema_decay", maximum=1),
+    *_in_range("ema", 0, "ema_start_update"),
+    *_in_range("ema", 1, "ema_update_freq"),
+    Check(
+        "--total-num-update",
+        _ends_in_warmup,
+        "{cfg.lr_scheduler.total_num_update:g} must be more than --warmup-updates {cfg.lr_scheduler.warmup_updates}: "
+        "the learning rate rises until the latter and then decays until the former",
+    ),
+    Check(
+        "--max-update",
+        _trains_without_learning_rate,
+        "{cfg.optimization.max_update} is more than --total-num-update {cfg.lr_scheduler.total_num_update:g}: the "
+        "learning rate is 0 after it",
+        is_warning=True,
+    ),
+    Check(
+        "--stop-min-lr",
+        lambda cfg: cfg.optimization.stop_min_lr >= 0 and _decays(cfg) and cfg.lr_scheduler.warmup_updates > 0,
+        "with --warmup-updates would end training before the first update, whose learning rate is 0; remove one",
+    ),
+    Check(
+        "--fp16",
+        lambda cfg: cfg.common.fp16 and cfg.common.bf16,
+        "and --bf16 have the same purpose; choose one",
+    ),
+    *(
+        check
+        for name in ("fp16", "bf16")
+        for check in (
+            Check(
+                f"--{name}",
+                lambda cfg, name=name: cfg.common[name] and not _has_gpu(cfg),
+                "needs a GPU: leave it out, or on a CPU with fast bfloat16 use --autocast bf16",
+            ),
+            Check(
+                f"--{name}",
+                lambda cfg, name=name: cfg.common[name] and _autocast(cfg),
+                "and --autocast bf16 have the same purpose; choose one",
+            ),
+            # fairseq's optimizers for it give frozen weights a gradient of zero, and weight decay changes them.
+            Check(
+                f"--{name}",
+                lambda cfg, name=name: cfg.common[name] and getattr(cfg.task, "freeze_encoder_updates", 0),
+                "does not work with --freeze-encoder-updates {found}; use --autocast bf16 instead",
+            ),
+        )
+    ),
+    Check(
+        "--autocast bf16",
+        lambda cfg: _autocast(cfg) and not _has_gpu(cfg) and bfloat16_speed() < SLOW and 1 / bfloat16_speed(),
+        "is {found:.0f} times slower than float32 in the matrix products of this CPU; leave the option out",
+        is_warning=True,
+    ),
+    # fairseq unscales the gradients twice, once for torch's optimizer and once for its own wrapper of it.
+    Check("--amp", lambda cfg: is_our_model(cfg) and cfg.common.amp, "is not supported; use --autocast bf16"),
+    Check(
+        "--ddp-backend",
+        lambda cfg: is_our_model(cfg) and cfg.distributed_training.ddp_backend not in _BACKENDS,
+        "{cfg.distributed_training.ddp_backend} is not supported; choose pytorch_ddp or legacy_ddp",
+    ),
+    Check(
+        "--distributed-world-size",
+        lambda cfg: (
+            cfg.distributed_training.distributed_init_method is None
+            and not torch.cuda.is_available()
+            and (number := cfg.distributed_training.distributed_world_size) > 1
+            and number
+        ),
+        "{found} needs a GPU for each process: on a CPU start the processes with torchrun --nproc-per-node {found}, "
+        "without this option",
+    ),
+    *(
+        Check(
+            f"--{name.replace('_', '-')}",
+            partial(_too_few_tokens, name),
+            "{found} must be at least --tokens-per-sample {cfg.task.tokens_per_sample}: a batch has whole sequences",
+        )
+        for name in ("max_tokens", "max_tokens_valid")
+    ),
+    Check(
+        "--criterion masked_autoencoder_lm",
+        _computes_no_loss,
+        "is for models of mae_lm_fairseq, not --arch {cfg.model._name}; choose --criterion masked_lm",
+    ),
+    # That criterion asks for all logits, which are not compiled.
+    Check(
+        "--compile",
+        lambda cfg: getattr(cfg.model, "compile", False) and getattr(cfg.criterion, "_name", None) == "masked_lm",
+        "has no effect with --criterion masked_lm; choose --criterion masked_autoencoder_lm",
+    ),
+    # fairseq would silently train from random weights.
+    *(
+        Check(
+            f"--{name.replace('_', '-')}", partial(_missing_checkpoint, name), "{found}: no such file; check the path"
+        )
+        for name in ("restore_file", "finetune_from_model", "continue_once")
+    ),
+    # fairseq would train without the log.
+    *(
+        Check(
+            f"--{name.replace('_', '-')}",
+            lambda cfg, name=name, packages=packages: cfg.common[name] and not any(map(find_spec, packages)),
+            f"needs a package that is missing: pip install {packages[0]}, or remove the option",
+        )
+        for name, packages in (("tensorboard_logdir", ("tensorboardX", "tensorboard")), ("wandb_project", ("wandb",)))
+    ),
+)
+"""The checks, in the order in which they are made."""

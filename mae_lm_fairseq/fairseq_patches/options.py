@@ -1,32 +1,31 @@
 """Patches of how fairseq reads its options."""
 
-from argparse import Namespace
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fairseq import options, utils
 from fairseq.dataclass import utils as dataclass_utils
-from fairseq.optim import lr_scheduler
 from fairseq.trainer import Trainer
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
-from mae_lm_fairseq.fairseq_patches.option_checks import BOTH_PRECISIONS, check_command_line, check_settings, read_list
+from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.patching import wrap
-from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program, first_line
+from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 
 
 def read_options() -> None:
     """Report invalid options with an error message, and do not confuse ``--bf16`` with ``--tpu``.
 
-    A ``--user-dir`` that cannot be loaded, or an invalid list of numbers, ended in a traceback. On the command line,
-    fairseq sets ``tpu`` if ``--bf16`` is given and then fails because torch_xla is missing, even on a GPU. Under Hydra,
-    ``common.bf16=true`` is not affected.
+    A ``--user-dir`` that cannot be loaded, a list such as ``--lr 1e-3,x``, or a decay without an end ended in a
+    traceback. On the command line, fairseq sets ``tpu`` if ``--bf16`` is given and then fails because torch_xla is
+    missing, even on a GPU. Under Hydra, ``common.bf16=true`` is not affected.
     """
     wrap(options, "get_parser", _get_parser)
     wrap(options, "parse_args_and_arch", _parse_args_and_arch)
-    wrap(dataclass_utils, "eval_str_list", read_list)
+    wrap(dataclass_utils, "eval_str_list", _read_list)
 
 
 def _get_parser(get: Callable, *args, **kwargs) -> Any:
@@ -35,18 +34,23 @@ def _get_parser(get: Callable, *args, **kwargs) -> Any:
 
 
 def _parse_args_and_arch(parse: Callable, parser: Any, input_args: Any = None, *args, **kwargs) -> Any:
+    parsed = parse(parser, input_args, *args, **kwargs)
+    arguments = parsed[0] if isinstance(parsed, tuple) else parsed
     with errors_end_the_program():
-        try:
-            parsed = parse(parser, input_args, *args, **kwargs)
-        except ValueError as error:
-            if "Cannot combine --fp16" not in str(error):
-                raise
-            raise UserError(BOTH_PRECISIONS) from None
-        arguments = parsed[0] if isinstance(parsed, tuple) else parsed
-        check_command_line(arguments)
+        if getattr(arguments, "lr_scheduler", None) == "polynomial_decay" and arguments.total_num_update is None:
+            raise UserError(
+                "--lr-scheduler polynomial_decay needs --total-num-update, usually the value of --max-update"
+            )
     if getattr(arguments, "bf16", False):
         arguments.tpu = parser.parse_known_args(input_args)[0].tpu
     return parsed
+
+
+def _read_list(evaluate: Callable, text: Any, kind: type = float) -> list:
+    try:
+        return evaluate(text, kind)
+    except (ValueError, TypeError, SyntaxError):
+        raise ArgumentTypeError(f"{text!r} is neither a number nor a list of numbers such as 1,2") from None
 
 
 def check_options_of_the_trainer() -> None:
@@ -63,22 +67,6 @@ def _init_trainer(init: Callable, trainer: Trainer, cfg: Any, *args, **kwargs) -
     model = trainer.get_model()
     if hasattr(model, "begin_training"):
         model.begin_training(trainer.device)
-
-
-def explain_invalid_schedules() -> None:
-    """Report options of ``--lr-scheduler`` that do not fit, which ended in a traceback."""
-    wrap(lr_scheduler, "build_lr_scheduler", _build_lr_scheduler)
-
-
-def _build_lr_scheduler(build: Callable, cfg: Any, optimizer: Any) -> Any:
-    try:
-        return build(cfg, optimizer)
-    except TypeError:  # from --lr-scheduler manual, whose keys must be strings
-        reason = "--epoch2lr and --update2lr need keys in quotes, as in \"{'1-100': 1e-3}\""
-    except (AssertionError, ValueError, SyntaxError) as error:
-        reason = first_line(error) if str(error) else "one of its options is out of range"
-    name = cfg.lr_scheduler if isinstance(cfg, Namespace) else cfg._name
-    raise UserError(f"--lr-scheduler {name}: {reason}")
 
 
 def refuse_second_copy() -> None:

@@ -12,14 +12,12 @@ from typing import Any
 import torch
 from fairseq.data import iterators
 from fairseq.distributed import utils as distributed_utils
-from hydra.core.utils import JobReturn
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq import register
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.fairseq_patches.started_processes import gpus_hidden, join_started_processes
-from mae_lm_fairseq.fairseq_patches.unsupported import check_supported
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program, first_line
 
 
@@ -82,28 +80,6 @@ def _lost_connections() -> Iterator[None]:
             f"lost the connection to another process of this job: {reason}; the same command resumes from the last "
             "checkpoint"
         ) from error
-
-
-def report_errors_under_hydra() -> None:
-    """Report errors of ``fairseq-hydra-train`` with an error message.
-
-    It printed a traceback, and Hydra's hint how to print a longer one. It loads this package after training has
-    started, so only Hydra's last step can be patched: reading the job's result, which raises the job's error.
-    """
-    JobReturn.return_value = property(_job_result, JobReturn.return_value.fset)
-
-
-_hydra_job_result = JobReturn.return_value.fget
-
-
-def _job_result(job: JobReturn) -> Any:
-    with errors_end_the_program():
-        if isinstance(job._return_value, UserError):  # before Hydra prints its own message
-            raise job._return_value
-        # Errors from before the checks of the trainer; another program's configuration has no such section.
-        if isinstance(job._return_value, Exception) and "distributed_training" in (job.cfg or {}):
-            check_supported(job.cfg)
-        return _hydra_job_result(job)
 
 
 def send_checkpoints_to_all_processes() -> None:

@@ -110,10 +110,9 @@ def batch_limits(dataset: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _is_ours_to_choose(cfg: Any, trainer: Any) -> bool:
-    in_parts = trainer.is_fsdp or trainer.cfg.common.model_parallel_size > 1
     return (
         cfg.restore_file == DEFAULT_RESTORE_FILE
-        and not (cfg.no_save or cfg.no_last_checkpoints or in_parts)
+        and not (cfg.no_save or cfg.no_last_checkpoints)
         and not PathManager.path_requires_pathmanager(cfg.save_dir)
     )
 

@@ -116,23 +116,6 @@ def gpus_hidden(cfg: Any) -> Iterator[None]:
             del os.environ[name]
 
 
-def explain_jobs_of_slurm() -> None:
-    """Report variables of Slurm from which fairseq cannot tell the number of processes; it ended in a traceback.
-
-    Examples are a batch script that starts training without ``srun``, and tasks that do not fit the GPUs.
-    """
-    wrap(distributed_utils, "_infer_slurm_init", _infer_slurm_init)
-
-
-def _infer_slurm_init(infer: Callable, *args: Any) -> bool:
-    try:
-        return infer(*args)
-    except (TypeError, ValueError, AssertionError, subprocess.CalledProcessError) as error:
-        raise UserError(
-            f"the processes cannot be counted from the variables of Slurm, such as SLURM_NTASKS; {_START}"
-        ) from error
-
-
 def _end_with(parent: int) -> None:
     """Kill this process and its data workers once ``torchrun`` has ended; killed by SIGKILL, it leaves them behind."""
     while os.getppid() == parent:

@@ -360,9 +360,6 @@ def check_options(cfg: MaskedAutoencoderLMConfig):
     for name in ("effective_rank_interval", "freeze_encoder_updates"):
         if getattr(cfg, name) < 0:
             raise UserError(f"--{name.replace('_', '-')} {getattr(cfg, name)} must not be negative")
-    for name in ("include_target_tokens", "skip_masking", "d2v2_multi"):
-        if getattr(cfg, name):
-            raise UserError(f"--{name.replace('_', '-')} is for data2vec; masked_autoencoder_lm does not have it")
 
 
 def check_mask_in_encoder(fraction: float, network: MaskedAutoencoderConfig):

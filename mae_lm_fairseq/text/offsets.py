@@ -1,9 +1,10 @@
-"""Spans of the original text that tokens stand for.
+"""Spans of a text: those that tokens stand for, and those of its words.
 
 Tokenizers may normalise text before they split it (sentencepiece: NFKC, white space, control characters), so joined
 tokens differ from the text. They do return the characters of the original that each token was made of.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterable
 
@@ -11,6 +12,10 @@ import numpy as np
 
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START
 from mae_lm_fairseq.text.tokenizer import Tokenizer
+
+# One class per character: w letter or digit, m mark or format character, j joiner inside of words, s space, p other.
+_WORD = re.compile(r"m*w[wm]*(?:jw[wm]*)*|[jp]m*|m+")
+_JOINERS = ".,'\u2019-_"
 
 
 def encode_with_spans(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, np.ndarray]:
@@ -64,3 +69,21 @@ def word_numbers(text: str, spans: Iterable[tuple[int, int]]) -> list[int]:
     words = np.cumsum(starts) - 1
     # White space belongs to the word that follows it, or to the last one.
     return [int(min(words[start] + is_blank[start + 1], words[-1])) for start, _ in spans]
+
+
+def split_words(text: str) -> list[tuple[int, int]]:
+    """Return start and end of each word of a text.
+
+    White space separates words. Punctuation marks and symbols are words of their own, except for a single ``. , ' - _``
+    between letters or digits, as in ``don't``, ``e-mail``, ``U.S`` and ``1,000.50``.
+    """
+    return [match.span() for match in _WORD.finditer("".join(map(_class_of, text)))]
+
+
+def _class_of(character: str) -> str:
+    category = unicodedata.category(character)
+    if character.isspace() or category == "Cc":
+        return "s"
+    if character in _JOINERS:
+        return "j"
+    return {"L": "w", "N": "w", "M": "m"}.get(category[0], "m" if category == "Cf" else "p")

@@ -5,6 +5,7 @@
 
 import os
 import shutil
+from argparse import ArgumentTypeError
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from dataclasses import dataclass, fields
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
+from typing import Annotated, NamedTuple
 
 from tqdm import tqdm
 
@@ -26,70 +28,87 @@ from mae_lm_fairseq.text.tokenizer_files import TOKENIZER_FILES, open_tokenizer_
 from mae_lm_fairseq.text.tokenizer_training import DEFAULT_KIND, TRAINED_KINDS, train_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.locks import directory_lock
+from mae_lm_fairseq.utils.options import Argument, Count, Directory, Options
 from mae_lm_fairseq.utils.signals import uninterrupted
 
 SAMPLE_BYTES = 50_000_000
-CHARACTER_COVERAGE, MAX_UNK_RATE = 0.99999, 0.001
-"""Defaults of ``--character-coverage`` and ``--max-unk-rate``."""
-LARGEST_SHARDS = 256
-"""Limit of ``--shards``: so many pairs of files are open at the same time."""
 _MACHINES = ("workers", "part", "merge", "scheduler")
 _UNFINISHED = "unfinished"
 # In the order in which they are moved to their destination, after the tokenizer; the last one completes the data-bin.
 _PRODUCTS = (DICTIONARY, "train.bin", "valid.bin", "train.idx", "valid.idx", MANIFEST)
 
 
+class PartFraction(NamedTuple):
+    """The I-th of N fractions of the parts."""
+
+    number: int
+    count: int
+
+
+def _parse_fraction(text: str) -> PartFraction:
+    try:
+        fraction = PartFraction(*map(int, text.split("/")))
+    except (ValueError, TypeError):
+        raise ArgumentTypeError(f"{text}: must be I/N, such as 1/8") from None
+    if not 1 <= fraction.number <= fraction.count:
+        raise ArgumentTypeError(f"{text}: I must be from 1 to N")
+    return fraction
+
+
 @dataclass(frozen=True)
-class Options:
-    """Options of the command.
+class PreparationOptions(Options):
+    """Options of a preparation.
 
     Attributes:
-        train, valid: files, directories and globs.
-        destdir: directory for the data-bin.
-        vocab_size: vocabulary size of the tokenizer to train; optional with an existing one.
-        sentencepiece_model: another name for ``tokenizer``, except for the names of kinds.
-        character_coverage: see ``train_tokenizer``.
-        max_unk_rate: maximum fraction of ``<unk>`` among the tokens of a split.
-        workers: number of processes that encode.
-        tokenizer: kind of tokenizer to train, or path of an existing one; None to train sentencepiece BPE.
-        text_field: name of the field with the text, in files with records.
-        skip_malformed: skip and count malformed records.
-        shards: number of data-bins ``DIR/shard0`` ...; None for one data-bin in ``DIR``.
-        part: (I, N), make only the I-th of N fractions of the parts.
-        merge: only merge finished parts.
-        scheduler: address of a Dask scheduler.
+        train, valid: files, globs, and directories (hidden files are ignored), also those that Hugging Face's datasets
+            saved.
+        destdir: directory for the data-bin; no file is overwritten.
+        vocab_size: train a tokenizer of N subwords, including <unk>, <s> and </s>, on a sample of at most 50 MB of the
+            training text; fairseq's dictionary also has <pad> and <mask>, so the model's embedding table has N + 2
+            rows.
+        tokenizer: kind of tokenizer to train: sentencepiece-bpe, sentencepiece-unigram, byte-bpe, wordpiece (default:
+            sentencepiece-bpe); or an existing one: a sentencepiece model, a tokenizer.json, a directory of Hugging
+            Face, a data-bin or bundle, or a directory with GPT-2's encoder.json and vocab.bpe and fairseq's dict.txt.
+        text_field: field with the text, in files with records.
+        skip_malformed: skip and count malformed records instead of stopping.
+        character_coverage: fraction of the text's characters that the trained model knows (byte-bpe knows all); lower
+            it for text with thousands of rare characters, which then become <unk>.
+        max_unk_rate: stop if more than this fraction of a split's tokens is <unk>.
+        workers: number of worker processes (default: number of available cores).
+        shards: spread the training documents over N data-bins DIR/shard0, DIR/shard1, ..., which fairseq-train reads in
+            turn, one in each epoch (at most 256: so many pairs of files are open at the same time).
+        part: make only the I-th of N fractions of the parts, in DIR/parts; run it for I from 1 to N, on any machines
+            that share a file system, then use --merge.
+        merge: merge the parts that --part has made.
+        scheduler: encode on the Dask cluster of this scheduler, such as tcp://host:8786.
     """
 
-    train: list[str]
-    valid: list[str]
-    destdir: str
-    vocab_size: int | None
-    sentencepiece_model: str | None
-    character_coverage: float
-    max_unk_rate: float
-    workers: int
-    tokenizer: str | None = None
-    text_field: str = "text"
+    train: Annotated[tuple[str, ...], Argument("PATH")]
+    valid: Annotated[tuple[str, ...], Argument("PATH")]
+    destdir: Directory
+    vocab_size: Annotated[int, Argument("N", at_least=SMALLEST_VOCABULARY, at_most=LARGEST_VOCABULARY)] | None = None
+    tokenizer: Annotated[str, Argument("KIND_OR_PATH")] | None = None
+    text_field: Annotated[str, Argument("NAME")] = "text"
     skip_malformed: bool = False
-    shards: int | None = None
-    part: tuple[int, int] | None = None
+    character_coverage: Annotated[float, Argument("FRACTION", at_least=LOWEST_COVERAGE, at_most=1)] = 0.99999
+    max_unk_rate: Annotated[float, Argument("FRACTION", at_least=0, at_most=1)] = 0.001
+    workers: Count | None = None
+    shards: Annotated[int, Argument("N", at_least=1, at_most=256)] | None = None
+    part: Annotated[PartFraction, Argument("I/N", parse=_parse_fraction)] | None = None
     merge: bool = False
-    scheduler: str | None = None
+    scheduler: Annotated[str, Argument("ADDRESS")] | None = None
 
     @property
     def kind(self) -> str | None:
         """Kind of tokenizer to train; None to use an existing one."""
-        if self.sentencepiece_model is not None:
-            return None
         kind = DEFAULT_KIND if self.tokenizer is None else self.tokenizer
         return kind if kind in TRAINED_KINDS else None
 
     @property
-    def given(self) -> str | None:
-        """Path of an existing tokenizer; None to train one."""
-        if self.sentencepiece_model is not None:
-            return self.sentencepiece_model
-        return None if self.kind else self.tokenizer
+    def processes(self) -> int:
+        """Number of processes that encode; by default, as many as cores that this process may use: those of its job."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return self.workers or cores or 1
 
     @property
     def in_parts(self) -> bool:
@@ -99,8 +118,7 @@ class Options:
     @property
     def data_bins(self) -> list[Path]:
         """Directories of the data-bins."""
-        directory = Path(self.destdir)
-        return [directory] if self.shards is None else [directory / f"shard{number}" for number in range(self.shards)]
+        return [self.destdir / f"shard{number}" for number in range(self.shards)] if self.shards else [self.destdir]
 
     @property
     def reading(self) -> Reading:
@@ -108,15 +126,14 @@ class Options:
         return Reading(self.text_field, self.skip_malformed)
 
     def recorded(self) -> dict[str, object]:
-        """Return the options for the manifest, except those that choose machines.
+        """Return the options for the manifest, except those that choose machines and those that are not set."""
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _MACHINES}
+        return {name: value for name, value in values.items() if value not in (None, False)} | {
+            "destdir": str(self.destdir)
+        }
 
-        Options newer than the others are left out where they are not used.
-        """
-        values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
-        return {name: value for name, (value, default) in values.items() if name not in _MACHINES and value != default}
 
-
-def prepare(options: Options) -> Manifest:
+def prepare(options: PreparationOptions) -> Manifest:
     """Prepare the data-bin, or leave nothing behind.
 
     Raises:
@@ -124,7 +141,7 @@ def prepare(options: Options) -> Manifest:
     """
     check(options)
     files = find_splits(options)
-    destdir = Path(options.destdir)
+    destdir = options.destdir
     with directory_lock(destdir) as locked, _unfinished(destdir, locked) as directory:
         check(options)  # again: another process may have made the data-bin in the meantime
         tokenizer = make_tokenizer(files["train"], options)
@@ -137,7 +154,7 @@ def prepare(options: Options) -> Manifest:
     return manifest
 
 
-def find_splits(options: Options) -> dict[str, list[Path]]:
+def find_splits(options: PreparationOptions) -> dict[str, list[Path]]:
     """Return the files of each split.
 
     The short split is first, so that an unsuitable tokenizer is detected within seconds.
@@ -145,7 +162,7 @@ def find_splits(options: Options) -> dict[str, list[Path]]:
     Raises:
         UserError: if a path is invalid or contains ``destdir``, or a file is in both splits.
     """
-    destdir = Path(options.destdir).resolve()
+    destdir = options.destdir.resolve()
     for path in chain.from_iterable(map(expand, (*options.train, *options.valid))):
         if path.is_dir() and destdir.is_relative_to(path.resolve()):
             raise UserError(
@@ -157,27 +174,27 @@ def find_splits(options: Options) -> dict[str, list[Path]]:
     return files
 
 
-def make_tokenizer(files: list[Path], options: Options) -> Tokenizer:
+def make_tokenizer(files: list[Path], options: PreparationOptions) -> Tokenizer:
     """Return the tokenizer, given or newly trained.
 
     Raises:
         UserError: if it cannot be read or trained, or has another size than ``vocab_size``.
     """
     if options.kind is None:
-        tokenizer = open_tokenizer_path(options.given)
+        tokenizer = open_tokenizer_path(options.tokenizer)
     else:
         lines = sample_corpus(files, options.reading, SAMPLE_BYTES)
         bar = tqdm(lines, desc="sample for the tokenizer, then training", unit=" lines", unit_scale=True, mininterval=1)
         tokenizer = train_tokenizer(options.kind, bar, options.vocab_size, options.character_coverage)
     if options.vocab_size not in (None, tokenizer.model_size):
         raise UserError(
-            f"{options.given}: has {tokenizer.model_size} pieces, not --vocab-size {options.vocab_size}; "
+            f"{options.tokenizer}: has {tokenizer.model_size} pieces, not --vocab-size {options.vocab_size}; "
             "remove --vocab-size"
         )
     return tokenizer
 
 
-def make_manifest(options: Options, tokenizer: Tokenizer, splits: dict[str, SplitStatistics]) -> Manifest:
+def make_manifest(options: PreparationOptions, tokenizer: Tokenizer, splits: dict[str, SplitStatistics]) -> Manifest:
     """Return the manifest of a data-bin."""
     return Manifest(
         versions=current_versions() | {tokenizer.LIBRARY: version(tokenizer.LIBRARY)},
@@ -194,52 +211,36 @@ def move_products(directory: Path, destdir: Path, tokenizer: Tokenizer):
         os.replace(directory / name, destdir / name)
 
 
-def check(options: Options):
+def check(options: PreparationOptions):
     """Check the options.
 
     Raises:
         UserError: if a value is out of range or has no effect, or a file of the result exists.
     """
-    if options.tokenizer is not None and options.sentencepiece_model is not None:
-        raise UserError("--tokenizer and --sentencepiece-model are two names of one option; give one of them")
     if options.vocab_size is None and options.kind:
         raise UserError("--vocab-size is missing; give it, or an existing tokenizer with --tokenizer")
-    if options.vocab_size is not None and not SMALLEST_VOCABULARY <= options.vocab_size <= LARGEST_VOCABULARY:
-        raise UserError(
-            f"--vocab-size {options.vocab_size}: must be from {SMALLEST_VOCABULARY} to {LARGEST_VOCABULARY}, with "
-            "<unk>, <s> and </s>"
-        )
-    if options.workers < 1:
-        raise UserError(f"--workers {options.workers}: must be at least 1")
-    if not LOWEST_COVERAGE <= options.character_coverage <= 1:
-        raise UserError(f"--character-coverage {options.character_coverage}: must be from {LOWEST_COVERAGE} to 1")
-    if options.character_coverage != CHARACTER_COVERAGE and options.kind in (None, "byte-bpe"):
-        which = "byte-bpe, which has all characters" if options.kind else f"{options.given}, which is not trained"
+    default = PreparationOptions.character_coverage
+    if options.character_coverage != default and options.kind in (None, "byte-bpe"):
+        which = "byte-bpe, which has all characters" if options.kind else f"{options.tokenizer}, which is not trained"
         raise UserError(
             f"--character-coverage {options.character_coverage}: does nothing for the tokenizer {which}; remove it"
         )
-    if not 0 <= options.max_unk_rate <= 1:
-        raise UserError(f"--max-unk-rate {options.max_unk_rate}: must be from 0 to 1")
-    if options.shards is not None and not 1 <= options.shards <= LARGEST_SHARDS:
-        raise UserError(f"--shards {options.shards}: must be from 1 to {LARGEST_SHARDS}")
     if options.merge and options.part:
         raise UserError("--part and --merge cannot be given together; use --merge when all parts are finished")
-    _check_names(options)
-    given = options.given
+    for name in ("workers", "scheduler"):
+        value = getattr(options, name)
+        if options.merge and value is not None:
+            raise UserError(f"--{name} {value}: does nothing with --merge, which encodes no text; remove it")
+    if options.scheduler is not None and options.workers is not None:
+        raise UserError(
+            f"--workers {options.workers}: does nothing with --scheduler, whose cluster has its own workers; remove it"
+        )
+    given = None if options.kind else options.tokenizer
     names = (*TOKENIZER_FILES, *_PRODUCTS)
     products = [Path(directory, name) for directory in options.data_bins for name in names]
-    for path in (*products, Path(options.destdir, MANIFEST)):
+    for path in (*products, options.destdir / MANIFEST):
         if path.exists() and not (given and Path(given).exists() and path.samefile(given)):
             raise UserError(f"{path}: exists already; choose another --destdir, or remove it")
-
-
-def _check_names(options: Options):
-    """Check that the manifest can hold the paths. Python reads bytes that are not UTF-8 as surrogates."""
-    for name in map(str, (*options.train, *options.valid, options.destdir, options.given)):
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise UserError(f"{name}: the name is not UTF-8; rename the file or directory") from None
 
 
 @contextmanager
@@ -262,11 +263,11 @@ def _unfinished(destdir: Path, locked: bool) -> Iterator[Path]:
 
 
 def _encode_splits(
-    files: dict[str, list[Path]], tokenizer: Tokenizer, directory: Path, options: Options
+    files: dict[str, list[Path]], tokenizer: Tokenizer, directory: Path, options: PreparationOptions
 ) -> dict[str, SplitStatistics]:
     """Write each split, and the dictionary with the counts of the training split."""
     statistics, counts = {}, {}
-    with EncodingPool(tokenizer, options.workers) as pool:
+    with EncodingPool(tokenizer, options.processes) as pool:
         for split, paths in files.items():
             size = sum(path.stat().st_size for path in paths)
             bar = tqdm(desc=split, total=size, unit="B", unit_scale=True, mininterval=1)
@@ -296,7 +297,7 @@ def split_statistics(split: str, running: RunningStatistics, tokenizer: Tokenize
     return SplitStatistics(running.documents, lines, running.tokens, tokens, unk, rate, running.malformed)
 
 
-def check_unknown(split: str, rate: float, unknown: Counter[str], options: Options):
+def check_unknown(split: str, rate: float, unknown: Counter[str], options: PreparationOptions):
     """Raise a UserError if too large a fraction of a split's tokens is ``<unk>``."""
     if rate > options.max_unk_rate:
         worst = ", ".join(f"{c!r} ({count})" for c, count in unknown.most_common(10))

@@ -26,12 +26,13 @@ from mae_lm_fairseq.text.parts import (
     Part,
     PartRecord,
     encode_part,
+    estimate,
     plan_parts,
     rename_new,
     valid_record,
 )
 from mae_lm_fairseq.text.preparation import (
-    Options,
+    PreparationOptions,
     check,
     check_unknown,
     find_splits,
@@ -40,7 +41,6 @@ from mae_lm_fairseq.text.preparation import (
     move_products,
     split_statistics,
 )
-from mae_lm_fairseq.text.resources import estimate
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.utils.errors import Interrupted, UserError
@@ -51,7 +51,7 @@ from mae_lm_fairseq.utils.signals import uninterrupted
 _PARTS, _TOKENIZER = "parts", "tokenizer-"
 
 
-def prepare_in_parts(options: Options) -> Manifest | None:
+def prepare_in_parts(options: PreparationOptions) -> Manifest | None:
     """Make the parts that the options select, and merge them if these are all.
 
     Finished parts stay until they are merged, also after an error, and are reused.
@@ -67,14 +67,14 @@ def prepare_in_parts(options: Options) -> Manifest | None:
     files = find_splits(options)
     if options.part is not None:  # processes with --part work side by side
         return _prepare_in_parts(options, files)
-    with directory_lock(Path(options.destdir)):
+    with directory_lock(options.destdir):
         check(options)  # again: another process may have made the data-bins in the meantime
         return _prepare_in_parts(options, files)
 
 
-def _prepare_in_parts(options: Options, files: dict[str, list[Path]]) -> Manifest | None:
-    directory = Path(options.destdir, _PARTS).absolute()
-    workers = contextlib.nullcontext() if options.merge else open_executor(options.workers, options.scheduler)
+def _prepare_in_parts(options: PreparationOptions, files: dict[str, list[Path]]) -> Manifest | None:
+    directory = (options.destdir / _PARTS).absolute()
+    workers = contextlib.nullcontext() if options.merge else open_executor(options.processes, options.scheduler)
     with workers as executor, _kept_while_filled(directory, options):
         tokenizer = _shared_tokenizer(directory, files["train"], options)
         job = Job(directory, tokenizer.path.parent, _fingerprint(tokenizer), options.reading)
@@ -93,7 +93,7 @@ def _prepare_in_parts(options: Options, files: dict[str, list[Path]]) -> Manifes
 
 
 @contextmanager
-def _kept_while_filled(directory: Path, options: Options) -> Iterator[None]:
+def _kept_while_filled(directory: Path, options: PreparationOptions) -> Iterator[None]:
     """Create the directory of the parts; remove it if no part was finished, unless others may be working in it."""
     shared = options.part is not None or options.merge or directory.exists()
     with directory_while_used(directory):
@@ -113,7 +113,7 @@ def _finished(directory: Path) -> list[Path]:
     return list(directory.glob(f"[!.]*/{RECORD}"))
 
 
-def _shared_tokenizer(directory: Path, files: list[Path], options: Options) -> Tokenizer:
+def _shared_tokenizer(directory: Path, files: list[Path], options: PreparationOptions) -> Tokenizer:
     """Return the tokenizer in the directory of the parts; if it does not exist, write it.
 
     Several processes may train it at the same time. The first to finish decides.
@@ -128,10 +128,10 @@ def _shared_tokenizer(directory: Path, files: list[Path], options: Options) -> T
     return open_tokenizer_path(path)
 
 
-def _tokenizer_key(files: list[Path], options: Options) -> str:
+def _tokenizer_key(files: list[Path], options: PreparationOptions) -> str:
     """Return a digest of what the tokenizer depends on."""
     if options.kind is None:
-        content = _fingerprint(open_tokenizer_path(options.given))
+        content = _fingerprint(open_tokenizer_path(options.tokenizer))
     else:
         sizes = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
         content = repr((options.kind, options.vocab_size, options.character_coverage, options.text_field, sizes))
@@ -143,7 +143,7 @@ def _fingerprint(tokenizer: Tokenizer) -> str:
     return f"{tokenizer.fingerprint} {dictionary_fingerprint(tokenizer.symbols)}"
 
 
-def _make_parts(parts: dict[str, list[Part]], job: Job, executor: Executor, options: Options):
+def _make_parts(parts: dict[str, list[Part]], job: Job, executor: Executor, options: PreparationOptions):
     """Make the parts that the options select, and print how many were reused."""
     if options.part is not None:
         number, count = options.part
@@ -180,7 +180,7 @@ def _records(parts: list[Part], job: Job) -> list[PartRecord]:
     return list(records.values())
 
 
-def _check_records(split: str, records: list[PartRecord], options: Options):
+def _check_records(split: str, records: list[PartRecord], options: PreparationOptions):
     """Raise a UserError if a split has too many ``<unk>``."""
     unknown = Counter()
     for record in records:
@@ -189,7 +189,7 @@ def _check_records(split: str, records: list[PartRecord], options: Options):
     check_unknown(split, unk / max(tokens - lines, 1), unknown, options)
 
 
-def _merge(parts: dict[str, list[Part]], job: Job, tokenizer: Tokenizer, options: Options) -> Manifest:
+def _merge(parts: dict[str, list[Part]], job: Job, tokenizer: Tokenizer, options: PreparationOptions) -> Manifest:
     """Merge the parts into data-bins, which appear in their places when all of them are complete."""
     with tempfile.TemporaryDirectory(prefix=".merged.", dir=job.directory) as name:
         directories = [Path(name, str(number)) for number in range(len(options.data_bins))]
@@ -213,12 +213,12 @@ def _merge(parts: dict[str, list[Part]], job: Job, tokenizer: Tokenizer, options
                 destination.mkdir(exist_ok=True)
                 move_products(directory, destination, tokenizer)
             if options.shards is not None:
-                total.write(Path(options.destdir, MANIFEST))
+                total.write(options.destdir / MANIFEST)
     return manifests[0] if options.shards is None else total
 
 
 def _merge_split(
-    split: str, parts: list[Part], job: Job, tokenizer: Tokenizer, directories: list[Path], options: Options
+    split: str, parts: list[Part], job: Job, tokenizer: Tokenizer, directories: list[Path], options: PreparationOptions
 ) -> list[SplitStatistics]:
     """Merge the parts of a split, and write the dictionary with its counts."""
     records = _records(parts, job)

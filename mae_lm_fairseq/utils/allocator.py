@@ -25,9 +25,8 @@ def keep_few_primitives() -> None:
     """Limit two caches of compiled primitives, oneDNN's and that of torch's wrapper around it, from 1,024 to 64 each.
 
     Batches are ragged, so a later step reuses almost no primitive; a step of MAE-LM in bfloat16 needs 52 to 56. The
-    others fill memory and fragment what is freed, which then does not fit the next step
-    (``scripts/measure_resources.py``). Values in the environment take precedence. They are read once, before the first
-    primitive is made.
+    others fill memory and fragment what is freed, which then does not fit the next step (``scripts/benchmark.py
+    resources``). Values in the environment take precedence. They are read once, before the first primitive is made.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     os.environ.setdefault("LRU_CACHE_CAPACITY", "64")

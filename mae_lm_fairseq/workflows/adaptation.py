@@ -21,6 +21,7 @@ from mae_lm_fairseq.measures.readers import hugging_face_kind, open_model
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.text.corpus import Reading, sample_corpus
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
+from mae_lm_fairseq.text.preparation import PreparationOptions
 from mae_lm_fairseq.training.runner import reserve, run_all
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json, write_json, write_results, write_text
@@ -133,17 +134,13 @@ def read_model(options: Options) -> Pretrained:
     return model
 
 
-def _preparation(options: Options) -> preparation.Options:
-    return preparation.Options(
+def _preparation(options: Options) -> PreparationOptions:
+    return PreparationOptions(
         train=options.train,
         valid=options.valid,
-        destdir=str(options.out / "data-bin"),
-        vocab_size=None,
-        sentencepiece_model=None,
-        character_coverage=preparation.CHARACTER_COVERAGE,
+        destdir=options.out / "data-bin",
         max_unk_rate=1.0,  # the tokenizer is what it is; the report has the rate
         workers=max(1, torch.get_num_threads()),
-        tokenizer=None,
         text_field=options.text_field,
     )
 

@@ -109,14 +109,11 @@ def prepare(out: Path, recipe: Recipe, tokenizer: str | None = None) -> Path:
         print(f"done before, reusing {data}")
         return data
     text = out / "text"
-    options = preparation.Options(
-        train=[str(text / "train.txt")],
-        valid=[str(text / "valid.txt")],
-        destdir=str(data),
+    options = preparation.PreparationOptions(
+        train=(str(text / "train.txt"),),
+        valid=(str(text / "valid.txt"),),
+        destdir=data,
         vocab_size=recipe.vocabulary if tokenizer is None or tokenizer in TRAINED_KINDS else None,
-        sentencepiece_model=None,
-        character_coverage=preparation.CHARACTER_COVERAGE,
-        max_unk_rate=preparation.MAX_UNK_RATE,
         workers=2,
         tokenizer=tokenizer,
     )

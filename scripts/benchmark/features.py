@@ -1,4 +1,12 @@
-"""Speed of feature extraction from ragged sentences, compared with stock ``transformers`` with the same weights."""
+"""Time feature extraction from sentences of different lengths, in comparison with stock transformers, on this CPU.
+
+The stock model has the same weights: MPNetModel with the relative position bias, RobertaModel without it. It runs on
+padded batches of 32 sentences, in the given order and sorted by length. The three take turns in every round; a speed-up
+is the median of the rounds' ratios. Below them: where the time of our method goes.
+
+Example:
+    scripts/benchmark.py features --size small
+"""
 
 import mae_lm_fairseq.huggingface  # noqa: F401, I001  hides a broken torchaudio: must come before transformers
 
@@ -6,25 +14,66 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import transformers
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from benchmark.operators import by_kind
 from benchmark.workers.training import operator_seconds
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.config import preset_config
+from mae_lm_fairseq.core.config import SIZES, preset_config
 from mae_lm_fairseq.hub import MAELMHubInterface, hub_interface
 from mae_lm_fairseq.huggingface.stock import Counterpart, stock_config, stock_weights
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.checkpoints.reading import Pretrained
+from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.options import Count, Options, OutputFile
+from mae_lm_fairseq.utils.versions import provenance
 
 VOCABULARY = 32_000
 MEDIAN, SPREAD, SHORTEST, LONGEST = 24, 0.6, 4, 256
 """Parameters of the sentence lengths in tokens: log-normal, approximately as in real text."""
 ROWS = 32
 """Sentences per batch of transformers."""
+
+
+@dataclass(frozen=True)
+class BenchmarkOptions(Options):
+    """Options of the benchmark.
+
+    Attributes:
+        size: size of the encoder.
+        no_bias: no relative positions; compare with RobertaModel.
+        bf16: both models in bfloat16 (default: float32).
+        sentences: number of sentences.
+        rounds: timed rounds.
+        json: JSON file for the results.
+    """
+
+    size: Literal[*SIZES] = "small"
+    no_bias: bool = False
+    bf16: bool = False
+    sentences: Count = 1000
+    rounds: Count = 5
+    json: OutputFile | None = None
+
+
+def main(options: BenchmarkOptions) -> None:
+    """Measure and print the results."""
+    dtype = torch.bfloat16 if options.bf16 else torch.float32
+    found = measure(options.size, not options.no_bias, dtype, options.sentences, options.rounds)
+    print(f"{found.tokens:,} tokens, {found.padded:,} with padding; largest difference {found.difference:.1e}")
+    for name, seconds in found.seconds.items():
+        print(
+            f"{name:24} {statistics.median(seconds):7.2f} s   this package is {found.speedup(name):.2f} times as fast"
+        )
+    for kind, fraction in by_kind(found.operators).items():
+        print(f"{kind:40} {fraction:6.1%}")
+    if options.json:
+        write_json(options.json, provenance() | vars(found))
 
 
 @dataclass(frozen=True)

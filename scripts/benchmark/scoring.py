@@ -1,23 +1,64 @@
-"""Speed of scoring sentences by pseudo-log-likelihood, compared with the bare forward passes of the same batches."""
+"""Time the scoring of sentences by pseudo-log-likelihood, on this CPU.
+
+Compared with the bare forward passes of the same batches; the two take turns, and the ratio is the median of the
+rounds' ratios.
+
+Example:
+    scripts/benchmark.py scoring --preset mae_lm_roberta
+"""
 
 import statistics
 import time
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.config import preset_config
+from mae_lm_fairseq.core.config import PRESETS, SIZES, preset_config
 from mae_lm_fairseq.core.packing import BatchLayout, batch_layout
 from mae_lm_fairseq.measures.masked_prediction import NEVER_MASKED, NetworkPredictor, Words
 from mae_lm_fairseq.measures.minimal_pairs.scores import pseudo_log_likelihoods
+from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.options import Count, Options, OutputFile
+from mae_lm_fairseq.utils.versions import provenance
 
 VOCABULARY = 8_000
 PAD, MASK = 1, VOCABULARY - 1
 SHORTEST, LONGEST = 6, 20
 """Sentence lengths in tokens, about as in BLiMP."""
+
+
+@dataclass(frozen=True)
+class BenchmarkOptions(Options):
+    """Options of the benchmark.
+
+    Attributes:
+        preset: preset of the model.
+        size: size of the model.
+        sentences: number of sentences.
+        rounds: timed rounds.
+        json: JSON file for the results.
+    """
+
+    preset: Literal[*PRESETS] = "mae_lm"
+    size: Literal[*SIZES] = "tiny"
+    sentences: Count = 500
+    rounds: Count = 5
+    json: OutputFile | None = None
+
+
+def main(options: BenchmarkOptions) -> None:
+    """Measure and print."""
+    found = measure(options.preset, options.size, options.sentences, options.rounds)
+    for name in ("scoring", "forward"):
+        seconds = statistics.median(getattr(found, name))
+        print(f"{name:8} {seconds:7.2f} s   {found.tokens / seconds:,.0f} tokens per second")
+    print(f"scoring runs at {found.ratio:.0%} of the rate of the forward passes")
+    if options.json:
+        write_json(options.json, provenance() | vars(found))
 
 
 @dataclass(frozen=True)

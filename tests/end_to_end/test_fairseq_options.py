@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from fairseq import optim, options
-from fairseq.data import data_utils
 from fairseq.models.distributed_fairseq_model import DistributedFairseqModel
 from fairseq.optim.lr_scheduler import build_lr_scheduler
 from fairseq_cli import validate
@@ -67,20 +66,6 @@ def test_learning_rates(data_bin, name):
     np.testing.assert_allclose(found, LR * np.array(expected), rtol=1e-6, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "message"),
-    [
-        ("pass_through", [], "optimizers with their own schedulers"),
-        ("tri_stage", [], "please specify steps or phase_ratio"),
-        ("manual", ["--update2lr", "{1: 0.1}"], r"need keys in quotes, as in \"\{'1-100': 1e-3\}\""),
-        ("step", ["--lr-deacy-period", 0], "one of its options is out of range"),
-    ],
-)
-def test_invalid_schedules_are_named(data_bin, name, arguments, message):
-    with pytest.raises(UserError, match=f"^--lr-scheduler {name}: .*{message}"):
-        scheduler(data_bin, name, arguments)
-
-
 @pytest.fixture
 def alone(tmp_path):
     """Make this process a job of its own."""
@@ -124,10 +109,6 @@ def test_several_validation_splits(train, two_validation_splits, caplog):
     lines = [json.loads(record.message) for record in caplog.records if '_loss"' in record.message]
     losses = {key: line[key] for line in lines for key in line if key in ("valid_loss", "valid1_loss")}
     assert len(losses) == len(set(losses.values())) == 2
-    with pytest.raises(UserError, match=r"^Valid paths \['valid1'\] will be ignored\. Set --combine-val"):
-        data_utils.raise_if_valid_subsets_unintentionally_ignored(
-            parse(two_validation_splits, *RECIPE, "--arch", "mae_lm_tiny")
-        )
 
 
 def test_optimizer_states_of_other_groups_are_explained(train):

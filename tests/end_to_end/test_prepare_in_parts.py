@@ -19,7 +19,7 @@ from distributed import LocalCluster
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from pyarrow import parquet
 
-from mae_lm_fairseq.commands.prepare import main
+from mae_lm_fairseq import cli
 from mae_lm_fairseq.text import parts as parts_module
 from mae_lm_fairseq.text.executors import open_executor
 from mae_lm_fairseq.text.manifest import Manifest
@@ -54,7 +54,7 @@ def corpus(tmp_path_factory):
 def run(corpus, destdir, *options, train=None, workers=1):
     splits = ["--train", train or corpus / "train", "--valid", corpus / "valid.txt", "--destdir", destdir]
     processes = [] if {"--scheduler", "--merge"} & set(options) else ["--workers", workers]
-    main([str(argument) for argument in (*splits, *processes, *options)])
+    cli.run("prepare", [str(argument) for argument in (*splits, *processes, *options)])
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def again(corpus, monkeypatch):
     """Return ``again(destdir, *options)``: prepare the corpus with the tokenizer of the data-bin, in small parts."""
     monkeypatch.setattr(parts_module, "PART_BYTES", 3000)
     model = corpus / "data-bin/sentencepiece.bpe.model"
-    return lambda destdir, *options, **more: run(corpus, destdir, "--sentencepiece-model", model, *options, **more)
+    return lambda destdir, *options, **more: run(corpus, destdir, "--tokenizer", model, *options, **more)
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +201,6 @@ def test_malformed_records_can_be_skipped_after_a_failure(corpus, again, tmp_pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--shards", 0], "--shards 0: must be from 1 to 256"),
         (["--part", "1/2", "--merge"], "--part and --merge cannot be given together"),
         (["--merge"], "no part has been made with these options and this text; use --part first"),
         (["--merge", "--workers", 2], "--workers 2: does nothing with --merge, which encodes no text; remove it"),

@@ -51,7 +51,7 @@ def assert_same_training_state(a, b):
 @pytest.mark.parametrize(
     ("updates", "options"),
     [
-        # scripts/torture.py also interrupts runs at arbitrary updates.
+        # scripts/fault_injection.py also interrupts runs at arbitrary updates.
         pytest.param(10, [], marks=pytest.mark.slow),
         (20, ["--batch-size", 32, "--update-freq", 2, "--num-workers", 2, "--mask-whole-words"]),
     ],

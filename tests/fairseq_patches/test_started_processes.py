@@ -5,7 +5,6 @@ from datetime import timedelta
 
 import pytest
 import torch
-from fairseq.dataclass.configs import DistributedTrainingConfig
 from fairseq.distributed import utils as distributed_utils
 from fairseq.models import distributed_fairseq_model
 from omegaconf import OmegaConf
@@ -101,20 +100,6 @@ def test_gpus_are_hidden_before_torch_looks_for_them(environment, monkeypatch, v
         _call_main(lambda cfg: torch.cuda.is_available() or 1 / 0, cfg)
     assert set(seen) == {""}
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
-
-
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {"SLURM_JOB_NODELIST": "node0", "SLURM_NNODES": "1"},
-        {"SLURM_JOB_NODELIST": "node[0-1]", "SLURM_NNODES": "2", "SLURM_NTASKS": "3"},
-    ],
-    ids=["no tasks", "unequal nodes"],
-)
-def test_jobs_of_slurm_without_srun_are_explained(environment, variables):
-    environment(variables)
-    with pytest.raises(UserError, match=r"cannot be counted .* start training with srun"):
-        distributed_utils.infer_init_method(DistributedTrainingConfig(distributed_world_size=8, tpu=False))
 
 
 def test_slurm_without_scontrol(environment, monkeypatch, tmp_path):

@@ -1,7 +1,7 @@
 """Faults injected into a training run: kills, full disks, damaged checkpoints, non-finite numbers.
 
 Each function yields rows of the table. After most faults the training is finished and compared, bit by bit, with an
-undisturbed one. Only torch and fairseq are needed: scripts/smoke.py runs in environments without hypothesis.
+undisturbed one. Only torch and fairseq are needed: scripts/test_environments.sh has no hypothesis.
 """
 
 import os

@@ -19,7 +19,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from mae_lm_fairseq.fairseq_patches import option_checks
 from mae_lm_fairseq.text.data_bin import DataBinWriter, check_data_bin, check_token_range
-from mae_lm_fairseq.text.preparation import Options, prepare
+from mae_lm_fairseq.text.preparation import PreparationOptions, prepare
 from tests.fault_injection.damage import BYTES, TEXTS, attempt, attempt_file, damaged, damaged_lines
 from tests.fault_injection.outcomes import NO_CRASH, VALID_OR_NOTHING, outcome
 from tests.fault_injection.parsers import PARSERS, parse
@@ -72,7 +72,7 @@ def damaged_dictionaries(place: Workplace, times: int) -> Iterator[Row]:
 
 
 def damaged_files(place: Workplace, times: int) -> Iterator[Row]:
-    """Damage the input of our own parsers, the ones that scripts/fuzz.py fuzzes one at a time."""
+    """Damage the input of our own parsers."""
     row = Row(f"a damaged file for one of our parsers: {', '.join(PARSERS)}", NO_CRASH)
     for name, parser in PARSERS.items():
         case = lambda content: outcome(lambda: parse(name, content, place.directory))  # noqa: B023, E731
@@ -100,14 +100,15 @@ def absurd_texts(place: Workplace, times: int) -> Iterator[Row]:
             action = functools.partial(prepare, _options(place, text.name, destination, **tokenizer))
             return outcome(action) or _is_valid_or_missing(destination)
 
-    for tokenizer in ({"vocab_size": 60}, {"sentencepiece_model": str(sane / "sentencepiece.bpe.model")}):
+    for tokenizer in ({"vocab_size": 60}, {"tokenizer": str(sane / "sentencepiece.bpe.model")}):
         attempt(place, row, functools.partial(case, **tokenizer), BYTES.map(lambda text: text * 10), 2 * times, TEXTS)
     yield row
 
 
-def _options(place: Workplace, train: str, destdir: Path, vocab_size=None, sentencepiece_model=None) -> Options:
-    paths = [[str(place.directory / name)] for name in (train, "valid.txt")]
-    return Options(*paths, str(destdir), vocab_size, sentencepiece_model, 1.0, 1.0, 1)
+def _options(place: Workplace, train: str, destdir: Path, **tokenizer) -> PreparationOptions:
+    paths = [(str(place.directory / name),) for name in (train, "valid.txt")]
+    coverage = {"character_coverage": 1.0} if "vocab_size" in tokenizer else {}
+    return PreparationOptions(*paths, destdir, **tokenizer, **coverage, max_unk_rate=1.0, workers=1)
 
 
 def _is_valid_or_missing(directory: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""Our own parsers, each as a function of the bytes of one file, for ``scripts/fuzz.py`` and the tests."""
+"""Our own parsers, each as a function of the bytes of one file, for the fault injection and the tests."""
 
 import json
 import struct

@@ -9,15 +9,15 @@ from typing import NamedTuple
 from mae_lm_fairseq.utils.markdown import markdown_table
 
 _RESULTS = Path(__file__).parents[2] / "scripts" / "results"
-RESULTS = _RESULTS / "torture.json"
+RESULTS = _RESULTS / "fault-injection.json"
 TWO_NODES = _RESULTS / "two-nodes.json"
 
 HEAD = """\
 # Robustness: fault injection
 
-Results of `scripts/torture.py {options}` with {machine}.
-`scripts/write_docs.py` generates this page from [torture.json](../../scripts/results/torture.json), which that run
-wrote at commit 504a5bd (2026-11-21). Faults that were added or renamed since then are not in it.
+Results of `scripts/fault_injection.py {options}` with {machine}.
+`scripts/write_docs.py` generates this page from [fault-injection.json](../../scripts/results/fault-injection.json),
+which that run wrote at commit 504a5bd (2026-11-21). Faults that were added or renamed since then are not in it.
 [reliability.md](../reliability.md) describes the guarantees that are tested here.
 
 - The moments of the kills and the positions of the damage are drawn from a seed.
@@ -30,7 +30,7 @@ wrote at commit 504a5bd (2026-11-21). Faults that were added or renamed since th
 ON_TWO_NODES = """\
 ## Two nodes
 
-Results of `scripts/torture.py --two-nodes {options}` with {machine}, from
+Results of `scripts/fault_injection.py --two-nodes {options}` with {machine}, from
 [two-nodes.json](../../scripts/results/two-nodes.json). The nodes are network namespaces of one machine.
 """
 
@@ -64,8 +64,8 @@ class Fault(NamedTuple):
     Attributes:
         rows: tries it that many times in a :class:`~tests.fault_injection.training.Workplace`, and yields rows.
         few: number of times in the tests.
-        quick: number of times in ``scripts/torture.py --quick``.
-        full: number of times in ``scripts/torture.py``.
+        quick: number of times in ``scripts/fault_injection.py --quick``.
+        full: number of times in ``scripts/fault_injection.py``.
     """
 
     rows: Callable[..., Iterator[Row]]
@@ -82,7 +82,7 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def read(path: Path) -> list[Row]:
-    """Read the rows from a file written by ``scripts/torture.py``."""
+    """Read the rows from a file written by ``scripts/fault_injection.py``."""
     return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
 
 

@@ -1,4 +1,4 @@
-"""Faults of a training run, a few tries each; scripts/torture.py tries them more often."""
+"""Faults of a training run, a few tries each; scripts/fault_injection.py tries them more often."""
 
 import json
 import multiprocessing
@@ -36,7 +36,9 @@ def test_nothing_is_lost(place, fault):
 
 @pytest.mark.slow
 def test_the_whole_program(tmp_path):
-    done = subprocess.run([sys.executable, ROOT / "scripts/torture.py", "--quick", "--json", tmp_path / "table.json"])
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts/fault_injection.py", "--quick", "--json", tmp_path / "table.json"]
+    )
     assert done.returncode == 0
     assert all(row.tried and not row.losses for row in read(tmp_path / "table.json"))
 

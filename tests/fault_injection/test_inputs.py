@@ -1,8 +1,6 @@
-"""Damaged input, a few cases of each kind; scripts/torture.py tries more, and scripts/fuzz.py fuzzes the parsers."""
+"""Damaged input, a few cases of each kind; scripts/fault_injection.py tries more."""
 
 import contextlib
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from tests.fault_injection import datasets, inputs, models, outcomes, parsers
 from tests.fault_injection.damage import BYTES, attempt
 from tests.fault_injection.report import Row
 from tests.fault_injection.training import Workplace
-from tests.support import ROOT
 
 anything = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 FAULTS = (*inputs.FAULTS, *datasets.FAULTS, *models.FAULTS)
@@ -73,7 +70,7 @@ def test_a_case_that_raises_is_a_loss(tmp_path):
 
 @pytest.mark.parametrize("parser", parsers.PARSERS)
 def test_a_parser_accepts_its_sample(tmp_path, parser):
-    """A valid sample takes the fuzzer past the first check.
+    """A valid sample takes damaged ones past the first check.
 
     The sample of a bundle is refused, because the other files of the bundle are missing.
     """
@@ -85,13 +82,6 @@ def test_unexpected_parser_exceptions_are_passed_on(tmp_path, monkeypatch):
     monkeypatch.setitem(parsers.PARSERS, "broken", broken)
     with pytest.raises(ValueError, match="invalid literal"):
         parsers.parse("broken", b"x", tmp_path)
-
-
-@pytest.mark.slow
-def test_fuzzer_finds_nothing_in_two_seconds():
-    pytest.importorskip("atheris")
-    done = subprocess.run([sys.executable, ROOT / "scripts/fuzz.py", "dictionary", "--seconds", "2"])
-    assert done.returncode == 0
 
 
 def test_hangs_are_reported(monkeypatch):

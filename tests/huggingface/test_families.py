@@ -15,10 +15,9 @@ from fairseq.logging import metrics
 from fairseq_cli import train
 from safetensors.torch import load_file, save_file
 
-from mae_lm_fairseq import MAELMModel
+from mae_lm_fairseq import MAELMModel, cli
 from mae_lm_fairseq.checkpoints.reading import Pretrained, build, read
 from mae_lm_fairseq.commands import finetune_glue
-from mae_lm_fairseq.commands import prepare as prepare_command
 from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.core.heads import SpanHead
 from mae_lm_fairseq.finetuning import sweep
@@ -427,7 +426,7 @@ def test_pretraining_continues_and_ends_in_the_stock_class(kind, preset, stock, 
     for split in ("train", "valid"):
         (tmp_path / f"{split}.txt").write_text("\n".join(lines(60, seed=len(split))) + "\n", encoding="utf-8")
     splits = [word for split in ("train", "valid") for word in (f"--{split}", str(tmp_path / f"{split}.txt"))]
-    prepare_command.main([*splits, "--tokenizer", str(bundle), "--destdir", str(tmp_path / "data"), *PREPARATION])
+    cli.run("prepare", [*splits, "--tokenizer", str(bundle), "--destdir", str(tmp_path / "data"), *PREPARATION])
     checkpoint = continue_pretraining(bundle, tmp_path)
     architecture = export_stock(read(checkpoint, bundle), tmp_path / "stock")
     assert architecture == FAMILIES[kind].classes + ("ForMaskedLM" if preset == "mae_lm_roberta" else "Model")

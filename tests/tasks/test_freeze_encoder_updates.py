@@ -70,8 +70,8 @@ def test_a_run_resumes_before_at_and_after_the_thaw(pretrain, tmp_path):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (["--fp16"], "with --fp16; use --autocast bf16 instead"),
-        (["--memory-efficient-bf16"], "with --bf16"),
+        (["--fp16"], "--fp16 does not work with --freeze-encoder-updates 2; use --autocast bf16"),
+        (["--memory-efficient-bf16"], "--bf16 does not work with"),
     ],
 )
 def test_what_cannot_leave_weights_alone_is_refused(monkeypatch, options, named):

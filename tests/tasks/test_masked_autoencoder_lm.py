@@ -266,9 +266,6 @@ def test_whole_words(task_for):
         (["--mask-multiple-length", 10**20], "--mask-multiple-length 1"),
         *((["--tokens-per-sample", length], f"^--tokens-per-sample {length} ") for length in (3, 0, -5)),
         (["--tokens-per-sample", 65, "--max-positions", 64], "--max-positions 64"),
-        (["--d2v2-multi"], "--d2v2-multi"),
-        (["--skip-masking"], "--skip-masking"),
-        (["--include-target-tokens"], "--include-target-tokens"),
     ],
 )
 def test_contradictory_options_are_named(data_bin, arguments, named):

@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -172,13 +170,6 @@ def test_invalid_manifests_are_refused(tmp_path, text):
         path.write_text(text, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(UserError, match=r"manifest.json: (not a manifest|No such file)"):
         Manifest.read(path)
-
-
-def test_a_manifest_is_readable_json(tmp_path):
-    MANIFEST.write(tmp_path / "manifest.json")
-    fields = json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8"))
-    assert fields["splits"]["train"]["unk_rate"] == 0.1
-    assert set(fields["versions"]) == {"python", "mae_lm_fairseq", "sentencepiece", "numpy"}
 
 
 def test_tokens_beyond_the_dictionary_are_refused(tmp_path):

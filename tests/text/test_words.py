@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mae_lm_fairseq.text.words import split_words
+from mae_lm_fairseq.text.offsets import split_words
 
 
 @pytest.mark.parametrize(

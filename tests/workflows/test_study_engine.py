@@ -95,9 +95,9 @@ def directory(tmp_path_factory):
         (directory / f"{name}.txt").write_text(blocks, encoding="utf-8")
     write_conllu(directory / "train.conllu", sentences(30, 3))
     write_conllu(directory / "test.conllu", sentences(30, 4))
-    options = {"vocab_size": 90, "sentencepiece_model": None, "character_coverage": 1.0, "max_unk_rate": 1.0}
-    texts = {name: [str(directory / f"{name}.txt")] for name in ("train", "valid")}
-    preparation.prepare(preparation.Options(**texts, destdir=str(directory / "data-bin"), **options, workers=1))
+    texts = [(str(directory / f"{name}.txt"),) for name in ("train", "valid")]
+    data, rates = directory / "data-bin", {"character_coverage": 1.0, "max_unk_rate": 1.0}
+    preparation.prepare(preparation.PreparationOptions(*texts, data, vocab_size=90, **rates, workers=1))
     return directory
 
 

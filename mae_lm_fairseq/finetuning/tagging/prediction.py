@@ -16,7 +16,7 @@ from mae_lm_fairseq.finetuning.tagging.files import BYTE_ORDER_MARK, WordFile, p
 from mae_lm_fairseq.finetuning.tagging.labels import LabelSet
 from mae_lm_fairseq.finetuning.tagging.schemes import Scheme, scheme_of
 from mae_lm_fairseq.finetuning.tagging.windows import MIN_SAMPLE, WordWindows
-from mae_lm_fairseq.text.words import split_words
+from mae_lm_fairseq.text.offsets import split_words
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
 

@@ -8,45 +8,52 @@ With --two-nodes, the faults are those of a run on two nodes, which are namespac
 of an hour.
 """
 
-import argparse
 import os
 import sys
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mae_lm_fairseq.utils.arguments import output_file
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.options import Options, OutputFile, parse
 from mae_lm_fairseq.utils.versions import provenance
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the argument parser."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--two-nodes", action="store_true", help="instead, let ranks and nodes of a run on two fail")
-    parser.add_argument("--quick", action="store_true", help="try each fault fewer times")
-    parser.add_argument("--json", required=True, type=output_file, metavar="FILE", help="JSON file for the results")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random moments and positions")
-    return parser
+@dataclass(frozen=True)
+class FaultOptions(Options):
+    """Options of the fault injection.
+
+    Attributes:
+        json: JSON file for the results.
+        two_nodes: instead, let ranks and nodes of a run on two fail.
+        kills: instead, only kill one run twice and resume it, which needs neither hypothesis nor transformers.
+        quick: try each fault fewer times.
+        seed: seed of the random moments and positions.
+    """
+
+    json: OutputFile
+    two_nodes: bool = False
+    kills: bool = False
+    quick: bool = False
+    seed: int = 0
 
 
-def main(options: argparse.Namespace) -> None:
+def main(options: FaultOptions) -> None:
     """Inject all faults, one after the other."""
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process with threads cannot be forked
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # tests/ is not installed
     try:
-        from tests.fault_injection import crashes, datasets, inputs, models, nodes
+        faults = _faults(options)
         from tests.fault_injection.report import table
         from tests.fault_injection.training import Workplace, make_data, prepare_to_fork
     except ImportError as error:
         raise UserError(f"{error}; install this package with its extras: pip install '.[test,hf]'") from None
     prepare_to_fork()
-    on_one = (*crashes.FAULTS, *inputs.FAULTS, *datasets.FAULTS, *models.FAULTS)
     rows = []
-    with tempfile.TemporaryDirectory(prefix="torture-") as directory:
+    with tempfile.TemporaryDirectory(prefix="faults-") as directory:
         data = make_data(Path(directory, "data"))
-        for fault in nodes.FAULTS if options.two_nodes else on_one:
+        for fault in faults:
             place = Workplace(Path(directory, fault.rows.__name__), data, options.seed)
             for row in fault.rows(place, fault.quick if options.quick else fault.full):
                 rows.append(row)
@@ -57,6 +64,16 @@ def main(options: argparse.Namespace) -> None:
         raise UserError("something was lost: see above")
 
 
+def _faults(options: FaultOptions) -> tuple:
+    from tests.fault_injection import crashes
+
+    if options.kills:
+        return (crashes.Fault(crashes.kills, 2, 2, 2),)
+    from tests.fault_injection import datasets, inputs, models, nodes
+
+    return nodes.FAULTS if options.two_nodes else (*crashes.FAULTS, *inputs.FAULTS, *datasets.FAULTS, *models.FAULTS)
+
+
 if __name__ == "__main__":
     with errors_end_the_program():
-        main(parser().parse_args())
+        main(parse(FaultOptions, sys.argv[1:], __doc__, "fault_injection.py"))

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Compare preparing data with the bare tokenizer, with Hugging Face's datasets, and with fairseq's own programs.
 
 All use one process, the same text and the same sentencepiece model, and run alternately:
@@ -14,9 +13,11 @@ formed within each round, and their median counts. The tokens of fairseq may dif
 not know (U+0085): fairseq-preprocess drops it.
 
 Memory is the largest of any one process. With --times N it is also measured for the text repeated N times.
+
+Example:
+    scripts/benchmark.py prepare --train train.txt --valid valid.txt --tokenizer bpe.model --json prepare.json
 """
 
-import argparse
 import json
 import os
 import resource
@@ -26,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -34,49 +36,68 @@ import sentencepiece
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.text_files import split_lines
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
-from mae_lm_fairseq.utils.arguments import output_file, positive
-from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.options import Count, File, Options, OutputFile
 from mae_lm_fairseq.utils.versions import provenance
 from mae_lm_fairseq.utils.workers import WorkerPool
 
-PREPARE = Path(__file__).parents[1] / "preprocess" / "pretrain" / "prepare.py"
+PREPARE = Path(__file__).parents[2] / "preprocess" / "pretrain" / "prepare.py"
 BATCH_LINES = 1000
 GROUP_TOKENS = 512
 
 
-def processor(arguments: argparse.Namespace) -> sentencepiece.SentencePieceProcessor:
+@dataclass(frozen=True)
+class BenchmarkOptions(Options):
+    """Options of the benchmark.
+
+    Attributes:
+        train, valid: plain text files.
+        tokenizer: a sentencepiece model.
+        json: JSON file for the results.
+        repeats: runs of each way.
+        times: repetitions of the text for memory.
+    """
+
+    train: File
+    valid: File
+    tokenizer: File
+    json: OutputFile
+    repeats: Count = 3
+    times: Count | None = None
+
+
+def processor(options: BenchmarkOptions) -> sentencepiece.SentencePieceProcessor:
     """Load the tokenizer."""
-    return sentencepiece.SentencePieceProcessor(model_file=str(arguments.sentencepiece_model))
+    return sentencepiece.SentencePieceProcessor(model_file=str(options.tokenizer))
 
 
-def bare(arguments: argparse.Namespace, directory: Path) -> float:
+def bare(options: BenchmarkOptions, directory: Path) -> float:
     """Encode the text, and return the processor time of that alone."""
-    model = processor(arguments)
-    lines = split_lines(arguments.train.read_bytes()) + split_lines(arguments.valid.read_bytes())
+    model = processor(options)
+    lines = split_lines(options.train.read_bytes()) + split_lines(options.valid.read_bytes())
     start = time.process_time()
     for first in range(0, len(lines), BATCH_LINES):
         model.encode(lines[first : first + BATCH_LINES], out_type=int, num_threads=1)
     return time.process_time() - start
 
 
-def prepare(arguments: argparse.Namespace, directory: Path, *options: object, times: int = 1) -> None:
+def prepare(options: BenchmarkOptions, directory: Path, *words: object, times: int = 1) -> None:
     """Run prepare.py."""
-    command = [sys.executable, PREPARE, "--train", *[arguments.train] * times, "--valid", arguments.valid]
-    command += ["--sentencepiece-model", arguments.sentencepiece_model, "--workers", "1", "--max-unk-rate", "1"]
-    subprocess.run([*command, "--destdir", directory / "data-bin", *map(str, options)], check=True, capture_output=True)
+    command = [sys.executable, PREPARE, "--train", *[options.train] * times, "--valid", options.valid]
+    command += ["--tokenizer", options.tokenizer, "--workers", "1", "--max-unk-rate", "1"]
+    subprocess.run([*command, "--destdir", directory / "data-bin", *map(str, words)], check=True, capture_output=True)
 
 
-def shards(arguments: argparse.Namespace, directory: Path, times: int = 1) -> None:
+def shards(options: BenchmarkOptions, directory: Path, times: int = 1) -> None:
     """Run prepare.py in parts."""
-    prepare(arguments, directory, "--shards", 1, times=times)
+    prepare(options, directory, "--shards", 1, times=times)
 
 
-def hugging_face(arguments: argparse.Namespace, directory: Path) -> None:
+def hugging_face(options: BenchmarkOptions, directory: Path) -> None:
     """Encode and group the text with ``datasets``."""
     import datasets
 
-    model = processor(arguments)
+    model = processor(options)
 
     def encode(batch: dict) -> dict:
         ids = [[1, *line, 2] for line in model.encode([line for line in batch["text"] if line], out_type=int)]
@@ -92,19 +113,19 @@ def hugging_face(arguments: argparse.Namespace, directory: Path) -> None:
         }
 
     datasets.disable_progress_bars()
-    files = {split: str(getattr(arguments, split)) for split in ("train", "valid")}
+    files = {split: str(getattr(options, split)) for split in ("train", "valid")}
     raw = datasets.load_dataset("text", data_files=files, cache_dir=str(directory))
     raw.map(encode, batched=True, remove_columns=["text"]).map(group, batched=True)
 
 
-def fairseq(arguments: argparse.Namespace, directory: Path) -> None:
+def fairseq(options: BenchmarkOptions, directory: Path) -> None:
     """Encode each split in a plain loop, and run fairseq-preprocess."""
-    model = processor(arguments)
+    model = processor(options)
     for split in ("train", "valid"):
-        with open(getattr(arguments, split), "rb") as lines, open(directory / split, "w", encoding="utf-8") as pieces:
+        with open(getattr(options, split), "rb") as lines, open(directory / split, "w", encoding="utf-8") as pieces:
             for line in lines:
                 pieces.write(" ".join(model.encode(line.decode().rstrip("\n"), out_type=str)) + "\n")
-    open_tokenizer_path(arguments.sentencepiece_model).write_dictionary(directory / "dict.txt")
+    open_tokenizer_path(options.tokenizer).write_dictionary(directory / "dict.txt")
     command = [Path(sys.executable).parent / "fairseq-preprocess", "--only-source", "--workers", "1"]
     command += ["--trainpref", directory / "train", "--validpref", directory / "valid"]
     command += ["--srcdict", directory / "dict.txt", "--destdir", directory / "data-bin"]
@@ -114,11 +135,11 @@ def fairseq(arguments: argparse.Namespace, directory: Path) -> None:
 WAYS = {"bare": bare, "prepare": prepare, "shards": shards, "datasets": hugging_face, "fairseq": fairseq}
 
 
-def measure(way: Callable, arguments: argparse.Namespace, directory: Path, **options: int) -> dict[str, float]:
+def measure(way: Callable, options: BenchmarkOptions, directory: Path, **more: int) -> dict[str, float]:
     """Return wall and processor time, and the peak memory of the largest process. Called in a process of its own."""
     directory.mkdir()
     before, wall = time.process_time(), time.perf_counter()
-    encoding = way(arguments, directory, **options)
+    encoding = way(options, directory, **more)
     wall = time.perf_counter() - wall
     own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     used = own.ru_utime + own.ru_stime - before + children.ru_utime + children.ru_stime
@@ -126,20 +147,20 @@ def measure(way: Callable, arguments: argparse.Namespace, directory: Path, **opt
     return {"seconds": wall, "cpu_seconds": encoding or used, "peak_bytes": peak << 10}
 
 
-def in_new_process(name: str, arguments: argparse.Namespace, directory: Path, **options: int) -> dict[str, float]:
+def in_new_process(name: str, options: BenchmarkOptions, directory: Path, **more: int) -> dict[str, float]:
     """Measure one way, and print the result."""
     with WorkerPool(1) as pool:
-        found = pool.submit(measure, WAYS[name], arguments, directory, **options).result()
-    print(name, options or "", found, flush=True)
+        found = pool.submit(measure, WAYS[name], options, directory, **more).result()
+    print(name, more or "", found, flush=True)
     return found
 
 
-def compare(arguments: argparse.Namespace) -> dict:
+def compare(options: BenchmarkOptions) -> dict:
     """Measure all ways alternately."""
     rounds = []
-    for _ in range(arguments.repeats):
+    for _ in range(options.repeats):
         with tempfile.TemporaryDirectory() as name:
-            rounds.append({way: in_new_process(way, arguments, Path(name, way)) for way in WAYS})
+            rounds.append({way: in_new_process(way, options, Path(name, way)) for way in WAYS})
             bins = {"prepare": "prepare/data-bin", "shards": "shards/data-bin/shard0", "fairseq": "fairseq/data-bin"}
             tokens = {way: check_data_bin(Path(name, path, "train"))[1] for way, path in bins.items()}
 
@@ -155,43 +176,23 @@ def compare(arguments: argparse.Namespace) -> dict:
     }
 
 
-def memory(arguments: argparse.Namespace) -> dict:
+def memory(options: BenchmarkOptions) -> dict:
     """Measure the peak memory for the text, and for the text repeated."""
     peaks = {}
     for way in ("prepare", "shards"):
         with tempfile.TemporaryDirectory() as name:
             peaks[way] = [
-                in_new_process(way, arguments, Path(name, str(times)), times=times)["peak_bytes"]
-                for times in (1, arguments.times)
+                in_new_process(way, options, Path(name, str(times)), times=times)["peak_bytes"]
+                for times in (1, options.times)
             ]
-    return {"times": arguments.times, "peak_bytes": peaks, "growth": {way: b / a - 1 for way, (a, b) in peaks.items()}}
+    return {"times": options.times, "peak_bytes": peaks, "growth": {way: b / a - 1 for way, (a, b) in peaks.items()}}
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the argument parser."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train", type=Path, required=True, metavar="FILE", help="plain text file")
-    parser.add_argument("--valid", type=Path, required=True, metavar="FILE", help="plain text file")
-    parser.add_argument("--sentencepiece-model", type=Path, required=True, metavar="FILE")
-    parser.add_argument(
-        "--repeats", type=positive, default=3, metavar="N", help="runs of each way (default: %(default)s)"
-    )
-    parser.add_argument("--times", type=positive, metavar="N", help="repetitions of the text for memory")
-    parser.add_argument("--json", type=output_file, required=True, metavar="FILE", help="JSON file for the results")
-    return parser
-
-
-def main():
+def main(options: BenchmarkOptions) -> None:
     """Measure, and write the results."""
-    arguments = parser().parse_args()
-    size = {"train_bytes": arguments.train.stat().st_size, "cpus": os.cpu_count()}
-    figures = {**size, **compare(arguments)}
-    if arguments.times:
-        figures["memory"] = memory(arguments)
-    write_json(arguments.json, provenance() | figures)
+    size = {"train_bytes": options.train.stat().st_size, "cpus": os.cpu_count()}
+    figures = {**size, **compare(options)}
+    if options.times:
+        figures["memory"] = memory(options)
+    write_json(options.json, provenance() | figures)
     print(json.dumps({name: value for name, value in figures.items() if name != "rounds"}, indent=2))
-
-
-if __name__ == "__main__":
-    with errors_end_the_program():
-        main()

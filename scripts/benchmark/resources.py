@@ -1,13 +1,14 @@
-#!/usr/bin/env python3
 """Measure the memory of a long run.
 
 Trains a tiny model for ten epochs over five shards with two data workers, and records the memory of the trainer and its
 workers in every epoch. Then trains mae_lm_tiny in float32 and bfloat16 on one data-bin, with the caches of compiled
 primitives limited and as large as torch makes them, and records memory and processor time every 100 updates. Writes the
-results as JSON. scripts/benchmark_prepare.py measures data preparation.
+results as JSON.
+
+Example:
+    scripts/benchmark.py resources --json resources.json
 """
 
-import argparse
 import os
 import random
 import re
@@ -17,14 +18,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from mae_lm_fairseq.utils.arguments import output_file
-from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.options import Options, OutputFile
 from mae_lm_fairseq.utils.versions import provenance
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # tests/ is not installed
 
 from tests.fault_injection.processes import children  # noqa: E402
@@ -69,7 +70,7 @@ def tokenizer(directory: Path) -> list[object]:
     write_text(directory / "valid.txt", 0.1, 1)
     write_text(directory / "first.txt", 2, 2)
     prepare(directory / "first.txt", directory / "valid.txt", directory / "first", "--vocab-size", 4000)
-    return ["--sentencepiece-model", directory / "first" / "sentencepiece.bpe.model"]
+    return ["--tokenizer", directory / "first" / "sentencepiece.bpe.model"]
 
 
 def anonymous_memory(pid: int) -> int:
@@ -136,11 +137,19 @@ def processor_seconds(pid: int) -> float:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-def main() -> None:
+@dataclass(frozen=True)
+class BenchmarkOptions(Options):
+    """Options of the benchmark.
+
+    Attributes:
+        json: JSON file for the results.
+    """
+
+    json: OutputFile
+
+
+def main(options: BenchmarkOptions) -> None:
     """Measure, and print the growth."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", required=True, type=output_file, metavar="FILE", help="JSON file for the results")
-    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
         model = tokenizer(directory)
@@ -150,8 +159,3 @@ def main() -> None:
     for name in ("trainer", "worker"):
         by_epoch = results[f"{name}_bytes"]
         print(f"memory of the {name}: {by_epoch[-1] / by_epoch[1] - 1:+.1%} from epoch 2 to epoch {EPOCHS}")
-
-
-if __name__ == "__main__":
-    with errors_end_the_program():
-        main()
