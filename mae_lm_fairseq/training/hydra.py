@@ -6,7 +6,6 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.models.architectures import architecture_values
 from mae_lm_fairseq.training.machine import split_global_batch
 from mae_lm_fairseq.training.pretrain import arithmetic
@@ -30,7 +29,7 @@ def as_yaml(architecture: str, data: str, save_dir: str) -> str:
     batch_size, accumulated = split_global_batch(
         rows["sequences"].value, 1, chosen["dataset"]["batch_size"], smaller=False
     )
-    chosen["common"]["user_dir"] = str(PACKAGE)
+    chosen["common"]["user_dir"] = str(chosen["common"]["user_dir"])
     chosen["task"]["data"] = os.pathsep.join(str(Path(path).resolve()) for path in data.split(os.pathsep))
     chosen["checkpoint"]["save_dir"] = str(Path(save_dir).resolve())
     chosen["optimization"]["update_freq"] = [accumulated]

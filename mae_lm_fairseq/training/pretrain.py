@@ -1,7 +1,8 @@
 """``mae-lm pretrain``: train an architecture with its recipe on any machine."""
 
-from mae_lm_fairseq import PACKAGE, register
-from mae_lm_fairseq.training.settings import as_arguments, recipe, settings
+from mae_lm_fairseq import register
+from mae_lm_fairseq.training.command import arguments, as_options
+from mae_lm_fairseq.training.settings import recipe, settings
 from mae_lm_fairseq.utils.errors import UserError
 
 # fairseq and torch are imported inside functions: it takes seconds, in which Ctrl-C must not print a traceback.
@@ -28,9 +29,10 @@ def build_arguments(architecture: str, data: str, save_dir: str, extra: list[str
     from mae_lm_fairseq.training.machine import precision, processes, split_global_batch
 
     chosen = settings(architecture)
-    begin = [data, "--user-dir", str(PACKAGE), "--save-dir", save_dir]
+    chosen["checkpoint"]["save_dir"] = save_dir
     # 0 marks options that the user did not set.
-    asked = parse_configuration([*begin, *as_arguments(chosen), "--batch-size", "0", "--update-freq", "0", *extra])
+    unset = ["--batch-size", "0", "--update-freq", "0"]
+    asked = parse_configuration(arguments(data, as_options(chosen), [*unset, *extra]))
     chosen["common"] |= precision(asked)
     if asked.optimization.update_freq == [0]:
         if asked.dataset.max_tokens:
@@ -38,7 +40,7 @@ def build_arguments(architecture: str, data: str, save_dir: str, extra: list[str
                 f"--max-tokens {asked.dataset.max_tokens}: --update-freq cannot be computed, as the number of "
                 "sequences in a batch varies; add --update-freq"
             )
-        number, _ = processes(parse_configuration([*begin, *as_arguments(chosen), *extra]))
+        number, _ = processes(parse_configuration(arguments(data, as_options(chosen), extra)))
         sequences = recipe(architecture)["sequences"].value
         batch_size = asked.dataset.batch_size or chosen["dataset"]["batch_size"]
         batch_size, accumulated = split_global_batch(
@@ -46,7 +48,7 @@ def build_arguments(architecture: str, data: str, save_dir: str, extra: list[str
         )
         chosen["dataset"]["batch_size"] = batch_size
         chosen["optimization"]["update_freq"] = [accumulated]
-    return [*begin, *as_arguments(chosen), *extra]
+    return arguments(data, as_options(chosen), extra)
 
 
 def arithmetic(

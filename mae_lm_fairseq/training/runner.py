@@ -236,19 +236,21 @@ def _check_command(run: Run) -> None:
         what, before = f"{run.result.parent} has checkpoints", _read_file(run.started).get("command", run.command)
     else:
         return
-    old, new = _comparable(before), _comparable(run.command)
-    if old != new:
-        differing = ", ".join(sorted(set(old) ^ set(new)))
+    if differing := ", ".join(sorted(_comparable(before) ^ _comparable(run.command))):
         raise UserError(
             f"{what} of another command ({differing}); repeat that one, remove {run.result.parent}, with its "
             "checkpoints, or choose another directory"
         )
 
 
-def _comparable(command: Sequence[str]) -> list[str]:
-    """Return the options of a command, without the paths of Python, of this package and of the checkpoints."""
-    options = " ".join(command[1:]).split(" --")
-    return [f"--{option}" for option in options[1:] if not option.startswith(("user-dir ", "save-dir "))] + options[:1]
+def _comparable(command: Sequence[str]) -> set[str]:
+    """Return the options of a command, in any order, without the paths of Python, of this package and of checkpoints.
+
+    Of an option that is given twice, only the last value counts.
+    """
+    first, *options = " ".join(command[1:]).split(" --")
+    values = {name: f"--{name}{space}{value}" for name, space, value in (option.partition(" ") for option in options)}
+    return {first} | {option for name, option in values.items() if name not in ("user-dir", "save-dir")}
 
 
 def _start(run: Run, threads: int, environment: Mapping[str, str]) -> "_Active | None":
