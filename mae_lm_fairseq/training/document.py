@@ -58,8 +58,14 @@ def _used() -> str:
     for size in SIZES:
         value = {row: cell.value for row, cell in recipe(f"mae_lm_{size}").items()}
         batch_size = settings(f"mae_lm_{size}")["dataset"]["batch_size"]
-        taken = (batch_size, value["sequences"] // batch_size, 1, value["tokens"], value["updates"])
-        rows.append([size, arithmetic(*taken)])
+        text = arithmetic(
+            batch_size=batch_size,
+            accumulated=value["sequences"] // batch_size,
+            processes=1,
+            tokens=value["tokens"],
+            updates=value["updates"],
+        )
+        rows.append([size, text])
     return markdown_table(["size", "training text"], rows) + "\n"
 
 

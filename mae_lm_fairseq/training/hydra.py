@@ -34,7 +34,13 @@ def as_yaml(architecture: str, data: str, save_dir: str) -> str:
     chosen["checkpoint"]["save_dir"] = str(Path(save_dir).resolve())
     chosen["optimization"]["update_freq"] = [accumulated]
     chosen["model"] = {"_name": architecture, **architecture_values(architecture), **chosen["model"]}
-    taken = arithmetic(batch_size, accumulated, 1, rows["tokens"].value, rows["updates"].value)
+    taken = arithmetic(
+        batch_size=batch_size,
+        accumulated=accumulated,
+        processes=1,
+        tokens=rows["tokens"].value,
+        updates=rows["updates"].value,
+    )
     return "\n".join([f"# {architecture}: {taken}", ADVICE, OmegaConf.to_yaml(OmegaConf.create(chosen))])
 
 

@@ -46,7 +46,7 @@ def launch(processes: int, arguments: list[str]) -> None:
         )
         meet = ["--cpu", "--distributed-init-method", f"file://{directory}/processes"]
         try:
-            elastic_launch(config, sys.executable)("-m", "mae_lm_fairseq.training.train", *arguments, *meet)
+            elastic_launch(config, sys.executable)("-m", "mae_lm_fairseq.training.pretrain", *arguments, *meet)
         except ChildFailedError as error:
             raise UserError(_described(error)) from None
         except SignalException as received:
