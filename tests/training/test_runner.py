@@ -94,12 +94,6 @@ def test_a_result_of_another_command_is_refused(run):
         run_all([run("it", leave("new"))])
 
 
-def test_a_result_of_other_settings_is_refused(run):
-    run_all([run("it", leave("text"), settings={"tokens": 1, "seed": 1})])
-    with pytest.raises(UserError, match=r"has the result of other settings \(tokens\); restore them"):
-        run_all([run("it", leave("text"), settings={"tokens": 2, "seed": 1})])
-
-
 def process_of(run, **given):
     return {"pid": os.getpid(), "threads": os.environ["OMP_NUM_THREADS"], "device": os.environ.get("DEVICE")} | given
 
