@@ -1,6 +1,6 @@
 """Published pretraining settings of the papers, each value with its source.
 
-This table is the single source: ``settings.py`` derives commands and YAML from it, ``document.py`` docs/recipes.md.
+This table is the single source of commands and YAML (``settings.py``) and of docs/recipes.md.
 """
 
 from dataclasses import dataclass
