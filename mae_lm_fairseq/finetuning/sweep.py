@@ -3,7 +3,6 @@
 import math
 import os
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 import torch
 from fairseq import checkpoint_utils
 
-from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.checkpoints.averaging import read_ema
 from mae_lm_fairseq.checkpoints.original import read_original
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS, read_checkpoint
@@ -23,15 +21,21 @@ from mae_lm_fairseq.finetuning.recipe import Recipe
 from mae_lm_fairseq.finetuning.seeds import Summary, summarise
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.models.architectures import architecture_values
+from mae_lm_fairseq.training.command import (
+    COMMON,
+    Optimisation,
+    Settings,
+    as_options,
+    in_background,
+    merge,
+    train_command,
+)
 from mae_lm_fairseq.training.runner import REWRITTEN, Run, run_all
-from mae_lm_fairseq.training.settings import Settings, as_arguments
-from mae_lm_fairseq.training.training_command import with_device
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256, make_output_directory, read_json
 from mae_lm_fairseq.utils.markdown import markdown_table
 from mae_lm_fairseq.utils.versions import versions
 
-WARMUP_FRACTION = 0.06
 BEST, LAST = "checkpoint_best.pt", "checkpoint_last.pt"
 MODEL = "model"
 """The directory, in that of the results, with the bundle of the best run."""
@@ -176,36 +180,16 @@ def settings_for(origin: Origin, updates: int, batch_size: int) -> Settings:
         batch_size: sequences per update.
     """
     start = {"finetune_from_model": origin.checkpoint} if origin.checkpoint else {}
-    chosen = {
+    chosen: Settings = {
         "task": {"max_positions": origin.max_positions},
         "model": {**origin.model, "dropout": 0.1, "attention_dropout": 0.1},
         "criterion": {},
-        "optimizer": {"_name": "fused_adamw", "adam_betas": "(0.9, 0.98)", "adam_eps": 1e-6, "weight_decay": 0.1},
-        "lr_scheduler": {
-            "_name": "polynomial_decay",
-            "warmup_updates": round(WARMUP_FRACTION * updates),
-            "total_num_update": updates,
-        },
-        "optimization": {"clip_norm": 0.0, "max_update": updates},
-        "dataset": {
-            "batch_size": batch_size,
-            "batch_size_valid": 64,
-            "required_batch_size_multiple": 1,
-            "num_workers": 0,
-        },
-        "checkpoint": {
-            **start,
-            "no_epoch_checkpoints": True,
-            "save_interval_updates": 2000,
-            "keep_interval_updates": 1,
-        },
-        "common": {
-            "user_dir": PACKAGE,
-            "log_format": "json",
-            "log_interval": 10,
-        },
+        "dataset": {"batch_size": batch_size, "batch_size_valid": 64, "num_workers": 0},
+        "checkpoint": {**start, "save_interval_updates": 2000, "keep_interval_updates": 1},
+        "common": {"log_interval": 10},
     }
-    return with_device(chosen)
+    optimisation = Optimisation(updates=updates, weight_decay=0.1, clip_norm=0.0)
+    return merge(COMMON, in_background(), optimisation.settings(), chosen)
 
 
 @dataclass(frozen=True)
@@ -239,14 +223,14 @@ class Sweep:
     def _run(self, lr: float, seed: int) -> Run:
         name = f"lr{lr:g}-seed{seed}"
         folder = self.out / "runs" / name
-        chosen = {group: dict(values) for group, values in self.settings.items()}
-        chosen["optimization"]["lr"] = [lr]
-        chosen["checkpoint"]["save_dir"] = folder / "checkpoints"
-        chosen["common"]["seed"] = seed
-        command = [sys.executable, "-m", "fairseq_cli.train", str(self.data), *as_arguments(chosen), *self.extra]
+        own: Settings = {
+            "optimization": {"lr": [lr]},
+            "checkpoint": {"save_dir": folder / "checkpoints"},
+            "common": {"seed": seed},
+        }
         return Run(
             name,
-            command,
+            train_command(self.data, as_options(merge(self.settings, own)), self.extra),
             folder / "result.json",
             read_result=self._evaluate,
             updates=(0, self.settings["optimization"]["max_update"]),

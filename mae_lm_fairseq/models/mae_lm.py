@@ -16,11 +16,11 @@ from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead, TokenClassificationHead
 from mae_lm_fairseq.core.packing import BatchLayout, batch_layout, to_device, unpack
 from mae_lm_fairseq.hub import MAELMHubInterface, hub_interface
+from mae_lm_fairseq.models.allocator import keep_few_primitives, keep_freed_memory
 from mae_lm_fairseq.models.architectures import Autocast, MAELMModelConfig, core_config, register_architectures
 from mae_lm_fairseq.models.compilation import Compiled
 from mae_lm_fairseq.models.finetuning import check_origin, mark_depths, predicts_masked_tokens, select_weights
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
-from mae_lm_fairseq.utils.allocator import keep_few_primitives, keep_freed_memory
 from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)

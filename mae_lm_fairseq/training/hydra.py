@@ -6,7 +6,6 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.models.architectures import architecture_values
 from mae_lm_fairseq.training.machine import split_global_batch
 from mae_lm_fairseq.training.pretrain import arithmetic
@@ -30,12 +29,18 @@ def as_yaml(architecture: str, data: str, save_dir: str) -> str:
     batch_size, accumulated = split_global_batch(
         rows["sequences"].value, 1, chosen["dataset"]["batch_size"], smaller=False
     )
-    chosen["common"]["user_dir"] = str(PACKAGE)
+    chosen["common"]["user_dir"] = str(chosen["common"]["user_dir"])
     chosen["task"]["data"] = os.pathsep.join(str(Path(path).resolve()) for path in data.split(os.pathsep))
     chosen["checkpoint"]["save_dir"] = str(Path(save_dir).resolve())
     chosen["optimization"]["update_freq"] = [accumulated]
     chosen["model"] = {"_name": architecture, **architecture_values(architecture), **chosen["model"]}
-    taken = arithmetic(batch_size, accumulated, 1, rows["tokens"].value, rows["updates"].value)
+    taken = arithmetic(
+        batch_size=batch_size,
+        accumulated=accumulated,
+        processes=1,
+        tokens=rows["tokens"].value,
+        updates=rows["updates"].value,
+    )
     return "\n".join([f"# {architecture}: {taken}", ADVICE, OmegaConf.to_yaml(OmegaConf.create(chosen))])
 
 

@@ -1,10 +1,73 @@
-"""``mae-lm pretrain``: train an architecture with its recipe on any machine."""
+"""``mae-lm pretrain``: train an architecture with its recipe on any machine.
 
-from mae_lm_fairseq import PACKAGE, register
-from mae_lm_fairseq.training.settings import as_arguments, recipe, settings
-from mae_lm_fairseq.utils.errors import UserError
+Run as a module, this is ``fairseq-train``, whose imports take seconds, in which Ctrl-C prints no traceback here. So
+fairseq and torch are imported inside functions.
+"""
 
-# fairseq and torch are imported inside functions: it takes seconds, in which Ctrl-C must not print a traceback.
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from mae_lm_fairseq import register
+from mae_lm_fairseq.training.command import arguments, as_options
+from mae_lm_fairseq.training.settings import recipe, settings
+from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
+from mae_lm_fairseq.utils.options import Argument, Options
+
+if __name__ in ("__main__", "__mp_main__"):  # the latter in a process that fairseq starts for a GPU
+    with errors_end_the_program():
+        from fairseq_cli.train import cli_main  # before any other import of fairseq: it sets up logging
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainOptions(Options):
+    """Architecture, paths and flags of a pretraining.
+
+    Attributes:
+        preset: architecture, such as mae_lm_base.
+        data_bin: data-bin made by mae-lm prepare; several shards with ``:`` between them.
+        save_dir: directory for checkpoints.
+        flags: flags of fairseq-train.
+    """
+
+    preset: Annotated[str, Argument("PRESET", positional=True)]
+    data_bin: Annotated[str, Argument("DATA_BIN", positional=True)]
+    save_dir: Annotated[str, Argument("SAVE_DIR", positional=True)]
+    flags: Annotated[tuple[str, ...], Argument("FLAGS", positional=True, rest=True)] = ()
+
+
+def pretrain(options: PretrainOptions) -> None:
+    """Print what will be trained, and replace this process by fairseq-train.
+
+    Raises:
+        UserError: if the preset or the data-bin does not exist; see also :func:`build_arguments`.
+    """
+    recipe(options.preset)
+    data = options.data_bin
+    for path in [data] if "://" in data else data.split(os.pathsep):  # as fairseq splits them
+        if not os.path.isdir(path):
+            raise UserError(f"{path}: no such directory; mae-lm prepare makes a data-bin")
+    from mae_lm_fairseq.training.machine import processes
+
+    words = build_arguments(options.preset, data, options.save_dir, options.flags)
+    cfg = parse_configuration(words)
+    number, rank = processes(cfg)
+    if rank == 0:
+        summary = arithmetic(
+            batch_size=cfg.dataset.batch_size,
+            accumulated=cfg.optimization.update_freq[0],
+            processes=number,
+            tokens=cfg.task.tokens_per_sample,
+            updates=cfg.optimization.max_update,
+            max_tokens=cfg.dataset.max_tokens,
+        )
+        print(f"{options.preset}: {summary}\n{shlex.join(['fairseq-train', *words])}", flush=True)
+    # Logging in this process is not set up as fairseq-train expects, because other modules of fairseq were imported
+    # first.
+    os.execv(sys.executable, [sys.executable, "-m", __name__, *words])
 
 
 def parse_configuration(words: list[str]):
@@ -16,7 +79,7 @@ def parse_configuration(words: list[str]):
     return convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), words))
 
 
-def build_arguments(architecture: str, data: str, save_dir: str, extra: list[str]) -> list[str]:
+def build_arguments(architecture: str, data: str, save_dir: str, extra: Sequence[str]) -> list[str]:
     """Return all arguments of fairseq-train.
 
     They are the recipe's, this machine's, and the user's, which come last and take precedence.
@@ -28,9 +91,10 @@ def build_arguments(architecture: str, data: str, save_dir: str, extra: list[str
     from mae_lm_fairseq.training.machine import precision, processes, split_global_batch
 
     chosen = settings(architecture)
-    begin = [data, "--user-dir", str(PACKAGE), "--save-dir", save_dir]
+    chosen["checkpoint"]["save_dir"] = save_dir
     # 0 marks options that the user did not set.
-    asked = parse_configuration([*begin, *as_arguments(chosen), "--batch-size", "0", "--update-freq", "0", *extra])
+    unset = ["--batch-size", "0", "--update-freq", "0"]
+    asked = parse_configuration(arguments(data, as_options(chosen), [*unset, *extra]))
     chosen["common"] |= precision(asked)
     if asked.optimization.update_freq == [0]:
         if asked.dataset.max_tokens:
@@ -38,7 +102,7 @@ def build_arguments(architecture: str, data: str, save_dir: str, extra: list[str
                 f"--max-tokens {asked.dataset.max_tokens}: --update-freq cannot be computed, as the number of "
                 "sequences in a batch varies; add --update-freq"
             )
-        number, _ = processes(parse_configuration([*begin, *as_arguments(chosen), *extra]))
+        number, _ = processes(parse_configuration(arguments(data, as_options(chosen), extra)))
         sequences = recipe(architecture)["sequences"].value
         batch_size = asked.dataset.batch_size or chosen["dataset"]["batch_size"]
         batch_size, accumulated = split_global_batch(
@@ -46,27 +110,34 @@ def build_arguments(architecture: str, data: str, save_dir: str, extra: list[str
         )
         chosen["dataset"]["batch_size"] = batch_size
         chosen["optimization"]["update_freq"] = [accumulated]
-    return [*begin, *as_arguments(chosen), *extra]
+    return arguments(data, as_options(chosen), extra)
 
 
 def arithmetic(
+    *,
     batch_size: int,
     accumulated: int,
-    number_of_processes: int,
+    processes: int,
     tokens: int,
     updates: int,
     max_tokens: int | None = None,
 ) -> str:
     """Describe the amount of training data in one sentence."""
-    sequences = batch_size * accumulated * number_of_processes
-    processes = "1 process" if number_of_processes == 1 else f"{number_of_processes} processes"
+    sequences = batch_size * accumulated * processes
+    counted = "1 process" if processes == 1 else f"{processes} processes"
     if max_tokens:
         return (
             f"at most {max_tokens:,} tokens and {batch_size} sequences per batch x {accumulated} accumulated "
-            f"x {processes}; {updates:,} updates"
+            f"x {counted}; {updates:,} updates"
         )
     return (
-        f"{sequences:,} sequences ({batch_size} per batch x {accumulated} accumulated x {processes}) "
+        f"{sequences:,} sequences ({batch_size} per batch x {accumulated} accumulated x {counted}) "
         f"x {tokens} tokens = {sequences * tokens:,} tokens per update at most; "
         f"{updates:,} updates = {sequences * tokens * updates:,} tokens"
     )
+
+
+if __name__ == "__main__":
+    with errors_end_the_program():
+        register()
+        cli_main()

@@ -55,7 +55,6 @@ class Run:
         updates: numbers of updates of fairseq-train before and after the run, for the progress display.
         clean_up: is called in the child process once the result file is written, and again for a run that was done
             before, because the process may have been killed in between; removes what only resuming needs.
-        settings: what the result depends on besides the command, JSON-serialisable; compared like the command.
         after: runs that must be finished before this one is started.
         weight: expected duration relative to the other runs, for the estimated time left.
     """
@@ -66,7 +65,6 @@ class Run:
     read_result: Callable[["Run"], dict]
     updates: tuple[int, int] | None = None
     clean_up: Callable[["Run"], None] = keep_everything
-    settings: Mapping[str, Any] = field(default_factory=dict)
     after: Sequence["Run"] = ()
     weight: float = 1.0
 
@@ -149,7 +147,7 @@ def read_result(run: Run) -> dict | None:
 
 
 def read_record(run: Run) -> dict[str, Any]:
-    """Return what the result file holds: ``name``, ``command``, ``settings``, ``seconds`` and ``result``.
+    """Return what the result file holds: ``name``, ``command``, ``seconds`` and ``result``.
 
     It is empty if there is no valid result file yet.
     """
@@ -226,29 +224,25 @@ def _check_command(run: Run) -> None:
     finished = read_record(run)
     if finished.get("result") is not None:
         what, before = f"{run.result} is the result", finished.get("command", [])
-        settings = finished.get("settings", {})
-        if changed := sorted(key for key in {*settings, *run.settings} if settings.get(key) != run.settings.get(key)):
-            raise UserError(
-                f"{run.result} has the result of other settings ({', '.join(changed)}); restore them, remove the file, "
-                "or choose another directory"
-            )
     elif run.has_checkpoints():
         what, before = f"{run.result.parent} has checkpoints", _read_file(run.started).get("command", run.command)
     else:
         return
-    old, new = _comparable(before), _comparable(run.command)
-    if old != new:
-        differing = ", ".join(sorted(set(old) ^ set(new)))
+    if differing := ", ".join(sorted(_comparable(before) ^ _comparable(run.command))):
         raise UserError(
             f"{what} of another command ({differing}); repeat that one, remove {run.result.parent}, with its "
             "checkpoints, or choose another directory"
         )
 
 
-def _comparable(command: Sequence[str]) -> list[str]:
-    """Return the options of a command, without the paths of Python, of this package and of the checkpoints."""
-    options = " ".join(command[1:]).split(" --")
-    return [f"--{option}" for option in options[1:] if not option.startswith(("user-dir ", "save-dir "))] + options[:1]
+def _comparable(command: Sequence[str]) -> set[str]:
+    """Return the options of a command, in any order, without the paths of Python, of this package and of checkpoints.
+
+    Of an option that is given twice, only the last value counts.
+    """
+    first, *options = " ".join(command[1:]).split(" --")
+    values = {name: f"--{name}{space}{value}" for name, space, value in (option.partition(" ") for option in options)}
+    return {first} | {option for name, option in values.items() if name not in ("user-dir", "save-dir")}
 
 
 def _start(run: Run, threads: int, environment: Mapping[str, str]) -> "_Active | None":
@@ -289,15 +283,18 @@ class _Active:
         Raises:
             UserError: if a step failed.
         """
-        code = self.handle.poll() if self.reader is None and self.handle else self.reader and self.reader.exitcode
+        if self.reader is not None:
+            return self._has_succeeded(self.reader.exitcode)
+        if self.handle is None or self._has_succeeded(self.handle.poll()):
+            seconds = time.monotonic() - self.began
+            self.reader = start_process(self.limits, _write_result, self.run, seconds)
+        return False
+
+    def _has_succeeded(self, code: int | None) -> bool:
         if code:
             run = self.run
             raise UserError(f"{run.name} failed (exit code {code}), {run.log} ends: {_last_line(run.log)}")
-        if self.reader is None and (self.handle is None or code == 0):
-            seconds = time.monotonic() - self.began
-            self.reader = start_process(self.limits, _write_result, self.run, seconds)
-            return False
-        return self.reader is not None and code == 0
+        return code == 0
 
     def end(self, number: int) -> None:
         """Send a signal to all processes of the run."""
@@ -322,7 +319,7 @@ def _write_result(run: Run, seconds: float) -> None:
     began = time.monotonic()
     with errors_end_the_program():
         result = run.read_result(run)
-        content = {"name": run.name, "command": list(run.command), "settings": dict(run.settings)}
+        content = {"name": run.name, "command": list(run.command)}
         seconds += time.monotonic() - began
         write_json(run.result, content | {"seconds": round(seconds, 1), "result": result})
         run.clean_up(run)

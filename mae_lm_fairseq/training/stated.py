@@ -1,12 +1,14 @@
 """Published pretraining settings of the papers, each value with its source.
 
-This table is the single source: ``settings.py`` derives commands and YAML from it, ``document.py`` docs/recipes.md.
+This table is the single source of commands and YAML (``settings.py``) and of docs/recipes.md.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 NOT_FOUND = "not found in a public source"
+ADAM: dict[str, Any] = {"betas": (0.9, 0.98), "eps": 1e-6}
+"""Constants of Adam that all sources share."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ _MAE_LM = _column(
     vocabulary=Cell(None, "dictionary", "sentencepiece, called 128k; the paper's size was not found"),
     sequences=Cell(2048, "script", "2,048 full ones: 64 processes of 16,384 tokens"),
     **_same("script", tokens=512, updates=2_000_000, lr=2e-4, warmup=10_000, dropout=0.1, attention_dropout=0.1),
-    **_same("script", weight_decay=0.01, betas=(0.9, 0.98), eps=1e-6, clip_norm=2.0, decoder_layers=4),
+    **_same("script", **ADAM, weight_decay=0.01, clip_norm=2.0, decoder_layers=4),
     **_same("defaults", mask_prob=0.15, kept=0.0, random=0.0),
 )
 _MAE_LM_LARGE = {**_MAE_LM, "corpus": Cell(None, None, NOT_FOUND)}
@@ -84,7 +86,7 @@ _ROBERTA = _column(
     tokens=Cell(512, "card"),
     sequences=Cell(8192, "Table 9", "8K"),
     **_same("Table 9", updates=500_000, lr=6e-4, warmup=24_000, dropout=0.1, attention_dropout=0.1),
-    **_same("Table 9", weight_decay=0.01, betas=(0.9, 0.98), eps=1e-6, clip_norm=0.0),
+    **_same("Table 9", **ADAM, weight_decay=0.01, clip_norm=0.0),
     **_same("card", mask_prob=0.15, kept=0.1, random=0.1),
     decoder_layers=Cell(0, "Table 9", "none"),
 )
@@ -95,7 +97,7 @@ _FAIRSEQ = _column(
     vocabulary=Cell(None, "fairseq", "GPT-2's byte-level BPE"),
     sequences=Cell(2048, "fairseq", "2,048: 8 GPUs of 16, 16 accumulated"),
     **_same("fairseq", tokens=512, updates=125_000, lr=5e-4, warmup=10_000, dropout=0.1, attention_dropout=0.1),
-    **_same("fairseq", weight_decay=0.01, betas=(0.9, 0.98), eps=1e-6, clip_norm=0.0),
+    **_same("fairseq", **ADAM, weight_decay=0.01, clip_norm=0.0),
     **_same("fairseq task", mask_prob=0.15, kept=0.1, random=0.1),
     decoder_layers=Cell(0, "fairseq", "none"),
 )
@@ -115,7 +117,7 @@ _DEVELOPMENT = _column(
     **_same("ours", dropout=0.0, attention_dropout=0.0),
     # At 2e-3 the hidden states of MAE-LM's encoder collapse onto a few directions for good.
     **_same("ours", lr=1e-3, warmup=500, updates=2000, tokens=64, sequences=32),
-    **_same("ours", weight_decay=0.01, betas=(0.9, 0.98), eps=1e-6, clip_norm=2.0),
+    **_same("ours", **ADAM, weight_decay=0.01, clip_norm=2.0),
     **_same("ours", mask_prob=0.15, kept=0.0, random=0.0),
     decoder_layers=Cell(None, "ours", "tiny 2, small 4"),
 )

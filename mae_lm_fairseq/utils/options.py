@@ -26,7 +26,7 @@ class Argument:
     Attributes:
         metavar: placeholder of the value.
         positional: whether the value has no option in front.
-        rest: whether the field takes all words after ``--``.
+        rest: whether the field takes all words after ``--``, or after the other positional ones if it is positional.
         parse: converts a word; raises ValueError or ArgumentTypeError.
         at_least, above, at_most, below: range of a number, which is finite in any case.
     """
@@ -133,7 +133,7 @@ def make_parser(options: type, description: str | None, prog: str) -> Parser:
     parser = Parser(prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     texts = helps(options)
     for field, (name, kind) in zip(fields(options), kinds(options).items(), strict=True):
-        if kind.argument.rest:
+        if kind.argument.rest and not kind.argument.positional:
             continue
         default = field.default
         text = texts[name].replace("%", "%%")
@@ -143,10 +143,10 @@ def make_parser(options: type, description: str | None, prog: str) -> Parser:
             how |= {"action": "store_true"}
         else:
             how |= {"type": kind.argument.parse or kind.type, "choices": kind.choices, "metavar": kind.argument.metavar}
-            how |= {"nargs": "+"} if kind.is_many else {}
+            how |= {"nargs": argparse.REMAINDER if kind.argument.rest else "+"} if kind.is_many else {}
             how |= {"default": None if default is MISSING else default}
         if kind.argument.positional:
-            parser.add_argument(name, **how)
+            parser.add_argument(name, **how).required = not kind.argument.rest
         else:
             parser.add_argument(f"--{name.replace('_', '-')}", **how, required=default is MISSING)
     return parser
@@ -155,7 +155,7 @@ def make_parser(options: type, description: str | None, prog: str) -> Parser:
 def parse(options: type, words: Sequence[str], description: str | None, prog: str) -> Any:
     """Return the options that the words of a command line state; end the program with exit code 2 if they are wrong."""
     parser, kind_of = make_parser(options, description, prog), kinds(options)
-    rest = [name for name, kind in kind_of.items() if kind.argument.rest]
+    rest = [name for name, kind in kind_of.items() if kind.argument.rest and not kind.argument.positional]
     end = words.index("--") if rest and "--" in words else len(words)
     given = vars(parser.parse_args(words[:end]))
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}

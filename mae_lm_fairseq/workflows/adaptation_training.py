@@ -1,7 +1,6 @@
 """Training of ``mae-lm adapt``: options, objective, and the run of fairseq-train."""
 
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,15 +9,21 @@ from typing import Any
 
 import torch
 
-from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.checkpoints.presets import preset_of, with_preset
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.importer import network_options
 from mae_lm_fairseq.tasks.long_lines import MIN_SAMPLE_TOKENS
+from mae_lm_fairseq.training.command import (
+    COMMON,
+    Optimisation,
+    Settings,
+    as_options,
+    in_background,
+    merge,
+    train_command,
+)
 from mae_lm_fairseq.training.runner import Run
-from mae_lm_fairseq.training.settings import Settings, as_arguments
-from mae_lm_fairseq.training.training_command import with_device
 from mae_lm_fairseq.training.training_log import loss_curve, training_seconds
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -39,7 +44,6 @@ LONGEST = 512
 """Maximum of the default of ``--tokens-per-sample``."""
 BATCH_TOKENS = 16_384 if torch.cuda.is_available() else 2_048
 """Maximum number of tokens in memory at a time; a larger batch is accumulated. Encoders of base size fit with it."""
-WARMUP_FRACTION = 0.06
 TRAINED = ("model", "stock", "model.json")
 """Products of the training, in the output directory."""
 
@@ -139,9 +143,8 @@ def training_run(model: Pretrained, options: Options) -> Run:
     folder = options.out / "training"
     if not (folder / "start").exists():
         write_bundle(model, folder / "start")
-    arguments = [*network_options(model), *as_arguments(_settings(model, options)), *options.extra]
-    command = [sys.executable, "-m", "fairseq_cli.train", str(options.out / "data-bin"), *arguments]
-
+    extra = [*network_options(model), *options.extra]
+    command = train_command(options.out / "data-bin", as_options(_settings(model, options)), extra)
     read_result = partial(_read_result, out=options.out)
     return Run("training", command, folder / "result.json", read_result, (0, options.updates))
 
@@ -167,7 +170,8 @@ def _settings(model: Pretrained, options: Options) -> Settings:
     masking = MASKING[objective_of(model)] | ({"mask_prob": options.mask_prob} if options.mask_prob else {})
     save_every = max(1, options.updates // 10)
     ends_after_an_epoch = any(word.startswith("--max-epoch") for word in options.extra)
-    chosen = {
+    optimisation = Optimisation(updates=options.updates, weight_decay=0.01, clip_norm=1.0)
+    chosen: Settings = {
         "task": {
             "_name": "masked_autoencoder_lm",
             "tokens_per_sample": length,
@@ -177,27 +181,10 @@ def _settings(model: Pretrained, options: Options) -> Settings:
             **masking,
         },
         "criterion": {"_name": "masked_autoencoder_lm"},
-        "optimizer": {
-            "_name": "fused_adamw",
-            "adam_betas": "(0.9, 0.98)",
-            "adam_eps": 1e-6,
-            "weight_decay": 0.01,
-            "layer_lr_decay": options.layer_lr_decay,
-        },
-        "lr_scheduler": {
-            "_name": "polynomial_decay",
-            "warmup_updates": round(WARMUP_FRACTION * options.updates),
-            "total_num_update": options.updates,
-        },
-        "optimization": {
-            "lr": [options.learning_rate],
-            "clip_norm": 1.0,
-            "max_update": options.updates,
-            "update_freq": [accumulated],
-        },
+        "optimizer": {"layer_lr_decay": options.layer_lr_decay},
+        "optimization": {"lr": [options.learning_rate], "update_freq": [accumulated]},
         "dataset": {
             "max_tokens": max(length, -(-options.batch_size // accumulated)),
-            "required_batch_size_multiple": 1,
             "num_workers": 1,
             "disable_validation": True,
         },
@@ -208,18 +195,15 @@ def _settings(model: Pretrained, options: Options) -> Settings:
             "save_interval": 1 if ends_after_an_epoch else options.updates + 1,
             "save_interval_updates": save_every,
             "keep_interval_updates": 1,
-            "no_epoch_checkpoints": True,
         },
         "common": {
-            "user_dir": PACKAGE,
-            "log_format": "json",
             "log_interval": max(1, options.updates // 1000),  # an update can take a minute on a CPU
             "seed": options.seed,
         },
     }
     if torch.cuda.is_available():
         chosen["model"] = {"autocast": "bf16"}
-    return with_device(chosen)
+    return merge(COMMON, in_background(), optimisation.settings(), chosen)
 
 
 def _read_result(run: Run, out: Path) -> dict[str, Any]:

@@ -21,12 +21,12 @@ from transformers import (
 
 from mae_lm_fairseq.finetuning.glue.files import Rows
 from mae_lm_fairseq.finetuning.glue.tasks import Task, predictions, score
-from mae_lm_fairseq.finetuning.sweep import WARMUP_FRACTION
 from mae_lm_fairseq.finetuning.tagging.files import WordFile
 from mae_lm_fairseq.finetuning.tagging.labels import learn_labels
 from mae_lm_fairseq.finetuning.tagging.metrics import ratios, values
 from mae_lm_fairseq.finetuning.tagging.schemes import OUTSIDE
 from mae_lm_fairseq.finetuning.tagging.windows import IGNORED
+from mae_lm_fairseq.training.command import warmup_updates
 from mae_lm_fairseq.utils.progress import progress_bar
 
 VALIDATION_BATCH = 64
@@ -70,7 +70,7 @@ class FineTuning(ABC):
             eps=1e-6,
             weight_decay=settings.weight_decay,
         )
-        updates, warmup = settings.updates, round(WARMUP_FRACTION * settings.updates)
+        updates, warmup = settings.updates, warmup_updates(settings.updates)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda step: min((step + 1) / max(warmup, 1), (updates - step) / max(updates - warmup, 1))
         )

@@ -1,4 +1,4 @@
-"""Training with several processes on one CPU: scripts/launch_cpu.py, and torchrun itself."""
+"""Training with several processes on one CPU: training.launch_cpu, and torchrun itself."""
 
 import os
 import re
@@ -147,7 +147,7 @@ def test_one_process_resumes_a_run_of_two(train, in_two, tmp_path):
 @pytest.fixture
 def endless(data_bin, tmp_path):
     """Start a launcher whose two processes train on. Return it, the two, and the ids of all, data workers included."""
-    command = [sys.executable, ROOT / "scripts" / "launch_cpu.py", 2, "--", data_bin, *SETTINGS, "--no-save"]
+    command = [sys.executable, "-m", "mae_lm_fairseq.training.launch_cpu", 2, "--", data_bin, *SETTINGS, "--no-save"]
     command += ["--num-workers", 1, "--batch-size", 1, "--max-update", 10**6, "--total-num-update", 10**6]
     with open(tmp_path / "log", "w") as log:
         launcher = subprocess.Popen(list(map(str, command)), stdout=log, stderr=subprocess.PIPE, text=True, cwd=ROOT)

@@ -114,8 +114,8 @@ def mae_lm(*arguments: object, cwd: Path = ROOT) -> subprocess.CompletedProcess:
 
 
 def launch_cpu(*arguments: object) -> subprocess.CompletedProcess:
-    """Run ``scripts/launch_cpu.py`` in the checkout; it and its worker processes are children of the server."""
-    return _run_in_child(_launch, [ROOT / "scripts" / "launch_cpu.py", *arguments])
+    """Run ``python -m mae_lm_fairseq.training.launch_cpu`` in the checkout, in a child of the server."""
+    return _run_in_child(_launch, ["launch_cpu", *arguments])
 
 
 def stop_server() -> None:
@@ -138,7 +138,7 @@ def _mae_lm() -> None:
 def _launch() -> None:
     get_context = multiprocessing.get_context
     multiprocessing.get_context = lambda method=None: get_context("forkserver" if method == "spawn" else method)
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    runpy.run_module("mae_lm_fairseq.training.launch_cpu", run_name="__main__", alter_sys=True)
 
 
 def _run_in_child(main: Callable[[], None], command: list, cwd: Path = ROOT) -> subprocess.CompletedProcess:

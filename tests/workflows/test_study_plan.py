@@ -7,7 +7,7 @@ import pytest
 
 from mae_lm_fairseq.commands import study as command_line
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.workflows.study.checks import check
+from mae_lm_fairseq.workflows.study.checks import check, check_data
 from mae_lm_fairseq.workflows.study.dry_run import count_trainings, dry_run, duration
 from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS
 from mae_lm_fairseq.workflows.study.measures import MEASURES, Data
@@ -222,3 +222,13 @@ def test_the_listing_has_plans_measures_with_options_and_endpoints():
 def test_only_a_dry_run_needs_no_output_directory():
     with pytest.raises(UserError, match="--out is missing; only --dry-run needs none"):
         command_line.main(["presets"])
+
+
+def test_incomplete_data_are_refused_before_training(data_bin, tmp_path):
+    with pytest.raises(UserError, match=r"is no data-bin: it has no dict\.txt; mae-lm prepare makes one"):
+        check_data(tmp_path)
+    for name in ("dict.txt", "train.bin", "train.idx"):
+        (tmp_path / name).symlink_to(data_bin / name)
+    with pytest.raises(UserError, match="valid"):
+        check_data(tmp_path)
+    check_data(data_bin)

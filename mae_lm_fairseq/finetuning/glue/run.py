@@ -26,8 +26,8 @@ from mae_lm_fairseq.finetuning.sweep import (
 from mae_lm_fairseq.text.data_bin import TASK
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.training.command import Settings
 from mae_lm_fairseq.training.runner import Run, reserve
-from mae_lm_fairseq.training.settings import Settings
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_results, write_text
 

@@ -13,8 +13,8 @@ from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.tasks.masked_autoencoder_lm import check_mask_in_encoder, check_options
+from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.training.pretrain import parse_configuration
-from mae_lm_fairseq.training.training_command import check_data
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.workflows.study.measures import Finetune, MinimalPairs, Probe, Seconds, Tagging
 from mae_lm_fairseq.workflows.study.plan import Plan
@@ -53,6 +53,18 @@ def _check_files(plan: Plan) -> None:
     for number, measure in enumerate(plan.measures):
         with _located(plan, ("measure", number)):
             _read_files(plan, measure.options)
+
+
+def check_data(data: Path) -> None:
+    """Check that a data-bin has the files for pretraining and validation.
+
+    Raises:
+        UserError: if a file is missing or truncated.
+    """
+    if not (data / "dict.txt").is_file():
+        raise UserError(f"{data} is no data-bin: it has no dict.txt; mae-lm prepare makes one")
+    for split in ("train", "valid"):
+        check_data_bin(data / split)
 
 
 def _read_files(plan: Plan, options: Any) -> None:

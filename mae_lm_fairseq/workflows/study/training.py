@@ -4,18 +4,16 @@ A training is a chain of ``fairseq-train`` runs, each of which ends at a checkpo
 before. So checkpoints can be at any number of updates, and each is measured while training goes on.
 """
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq.training.command import as_options, in_background, train_command
 from mae_lm_fairseq.training.machine import split_global_batch
 from mae_lm_fairseq.training.runner import Run, keep_everything
-from mae_lm_fairseq.training.settings import as_options, as_words, recipe, settings
-from mae_lm_fairseq.training.training_command import DEVICE
+from mae_lm_fairseq.training.settings import recipe, settings
 from mae_lm_fairseq.workflows.study.plan import Model, Plan
 from mae_lm_fairseq.workflows.study.results import Training, keep_and_measure, remove
 
@@ -59,7 +57,7 @@ def options_of(plan: Plan, model: Model) -> dict[str, Any]:
         options |= {"batch-size": size, "update-freq": accumulated}
     if torch.cuda.is_available() and not set(PRECISIONS) & given.keys():
         options["fp16"] = True
-    return options | as_options(DEVICE)
+    return options | as_options(in_background())
 
 
 def command(plan: Plan, training: Training, updates: int, save: Path, **changes: Any) -> list[str]:
@@ -79,9 +77,9 @@ def command(plan: Plan, training: Training, updates: int, save: Path, **changes:
         options["finetune-from-model"] = training.model.start
     every = max(1, plan.train.updates // SAVED)
     options |= {"save-dir": save, "save-interval-updates": every, "keep-interval-updates": 1}
-    options |= {"no-epoch-checkpoints": True, "disable-validation": True, "log-format": "json", "user-dir": PACKAGE}
+    options |= {"no-epoch-checkpoints": True, "disable-validation": True}
     options |= {name.replace("_", "-"): value for name, value in changes.items()}
-    return [sys.executable, "-m", "fairseq_cli.train", str(plan.data.data_bin), *as_words(options)]
+    return train_command(plan.data.data_bin, options)
 
 
 def training_runs(plan: Plan, training: Training) -> dict[int, Run]:

@@ -4,16 +4,16 @@ import os
 
 import pytest
 import torch
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from mae_lm_fairseq.training import launcher
+from mae_lm_fairseq.training import launch_cpu
 from mae_lm_fairseq.utils.errors import UserError
 
 
 @pytest.mark.parametrize("processes", [-1, 0, 10**6])
 def test_invalid_numbers_of_processes_are_refused(processes):
     with pytest.raises(UserError, match=f"^{processes} processes: choose a number from 1 to"):
-        launcher.launch(processes, ["data-bin"])
+        launch_cpu.launch(processes, ["data-bin"])
 
 
 @pytest.mark.parametrize(("given", "threads"), [(None, "2"), ("3", "3")])
@@ -21,7 +21,7 @@ def test_cpu_threads_are_divided(monkeypatch, given, threads):
     environment = {} if given is None else {"OMP_NUM_THREADS": given}
     monkeypatch.setattr(os, "environ", environment)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 9)
-    launcher._limit_resources(4)
+    launch_cpu._limit_resources(4)
     assert environment["OMP_NUM_THREADS"] == threads
 
 
@@ -39,4 +39,4 @@ def test_the_first_failure_is_reported(codes, expected):
     for rank, (code, second) in enumerate(codes):
         failures[rank] = ProcessFailure(local_rank=rank, pid=100 + rank, exitcode=code, error_file="none")
         failures[rank].timestamp = second
-    assert launcher._described(ChildFailedError("train", failures)).startswith(expected)
+    assert launch_cpu._described(failures).startswith(expected)

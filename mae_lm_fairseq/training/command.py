@@ -1,0 +1,115 @@
+"""The builder of all ``fairseq-train`` commands of this package: options by group, common values, words."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq.training.stated import ADAM
+
+Settings = dict[str, dict[str, Any]]
+"""fairseq's options by the group of its configuration; a group's ``_name`` is a choice, such as the architecture."""
+
+COMMON: Settings = {
+    "common": {"user_dir": PACKAGE},
+    # By default, 8: fairseq drops an epoch's last sequences and whole small splits.
+    "dataset": {"required_batch_size_multiple": 1},
+    "checkpoint": {"no_epoch_checkpoints": True},
+}
+"""Options of every training."""
+_WARMUP_FRACTION = 0.06
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimisation:
+    """Adam whose learning rate rises in a warm-up, and then falls linearly to 0.
+
+    Attributes:
+        updates: number of updates.
+        warmup: number of updates of the warm-up (default: 6 % of all).
+        weight_decay: decoupled weight decay.
+        clip_norm: maximum norm of the gradient; 0 for no maximum.
+        optimizer: fairseq's name of the implementation.
+        betas, eps: of Adam.
+    """
+
+    updates: int
+    warmup: int | None = None
+    weight_decay: float
+    clip_norm: float
+    optimizer: str = "fused_adamw"
+    betas: tuple[float, float] = ADAM["betas"]
+    eps: float = ADAM["eps"]
+
+    def settings(self) -> Settings:
+        """Return fairseq's options, without the learning rate."""
+        return {
+            "optimizer": {
+                "_name": self.optimizer,
+                "adam_betas": str(self.betas),
+                "adam_eps": self.eps,
+                "weight_decay": self.weight_decay,
+            },
+            "lr_scheduler": {
+                "_name": "polynomial_decay",
+                "warmup_updates": warmup_updates(self.updates) if self.warmup is None else self.warmup,
+                "total_num_update": self.updates,
+            },
+            "optimization": {"clip_norm": self.clip_norm, "max_update": self.updates},
+        }
+
+
+def warmup_updates(updates: int) -> int:
+    """Return the usual number of updates of the warm-up."""
+    return round(_WARMUP_FRACTION * updates)
+
+
+def in_background() -> Settings:
+    """Return the options of a training whose log this package reads: JSON, and one device, as fairseq uses all GPUs."""
+    import torch
+
+    settings: Settings = {"common": {"log_format": "json"}}
+    if torch.cuda.is_available():
+        return settings | {"distributed_training": {"distributed_world_size": 1}}
+    settings["common"]["cpu"] = True
+    return settings
+
+
+def merge(*parts: Settings) -> Settings:
+    """Return the options of all parts, of which the later ones take precedence."""
+    merged: Settings = {}
+    for part in parts:
+        for group, values in part.items():
+            merged.setdefault(group, {}).update(values)
+    return merged
+
+
+def as_options(settings: Settings) -> dict[str, Any]:
+    """Convert options by group to options of fairseq-train, without dashes in front."""
+    options = {}
+    for group, values in settings.items():
+        for name, value in values.items():
+            option = {"model": "arch"}.get(group, group) if name == "_name" else name
+            options[option.replace("_", "-")] = value[0] if isinstance(value, list) else value
+    return options
+
+
+def arguments(data: str | Path, options: dict[str, Any], extra: Sequence[str] = ()) -> list[str]:
+    """Return the arguments of fairseq-train.
+
+    Args:
+        data: the data-bin.
+        options: values by option; ``True`` is a flag, and ``False`` its absence.
+        extra: further words, which take precedence.
+    """
+    words = [str(data)]
+    for name, value in options.items():
+        words += [] if value is False else [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return [*words, *extra]
+
+
+def train_command(data: str | Path, options: dict[str, Any], extra: Sequence[str] = ()) -> list[str]:
+    """Return the command that trains with the :func:`arguments`."""
+    return [sys.executable, "-m", "fairseq_cli.train", *arguments(data, options, extra)]
