@@ -76,16 +76,14 @@ class Measure:
     """Something to measure of the models.
 
     Attributes:
-        kind: a name of :data:`~mae_lm_fairseq.workflows.study.measures.MEASURES`.
         name: its name in results and contrasts.
         at: the checkpoints at which it is measured: all, the last, or their numbers of updates.
-        options: options of the kind.
+        options: its kind, with its options.
     """
 
-    kind: Kind
     name: str
     at: Literal["all", "last"] | tuple[int, ...]
-    options: Any
+    options: Kind
 
     def checkpoints(self, of_plan: Sequence[int]) -> list[int]:
         """Return the checkpoints of the plan at which it is measured."""
@@ -224,8 +222,8 @@ def _measure(document: Document, table: Any, key: tuple) -> Measure:
     kind = MEASURES[table["kind"]]
     own = {"kind", "name", "at"}
     at = document.value(Literal["all", "last"] | tuple[int, ...], table.get("at", "all"), (*key, "at"))
-    options = document.read(kind.options, {name: value for name, value in table.items() if name not in own}, key)
-    return Measure(kind, document.value(str, table.get("name", kind.name), (*key, "name")), at, options)
+    options = document.read(kind, {name: value for name, value in table.items() if name not in own}, key)
+    return Measure(document.value(str, table.get("name", kind.kind), (*key, "name")), at, options)
 
 
 def _check(plan: Plan) -> None:
@@ -264,7 +262,7 @@ def _check(plan: Plan) -> None:
             raise error(("measure", number, "at"), f"{wrong} is not one of the checkpoints {plan.checkpoints}")
         for needed in measure.options.needs:
             if getattr(plan.data, needed) is None and getattr(measure.options, needed, None) is None:
-                raise error(("measure", number, "kind"), f"{measure.kind.name} needs {needed} in [data]")
+                raise error(("measure", number, "kind"), f"{measure.options.kind} needs {needed} in [data]")
     for number, contrast in enumerate(plan.contrasts):
         _check_contrast(plan, contrast, number)
     if plan.rates:
@@ -321,7 +319,7 @@ def _check_contrast(plan: Plan, contrast: Contrast, number: int) -> None:
 def _check_value(plan: Plan, value: str, key: tuple) -> tuple[Kind, str]:
     """Return the kind of measure and the name of a value that is written as MEASURE.VALUE."""
     measure, _, name = value.partition(".")
-    kinds = {one.name: one.kind for one in plan.measures}
+    kinds = {one.name: one.options for one in plan.measures}
     if measure not in kinds or not name:
         measures = ", ".join(kinds) or "none"
         raise plan.document.error(key, f"{value!r} must be MEASURE.VALUE; the measures of this plan: {measures}")
