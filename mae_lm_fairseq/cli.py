@@ -22,7 +22,6 @@ VERBS = {
     "probe": ("probe", "probe frozen hidden states for word labels"),
     "minimal-pairs": ("minimal_pairs", "score grammatical minimal pairs"),
     "evaluate": ("evaluate", "masked loss and pseudo-perplexity on a text"),
-    "theory": ("theory", "check the MAE-LM paper's statements on models"),
     "study": ("study", "compare models over seeds, as a plan says"),
     "export": ("export", "export a model to Hugging Face transformers"),
     "import": ("import_", "import an encoder of transformers or fairseq"),

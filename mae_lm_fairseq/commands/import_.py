@@ -74,4 +74,4 @@ def _use(pretrained: "Pretrained", out: Path) -> str:
     if pretrained.tokenizer is None:
         return "It has a task head and no tokenizer: MAELMModel.from_pretrained takes it, with token ids"
     predict = f"mae-lm predict {out} uses its task head; " if "task" in pretrained.about else ""
-    return f"{predict}mae-lm adapt --model {out} trains its encoder further, without the task head"
+    return f"{predict}mae-lm adapt {out} trains its encoder further, without the task head"

@@ -9,45 +9,30 @@ Example:
     mae-lm study mine.toml --out mine --dry-run
 """
 
-import argparse
 from dataclasses import fields
-from pathlib import Path
 
-from mae_lm_fairseq.utils.arguments import positive
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.workflows.options import StudyOptions as Options
 
 LIST = "list"
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the argument parser."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plan", metavar="PLAN", help=f"name or file of a plan, or {LIST!r}")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="output directory")
-    parser.add_argument(
-        "--jobs", type=positive, default=1, metavar="N", help="trainings at the same time (default: %(default)s)"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="only check the plan, and print what it would cost")
-    return parser
-
-
-def main(argv: list[str] | None = None) -> None:
+def main(options: Options) -> None:
     """Run the command."""
-    arguments = parser().parse_args(argv)
-    if arguments.plan == LIST:
+    if options.plan == LIST:
         print(listing())
         return
     from mae_lm_fairseq.workflows.study.plan import read_plan
 
-    plan = read_plan(arguments.plan)
-    if arguments.out is None and not arguments.dry_run:
+    plan = read_plan(options.plan)
+    if options.out is None and not options.dry_run:
         raise UserError("--out is missing; only --dry-run needs none")
     configure_logging()
     from mae_lm_fairseq.measures.figures import check_matplotlib
     from mae_lm_fairseq.workflows.study.checks import check
 
-    if arguments.dry_run:
+    if options.dry_run:
         from mae_lm_fairseq.workflows.study.dry_run import dry_run
 
         print(dry_run(plan, check(plan, needs_files=plan.data.data_bin.exists())))
@@ -57,9 +42,9 @@ def main(argv: list[str] | None = None) -> None:
     from mae_lm_fairseq.utils.locks import directory_lock
     from mae_lm_fairseq.workflows.study.engine import Study
 
-    with directory_lock(arguments.out):
-        Study(plan, arguments.out, arguments.jobs).run()
-    print(f"Report: {arguments.out / 'report.md'}")
+    with directory_lock(options.out):
+        Study(plan, options.out, options.jobs).run()
+    print(f"Report: {options.out / 'report.md'}")
 
 
 def listing() -> str:
@@ -73,12 +58,10 @@ def listing() -> str:
         lines += [f"  {name:20}{read_plan(name).title}", f"  {'':20}{path}"]
     lines += ["", "measures"]
     for name, kind in MEASURES.items():
-        options = ", ".join(field.name for field in fields(kind.options))
+        lines.append(f"  {name:20}{kind.__doc__.splitlines()[0]}")
+        if options := ", ".join(field.name for field in fields(kind)):
+            lines.append(f"  {'':20}options: {options}")
         values = ", ".join([*(kind.numbers or ()), *kind.by_layer]) or "the task's metrics"
-        lines += [
-            f"  {name:20}{kind.options.__doc__.splitlines()[0]}",
-            *[f"  {'':20}options: {options}"] * bool(options),
-        ]
         lines.append(f"  {'':20}values: {values}")
     lines += ["", "endpoints"]
     lines += [f"  {name:26}{function.__doc__.splitlines()[0]}" for name, function in ENDPOINTS.items()]

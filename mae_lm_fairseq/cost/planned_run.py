@@ -1,12 +1,14 @@
 """Description of a pretraining run for cost estimates."""
 
-from collections.abc import Iterable
+import argparse
+import contextlib
 from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_config
 from mae_lm_fairseq.cost.devices import DEVICES, Device
 from mae_lm_fairseq.cost.flops import Sample
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.options import Argument, Count, Fraction, Options, Probability
 
 PRECISIONS = ("fp32", "autocast", "bf16", "fp16")
 """Precisions. In ``fairseq-train`` they are the options: none, ``--autocast bf16``, ``--bf16``, ``--fp16``."""
@@ -15,60 +17,74 @@ ROBERTA = "mae_lm_roberta"
 ROBERTA_MASK_PROB = 0.15
 
 
+def _integer(text: str) -> int:
+    """Parse an integer, also written as 131e9."""
+    with contextlib.suppress(ValueError):
+        if float(text).is_integer():
+            return int(float(text))
+    raise argparse.ArgumentTypeError(f"{text} is not an integer")
+
+
 @dataclass(frozen=True)
-class Run:
-    """A pretraining run. The fields are the options of ``mae-lm plan``.
+class Run(Options):
+    """A pretraining run.
+
+    Attributes:
+        preset: the architecture.
+        mask_prob: fraction of the tokens that are masked and predicted.
+        mask_in_encoder: fraction of the [MASK] tokens that the encoder sees, as in fairseq-train.
+        vocab_size: size of the dictionary, special tokens included.
+        tokens_per_sample: sequence length in tokens.
+        batch_size: sequences per batch of one device.
+        update_freq: batches that each device accumulates per update.
+        tokens: training text in total, repetitions included, such as 131e9 (default: BERT's 1,000,000 updates of
+            256 sequences).
+        devices: number of accelerators.
+        device_kind: type of the accelerators.
+        precision: training precision, after fairseq-train's --bf16, --fp16, --autocast bf16.
+        mfu: fraction of the accelerator's FLOP/s that is reached, see above.
+        checkpoint_activations: as in fairseq-train.
 
     Raises:
-        UserError: if a value is invalid; the message names the option.
+        ValueError: if values are out of range or do not fit each other; the message begins with the name of the field.
     """
 
-    preset: str
-    mask_prob: float = 0.15
-    mask_in_encoder: float = 0.0
-    vocab_size: int = 32_000
-    tokens_per_sample: int = 512
-    batch_size: int = 32
-    update_freq: int = 8
-    tokens: int = 125_000 * 2048 * 512
-    devices: int = 8
-    device_kind: str = "a100-80"
-    precision: str = "fp16"
-    mfu: float = 0.25
+    preset: Annotated[Literal[*ARCHITECTURES], Argument("PRESET", positional=True)]
+    mask_prob: Probability = 0.15
+    mask_in_encoder: Annotated[float, Argument("F", at_least=0, at_most=1)] = 0.0
+    vocab_size: Annotated[int, Argument("N", at_least=6)] = 32_000
+    tokens_per_sample: Annotated[int, Argument("N", at_least=2)] = 512
+    batch_size: Count = 32
+    update_freq: Count = 8
+    tokens: Annotated[int, Argument("N", parse=_integer, at_least=1)] = 125_000 * 2048 * 512
+    devices: Count = 8
+    device_kind: Annotated[Literal[*DEVICES], Argument("K")] = "a100-80"
+    precision: Annotated[Literal[*PRECISIONS], Argument("P")] = "fp16"
+    mfu: Fraction = 0.25
     checkpoint_activations: bool = False
-    network: MaskedAutoencoderConfig | None = None
-    """The network, if it is not that of the preset."""
 
     def __post_init__(self):
-        self._require_choice("preset", ARCHITECTURES)
-        self._require_choice("device_kind", DEVICES)
-        self._require_choice("precision", PRECISIONS)
-        for name in ("batch_size", "update_freq", "tokens", "devices"):
-            self._require(getattr(self, name) > 0, name, "must be at least 1")
-        self._require(self.vocab_size > 5, "vocab_size", "must be above 5, the number of special tokens")
-        self._require(self.tokens_per_sample > 1, "tokens_per_sample", "must be at least 2")
-        self._require(0 < self.mfu <= 1, "mfu", "must be above 0 and at most 1")
-        self._require(0 < self.mask_prob < 1, "mask_prob", "must be between 0 and 1")
-        self._require(0 <= self.mask_in_encoder <= 1, "mask_in_encoder", "must be between 0 and 1")
-        masks_some = 0 < self.sample.predicted < self.tokens_per_sample
-        self._require(masks_some, "mask_prob", f"masks none or all of --tokens-per-sample {self.tokens_per_sample}")
-        if self.precision in ("bf16", "autocast"):
-            self._require(
-                self.device.has_bf16,
-                "precision",
-                f"needs bfloat16, which {self.device_kind} does not support; use fp16",
-            )
+        super().__post_init__()
+        if not 0 < self.sample.predicted < self.tokens_per_sample:
+            length = f"--tokens-per-sample {self.tokens_per_sample}"
+            raise ValueError(f"mask_prob {self.mask_prob} masks none or all of {length}")
+        if self.precision in ("bf16", "autocast") and not self.device.has_bf16:
+            raise ValueError(f"precision {self.precision} is not supported by {self.device_kind}; use fp16")
 
     def roberta(self) -> "Run":
         """Return the run of the RoBERTa preset of the same size, for comparison."""
         preset = f"{ROBERTA}_{ARCHITECTURES[self.preset][1]}"
-        return replace(self, preset=preset, mask_prob=ROBERTA_MASK_PROB, mask_in_encoder=0.0, network=None)
+        return replace(self, preset=preset, mask_prob=ROBERTA_MASK_PROB, mask_in_encoder=0.0)
 
     @property
     def config(self) -> MaskedAutoencoderConfig:
         """The network configuration, with enough positions for the sequences."""
-        config = self.network or preset_config(*ARCHITECTURES[self.preset])
+        config = self.network()
         return replace(config, max_positions=max(config.max_positions, self.tokens_per_sample))
+
+    def network(self) -> MaskedAutoencoderConfig:
+        """Return the network configuration of the preset."""
+        return preset_config(*ARCHITECTURES[self.preset])
 
     @property
     def sample(self) -> Sample:
@@ -90,11 +106,3 @@ class Run:
     def updates(self) -> int:
         update = self.devices * self.batch_size * self.update_freq * self.tokens_per_sample
         return -(-self.tokens // update)
-
-    def _require_choice(self, name: str, choices: Iterable[str]):
-        self._require(getattr(self, name) in choices, name, f"is not one of {', '.join(choices)}")
-
-    def _require(self, holds: bool, name: str, rule: str):
-        if not holds:
-            option = "PRESET" if name == "preset" else f"--{name.replace('_', '-')}"
-            raise UserError(f"{option} {getattr(self, name)} {rule}")

@@ -1,6 +1,6 @@
 """Estimated cost of a pretraining run: parameters, FLOPs, memory, communication and hours."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 
 import torch
 
@@ -55,7 +55,7 @@ class Plan:
         """Return all figures, in the units of the fields."""
         run = self.run
         return {
-            **{name: value for name, value in asdict(run).items() if name != "network"},
+            **{field.name: getattr(run, field.name) for field in fields(Run)},
             "parameters": {**vars(self.parameters), "total": self.parameters.total, "kept": self.parameters.encoder},
             "flops_per_token": {**self.flops._asdict(), "total": self.flops.total},
             "memory": {**vars(self.memory), "exchange": self.exchange_buffer, "total": self.memory_total},

@@ -1,9 +1,7 @@
 """Masked language model loss, accuracy and pseudo-perplexity of trained models on a text."""
 
-import argparse
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from mae_lm_fairseq.measures.masked_prediction import (
     predict,
     unigram_entropy,
 )
+from mae_lm_fairseq.measures.options import EvaluateOptions, Evaluation, MaskedText
 from mae_lm_fairseq.measures.readers import Reader, checked_models, open_model
 from mae_lm_fairseq.statistics.token_states import mask_texts
 from mae_lm_fairseq.utils.errors import UserError
@@ -29,47 +28,22 @@ LARGEST_PERPLEXITY = 1e12
 """Maximum of the perplexities that are reported; a larger one says nothing, and may not fit a float."""
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Text to predict, and how much of it.
-
-    Attributes:
-        text: UTF-8 text, plain or compressed.
-        tokens: amount of text for loss and accuracy.
-        pseudo_tokens: amount of text for the pseudo-perplexities.
-        tokens_per_sample: maximum sequence length.
-        mask_prob: fraction of the tokens to mask for loss and accuracy.
-        seed: seed of the masked positions.
-    """
-
-    text: Path
-    tokens: int = 50_000
-    pseudo_tokens: int = 5_000
-    tokens_per_sample: int = 128
-    mask_prob: float = 0.15
-    seed: int = 1
-
-
-def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the numbers of all models of a command line as JSON-serialisable data, and show progress.
+def measure_models(options: EvaluateOptions) -> dict[str, Any]:
+    """Return the numbers of all models as JSON-serialisable data, and show progress.
 
     Raises:
-        UserError: if a model or the text cannot be read, or an option is out of range.
+        UserError: if a model or the text cannot be read.
     """
-    if not 0 < arguments.mask_prob < 1:
-        raise UserError(f"--mask-prob {arguments.mask_prob} must be above 0 and below 1")
-    paths = checked_models(arguments.models, arguments.labels, arguments.data_bin, arguments.ema, with_head=True)
-    values = {field.name: getattr(arguments, field.name) for field in fields(Evaluation)}
-    evaluation, ema = Evaluation(**values), arguments.ema
-    del values["text"]
+    paths = checked_models(options, with_head=True)
+    settings = ("ema", "tokens", "pseudo_tokens", "tokens_per_sample", "mask_prob", "seed")
 
     def measured(path: Path, label: str) -> dict[str, Any]:
-        return measure(open_model(path, arguments.data_bin, ema, with_head=True), label, evaluation)
+        return measure(open_model(path, options.data_bin, options.ema, with_head=True), label, options)
 
     return {
         "versions": versions(),
-        "text": str(arguments.text),
-        "settings": {"ema": ema} | values,
+        "text": str(options.text),
+        "settings": {name: getattr(options, name) for name in settings},
         "models": {label: {"model": str(path), **measured(path, label)} for label, path in paths.items()},
     }
 
@@ -124,7 +98,7 @@ def measure(reader: Reader, label: str, evaluation: Evaluation) -> dict[str, Any
         UserError: if the text cannot be read, or nothing of it is masked.
     """
     texts = reader.texts_with_words(evaluation.text, evaluation.tokens_per_sample, evaluation.pseudo_tokens)
-    found = masked_prediction(reader, label, evaluation)
+    found = masked_prediction(reader, label, evaluation.text, evaluation)
     tokens = _outcome(reader, texts, [each_token(text.words) for text in texts], f"{label}, tokens")
     whole_words = [each_word(text.words) for text in texts]
     words = _outcome(reader, texts, whole_words, f"{label}, words")
@@ -137,15 +111,15 @@ def measure(reader: Reader, label: str, evaluation: Evaluation) -> dict[str, Any
     }
 
 
-def masked_prediction(reader: Reader, label: str, evaluation: Evaluation) -> dict[str, float]:
-    """Return loss and accuracy at masked positions, as :func:`measure` does."""
-    texts = reader.texts_with_words(evaluation.text, evaluation.tokens_per_sample, evaluation.tokens)
-    fixed = [_fixed_positions(text, number, reader, evaluation) for number, text in enumerate(texts)]
+def masked_prediction(reader: Reader, label: str, path: Path, sample: MaskedText) -> dict[str, float]:
+    """Return loss and accuracy at the masked positions of a text, as :func:`measure` does."""
+    texts = reader.texts_with_words(path, sample.tokens_per_sample, sample.tokens)
+    fixed = [_fixed_positions(text, number, reader, sample) for number, text in enumerate(texts)]
     masked = _outcome(reader, texts, fixed, f"{label}, masked positions")
     predicted = int(masked.predicted.sum())
     if not predicted:
-        fraction = f"{evaluation.mask_prob:.3%} of a sequence"
-        raise UserError(f"{evaluation.text} is too short: {fraction} is less than one token; use a longer text")
+        fraction = f"{sample.mask_prob:.3%} of a sequence"
+        raise UserError(f"{path} is too short: {fraction} is less than one token; use a longer text")
     return {
         "loss": -float(masked.log_likelihoods.sum()) / predicted,
         "unigram_entropy": unigram_entropy(text.ids[text.words != NEVER_MASKED] for text in texts),
@@ -158,9 +132,9 @@ def _outcome(reader: Reader, texts: Sequence[Words], maskings: Sequence[Masking]
     return predict(reader.predictor, [text.ids for text in texts], maskings, partial(progress_bar, desc=name))
 
 
-def _fixed_positions(text: Words, number: int, reader: Reader, evaluation: Evaluation) -> Masking:
+def _fixed_positions(text: Words, number: int, reader: Reader, sample: MaskedText) -> Masking:
     """Mask a fraction of a text's tokens in one row; in none if the fraction is less than one token."""
-    seed, fraction = evaluation.seed, evaluation.mask_prob
+    seed, fraction = sample.seed, sample.mask_prob
     masked = mask_texts([text.ids.tolist()], reader.predictor.pad, reader.special, fraction, seed, first=number)
     row = masked.is_masked.numpy()
     rows = row[row.any(1)]

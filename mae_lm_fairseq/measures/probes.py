@@ -51,7 +51,7 @@ def measure_models(options: ProbeOptions) -> dict[str, Any]:
     data = {"train": read_conllu(options.train, column, options.limit), "test": read_conllu(options.test, column)}
     if options.dev:
         data["dev"] = read_conllu(options.dev, column)
-    paths = checked_models(options.models, options.labels, options.data_bin, options.ema)
+    paths = checked_models(options)
     random_weights, models = {}, {}
     for label, path in paths.items():
         reader = open_model(path, options.data_bin, options.ema)

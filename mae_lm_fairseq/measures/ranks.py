@@ -1,46 +1,29 @@
 """Effective ranks of trained models on a text, for our checkpoints and bundles, and for Hugging Face encoders."""
 
-import argparse
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from mae_lm_fairseq.measures.options import RankOptions
 from mae_lm_fairseq.measures.readers import checked_models, open_model
 from mae_lm_fairseq.statistics.effective_rank import MEASURES
 from mae_lm_fairseq.statistics.rank_profile import rank_profile
-from mae_lm_fairseq.statistics.rank_settings import RankSettings
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.progress import progress_bar
 
 
-def model_ranks(
-    path: Path,
-    label: str,
-    text: str | Path,
-    data_bin: str | Path | None,
-    tokens: int,
-    tokens_per_sample: int,
-    settings: RankSettings,
-    ema: bool,
-) -> dict[str, Any]:
+def model_ranks(path: Path, label: str, options: RankOptions) -> dict[str, Any]:
     """Measure the effective ranks of a model, layer by layer, and return them as JSON-serialisable data.
 
     Shows progress.
 
     Args:
-        path: a checkpoint of ``fairseq-train`` (pretrained or fine-tuned), a bundle, or the directory of a Hugging Face
-            ``bert``, ``roberta`` or ``mpnet`` model with its tokenizer.
+        path: the model.
         label: name of the model.
-        text: UTF-8 text file, plain or compressed, with blank lines between documents.
-        data_bin: for a checkpoint, the data-bin with its dictionary and tokenizer.
-        tokens: amount of text to read, in tokens.
-        tokens_per_sample: maximum sequence length.
-        settings: settings of the measurement.
-        ema: use the moving average of a checkpoint's weights.
+        options: the text, and settings of the measurement.
 
     Returns:
         ``label``, ``model`` (the path), ``ema``, ``text``, ``tokens_per_sample``, and the result of
@@ -49,38 +32,29 @@ def model_ranks(
     Raises:
         UserError: if a file is missing, files do not belong together, or the text is too short.
     """
-    reader = open_model(path, data_bin, ema)
-    texts = reader.texts(text, tokens_per_sample, tokens)
+    reader = open_model(path, options.data_bin, options.ema)
+    texts = reader.texts(options.text, options.tokens_per_sample, options.tokens)
     if len(texts) < 2:
         raise UserError(
-            f"{text} is too short, or --tokens {tokens} too small: at least two texts of up to {tokens_per_sample} "
-            "tokens are needed"
+            f"{options.text} is too short, or --tokens {options.tokens} too small: at least two texts of up to "
+            f"{options.tokens_per_sample} tokens are needed"
         )
 
     def progress(steps: Sequence, name: str) -> Iterable:
         return progress_bar(steps, desc=f"{label}, {name}")
 
-    profile = rank_profile(reader.states, texts, reader.special, settings, progress)
-    described = {"label": label, "model": str(path), "ema": ema, "text": str(text)}
-    return described | {"tokens_per_sample": tokens_per_sample} | profile
+    profile = rank_profile(reader.states, texts, reader.special, options, progress)
+    described = {"label": label, "model": str(path), "ema": options.ema, "text": str(options.text)}
+    return described | {"tokens_per_sample": options.tokens_per_sample} | profile
 
 
-def measure_models(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the result of :func:`model_ranks` for each model of a command line.
+def measure_models(options: RankOptions) -> list[dict[str, Any]]:
+    """Return the result of :func:`model_ranks` for each model.
 
     Raises:
-        UserError: see :func:`model_ranks`; also if the labels do not match the models, or an option is out of range.
+        UserError: see :func:`model_ranks`; also if the labels do not match the models.
     """
-    try:
-        settings = RankSettings(**{field.name: getattr(arguments, field.name) for field in fields(RankSettings)})
-    except ValueError as problem:
-        raise UserError(str(problem)) from None
-    paths = checked_models(arguments.models, arguments.labels, arguments.data_bin, arguments.ema)
-    shape = arguments.tokens, arguments.tokens_per_sample
-    return [
-        model_ranks(path, label, arguments.text, arguments.data_bin, *shape, settings, arguments.ema)
-        for label, path in paths.items()
-    ]
+    return [model_ranks(path, label, options) for label, path in checked_models(options).items()]
 
 
 def write_csv(path: Path, models: Sequence[dict[str, Any]]) -> None:

@@ -23,7 +23,7 @@ from mae_lm_fairseq.measures.masked_prediction import (
     RandomTokensPredictor,
     Words,
 )
-from mae_lm_fairseq.measures.rank_options import STOCK
+from mae_lm_fairseq.measures.options import STOCK, ModelOptions
 from mae_lm_fairseq.statistics.token_states import EncoderStates, HuggingFaceStates, StatesOf
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.text_samples import documents, evenly_spaced, read_text, text_samples
@@ -133,13 +133,12 @@ def _inside_words(ids: Iterable[int]) -> list[tuple[int, bool]]:
     return [(index, False) for index in ids]
 
 
-def default_label(path: str | Path) -> str:
+def default_label(path: Path) -> str:
     """Return the name of a directory, or the directory name and stem of a checkpoint."""
-    path = Path(path)
     return path.name if path.is_dir() else f"{path.absolute().parent.name}/{path.stem}"
 
 
-def model_labels(paths: Sequence[str | Path], labels: Sequence[str] | None) -> list[str]:
+def model_labels(paths: Sequence[Path], labels: Sequence[str]) -> list[str]:
     """Return a label for each model: the given ones, or else the default ones.
 
     Raises:
@@ -151,21 +150,15 @@ def model_labels(paths: Sequence[str | Path], labels: Sequence[str] | None) -> l
     return list(labels)
 
 
-def checked_models(
-    paths: Sequence[str | Path],
-    labels: Sequence[str] | None,
-    data_bin: str | Path | None,
-    ema: bool,
-    with_head: bool = False,
-) -> dict[str, Path]:
+def checked_models(options: ModelOptions, with_head: bool = False) -> dict[str, Path]:
     """Return the models by label. Each is opened once, to reject unreadable ones before the first measurement.
 
     Raises:
         UserError: see :func:`model_labels` and :func:`open_model`.
     """
-    models = dict(zip(model_labels(paths, labels), map(Path, paths), strict=True))
+    models = dict(zip(model_labels(options.models, options.labels), options.models, strict=True))
     for path in models.values():
-        open_model(path, data_bin, ema, with_head)
+        open_model(path, options.data_bin, options.ema, with_head)
     return models
 
 
@@ -202,7 +195,7 @@ def open_model(
             raise UserError(f"{path}: the model type {kind} is not supported; {', '.join(STOCK)} are")
         return _open_hugging_face(path, device, with_head, random_weights)
     if not path.is_dir() and data_bin is None:
-        raise UserError(f"{path} is a checkpoint; give its data-bin with --data-bin (mae-lm rank: --tokenizer)")
+        raise UserError(f"{path} is a checkpoint; give its data-bin with --data-bin")
     pretrained = read(path, None if path.is_dir() else data_bin, ema)
     folder = path if path.is_dir() else Path(data_bin)
     tokenizer = pretrained.tokenizer

@@ -125,11 +125,11 @@ def interval(values: Tensor, chunks: int) -> tuple[float, float]:
 
 
 @cache
-def deviations(chunks: int, intervals: int = 1) -> float:
-    """Return the half-width, in standard deviations, of intervals that hold simultaneously with 95 % confidence."""
+def deviations(chunks: int) -> float:
+    """Return the half-width of a 95 % interval in standard deviations."""
     from scipy.stats import t
 
-    return float(t.ppf(1 - 0.025 / intervals, chunks - 1))
+    return float(t.ppf(0.975, chunks - 1))
 
 
 def subspace(matrix: Tensor, fraction: float = 0.9) -> Tensor:

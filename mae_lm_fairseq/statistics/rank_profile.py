@@ -1,7 +1,7 @@
 """Effective ranks of an encoder, layer by layer, as plain data."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
@@ -86,7 +86,7 @@ def rank_profile(
         "texts": len(texts),
         "tokens": sum(map(len, texts)),
         "chunks": len(chunks),
-        **asdict(settings),
+        **{field.name: getattr(settings, field.name) for field in fields(RankSettings)},
         **_rank_rows(found, counts, weights),
         "outside": outside,
     }

@@ -2,11 +2,14 @@
 
 import json
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.markdown import markdown_table
 
 MANIFEST = "manifest.json"
 
@@ -33,6 +36,15 @@ class SplitStatistics:
     unk: int
     unk_rate: float
     malformed: int = 0
+
+
+def splits_table(splits: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a Markdown table of splits, given by name as the fields of :class:`SplitStatistics`."""
+    rows = [
+        [name, *(f"{split[kind]:,}" for kind in ("documents", "lines", "tokens_out")), f"{split['unk_rate']:.3%}"]
+        for name, split in splits.items()
+    ]
+    return markdown_table(["split", "documents", "lines", "tokens", "unknown"], rows)
 
 
 def add_up(shards: list[SplitStatistics]) -> SplitStatistics:

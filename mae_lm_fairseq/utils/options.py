@@ -65,7 +65,7 @@ class Options:
     """Base of the dataclasses of options.
 
     Raises:
-        ValueError: if a number is out of its range; the message begins with the name of the field.
+        ValueError: if a number is out of its range, or a value no choice; the message begins with the field's name.
     """
 
     def __post_init__(self):
@@ -75,6 +75,8 @@ class Options:
                 is_number = isinstance(one, int | float) and not isinstance(one, bool)
                 if is_number and (problem := kind.argument.problem(one)):
                     raise ValueError(f"{name} {one} {problem}")
+                if kind.choices and one is not None and one not in kind.choices:
+                    raise ValueError(f"{name} {one} is not one of {', '.join(kind.choices)}")
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,7 @@ def make_parser(options: type, description: str | None, prog: str) -> Parser:
             continue
         default = field.default
         text = texts[name].replace("%", "%%")
+        text += f"; one of {', '.join(kind.choices)}" if kind.choices and kind.argument.metavar else ""
         is_stated = default not in (MISSING, None, (), False) and "(default" not in text
         how: dict[str, Any] = {"help": f"{text} (default: {default})" if is_stated else text}
         if kind.type is bool:

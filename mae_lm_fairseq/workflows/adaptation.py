@@ -31,11 +31,11 @@ from mae_lm_fairseq.workflows.adaptation_report import report
 from mae_lm_fairseq.workflows.adaptation_training import (
     PRESET_OF,
     TRAINED,
-    Options,
     as_objective,
     objective_of,
     training_run,
 )
+from mae_lm_fairseq.workflows.options import AdaptOptions
 
 HELD_OUT_BYTES = 200_000
 """Size of the sample of the held-out text that is measured, some 50,000 tokens."""
@@ -44,7 +44,7 @@ MEASUREMENT = {"tokens": 50_000, "pseudo_tokens": 2_000, "mask_prob": 0.15, "see
 OWNED = ("data-bin", "held-out.txt", "start", "start.json", "training", *TRAINED, "results.json", "report.md")
 
 
-def adapt(options: Options) -> dict[str, Any]:
+def adapt(options: AdaptOptions) -> dict[str, Any]:
     """Run, or resume, all steps, and return the content of ``results.json``.
 
     Raises:
@@ -86,7 +86,7 @@ def adapt(options: Options) -> dict[str, Any]:
     return content
 
 
-def make_start(options: Options) -> Pretrained:
+def make_start(options: AdaptOptions) -> Pretrained:
     """Return the model to start from, after making ``data-bin``, ``held-out.txt`` and ``start``, a bundle of it.
 
     Nothing is written if the model or the text cannot be used, so that a corrected command can have the same directory.
@@ -104,7 +104,7 @@ def make_start(options: Options) -> Pretrained:
     try:
         check_exportable(as_objective(start, options))
     except UserError as problem:
-        raise UserError(f"--model {options.model} cannot be adapted: {problem}") from None
+        raise UserError(f"{options.model} cannot be adapted: {problem}") from None
     if not (out / "data-bin" / MANIFEST).exists():
         shutil.rmtree(out / "data-bin", ignore_errors=True)  # what a killed preparation left
         with tempfile.TemporaryDirectory() as tokenizer:  # the one of the import, whatever else the directory has
@@ -116,7 +116,7 @@ def make_start(options: Options) -> Pretrained:
     return start
 
 
-def read_model(options: Options) -> Pretrained:
+def read_model(options: AdaptOptions) -> Pretrained:
     """Read the model of the command line: a directory of ``transformers`` is imported.
 
     Raises:
@@ -124,17 +124,17 @@ def read_model(options: Options) -> Pretrained:
     """
     path = options.model
     if not path.exists():
-        raise UserError(f"--model {path} does not exist; a model of the Hugging Face hub must be downloaded first")
+        raise UserError(f"{path} does not exist; a model of the Hugging Face hub must be downloaded first")
     if path.is_dir() and hugging_face_kind(path):
         model = import_foreign(path, PRESET_OF["mlm"], options.data_bin, options.seed)
     else:
         model = read(path, options.data_bin)
     if model.tokenizer is None:
-        raise UserError(f"--model {path} has no tokenizer that this package reads; add its tokenizer.json")
+        raise UserError(f"{path} has no tokenizer that this package reads; add its tokenizer.json")
     return model
 
 
-def _preparation(options: Options) -> PreparationOptions:
+def _preparation(options: AdaptOptions) -> PreparationOptions:
     return PreparationOptions(
         train=options.train,
         valid=options.valid,
@@ -145,13 +145,13 @@ def _preparation(options: Options) -> PreparationOptions:
     )
 
 
-def measured(options: Options, name: str, model: Pretrained) -> dict[str, Any]:
+def measured(options: AdaptOptions, name: str, model: Pretrained) -> dict[str, Any]:
     """Return the measurements of a bundle in the output directory, of ``model``, on the held-out text."""
     path = options.out / f"{name}.json"
     if path.exists():
         return read_json(path)
     length = min(128, model.config.max_positions)
-    evaluation = Evaluation(options.out / "held-out.txt", tokens_per_sample=length, **MEASUREMENT)
+    evaluation = Evaluation(text=options.out / "held-out.txt", tokens_per_sample=length, **MEASUREMENT)
     numbers = measure(open_model(options.out / name, None, with_head=True), name, evaluation)
     write_json(path, numbers)
     return numbers
@@ -166,7 +166,7 @@ def print_measurement(numbers: dict[str, Any] | None) -> None:
         print(f"      {numbers['loss']:.3f} nats per masked token, pseudo-perplexity {perplexity} per token")
 
 
-def write_models(start: Pretrained, options: Options) -> str:
+def write_models(start: Pretrained, options: AdaptOptions) -> str:
     """Write ``model``, a bundle, and ``stock``, a directory of ``transformers``; return the class of the latter."""
     out = options.out
     adapted = read_checkpoint(out / "training" / "checkpoints" / "checkpoint_last.pt", out / "start")

@@ -3,6 +3,7 @@
 from typing import Any
 
 from mae_lm_fairseq.measures.evaluation import table
+from mae_lm_fairseq.text.manifest import splits_table
 from mae_lm_fairseq.utils.markdown import markdown_table
 
 _NAMES = {
@@ -65,7 +66,7 @@ def report(content: dict[str, Any]) -> str:
         if content["before"]
         else "the model had no language model head, so there is nothing to compare with.",
         unigram=_unigram(content["after"]),
-        text=_text(text),
+        text=splits_table(text),
         unknown=_unknown(text),
         stock_class=content["stock_class"],
         options=markdown_table(["option", "value"], [[f"`{name}`", _shown(value)] for name, value in options.items()]),
@@ -84,14 +85,6 @@ def _unigram(after: dict[str, Any]) -> str:
     if after["loss"] < after["unigram_entropy"]:
         return entropy
     return f"{entropy} **The loss after is not below it**: train for more updates."
-
-
-def _text(splits: dict[str, dict[str, Any]]) -> str:
-    rows = [
-        [name, f"{split['documents']:,}", f"{split['lines']:,}", f"{split['tokens_out']:,}", f"{split['unk_rate']:.3%}"]
-        for name, split in splits.items()
-    ]
-    return markdown_table(["split", "documents", "lines", "tokens", "unknown"], rows)
 
 
 def _unknown(splits: dict[str, dict[str, Any]]) -> str:

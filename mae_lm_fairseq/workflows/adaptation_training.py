@@ -1,8 +1,6 @@
-"""Training of ``mae-lm adapt``: options, objective, and the run of fairseq-train."""
+"""Training of ``mae-lm adapt``: objective, and the run of fairseq-train."""
 
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ from mae_lm_fairseq.checkpoints.presets import preset_of, with_preset
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.importer import network_options
-from mae_lm_fairseq.tasks.long_lines import MIN_SAMPLE_TOKENS
 from mae_lm_fairseq.training.command import (
     COMMON,
     Optimisation,
@@ -26,6 +23,7 @@ from mae_lm_fairseq.training.command import (
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.training.training_log import loss_curve, training_seconds
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.workflows.options import AdaptOptions
 
 PRESET_OF = {"mlm": "mae_lm_roberta", "mae_lm": "mae_lm", "3ml": "mae_lm_3ml_self"}
 """The preset of each objective, for models of another one."""
@@ -48,68 +46,12 @@ TRAINED = ("model", "stock", "model.json")
 """Products of the training, in the output directory."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of the command; it has their defaults.
-
-    Attributes:
-        model: directory of ``transformers``, bundle, or checkpoint.
-        data_bin: for a checkpoint, the directory of its dictionary and tokenizer.
-        train, valid: files, directories and globs.
-        out: output directory.
-        objective: ``mlm``, ``mae_lm`` or ``3ml``; None for that of the model.
-        updates: number of updates.
-        learning_rate: the maximum, after the warm-up.
-        batch_size: tokens per update.
-        tokens_per_sample: maximum sequence length; None for the model's, at most :data:`LONGEST`.
-        mask_prob: fraction of predicted tokens; None for the objective's.
-        freeze_encoder_updates: updates that leave the encoder as it is.
-        layer_lr_decay: factor between the learning rate of a layer and that of the layer above it.
-        text_field: field with the text, in files with records.
-        seed: seed of new weights, masks, dropout and order.
-        extra: further options of fairseq-train.
-    """
-
-    model: Path
-    train: list[str]
-    valid: list[str]
-    out: Path
-    data_bin: Path | None
-    objective: str | None
-    updates: int
-    learning_rate: float
-    batch_size: int
-    tokens_per_sample: int | None
-    mask_prob: float | None
-    freeze_encoder_updates: int
-    layer_lr_decay: float
-    text_field: str
-    seed: int
-    extra: Sequence[str] = ()
-
-    def recorded(self) -> dict[str, Any]:
-        """Return the options that determine the result, as JSON, with absolute paths."""
-        return self._with_paths(lambda path: str(Path(path).absolute()))
-
-    def described(self) -> dict[str, Any]:
-        """Return them with the last part of each path only, as results may be published."""
-        return self._with_paths(lambda path: Path(path).name)
-
-    def _with_paths(self, named: Callable[[str | Path], str]) -> dict[str, Any]:
-        values = {name: value for name, value in vars(self).items() if name != "out"}
-        for name in ("train", "valid"):
-            values[name] = [named(path) for path in values[name]]
-        for name in ("model", "data_bin"):
-            values[name] = values[name] and named(values[name])
-        return values
-
-
 def objective_of(model: Pretrained) -> str:
     """Return the objective that a model was trained with: one of :data:`MASKING`."""
     return _OBJECTIVE_OF[preset_of(model)]
 
 
-def as_objective(start: Pretrained, options: Options) -> Pretrained:
+def as_objective(start: Pretrained, options: AdaptOptions) -> Pretrained:
     """Return the model to train: the start with decoder and head of the objective.
 
     Raises:
@@ -122,10 +64,6 @@ def as_objective(start: Pretrained, options: Options) -> Pretrained:
     except ValueError as problem:
         raise UserError(f"--objective {objective} does not fit {options.model}: {problem}") from None
     length = tokens_per_sample(model, options)
-    if length < MIN_SAMPLE_TOKENS:
-        raise UserError(f"--tokens-per-sample {length} must be at least {MIN_SAMPLE_TOKENS}")
-    if options.mask_prob == 1:
-        raise UserError("--mask-prob 1 must be below 1")
     if length > model.config.max_positions:
         raise UserError(f"--tokens-per-sample {length}: the model takes up to {model.config.max_positions} tokens")
     if options.batch_size < length:
@@ -133,12 +71,12 @@ def as_objective(start: Pretrained, options: Options) -> Pretrained:
     return model
 
 
-def tokens_per_sample(model: Pretrained, options: Options) -> int:
+def tokens_per_sample(model: Pretrained, options: AdaptOptions) -> int:
     """Return the maximum sequence length of training."""
     return options.tokens_per_sample or min(model.config.max_positions, LONGEST)
 
 
-def training_run(model: Pretrained, options: Options) -> Run:
+def training_run(model: Pretrained, options: AdaptOptions) -> Run:
     """Return the run of fairseq-train, after writing the bundle that it starts from."""
     folder = options.out / "training"
     if not (folder / "start").exists():
@@ -159,7 +97,7 @@ def _remove_trained(out: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _settings(model: Pretrained, options: Options) -> Settings:
+def _settings(model: Pretrained, options: AdaptOptions) -> Settings:
     """Return fairseq's options but those of the network.
 
     Adam, weight decay and the shape of the schedule are those of task-adaptive pretraining (Gururangan et al., 2020,

@@ -27,6 +27,7 @@ from mae_lm_fairseq.utils.progress import step
 from mae_lm_fairseq.utils.versions import versions
 from mae_lm_fairseq.workflows import docstrings
 from mae_lm_fairseq.workflows.corpus import split_corpus
+from mae_lm_fairseq.workflows.options import QuickstartOptions
 from mae_lm_fairseq.workflows.quickstart_report import write_report
 from mae_lm_fairseq.workflows.study.plan import Plan, read_plan
 from mae_lm_fairseq.workflows.study.results import Training
@@ -188,15 +189,16 @@ def conclude(
     return content
 
 
-def quickstart(out: Path, smoke: bool = False, corpus: Path | None = None, tokenizer: str | None = None) -> None:
-    """Run, or resume, all steps in the directory ``out``."""
-    recipe = SMOKE if smoke else FULL
+def quickstart(options: QuickstartOptions) -> None:
+    """Run, or resume, all steps in the output directory."""
+    out, corpus, tokenizer = options.directory, options.corpus, options.tokenizer
+    recipe = SMOKE if options.smoke else FULL
     train = recipe.plan.train
     origin = corpus.name if corpus else "the docstrings of the installed Python packages"
     if tokenizer is not None and tokenizer not in TRAINED_KINDS:
         open_tokenizer_path(tokenizer)  # reject it before anything is written
-    options = {"smoke": smoke, "corpus": describe(corpus) if corpus else None, "tokenizer": tokenizer}
-    reserve(out, options, owned=DATA)
+    described = {"smoke": options.smoke, "corpus": describe(corpus) if corpus else None, "tokenizer": tokenizer}
+    reserve(out, described, owned=DATA)
     with step(1, 4, f"Text: {origin}"):
         make_text(out, recipe, corpus)
     with step(2, 4, "Preprocessing"):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mae_lm_fairseq.text.manifest import Manifest
+from mae_lm_fairseq.text.manifest import Manifest, splits_table
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.markdown import markdown_table
 
@@ -40,14 +40,6 @@ def _completions(content: dict, labels: dict[str, str]) -> str:
         cells = [f"`{token}` ({probability:.0%})".replace("|", "\\|") for token, probability in answers]
         rows.append([labels[name], ", ".join(cells)])
     return markdown_table(["model", "five most probable tokens"], rows)
-
-
-def _splits(manifest: Manifest) -> str:
-    rows = [
-        [name, f"{split.documents:,}", f"{split.lines:,}", f"{split.tokens_out:,}", f"{split.unk_rate:.3%}"]
-        for name, split in manifest.splits.items()
-    ]
-    return markdown_table(["split", "documents", "lines", "tokens", "unknown"], rows)
 
 
 REPORT = """\
@@ -109,7 +101,7 @@ def write_report(path: Path, content: dict, labels: dict[str, str], origin: str,
         sentence=content["sentence"],
         truth=f" (the text has: {content['true_word']})" if content["true_word"] else "",
         completions=_completions(content, labels),
-        splits=_splits(manifest),
+        splits=splits_table({name: vars(split) for name, split in manifest.splits.items()}),
         versions=markdown_table(["package", "version"], list(content["versions"].items())),
     )
     write_text(path, text)

@@ -1,12 +1,11 @@
 """Verbs that are started in a directory that another process is using."""
 
-import importlib
 import os
 import re
 
 import pytest
 
-from mae_lm_fairseq.cli import VERBS
+from mae_lm_fairseq import cli
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.locks import LOCK
 from tests.support.processes import fork, wait_for
@@ -29,7 +28,7 @@ COMMANDS = {
     "finetune squad": FINETUNING,
     "finetune classification": f"{FINETUNING} --text text --label label",
     "finetune tagging": f"{FINETUNING} --column UPOS",
-    "adapt": f"--model model {FILES.format('valid')} --out out",
+    "adapt": f"model {FILES.format('valid')} --out out",
     "quickstart": "--smoke --out out",
     "study": "plan.toml --out out",
     "prepare": PREPARE,
@@ -56,7 +55,7 @@ def directory(tmp_path, data_bin, monkeypatch):
 def run(command: str) -> None:
     verb = re.match("(finetune )?\\S+", command)[0]
     words = command.removeprefix(verb).split() + COMMANDS[command].split()
-    importlib.import_module(f"mae_lm_fairseq.commands.{VERBS[verb][0]}").main(words)
+    cli.run(verb, words)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -11,8 +11,8 @@ import pytest
 import torch
 import transformers
 
+from mae_lm_fairseq import cli
 from mae_lm_fairseq.checkpoints.reading import read
-from mae_lm_fairseq.commands.adapt import main
 from mae_lm_fairseq.core.config import RelativeBucketing
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.families import FAMILIES
@@ -49,7 +49,11 @@ def stock(tmp_path_factory) -> dict[str, Path]:
 
 def arguments(model, text, out, *more):
     splits = ["--train", text / "train.jsonl", "--valid", text / "valid.jsonl", "--text-field", "note"]
-    return [str(word) for word in ("--model", model, *splits, "--out", out, *FAST, *more)]
+    return [str(word) for word in (model, *splits, "--out", out, *FAST, *more)]
+
+
+def main(words: list[str]) -> None:
+    cli.run("adapt", words)
 
 
 def test_a_stock_directory_is_adapted_and_a_killed_run_resumes(stock, text, tmp_path, capfd):
@@ -127,7 +131,7 @@ def refused(out, command):
 
 def test_missing_and_empty_files_are_named(stock, text, tmp_path):
     out = tmp_path / "out"
-    assert "--model /nowhere does not exist" in refused(out, arguments("/nowhere", text, out))
+    assert "/nowhere does not exist" in refused(out, arguments("/nowhere", text, out))
     assert "nowhere.txt" in refused(out, [*arguments(stock["bert"], text, out), "--train", "nowhere.txt"])
     (tmp_path / "empty.txt").touch()
     empty = [*arguments(stock["bert"], text, out), "--valid", str(tmp_path / "empty.txt")]

@@ -12,6 +12,7 @@ from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.utils.errors import Interrupted, UserError
 from mae_lm_fairseq.utils.signals import signals_as_errors
 from mae_lm_fairseq.workflows import quickstart as module
+from mae_lm_fairseq.workflows.options import QuickstartOptions
 from mae_lm_fairseq.workflows.quickstart import quickstart
 from mae_lm_fairseq.workflows.study.plan import Train
 from tests.support import ROOT
@@ -43,7 +44,7 @@ def finished(tmp_path_factory, corpus):
     out = tmp_path_factory.mktemp("quickstart")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "SMOKE", FEW_UPDATES)
-        quickstart(out, smoke=True, corpus=corpus)
+        quickstart(QuickstartOptions(out=out, smoke=True, corpus=corpus))
         yield out
 
 
@@ -77,7 +78,7 @@ def test_the_two_runs_differ_only_in_the_architecture(finished):
 def test_a_second_start_reuses_everything_and_says_so(finished, corpus, capsys):
     before = json.loads((finished / "results.json").read_text())
     (finished / "results.json").unlink()
-    quickstart(finished, smoke=True, corpus=corpus)
+    quickstart(QuickstartOptions(out=finished, smoke=True, corpus=corpus))
     output = capsys.readouterr().out
     for part in ("text", "data-bin"):
         assert f"done before, reusing {finished / part}" in output
@@ -88,14 +89,14 @@ def test_a_second_start_reuses_everything_and_says_so(finished, corpus, capsys):
 @pytest.mark.parametrize("changed", [{"smoke": False}, {"corpus": None}])
 def test_other_options_in_the_same_directory_are_refused(finished, corpus, changed):
     with pytest.raises(UserError, match="has results of other settings"):
-        quickstart(finished, **{"smoke": True, "corpus": corpus} | changed)
+        quickstart(QuickstartOptions(**{"out": finished, "smoke": True, "corpus": corpus} | changed))
 
 
 def test_a_changed_corpus_is_refused(finished, corpus, tmp_path):
     changed = tmp_path / corpus.name
     changed.write_text(corpus.read_text() + "more\n")
     with pytest.raises(UserError, match="has results of other settings"):
-        quickstart(finished, smoke=True, corpus=changed)
+        quickstart(QuickstartOptions(out=finished, smoke=True, corpus=changed))
 
 
 def test_other_tokenizers_and_an_interruption(corpus, tmp_path, monkeypatch):
@@ -119,7 +120,7 @@ def test_too_little_text_is_refused(tmp_path):
     little = tmp_path / "little.txt"
     little.write_text("Only this.\n")
     with pytest.raises(UserError, match=r"little\.txt has 10 characters"):
-        quickstart(tmp_path / "out", smoke=True, corpus=little)
+        quickstart(QuickstartOptions(out=tmp_path / "out", smoke=True, corpus=little))
 
 
 @pytest.mark.parametrize(

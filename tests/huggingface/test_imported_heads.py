@@ -59,8 +59,8 @@ def check_classes(found, logits):
     ("task", "changes", "uses"),
     [
         ("ForMaskedLM", {}, "To train it with fairseq-train, add --finetune-from-model {} --arch mae_lm_roberta_base"),
-        ("ForSequenceClassification", NAMES, "mae-lm predict {} uses its task head; mae-lm adapt --model {} trains"),
-        ("ForSequenceClassification", {"problem_type": "multi_label_classification"}, "mae-lm adapt --model {} trains"),
+        ("ForSequenceClassification", NAMES, "mae-lm predict {} uses its task head; mae-lm adapt {} trains"),
+        ("ForSequenceClassification", {"problem_type": "multi_label_classification"}, "mae-lm adapt {} trains"),
     ],
 )
 def test_an_import_says_what_the_model_can_be_used_for(task, changes, uses, tmp_path, capsys):

@@ -107,7 +107,7 @@ class TestMinimalPairs:
 
 def test_evaluation_equals_a_loop(bundles, stock, tmp_path, capsys):
     (tmp_path / "text").write_text("\n".join(TEXT[:3]) + "\n\n" + "\n".join(TEXT[3:]) + "\n", encoding="utf-8")
-    options = ["--text", tmp_path / "text", "--json", tmp_path / "json", "--tokens-per-sample", 40]
+    options = ["--text", tmp_path / "text", "--out", tmp_path / "json", "--tokens-per-sample", 40]
     run("evaluate", bundles["mae_lm_tiny"], stock, *options)
     printed = capsys.readouterr().out
     found = json.loads((tmp_path / "json").read_text())["models"]["mae_lm_tiny"]
@@ -156,7 +156,6 @@ def masked_log_likelihoods(reader, ids, mask) -> list[float]:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--mask-prob", 1], "--mask-prob 1.0 must be above 0 and below 1"),
         (["--mask-prob", 0.001], "text is too short: 0.100% of a sequence is less"),
         (["--tokens-per-sample", 65], "--tokens-per-sample 65: .*mae_lm_tiny takes sequences of 2 to 64 tokens"),
         (["--labels", "a", "b"], "--labels: 1 models need as many different labels"),

@@ -3,24 +3,20 @@
 import csv
 import json
 import random
-import runpy
-import sys
 
 import pytest
 import torch
 
+from mae_lm_fairseq import cli
+from mae_lm_fairseq.measures.options import RankOptions
 from mae_lm_fairseq.measures.ranks import model_ranks, write_csv
 from mae_lm_fairseq.measures.readers import default_label, open_model
-from mae_lm_fairseq.statistics.effective_rank import MEASURES
-from mae_lm_fairseq.statistics.rank_settings import RankSettings
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
 from mae_lm_fairseq.utils.errors import UserError
-from tests.support import ROOT
 from tests.support.finetuning import finetune, save_pretrained, write_sentences
 from tests.support.huggingface import KINDS, save_model
 
 WORDS = ["".join(random.Random(number).sample("abcdefghij", 6)) for number in range(40)]
-FEW = RankSettings(bootstrap=5)
 
 
 @pytest.fixture(scope="module")
@@ -40,22 +36,21 @@ def folder(tmp_path_factory):
     return folder
 
 
-def ranks_of(folder, path, **options):
-    options = {"data_bin": folder / "data", "tokens": 1500, "tokens_per_sample": 32, "settings": FEW} | options
-    options = {"label": default_label(path), "text": folder / "text", "ema": False} | options
-    return model_ranks(path, **options)
+def ranks_of(folder, path, label=None, **options):
+    options = {"data_bin": folder / "data", "tokens": 1500, "tokens_per_sample": 32, "bootstrap": 5} | options
+    options = RankOptions(models=(path,), text=folder / "text", out=folder / "out", **options)
+    return model_ranks(path, label or default_label(path), options)
 
 
-def run(script, monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", [script, *map(str, arguments)])
-    runpy.run_path(str(ROOT / "scripts" / script), run_name="__main__")
+def run(*arguments):
+    cli.run("rank", [str(word) for word in arguments])
 
 
-def test_command_writes_data_and_figures(folder, tmp_path, monkeypatch, capsys):
+def test_command_writes_data_and_figures(folder, tmp_path, capsys):
     models = [folder / arch / "checkpoint.pt" for arch in ("mae_lm_roberta_tiny", "mae_lm_tiny")]
-    options = ["--text", folder / "text", "--tokenizer", folder / "data", "--out", tmp_path / "out", "--bootstrap", 5]
+    options = ["--text", folder / "text", "--data-bin", folder / "data", "--out", tmp_path / "out", "--bootstrap", 5]
     options += ["--tokens", 1500, "--tokens-per-sample", 32, "--labels", "MLM", "MAE-LM"]
-    run("effective_rank.py", monkeypatch, *models, *options)
+    run(*models, *options)
     assert "100%" in capsys.readouterr().out
     files = {file.name for file in (tmp_path / "out").iterdir()}
     assert files == {"ranks.json", "ranks.csv", "ranks.png", "gaps.png", "outside.png"}
@@ -75,17 +70,6 @@ def test_command_writes_data_and_figures(folder, tmp_path, monkeypatch, capsys):
     assert float(rows[0]["entropy_high"]) == described["models"][0]["ranks"][0]["entropy_high"]
     for name in ("ranks", "gaps", "outside"):
         assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_theory_report_covers_each_model(folder, tmp_path, monkeypatch, capsys):
-    models = [folder / arch / "checkpoint.pt" for arch in ("mae_lm_roberta_tiny", "mae_lm_tiny")]
-    options = ["--text", folder / "text", "--tokenizer", folder / "data", "--json", tmp_path / "theory.json"]
-    run("check_theory.py", monkeypatch, *models, *options, "--tokens", 1500, "--tokens-per-sample", 32)
-    said, found = capsys.readouterr().out, json.loads((tmp_path / "theory.json").read_text())
-    assert said.count("Lemma 2.1") == said.count("Theorem 2.2") == said.count("Nothing to check") == 1
-    assert list(found) == ["mae_lm_roberta_tiny/checkpoint", "mae_lm_tiny/checkpoint"]
-    assert found["mae_lm_tiny/checkpoint"] == {"lemma": None, "theorem": None}
-    assert set(found["mae_lm_roberta_tiny/checkpoint"]["lemma"]) == set(MEASURES)
 
 
 def test_fine_tuning_before_and_after(folder, tmp_path):
@@ -142,9 +126,8 @@ def test_our_texts_are_those_of_the_data_bin(folder):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"data_bin": None}, "give its data-bin with --data-bin .mae-lm rank: --tokenizer"),
+        ({"data_bin": None}, "give its data-bin with --data-bin"),
         ({"tokens_per_sample": 65}, "--tokens-per-sample 65: .* takes sequences of 2 to 64"),
-        ({"tokens_per_sample": 1}, "--tokens-per-sample 1: .* takes sequences of 2 to 64"),
         ({"tokens": 10}, "too short"),
         ({"path": "missing.pt"}, "missing.pt: no such file"),
         ({"path": "data"}, "data/config.json: No such file"),
@@ -200,23 +183,16 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path):
         open_model(few, None)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--labels", "a", "b"], "1 models need as many different labels"),
-        (["--mask-prob", 1], "--mask-prob 1.0 must"),
-    ],
-)
-def test_wrong_options_are_refused(folder, tmp_path, monkeypatch, arguments, message):
-    options = ["--text", folder / "text", "--out", tmp_path, *arguments]
-    with pytest.raises(SystemExit, match=message):
-        run("effective_rank.py", monkeypatch, folder / "mae_lm_tiny" / "checkpoint.pt", *options)
+def test_too_many_labels_are_refused(folder, tmp_path):
+    options = ["--text", folder / "text", "--out", tmp_path, "--labels", "a", "b"]
+    with pytest.raises(UserError, match="1 models need as many different labels"):
+        run(folder / "mae_lm_tiny" / "checkpoint.pt", *options)
 
 
 def test_missing_matplotlib_is_reported_before_measuring(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("mae_lm_fairseq.measures.figures.find_spec", lambda name: None)
-    with pytest.raises(SystemExit, match="figures need matplotlib"):
-        run("effective_rank.py", monkeypatch, folder / "missing.pt", "--text", "missing", "--out", tmp_path)
+    with pytest.raises(UserError, match="figures need matplotlib"):
+        run(folder / "missing.pt", "--text", "missing", "--out", tmp_path)
 
 
 def test_labels(tmp_path):

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from mae_lm_fairseq.measures.theory import FAILS, HOLDS, OPEN, check_lemma, check_theorem, report
 from mae_lm_fairseq.statistics.rank_monitor import RankMonitor
 from mae_lm_fairseq.statistics.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.statistics.token_states import EncoderStates, LayerStates
@@ -109,15 +108,6 @@ def test_every_setting_changes_the_profile(known):
         assert any(other[name] != known[name] for name in ("ranks", "outside")), changes
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("mask_prob", 0), ("mask_prob", 1), ("threshold", 0), ("threshold", 1.5), ("bootstrap", 1), ("seed", -1)],
-)
-def test_settings_out_of_range_are_refused_by_name(name, value):
-    with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} {value} must"):
-        RankSettings(**{name: value})
-
-
 def test_a_single_text_is_refused():
     with pytest.raises(ValueError, match="at least two texts"):
         rank_profile(KnownStates(), TEXTS[:1], [BOS], SETTINGS)
@@ -137,46 +127,3 @@ def test_monitor_agrees_with_profile():
         expected = {f"rank_{row['tokens']}_{row['input']}": row["threshold"] for row in rows(profile, "ranks", layer=3)}
         assert found == expected
         assert len(found) == count
-
-
-def test_lemma_and_theorem_hold_for_known_states(known):
-    lemma, theorem = check_lemma(known), check_theorem(known)
-    assert lemma["numerical"] == {
-        "ranks": {k: k + 1.0 for k in range(5)},
-        "rise": 4,
-        "low": 4,
-        "high": 4,
-        "verdict": HOLDS,
-    }
-    assert theorem["verdict"] == HOLDS
-    assert [row["layer"] for row in theorem["layers"]] == [1, 2, 3, 4]
-    assert theorem["gap"] == {"gap": 3, "low": 3, "high": 3}
-    said = report(known)
-    assert said.count(HOLDS) == 6  # four measures, the theorem and the gap
-    assert "rise +4.0 [+4.0, +4.0]" in said
-    assert "numerical rank of real tokens 6 of 12" in said
-
-
-def test_lemma_and_theorem_fail_without_their_effects(known):
-    reversed_rises = [
-        {**row, **{name: -row[name] for name in row if name not in ("layer", "input")}} for row in known["rises"]
-    ]
-    flat = [{**row, "excess": 0.0, "excess_low": -0.1, "excess_high": 0.1} for row in known["outside"]]
-    changed = known | {"rises": reversed_rises, "outside": flat}
-    assert check_lemma(changed)["threshold"]["verdict"] == FAILS
-    theorem = check_theorem(changed)
-    assert theorem["verdict"] == OPEN
-    # Simultaneous over four layers: 1.25 % for both tails of each layer; 20 chunks: 2.75859 standard deviations instead
-    # of 2.09302.
-    assert theorem["layers"][0]["low"] == pytest.approx(-0.1 * 2.75859 / 2.09302, abs=1e-5)
-    below = [{**row, "excess": -0.3, "excess_low": -0.4, "excess_high": -0.2} for row in known["outside"]]
-    assert check_theorem(known | {"outside": below})["verdict"] == FAILS
-
-
-def test_nothing_to_check_for_an_encoder_without_masks():
-    texts = [text(20, seed).tolist() for seed in range(4)]
-    states = EncoderStates(network("mae_lm").encoder, PAD, MASK)
-    profile = rank_profile(states, texts, [BOS], RankSettings(bootstrap=2)) | {"label": "MAE-LM"}
-    assert check_lemma(profile) is None is check_theorem(profile)
-    assert "Nothing to check" in report(profile)
-    assert rows(profile, "outside", input="forced")

@@ -9,21 +9,21 @@ import torch
 
 from mae_lm_fairseq.checkpoints.presets import predicts, preset_of
 from mae_lm_fairseq.checkpoints.reading import Pretrained, read, read_checkpoint
-from mae_lm_fairseq.commands.adapt import parser
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign, network_options
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.options import parse
 from mae_lm_fairseq.workflows.adaptation import make_start, read_model
 from mae_lm_fairseq.workflows.adaptation_training import (
-    Options,
     _read_result,
     as_objective,
     objective_of,
     training_run,
 )
+from mae_lm_fairseq.workflows.options import AdaptOptions
 from tests.fixtures.make_before_layout import BEFORE
 from tests.support.bundles import TEXT
 from tests.support.exports import pretrained, train_sentencepiece
@@ -49,9 +49,9 @@ FLAGS = {
 """Flags of adapt, and the options of fairseq-train that they change."""
 
 
-def options(out: Path, *flags: str) -> Options:
-    words = ["--model", "model", "--train", "train.txt", "--valid", "valid.txt", "--out", str(out), *flags]
-    return Options(**vars(parser().parse_args(words)))
+def options(out: Path, *flags: str, model: Path | str = "model") -> AdaptOptions:
+    words = [str(model), "--train", "train.txt", "--valid", "valid.txt", "--out", str(out), *flags]
+    return parse(AdaptOptions, words, None, "mae-lm adapt")
 
 
 def train_options(model, out: Path, *flags: str) -> set[str]:
@@ -85,7 +85,7 @@ def test_each_flag_changes_the_training(usual, tmp_path, flag, monkeypatch):
 def test_epochs_are_saved_only_if_training_may_end_with_one(usual, tmp_path):
     """fairseq saves at --max-update, but not at --max-epoch."""
     (tmp_path / "out").mkdir()
-    chosen = replace(options(tmp_path / "out"), extra=["--max-epoch", "2"])
+    chosen = replace(options(tmp_path / "out"), extra=("--max-epoch", "2"))
     command = " ".join(training_run(as_objective(usual[0], chosen), chosen).command)
     assert "--save-interval 1 " in command
 
@@ -112,24 +112,14 @@ def test_a_bundle_without_an_architecture():
     assert preset_of(replace(model, about={})) == "mae_lm_roberta"
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [("--tokens-per-sample 3", "--tokens-per-sample 3 must be at least 4"), ("--mask-prob 1", "--mask-prob 1 must be")],
-)
-def test_options_that_fail_in_training_are_refused_before(tmp_path, flags, message):
-    with pytest.raises(UserError, match=message):
-        as_objective(pretrained(), options(tmp_path, *flags.split()))
-
-
 def test_the_seed_draws_the_new_head(tmp_path):
     stock = save_model(tmp_path / "bert", "bert", ["the", "fox"], tiny_model, with_template=True)
-    given = ["--model", str(stock), "--seed"]
-    one, two, again = (read_model(options(tmp_path, *given, seed)) for seed in "121")
+    one, two, again = (read_model(options(tmp_path, "--seed", seed, model=stock)) for seed in "121")
     name = "autoencoder.lm_head.dense.weight"
     assert torch.equal(one.weights[name], again.weights[name])
     assert not torch.equal(one.weights[name], two.weights[name])
     with pytest.raises(UserError, match=r"--data-bin is for a checkpoint; .*bert is a directory of transformers"):
-        read_model(options(tmp_path, *given, "1", "--data-bin", str(tmp_path)))
+        read_model(options(tmp_path, "--data-bin", str(tmp_path), model=stock))
 
 
 def test_the_result_of_training_without_records_of_epochs(tmp_path):
@@ -155,7 +145,7 @@ def test_the_seed_draws_the_new_decoder(tmp_path):
 def test_a_model_of_transformers_starts_with_its_own_predictions(tmp_path):
     """They are measured before the training, whatever the objective; the new decoder's would mean nothing."""
     stock = save_model(tmp_path / "bert", "bert", ["the", "fox"], tiny_masked_lm, with_template=True)
-    given = options(tmp_path / "out", "--model", str(stock), "--objective", "mae_lm")
+    given = options(tmp_path / "out", "--objective", "mae_lm", model=stock)
     start = read_model(given)
     assert predicts(start)
     assert preset_of(start) == "mae_lm_roberta"
@@ -186,8 +176,8 @@ def mpnet_with_another_padding() -> Pretrained:
 )
 def test_models_that_cannot_be_exported_are_refused_at_the_start(start, message, tmp_path):
     write_bundle(start(), tmp_path / "bundle")
-    given = options(tmp_path / "out", "--model", str(tmp_path / "bundle"), *splits(tmp_path))
-    with pytest.raises(UserError, match=rf"^--model \S+/bundle cannot be adapted: {message}"):
+    given = options(tmp_path / "out", *splits(tmp_path), model=tmp_path / "bundle")
+    with pytest.raises(UserError, match=rf"^\S+/bundle cannot be adapted: {message}"):
         make_start(given)
     assert not (tmp_path / "out").exists()
 
@@ -195,15 +185,14 @@ def test_models_that_cannot_be_exported_are_refused_at_the_start(start, message,
 def test_an_import_with_a_task_head_can_be_adapted(tmp_path):
     stock_model(tmp_path / "stock", "bert", "ForSequenceClassification")
     write_bundle(import_foreign(tmp_path / "stock", "mae_lm_roberta"), tmp_path / "bundle")
-    given = options(tmp_path / "out", "--model", str(tmp_path / "bundle"), *splits(tmp_path))
+    given = options(tmp_path / "out", *splits(tmp_path), model=tmp_path / "bundle")
     model = as_objective(make_start(given), given)
     assert export_stock(model, tmp_path / "again") == "BertForMaskedLM"
 
 
 def test_a_checkpoint_starts_with_its_data_bin(checkpoints, text_data, tmp_path):
     texts = splits(tmp_path)
-    given = ["--model", str(checkpoints["mae_lm_tiny"]), "--data-bin", str(text_data)]
-    make_start(options(tmp_path / "out", *given, *texts))
+    make_start(options(tmp_path / "out", "--data-bin", str(text_data), *texts, model=checkpoints["mae_lm_tiny"]))
     start, original = read(tmp_path / "out" / "start"), read_checkpoint(checkpoints["mae_lm_tiny"], text_data)
     assert start.config == original.config
     assert all(torch.equal(weight, start.weights[name]) for name, weight in original.weights.items())

@@ -354,7 +354,7 @@ def test_every_kind_of_measure(here):
     [run] = study.run()["runs"]
     measured = {name: found["6"] for name, found in run["measures"].items()}
     for name, values in measured.items():
-        kind = next(one.kind for one in study.plan.measures if one.name == name)
+        kind = next(one.options for one in study.plan.measures if one.name == name)
         assert kind.numbers is None or {*values} <= {*kind.numbers, *kind.by_layer}
         assert {key for key, value in values.items() if isinstance(value, list)} <= {*kind.by_layer}
     assert len(measured["exclusivity"][f"exclusivity_{THRESHOLDS[0]}"]) == 3

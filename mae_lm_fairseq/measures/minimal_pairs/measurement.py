@@ -1,6 +1,5 @@
 """Accuracy of trained models and of their controls on minimal pairs."""
 
-import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from mae_lm_fairseq.measures.minimal_pairs.scores import (
     pseudo_log_likelihoods,
     unigram_log_likelihoods,
 )
+from mae_lm_fairseq.measures.options import MinimalPairsOptions
 from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader, checked_models, open_model
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_counts
@@ -27,24 +27,24 @@ from mae_lm_fairseq.utils.progress import progress_bar
 from mae_lm_fairseq.utils.versions import versions
 
 
-def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the content of ``results.json`` for the models of a command line, and show progress.
+def measure_models(options: MinimalPairsOptions) -> dict[str, Any]:
+    """Return the content of ``results.json`` and show progress.
 
     Raises:
         UserError: if a model or a file cannot be read, or a sentence is too long for a model.
     """
-    paradigms = read_paradigms(arguments.pairs, arguments.limit)
-    if arguments.unigram:
-        find_files([arguments.unigram])  # refuses a missing file before the hours of scoring
-    paths = checked_models(arguments.models, arguments.labels, arguments.data_bin, arguments.ema, with_head=True)
+    paradigms = read_paradigms(options.pairs, options.limit)
+    if options.unigram:
+        find_files([options.unigram])  # refuses a missing file before the hours of scoring
+    paths = checked_models(options, with_head=True)
     random_weights, models = {}, {}
     for label, path in paths.items():
-        reader = open_model(path, arguments.data_bin, arguments.ema, with_head=True)
-        counts = _token_counts(reader, arguments.data_bin, arguments.unigram)
-        found = measure(reader, label, paradigms, arguments.mask_words, counts)
+        reader = open_model(path, options.data_bin, options.ema, with_head=True)
+        counts = _token_counts(reader, options.data_bin, options.unigram)
+        found = measure(reader, label, paradigms, options.mask_words, counts)
         if reader.architecture not in random_weights:
-            untrained = open_model(path, arguments.data_bin, with_head=True, random_weights=True)
-            control = measure(untrained, f"{label}, random weights", paradigms, arguments.mask_words)
+            untrained = open_model(path, options.data_bin, with_head=True, random_weights=True)
+            control = measure(untrained, f"{label}, random weights", paradigms, options.mask_words)
             random_weights[reader.architecture] = control["model"]
         scores = {"model": found.pop("model"), "random weights": random_weights[reader.architecture], **found}
         models[label] = {"model": str(path), "scores": scores}
@@ -52,14 +52,14 @@ def measure_models(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "versions": versions(),
         "pairs": {
-            "directory": str(arguments.pairs),
-            "limit": arguments.limit,
+            "directory": str(options.pairs),
+            "limit": options.limit,
             "paradigms": len(paradigms),
             "pairs": pairs,
         },
         "settings": {
-            "ema": arguments.ema,
-            "mask_words": arguments.mask_words,
+            "ema": options.ema,
+            "mask_words": options.mask_words,
             "tie": TIE,
             "resamples": RESAMPLES,
             "bootstrap_seed": SEED,

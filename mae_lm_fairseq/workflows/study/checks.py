@@ -16,7 +16,6 @@ from mae_lm_fairseq.tasks.masked_autoencoder_lm import check_mask_in_encoder, ch
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.training.pretrain import parse_configuration
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.workflows.study.measures import Finetune, MinimalPairs, Probe, Seconds, Tagging
 from mae_lm_fairseq.workflows.study.plan import Plan
 from mae_lm_fairseq.workflows.study.results import Training
 from mae_lm_fairseq.workflows.study.training import OF_THE_ENGINE, command
@@ -52,7 +51,7 @@ def _check_files(plan: Plan) -> None:
         check_data(plan.data.data_bin)
     for number, measure in enumerate(plan.measures):
         with _located(plan, ("measure", number)):
-            _read_files(plan, measure.options)
+            measure.options.check(plan.data)
 
 
 def check_data(data: Path) -> None:
@@ -65,45 +64,6 @@ def check_data(data: Path) -> None:
         raise UserError(f"{data} is no data-bin: it has no dict.txt; mae-lm prepare makes one")
     for split in ("train", "valid"):
         check_data_bin(data / split)
-
-
-def _read_files(plan: Plan, options: Any) -> None:
-    """Read what a measure reads.
-
-    Raises:
-        UserError: if it cannot be read.
-    """
-    data = plan.data
-    if isinstance(options, Probe):
-        from mae_lm_fairseq.measures.probing import check_sklearn
-        from mae_lm_fairseq.text.conllu import read_conllu
-
-        check_sklearn()
-        for path in (data.probe_train, data.probe_dev, data.probe_test):
-            if path is not None:
-                read_conllu(path, options.column)
-    elif isinstance(options, MinimalPairs):
-        from mae_lm_fairseq.measures.minimal_pairs.files import read_paradigms
-
-        read_paradigms(options.pairs or data.pairs, options.limit)
-    elif isinstance(options, Finetune):
-        from mae_lm_fairseq.finetuning.glue.files import read_split
-        from mae_lm_fairseq.finetuning.glue.tasks import TASKS
-
-        if options.task not in TASKS:
-            raise UserError(f"task {options.task} is not one of {', '.join(TASKS)}")
-        for official in TASKS[options.task].splits.values():
-            read_split(TASKS[options.task], data.glue_dir, official)
-    elif isinstance(options, Tagging):
-        from mae_lm_fairseq.finetuning.tagging.files import read_words
-
-        for path in (options.train, options.dev):
-            read_words(path, options.column)
-    elif not isinstance(options, Seconds):
-        from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
-
-        if find_tokenizer(data.data_bin) is None:
-            raise UserError(f"{data.data_bin} has no tokenizer, which is needed to read text")
 
 
 def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:

@@ -2,16 +2,19 @@
 
 import timeit
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.cost.planned_run import Run
 from mae_lm_fairseq.cost.planner import Plan as Cost
 from mae_lm_fairseq.cost.planner import plan as plan_cost
 from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_symbols
+from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.markdown import markdown_table
 from mae_lm_fairseq.workflows.study.plan import Model, Plan
 
@@ -87,20 +90,38 @@ def count_trainings(plan: Plan, model: Model) -> int:
     return seeds + (len(model.learning_rates) - 1) * min(seeds, plan.rates.seeds)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun(Run):
+    """A training of a study, whose network need not be that of its preset."""
+
+    own_network: MaskedAutoencoderConfig
+
+    def network(self) -> MaskedAutoencoderConfig:
+        """Return the network configuration of the training."""
+        return self.own_network
+
+
 def planned_run(plan: Plan, model: Model, cfg: Any, vocabulary: int) -> Run:
-    """Return a training of a model on one device, for the cost planner."""
+    """Return a training of a model on one device, for the cost planner.
+
+    Raises:
+        UserError: if so little is masked that no token of a sequence is.
+    """
     accumulated = int(cfg.optimization.update_freq[0])
     batch = cfg.dataset.batch_size or max(1, cfg.dataset.max_tokens // cfg.task.tokens_per_sample)
-    return Run(
-        model.arch,
-        mask_prob=cfg.task.mask_prob,
-        mask_in_encoder=float(getattr(cfg.task, "mask_in_encoder", 0.0)),
-        vocab_size=vocabulary,
-        tokens_per_sample=cfg.task.tokens_per_sample,
-        batch_size=batch,
-        update_freq=accumulated,
-        tokens=plan.train.updates * batch * accumulated * cfg.task.tokens_per_sample,
-        devices=1,
-        device_kind=DEVICE,
-        network=core_config(cfg.model),
-    )
+    try:
+        return TrainingRun(
+            preset=model.arch,
+            mask_prob=cfg.task.mask_prob,
+            mask_in_encoder=float(getattr(cfg.task, "mask_in_encoder", 0.0)),
+            vocab_size=vocabulary,
+            tokens_per_sample=cfg.task.tokens_per_sample,
+            batch_size=batch,
+            update_freq=accumulated,
+            tokens=plan.train.updates * batch * accumulated * cfg.task.tokens_per_sample,
+            devices=1,
+            device_kind=DEVICE,
+            own_network=core_config(cfg.model),
+        )
+    except ValueError as problem:
+        raise UserError(f"{model.name}: {problem}") from None

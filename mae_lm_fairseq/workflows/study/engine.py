@@ -116,7 +116,7 @@ def describe(plan: Plan) -> dict[str, Any]:
         "rates": without_defaults(plan.rates) if plan.rates else {},
         **{f"model {one.name}": without_defaults(one) | {"seeds": [*one.all_seeds]} for one in plan.models},
         **{
-            f"measure {one.name}": {"kind": one.kind.name, "at": one.at} | without_defaults(one.options)
+            f"measure {one.name}": {"kind": one.options.kind, "at": one.at} | without_defaults(one.options)
             for one in plan.measures
         },
         "primary contrasts": {one.name: without_defaults(one) for one in plan.contrasts if one.primary},

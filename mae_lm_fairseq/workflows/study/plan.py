@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_bytes
+from mae_lm_fairseq.utils.options import Count, Natural, Options
 from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS, OF_LAYERS
 from mae_lm_fairseq.workflows.study.measures import MEASURES, Data, Kind
 from mae_lm_fairseq.workflows.study.toml import Document
@@ -23,7 +24,7 @@ LARGEST_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(Options):
     """Length of every training, in updates.
 
     Attributes:
@@ -32,9 +33,9 @@ class Train:
         checkpoints: numbers of updates after which a model is measured; the last update is always one.
     """
 
-    updates: int
-    warmup: int = 0
-    checkpoints: tuple[int, ...] = ()
+    updates: Count
+    warmup: Natural = 0
+    checkpoints: tuple[Count, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,16 +77,14 @@ class Measure:
     """Something to measure of the models.
 
     Attributes:
-        kind: a name of :data:`~mae_lm_fairseq.workflows.study.measures.MEASURES`.
         name: its name in results and contrasts.
         at: the checkpoints at which it is measured: all, the last, or their numbers of updates.
-        options: options of the kind.
+        options: its kind, with its options.
     """
 
-    kind: Kind
     name: str
     at: Literal["all", "last"] | tuple[int, ...]
-    options: Any
+    options: Kind
 
     def checkpoints(self, of_plan: Sequence[int]) -> list[int]:
         """Return the checkpoints of the plan at which it is measured."""
@@ -123,7 +122,7 @@ class Contrast:
 
 
 @dataclass(frozen=True)
-class Rates:
+class Rates(Options):
     """Rule that chooses the learning rate of every model with several.
 
     Attributes:
@@ -136,7 +135,7 @@ class Rates:
     """
 
     lowest: str = "loss.loss"
-    seeds: int = 1
+    seeds: Count = 1
     halve: str | None = None
     by: float = 0.0
 
@@ -224,8 +223,8 @@ def _measure(document: Document, table: Any, key: tuple) -> Measure:
     kind = MEASURES[table["kind"]]
     own = {"kind", "name", "at"}
     at = document.value(Literal["all", "last"] | tuple[int, ...], table.get("at", "all"), (*key, "at"))
-    options = document.read(kind.options, {name: value for name, value in table.items() if name not in own}, key)
-    return Measure(kind, document.value(str, table.get("name", kind.name), (*key, "name")), at, options)
+    options = document.read(kind, {name: value for name, value in table.items() if name not in own}, key)
+    return Measure(document.value(str, table.get("name", kind.kind), (*key, "name")), at, options)
 
 
 def _check(plan: Plan) -> None:
@@ -237,12 +236,10 @@ def _check(plan: Plan) -> None:
     error, train = plan.document.error, plan.train
     if not plan.models:
         raise error(("model",), "a study needs at least one model")
-    if train.updates < 1:
-        raise error(("train", "updates"), f"{train.updates} must be at least 1")
-    if not 0 <= train.warmup < train.updates:
-        raise error(("train", "warmup"), f"{train.warmup} must be at least 0 and below updates, {train.updates}")
-    for wrong in [one for one in train.checkpoints if not 0 < one <= train.updates]:
-        raise error(("train", "checkpoints"), f"{wrong} is not between 1 and the {train.updates} updates")
+    if train.warmup >= train.updates:
+        raise error(("train", "warmup"), f"{train.warmup} must be below updates, {train.updates}")
+    if max(train.checkpoints, default=0) > train.updates:
+        raise error(("train", "checkpoints"), f"{max(train.checkpoints)} is above updates, {train.updates}")
     for kind in ("model", "measure", "contrast"):
         names = [item.name for item in getattr(plan, f"{kind}s")]
         for number, name in enumerate(names):
@@ -264,7 +261,7 @@ def _check(plan: Plan) -> None:
             raise error(("measure", number, "at"), f"{wrong} is not one of the checkpoints {plan.checkpoints}")
         for needed in measure.options.needs:
             if getattr(plan.data, needed) is None and getattr(measure.options, needed, None) is None:
-                raise error(("measure", number, "kind"), f"{measure.kind.name} needs {needed} in [data]")
+                raise error(("measure", number, "kind"), f"{measure.options.kind} needs {needed} in [data]")
     for number, contrast in enumerate(plan.contrasts):
         _check_contrast(plan, contrast, number)
     if plan.rates:
@@ -273,8 +270,6 @@ def _check(plan: Plan) -> None:
                 _check_value(plan, value, ("rates", key))
         if plan.rates.halve:
             _check_checkpoints(plan, plan.rates.halve, ("rates", "halve"))
-        if plan.rates.seeds < 1:
-            raise error(("rates", "seeds"), f"{plan.rates.seeds} must be at least 1")
 
 
 def _check_model(plan: Plan, model: Model, number: int) -> None:
@@ -321,7 +316,7 @@ def _check_contrast(plan: Plan, contrast: Contrast, number: int) -> None:
 def _check_value(plan: Plan, value: str, key: tuple) -> tuple[Kind, str]:
     """Return the kind of measure and the name of a value that is written as MEASURE.VALUE."""
     measure, _, name = value.partition(".")
-    kinds = {one.name: one.kind for one in plan.measures}
+    kinds = {one.name: one.options for one in plan.measures}
     if measure not in kinds or not name:
         measures = ", ".join(kinds) or "none"
         raise plan.document.error(key, f"{value!r} must be MEASURE.VALUE; the measures of this plan: {measures}")

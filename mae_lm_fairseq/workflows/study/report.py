@@ -145,7 +145,7 @@ def _rates(results: Results) -> list[str]:
 def _settings(measure: Any) -> list[str]:
     """Return what the measure is, and its options."""
     options = ", ".join(f"{name} {value}" for name, value in vars(measure.options).items() if value is not None)
-    return [f"{measure.kind.options.__doc__.splitlines()[0]} `{options}`" if options else "", ""]
+    return [f"{measure.options.__doc__.splitlines()[0]} `{options}`" if options else "", ""]
 
 
 def _tables(measured: Mapping[str, Values]) -> list[str]:

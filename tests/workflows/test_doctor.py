@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import mae_lm_fairseq
-from mae_lm_fairseq.commands import doctor
+from mae_lm_fairseq import cli
 from mae_lm_fairseq.utils import versions
+from mae_lm_fairseq.workflows import doctor
 from tests.support import ROOT
 
 
@@ -45,15 +46,15 @@ def test_the_requirements_are_those_of_setup_py():
 )
 def test_versions(monkeypatch, name, version, state):
     pretend(monkeypatch, name, version)
-    finding = doctor.required(name)
+    finding = doctor.package(name)
     assert (finding.state, finding.details) == (state, version)
     assert (name in finding.remedy) is (state == "broken")
 
 
 def test_missing_packages(monkeypatch):
     hide(monkeypatch, "fairseq-fixed", "transformers")
-    assert "pip install 'fairseq-fixed>=0.12.3.1'" in doctor.required("fairseq-fixed").remedy
-    assert doctor.optional("transformers").state == "absent"
+    assert "pip install 'fairseq-fixed>=0.12.3.1'" in doctor.package("fairseq-fixed").remedy
+    assert doctor.package("transformers").state == "absent"
 
 
 def test_fairseq_of_another_project(monkeypatch):
@@ -154,7 +155,7 @@ def test_a_failing_examination_is_a_finding(monkeypatch, capsys):
         raise ImportError("No module named 'torch'")
 
     monkeypatch.setattr(doctor, "checks", lambda: [("GPU", gpu), ("python", doctor.python)])
-    assert doctor.main([]) == 1
+    assert cli.run("doctor", []) == 1
     printed = capsys.readouterr().out
     assert "broken  GPU: ImportError: No module named 'torch'" in printed
     assert "-> fix what is broken above first" in printed
