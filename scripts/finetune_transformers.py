@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from mae_lm_fairseq.finetuning.glue.tasks import find_task
+from mae_lm_fairseq.finetuning.sentences.tasks import find_task
 from mae_lm_fairseq.utils.arguments import output_file, positive, positive_number
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Fine-tune with every seed, and write the results."""
     arguments = parser().parse_args()
-    from mae_lm_fairseq.finetuning.seeds import summarise
+    from mae_lm_fairseq.finetuning.results import summarise
 
     name, settings, run = {"glue": _glue, "tagging": _tagging}[arguments.kind](arguments)
     found = [run(seed).run(f"seed {seed}") for seed in range(1, arguments.seeds + 1)]
@@ -64,11 +64,10 @@ def main() -> None:
 
 def _glue(arguments: argparse.Namespace) -> tuple[str, object, Callable]:
     from benchmark.finetuning import SentenceClassification, Settings
-    from mae_lm_fairseq.finetuning.glue.files import read_split
+    from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
 
     task = arguments.task
-    splits = {"train": "train", "valid": task.splits["valid"]}
-    data = {name: read_split(task, arguments.glue_dir, split) for name, split in splits.items()}
+    data = {split: GlueFiles(task, arguments.glue_dir).read(split) for split in ("train", "valid")}
     updates = _updates(task.epochs, len(data["train"].labels), task.batch_size, arguments.max_updates)
     settings = Settings(arguments.model, arguments.learning_rate, updates, task.batch_size, 0.1)
     return task.name, settings, lambda seed: SentenceClassification(task, data, settings, seed)

@@ -1,19 +1,18 @@
 """Verbs that are started in a directory that another process is using."""
 
-import importlib
 import os
 import re
 
 import pytest
 
-from mae_lm_fairseq.cli import VERBS
+from mae_lm_fairseq import cli
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.locks import LOCK
 from tests.support.processes import fork, wait_for
 from tests.utils.test_locks import hold
 
 FILES = "--train train.txt --{} valid.txt"
-FINETUNING = f"{FILES.format('dev')} --checkpoint none --tokenizer data-bin --arch mae_lm_tiny --out out"
+FINETUNING = f"mae_lm_tiny {FILES.format('dev')} --data-bin data-bin --out out"
 PREPARE = f"{FILES.format('valid')} --vocab-size 50 --destdir out"
 PLAN = """
 [data]
@@ -25,7 +24,7 @@ name = "MAE-LM"
 arch = "mae_lm_tiny"
 """
 COMMANDS = {
-    "finetune glue": f"RTE --glue-dir GLUE {FINETUNING.removeprefix(FILES.format('dev'))}",
+    "finetune glue": "RTE mae_lm_tiny --glue-dir GLUE --data-bin data-bin --out out",
     "finetune squad": FINETUNING,
     "finetune classification": f"{FINETUNING} --text text --label label",
     "finetune tagging": f"{FINETUNING} --column UPOS",
@@ -56,7 +55,7 @@ def directory(tmp_path, data_bin, monkeypatch):
 def run(command: str) -> None:
     verb = re.match("(finetune )?\\S+", command)[0]
     words = command.removeprefix(verb).split() + COMMANDS[command].split()
-    importlib.import_module(f"mae_lm_fairseq.commands.{VERBS[verb][0]}").main(words)
+    cli.run(verb, words)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

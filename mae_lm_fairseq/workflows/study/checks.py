@@ -75,13 +75,14 @@ def _read_files(plan: Plan, options: Any) -> None:
 
         read_paradigms(options.pairs or data.pairs, options.limit)
     elif isinstance(options, Finetune):
-        from mae_lm_fairseq.finetuning.glue.files import read_split
-        from mae_lm_fairseq.finetuning.glue.tasks import TASKS
+        from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
+        from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 
         if options.task not in TASKS:
             raise UserError(f"task {options.task} is not one of {', '.join(TASKS)}")
-        for official in TASKS[options.task].splits.values():
-            read_split(TASKS[options.task], data.glue_dir, official)
+        sets = GlueFiles(TASKS[options.task], data.glue_dir)
+        for split in sets.splits:
+            sets.read(split)
     elif isinstance(options, Tagging):
         from mae_lm_fairseq.finetuning.tagging.files import read_words
 

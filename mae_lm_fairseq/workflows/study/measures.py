@@ -345,12 +345,10 @@ class Finetune(Options):
 
 def finetune(model: Trained, options: Finetune) -> Measured:
     """Return the metrics of the best learning rate on the development set, in per cent, averaged over the seeds."""
-    from mae_lm_fairseq.finetuning.glue.run import Options, finetune
-    from mae_lm_fairseq.finetuning.glue.tasks import TASKS
+    from mae_lm_fairseq.finetuning.options import GlueOptions
+    from mae_lm_fairseq.finetuning.sentences.run import finetune
 
-    return _averaged(
-        finetune(Options(task=TASKS[options.task], glue_dir=model.data.glue_dir, **_sweep(model, options)))
-    )
+    return _averaged(finetune(GlueOptions(task=options.task, glue_dir=model.data.glue_dir, **_sweep(model, options))))
 
 
 @dataclass(frozen=True)
@@ -373,17 +371,18 @@ class Tagging(Options):
 
 def tagging(model: Trained, options: Tagging) -> Measured:
     """Return the metrics of the best learning rate on the development file, in per cent, averaged over the seeds."""
-    from mae_lm_fairseq.finetuning.tagging.run import Options, finetune
+    from mae_lm_fairseq.finetuning.options import TaggingOptions
+    from mae_lm_fairseq.finetuning.tagging.run import finetune
 
     files = {"train": options.train, "dev": options.dev, "column": options.column}
-    return _averaged(finetune(Options(**files, **_sweep(model, options))))
+    return _averaged(finetune(TaggingOptions(**files, **_sweep(model, options))))
 
 
 def _sweep(model: Trained, options: Finetune | Tagging) -> dict[str, Any]:
     """Return the options of a fine-tuning sweep."""
     return {
-        "checkpoint": model.path,
-        "tokenizer": model.data.data_bin,
+        "model": model.path,
+        "data_bin": model.data.data_bin,
         "out": model.folder / f"finetuned-{model.path.stem}-{getattr(options, 'task', 'tagging')}",
         "seeds": options.seeds,
         "learning_rates": options.learning_rates or None,
