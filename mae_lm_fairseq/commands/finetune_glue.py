@@ -4,8 +4,12 @@ Started again with the same directory, it resumes. It writes results.json, repor
 in the format of the GLUE server, and model/, a bundle of the best run. Arguments after -- are passed to fairseq-train
 and override its options.
 
+The copy of GLUE has the official files (GLUE/RTE/train.tsv) or those of the Hugging Face hub (GLUE/rte/train.parquet,
+.jsonl or .json).
+
 Example:
-    mae-lm finetune glue RTE checkpoints/mae_lm/checkpoint_last.pt --glue-dir GLUE --data-bin data-bin --out rte
+    mae-lm finetune glue MNLI checkpoints/mae_lm/checkpoint_last.pt --glue-dir GLUE --data-bin data-bin --out mnli
+    mae-lm finetune glue RTE mnli/model --from-mnli --glue-dir GLUE --out rte
 """
 
 from mae_lm_fairseq.finetuning.options import GlueOptions as Options

@@ -3,6 +3,7 @@
 Started again with the same directory, it resumes. It writes results.json, report.md, and of the best run
 predictions.json in the format of the official script, nbest.json, na_prob.json (the probabilities of no answer), and
 model/, a bundle.
+
 Arguments after -- are passed to fairseq-train and override its options.
 
 Example:
