@@ -25,13 +25,9 @@ def open_tokenizer(data_bin: Path, checkpoint: str | Path | None = None, diction
     tokenizer = find_tokenizer(data_bin)
     if tokenizer is None or not os.path.isfile(data_bin / DICTIONARY):
         missing = NAMES if tokenizer is None else DICTIONARY
-        raise UserError(
-            f"{data_bin}: has no {missing}; use the data-bin that the checkpoint was pretrained on"
-        )
+        raise UserError(f"{data_bin}: has no {missing}; use the data-bin that the checkpoint was pretrained on")
     if list(read_symbols(data_bin / DICTIONARY)[:-1]) != tokenizer.symbols:
-        raise UserError(
-            f"{data_bin}: {DICTIONARY} does not match {tokenizer.path.name}; restore the right one"
-        )
+        raise UserError(f"{data_bin}: {DICTIONARY} does not match {tokenizer.path.name}; restore the right one")
     fingerprint = dictionary_fingerprint(tokenizer.symbols)
     if (data_bin / MANIFEST).exists():
         manifest = Manifest.read(data_bin / MANIFEST)

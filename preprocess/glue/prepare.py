@@ -9,10 +9,6 @@ import sys
 from dataclasses import dataclass
 from typing import Annotated
 
-from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
-from mae_lm_fairseq.finetuning.sentences.preparation import prepare
-from mae_lm_fairseq.finetuning.sentences.tasks import find_task
-from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.logging import configure_logging
 from mae_lm_fairseq.utils.options import Argument, Count, Directory, Options, parse
@@ -41,8 +37,13 @@ class PrepareOptions(Options):
 
 def main(words: list[str]) -> None:
     """Run the program."""
-    options = parse(PrepareOptions, words, __doc__, "preprocess/glue/prepare.py")
+    options = parse(PrepareOptions, words, __doc__, "prepare.py")
     configure_logging()
+    from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
+    from mae_lm_fairseq.finetuning.sentences.preparation import prepare
+    from mae_lm_fairseq.finetuning.sentences.tasks import find_task
+    from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
+
     sets = GlueFiles(find_task(options.task), options.glue_dir, options.skip_malformed)
     statistics = prepare(sets, open_tokenizer(options.data_bin), options.out, options.max_positions)
     for split, counts in statistics["splits"].items():

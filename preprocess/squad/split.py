@@ -33,7 +33,7 @@ class SplitOptions(Options):
 
 def main(words: list[str]) -> None:
     """Run the program."""
-    options = parse(SplitOptions, words, __doc__, "preprocess/squad/split.py")
+    options = parse(SplitOptions, words, __doc__, "split.py")
     version, articles = read_articles(options.file)
     if not 0 < options.dev_articles < len(articles):
         raise UserError(f"--dev-articles {options.dev_articles}: {options.file} has {len(articles)} articles")
