@@ -25,20 +25,24 @@ def open_tokenizer(data_bin: Path, checkpoint: str | Path | None = None, diction
     tokenizer = find_tokenizer(data_bin)
     if tokenizer is None or not os.path.isfile(data_bin / DICTIONARY):
         missing = NAMES if tokenizer is None else DICTIONARY
-        raise UserError(f"{data_bin}: has no {missing}; use the data-bin that the checkpoint was pretrained on")
+        raise UserError(
+            f"--tokenizer {data_bin}: has no {missing}; use the data-bin that the checkpoint was pretrained on"
+        )
     if list(read_symbols(data_bin / DICTIONARY)[:-1]) != tokenizer.symbols:
-        raise UserError(f"{data_bin}: {DICTIONARY} does not match {tokenizer.path.name}; restore the right one")
+        raise UserError(
+            f"--tokenizer {data_bin}: {DICTIONARY} does not match {tokenizer.path.name}; restore the right one"
+        )
     fingerprint = dictionary_fingerprint(tokenizer.symbols)
     if (data_bin / MANIFEST).exists():
         manifest = Manifest.read(data_bin / MANIFEST)
         if (manifest.tokenizer_sha256, manifest.dictionary_sha256) != (tokenizer.fingerprint, fingerprint):
             raise UserError(
-                f"{data_bin}: {tokenizer.path.name} is not the one that the data-bin was prepared with "
+                f"--tokenizer {data_bin}: {tokenizer.path.name} is not the one that the data-bin was prepared with "
                 f"(see {MANIFEST}); restore that one"
             )
     if dictionary not in (None, fingerprint):
         raise UserError(
-            f"{data_bin}: not the tokenizer of {checkpoint}, which was trained with another dictionary; "
+            f"--tokenizer {data_bin}: not the tokenizer of {checkpoint}, which was trained with another dictionary; "
             "use the data-bin that it was pretrained on"
         )
     return tokenizer

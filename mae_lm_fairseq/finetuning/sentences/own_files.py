@@ -14,7 +14,7 @@ from mae_lm_fairseq.finetuning.options import ClassificationOptions
 from mae_lm_fairseq.finetuning.results import MODEL
 from mae_lm_fairseq.finetuning.sentences.prediction import check_predictable, plain_text_column, predict_table
 from mae_lm_fairseq.finetuning.sentences.rows import Rows, number, to_rows
-from mae_lm_fairseq.finetuning.sentences.tables import Table, cell_text, read_table
+from mae_lm_fairseq.finetuning.sentences.tables import WRITTEN, Table, cell_text, read_table
 from mae_lm_fairseq.finetuning.sentences.tasks import Task, measure, predictions
 from mae_lm_fairseq.finetuning.sweep import prediction_names, remove_predictions
 from mae_lm_fairseq.training.runner import Run
@@ -167,7 +167,8 @@ class TestFile:
         self.task = replace(task, columns=(plain_text_column(task, table),)) if table.is_plain_text else task
         self.table = table
         self.model = out / MODEL
-        self.predictions = out / f"test_predictions{'.jsonl' if table.is_plain_text else table.path.suffix.lower()}"
+        suffix = table.path.suffix.lower()
+        self.predictions = out / f"test_predictions{suffix if suffix in WRITTEN else '.jsonl'}"
         check_predictable(self.task, table, self.predictions)
         self.rows = to_rows(self.task, table, labelled=_has_labels(task, table))
         if self.rows.malformed:

@@ -22,7 +22,8 @@ from mae_lm_fairseq.text.text_files import LONGEST_LINE, Chunk
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_bytes, write_text
 
-SUFFIXES = (".tsv", ".csv", ".jsonl", ".json", ".parquet", ".txt")
+WRITTEN = (".tsv", ".csv", ".jsonl")
+SUFFIXES = (*WRITTEN, ".json", ".parquet", ".txt")
 TEXT_COLUMN = "text"
 """The column of a plain text file."""
 

@@ -259,6 +259,7 @@ NO_LABELS = {
     "no column": ("a.tsv", "text\na\nb\n"),
     "an empty column": ("a.tsv", "text\tlabel\na\t\nb\t \n"),
     "those of the hub": ("a.jsonl", '{"text": "a", "label": -1}\n'),
+    "a list": ("a.json", '[{"text": "a"}]'),
     "plain text": ("a.txt", "a\nb\n"),
 }
 
