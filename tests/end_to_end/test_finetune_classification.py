@@ -83,19 +83,9 @@ def words_for(files, tokenizer, checkpoint, out, *more, suffix=".tsv", pair=Fals
 
 
 def finetune_glue(task, sets, tokenizer, checkpoint, directory, *extra):
-    return glue.finetune(
-        GlueOptions(
-            task=task.name,
-            glue_dir=write_official(directory / "glue", task, sets),
-            model=checkpoint,
-            data_bin=tokenizer,
-            out=directory / "of-glue",
-            seeds=2,
-            max_updates=20,
-            learning_rates=[1e-3],
-            extra=extra,
-        )
-    )
+    start = {"model": checkpoint, "data_bin": tokenizer, "glue_dir": write_official(directory / "glue", task, sets)}
+    sweep = {"seeds": 2, "max_updates": 20, "learning_rates": [1e-3], "extra": extra}
+    return glue.finetune(GlueOptions(task=task.name, out=directory / "of-glue", **start, **sweep))
 
 
 def predicted_cells(model, source, out, *more):
