@@ -35,8 +35,8 @@ _PLUGINS = {
     },
     "fairseq.criterions.CRITERION_REGISTRY": {
         "masked_autoencoder_lm": "criterions.masked_autoencoder_lm",
-        "question_answering": "finetuning.squad.criterion",
-        "token_classification": "finetuning.tagging.criterion",
+        "question_answering": "finetuning.squad.task",
+        "token_classification": "finetuning.tagging.task",
     },
     "fairseq.optim.OPTIMIZER_REGISTRY": {"fused_adamw": "optim.fused_adamw"},
 }

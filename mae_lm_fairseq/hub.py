@@ -13,7 +13,7 @@ from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead
 from mae_lm_fairseq.core.packing import batch_layout, batches_of_similar_length, to_device, unpack
 from mae_lm_fairseq.finetuning.squad.decoding import Answers, answer_all
-from mae_lm_fairseq.finetuning.squad.files import Paragraph, Question
+from mae_lm_fairseq.finetuning.squad.questions import Paragraph, Question
 from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagged, Tagger
 from mae_lm_fairseq.measures.masked_prediction import NEVER_MASKED, NetworkPredictor, Words
@@ -236,7 +236,7 @@ class MAELMHubInterface(nn.Module):
         """Label the words of a text, with a model that was fine-tuned on token classification.
 
         Args:
-            text: a text of any length, which :func:`~mae_lm_fairseq.text.words.split_words` splits at white space and
+            text: a text of any length, which :func:`~mae_lm_fairseq.text.offsets.split_words` splits at white space and
                 punctuation; or a list of words, split as in the training file.
 
         Returns:

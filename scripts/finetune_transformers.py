@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
-from mae_lm_fairseq.finetuning.glue.tasks import find_task
+from mae_lm_fairseq.finetuning.sentences.tasks import find_task
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.options import (
@@ -67,7 +67,7 @@ def main(arguments: LoopOptions) -> None:
     for name in ("glue_dir",) if arguments.kind == "glue" else ("train", "dev"):
         if getattr(arguments, name) is None:
             raise UserError(f"--{name.replace('_', '-')} is missing")
-    from mae_lm_fairseq.finetuning.seeds import summarise
+    from mae_lm_fairseq.finetuning.results import summarise
 
     name, settings, run = {"glue": _glue, "tagging": _tagging}[arguments.kind](arguments)
     found = [run(seed).run(f"seed {seed}") for seed in range(1, arguments.seeds + 1)]
@@ -82,11 +82,10 @@ def main(arguments: LoopOptions) -> None:
 
 def _glue(arguments: LoopOptions) -> tuple[str, object, Callable]:
     from benchmark.finetuning import SentenceClassification, Settings
-    from mae_lm_fairseq.finetuning.glue.files import read_split
+    from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
 
     task = find_task(arguments.name)
-    splits = {"train": "train", "valid": task.splits["valid"]}
-    data = {name: read_split(task, arguments.glue_dir, split) for name, split in splits.items()}
+    data = {split: GlueFiles(task, arguments.glue_dir).read(split) for split in ("train", "valid")}
     updates = _updates(task.epochs, len(data["train"].labels), task.batch_size, arguments.max_updates)
     settings = Settings(arguments.model, arguments.learning_rate, updates, task.batch_size, 0.1)
     return task.name, settings, lambda seed: SentenceClassification(task, data, settings, seed)

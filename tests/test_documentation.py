@@ -18,7 +18,7 @@ import torch
 from torch.distributed.run import get_args_parser
 
 from mae_lm_fairseq.cli import VERBS, parser_of
-from mae_lm_fairseq.finetuning.glue.tasks import TASKS
+from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from mae_lm_fairseq.training.pretrain import build_arguments, parse_configuration
 from tests.support import ROOT
 from tests.support.answering import write_squad

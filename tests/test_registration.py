@@ -24,8 +24,8 @@ REGISTERED = {
     },
     "criterions": {
         "masked_autoencoder_lm": "mae_lm_fairseq.criterions.masked_autoencoder_lm.MaskedAutoencoderLMCriterion",
-        "question_answering": "mae_lm_fairseq.finetuning.squad.criterion.QuestionAnsweringCriterion",
-        "token_classification": "mae_lm_fairseq.finetuning.tagging.criterion.TokenClassificationCriterion",
+        "question_answering": "mae_lm_fairseq.finetuning.squad.task.QuestionAnsweringCriterion",
+        "token_classification": "mae_lm_fairseq.finetuning.tagging.task.TokenClassificationCriterion",
     },
     "optimizers": {"fused_adamw": "mae_lm_fairseq.optim.fused_adamw.FusedAdamW"},
 }
@@ -174,11 +174,11 @@ def test_every_module_of_the_tasks_can_be_imported_first(run_cli, tmp_path):
     """Importing a module of models/ registers the tasks, some of which derive from classes of other modules."""
     paths = [
         path
-        for name in ("criterions", "downstream", "models", "optim", "tasks")
+        for name in ("criterions", "finetuning", "models", "optim", "tasks")
         for path in PACKAGE.glob(f"{name}/**/*.py")
     ]
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]
-    assert len(names) > 50
+    assert len(names) > 30
     done = run_cli(["python", "-c", EACH_MODULE_FIRST, *names], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
 

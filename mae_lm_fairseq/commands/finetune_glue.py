@@ -1,47 +1,25 @@
-"""Fine-tune on a task of GLUE, from a checkpoint to the number in the table: learning rates x seeds.
+"""Fine-tune on a task of GLUE, from a model to the number in the table: learning rates x seeds.
 
 Started again with the same directory, it resumes. It writes results.json, report.md, the predictions on the test sets
 in the format of the GLUE server, and model/, a bundle of the best run. Arguments after -- are passed to fairseq-train
 and override its options.
 
+The copy of GLUE has the official files (GLUE/RTE/train.tsv) or those of the Hugging Face hub (GLUE/rte/train.parquet,
+.jsonl or .json).
+
 Example:
-    mae-lm finetune glue RTE --glue-dir GLUE --checkpoint checkpoints/mae_lm/checkpoint_last.pt \\
-        --tokenizer data-bin --out rte
+    mae-lm finetune glue MNLI checkpoints/mae_lm/checkpoint_last.pt --glue-dir GLUE --data-bin data-bin --out mnli
+    mae-lm finetune glue RTE mnli/model --from-mnli --glue-dir GLUE --out rte
 """
 
-import argparse
-from pathlib import Path
-
-from mae_lm_fairseq.finetuning.glue.tasks import FROM_MNLI, TASKS, find_task
-from mae_lm_fairseq.finetuning.options import add_options, locked_options, print_summary
+from mae_lm_fairseq.finetuning.options import GlueOptions as Options
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the argument parser; its names are those of ``Options``."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("task", metavar="TASK", help=f"one of {', '.join(TASKS)}")
-    add(
-        "--glue-dir",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="local copy of GLUE, in the official or the hub's layout",
-    )
-    add_options(parser, "RoBERTa's, 1e-5 2e-5 3e-5")
-    add(
-        "--from-mnli",
-        action="store_true",
-        help=f"start from a checkpoint fine-tuned on MNLI; for {', '.join(FROM_MNLI)}",
-    )
-    add("--skip-malformed", action="store_true", help="drop malformed rows, except from test sets")
-    return parser
-
-
-def main(argv: list[str] | None = None) -> None:
+def main(options: Options) -> None:
     """Run the command."""
-    with locked_options(parser(), argv) as options:
-        from mae_lm_fairseq.finetuning.glue.run import Options, finetune
+    configure_logging()
+    from mae_lm_fairseq.finetuning.results import print_summary
+    from mae_lm_fairseq.finetuning.sentences.run import finetune
 
-        options["task"] = find_task(options["task"])
-        print_summary(finetune(Options(**options))["metrics"], options["out"])
+    print_summary(finetune(options)["metrics"], options.out)

@@ -10,42 +10,20 @@ test files in their own formats, and model/, the best model, which mae-lm predic
 to fairseq-train and override its options.
 
 Example:
-    mae-lm finetune tagging --train train.conll --dev dev.conll --column 2 \\
-        --checkpoint checkpoints/mae_lm/checkpoint_last.pt --tokenizer data-bin --out results/entities
+    mae-lm finetune tagging checkpoints/mae_lm/checkpoint_last.pt --data-bin data-bin --train train.conll \\
+        --dev dev.conll --column 2 --out results/entities
 """
 
-import argparse
-from pathlib import Path
-
-from mae_lm_fairseq.finetuning.options import add_options, locked_options, print_summary
+from mae_lm_fairseq.finetuning.options import TaggingOptions as Options
+from mae_lm_fairseq.utils.logging import configure_logging
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line; its names are those of ``Options``."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--train", type=Path, required=True, metavar="FILE", help="training file")
-    add("--dev", type=Path, required=True, metavar="FILE", help="development file, which chooses the model")
-    add(
-        "--test", type=Path, metavar="FILE", help="file to label with the best model, and to evaluate if it is labelled"
-    )
-    add(
-        "--column",
-        required=True,
-        metavar="NAME|N",
-        help="column of the labels: its name in CoNLL-U, such as UPOS, or in a line # global.columns; otherwise its "
-        "number, from 1 (the last of the training file is -1)",
-    )
-    add_options(parser, "BERT's, 2e-5 3e-5 5e-5; ours, 5e-4, for tiny and small")
-    return parser
-
-
-def main(argv: list[str] | None = None) -> None:
+def main(options: Options) -> None:
     """Run the command."""
-    with locked_options(parser(), argv, validates=False) as options:
-        from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR
-        from mae_lm_fairseq.finetuning.tagging.run import Options, finetune
+    configure_logging()
+    from mae_lm_fairseq.finetuning.results import print_summary
+    from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR
+    from mae_lm_fairseq.finetuning.tagging.run import finetune
 
-        metrics = finetune(Options(**options))["metrics"]
-        shown = {name: metric for name, metric in metrics.items() if SEPARATOR not in name}
-        print_summary(shown, options["out"])
+    metrics = finetune(options)["metrics"]
+    print_summary({name: metric for name, metric in metrics.items() if SEPARATOR not in name}, options.out)

@@ -12,44 +12,21 @@ Example:
     mae-lm predict results/reviews/model --input new.csv --out predicted.csv
 """
 
-import argparse
-from pathlib import Path
-
+from mae_lm_fairseq.finetuning.options import PredictOptions as Options
 from mae_lm_fairseq.text.text_files import is_compressed
-from mae_lm_fairseq.utils.arguments import output_file
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.logging import configure_logging
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("model", type=Path, metavar="MODEL", help="bundle or checkpoint of a fine-tuned model")
-    add("--input", type=Path, required=True, metavar="FILE", help="texts, words or questions")
-    add("--out", type=output_file, required=True, metavar="FILE", help="file to write; an existing one is replaced")
-    add("--text", metavar="COLUMN", help="column of the text (default: that of the training file)")
-    add("--text-pair", metavar="COLUMN", help="column of the second text of a pair (default: likewise)")
-    add("--column", metavar="NAME|N", help="column of the labels of words (default: that of the training file)")
-    add(
-        "--data-bin",
-        type=Path,
-        metavar="DIR",
-        help="for a checkpoint: data-bin/ in the --out of its fine-tuning; for SQuAD and words its --tokenizer",
-    )
-    return parser
-
-
-def main(argv: list[str] | None = None) -> None:
+def main(options: Options) -> None:
     """Run the command."""
-    options = parser().parse_args(argv)
     configure_logging()
     if options.out.resolve() == options.input.resolve():
         raise UserError(f"--out {options.out} is the input; choose another file")
     if is_compressed(options.out):
         raise UserError(f"--out {options.out}: the output is not compressed; leave out {options.out.suffix}")
-    from mae_lm_fairseq.finetuning.classification.prediction import predict_file
-    from mae_lm_fairseq.finetuning.prediction import open_finetuned
+    from mae_lm_fairseq.finetuning.models import open_finetuned
+    from mae_lm_fairseq.finetuning.sentences.prediction import predict_file
     from mae_lm_fairseq.finetuning.squad.prediction import answer_file
     from mae_lm_fairseq.finetuning.tagging.prediction import label_file
 

@@ -1,26 +1,25 @@
-"""Options shared by all fine-tuning tasks, and their command line."""
+"""Options of fine-tuning and of predictions by fine-tuned models."""
 
-import argparse
-import contextlib
 import itertools
 import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, ClassVar
 
-from mae_lm_fairseq.utils.arguments import add_ema, positive, positive_number
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.locks import directory_lock
-from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.utils.options import Argument, Count, Directory, File, LearningRate, Options, OutputFile, Rest
+
+Model = Annotated[Path, Argument("MODEL", positional=True)]
+Column = Annotated[str, Argument("COLUMN")]
+NumberedColumn = Annotated[str, Argument("NAME|N")]
 
 # Options of fairseq-train that a sweep sets for each run or records, with the options that do so.
 _SET_BY_SWEEP = {
     "--lr": "--learning-rates",
     "--seed": "--seeds",
-    "--finetune-from-model": "--checkpoint",
-    "--restore-file": "--checkpoint",
+    "--finetune-from-model": "MODEL",
+    "--restore-file": "MODEL",
 }
 _OF_VALIDATION = (
     "--best-checkpoint-metric",
@@ -33,120 +32,61 @@ _OF_VALIDATION = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuningOptions:
+class FinetuningOptions(Options):
     """Options shared by all fine-tuning tasks.
 
     Attributes:
-        checkpoint: checkpoint or bundle to start from; None for random weights.
-        tokenizer: the data-bin of the pretraining run, or the bundle.
+        model: checkpoint or bundle to start from, or an architecture, such as mae_lm_tiny, for random weights.
+        data_bin: data-bin of the pretraining run (default: the bundle).
+        ema: use the checkpoint's EMA weights (``--store-ema``).
         out: output directory.
-        arch: the architecture, if ``checkpoint`` is None.
-        seeds: number of seeds; they are 1, 2, ...
-        learning_rates: the learning rates to try; None for the task's.
-        max_updates: maximum number of updates per run; None for the task's epochs.
+        seeds: train with seeds 1 to N.
+        learning_rates: learning rates to try (default: RoBERTa's, 1e-5 2e-5 3e-5).
+        max_updates: stop after N updates, if the usual epochs are longer.
         jobs: number of parallel runs.
         threads: number of threads per run.
-        extra: further options of fairseq-train.
-    """
-
-    checkpoint: Path | None
-    tokenizer: Path
-    out: Path
-    arch: str | None = None
-    seeds: int = 5
-    learning_rates: Sequence[float] | None = None
-    max_updates: int | None = None
-    jobs: int = 1
-    threads: int = 1
-    extra: Sequence[str] = ()
-
-
-def add_options(parser: argparse.ArgumentParser, usual_rates: str):
-    """Add the options of :class:`FinetuningOptions` except ``extra``.
-
-    Args:
-        parser: the parser of a script.
-        usual_rates: the default learning rates, for the help text.
-    """
-    add = parser.add_argument
-    add(
-        "--checkpoint",
-        required=True,
-        metavar="MODEL",
-        help="checkpoint, bundle, or 'none' (random weights)",
-    )
-    add("--tokenizer", type=Path, metavar="DATA_BIN", help="data-bin of the pretraining run (default: the bundle)")
-    add_ema(parser)
-    add("--out", type=Path, required=True, metavar="DIR", help="output directory")
-    add("--arch", metavar="ARCH", help="architecture, with --checkpoint none")
-    add("--seeds", type=positive, default=5, metavar="N", help="train with seeds 1 to N (default: %(default)s)")
-    add(
-        "--learning-rates",
-        type=positive_number,
-        nargs="+",
-        metavar="LR",
-        help=f"learning rates to try (default: {usual_rates})",
-    )
-    add("--max-updates", type=positive, metavar="N", help="stop after N updates, if the usual epochs are longer")
-    add("--jobs", type=positive, default=1, metavar="N", help="number of parallel runs (default: %(default)s)")
-    add("--threads", type=positive, default=1, metavar="N", help="number of threads per run (default: %(default)s)")
-
-
-@contextlib.contextmanager
-def locked_options(
-    parser: argparse.ArgumentParser, argv: list[str] | None, validates: bool = True
-) -> Iterator[dict[str, Any]]:
-    """Parse the options as :func:`parse` does, and lock the output directory during the ``with`` block.
-
-    With ``--ema``, ``checkpoint`` becomes a checkpoint of the EMA weights in the output directory.
+        extra: further options of fairseq-train, which override the recipe's.
 
     Raises:
-        UserError: if an option is invalid, or another process has the lock.
+        ValueError: if a learning rate is given twice, or an option of fairseq-train would contradict the sweep or have
+            no effect.
     """
-    options = parse(parser, argv, validates)
-    with directory_lock(options["out"]):
-        if options.pop("ema"):
-            from mae_lm_fairseq.finetuning.sweep import ema_checkpoint
 
-            options["checkpoint"] = ema_checkpoint(options["checkpoint"], options["out"])
-        yield options
+    model: Model
+    data_bin: Directory | None = None
+    ema: bool = False
+    out: Directory
+    seeds: Count = 5
+    learning_rates: tuple[LearningRate, ...] | None = None
+    max_updates: Count | None = None
+    jobs: Count = 1
+    threads: Count = 1
+    extra: Rest = ()
 
+    VALIDATES: ClassVar[bool] = True
+    """Whether runs are validated during training."""
 
-def parse(parser: argparse.ArgumentParser, argv: list[str] | None, validates: bool = True) -> dict[str, Any]:
-    """Parse the options into a dictionary, with everything after ``--`` as ``extra``, and reduce fairseq's logging.
+    def __post_init__(self):
+        super().__post_init__()
+        rates = [f"{rate:g}" for rate in self.learning_rates or ()]  # as in the names of runs
+        if repeated := [rate for rate in rates if rates.count(rate) > 1]:
+            raise ValueError(f"learning_rates {repeated[0]} is given twice, to six digits; remove one")
+        for option in (word.partition("=")[0] for word in self.extra):
+            if option in _SET_BY_SWEEP:
+                raise ValueError(f"{option} after -- would contradict the sweep's own; use {_SET_BY_SWEEP[option]}")
+            if option in _OF_VALIDATION and not self.VALIDATES:
+                raise ValueError(f"{option} after -- has no effect: the last checkpoint of each run is used; remove it")
 
-    Args:
-        parser: the parser of a script.
-        argv: the arguments; None for those of the program.
-        validates: whether runs are validated during training.
+    @property
+    def tokenizer(self) -> Path:
+        """Directory of the tokenizer: the data-bin, or the bundle to start from.
 
-    Raises:
-        UserError: if a learning rate is given twice, the tokenizer is missing, or an option after ``--`` would
-            contradict the sweep or have no effect.
-    """
-    words = sys.argv[1:] if argv is None else argv
-    end = words.index("--") if "--" in words else len(words)
-    options = vars(parser.parse_args(words[:end]))
-    configure_logging()
-    _check_extra(words[end + 1 :], validates)
-    rates = [f"{rate:g}" for rate in options["learning_rates"] or ()]  # as in the names of runs
-    if repeated := [rate for rate in rates if rates.count(rate) > 1]:
-        raise UserError(f"--learning-rates: {repeated[0]} is given twice, to six digits; remove one")
-    checkpoint = None if options["checkpoint"] == "none" else Path(options["checkpoint"])
-    tokenizer = options["tokenizer"]
-    if tokenizer is None:
-        if checkpoint is None or os.path.isfile(checkpoint):
-            raise UserError(f"--checkpoint {checkpoint} is not a bundle, which has a tokenizer; add --tokenizer")
-        tokenizer = checkpoint
-    return {**options, "checkpoint": checkpoint, "tokenizer": tokenizer, "extra": words[end + 1 :]}
-
-
-def _check_extra(words: Sequence[str], validates: bool) -> None:
-    for option in (word.partition("=")[0] for word in words):
-        if option in _SET_BY_SWEEP:
-            raise UserError(f"{option} after -- would contradict the sweep's own; use {_SET_BY_SWEEP[option]}")
-        if option in _OF_VALIDATION and not validates:
-            raise UserError(f"{option} after -- has no effect: the last checkpoint of each run is used; leave it out")
+        Raises:
+            UserError: if there is neither.
+        """
+        if self.data_bin is None and not os.path.isdir(self.model):
+            raise UserError(f"{self.model} is not a bundle, which has a tokenizer; add --data-bin")
+        return self.data_bin or self.model
 
 
 def value_of(option: str, words: Sequence[str]) -> str | None:
@@ -159,8 +99,117 @@ def value_of(option: str, words: Sequence[str]) -> str | None:
     return value
 
 
-def print_summary(metrics: Mapping[str, Mapping[str, Any]], out: Path) -> None:
-    """Print the chosen metrics of ``results.json``, and where the report is."""
-    for name, metric in metrics.items():
-        print(f"{name}: median {metric['median']:.1f}, seeds {', '.join(f'{value:.1f}' for value in metric['values'])}")
-    print(f"report: {out / 'report.md'}")
+@dataclass(frozen=True, kw_only=True)
+class _TaskOptions(Options):
+    """The task, whose position is before MODEL.
+
+    Attributes:
+        task: CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE or WNLI.
+    """
+
+    task: Annotated[str, Argument("TASK", positional=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlueOptions(FinetuningOptions, _TaskOptions):
+    """Options of fine-tuning on GLUE.
+
+    Attributes:
+        glue_dir: local copy of GLUE, in the official or the hub's layout.
+        from_mnli: start from a model fine-tuned on MNLI; for MRPC, RTE and STS-B.
+        skip_malformed: drop malformed rows, except from test sets.
+    """
+
+    glue_dir: Directory
+    from_mnli: bool = False
+    skip_malformed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassificationOptions(FinetuningOptions):
+    """Options of fine-tuning on the user's own files, see :mod:`~mae_lm_fairseq.finetuning.sentences.tables`.
+
+    Attributes:
+        train: training file.
+        dev: development file, which chooses the model.
+        test: file to predict with the best model, and to evaluate if labelled.
+        text: column of the text, or of the first text of a pair.
+        text_pair: column of the second text of a pair.
+        label: column of the label or score.
+        regression: predict scores, even if all labels are integers.
+        skip_malformed: drop malformed rows from training and development files.
+    """
+
+    train: File
+    dev: File
+    test: File | None = None
+    text: Column
+    text_pair: Column | None = None
+    label: Column
+    regression: bool = False
+    skip_malformed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SquadOptions(FinetuningOptions):
+    """Options of fine-tuning on SQuAD.
+
+    Attributes:
+        train: training questions in SQuAD's JSON.
+        dev: development questions in SQuAD's JSON.
+        version_2: SQuAD 2.0, where questions may have no answer.
+        tokens_per_sample: maximum sequence length (default: 384, or the model's if that is smaller).
+        doc_stride: tokens between the starts of two windows of a long context.
+        learning_rates: learning rates to try (default: RoBERTa's, 1.5e-5; ours, 5e-4, for tiny and small).
+    """
+
+    train: File
+    dev: File
+    version_2: bool = False
+    tokens_per_sample: Count | None = None
+    doc_stride: Count = 128
+    VALIDATES: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggingOptions(FinetuningOptions):
+    """Options of fine-tuning on labelled words, see :mod:`~mae_lm_fairseq.finetuning.tagging.files`.
+
+    Attributes:
+        train: training file.
+        dev: development file, which chooses the model.
+        test: file to label with the best model, and to evaluate if it is labelled.
+        column: column of the labels: its name in CoNLL-U, such as UPOS, or in a line ``# global.columns``; otherwise
+            its number, from 1 (the last of the training file is -1).
+        learning_rates: learning rates to try (default: BERT's, 2e-5 3e-5 5e-5; ours, 5e-4, for tiny and small).
+    """
+
+    train: File
+    dev: File
+    test: File | None = None
+    column: NumberedColumn
+    VALIDATES: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(Options):
+    """Options of predictions.
+
+    Attributes:
+        model: bundle or checkpoint of a fine-tuned model.
+        data_bin: for a checkpoint, data-bin/ in the ``--out`` of its fine-tuning; for SQuAD and words its
+            ``--data-bin``.
+        input: texts, words or questions.
+        out: file to write; an existing one is replaced.
+        text: column of the text (default: that of the training file).
+        text_pair: column of the second text of a pair (default: that of the training file).
+        column: column of the labels of words (default: that of the training file).
+    """
+
+    model: Model
+    data_bin: Directory | None = None
+    input: File
+    out: OutputFile
+    text: Column | None = None
+    text_pair: Column | None = None
+    column: NumberedColumn | None = None

@@ -5,12 +5,14 @@
 """
 
 import argparse
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from mae_lm_fairseq.finetuning.glue.tasks import TASKS
-from mae_lm_fairseq.finetuning.seeds import Summary, difference
+from mae_lm_fairseq.finetuning.results import Summary
+from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from mae_lm_fairseq.measures.figures import check_matplotlib, plot_seeds
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import make_output_directory, read_json, write_text
@@ -81,8 +83,8 @@ def columns_of(table: Table) -> dict[str, Column]:
 def column_of(task: str, summaries: dict[str, Summary]) -> Column:
     """Return the column of a task.
 
-    That of entities has precision, recall and F1, without those by type. That of the user's other files has all
-    metrics, and accuracy or the mean as score.
+    The column of entities has precision, recall and F1, without those by type. The columns of the user's other files
+    have all metrics, and accuracy or the mean as score.
     """
     if task in COLUMNS:
         return COLUMNS[task]
@@ -150,6 +152,45 @@ def _cell(column: Column, summaries: dict[str, Summary]) -> str:
 def score(row: dict[str, dict[str, Summary]], task: str, tasks: dict[str, Column]) -> Summary:
     """Return the summary by which a model is compared on a task."""
     return row[task][tasks[task].score]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Difference between two means.
+
+    Attributes:
+        mean: the difference.
+        standard_error: its standard error; None if either side has a single seed.
+        low, high: its 95 % confidence interval (Welch's); None if either side has a single seed.
+    """
+
+    mean: float
+    standard_error: float | None
+    low: float | None
+    high: float | None
+
+    def __str__(self) -> str:
+        if self.standard_error is None:
+            return f"{self.mean:+.1f} (one seed)"
+        verdict = ", within two standard errors" if abs(self.mean) <= 2 * self.standard_error else ""
+        return f"{self.mean:+.1f} [{self.low:+.1f}, {self.high:+.1f}]{verdict}"
+
+
+def difference(ours: Summary, theirs: Summary) -> Difference:
+    """Return the mean of ``ours`` minus the mean of ``theirs``, with Welch's 95 % interval."""
+    mean = ours.mean - theirs.mean
+    if ours.std is None or theirs.std is None:
+        return Difference(mean, None, None, None)
+    from scipy.stats import t
+
+    squares = [side.std**2 / len(side.values) for side in (ours, theirs)]
+    error = math.sqrt(sum(squares))
+    if error == 0:
+        return Difference(mean, 0.0, mean, mean)
+    sides = zip(squares, (ours, theirs), strict=True)
+    freedom = sum(squares) ** 2 / sum(square**2 / (len(side.values) - 1) for square, side in sides)
+    margin = float(t.ppf(0.975, freedom)) * error
+    return Difference(mean, error, mean - margin, mean + margin)
 
 
 def _differences(table: Table, tasks: dict[str, Column]) -> list[str]:

@@ -1,7 +1,6 @@
-"""Fine-tuning sweeps for any task: starting point, runs over learning rates and seeds, and checkpoints to keep."""
+"""Fine-tuning sweeps for any task: runs over learning rates and seeds, and the bundle of the best one."""
 
 import math
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -11,16 +10,13 @@ from typing import Any
 import torch
 from fairseq import checkpoint_utils
 
-from mae_lm_fairseq.checkpoints.averaging import read_ema
 from mae_lm_fairseq.checkpoints.original import read_original
-from mae_lm_fairseq.checkpoints.reading import WEIGHTS, read_checkpoint
-from mae_lm_fairseq.checkpoints.validation import head_names
+from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
-from mae_lm_fairseq.finetuning.recipe import Recipe
-from mae_lm_fairseq.finetuning.seeds import Summary, summarise
+from mae_lm_fairseq.finetuning.origin import Origin
+from mae_lm_fairseq.finetuning.results import MODEL, Summary, summarise
 from mae_lm_fairseq.huggingface.bundle import write_bundle
-from mae_lm_fairseq.models.architectures import architecture_values
 from mae_lm_fairseq.training.command import (
     COMMON,
     Optimisation,
@@ -30,142 +26,40 @@ from mae_lm_fairseq.training.command import (
     merge,
     train_command,
 )
-from mae_lm_fairseq.training.runner import REWRITTEN, Run, run_all
+from mae_lm_fairseq.training.runner import Run, run_all
+from mae_lm_fairseq.training.settings import COLUMNS, DEVELOPMENT
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import file_sha256, make_output_directory, read_json
-from mae_lm_fairseq.utils.markdown import markdown_table
+from mae_lm_fairseq.utils.files import read_json
 from mae_lm_fairseq.utils.versions import versions
 
 BEST, LAST = "checkpoint_best.pt", "checkpoint_last.pt"
-MODEL = "model"
-"""The directory, in that of the results, with the bundle of the best run."""
 _NEW_MODEL = f"{MODEL}.new"
-"""It until it is complete."""
+"""Temporary name while the bundle is written."""
 OWNED = (MODEL, _NEW_MODEL, "runs", "results.json", "report.md")
 """Names in the directory of the results that every fine-tuning uses or replaces."""
-# Model options that fine-tuning sets itself.
-_SET_BY_FINETUNING = ("max_positions", "dropout", "attention_dropout", "decoder_dropout")
 
 
 @dataclass(frozen=True)
-class Origin:
-    """Starting point of fine-tuning.
+class Recipe:
+    """Hyperparameters of fine-tuning.
 
     Attributes:
-        checkpoint: the file, or the directory of a bundle; None for random weights.
-        model: options of the model, with the architecture as ``_name``, as :func:`as_arguments` expects them.
-        max_positions: maximum sequence length.
-        dictionary: fingerprint of the dictionary used in pretraining; None if unknown.
-        heads: names of the fine-tuned heads; empty for a pretrained model.
-        updates: number of updates of the previous training.
-        sha256: hash of the file, or of the bundle's weights.
+        learning_rates: the learning rates to try.
+        batch_size: sequences per update.
+        weight_decay: of AdamW.
+        epochs: passes over the training set.
     """
 
-    checkpoint: Path | None
-    model: dict[str, Any]
-    max_positions: int
-    dictionary: str | None = None
-    heads: tuple[str, ...] = ()
-    updates: int = 0
-    sha256: str | None = None
-
-    @property
-    def kind(self) -> str:
-        """The kind of start, in words."""
-        if self.checkpoint is None:
-            return "random weights"
-        return f"a model fine-tuned on {', '.join(self.heads)}" if self.heads else "a pretrained model"
-
-    def described(self) -> dict[str, Any]:
-        """Return a description for a result file. It has only the end of the path, as the file may be published."""
-        checkpoint = self.checkpoint and "/".join(self.checkpoint.parts[-2:])
-        return {"checkpoint": checkpoint, "sha256": self.sha256, "updates": self.updates, **self.model}
+    learning_rates: tuple[float, ...]
+    batch_size: int
+    weight_decay: float
+    epochs: int
 
 
-def from_scratch(architecture: str) -> Origin:
-    """Return random weights as the starting point, for the control experiment.
-
-    Raises:
-        UserError: if the architecture does not exist.
-    """
-    if architecture not in ARCHITECTURES:
-        raise UserError(f"--arch {architecture}: no such architecture; choose one of {', '.join(ARCHITECTURES)}")
-    return Origin(None, {"_name": architecture}, architecture_values(architecture)["max_positions"])
-
-
-def origin_of(path: Path) -> Origin:
-    """Return the starting point described by a checkpoint or bundle of this package.
-
-    Raises:
-        UserError: if the file is missing, damaged, or from another model.
-    """
-    if not os.path.exists(path):  # Path.exists raises for a directory that cannot be searched
-        raise UserError(f"--checkpoint {path}: no such file or directory; check the path")
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
-    saved = (state["cfg"] or {}).get("model")
-    name = saved.get("_name", "") if hasattr(saved, "keys") else ""
-    if name not in ARCHITECTURES:
-        raise UserError(f"--checkpoint {path}: not a model of this package (architecture {name or 'unknown'})")
-    defaults = architecture_values(name)
-    changed = {
-        key: saved[key]
-        for key in defaults
-        if key not in _SET_BY_FINETUNING and saved.get(key, defaults[key]) != defaults[key]
-    }
-    return Origin(
-        path.resolve(),
-        {"_name": name, **{key: value for key, value in changed.items() if value is not None and value is not False}},
-        saved.get("max_positions", defaults["max_positions"]),
-        (state.get("task_state") or {}).get("dictionary"),
-        tuple(head_names(state["model"])),
-        state["optimizer_history"][-1]["num_updates"],
-        file_sha256(path / WEIGHTS if os.path.isdir(path) else path),
-    )
-
-
-def ema_checkpoint(checkpoint: Path | None, out: Path) -> Path:
-    """Write the EMA weights of a checkpoint to ``out``, as the model of a checkpoint, and return its path.
-
-    Raises:
-        UserError: if they cannot be read or written.
-    """
-    if checkpoint is None:
-        raise UserError("--ema contradicts --checkpoint none: random weights have no moving average")
-    state = read_ema(checkpoint)
-    make_output_directory(out / REWRITTEN)
-    written = out / REWRITTEN / checkpoint.name
-    checkpoint_utils.torch_persistent_save(state, str(written))
-    return written
-
-
-def find_origin(checkpoint: Path | None, architecture: str | None) -> Origin:
-    """Return the starting point: a checkpoint, or random weights of an architecture.
-
-    Raises:
-        UserError: if both or neither are given, or the given one does not exist.
-    """
-    if checkpoint is None:
-        if architecture is None:
-            raise UserError("--checkpoint none starts from random weights; add --arch")
-        return from_scratch(architecture)
-    if architecture is not None:
-        raise UserError(f"--arch {architecture} is only for --checkpoint none: a checkpoint has its own architecture")
-    return origin_of(checkpoint)
-
-
-def find_pretrained_origin(checkpoint: Path | None, architecture: str | None) -> Origin:
-    """Return what :func:`find_origin` does, if that is not a fine-tuned model.
-
-    Raises:
-        UserError: as there, or if the checkpoint was fine-tuned.
-    """
-    origin = find_origin(checkpoint, architecture)
-    if origin.heads:
-        raise UserError(
-            f"--checkpoint {checkpoint} has already been fine-tuned on {', '.join(origin.heads)}; use the "
-            "pretrained model"
-        )
-    return origin
+def for_size(architecture: str, published: Recipe, ours: Recipe) -> Recipe:
+    """Return the published recipe for base and large, and our own for tiny and small."""
+    _, size = ARCHITECTURES[architecture]
+    return ours if COLUMNS[size] == DEVELOPMENT else published
 
 
 def settings_for(origin: Origin, updates: int, batch_size: int) -> Settings:
@@ -370,46 +264,13 @@ def keep_model(sweep: Sweep, run: Run, metrics: dict[str, float]):
     print(f"model: {sweep.out / MODEL}, by {run.name}")
 
 
-def report(content: dict[str, Any], settings: str, selection: str, hidden: Sequence[str], ending: str) -> str:
-    """Return the text of ``report.md``.
-
-    Args:
-        content: content of the result file.
-        settings: number and kind of the updates.
-        selection: display name of the metric that selected the learning rate.
-        hidden: suffixes of metric names to hide.
-        ending: text below the table.
-    """
-    start = content["start"]
-    lines = [
-        f"# {content['task']}",
-        "",
-        f"`{start['_name']}`, from {start['from']}"
-        + (f": `{start['checkpoint']}` after {start['updates']:,} updates" if start["checkpoint"] else ""),
-        "",
-        f"{settings}. Development set, in per cent: median (mean ± standard deviation), and every seed. The learning "
-        f"rate with the highest median {selection} is {content['learning_rate']:g}.",
-        "",
-    ]
-    if content["options"]:
-        lines += [f"Options of fairseq-train, which override the recipe's: `{' '.join(content['options'])}`.", ""]
-    rows = [
-        [lr, name, str(Summary(**summary)), ", ".join(f"{value:.1f}" for value in summary["values"])]
-        for lr, of_lr in content["grid"].items()
-        for name, summary in of_lr.items()
-        if not name.endswith(tuple(hidden))
-    ]
-    table = markdown_table(["learning rate", "metric", "median (mean ± std)", "seeds"], rows)
-    return "\n".join([*lines, table, "", f"{ending} `{MODEL}/` holds the best model, for predictions.", ""])
-
-
 def prediction_names(split: str) -> tuple[str, str]:
     """Return patterns of the names of the files with the predictions of a set, in any format."""
     return f"{split}_predictions", f"{split}_predictions.*"
 
 
 def remove_predictions(out: Path, split: str, kept: Path | None):
-    """Remove the predictions of a set by an earlier run, except the file that this one has written, if any."""
+    """Delete stale predictions of a split, except ``kept``."""
     for pattern in prediction_names(split):
         for path in out.glob(pattern):
             if path != kept:

@@ -1,10 +1,29 @@
-"""Windows of texts as sequences: the parts that all tasks with windows share."""
+"""Base classes of tasks that read files and train on windows of the texts in them: dataset, task and criterion."""
+
+import logging
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
-from fairseq.data import FairseqDataset, data_utils
+from fairseq.criterions import FairseqCriterion
+from fairseq.data import Dictionary, FairseqDataset, data_utils
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from fairseq.models import BaseFairseqModel
+from fairseq.tasks import FairseqTask
+from omegaconf import OmegaConf
+from torch import Tensor
 
+from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer import PAD
+from mae_lm_fairseq.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from mae_lm_fairseq.models.mae_lm import MAELMModel
+
+logger = logging.getLogger(__name__)
 
 
 class WindowDataset(FairseqDataset):
@@ -40,3 +59,92 @@ def collate_inputs(samples: list[dict]) -> dict:
         "nsentences": len(samples),
         "ntokens": int(lengths.sum()),
     }
+
+
+class WindowTask(FairseqTask):
+    """Task with the tokenizer of the pretrained model; its sequences are built in memory from files.
+
+    Attributes:
+        NAME: name in fairseq's registry.
+    """
+
+    NAME: ClassVar[str]
+
+    def __init__(self, cfg: FairseqDataclass):
+        super().__init__(cfg)
+        # omegaconf has no default for these, and argparse does not require them.
+        if missing := sorted(name.replace("_", "-") for name in OmegaConf.missing_keys(cfg)):
+            raise UserError(f"--task {self.NAME} needs --{', --'.join(missing)}")
+        self.tokenizer = open_tokenizer(Path(cfg.data))
+        self.dictionary = Dictionary()
+        for piece in self.tokenizer.pieces:
+            self.dictionary.add_symbol(piece)
+        self.dictionary.add_symbol("<mask>")
+
+    def path_of(self, split: str) -> str:
+        """Return the file of a split.
+
+        Raises:
+            UserError: if the split does not exist.
+        """
+        paths = {"train": self.cfg.train_file, "valid": self.cfg.valid_file}
+        if split not in paths:
+            raise UserError(f"{self.NAME} has no split {split}, only train and valid")
+        return paths[split]
+
+    def add_dataset(self, split: str, path: str | Path, dataset: WindowDataset):
+        """Keep the dataset of a split, and log what it is made of."""
+        logger.info("%s: %s", path, ", ".join(f"{name}: {count}" for name, count in dataset.counts.items()))
+        self.datasets[split] = dataset
+
+    def build_model(self, cfg, from_checkpoint: bool = False) -> BaseFairseqModel:
+        # Imported here: importing the model registers the tasks, which derive from this class.
+        from mae_lm_fairseq.models.mae_lm import MAELMModel
+
+        model = super().build_model(cfg, from_checkpoint)
+        if not isinstance(model, MAELMModel):
+            raise UserError(f"--task {self.NAME} is for the architectures mae_lm_*")
+        if self.cfg.tokens_per_sample > model.max_positions():
+            raise UserError(
+                f"--tokens-per-sample {self.cfg.tokens_per_sample} is more than the model's --max-positions "
+                f"{model.max_positions()}; lower it"
+            )
+        self.register_head(model)
+        return model
+
+    def register_head(self, model: "MAELMModel"):
+        """Add the head of the task."""
+        raise NotImplementedError
+
+    def max_positions(self) -> int:
+        return self.cfg.tokens_per_sample
+
+    @property
+    def source_dictionary(self) -> Dictionary:
+        return self.dictionary
+
+    @property
+    def target_dictionary(self) -> Dictionary:
+        return self.dictionary
+
+
+class AccuracyCriterion(FairseqCriterion):
+    """A criterion that logs ``loss`` in bits, and ``accuracy`` in per cent of the ``sample_size``."""
+
+    @staticmethod
+    def outputs(loss: Tensor, correct: Tensor, sample_size: int, sample: dict) -> tuple[Tensor, int, dict]:
+        """Return what ``forward`` does: the summed loss in nats, the ``sample_size``, and the values to log."""
+        sizes = {"ntokens": sample["ntokens"], "nsentences": sample["nsentences"], "sample_size": sample_size}
+        return loss, sample_size, {"loss": loss.detach(), "correct": correct} | sizes
+
+    @staticmethod
+    def reduce_metrics(logging_outputs: list[dict]):
+        """Log the averages over the samples of all workers."""
+        total = {key: sum(log.get(key, 0) for log in logging_outputs) for key in logging_outputs[0]}
+        samples = total["sample_size"]
+        metrics.log_scalar("loss", total["loss"] / samples / math.log(2), samples, round=3)
+        metrics.log_scalar("accuracy", 100 * total["correct"] / samples, samples, round=2)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        return True

@@ -5,49 +5,51 @@ The copy has the official TSV layout (GLUE/CoLA/train.tsv) or that of the Huggin
 .jsonl or .json).
 """
 
-import argparse
-from pathlib import Path
+import sys
+from dataclasses import dataclass
+from typing import Annotated
 
-from mae_lm_fairseq.finetuning.glue.preparation import prepare
-from mae_lm_fairseq.finetuning.glue.tasks import TASKS, find_task
-from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
-from mae_lm_fairseq.utils.arguments import positive
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.utils.options import Argument, Count, Directory, Options, parse
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the argument parser."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("task", metavar="TASK", help=f"one of {', '.join(TASKS)}")
-    add("--glue-dir", type=Path, required=True, metavar="DIR", help="local copy of GLUE")
-    add("--tokenizer", type=Path, required=True, metavar="DATA_BIN", help="data-bin of the pretraining run")
-    add("--destdir", type=Path, required=True, metavar="DIR", help="output directory, which must not exist")
-    add(
-        "--max-positions",
-        type=positive,
-        default=512,
-        metavar="N",
-        help="maximum sequence length of the checkpoint; longer ones are truncated and counted (default: %(default)s)",
-    )
-    add("--skip-malformed", action="store_true", help="drop malformed rows, except from test sets")
-    return parser
+@dataclass(frozen=True, kw_only=True)
+class PrepareOptions(Options):
+    """Options of the program.
+
+    Attributes:
+        task: CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE or WNLI.
+        glue_dir: local copy of GLUE.
+        data_bin: data-bin of the pretraining run.
+        out: output directory, which must not exist.
+        max_positions: maximum sequence length of the checkpoint; longer sequences are truncated and counted.
+        skip_malformed: drop malformed rows, except from test sets.
+    """
+
+    task: Annotated[str, Argument("TASK", positional=True)]
+    glue_dir: Directory
+    data_bin: Directory
+    out: Directory
+    max_positions: Count = 512
+    skip_malformed: bool = False
 
 
-def main(argv: list[str] | None = None):
-    """Run the command."""
-    options = parser().parse_args(argv)
+def main(words: list[str]) -> None:
+    """Run the program."""
+    options = parse(PrepareOptions, words, __doc__, "prepare.py")
     configure_logging()
-    task = find_task(options.task)
-    tokenizer = open_tokenizer(options.tokenizer)
-    statistics = prepare(
-        task, options.glue_dir, tokenizer, options.destdir, options.max_positions, options.skip_malformed
-    )
+    from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
+    from mae_lm_fairseq.finetuning.sentences.preparation import prepare
+    from mae_lm_fairseq.finetuning.sentences.tasks import find_task
+    from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
+
+    sets = GlueFiles(find_task(options.task), options.glue_dir, options.skip_malformed)
+    statistics = prepare(sets, open_tokenizer(options.data_bin), options.out, options.max_positions)
     for split, counts in statistics["splits"].items():
         print(f"{split:7}" + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
 
 
 if __name__ == "__main__":
     with errors_end_the_program():
-        main()
+        main(sys.argv[1:])

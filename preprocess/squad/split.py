@@ -1,30 +1,39 @@
 #!/usr/bin/env python3
 """Split a file in SQuAD's JSON by article into train.json and dev.json, which then have no text in common."""
 
-import argparse
 import json
 import random
+import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from mae_lm_fairseq.finetuning.squad.files import read_articles
+from mae_lm_fairseq.finetuning.squad.questions import read_articles
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import new_directory
+from mae_lm_fairseq.utils.options import Argument, Directory, Options, parse
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the argument parser."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    add = parser.add_argument
-    add("file", metavar="FILE", help="questions of SQuAD 1.1 or 2.0")
-    add("--dev-articles", type=int, required=True, metavar="N", help="number of articles in dev.json")
-    add("--seed", type=int, default=1, metavar="S", help="seed that chooses the articles (default: %(default)s)")
-    add("--out", type=Path, required=True, metavar="DIR", help="new directory for train.json and dev.json")
-    return parser
+@dataclass(frozen=True, kw_only=True)
+class SplitOptions(Options):
+    """Options of the program.
+
+    Attributes:
+        file: questions of SQuAD 1.1 or 2.0.
+        dev_articles: number of articles in dev.json.
+        seed: seed that chooses the articles.
+        out: new directory for train.json and dev.json.
+    """
+
+    file: Annotated[Path, Argument("FILE", positional=True)]
+    dev_articles: Annotated[int, Argument("N")]
+    seed: Annotated[int, Argument("S")] = 1
+    out: Directory
 
 
-def main(argv: list[str] | None = None):
-    """Run the command."""
-    options = parser().parse_args(argv)
+def main(words: list[str]) -> None:
+    """Run the program."""
+    options = parse(SplitOptions, words, __doc__, "split.py")
     version, articles = read_articles(options.file)
     if not 0 < options.dev_articles < len(articles):
         raise UserError(f"--dev-articles {options.dev_articles}: {options.file} has {len(articles)} articles")
@@ -48,4 +57,4 @@ def _questions(articles: list[dict]) -> int:
 
 if __name__ == "__main__":
     with errors_end_the_program():
-        main()
+        main(sys.argv[1:])

@@ -19,8 +19,8 @@ from transformers import (
     set_seed,
 )
 
-from mae_lm_fairseq.finetuning.glue.files import Rows
-from mae_lm_fairseq.finetuning.glue.tasks import Task, predictions, score
+from mae_lm_fairseq.finetuning.sentences.rows import Rows
+from mae_lm_fairseq.finetuning.sentences.tasks import Task, measure, predictions
 from mae_lm_fairseq.finetuning.tagging.files import WordFile
 from mae_lm_fairseq.finetuning.tagging.labels import learn_labels
 from mae_lm_fairseq.finetuning.tagging.metrics import ratios, values
@@ -140,7 +140,7 @@ class SentenceClassification(FineTuning):
         rows = self.data["valid"]
         parts = validation_batches(len(rows.labels))
         logits = np.concatenate([self.model(**self.inputs(rows, part)).logits.numpy() for part in parts])
-        metrics = score(self.task, predictions(self.task, logits), np.array(rows.labels))
+        metrics = measure(self.task.metrics, predictions(self.task, logits), np.array(rows.labels))
         return {**metrics, "score": fmean(metrics.values())}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmark.finetuning import Settings, WordClassification
-from mae_lm_fairseq.finetuning.glue.tasks import TASKS
+from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from mae_lm_fairseq.finetuning.tagging.files import read_words
 from tests.support import ROOT, glue, tagging
 from tests.support.huggingface import save_model

@@ -12,7 +12,7 @@ from tests.support.processes import fork, wait_for
 from tests.utils.test_locks import hold
 
 FILES = "--train train.txt --{} valid.txt"
-FINETUNING = f"{FILES.format('dev')} --checkpoint none --tokenizer data-bin --arch mae_lm_tiny --out out"
+FINETUNING = f"mae_lm_tiny {FILES.format('dev')} --data-bin data-bin --out out"
 PREPARE = f"{FILES.format('valid')} --vocab-size 50 --destdir out"
 PLAN = """
 [data]
@@ -24,7 +24,7 @@ name = "MAE-LM"
 arch = "mae_lm_tiny"
 """
 COMMANDS = {
-    "finetune glue": f"RTE --glue-dir GLUE {FINETUNING.removeprefix(FILES.format('dev'))}",
+    "finetune glue": "RTE mae_lm_tiny --glue-dir GLUE --data-bin data-bin --out out",
     "finetune squad": FINETUNING,
     "finetune classification": f"{FINETUNING} --text text --label label",
     "finetune tagging": f"{FINETUNING} --column UPOS",

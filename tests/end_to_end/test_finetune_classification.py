@@ -4,17 +4,21 @@ import csv
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from mae_lm_fairseq import cli
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
-from mae_lm_fairseq.commands import finetune_classification, predict
-from mae_lm_fairseq.finetuning import prediction, report
+from mae_lm_fairseq.finetuning import report
 from mae_lm_fairseq.finetuning import sweep as finetuning
-from mae_lm_fairseq.finetuning.classification.tables import read_table
-from mae_lm_fairseq.finetuning.glue import run as glue
-from mae_lm_fairseq.finetuning.glue.tasks import TASKS, predictions
+from mae_lm_fairseq.finetuning.models import load
+from mae_lm_fairseq.finetuning.options import GlueOptions, SquadOptions
+from mae_lm_fairseq.finetuning.sentences import run as glue
+from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits
+from mae_lm_fairseq.finetuning.sentences.tables import read_table
+from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
 from mae_lm_fairseq.finetuning.squad import run as squad
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.utils.errors import UserError
@@ -62,30 +66,30 @@ def write_own(directory, task, sets, suffix=".tsv"):
 
 
 def words_for(files, tokenizer, checkpoint, out, *more, suffix=".tsv", pair=False):
-    words = ["--train", files / f"train{suffix}", "--dev", files / f"dev{suffix}", "--text", "text", "--label", "kind"]
+    words = [
+        checkpoint,
+        "--train",
+        files / f"train{suffix}",
+        "--dev",
+        files / f"dev{suffix}",
+        "--text",
+        "text",
+        "--label",
+        "kind",
+    ]
     words += ["--text-pair", "other"] if pair else []
-    words += ["--checkpoint", checkpoint, "--tokenizer", tokenizer, "--out", out, *SETTINGS, *more]
+    words += ["--data-bin", tokenizer, "--out", out, *SETTINGS, *more]
     return list(map(str, words))
 
 
 def finetune_glue(task, sets, tokenizer, checkpoint, directory, *extra):
-    return glue.finetune(
-        glue.Options(
-            task=task,
-            glue_dir=write_official(directory / "glue", task, sets),
-            checkpoint=checkpoint,
-            tokenizer=tokenizer,
-            out=directory / "of-glue",
-            seeds=2,
-            max_updates=20,
-            learning_rates=[1e-3],
-            extra=extra,
-        )
-    )
+    start = {"model": checkpoint, "data_bin": tokenizer, "glue_dir": write_official(directory / "glue", task, sets)}
+    sweep = {"seeds": 2, "max_updates": 20, "learning_rates": [1e-3], "extra": extra}
+    return glue.finetune(GlueOptions(task=task.name, out=directory / "of-glue", **start, **sweep))
 
 
 def predicted_cells(model, source, out, *more):
-    predict.main(list(map(str, [model, "--input", source, "--out", out, *more])))
+    cli.run("predict", list(map(str, [model, "--input", source, "--out", out, *more])))
     return [row for _, row in read_table(out).rows]
 
 
@@ -95,8 +99,8 @@ def evaluated_labels(out, task, split="valid"):
     of_lr = f"lr{content['learning_rate']:g}"
     scores = content["metrics"]["score"]["values"]
     [kept] = out.glob(f"runs/{of_lr}-seed{1 + int(np.argmax(scores))}/checkpoints/*.pt")
-    model, fairseq_task = prediction.load(kept, out / "data-bin")
-    return kept, predictions(task, prediction.logits(model, fairseq_task, split))
+    model, fairseq_task = load(kept, out / "data-bin")
+    return kept, predictions(task, data_bin_logits(model, fairseq_task, split))
 
 
 @pytest.mark.parametrize(("name", "suffix"), [("SST-2", ".tsv"), ("QNLI", ".csv")])
@@ -109,7 +113,7 @@ def test_own_files_give_the_numbers_of_glue_and_predictions_those_of_the_evaluat
     pair = len(task.columns) == 2
     test = files / f"test{suffix}"
     words = words_for(files, tokenizer, checkpoint, out, "--test", test, suffix=suffix, pair=pair)
-    finetune_classification.main(words)
+    cli.run("finetune classification", words)
     found = json.loads((out / "results.json").read_text())
     # Another test file needs no other training.
     assert {"train file", "dev file"} == {
@@ -152,7 +156,7 @@ def test_scores(tokenizer, checkpoint, in_process, tmp_path):
     files, out = write_own(tmp_path / "files", task, sets, ".jsonl"), tmp_path / "own"
     further = ("--", "--batch-size", task.batch_size)
     words = words_for(files, tokenizer, checkpoint, out, *further, suffix=".jsonl", pair=True)
-    finetune_classification.main(words)
+    cli.run("finetune classification", words)
     found = json.loads((out / "results.json").read_text())
     assert found["metrics"] == expected["metrics"]
     assert found["metrics"]["pearson"]["median"] != 0
@@ -176,10 +180,9 @@ def test_a_killed_sweep_resumes_and_changed_files_are_refused(tokenizer, checkpo
     )
     with monkeypatch.context() as patch:
         patch.setattr(finetuning, "run_all", run_here)
-        finetune_classification.main(straight)
+        cli.run("finetune classification", straight)
 
-    program = "from mae_lm_fairseq.commands.finetune_classification import main; main()"
-    command = [sys.executable, "-c", program, *broken]
+    command = [sys.executable, "-m", "mae_lm_fairseq", "finetune", "classification", *broken]
     first = tmp_path / "broken" / "runs" / "lr0.001-seed1"
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_for((first / "checkpoints" / "checkpoint_last.pt").exists)
@@ -193,13 +196,13 @@ def test_a_killed_sweep_resumes_and_changed_files_are_refused(tokenizer, checkpo
     train = files / "train.tsv"
     train.write_text(train.read_text().replace("cat", "dog", 1))
     with pytest.raises(UserError, match="has results of other settings: train file"):
-        finetune_classification.main(broken)
+        cli.run("finetune classification", broken)
 
 
 def test_lines_of_plain_text_and_what_predict_refuses(tokenizer, checkpoint, in_process, tmp_path):
     files = write_own(tmp_path / "files", TASKS["SST-2"], make_rows(TASKS["SST-2"]))
     out = tmp_path / "own"
-    finetune_classification.main([*words_for(files, tokenizer, checkpoint, out), "--max-updates", "2"])
+    cli.run("finetune classification", [*words_for(files, tokenizer, checkpoint, out), "--max-updates", "2"])
     (tmp_path / "lines.txt").write_text("the cat sat\nvery bad\n")
     rows = predicted_cells(out / "model", tmp_path / "lines.txt", tmp_path / "lines.csv")
     assert [row["text"] for row in rows] == ["the cat sat", "very bad"]
@@ -240,10 +243,10 @@ def test_wrong_files_are_refused_and_leave_nothing(tokenizer, checkpoint, in_pro
     }
     for message, (option, value) in refused.items():
         with pytest.raises(UserError, match=message):
-            finetune_classification.main([*words, option, str(value)])
+            cli.run("finetune classification", [*words, option, str(value)])
         assert not (tmp_path / "out").exists()
     with pytest.raises(UserError, match=r"bad\.tsv: 1 malformed rows: line 3"):
-        finetune_classification.main([*words, "--dev", str(files / "bad.tsv")])
+        cli.run("finetune classification", [*words, "--dev", str(files / "bad.tsv")])
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["options.json"]
 
 
@@ -251,13 +254,12 @@ def test_wrong_files_are_refused_and_leave_nothing(tokenizer, checkpoint, in_pro
 def test_answers_are_those_of_the_fine_tuning(version_2, in_process, tmp_path):
     tokenizer = answering.write_tokenizer(tmp_path / "data-bin")
     questions = answering.write_squad(tmp_path / "squad.json", version_2, people=3)
-    options = squad.Options(
+    options = SquadOptions(
         train=questions,
         dev=questions,
         version_2=version_2,
-        checkpoint=None,
-        arch="mae_lm_tiny",
-        tokenizer=tokenizer,
+        model=Path("mae_lm_tiny"),
+        data_bin=tokenizer,
         out=tmp_path / "out",
         seeds=1,
         max_updates=20,
@@ -277,7 +279,7 @@ def test_answers_are_those_of_the_fine_tuning(version_2, in_process, tmp_path):
     predicted, model = tmp_path / "predicted.json", tmp_path / "out" / "model"
 
     def predict_with(*words):
-        predict.main([str(word) for word in (*words, "--out", predicted)])
+        cli.run("predict", [str(word) for word in (*words, "--out", predicted)])
         return json.loads(predicted.read_text())
 
     assert predict_with(model, "--input", tmp_path / "unanswered.json") == expected

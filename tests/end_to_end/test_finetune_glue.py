@@ -1,34 +1,31 @@
-"""A run of scripts/finetune_glue.py that is killed and restarted."""
+"""``mae-lm finetune glue``, killed and started again."""
 
 import json
-import runpy
 import signal
 import subprocess
 import sys
 
+from mae_lm_fairseq import cli
 from mae_lm_fairseq.finetuning import sweep as finetuning
-from mae_lm_fairseq.finetuning.glue.tasks import TASKS
-from tests.support import ROOT
+from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from tests.support.finetuning import run_here, save_pretrained
 from tests.support.glue import make_rows, write_official, write_tokenizer
 from tests.support.processes import wait_for
-
-SCRIPT = ROOT / "scripts" / "finetune_glue.py"
 
 
 def test_a_killed_sweep_resumes_to_the_same_results(tmp_path, monkeypatch):
     tokenizer = write_tokenizer(tmp_path / "data-bin")
     checkpoint = save_pretrained(tmp_path / "pretrained.pt", tokenizer, "mae_lm_tiny")
     copy = write_official(tmp_path / "glue", TASKS["SST-2"], make_rows(TASKS["SST-2"], 64))
-    options = ["--glue-dir", copy, "--checkpoint", checkpoint, "--tokenizer", tokenizer, "--learning-rates", "1e-3"]
+    options = ["SST-2", checkpoint, "--glue-dir", copy, "--data-bin", tokenizer, "--learning-rates", "1e-3"]
     options += ["--seeds", "2", "--max-updates", "40", "--out"]
     straight, broken = tmp_path / "straight", tmp_path / "broken"
     further = ["--", "--layer-lr-decay", "0.9"]
     with monkeypatch.context() as patch:
         patch.setattr(finetuning, "run_all", run_here)
-        runpy.run_path(str(SCRIPT))["main"](list(map(str, ["SST-2", *options, straight, *further])))
+        cli.run("finetune glue", list(map(str, [*options, straight, *further])))
 
-    command = [sys.executable, SCRIPT, "SST-2", *options, broken, *further]
+    command = [sys.executable, "-m", "mae_lm_fairseq", "finetune", "glue", *options, broken, *further]
     first = broken / "runs" / "lr0.001-seed1"
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_for((first / "checkpoints" / "checkpoint_last.pt").exists)

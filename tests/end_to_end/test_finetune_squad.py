@@ -1,4 +1,4 @@
-"""scripts/finetune_squad.py, from a question file to the reported metrics."""
+"""``mae-lm finetune squad``, from a question file to the reported metrics."""
 
 import json
 import subprocess
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from mae_lm_fairseq.finetuning.options import SquadOptions
 from mae_lm_fairseq.finetuning.squad import metrics as squad_metrics
-from mae_lm_fairseq.finetuning.squad.run import Options, finetune
+from mae_lm_fairseq.finetuning.squad.run import finetune
 from tests.support.answering import write_squad, write_tokenizer
 from tests.support.processes import kill_with_children, wait_for
 
-ROOT = Path(__file__).parent.parent.parent
 # Large enough to memorise sixteen answers in a few seconds.
 LEARN_BY_HEART = ["--encoder-layers", "2", "--dropout", "0", "--attention-dropout", "0"]
 LEARN_BY_HEART += ["--max-update", "100", "--total-num-update", "300", "--save-interval-updates", "50"]
@@ -22,16 +22,15 @@ LEARN_BY_HEART += ["--max-update", "100", "--total-num-update", "300", "--save-i
 def given(tmp_path_factory):
     """Write the tokenizer and the questions."""
     directory = tmp_path_factory.mktemp("squad")
-    return {"tokenizer": write_tokenizer(directory / "data-bin"), "train": write_squad(directory / "squad.json")}
+    return {"data_bin": write_tokenizer(directory / "data-bin"), "train": write_squad(directory / "squad.json")}
 
 
 def options(given, out):
     return {
         "train": given["train"],
         "dev": given["train"],
-        "tokenizer": given["tokenizer"],
+        "data_bin": given["data_bin"],
         "out": out,
-        "arch": "mae_lm_tiny",
         "seeds": 1,
         "learning_rates": [1e-3],
         "tokens_per_sample": 64,
@@ -39,7 +38,7 @@ def options(given, out):
 
 
 def start_command(given, out) -> subprocess.Popen:
-    words = [sys.executable, ROOT / "scripts" / "finetune_squad.py", "--checkpoint", "none"]
+    words = [sys.executable, "-m", "mae_lm_fairseq", "finetune", "squad", "mae_lm_tiny"]
     for name, value in options(given, out).items():
         words += [f"--{name.replace('_', '-')}", *(value if isinstance(value, list) else [value])]
     return subprocess.Popen(
@@ -51,7 +50,7 @@ def start_command(given, out) -> subprocess.Popen:
 def through(given, tmp_path_factory):
     """Return the directory of a run without interruption, and its results."""
     out = tmp_path_factory.mktemp("through")
-    return out, finetune(Options(checkpoint=None, extra=LEARN_BY_HEART, **options(given, out)))
+    return out, finetune(SquadOptions(model=Path("mae_lm_tiny"), extra=LEARN_BY_HEART, **options(given, out)))
 
 
 def test_answers_are_memorised(given, through, capsys):
@@ -72,7 +71,7 @@ def test_sigkill_changes_nothing(given, through, tmp_path):
     assert killed.poll() is None
     kill_with_children(killed)
     assert not (out / "results.json").exists()
-    again = finetune(Options(checkpoint=None, extra=LEARN_BY_HEART, **options(given, out)))
+    again = finetune(SquadOptions(model=Path("mae_lm_tiny"), extra=LEARN_BY_HEART, **options(given, out)))
     assert again == results
     assert "Loaded checkpoint" in (out / "runs" / "lr0.001-seed1" / "result.log").read_text()
     for name in ("predictions.json", "nbest.json", "na_prob.json", "report.md"):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from mae_lm_fairseq.commands import finetune_tagging
+from mae_lm_fairseq import cli
 from mae_lm_fairseq.finetuning import sweep as finetuning
 from tests.support import ROOT
 from tests.support.finetuning import run_here
@@ -20,8 +20,8 @@ def test_a_killed_sweep_resumes_to_the_same_results(tmp_path, monkeypatch):
     train = write_columns(tmp_path / "train.conll", sentences(30))
     dev = write_columns(tmp_path / "dev.conll", sentences(8, seed=2))
     straight, broken = (
-        list(map(str, ["--train", train, "--dev", dev, "--column", "2", "--checkpoint", "none", "--arch", "mae_lm_tiny",
-                       "--tokenizer", tmp_path / "data-bin", "--learning-rates", "1e-3", "--seeds", "1",
+        list(map(str, ["mae_lm_tiny", "--train", train, "--dev", dev, "--column", "2",
+                       "--data-bin", tmp_path / "data-bin", "--learning-rates", "1e-3", "--seeds", "1",
                        "--out", tmp_path / name, "--", "--max-update", "80", "--total-num-update", "240",
                        "--save-interval-updates", "20"]))
         for name in ("straight", "broken")
@@ -29,16 +29,15 @@ def test_a_killed_sweep_resumes_to_the_same_results(tmp_path, monkeypatch):
     write_tokenizer(tmp_path / "data-bin")
     with monkeypatch.context() as patch:
         patch.setattr(finetuning, "run_all", run_here)
-        finetune_tagging.main(straight)
+        cli.run("finetune tagging", straight)
 
-    program = "from mae_lm_fairseq.commands.finetune_tagging import main; main()"
-    command = [sys.executable, "-c", program, *broken]
+    command = [sys.executable, "-m", "mae_lm_fairseq", "finetune", "tagging", *broken]
     first = tmp_path / "broken" / "runs" / "lr0.001-seed1"
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_for((first / "checkpoints" / "checkpoint_last.pt").exists)
     kill_with_children(process)
     assert not (first / "result.json").exists()
-    finetune_tagging.main(broken)
+    cli.run("finetune tagging", broken)
     assert "Loaded checkpoint" in (first / "result.log").read_text()
     for name in ("results.json", "report.md", "dev_predictions.conll", "model/config.json", "model/model.safetensors"):
         assert (tmp_path / "straight" / name).read_bytes() == (tmp_path / "broken" / name).read_bytes()

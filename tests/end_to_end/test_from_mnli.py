@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from mae_lm_fairseq.commands import finetune_glue
+from mae_lm_fairseq import cli
 from mae_lm_fairseq.finetuning import report
 from mae_lm_fairseq.finetuning import sweep as finetuning
-from mae_lm_fairseq.finetuning.glue.tasks import FROM_MNLI, TASKS
+from mae_lm_fairseq.finetuning.sentences.tasks import FROM_MNLI, TASKS
 from tests.support.finetuning import run_here, save_pretrained
 from tests.support.glue import make_rows, write_official, write_tokenizer
 
@@ -37,24 +37,14 @@ def test_rte_mrpc_and_sts_b_start_from_mnli(tmp_path, monkeypatch):
 
     def finetune(name, checkpoint, rate, *more):
         write_official(tmp_path / "glue", TASKS[name], make_rows(TASKS[name], 48))
-        words = [
-            name,
-            "--glue-dir",
-            tmp_path / "glue",
-            "--checkpoint",
-            checkpoint,
-            "--tokenizer",
-            tokenizer,
-            "--seeds",
-            1,
-        ]
+        words = [name, checkpoint, "--glue-dir", tmp_path / "glue", "--data-bin", tokenizer, "--seeds", 1]
         words += ["--learning-rates", rate, "--max-updates", 6, "--out", results / name, *more]
-        finetune_glue.main(list(map(str, words)))
+        cli.run("finetune glue", list(map(str, words)))
         content = json.loads((results / name / "results.json").read_text())
         [kept] = results.glob(f"{name}/runs/{content['test_predictions_by']}/checkpoints/*.pt")
         return content, kept
 
-    _, mnli = finetune("MNLI", pretrained, 1e-2, "--tokenizer", tokenizer)
+    _, mnli = finetune("MNLI", pretrained, 1e-2, "--data-bin", tokenizer)
     of_mnli, _ = encoder_and_heads(mnli)
     of_pretraining, _ = encoder_and_heads(pretrained)
     assert largest_difference(of_pretraining, of_mnli) > 1e-3
@@ -62,7 +52,7 @@ def test_rte_mrpc_and_sts_b_start_from_mnli(tmp_path, monkeypatch):
     for name, start in STARTS.items():
         # So small a learning rate that the encoder stays where it started.
         given = results / "MNLI" / "model" if start == "model" else mnli
-        more = [] if start == "model" else ["--tokenizer", tokenizer]
+        more = [] if start == "model" else ["--data-bin", tokenizer]
         content, kept = finetune(name, given, 1e-9, "--from-mnli", *more)
         encoder, heads = encoder_and_heads(kept)
         assert heads == {name}

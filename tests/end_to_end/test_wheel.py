@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mae_lm_fairseq.finetuning.glue.tasks import TASKS
+from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from tests.support import ROOT
 from tests.support.glue import make_rows, sentence, write_official
 from tests.support.processes import run_command
@@ -70,9 +70,9 @@ def test_from_text_to_an_exported_model(mae_lm, tmp_path):
     mae_lm("prepare", "--train", "train.txt", "--valid", "valid.txt", "--vocab-size", 60, "--destdir", "data-bin")
     few = ["--max-update", 2, "--batch-size", 16, "--num-workers", 0, "--disable-validation"]
     mae_lm("pretrain", "mae_lm_tiny", "data-bin", "pretrained", "--cpu", *few)
-    model = ["--checkpoint", "pretrained/checkpoint_last.pt", "--tokenizer", "data-bin"]
+    model = ["pretrained/checkpoint_last.pt", "--data-bin", "data-bin"]
     sweep = ["--seeds", 1, "--learning-rates", "1e-3", "--max-updates", 2]
-    done = mae_lm("finetune", "glue", "SST-2", "--glue-dir", "GLUE", *model, *sweep, "--out", "sst-2")
+    done = mae_lm("finetune", "glue", "SST-2", *model, "--glue-dir", "GLUE", *sweep, "--out", "sst-2")
     assert "accuracy: median" in done.stdout
     mae_lm("predict", "sst-2/model", "--input", "GLUE/SST-2/dev.tsv", "--out", "predicted.tsv")
     assert (tmp_path / "predicted.tsv").read_text().startswith("sentence\tlabel\tprediction\tprobability_0\t")

@@ -13,10 +13,11 @@ import pyarrow as pa
 from hypothesis.strategies import SearchStrategy
 from pyarrow import parquet
 
-from mae_lm_fairseq.finetuning.glue import preparation as glue_preparation
-from mae_lm_fairseq.finetuning.glue.tasks import TASKS, Task
+from mae_lm_fairseq.finetuning.sentences import preparation as glue_preparation
+from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
+from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, GlueTask
 from mae_lm_fairseq.finetuning.squad import metrics as squad_metrics
-from mae_lm_fairseq.finetuning.squad.files import read_squad
+from mae_lm_fairseq.finetuning.squad.questions import read_squad
 from mae_lm_fairseq.finetuning.squad.windows import SpanWindows
 from mae_lm_fairseq.text.data_bin import TOKENIZER, check_data_bin
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -114,7 +115,7 @@ def damaged_glue(place: Workplace, times: int) -> Iterator[Row]:
     yield row
 
 
-def _write_sets(task: Task, folder: Path, layout: str) -> Path:
+def _write_sets(task: GlueTask, folder: Path, layout: str) -> Path:
     sets = glue.make_rows(task, ROWS)
     if layout == "tsv":
         return glue.write_official(folder, task, sets)
@@ -126,8 +127,8 @@ def _write_sets(task: Task, folder: Path, layout: str) -> Path:
     return folder
 
 
-def _prepare(task: Task, folder: Path, tokenizer: SentencePieceTokenizer, destdir: Path) -> None:
-    glue_preparation.prepare(task, folder, tokenizer, destdir, 32, skip_malformed=True)
+def _prepare(task: GlueTask, folder: Path, tokenizer: SentencePieceTokenizer, destdir: Path) -> None:
+    glue_preparation.prepare(GlueFiles(task, folder, skip_malformed=True), tokenizer, destdir, 32)
 
 
 def _check_data(valid: Path, destdir: Path) -> None:

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from mae_lm_fairseq.checkpoints.reading import read_bundle
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-from mae_lm_fairseq.finetuning.glue.files import read_split
-from mae_lm_fairseq.finetuning.glue.tasks import TASKS
+from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
+from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from mae_lm_fairseq.finetuning.squad import metrics as squad_metrics
-from mae_lm_fairseq.finetuning.squad.files import read_squad
+from mae_lm_fairseq.finetuning.squad.questions import read_squad
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.text.manifest import Manifest
@@ -45,13 +45,13 @@ class Parser(NamedTuple):
 PARSERS = {
     "glue-tsv": Parser(
         "train.tsv",
-        lambda path: read_split(TASKS["RTE"], path.parent, "train"),
+        lambda path: GlueFiles(TASKS["RTE"], path.parent).read("train"),
         b"index\tsentence1\tsentence2\tlabel\n0\ta b\tc\tentailment\n1\td\te f\tnot_entailment\n",
         damaged,
     ),
     "glue-json": Parser(
         "train.json",
-        lambda path: read_split(TASKS["STS-B"], path.parent, "train"),
+        lambda path: GlueFiles(TASKS["STS-B"], path.parent).read("train"),
         json.dumps([{"sentence1": "a b", "sentence2": "c", "label": 2.5}]).encode(),
     ),
     "squad": Parser("squad.json", lambda path: read_squad(path, version_2=True), _SQUAD),

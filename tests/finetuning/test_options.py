@@ -1,37 +1,33 @@
-"""Command-line options shared by all fine-tuning commands."""
+"""Options shared by all fine-tuning commands."""
 
-import argparse
 from pathlib import Path
 
 import pytest
 
-from mae_lm_fairseq.finetuning.options import add_options, parse, value_of
+from mae_lm_fairseq.finetuning.options import FinetuningOptions, SquadOptions, value_of
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.options import parse
 
-NEEDED = ["--checkpoint", "none", "--tokenizer", "data-bin", "--out", "out"]
+NEEDED = ["mae_lm_tiny", "--data-bin", "data-bin", "--out", "out"]
 
 
-def options(*words, **kind):
-    parser = argparse.ArgumentParser()
-    add_options(parser, "none")
-    return parse(parser, [*NEEDED, *words], **kind)
+def options(*words, kind=FinetuningOptions):
+    return parse(kind, [*NEEDED, *words], None, "mae-lm finetune")
 
 
 def test_the_tokenizer_is_that_of_a_bundle_unless_named(tmp_path):
     (tmp_path / "checkpoint.pt").touch()
-    needed = ["--out", "out", "--checkpoint"]
-    parser = argparse.ArgumentParser()
-    add_options(parser, "none")
-    assert parse(parser, [*needed, str(tmp_path)])["tokenizer"] == tmp_path
-    assert parse(parser, [*needed, str(tmp_path), "--tokenizer", "data-bin"])["tokenizer"] == Path("data-bin")
-    for checkpoint in ("none", str(tmp_path / "checkpoint.pt")):
-        with pytest.raises(UserError, match="is not a bundle, which has a tokenizer; add --tokenizer"):
-            parse(parser, [*needed, checkpoint])
+    bundle = FinetuningOptions(model=tmp_path, out=Path("out"))
+    assert bundle.tokenizer == tmp_path
+    assert FinetuningOptions(model=tmp_path, data_bin=Path("data-bin"), out=Path("out")).tokenizer == Path("data-bin")
+    for model in ("mae_lm_tiny", tmp_path / "checkpoint.pt"):
+        with pytest.raises(UserError, match="is not a bundle, which has a tokenizer; add --data-bin"):
+            print(FinetuningOptions(model=Path(model), out=Path("out")).tokenizer)
 
 
 def test_arguments_after_two_dashes_go_to_fairseq():
     parsed = options("--learning-rates", "1e-4", "3", "--", "--clip-norm", "-1")
-    assert (parsed["learning_rates"], parsed["extra"]) == ([1e-4, 3.0], ["--clip-norm", "-1"])
+    assert (parsed.learning_rates, parsed.extra) == ((1e-4, 3.0), ("--clip-norm", "-1"))
 
 
 @pytest.mark.parametrize(
@@ -39,21 +35,24 @@ def test_arguments_after_two_dashes_go_to_fairseq():
     [
         ("--lr", "--learning-rates"),
         ("--seed", "--seeds"),
-        ("--finetune-from-model", "--checkpoint"),
-        ("--restore-file", "--checkpoint"),
+        ("--finetune-from-model", "MODEL"),
+        ("--restore-file", "MODEL"),
     ],
 )
-def test_options_of_fairseq_that_contradict_the_sweep_are_refused(option, own):
+def test_options_of_fairseq_that_contradict_the_sweep_are_refused(option, own, capsys):
     for words in ([option, "1"], [f"{option}=1"]):
-        with pytest.raises(UserError, match=f"^{option} after -- would contradict the sweep's own; use {own}$"):
+        with pytest.raises(SystemExit):
             options("--", "--clip-norm", "1", *words)
+        assert f"error: {option} after -- would contradict the sweep's own; use {own};" in capsys.readouterr().err
 
 
-def test_options_of_validation_are_refused_where_runs_are_not_validated():
+def test_options_of_validation_are_refused_where_runs_are_not_validated(capsys):
+    files = ("--train", "train.json", "--dev", "dev.json")
     for words in (["--patience", "3"], ["--best-checkpoint-metric=loss"]):
-        assert options("--", *words)["extra"] == words
-        with pytest.raises(UserError, match=r"^--(patience|best-checkpoint-metric) after -- has no effect"):
-            options("--", *words, validates=False)
+        assert options("--", *words).extra == tuple(words)
+        with pytest.raises(SystemExit):
+            options(*files, "--", *words, kind=SquadOptions)
+        assert f"{words[0].partition('=')[0]} after -- has no effect" in capsys.readouterr().err
 
 
 def test_the_last_value_of_an_option_counts():
@@ -62,13 +61,7 @@ def test_the_last_value_of_an_option_counts():
     assert value_of("--metric", words[:2]) is value_of("--metric", ()) is None
 
 
-def test_learning_rates_with_the_same_name_are_refused():
-    with pytest.raises(UserError, match="--learning-rates: 1e-05 is given twice"):
-        options("--learning-rates", "1e-5", "2e-5", "1.0000001e-5")
-
-
-@pytest.mark.parametrize("rate", ["nan", "inf", "0", "-1"])
-def test_invalid_learning_rates_are_named(rate, capsys):
+def test_learning_rates_with_the_same_name_are_refused(capsys):
     with pytest.raises(SystemExit):
-        options("--learning-rates", "1e-4", rate)
-    assert f"argument --learning-rates: {rate} is not a number above zero" in capsys.readouterr().err
+        options("--learning-rates", "1e-5", "2e-5", "1.0000001e-5")
+    assert "--learning-rates 1e-05 is given twice" in capsys.readouterr().err

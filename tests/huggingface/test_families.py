@@ -17,11 +17,10 @@ from safetensors.torch import load_file, save_file
 
 from mae_lm_fairseq import MAELMModel, cli
 from mae_lm_fairseq.checkpoints.reading import Pretrained, build, read
-from mae_lm_fairseq.commands import finetune_glue
 from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.core.heads import SpanHead
 from mae_lm_fairseq.finetuning import sweep
-from mae_lm_fairseq.finetuning.glue.tasks import TASKS
+from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from mae_lm_fairseq.hub import hub_interface
 from mae_lm_fairseq.huggingface import exporter
 from mae_lm_fairseq.huggingface.bundle import write_bundle
@@ -359,8 +358,8 @@ def test_fine_tuning_starts_from_an_import_and_ends_in_its_class(kind, architect
     monkeypatch.setattr(sweep, "run_all", run_here)
     write_official(tmp_path / "glue", TASKS["RTE"], make_rows(TASKS["RTE"]))
     model = imported(kind, "mae_lm")
-    words = ["RTE", "--glue-dir", tmp_path / "glue", "--checkpoint", model, "--out", tmp_path / "rte", "--seeds", 1]
-    finetune_glue.main([*map(str, words), "--max-updates", "3", "--learning-rates", "1e-3"])
+    words = ["RTE", model, "--glue-dir", tmp_path / "glue", "--out", tmp_path / "rte", "--seeds", 1]
+    cli.run("finetune glue", [*map(str, words), "--max-updates", "3", "--learning-rates", "1e-3"])
     assert export_stock(read(tmp_path / "rte" / "model"), tmp_path / "stock") == architecture
     fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock")
     classifier = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "stock").eval()

@@ -4,7 +4,7 @@ import json
 import random
 from pathlib import Path
 
-from mae_lm_fairseq.finetuning.glue.tasks import TASKS, Task
+from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, GlueTask
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
 
 WORDS = [
@@ -68,7 +68,7 @@ def write_tokenizer(directory: Path, seed: int = 0) -> Path:
     return directory
 
 
-def make_rows(task: Task, rows: int = 12) -> dict[str, list[dict]]:
+def make_rows(task: GlueTask, rows: int = 12) -> dict[str, list[dict]]:
     """Return synthetic rows for each official set.
 
     Each row has ``sentences`` and a ``label`` as spelled in the TSV files. The label is a function of the first word.
@@ -84,7 +84,7 @@ def make_rows(task: Task, rows: int = 12) -> dict[str, list[dict]]:
     return sets
 
 
-def write_official(directory: Path, task: Task, sets: dict[str, list[dict]]) -> Path:
+def write_official(directory: Path, task: GlueTask, sets: dict[str, list[dict]]) -> Path:
     """Write the rows as ``directory/TASK/*.tsv``."""
     folder = directory / task.name
     folder.mkdir(parents=True)
@@ -101,7 +101,7 @@ def write_official(directory: Path, task: Task, sets: dict[str, list[dict]]) -> 
     return directory
 
 
-def write_hub(directory: Path, task: Task, sets: dict[str, list[dict]], as_list: bool = False) -> Path:
+def write_hub(directory: Path, task: GlueTask, sets: dict[str, list[dict]], as_list: bool = False) -> Path:
     """Write the rows as ``directory/task/*.jsonl``, or ``.json`` if ``as_list``."""
     folder = directory / task.name.lower().replace("-", "")
     folder.mkdir(parents=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.finetuning.squad.files import Paragraph, read_json
+from mae_lm_fairseq.finetuning.squad.questions import Paragraph, read_json
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 
 GoldAnswers = list[tuple[str, list[str]]]

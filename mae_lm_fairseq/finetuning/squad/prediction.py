@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from mae_lm_fairseq.finetuning.prediction import with_progress
+from mae_lm_fairseq.finetuning.models import with_progress
 from mae_lm_fairseq.finetuning.squad.decoding import answer_all
-from mae_lm_fairseq.finetuning.squad.files import read_squad
+from mae_lm_fairseq.finetuning.squad.questions import read_squad
 from mae_lm_fairseq.finetuning.squad.run import BATCH, logits_of_batches
 from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, MIN_SAMPLE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.utils.files import write_json

@@ -1,7 +1,7 @@
 """Fine-tuning on SQuAD: runs, answers, metrics and report; used by ``mae-lm finetune squad``."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -11,28 +11,22 @@ from fairseq import utils
 from torch import Tensor
 
 from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
-from mae_lm_fairseq.finetuning import prediction
-from mae_lm_fairseq.finetuning.options import FinetuningOptions
-from mae_lm_fairseq.finetuning.recipe import Recipe, for_size
+from mae_lm_fairseq.finetuning.models import load
+from mae_lm_fairseq.finetuning.options import SquadOptions
+from mae_lm_fairseq.finetuning.origin import Origin, find_origin
+from mae_lm_fairseq.finetuning.results import report
 from mae_lm_fairseq.finetuning.squad.decoding import Answers, answer_all
-from mae_lm_fairseq.finetuning.squad.files import read_squad
 from mae_lm_fairseq.finetuning.squad.metrics import evaluate_1_1, evaluate_2_0, gold_answers
+from mae_lm_fairseq.finetuning.squad.questions import read_squad
 from mae_lm_fairseq.finetuning.squad.task import QuestionAnsweringConfig
 from mae_lm_fairseq.finetuning.squad.windows import MIN_SAMPLE, SpanWindows
-from mae_lm_fairseq.finetuning.sweep import (
-    OWNED,
-    Origin,
-    Sweep,
-    find_pretrained_origin,
-    report,
-    run_sweep,
-    window_sweep,
-)
+from mae_lm_fairseq.finetuning.sweep import OWNED, Recipe, Sweep, for_size, run_sweep, window_sweep
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.training.runner import reserve
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256, write_json, write_results, write_text
+from mae_lm_fairseq.utils.locks import directory_lock
 
 BATCH = 32
 PREDICTIONS, N_BEST, NA_PROB = "predictions.json", "nbest.json", "na_prob.json"
@@ -44,33 +38,20 @@ OURS = Recipe((5e-4,), batch_size=16, weight_decay=0.01, epochs=10)
 """For tiny and small models and few questions."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(FinetuningOptions):
-    """Options of fine-tuning on SQuAD, in addition to those of all tasks.
-
-    Attributes:
-        train, dev: files in SQuAD's JSON.
-        version_2: whether questions may have no answer.
-        tokens_per_sample: maximum sequence length; None for BERT's 384, or the model's maximum if that is smaller.
-        doc_stride: see :class:`~mae_lm_fairseq.finetuning.squad.windows.SpanWindows`.
-    """
-
-    train: Path
-    dev: Path
-    version_2: bool = False
-    tokens_per_sample: int | None = None
-    doc_stride: int = QuestionAnsweringConfig.doc_stride
-
-
-def finetune(options: Options) -> dict:
+def finetune(options: SquadOptions) -> dict:
     """Fine-tune, or resume an unfinished sweep, and return the content of ``results.json``.
 
     Raises:
-        UserError: if options, data or checkpoint are invalid; existing results are kept.
+        UserError: if options, data or model are invalid; existing results are kept.
     """
+    with directory_lock(options.out):
+        return _finetune(options)
+
+
+def _finetune(options: SquadOptions) -> dict:
     out = options.out
-    origin = find_pretrained_origin(options.checkpoint, options.arch)
-    tokenizer = open_tokenizer(options.tokenizer, options.checkpoint, origin.dictionary)
+    origin = find_origin(options)
+    tokenizer = open_tokenizer(options.tokenizer, options.model, origin.dictionary)
     length = sample_length(options, origin)
     counts = {
         "train": count_samples(options.train, options, tokenizer, length),
@@ -118,7 +99,7 @@ def report_of(content: dict) -> str:
     return report(content, settings.format(**content["settings"]), "F1", ("total", "thresh"), ending)
 
 
-def sample_length(options: Options, origin: Origin) -> int:
+def sample_length(options: SquadOptions, origin: Origin) -> int:
     """Return the maximum sequence length in tokens.
 
     Raises:
@@ -135,7 +116,7 @@ def sample_length(options: Options, origin: Origin) -> int:
     return length
 
 
-def count_samples(path: Path, options: Options, tokenizer: Tokenizer, length: int) -> dict[str, int]:
+def count_samples(path: Path, options: SquadOptions, tokenizer: Tokenizer, length: int) -> dict[str, int]:
     """Count and print the windows of a file, see :class:`~mae_lm_fairseq.finetuning.squad.windows.SpanWindows`."""
     questions = read_squad(path, options.version_2)
     counts = SpanWindows(questions, tokenizer, length, options.doc_stride, seed=1).counts
@@ -148,7 +129,7 @@ def describe(counts: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
 
 
-def make_sweep(options: Options, origin: Origin, length: int, windows: int) -> Sweep:
+def make_sweep(options: SquadOptions, origin: Origin, length: int, windows: int) -> Sweep:
     """Return the sweep over learning rates and seeds, with ``windows`` sequences per epoch."""
     task = {
         "_name": "question_answering",
@@ -162,13 +143,13 @@ def make_sweep(options: Options, origin: Origin, length: int, windows: int) -> S
     return window_sweep(options, origin, usual, windows, task, partial(evaluate, options=options), "f1")
 
 
-def evaluate(checkpoint: Path, options: Options) -> dict[str, float]:
+def evaluate(checkpoint: Path, options: SquadOptions) -> dict[str, float]:
     """Compute the official metrics of a checkpoint, and write its answers next to the checkpoint directory.
 
     For SQuAD 2.0, a question is left unanswered if its no-answer probability exceeds the threshold with the best F1, as
     the papers do for the development set.
     """
-    model, task = prediction.load(checkpoint, options.tokenizer)
+    model, task = load(checkpoint, options.tokenizer)
     task.load_dataset("valid")
     windows = task.dataset("valid")
     answers = answer_all(logits_of_batches(model, windows), windows)

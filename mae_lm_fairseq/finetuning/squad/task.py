@@ -1,15 +1,18 @@
-"""fairseq task for SQuAD: find the answer to a question in a text, or report that it has none."""
+"""fairseq task and loss for SQuAD: find the answer to a question in a text, or report that it has none."""
 
 from dataclasses import dataclass, field
 
+import torch
+import torch.nn.functional as F
+from fairseq.criterions import register_criterion
 from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
 from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
-from mae_lm_fairseq.finetuning.squad.files import read_squad
+from mae_lm_fairseq.finetuning.squad.questions import read_squad
 from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, MIN_SAMPLE, TOKENS_PER_SAMPLE, SpanWindows
-from mae_lm_fairseq.finetuning.window_task import WindowTask
+from mae_lm_fairseq.finetuning.windows import AccuracyCriterion, WindowTask
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -63,3 +66,28 @@ class QuestionAnsweringTask(WindowTask):
 
     def register_head(self, model: MAELMModel):
         model.register_span_head(ANSWER_HEAD)
+
+
+@register_criterion("question_answering")
+class QuestionAnsweringCriterion(AccuracyCriterion):
+    """Mean of the start and end cross-entropies over the tokens of a sequence.
+
+    Logs ``loss`` in bits and ``accuracy``, the percentage of sequences with correct start and end. The loss is that of
+    Hugging Face's question answering models, except that padding is excluded, so that the loss of a sequence does not
+    depend on the rest of the batch.
+    """
+
+    def __init__(self, task):
+        super().__init__(task)
+        self.pad = task.source_dictionary.pad()
+
+    def forward(self, model, sample: dict, reduce: bool = True):
+        """Return the summed loss in nats, the number of sequences, and the values to log."""
+        logits, _ = model(**sample["net_input"], features_only=True, classification_head_name=ANSWER_HEAD)
+        is_padding = sample["net_input"]["src_tokens"].eq(self.pad)
+        logits = logits.float().masked_fill(is_padding[..., None], -torch.inf)
+        target = sample["target"]
+        # Logits are [B, T, 2], targets [B, 2]; the mean of start and end is half of their sum.
+        loss = F.cross_entropy(logits, target, reduction="sum") / 2
+        correct = (logits.argmax(1) == target).all(1).sum()
+        return self.outputs(loss, correct, len(target), sample)

@@ -10,12 +10,11 @@ import torch
 from mae_lm_fairseq.checkpoints.reading import label_names
 from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
 from mae_lm_fairseq.core.heads import TokenClassificationHead
-from mae_lm_fairseq.finetuning.prediction import with_progress
-from mae_lm_fairseq.finetuning.tagging.decoding import word_logits
+from mae_lm_fairseq.finetuning.models import with_progress
 from mae_lm_fairseq.finetuning.tagging.files import BYTE_ORDER_MARK, WordFile, plain_name, read_text, read_words
 from mae_lm_fairseq.finetuning.tagging.labels import LabelSet
 from mae_lm_fairseq.finetuning.tagging.schemes import Scheme, scheme_of
-from mae_lm_fairseq.finetuning.tagging.windows import MIN_SAMPLE, WordWindows
+from mae_lm_fairseq.finetuning.tagging.windows import MIN_SAMPLE, WordWindows, word_logits
 from mae_lm_fairseq.text.offsets import split_words
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text

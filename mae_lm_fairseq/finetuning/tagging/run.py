@@ -1,35 +1,34 @@
 """Fine-tuning on labelled words: runs, metrics, predictions and report; used by ``mae-lm finetune tagging``."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from mae_lm_fairseq.finetuning import prediction
-from mae_lm_fairseq.finetuning.options import FinetuningOptions
-from mae_lm_fairseq.finetuning.recipe import Recipe, for_size
+from mae_lm_fairseq.finetuning.models import load, open_finetuned
+from mae_lm_fairseq.finetuning.options import TaggingOptions
+from mae_lm_fairseq.finetuning.origin import Origin, find_origin
+from mae_lm_fairseq.finetuning.results import MODEL, report
 from mae_lm_fairseq.finetuning.sweep import (
-    MODEL,
     OWNED,
-    Origin,
+    Recipe,
     Sweep,
-    find_pretrained_origin,
+    for_size,
     prediction_names,
     remove_predictions,
-    report,
     run_sweep,
     window_sweep,
 )
-from mae_lm_fairseq.finetuning.tagging.decoding import word_logits
 from mae_lm_fairseq.finetuning.tagging.files import WordFile, plain_name, read_words
 from mae_lm_fairseq.finetuning.tagging.labels import LabelSet, learn_labels
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR, ratios, values, with_intervals
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagger
 from mae_lm_fairseq.finetuning.tagging.schemes import scheme_of
 from mae_lm_fairseq.finetuning.tagging.task import TOKENS_PER_SAMPLE
-from mae_lm_fairseq.finetuning.tagging.windows import WordWindows
+from mae_lm_fairseq.finetuning.tagging.windows import WordWindows, word_logits
 from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.training.runner import reserve
 from mae_lm_fairseq.utils.files import file_sha256, write_results, write_text
+from mae_lm_fairseq.utils.locks import directory_lock
 from mae_lm_fairseq.utils.markdown import markdown_table
 
 BERT = Recipe((2e-5, 3e-5, 5e-5), batch_size=32, weight_decay=0.01, epochs=4)
@@ -38,28 +37,17 @@ OURS = Recipe((5e-4,), batch_size=16, weight_decay=0.01, epochs=10)
 """For tiny and small models."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(FinetuningOptions):
-    """Options of fine-tuning on labelled words, in addition to those of all tasks.
-
-    Attributes:
-        train, dev: files of labelled words, see :mod:`~mae_lm_fairseq.finetuning.tagging.files`.
-        test: a file to label with the best model; also to evaluate it on, if the file is labelled.
-        column: name of the column of labels, or its number in the training file.
-    """
-
-    train: Path
-    dev: Path
-    test: Path | None = None
-    column: str
-
-
-def finetune(options: Options) -> dict:
+def finetune(options: TaggingOptions) -> dict:
     """Fine-tune, or resume an unfinished sweep, and return the content of ``results.json``.
 
     Raises:
-        UserError: if options, data or checkpoint are invalid; existing results are kept.
+        UserError: if options, data or model are invalid; existing results are kept.
     """
+    with directory_lock(options.out):
+        return _finetune(options)
+
+
+def _finetune(options: TaggingOptions) -> dict:
     out, files = options.out, {"train": read_words(options.train, options.column)}
     if options.column.startswith("-"):
         # The last column of files of another width is another column.
@@ -70,8 +58,8 @@ def finetune(options: Options) -> dict:
     if options.test:
         files["test"] = read_words(options.test, options.column, needs_labels=False)
         scheme_of(files["test"])  # refuses invalid labels
-    origin = find_pretrained_origin(options.checkpoint, options.arch)
-    tokenizer = open_tokenizer(options.tokenizer, options.checkpoint, origin.dictionary)
+    origin = find_origin(options)
+    tokenizer = open_tokenizer(options.tokenizer, options.model, origin.dictionary)
     length = min(TOKENS_PER_SAMPLE, origin.max_positions)
     targets = {"train": labels.targets(files["train"])}
     windows = {name: WordWindows(file.words, tokenizer, length, 0, targets.get(name)) for name, file in files.items()}
@@ -111,13 +99,15 @@ def finetune(options: Options) -> dict:
     return content
 
 
-def task_name(options: Options) -> str:
+def task_name(options: TaggingOptions) -> str:
     """Return the end of the training file's path, with the column if it has a name."""
     name = "/".join(plain_name(options.train.resolve()).with_suffix("").parts[-2:])
     return name if options.column.isdecimal() else f"{name} {options.column}"
 
 
-def make_sweep(options: Options, origin: Origin, length: int, windows: int, dev: WordFile, labels: LabelSet) -> Sweep:
+def make_sweep(
+    options: TaggingOptions, origin: Origin, length: int, windows: int, dev: WordFile, labels: LabelSet
+) -> Sweep:
     """Return the sweep over learning rates and seeds, with ``windows`` sequences per epoch."""
     task = {
         "_name": "token_classification",
@@ -139,7 +129,7 @@ def make_sweep(options: Options, origin: Origin, length: int, windows: int, dev:
 
 def evaluate(checkpoint: Path, data: Path, dev: WordFile) -> dict[str, float]:
     """Return the metrics of a checkpoint on the development file, in per cent."""
-    model, task = prediction.load(checkpoint, data)
+    model, task = load(checkpoint, data)
     windows = WordWindows(dev.words, task.tokenizer, task.cfg.tokens_per_sample)
     labels: LabelSet = task.labels
     predicted = [labels.best(logits) for logits in word_logits(model, windows)]
@@ -152,7 +142,7 @@ def write_predictions(out: Path, labels: LabelSet, files: dict[str, WordFile]) -
     Returns:
         The metrics of labelled files, with intervals.
     """
-    tagger = Tagger(prediction.open_finetuned(out / MODEL))
+    tagger = Tagger(open_finetuned(out / MODEL))
     if "test" not in files:
         remove_predictions(out, "test", None)
     found = {}

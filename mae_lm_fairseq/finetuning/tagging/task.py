@@ -1,8 +1,10 @@
-"""fairseq task for token classification: part-of-speech tags, named entities and other labels of words."""
+"""fairseq task and loss for token classification: part-of-speech tags, named entities and other labels of words."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch.nn.functional as F
+from fairseq.criterions import register_criterion
 from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import register_task
 from omegaconf import II, MISSING
@@ -11,8 +13,8 @@ from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
 from mae_lm_fairseq.finetuning.tagging.files import read_words
 from mae_lm_fairseq.finetuning.tagging.labels import LabelSet, learn_labels
 from mae_lm_fairseq.finetuning.tagging.schemes import Scheme
-from mae_lm_fairseq.finetuning.tagging.windows import MIN_SAMPLE, WordWindows
-from mae_lm_fairseq.finetuning.window_task import WindowTask
+from mae_lm_fairseq.finetuning.tagging.windows import IGNORED, MIN_SAMPLE, WordWindows
+from mae_lm_fairseq.finetuning.windows import AccuracyCriterion, WindowTask
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -81,3 +83,20 @@ class TokenClassificationTask(WindowTask):
 
     def register_head(self, model: MAELMModel):
         model.register_token_classification_head(WORD_HEAD, len(self.labels.names))
+
+
+@register_criterion("token_classification")
+class TokenClassificationCriterion(AccuracyCriterion):
+    """Cross-entropy at the first subword of each labelled word, averaged over words.
+
+    Logs ``loss`` in bits per word and ``accuracy``, the percentage of words with the correct label.
+    """
+
+    def forward(self, model, sample: dict, reduce: bool = True):
+        """Return the summed loss in nats, the number of words, and the values to log."""
+        logits, _ = model(**sample["net_input"], features_only=True, classification_head_name=WORD_HEAD)
+        is_labelled = sample["target"].ne(IGNORED)
+        logits, target = logits[is_labelled].float(), sample["target"][is_labelled]
+        loss = F.cross_entropy(logits, target, reduction="sum")
+        correct = (logits.argmax(1) == target).sum()
+        return self.outputs(loss, correct, sample["nwords"], sample)

@@ -3,13 +3,15 @@
 Every word is labelled once: at its first subword, in the window in which that has the most context.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from fairseq.data import data_utils
 
+from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
+from mae_lm_fairseq.core.packing import batches_of_similar_length
 from mae_lm_fairseq.finetuning.windows import WindowDataset, collate_inputs
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, Tokenizer
 
@@ -146,3 +148,27 @@ def _owners(starts: np.ndarray, ends: np.ndarray, limits: Sequence[tuple[int, in
 def _window(sentence: int, begin: int, end: int, labelled: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Window:
     positions = 1 + starts[labelled] - starts[begin]  # after <s>
     return Window(sentence, begin, end, labelled, positions, int(ends[end - 1] - starts[begin]) + SPECIAL_TOKENS)
+
+
+@torch.no_grad()
+def word_logits(
+    model: torch.nn.Module, windows: WordWindows, progress: Callable[[Sequence], Iterable] = iter
+) -> list[np.ndarray]:
+    """Return the logits of the words of each sentence, float32 [words, labels].
+
+    Args:
+        model: a fine-tuned fairseq model.
+        windows: the sentences.
+        progress: wraps the sequence of batches, for example to show a progress bar.
+    """
+    labels = model.classification_heads[WORD_HEAD].classifier.out_features
+    device = next(model.parameters()).device
+    logits = [np.empty((len(sentence), labels), dtype=np.float32) for sentence in windows.sentences]
+    for indices in progress(list(batches_of_similar_length(windows.sizes.tolist()))):
+        batch = windows.collater([windows[index] for index in indices])
+        tokens = batch["net_input"]["src_tokens"].to(device)
+        found, _ = model(tokens, features_only=True, classification_head_name=WORD_HEAD)
+        for index, row in zip(indices, found.float().cpu().numpy(), strict=True):
+            window = windows.windows[index]
+            logits[window.sentence][window.labelled] = row[window.positions]
+    return logits

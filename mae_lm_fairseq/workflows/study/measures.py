@@ -355,8 +355,8 @@ class Sweep(Kind):
     def _options(self, model: Trained, task: str) -> dict[str, Any]:
         """Return the options of a fine-tuning sweep."""
         return {
-            "checkpoint": model.path,
-            "tokenizer": model.data.data_bin,
+            "model": model.path,
+            "data_bin": model.data.data_bin,
             "out": model.folder / f"finetuned-{model.path.stem}-{task}",
             "seeds": self.seeds,
             "learning_rates": self.learning_rates or None,
@@ -381,21 +381,22 @@ class Finetune(Sweep):
     task: str
 
     def check(self, data: Data) -> None:
-        from mae_lm_fairseq.finetuning.glue.files import read_split
-        from mae_lm_fairseq.finetuning.glue.tasks import TASKS
+        from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
+        from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 
         if self.task not in TASKS:
             raise UserError(f"task {self.task} is not one of {', '.join(TASKS)}")
-        for official in TASKS[self.task].splits.values():
-            read_split(TASKS[self.task], data.glue_dir, official)
+        sets = GlueFiles(TASKS[self.task], data.glue_dir)
+        for split in sets.splits:
+            sets.read(split)
 
     def measure(self, model: Trained) -> Measured:
         """Return the metrics on the development set."""
-        from mae_lm_fairseq.finetuning.glue.run import Options, finetune
-        from mae_lm_fairseq.finetuning.glue.tasks import TASKS
+        from mae_lm_fairseq.finetuning.options import GlueOptions
+        from mae_lm_fairseq.finetuning.sentences.run import finetune
 
         options = self._options(model, self.task)
-        return _averaged(finetune(Options(task=TASKS[self.task], glue_dir=model.data.glue_dir, **options)))
+        return _averaged(finetune(GlueOptions(task=self.task, glue_dir=model.data.glue_dir, **options)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -420,10 +421,11 @@ class Tagging(Sweep):
 
     def measure(self, model: Trained) -> Measured:
         """Return the metrics on the development file."""
-        from mae_lm_fairseq.finetuning.tagging.run import Options, finetune
+        from mae_lm_fairseq.finetuning.options import TaggingOptions
+        from mae_lm_fairseq.finetuning.tagging.run import finetune
 
         files = {"train": self.train, "dev": self.dev, "column": self.column}
-        return _averaged(finetune(Options(**files, **self._options(model, "tagging"))))
+        return _averaged(finetune(TaggingOptions(**files, **self._options(model, "tagging"))))
 
 
 @dataclass(frozen=True, kw_only=True)

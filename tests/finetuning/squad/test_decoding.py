@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mae_lm_fairseq.finetuning.squad.decoding import Answers, Candidate, answer_all, best_spans
-from mae_lm_fairseq.finetuning.squad.files import Paragraph, Question
+from mae_lm_fairseq.finetuning.squad.questions import Paragraph, Question
 from mae_lm_fairseq.finetuning.squad.windows import SpanWindows
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from tests.text.test_tokenizer import TEXT, train

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from mae_lm_fairseq.finetuning.squad.files import Answer, Paragraph, Question
+from mae_lm_fairseq.finetuning.squad.questions import Answer, Paragraph, Question
 from mae_lm_fairseq.finetuning.squad.windows import SpanWindows
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD

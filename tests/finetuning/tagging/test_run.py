@@ -3,21 +3,23 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from mae_lm_fairseq import cli
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
-from mae_lm_fairseq.commands import predict
 from mae_lm_fairseq.finetuning import report
 from mae_lm_fairseq.finetuning import sweep as finetuning
-from mae_lm_fairseq.finetuning.prediction import open_finetuned
-from mae_lm_fairseq.finetuning.seeds import summarise
+from mae_lm_fairseq.finetuning.models import open_finetuned
+from mae_lm_fairseq.finetuning.options import TaggingOptions
+from mae_lm_fairseq.finetuning.results import summarise
 from mae_lm_fairseq.finetuning.tagging import run as tagging
 from mae_lm_fairseq.finetuning.tagging.files import read_words
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagger, label_file
-from mae_lm_fairseq.finetuning.tagging.run import Options, finetune
+from mae_lm_fairseq.finetuning.tagging.run import finetune
 from mae_lm_fairseq.finetuning.tagging.schemes import Scheme, converted
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.utils.errors import UserError
@@ -46,12 +48,12 @@ def options(tokenizer, checkpoint, tmp_path, monkeypatch):
     """Return options for three updates, in this process."""
     monkeypatch.setattr(finetuning, "run_all", run_here)
     train = write_columns(tmp_path / "train.conll", sentences(20))
-    return Options(
+    return TaggingOptions(
         train=train,
         dev=write_columns(tmp_path / "dev.conll", sentences(6, seed=2)),
         column="2",
-        checkpoint=checkpoint,
-        tokenizer=tokenizer,
+        model=checkpoint,
+        data_bin=tokenizer,
         out=tmp_path / "out",
         seeds=1,
         max_updates=3,
@@ -68,14 +70,13 @@ def memorised(tmp_path_factory, tokenizer):
         words, labels = zip(*sentence, strict=True)
         iob1.append(list(zip(words, converted(labels, Scheme.IOB1), strict=True)))
     words = [[(word, "_") for word, _ in sentence] for sentence in found]
-    options = Options(
+    options = TaggingOptions(
         train=write_columns(directory / "train.conll", found),
         dev=write_columns(directory / "dev.iob", iob1),
         test=write_columns(directory / "test.conll", words),
         column="2",
-        checkpoint=None,
-        arch="mae_lm_tiny",
-        tokenizer=tokenizer,
+        model=Path("mae_lm_tiny"),
+        data_bin=tokenizer,
         out=directory / "out",
         seeds=1,
         learning_rates=[1e-3],
@@ -128,7 +129,9 @@ def test_predict_labels_files(memorised, tmp_path, checkpoint, tokenizer):
     def labelled(name, text, *more):
         (tmp_path / name).write_text(text)
         out = tmp_path / f"labelled_{name}"
-        predict.main(list(map(str, [memorised / "out" / "model", "--input", tmp_path / name, "--out", out, *more])))
+        cli.run(
+            "predict", list(map(str, [memorised / "out" / "model", "--input", tmp_path / name, "--out", out, *more]))
+        )
         return out.read_text()
 
     columns, iob1 = ((memorised / name).read_text() for name in ("train.conll", "dev.iob"))
@@ -157,7 +160,7 @@ def test_predict_labels_files(memorised, tmp_path, checkpoint, tokenizer):
         (["--out", "b"], r"words\*.conll: no such file"),
     ):
         with pytest.raises(UserError, match=message):
-            predict.main([str(memorised / "out" / "model"), "--input", str(tmp_path / "words*.conll"), *words])
+            cli.run("predict", [str(memorised / "out" / "model"), "--input", str(tmp_path / "words*.conll"), *words])
 
 
 def test_labels_of_an_unknown_column_become_a_new_one(memorised, tmp_path):
@@ -183,7 +186,7 @@ def test_a_damaged_description_of_the_task_is_refused(memorised, tmp_path):
     words = [str(copy), "--input", str(tmp_path / "a.txt"), "--out", str(tmp_path / "b.tsv")]
     for more, message in (([], "does not know the names of its labels"), (["--column", "2"], "--column is for models")):
         with pytest.raises(UserError, match=message):
-            predict.main([*words, *more])
+            cli.run("predict", [*words, *more])
 
 
 def test_models_without_labels_are_refused(memorised, checkpoint, tokenizer):
@@ -300,8 +303,8 @@ def test_long_sentences_are_labelled_to_their_ends(options, tmp_path):
 
 def test_a_bundle_gives_the_results_of_its_checkpoint(options, tmp_path):
     expected = finetune(options)
-    write_bundle(read_checkpoint(options.checkpoint, options.tokenizer), tmp_path / "bundle")
-    start = {"checkpoint": tmp_path / "bundle", "tokenizer": tmp_path / "bundle"}
+    write_bundle(read_checkpoint(options.model, options.data_bin), tmp_path / "bundle")
+    start = {"model": tmp_path / "bundle", "data_bin": tmp_path / "bundle"}
     assert finetune(replace(options, **start, out=tmp_path / "of-bundle"))["metrics"] == expected["metrics"]
 
 
@@ -309,14 +312,14 @@ def test_fairseq_train_alone(options, tmp_path):
     words = (
         f"--train-file {options.train} --valid-file {options.dev} --column 2 --save-dir {tmp_path} --arch mae_lm_tiny "
     )
-    words += f"--finetune-from-model {options.checkpoint} --max-epoch 2 --lr-scheduler fixed "
+    words += f"--finetune-from-model {options.model} --max-epoch 2 --lr-scheduler fixed "
     words += "--required-batch-size-multiple 1 --best-checkpoint-metric accuracy --maximize-best-checkpoint-metric"
-    train_here(options.tokenizer, *OPTIONS, *SHAPE, *words.split())
+    train_here(options.data_bin, *OPTIONS, *SHAPE, *words.split())
     best = tmp_path / "checkpoint_best.pt"
     state = torch.load(best, weights_only=True)
     assert state["task_state"]["labels"]["scheme"] == "BIO"
     assert 0 <= state["extra_state"]["best"] <= 100
-    assert [tagged.word for tagged in open_finetuned(best, options.tokenizer).tag("Old Ulm")] == ["Old", "Ulm"]
+    assert [tagged.word for tagged in open_finetuned(best, options.data_bin).tag("Old Ulm")] == ["Old", "Ulm"]
 
 
 def test_base_models_use_the_settings_of_the_paper():
@@ -345,9 +348,8 @@ def test_wrong_inputs_are_refused_without_leaving_files(options, tmp_path):
             "test": write("test.conll", "left\tO\nUlm\tI-place\nleft\tO\nUlm\tB-place\n")
         },
         "one.conll: has only the label 'O'": {"train": write("one.conll", "a\tO\n")},
-        "missing.pt: no such file": {"checkpoint": tmp_path / "missing.pt"},
-        "has no sentencepiece": {"tokenizer": tmp_path},
-        "add --arch": {"checkpoint": None},
+        "missing.pt: no such file": {"model": tmp_path / "missing.pt"},
+        "has no sentencepiece": {"data_bin": tmp_path},
     }
     for message, changes in wrong.items():
         with pytest.raises(UserError, match=message):
@@ -363,7 +365,7 @@ def test_results_of_other_options_are_not_overwritten(options):
             finetune(replace(options, **changes))
     [tuned] = options.out.glob("runs/*/checkpoints/*.pt")
     with pytest.raises(UserError, match="has already been fine-tuned on tags"):
-        finetune(replace(options, checkpoint=tuned))
+        finetune(replace(options, model=tuned))
     assert (options.out / "results.json").read_bytes() == before
 
 

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
-from mae_lm_fairseq.finetuning.tagging.decoding import word_logits
-from mae_lm_fairseq.finetuning.tagging.windows import IGNORED, SPECIAL_TOKENS, WordWindows, windows_of
+from mae_lm_fairseq.finetuning.tagging.windows import IGNORED, SPECIAL_TOKENS, WordWindows, windows_of, word_logits
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, UNK
 from tests.support.tokenizers import ALL_KINDS, HOSTILE, make
 

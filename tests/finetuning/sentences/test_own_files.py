@@ -2,14 +2,18 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from mae_lm_fairseq.finetuning.classification.run import Options, _task, _TestFile
-from mae_lm_fairseq.finetuning.classification.tables import format_table, read_table, write_table
-from mae_lm_fairseq.finetuning.classification.task import describe, described_task, make_task, to_rows
-from mae_lm_fairseq.finetuning.glue.tasks import further_metrics
+from mae_lm_fairseq.finetuning.options import ClassificationOptions
+from mae_lm_fairseq.finetuning.sentences import own_files
+from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles, make_task
+from mae_lm_fairseq.finetuning.sentences.prediction import described_task
+from mae_lm_fairseq.finetuning.sentences.rows import to_rows
+from mae_lm_fairseq.finetuning.sentences.tables import format_table, read_table, write_table
+from mae_lm_fairseq.finetuning.sentences.tasks import measure
 from mae_lm_fairseq.utils.errors import UserError
 
 ROWS = [("a cat", "yes"), ('say "hi", then go', "no"), ("a dog", "yes")]
@@ -110,7 +114,7 @@ def test_metrics_beside_the_accuracy_are_those_of_scikit_learn(tmp_path):
     metrics = pytest.importorskip("sklearn.metrics")
     [path, *_] = write_rows(tmp_path, [(f"text {label}", label) for label in "abc"])
     predicted, true = np.random.default_rng(0).integers(0, 3, (2, 50))
-    assert further_metrics(task_of(path), predicted, true) == {
+    assert measure(task_of(path).also_reported, predicted, true) == {
         "macro_f1": 100 * metrics.f1_score(true, predicted, average="macro"),
         "matthews": 100 * metrics.matthews_corrcoef(true, predicted),
     }
@@ -119,7 +123,7 @@ def test_metrics_beside_the_accuracy_are_those_of_scikit_learn(tmp_path):
 def test_integers_are_scores_on_request_and_go_from_0_to_1(tmp_path):
     [path, *_] = write_rows(tmp_path, [("a", "1"), ("b", "5"), ("c", "2")])
     task = task_of(path, regression=True)
-    assert (task.score_range, task.num_classes, describe(task)) == ((1.0, 5.0), 1, "scores from 1 to 5")
+    assert (task.score_range, task.num_classes, task.describe()) == ((1.0, 5.0), 1, "scores from 1 to 5")
     assert [task.to_unit(value) for value in (1.0, 2.0, 5.0)] == [0.0, 0.25, 1.0]
     assert task.from_unit(0.25) == 2.0
     write(path, "text\tlabel\na\t9\nb\thigh\n")
@@ -145,7 +149,7 @@ def test_labels_that_training_lacks_are_named(tmp_path):
     task = task_of(write_rows(tmp_path)[0])
     dev = write(tmp_path / "dev.tsv", "text\tlabel\na\tmaybe\n")
     assert to_rows(task, read_table(dev), labelled=True).describe_malformed() == (
-        "line 2: the label 'maybe' in the column 'label' is none of the training file's: no, yes"
+        "1 malformed rows: line 2: the label 'maybe' in the column 'label' is not one of no, yes"
     )
 
 
@@ -248,13 +252,14 @@ def test_damaged_descriptions_make_none(change):
 
 
 def file_to_predict(task, directory, name, text):
-    return _TestFile(task, read_table(write(directory / name, text)), directory)
+    return own_files.TestFile(task, read_table(write(directory / name, text)), directory)
 
 
 NO_LABELS = {
     "no column": ("a.tsv", "text\na\nb\n"),
     "an empty column": ("a.tsv", "text\tlabel\na\t\nb\t \n"),
     "those of the hub": ("a.jsonl", '{"text": "a", "label": -1}\n'),
+    "a list": ("a.json", '[{"text": "a"}]'),
     "plain text": ("a.txt", "a\nb\n"),
 }
 
@@ -284,12 +289,10 @@ def test_a_plain_test_file_for_pairs_is_refused(tmp_path):
 
 def test_scores_of_a_development_file_must_differ(tmp_path):
     [train, *_] = write_rows(tmp_path, [("a", "0.5"), ("b", "1")])
-    options = Options(
-        checkpoint=None, tokenizer=tmp_path, out=tmp_path, train=train, dev=train, text="text", label="label"
-    )
-    tables = {"train": read_table(train), "dev": read_table(write(tmp_path / "dev.tsv", "text\tlabel\na\t2\nb\t2.0\n"))}
+    dev = write(tmp_path / "dev.tsv", "text\tlabel\na\t2\nb\t2.0\n")
+    options = ClassificationOptions(model=tmp_path, out=tmp_path, train=train, dev=dev, text="text", label="label")
     with pytest.raises(
         UserError, match=r"dev\.tsv: every score in the column 'label' is 2, so there is no correlation"
     ):
-        _task(options, tables)
-    assert _task(options, tables | {"dev": tables["train"]}).is_regression
+        OwnFiles(options)
+    assert OwnFiles(replace(options, dev=train)).task.is_regression

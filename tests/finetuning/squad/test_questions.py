@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from mae_lm_fairseq.finetuning.squad.files import Answer, Paragraph, Question, read_squad
+from mae_lm_fairseq.finetuning.squad.questions import Answer, Paragraph, Question, read_squad
 from mae_lm_fairseq.utils.errors import UserError
 
 CONTEXT = "Müller scored 5½ goals 😀 in Köln."

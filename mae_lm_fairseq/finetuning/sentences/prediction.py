@@ -1,25 +1,20 @@
-"""Predictions of sentence classification and regression for the rows of a file."""
+"""Predictions of sentence classification and regression for the rows of a file, and for the sets of a data-bin."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from fairseq import utils
 
-from mae_lm_fairseq.finetuning.classification.tables import (
-    TEXT_COLUMN,
-    Table,
-    format_table,
-    read_table,
-    write_table,
-)
-from mae_lm_fairseq.finetuning.classification.task import described_task, to_rows
-from mae_lm_fairseq.finetuning.glue.preparation import check_rows, joined, truncated
-from mae_lm_fairseq.finetuning.glue.tasks import Task, predictions
-from mae_lm_fairseq.finetuning.prediction import BATCH, with_progress
+from mae_lm_fairseq.finetuning.models import BATCH, with_progress
+from mae_lm_fairseq.finetuning.sentences.preparation import joined, truncated
+from mae_lm_fairseq.finetuning.sentences.rows import to_rows
+from mae_lm_fairseq.finetuning.sentences.tables import TEXT_COLUMN, Table, format_table, read_table, write_table
+from mae_lm_fairseq.finetuning.sentences.tasks import Task, predictions
 from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -35,7 +30,7 @@ def predict_file(
 
     Args:
         model: the hub interface of a fine-tuned model.
-        source: the file, see :mod:`~mae_lm_fairseq.finetuning.classification.tables`.
+        source: the file, see :mod:`~mae_lm_fairseq.finetuning.sentences.tables`.
         out: the file to write; its ending chooses the format.
         text, text_pair: columns of the texts; None for those of the training files.
 
@@ -86,7 +81,7 @@ def check_predictable(task: Task, table: Table, out: Path):
     Raises:
         UserError: if a text is missing, the table has one of the columns already, or its cells do not suit the format.
     """
-    check_rows("test", to_rows(task, table, labelled=False), skip_malformed=False)
+    to_rows(task, table, labelled=False).check(is_test=True, skip_malformed=False)
     added = prediction_columns(task)
     if taken := [column for column in added if column in table.columns]:
         raise UserError(f"{table.path}: has a column {taken[0]!r} already; rename or remove it")
@@ -147,6 +142,55 @@ def task_of(model: torch.nn.Module) -> Task:
     return task
 
 
+def described_task(description: Any) -> Task | None:
+    """Return the task that a bundle describes as ``finetuned_on``, for predictions; None if it does not.
+
+    The task has no columns if the model was imported. Bundles can hold anything there: types are checked.
+    """
+    if not isinstance(description, Mapping):
+        return None
+    name, head, columns, labels, score_range = (
+        description.get(key) for key in ("task", "head", "columns", "labels", "score_range")
+    )
+    if not (_all([name, head], str) and _all(columns, str) and len(columns) <= 2 and _all(labels, str)):
+        return None
+    if not labels and not (_all(score_range, int | float) and len(score_range) == 2):
+        return None
+    ranged = {} if labels else {"score_range": tuple(score_range)}
+    return Task(name, tuple(columns), "", tuple(labels), metrics=(), head=head, **ranged)
+
+
+def _all(values: Any, kind: type) -> bool:
+    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
+
+
 def _rounded(value: float) -> float:
     """Six significant digits."""
     return float(f"{value:.6g}")
+
+
+@torch.no_grad()
+def data_bin_logits(model: torch.nn.Module, task, split: str) -> np.ndarray:
+    """Return the logits of a set, [rows, classes] float32, in data-bin order.
+
+    Batches group sequences of similar length.
+    """
+    head = task.cfg.classification_head_name
+    task.load_dataset(split)
+    dataset = task.dataset(split)
+    order = np.argsort([dataset.num_tokens(row) for row in range(len(dataset))], kind="stable")
+    device = next(model.parameters()).device
+    results = np.empty((len(dataset), task.cfg.num_classes), dtype=np.float32)
+    for start in range(0, len(order), BATCH):
+        rows = order[start : start + BATCH]
+        batch = dataset.collater([dataset[int(row)] for row in rows])
+        batch = utils.move_to_cuda(batch) if device.type == "cuda" else batch
+        output, _ = model(**batch["net_input"], features_only=True, classification_head_name=head)
+        results[rows] = output.float().cpu().numpy()
+    return results
+
+
+def targets(task, split: str) -> np.ndarray:
+    """Return the true classes or values of a set that is loaded, [rows], in data-bin order."""
+    dataset = task.dataset(split)
+    return np.array([np.asarray(dataset[row]["target"]).item() for row in range(len(dataset))])

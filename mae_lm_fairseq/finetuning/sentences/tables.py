@@ -1,24 +1,29 @@
-"""Tables of texts and labels in TSV, CSV, JSON lines and plain text; the ending of a file's name tells its format.
+"""Tables of texts and labels in TSV, CSV, JSON, Parquet and plain text; the ending of a file's name tells its format.
 
 TSV is that of GLUE: every tab separates two cells, and quotation marks are ordinary characters. CSV is that of Python's
 ``csv`` module: commas separate, and cells in quotation marks may hold commas, quotation marks and line breaks. In both
-the first line names the columns. JSON lines hold one object per line, whose keys are the columns. Empty lines are
-skipped, except in TSV of one column. Plain text has one text per line, in a column called ``text``.
+the first line names the columns. JSON lines hold one object per line, whose keys are the columns; a .json file can also
+hold a list of objects. Empty lines are skipped, except in TSV of one column. Plain text has one text per line, in a
+column called ``text``.
 """
 
+import codecs
+import contextlib
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.finetuning.glue.files import read_lines
-from mae_lm_fairseq.text.text_files import LONGEST_LINE
+from mae_lm_fairseq.text.records import parquet_file
+from mae_lm_fairseq.text.text_files import LONGEST_LINE, Chunk
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import write_text
+from mae_lm_fairseq.utils.files import read_bytes, write_text
 
+WRITTEN = (".tsv", ".csv", ".jsonl")
+SUFFIXES = (*WRITTEN, ".json", ".parquet", ".txt")
 TEXT_COLUMN = "text"
 """The column of a plain text file."""
 
@@ -60,15 +65,34 @@ class Table:
                 )
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path, header: Sequence[str] | None = None, kept: Collection[str] | None = None) -> Table:
     """Read a table.
+
+    Args:
+        path: the file.
+        header: columns of a TSV file whose first line does not name them.
+        kept: columns of TSV and CSV whose cells are kept, to save memory; None for all.
 
     Raises:
         UserError: if the file cannot be read, has an unknown ending or no rows, names a column twice, or is not in the
             format of its ending. Rows with too few or too many cells are no error here, see :class:`Table`.
     """
-    lines = read_lines(path)
-    table = _reader(path)(path, lines)
+    suffix = path.suffix.lower()
+    if suffix == ".tsv":
+        records = enumerate((line.split("\t") for line in _read_lines(path)), start=1)
+        table = _of_cells(path, records, header, kept)
+    elif suffix == ".csv":
+        table = _of_cells(path, _csv_records(path, _read_lines(path)), header, kept)
+    elif suffix in (".jsonl", ".json"):
+        table = _of_objects(path, _json_objects(path, _read_lines(path)))
+    elif suffix == ".parquet":
+        with parquet_file(path) as file:
+            table = _of_objects(path, list(enumerate(file.read().to_pylist(), start=1)))
+    elif suffix == ".txt":
+        lines = enumerate(_read_lines(path), start=1)
+        table = Table(path, (TEXT_COLUMN,), [(number, {TEXT_COLUMN: line}) for number, line in lines])
+    else:
+        raise UserError(f"{path}: unknown kind of file; its name must end in {', '.join(SUFFIXES)}")
     if twice := [column for column in table.columns if table.columns.count(column) > 1]:
         raise UserError(f"{path}: two columns are called {twice[0]!r}; rename one of them")
     if not table.rows and not table.malformed:
@@ -93,7 +117,7 @@ def format_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str,
     """
     suffix = path.suffix.lower()
     if suffix == ".jsonl":
-        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     cells = ([cell_text(row.get(column)) for column in columns] for row in rows)
     if suffix == ".csv":
         file = io.StringIO()
@@ -108,22 +132,13 @@ def cell_text(cell: Any) -> str:
     """Return a cell as text: numbers, truth values and what else JSON lines hold as JSON, null as nothing."""
     if cell is None:
         return ""
-    return cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
+    return cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False, default=str)
 
 
-def _reader(path: Path):
-    readers = {".tsv": _read_tsv, ".csv": _read_csv, ".jsonl": _read_json_lines, ".txt": _read_text}
-    if path.suffix.lower() not in readers:
-        raise UserError(f"{path}: unknown kind of file; its name must end in {', '.join(readers)}")
-    return readers[path.suffix.lower()]
-
-
-def _read_tsv(path: Path, lines: list[str]) -> Table:
-    return _with_header(path, enumerate((line.split("\t") for line in lines), start=1))
-
-
-def _read_csv(path: Path, lines: list[str]) -> Table:
-    return _with_header(path, _csv_records(path, lines))
+def _read_lines(path: Path) -> list[str]:
+    """Return the lines of a text file, without the byte order mark."""
+    data = read_bytes(path).removeprefix(codecs.BOM_UTF8)
+    return Chunk(path, 1, data, len(data)).lines()
 
 
 def _csv_records(path: Path, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
@@ -138,34 +153,51 @@ def _csv_records(path: Path, lines: list[str]) -> Iterator[tuple[int, list[str]]
         raise UserError(f"{path}: the row at line {first} is not CSV ({error}); correct its quotation marks") from None
 
 
-def _with_header(path: Path, records: Iterator[tuple[int, list[str]]]) -> Table:
-    _, columns = next(records, (1, None))
+def _of_cells(
+    path: Path, records: Iterator[tuple[int, list[str]]], header: Sequence[str] | None, kept: Collection[str] | None
+) -> Table:
+    columns = header or next(records, (1, None))[1]
     if columns is None:
         raise UserError(f"{path}: is empty; its first line must name the columns")
     table = Table(path, tuple(columns))
+    places = [(place, column) for place, column in enumerate(columns) if kept is None or column in kept]
     for line, cells in records:
         if len(cells) == len(columns):
-            table.rows.append((line, dict(zip(columns, cells, strict=True))))
+            table.rows.append((line, {column: cells[place] for place, column in places}))
         elif cells not in ([], [""]):
             table.malformed.append((line, f"{len(cells)} columns, not {len(columns)}"))
     return table
 
 
-def _read_json_lines(path: Path, lines: list[str]) -> Table:
-    records = [(number, _json_object(path, number, line)) for number, line in enumerate(lines, start=1) if line.strip()]
-    columns = dict.fromkeys(column for _, record in records for column in record)
-    return Table(path, tuple(columns), records)
+def _of_objects(path: Path, records: list[tuple[int, dict[str, Any]]]) -> Table:
+    return Table(path, tuple(dict.fromkeys(column for _, record in records for column in record)), records)
 
 
-def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
+def _json_objects(path: Path, lines: list[str]) -> list[tuple[int, dict[str, Any]]]:
+    """Return (line number, object) of JSON lines, or the numbered objects of a list."""
+    texts = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    if path.suffix.lower() == ".json" and texts and texts[0][1].lstrip().startswith("["):
+        with _json_line(path, 1):
+            records = list(enumerate(json.loads("\n".join(lines), object_pairs_hook=_unique), start=1))
+    else:
+        records = []
+        for number, text in texts:
+            with _json_line(path, number):
+                records.append((number, json.loads(text, object_pairs_hook=_unique)))
+    for number, record in records:
+        with _json_line(path, number):
+            if not isinstance(record, dict):
+                raise ValueError(f"it is {cell_text(record):.80}")
+            json.dumps(record, ensure_ascii=False).encode()  # fails for half of a surrogate pair
+    return records
+
+
+@contextlib.contextmanager
+def _json_line(path: Path, number: int) -> Iterator[None]:
     try:
-        record = json.loads(line, object_pairs_hook=_unique)
-        if not isinstance(record, dict):
-            raise ValueError(f"it is {cell_text(record):.80}")
-        json.dumps(record, ensure_ascii=False).encode()  # fails for half of a surrogate pair
+        yield
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: line {number} is not a JSON object ({error!s:.300}); correct it") from None
-    return record
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -174,10 +206,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise ValueError(f"it has {next(name for name in names if names.count(name) > 1)!r} twice")
     return record
-
-
-def _read_text(path: Path, lines: list[str]) -> Table:
-    return Table(path, (TEXT_COLUMN,), [(number, {TEXT_COLUMN: line}) for number, line in enumerate(lines, start=1)])
 
 
 def _tsv_cell(path: Path, cell: str) -> str:

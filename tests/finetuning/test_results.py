@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from mae_lm_fairseq.finetuning.seeds import difference, summarise
+from mae_lm_fairseq.finetuning.report import difference
+from mae_lm_fairseq.finetuning.results import summarise
 
 
 def test_a_summary():

@@ -3,18 +3,22 @@
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from mae_lm_fairseq.checkpoints.reading import read, read_checkpoint
-from mae_lm_fairseq.finetuning import prediction
 from mae_lm_fairseq.finetuning import report as glue_report
 from mae_lm_fairseq.finetuning import sweep as finetuning
-from mae_lm_fairseq.finetuning.glue.run import Options, finetune, make_sweep
-from mae_lm_fairseq.finetuning.glue.tasks import TASKS, predictions
-from mae_lm_fairseq.finetuning.seeds import summarise
+from mae_lm_fairseq.finetuning.models import load
+from mae_lm_fairseq.finetuning.options import GlueOptions
+from mae_lm_fairseq.finetuning.origin import from_scratch
+from mae_lm_fairseq.finetuning.results import summarise
+from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits
+from mae_lm_fairseq.finetuning.sentences.run import finetune, make_sweep
+from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
 from mae_lm_fairseq.finetuning.sweep import Sweep
 from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.utils.errors import UserError
@@ -50,11 +54,11 @@ def glue_dir(tmp_path_factory):
 def options(tokenizer, checkpoints, glue_dir, tmp_path, monkeypatch):
     """Return options for three updates on RTE from MAE-LM, in this process."""
     monkeypatch.setattr(finetuning, "run_all", run_here)
-    return Options(
-        task=TASKS["RTE"],
+    return GlueOptions(
+        task="RTE",
         glue_dir=glue_dir,
-        checkpoint=checkpoints["mae_lm_tiny"],
-        tokenizer=tokenizer,
+        model=checkpoints["mae_lm_tiny"],
+        data_bin=tokenizer,
         out=tmp_path / "out",
         seeds=1,
         max_updates=3,
@@ -64,7 +68,7 @@ def options(tokenizer, checkpoints, glue_dir, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_finetuning_starts_from_every_pretraining_checkpoint(options, checkpoints, arch):
-    content = finetune(replace(options, checkpoint=checkpoints[arch]))
+    content = finetune(replace(options, model=checkpoints[arch]))
     assert content["start"]["_name"] == arch
     assert content["start"]["from"] == "a pretrained model"
     assert content == json.loads((options.out / "results.json").read_text())
@@ -83,7 +87,7 @@ def test_a_bundle_gives_the_results_of_its_checkpoint(options, checkpoints, toke
     write_bundle(read_checkpoint(checkpoints["mae_lm_tiny"], tokenizer), tmp_path / "bundle")
     contents = [
         finetune(options),
-        finetune(replace(options, checkpoint=tmp_path / "bundle", tokenizer=tmp_path / "bundle", out=tmp_path / "b")),
+        finetune(replace(options, model=tmp_path / "bundle", data_bin=None, out=tmp_path / "b")),
     ]
     assert contents[0]["metrics"] == contents[1]["metrics"]
     ours, theirs = (read(out / "model").weights for out in (options.out, tmp_path / "b"))
@@ -91,11 +95,11 @@ def test_a_bundle_gives_the_results_of_its_checkpoint(options, checkpoints, toke
     assert contents[1]["start"]["checkpoint"] == f"{tmp_path.name}/bundle"
     (tmp_path / "bundle" / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(UserError, match="is a directory of transformers; make a bundle of it with mae-lm import"):
-        finetune(replace(options, checkpoint=tmp_path / "bundle", out=tmp_path / "c"))
+        finetune(replace(options, model=tmp_path / "bundle", out=tmp_path / "c"))
 
 
 def test_finetuning_starts_from_random_weights(options):
-    content = finetune(replace(options, checkpoint=None, arch="mae_lm_tiny", extra=["--max-update", "2"]))
+    content = finetune(replace(options, model=Path("mae_lm_tiny"), extra=["--max-update", "2"]))
     assert (content["start"]["from"], content["start"]["checkpoint"]) == ("random weights", None)
     assert "override the recipe's: `--max-update 2`" in (options.out / "report.md").read_text()
 
@@ -112,11 +116,11 @@ KINDS = {
 def test_every_kind_of_task(options, name):
     """Batched predictions equal those made one by one."""
     task = TASKS[name]
-    content = finetune(replace(options, task=task, max_updates=8, seeds=2))
+    content = finetune(replace(options, task=name, max_updates=8, seeds=2))
     assert list(content["metrics"]) == [*KINDS[name], "score"]
     [run] = options.out.glob(f"runs/{content['test_predictions_by']}/checkpoints/*.pt")
-    model, fairseq_task = prediction.load(run, options.out / "data-bin")
-    logits = prediction.logits(model, fairseq_task, "valid")
+    model, fairseq_task = load(run, options.out / "data-bin")
+    logits = data_bin_logits(model, fairseq_task, "valid")
     dataset, singly = fairseq_task.dataset("valid"), []
     for row in range(len(dataset)):
         tokens = dataset[row]["net_input.src_tokens"][None]
@@ -131,33 +135,46 @@ def test_every_kind_of_task(options, name):
         assert accuracy in content["metrics"]["accuracy"]["values"]
 
 
+def test_a_new_row_names_its_metrics_and_what_selects(options, glue_dir, monkeypatch):
+    rte = TASKS["RTE"]
+    row = replace(rte, name="RTE2", head="", metrics=("macro_f1", "matthews"), also_reported=("f1",), selection="mcc")
+    monkeypatch.setitem(TASKS, "RTE2", row)
+    content = finetune(replace(options, task="rte2", glue_dir=glue_dir / "RTE"))
+    assert list(content["metrics"]) == ["macro_f1", "matthews", "f1", "score"]
+    [kept] = options.out.glob("runs/*/checkpoints/checkpoint_best.pt")
+    assert torch.load(kept, weights_only=True)["cfg"]["checkpoint"]["best_checkpoint_metric"] == "mcc"
+    assert (options.out / "RTE2.tsv").exists()
+    with pytest.raises(ValueError, match="RTE2: unknown metrics: bleu"):
+        replace(row, metrics=("bleu",))
+
+
 def test_further_options_reach_fairseq(options):
     finetune(replace(options, extra=("--layer-lr-decay", "0.5", "--autocast", "bf16")))
     [kept] = options.out.glob("runs/*/checkpoints/*.pt")
     used = torch.load(kept, weights_only=True)["cfg"]
     assert (used["optimizer"]["layer_lr_decay"], used["model"]["autocast"]) == (0.5, "bf16")
-    model, _ = prediction.load(kept, options.out / "data-bin")
+    model, _ = load(kept, options.out / "data-bin")
     assert model.autocast == "none"  # evaluation is in float32
 
 
 def test_the_lowest_loss_is_kept_if_it_chooses_the_checkpoint(options):
-    origin, data = finetuning.from_scratch("mae_lm_tiny"), {"splits": {"train": {"rows": 12}}}
+    origin, data = from_scratch("mae_lm_tiny"), {"splits": {"train": {"rows": 12}}}
     maximized = {(): True, ("--best-checkpoint-metric", "f1"): True, ("--best-checkpoint-metric=loss",): False}
     for extra, is_maximized in maximized.items():
-        [run] = make_sweep(options.task, replace(options, extra=extra), origin, options.out, data).runs()
+        [run] = make_sweep(TASKS["RTE"], replace(options, extra=extra), origin, options.out, data).runs()
         assert ("--maximize-best-checkpoint-metric" in run.command) is is_maximized
 
 
 def test_from_mnli(options, tmp_path):
-    finetune(replace(options, task=TASKS["MNLI"], out=tmp_path / "mnli"))
+    finetune(replace(options, task="MNLI", out=tmp_path / "mnli"))
     [mnli] = (tmp_path / "mnli").glob("runs/*/checkpoints/*.pt")
-    content = finetune(replace(options, checkpoint=mnli, from_mnli=True))
+    content = finetune(replace(options, model=mnli, from_mnli=True))
     assert content["start"]["from"] == "a model fine-tuned on MNLI"
     with pytest.raises(UserError, match="has already been fine-tuned on MNLI"):
-        finetune(replace(options, checkpoint=mnli))
+        finetune(replace(options, model=mnli))
     with pytest.raises(UserError, match="--from-mnli is for MRPC, RTE, STS-B, not for CoLA"):
-        finetune(replace(options, checkpoint=mnli, from_mnli=True, task=TASKS["CoLA"]))
-    with pytest.raises(UserError, match="was not fine-tuned on MNLI"):
+        finetune(replace(options, model=mnli, from_mnli=True, task="CoLA"))
+    with pytest.raises(UserError, match="is not fine-tuned; use a model fine-tuned on MNLI"):
         finetune(replace(options, from_mnli=True))
 
 
@@ -165,16 +182,16 @@ def test_wrong_inputs_are_refused_without_leaving_files(options, checkpoints, to
     other = write_tokenizer(tmp_path / "other", seed=5)
     (tmp_path / "damaged.pt").write_bytes(checkpoints["mae_lm_tiny"].read_bytes()[:5000])
     wrong = {
-        "no such file": {"checkpoint": tmp_path / "missing.pt"},
-        "x: no such file": {"checkpoint": tmp_path / ("x" * 300)},
-        "x: has no sentencepiece": {"tokenizer": tmp_path / ("x" * 300)},
-        "cannot read the checkpoint": {"checkpoint": tmp_path / "damaged.pt"},
-        "not the tokenizer of": {"tokenizer": other},
-        "has no sentencepiece": {"tokenizer": tmp_path},
-        "add --arch": {"checkpoint": None},
-        "no such architecture": {"checkpoint": None, "arch": "roberta_base"},
-        "a checkpoint has its own architecture": {"arch": "mae_lm_tiny"},
-        "--from-mnli contradicts": {"checkpoint": None, "arch": "mae_lm_tiny", "from_mnli": True},
+        "no such file": {"model": tmp_path / "missing.pt"},
+        "x: no such file": {"model": tmp_path / ("x" * 300)},
+        "x: has no sentencepiece": {"data_bin": tmp_path / ("x" * 300)},
+        "cannot read the checkpoint": {"model": tmp_path / "damaged.pt"},
+        "not the tokenizer of": {"data_bin": other},
+        "has no sentencepiece": {"data_bin": tmp_path},
+        "and no architecture, for random weights: mae_lm_tiny": {"model": Path("roberta_base")},
+        "add --data-bin": {"model": Path("mae_lm_tiny"), "data_bin": None},
+        "is not fine-tuned; use a model fine-tuned on MNLI": {"model": Path("mae_lm_tiny"), "from_mnli": True},
+        "--ema: mae_lm_tiny stands for random weights": {"model": Path("mae_lm_tiny"), "ema": True},
     }
     for message, changes in wrong.items():
         with pytest.raises(UserError, match=message):
@@ -199,12 +216,12 @@ def test_results_of_other_options_are_not_overwritten(options, tmp_path, monkeyp
     assert read(options.out / "model").about["development_set"]
     before = (options.out / "results.json").read_bytes()
     with pytest.raises(UserError, match="has results of other settings: files, task"):
-        finetune(replace(options, task=TASKS["WNLI"]))
+        finetune(replace(options, task="WNLI"))
     with pytest.raises(UserError, match="has results of other settings: updates"):
         finetune(replace(options, max_updates=4))
-    write_official(tmp_path / "glue", options.task, make_rows(options.task))
+    write_official(tmp_path / "glue", TASKS["RTE"], make_rows(TASKS["RTE"]))
     finetune(replace(options, glue_dir=tmp_path / "glue"))  # the same files elsewhere
-    write_official(tmp_path / "changed", options.task, make_rows(options.task, 8))
+    write_official(tmp_path / "changed", TASKS["RTE"], make_rows(TASKS["RTE"], 8))
     with pytest.raises(UserError, match="has results of other settings: files"):
         finetune(replace(options, glue_dir=tmp_path / "changed"))
     assert (options.out / "results.json").read_bytes() == before

@@ -1,42 +1,46 @@
-"""Conversion of a local copy of GLUE to a data-bin for fairseq's ``sentence_prediction``; used by preprocess/glue."""
+"""Data-bin of a sentence task for fairseq's ``sentence_prediction``."""
 
-import functools
 import json
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
-from mae_lm_fairseq.finetuning.glue.files import Rows, read_split
-from mae_lm_fairseq.finetuning.glue.tasks import Task
+from mae_lm_fairseq.finetuning.sentences.rows import Rows
+from mae_lm_fairseq.finetuning.sentences.tasks import Task
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TASK, DataBinWriter, dictionary_fingerprint
 from mae_lm_fairseq.text.manifest import current_versions
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, SPECIALS, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import new_directory
 
-logger = logging.getLogger(__name__)
-
 SHORTEST_PAIR = 6
 """Shortest possible pair in tokens: one token per sentence, ``<s>`` and three ``</s>``."""
 
 
-def prepare(
-    task: Task, glue_dir: Path, tokenizer: Tokenizer, destdir: Path, max_positions: int, skip_malformed: bool = False
-) -> dict:
+class Sets(Protocol):
+    """The sets of a task, by fairseq's names."""
+
+    task: Task
+    splits: Sequence[str]
+
+    def read(self, split: str) -> Rows:
+        """Return the valid rows of a set."""
+
+
+def prepare(sets: Sets, tokenizer: Tokenizer, destdir: Path, max_positions: int) -> dict:
     """Write ``input0``, ``input1`` (pairs only) and ``label``, and the statistics to ``task.json``.
 
     A sequence is ``<s> A </s>`` or ``<s> A </s> </s> B </s>``. fairseq adds ``<s>`` and the ``</s>`` between the
-    sentences (``--init-token 0 --separator-token 2``).
+    sentences (``--init-token 0 --separator-token 2``). With tokenizer, dictionary and the description of the task, the
+    data-bin has all that a bundle of a fine-tuned checkpoint needs besides the checkpoint.
 
     Args:
-        task: the task to prepare.
-        glue_dir: directory with one subdirectory per task, or the directory of this task.
+        sets: the sets to prepare.
         tokenizer: tokenizer of the pretraining run.
         destdir: output directory; created only if preparation succeeds.
         max_positions: maximum sequence length; see :func:`truncated`.
-        skip_malformed: drop malformed rows of the training and development sets.
 
     Returns:
         The statistics.
@@ -44,31 +48,11 @@ def prepare(
     Raises:
         UserError: if the data cannot be prepared; nothing is written.
     """
-    read = functools.partial(read_split, task, glue_dir)
-    return prepare_rows(task, read, tokenizer, destdir, max_positions, skip_malformed)
-
-
-def prepare_rows(
-    task: Task,
-    read: Callable[[str], Rows],
-    tokenizer: Tokenizer,
-    destdir: Path,
-    max_positions: int,
-    skip_malformed: bool = False,
-) -> dict:
-    """Do what :func:`prepare` does, with the rows that ``read`` returns for the official name of a set.
-
-    With tokenizer, dictionary and the description of the task, the data-bin has all that a bundle of a fine-tuned
-    checkpoint needs besides the checkpoint.
-    """
     if max_positions < SHORTEST_PAIR:
         raise UserError(f"--max-positions {max_positions} must be at least {SHORTEST_PAIR}")
     with new_directory(destdir) as directory:
-        sets = {split: read(official) for split, official in task.splits.items()}
-        for split, rows in sets.items():
-            check_rows(split, rows, skip_malformed)
-            _warn_of_unusual_size(task, task.splits[split], rows)
-        return _write_sets(task, sets, tokenizer, directory, max_positions)
+        rows = {split: sets.read(split) for split in sets.splits}
+        return _write_sets(sets.task, rows, tokenizer, directory, max_positions)
 
 
 def _write_sets(task: Task, sets: dict[str, Rows], tokenizer: Tokenizer, directory: Path, max_positions: int) -> dict:
@@ -97,29 +81,6 @@ def _write_sets(task: Task, sets: dict[str, Rows], tokenizer: Tokenizer, directo
     }
     (directory / TASK).write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
     return statistics
-
-
-def check_rows(split: str, rows: Rows, skip_malformed: bool):
-    """Refuse a set without rows, and malformed rows; or log these, if they may be skipped.
-
-    Raises:
-        UserError: if there are malformed rows or no rows.
-    """
-    if rows.malformed:
-        message = f"{rows.path}: {len(rows.malformed)} malformed rows: {rows.describe_malformed()}"
-        if split.startswith("test"):
-            raise UserError(f"{message}; fix the file: predictions are assigned by row")
-        if not skip_malformed:
-            raise UserError(f"{message}; fix the file, or drop them with --skip-malformed")
-        logger.warning("%s; dropped", message)
-    if not rows.sentences:
-        raise UserError(f"{rows.path}: has no rows")
-
-
-def _warn_of_unusual_size(task: Task, official: str, rows: Rows):
-    expected = task.rows.get(official, len(rows.sentences))
-    if len(rows.sentences) != expected:
-        logger.warning("%s: %d rows; the official %s has %d", rows.path, len(rows.sentences), official, expected)
 
 
 def _write(task: Task, split: str, rows: Rows, tokenizer: Tokenizer, directory: Path, max_positions: int) -> dict:

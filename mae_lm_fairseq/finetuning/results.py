@@ -1,0 +1,79 @@
+"""Results of a sweep: statistics over the seeds, and the report."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mae_lm_fairseq.utils.markdown import markdown_table
+
+MODEL = "model"
+"""Subdirectory of ``--out`` that holds the bundle of the best run."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Values of one metric over several seeds.
+
+    Attributes:
+        median, mean: over the seeds.
+        std: sample standard deviation (n - 1); None for a single seed.
+        values: one value per seed, in seed order.
+    """
+
+    median: float
+    mean: float
+    std: float | None
+    values: list[float]
+
+    def __str__(self) -> str:
+        spread = "one seed" if self.std is None else f"{self.mean:.1f} ± {self.std:.1f}"
+        return f"{self.median:.1f} ({spread})"
+
+
+def summarise(values: Sequence[float]) -> Summary:
+    """Return the median, mean and standard deviation of at least one value."""
+    values = [float(value) for value in values]
+    std = statistics.stdev(values) if len(values) > 1 else None
+    return Summary(statistics.median(values), statistics.fmean(values), std, values)
+
+
+def report(content: dict[str, Any], settings: str, selection: str, hidden: Sequence[str], ending: str) -> str:
+    """Return the text of ``report.md``.
+
+    Args:
+        content: content of the result file.
+        settings: number and kind of the updates.
+        selection: display name of the metric that selected the learning rate.
+        hidden: suffixes of metric names to hide.
+        ending: text below the table.
+    """
+    start = content["start"]
+    lines = [
+        f"# {content['task']}",
+        "",
+        f"`{start['_name']}`, from {start['from']}"
+        + (f": `{start['checkpoint']}` after {start['updates']:,} updates" if start["checkpoint"] else ""),
+        "",
+        f"{settings}. Development set, in per cent: median (mean ± standard deviation), and every seed. The learning "
+        f"rate with the highest median {selection} is {content['learning_rate']:g}.",
+        "",
+    ]
+    if content["options"]:
+        lines += [f"Options of fairseq-train, which override the recipe's: `{' '.join(content['options'])}`.", ""]
+    rows = [
+        [lr, name, str(Summary(**summary)), ", ".join(f"{value:.1f}" for value in summary["values"])]
+        for lr, of_lr in content["grid"].items()
+        for name, summary in of_lr.items()
+        if not name.endswith(tuple(hidden))
+    ]
+    table = markdown_table(["learning rate", "metric", "median (mean ± std)", "seeds"], rows)
+    return "\n".join([*lines, table, "", f"{ending} `{MODEL}/` holds the best model, for predictions.", ""])
+
+
+def print_summary(metrics: Mapping[str, Mapping[str, Any]], out: Path) -> None:
+    """Print the chosen metrics of ``results.json``, and where the report is."""
+    for name, metric in metrics.items():
+        print(f"{name}: median {metric['median']:.1f}, seeds {', '.join(f'{value:.1f}' for value in metric['values'])}")
+    print(f"report: {out / 'report.md'}")

@@ -1,0 +1,111 @@
+"""Rows of a sentence task: texts and labels of a table, and what is malformed."""
+
+import logging
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mae_lm_fairseq.finetuning.sentences.tables import Table, cell_text
+from mae_lm_fairseq.finetuning.sentences.tasks import Task
+from mae_lm_fairseq.utils.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+_MAX_SHOWN = 10
+
+
+@dataclass
+class Rows:
+    """Rows of one set.
+
+    Attributes:
+        path: the file.
+        sentences: one or two sentences per row.
+        labels: class numbers or scores; empty for rows without labels.
+        malformed: (line, problem) of each malformed row; these rows are not in ``sentences`` and ``labels``.
+    """
+
+    path: Path
+    sentences: list[tuple[str, ...]] = field(default_factory=list)
+    labels: list[int | float] = field(default_factory=list)
+    malformed: list[tuple[int, str]] = field(default_factory=list)
+
+    def describe_malformed(self) -> str:
+        """Describe the malformed rows in a single string."""
+        shown = "; ".join(f"line {line}: {problem}" for line, problem in self.malformed[:_MAX_SHOWN])
+        more = len(self.malformed) - _MAX_SHOWN
+        return f"{len(self.malformed)} malformed rows: {shown}" + (f"; and {more} more" if more > 0 else "")
+
+    def check(self, is_test: bool, skip_malformed: bool) -> None:
+        """Refuse a set without rows, and malformed rows; or log these, if they may be skipped.
+
+        Raises:
+            UserError: if there are malformed rows or no rows.
+        """
+        if self.malformed:
+            message = f"{self.path}: {self.describe_malformed()}"
+            if is_test:
+                raise UserError(f"{message}; fix the file: predictions are assigned by row")
+            if not skip_malformed:
+                raise UserError(f"{message}; fix the file, or drop them with --skip-malformed")
+            logger.warning("%s; dropped", message)
+        if not self.sentences:
+            raise UserError(f"{self.path}: has no rows")
+
+
+def to_rows(task: Task, table: Table, labelled: bool) -> Rows:
+    """Return texts and labels of a table.
+
+    Args:
+        task: whose columns the table has.
+        table: the file.
+        labelled: whether to read labels.
+    """
+    rows = Rows(table.path, malformed=list(table.malformed))
+    for line, record in table.rows:
+        sentences = tuple(record.get(column) for column in task.columns)
+        if unusable := [column for column in task.columns if not _is_text(record.get(column))]:
+            rows.malformed.append((line, f"the column {unusable[0]!r} is empty, or is not text"))
+            continue
+        if labelled:
+            text = cell_text(record.get(task.label_column))
+            label = _label(task, text)
+            if label is None:
+                rows.malformed.append((line, _label_problem(task, text)))
+                continue
+            rows.labels.append(label)
+        rows.sentences.append(sentences)
+    rows.malformed.sort()
+    return rows
+
+
+def _is_text(cell: Any) -> bool:
+    return isinstance(cell, str) and bool(cell.strip())
+
+
+def number(text: str) -> float | None:
+    """Return the finite number that a text is; None if it is none."""
+    try:
+        value = float(text)
+    except (ValueError, OverflowError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _label(task: Task, text: str) -> int | float | None:
+    if not task.is_regression:
+        return task.labels.index(text) if text in task.labels else None
+    score = number(text)
+    low, high = task.score_range if task.is_bounded else (-math.inf, math.inf)
+    return score if score is not None and low <= score <= high else None
+
+
+def _label_problem(task: Task, text: str) -> str:
+    place = f"in the column {task.label_column!r}"
+    if not text.strip():
+        return f"the label {place} is empty"
+    if not task.is_regression:
+        return f"the label {text!r:.80} {place} is not one of {task.describe()}"
+    limits = " from {:g} to {:g}".format(*task.score_range) if task.is_bounded else ""
+    return f"the label {text!r:.80} {place} is not a number{limits}"

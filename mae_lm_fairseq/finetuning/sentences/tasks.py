@@ -1,0 +1,256 @@
+"""Sentence tasks: what defines one, the table of GLUE's, and the metrics.
+
+Sources: column and file names are those of the official download (gluebenchmark.com) and of ``nyu-mll/glue`` on the
+Hugging Face hub; the numbers of rows are those of the official files. Epochs, batch sizes and learning rates are
+RoBERTa's (Liu et al. 2019, arXiv 1907.11692, Table 10: learning rates 1e-5, 2e-5 and 3e-5, batches of 16 and 32, 10
+epochs). Of the two batch sizes, each task uses the one in fairseq's examples/roberta/README.glue.md. Metrics are GLUE's
+(Wang et al. 2019, arXiv 1804.07461).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mae_lm_fairseq.utils.errors import UserError
+
+_SHOWN = 10
+
+
+def _accuracy(predicted: np.ndarray, true: np.ndarray) -> float:
+    return np.mean(predicted == true)
+
+
+def _agreement(name: str, **options) -> Callable[[np.ndarray, np.ndarray], float]:
+    def agree(predicted: np.ndarray, true: np.ndarray) -> float:
+        from sklearn import metrics
+
+        return getattr(metrics, name)(true, predicted, **options)
+
+    return agree
+
+
+def _correlation(name: str) -> Callable[[np.ndarray, np.ndarray], float]:
+    def correlate(predicted: np.ndarray, true: np.ndarray) -> float:
+        from scipy import stats
+
+        if np.ptp(predicted) == 0 or np.ptp(true) == 0:
+            return 0.0  # the correlation with a constant is undefined
+        return getattr(stats, name)(predicted, true).statistic
+
+    return correlate
+
+
+METRICS = {
+    "matthews": _agreement("matthews_corrcoef"),
+    "accuracy": _accuracy,
+    "f1": _agreement("f1_score", zero_division=0.0),
+    "macro_f1": _agreement("f1_score", average="macro", zero_division=0.0),
+    "pearson": _correlation("pearsonr"),
+    "spearman": _correlation("spearmanr"),
+}
+"""Metrics as functions (predictions, true values) -> value, from scikit-learn and scipy, which are installed with
+fairseq."""
+
+SELECTIONS = {
+    "accuracy": {},
+    "loss": {},
+    "mcc": {"report_mcc": True},
+    "acc_and_f1": {"report_acc_and_f1": True},
+    "f1": {"report_acc_and_f1": True},
+    "pearson_and_spearman": {"report_pearson_and_spearman": True},
+}
+"""Metrics that fairseq's criterion ``sentence_prediction`` can compute in validation, and the option that it needs."""
+
+
+def measure(metrics: Sequence[str], predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
+    """Return metrics in per cent, given their names, and predictions and true values, both of shape [rows]."""
+    return {name: 100 * float(METRICS[name](predicted, true)) for name in metrics}
+
+
+@dataclass(frozen=True)
+class Task:
+    """Classification or regression of sentences, or of pairs.
+
+    Attributes:
+        name: name of the task.
+        columns: columns of the sentences, one or two.
+        label_column: column of the label or score.
+        labels: names of the labels in class order; empty for regression.
+        metrics: reported metrics, keys of :data:`METRICS`; their mean, the score, selects the learning rate.
+        also_reported: further metrics, which are not part of the score.
+        selection: metric of fairseq's validation that selects the checkpoint of a run, a key of :data:`SELECTIONS`; by
+            default the accuracy, or the mean of both correlations.
+        score_range: the scores that a model for regression is trained to give as 0 and as 1.
+        is_bounded: whether scores outside of this range are malformed.
+        dev_suffixes: ending of the metrics' names for each development set.
+        batch_size: sentences or pairs per update.
+        epochs: passes over the training set.
+        learning_rates: the learning rates to try.
+        head: name of the classification head; by default that of the task.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    label_column: str
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    also_reported: tuple[str, ...] = ()
+    selection: str = ""
+    score_range: tuple[float, float] | None = None
+    is_bounded: bool = False
+    dev_suffixes: tuple[str, ...] = ("",)
+    batch_size: int = 32
+    epochs: int = 10
+    learning_rates: tuple[float, ...] = (1e-5, 2e-5, 3e-5)
+    head: str = ""
+
+    def __post_init__(self):
+        defaults = {"selection": "pearson_and_spearman" if self.is_regression else "accuracy", "head": self.name}
+        for name in defaults:
+            object.__setattr__(self, name, getattr(self, name) or defaults[name])
+        if unknown := {*self.metrics, *self.also_reported} - METRICS.keys() | {self.selection} - SELECTIONS.keys():
+            raise ValueError(f"{self.name}: unknown metrics: {', '.join(sorted(unknown))}")
+
+    @property
+    def is_regression(self) -> bool:
+        return not self.labels
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.labels) or 1
+
+    def to_unit(self, score: float) -> float:
+        """Scale a score to what the model is trained on."""
+        low, high = self.score_range
+        return (score - low) / (high - low)
+
+    def from_unit(self, values: np.ndarray) -> np.ndarray:
+        """Scale a model's outputs to scores."""
+        low, high = self.score_range
+        return low + values * (high - low)
+
+    def describe(self) -> str:
+        """Return the labels, or the range of the scores, in words."""
+        if self.is_regression:
+            return "scores from {:g} to {:g}".format(*self.score_range)
+        more = len(self.labels) - _SHOWN
+        return ", ".join(self.labels[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def predictions(task: Task, logits: np.ndarray) -> np.ndarray:
+    """Convert logits to predictions.
+
+    Args:
+        task: the task.
+        logits: [rows, classes], or [rows, 1] for regression.
+
+    Returns:
+        [rows]: class numbers, or scores that go roughly over the task's range.
+    """
+    if task.is_regression:
+        return task.from_unit(logits[:, 0].astype(np.float64))
+    return logits.argmax(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlueTask(Task):
+    """A task of GLUE, with its files.
+
+    Attributes:
+        hub_columns: columns of the sentences in the Hugging Face layout.
+        rows: numbers of rows of the official sets.
+        dev, test: official names of the sets, in the order of fairseq's valid, valid1 and test, test1.
+        submissions: names of the files that the GLUE server expects, without ending; by default that of the task.
+        headerless: whether the training and development sets have four columns and no header.
+    """
+
+    hub_columns: tuple[str, ...]
+    rows: Mapping[str, int]
+    dev: tuple[str, ...] = ("dev",)
+    test: tuple[str, ...] = ("test",)
+    submissions: tuple[str, ...] = ()
+    headerless: bool = False
+
+    @property
+    def splits(self) -> dict[str, str]:
+        """Mapping from fairseq's names of the sets to the official ones."""
+        numbered = {"train": "train"}
+        for split, official in (("valid", self.dev), ("test", self.test)):
+            numbered |= {f"{split}{number or ''}": name for number, name in enumerate(official)}
+        return numbered
+
+    @property
+    def submission_files(self) -> dict[str, str]:
+        """File name that the GLUE server expects for each test set, by fairseq's name of the set."""
+        tests = (split for split in self.splits if split.startswith("test"))
+        return {split: f"{name}.tsv" for split, name in zip(tests, self.submissions or (self.name,), strict=True)}
+
+
+def _rows(train: int, dev: int, test: int) -> dict[str, int]:
+    return {"train": train, "dev": dev, "test": test}
+
+
+_ENTAILMENT = ("entailment", "not_entailment")
+_PAIR = ("sentence1", "sentence2")
+
+TASKS = {
+    task.name: task
+    for task in (
+        GlueTask(
+            "CoLA", ("sentence",), "label", ("0", "1"), ("matthews",), selection="mcc", batch_size=16, headerless=True,
+            hub_columns=("sentence",), rows=_rows(8551, 1043, 1063),
+        ),
+        GlueTask(
+            "SST-2", ("sentence",), "label", ("0", "1"), ("accuracy",),
+            hub_columns=("sentence",), rows=_rows(67349, 872, 1821),
+        ),
+        GlueTask(
+            "MRPC", ("#1 String", "#2 String"), "Quality", ("0", "1"), ("f1", "accuracy"), selection="acc_and_f1",
+            batch_size=16, hub_columns=_PAIR, rows=_rows(3668, 408, 1725),
+        ),
+        GlueTask(
+            "STS-B", _PAIR, "score", (), ("pearson", "spearman"), score_range=(0.0, 5.0), is_bounded=True,
+            batch_size=16, hub_columns=_PAIR, rows=_rows(5749, 1500, 1379),
+        ),
+        GlueTask(
+            "QQP", ("question1", "question2"), "is_duplicate", ("0", "1"), ("f1", "accuracy"), selection="acc_and_f1",
+            hub_columns=("question1", "question2"), rows=_rows(363846, 40430, 390965),
+        ),
+        GlueTask(
+            "MNLI", _PAIR, "gold_label", ("entailment", "neutral", "contradiction"), ("accuracy",),
+            dev_suffixes=("", "_mismatched"), hub_columns=("premise", "hypothesis"),
+            rows={"train": 392702, "dev_matched": 9815, "dev_mismatched": 9832}
+            | {"test_matched": 9796, "test_mismatched": 9847},
+            dev=("dev_matched", "dev_mismatched"), test=("test_matched", "test_mismatched"),
+            submissions=("MNLI-m", "MNLI-mm"),
+        ),
+        GlueTask(
+            "QNLI", ("question", "sentence"), "label", _ENTAILMENT, ("accuracy",),
+            hub_columns=("question", "sentence"), rows=_rows(104743, 5463, 5463),
+        ),
+        GlueTask(
+            "RTE", _PAIR, "label", _ENTAILMENT, ("accuracy",), batch_size=16,
+            hub_columns=_PAIR, rows=_rows(2490, 277, 3000),
+        ),
+        GlueTask(
+            "WNLI", _PAIR, "label", ("0", "1"), ("accuracy",), batch_size=16,
+            hub_columns=_PAIR, rows=_rows(635, 71, 146),
+        ),
+    )
+}  # fmt: skip
+
+FROM_MNLI = ("MRPC", "RTE", "STS-B")
+"""Tasks that the RoBERTa paper starts from a model fine-tuned on MNLI."""
+
+
+def find_task(name: str) -> GlueTask:
+    """Return the task with the given name, ignoring case.
+
+    Raises:
+        UserError: if no task has this name.
+    """
+    for task in TASKS.values():
+        if name.lower() == task.name.lower():
+            return task
+    raise UserError(f"{name} is not a task of GLUE; choose one of {', '.join(TASKS)}")
