@@ -58,10 +58,8 @@ def test_links_lead_somewhere(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_file_names_exist(page):
-    """Paths in backticks that begin with a folder of the project; docs/upgrading.md lists names that are gone."""
+    """Paths in backticks that begin with a folder of the project."""
     folders = {path.name for path in (*ROOT.iterdir(), *(ROOT / "mae_lm_fairseq").iterdir()) if path.is_dir()}
-    if page.name == "upgrading.md":
-        return
     for name in re.findall(r"`([\w.-]+/[\w./-]*)`", prose(page)):
         if name.split("/")[0] in folders - {"data-bin", "checkpoints"}:
             assert (ROOT / name).exists() or (ROOT / "mae_lm_fairseq" / name).exists(), f"{page}: {name}"

@@ -14,6 +14,7 @@ from fairseq import checkpoint_utils
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.checkpoints.averaging import read_ema
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.original import read_original
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS, read_checkpoint
 from mae_lm_fairseq.checkpoints.validation import head_names
@@ -21,7 +22,7 @@ from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
 from mae_lm_fairseq.finetuning.recipe import Recipe
 from mae_lm_fairseq.finetuning.seeds import Summary, summarise
-from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
 from mae_lm_fairseq.models.architectures import architecture_values
 from mae_lm_fairseq.training.runner import REWRITTEN, Run, run_all
 from mae_lm_fairseq.training.settings import Settings, as_arguments
@@ -380,7 +381,7 @@ def keep_model(sweep: Sweep, run: Run, metrics: dict[str, float]):
         pretrained = replace(pretrained, original=read_original(start))
     new = sweep.out / _NEW_MODEL
     shutil.rmtree(new, ignore_errors=True)
-    write_bundle(pretrained, new)
+    write_bundle(pretrained, new, add_tokenizer_and_card)
     shutil.rmtree(sweep.out / MODEL, ignore_errors=True)
     new.rename(sweep.out / MODEL)
     print(f"model: {sweep.out / MODEL}, by {run.name}")

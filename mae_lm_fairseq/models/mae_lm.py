@@ -9,7 +9,6 @@ import torch
 from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
-from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.checkpoints.validation import check_ties
 from mae_lm_fairseq.core.attention_backends import FLEX_HEAD_SIZE, AttentionBackend, fastest_backend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
@@ -83,7 +82,7 @@ class MAELMModel(BaseFairseqModel):
         Raises:
             UserError: if a file is missing, damaged, could run code, or does not match the others.
         """
-        return importlib.import_module(_HUB).hub_interface(cls, read(path, data_bin, ema))
+        return importlib.import_module(_HUB).load(cls, path, data_bin, ema)
 
     @classmethod
     def build_model(cls, cfg: MAELMModelConfig, task) -> "MAELMModel":

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.commands import finetune_classification, predict
 from mae_lm_fairseq.finetuning import prediction, report
@@ -16,7 +17,6 @@ from mae_lm_fairseq.finetuning.classification.tables import read_table
 from mae_lm_fairseq.finetuning.glue import run as glue
 from mae_lm_fairseq.finetuning.glue.tasks import TASKS, predictions
 from mae_lm_fairseq.finetuning.squad import run as squad
-from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT, answering
 from tests.support.finetuning import run_here, save_pretrained
