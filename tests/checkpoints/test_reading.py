@@ -172,10 +172,10 @@ DAMAGE = {
     "mask_join is 7, which is not": lambda b: edit_config(b, mask_join=7),
     "'nowhere' is not a valid MaskJoin": lambda b: edit_config(b, mask_join="nowhere"),
     "config.json: shell is unknown": lambda b: edit_config(b, shell="true"),
-    "--dropout 1.5 must be in": lambda b: edit_config(b, dropout=1.5),
-    "--mask-join embeddings contradicts": lambda b: edit_config(b, mask_join="embeddings"),
+    "dropout 1.5 must be in": lambda b: edit_config(b, dropout=1.5),
+    "mask_join embeddings contradicts": lambda b: edit_config(b, mask_join="embeddings"),
     "too few for the layers": lambda b: edit_config(b, encoder_layers=9_000),
-    "--encoder-layers 1000000000 must be at most": lambda b: edit_config(b, encoder_layers=10**9),
+    "encoder_layers 1000000000 must be at most": lambda b: edit_config(b, encoder_layers=10**9),
     "embed_positions are of shape": lambda b: edit_config(b, max_positions=10**7),
     "a head has an invalid name": lambda b: edit_weights(
         b, lambda w: w.update({"classification_heads.pop.dense.weight": w[BIAS].clone()})

@@ -70,7 +70,7 @@ def test_configuration_round_trip(tmp_path):
 
 
 def test_a_configuration_that_contradicts_itself_is_refused():
-    with pytest.raises(UserError, match="--encoder-embed-dim 16 is not divisible"):
+    with pytest.raises(UserError, match="encoder_embed_dim 16 is not divisible"):
         MAELMForMaskedLM(MAELMConfig({"encoder_embed_dim": 16, "encoder_attention_heads": 3}, 50))
 
 
