@@ -4,7 +4,7 @@ from setuptools import find_packages, setup
 
 setup(
     name="mae_lm_fairseq",
-    version="0.1.0",
+    version="0.2.0",
     description="Masked language models that never show [MASK] to the encoder, as a fairseq extension",
     long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",

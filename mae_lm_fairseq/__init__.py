@@ -120,5 +120,5 @@ if _is_loaded_by_user_dir():
 
         check_one_copy(str(PACKAGE))
         register()
-elif "fairseq" in sys.modules:
+elif sys.modules.get("fairseq"):  # None hides a package
     register()

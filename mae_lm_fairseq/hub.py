@@ -1,6 +1,7 @@
 """Hub interface: use a trained model, like the hub interfaces of fairseq. Returned by MAELMModel.from_pretrained."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mae_lm_fairseq.checkpoints.presets import why_no_predictions
-from mae_lm_fairseq.checkpoints.reading import MULTI_LABEL, Pretrained, build, build_heads, score_range
+from mae_lm_fairseq.checkpoints.reading import MULTI_LABEL, Pretrained, build, build_heads, read, score_range
 from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead
 from mae_lm_fairseq.core.packing import batch_layout, batches_of_similar_length, to_device, unpack
@@ -306,6 +307,11 @@ class MAELMHubInterface(nn.Module):
         word = self._tokenizer().token_text(token)
         before, after = MASK.join(parts[: place + 1]).rstrip(), MASK.join(parts[place + 1 :])
         return Filling((before + word + after).lstrip(), probability, word)
+
+
+def load(model_type: type[nn.Module], path: str | Path, data_bin: str | Path | None, ema: bool) -> MAELMHubInterface:
+    """Read a trained model, see :meth:`~mae_lm_fairseq.models.mae_lm.MAELMModel.from_pretrained`."""
+    return hub_interface(model_type, read(path, data_bin, ema))
 
 
 def hub_interface(model_type: type[nn.Module], pretrained: Pretrained) -> MAELMHubInterface:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from transformers import AutoModelForMaskedLM
 
 from mae_lm_fairseq import PACKAGE, MAELMModel
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read_bundle, read_checkpoint
 from mae_lm_fairseq.core.packing import batches_of_similar_length
 from mae_lm_fairseq.huggingface import modeling  # noqa: F401  registers the class
-from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import TEXT, VARIANTS, saved
 from tests.support.finetuning import HEAD, set_up_finetuning

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import grimp
 import pytest
 
 import mae_lm_fairseq
@@ -183,11 +184,18 @@ def test_every_module_of_the_tasks_can_be_imported_first(run_cli, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_without_fairseq(run_python):
-    hide = "import sys, importlib.util; importlib.util.find_spec = lambda name: None\n"
-    program = hide + "import mae_lm_fairseq.core; assert not any(name.startswith('fairseq') for name in sys.modules)"
-    done = run_python(program, ROOT)
+@pytest.mark.parametrize("hide", ["importlib.util.find_spec = lambda name: None", "sys.modules['fairseq'] = None"])
+def test_without_fairseq(hide, run_python):
+    program = f"import sys, importlib.util; {hide}\nimport mae_lm_fairseq.core.autoencoder\n"
+    heavy = "('fairseq.', 'hydra', 'transformers', 'mae_lm_fairseq.models', 'mae_lm_fairseq.checkpoints')"
+    done = run_python(f"{program}assert not any(name.startswith({heavy}) for name in sys.modules)", ROOT)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_model_needs_few_modules():
+    """Training must not import what measures, fine-tunes or exports; imports inside functions count, too."""
+    needed = grimp.build_graph("mae_lm_fairseq").find_upstream_modules("mae_lm_fairseq.models.mae_lm")
+    assert len(needed) <= 35, sorted(needed)
 
 
 class TestSecondCopy:

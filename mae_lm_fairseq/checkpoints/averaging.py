@@ -26,8 +26,7 @@ def with_ema(state: dict[str, Any], path: str | Path) -> dict[str, Any]:
     weights = (extra.get(EXACT_EMA) or extra.get(EMA)) if isinstance(extra, dict) else None
     if not isinstance(weights, dict):
         raise UserError(f"{path} has no EMA weights, which --store-ema adds in training; remove --ema")
-    # With --ema-fp32, older fine-tuning runs saved weights that only the model had that they started from.
-    return with_weights(state, {name: weights[name] for name in state["model"] if name in weights}, "EMA")
+    return with_weights(state, dict(weights), "EMA")
 
 
 def read_ema(path: str | Path) -> dict[str, Any]:

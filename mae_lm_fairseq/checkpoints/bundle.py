@@ -1,28 +1,46 @@
 """Bundle: a directory with everything that a model needs, in files that cannot run code.
 
-The files are those of a ``transformers`` directory. ``huggingface/bundle.py`` adds the tokenizer in the form that
-``transformers`` reads, and a model card.
+The files are those of a ``transformers`` directory.
 """
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 from safetensors.torch import save_file
 
-from mae_lm_fairseq.checkpoints.reading import ALIGNMENT, CONFIG, FORMAT, MODEL_TYPE, WEIGHTS, Pretrained
+from mae_lm_fairseq.checkpoints.reading import ALIGNMENT, CONFIG, MODEL_TYPE, WEIGHTS, Pretrained
 from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
 from mae_lm_fairseq.checkpoints.validation import tied_names
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import write_symbols
+from mae_lm_fairseq.utils.files import new_directory
 
 
-def write_files(pretrained: Pretrained, directory: Path):
-    """Write configuration, weights, dictionary and tokenizer to a directory.
+def write_bundle(
+    pretrained: Pretrained, out: str | Path, complete: Callable[[Pretrained, Path], None] | None = None
+) -> None:
+    """Write a bundle. It appears complete or not at all.
 
     Weights keep their precision. Tied weights are stored once.
+
+    Args:
+        pretrained: the model.
+        out: directory of the bundle.
+        complete: adds further files, given the model and the directory before it appears.
+
+    Raises:
+        UserError: if the directory exists already or cannot be written.
     """
+    with new_directory(Path(out)) as directory:
+        _write_files(pretrained, directory)
+        if complete is not None:
+            complete(pretrained, directory)
+
+
+def _write_files(pretrained: Pretrained, directory: Path) -> None:
     order = token_order(pretrained.tokenizer, len(pretrained.symbols))
     tied = tied_names(pretrained.config, pretrained.weights)
     stored = order.exported({name: weight for name, weight in pretrained.weights.items() if name not in tied})
@@ -43,7 +61,6 @@ def description(pretrained: Pretrained, order: TokenOrder) -> dict:
     return {
         "model_type": MODEL_TYPE,
         "architectures": ["MAELMForMaskedLM"],
-        "format": FORMAT,
         "network": asdict(pretrained.config),
         "vocab_size": len(pretrained.symbols),
         "bos_token_id": order.bos,
@@ -56,7 +73,7 @@ def description(pretrained: Pretrained, order: TokenOrder) -> dict:
     }
 
 
-def _align(path: Path):
+def _align(path: Path) -> None:
     """Pad the header of a safetensors file with spaces, so that memory-mapped weights are aligned."""
     unaligned = path.rename(path.with_name("unaligned"))
     with open(unaligned, "rb") as source, open(path, "wb") as file:

@@ -47,9 +47,6 @@ MULTI_LABEL = "multi_label_classification"
 """``problem_type`` of a head that gives a text several labels at once."""
 MODEL_TYPE = "mae_lm"
 """Type of the model in ``config.json``, for ``transformers``."""
-FORMAT = 2
-"""Format version of a bundle; increased with every incompatible change. In format 1, rows of weights are in fairseq's
-order. Exports of the autoencoder from that time have no number, and the order of format 2."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +101,9 @@ def read(path: str | Path, data_bin: str | Path | None = None, ema: bool = False
     Raises:
         UserError: see :func:`read_bundle` and :func:`read_checkpoint`.
     """
-    if ema:
-        check_file(path)
     if os.path.isdir(path):
+        if ema:
+            check_file(path)
         if data_bin is not None:
             raise UserError(f"{path} is a bundle, which contains its dictionary; do not give a data-bin")
         return read_bundle(path)
@@ -158,15 +155,10 @@ def read_bundle(directory: str | Path) -> Pretrained:
         UserError: if a file is missing, damaged, or does not match the others.
     """
     directory = Path(directory)
-    form, network, about = _description(directory / CONFIG)
+    network, about = _description(directory / CONFIG)
     config, tokenizer = network_config(network, directory / CONFIG), find_tokenizer(directory)
-    if tokenizer is None or os.path.exists(directory / DICTIONARY):
-        symbols = read_symbols(directory / DICTIONARY)
-    else:  # an export of the autoencoder from before format 2
-        symbols = (*tokenizer.symbols, MASK)
-    weights = _weights(directory / WEIGHTS)
-    if form != 1:
-        weights = token_order(tokenizer, len(symbols)).restored(weights)
+    symbols = read_symbols(directory / DICTIONARY)
+    weights = token_order(tokenizer, len(symbols)).restored(_weights(directory / WEIGHTS))
     for name, first in tied_names(config, weights).items():
         if first in weights:
             weights.setdefault(name, weights[first])
@@ -175,11 +167,11 @@ def read_bundle(directory: str | Path) -> Pretrained:
     return Pretrained(config, weights, symbols, tokenizer, about, read_original(directory))
 
 
-def _description(path: Path) -> tuple[int | None, dict, dict]:
-    """Return format, network and origin of a bundle."""
+def _description(path: Path) -> tuple[dict, dict]:
+    """Return network and origin of a bundle."""
     try:
         described = json.loads(path.read_bytes())
-        form, about = described.get("format"), described.get("about", {})
+        about = described.get("about", {})
         if "network" not in described and isinstance(described.get("model_type"), str):
             raise UserError(f"{path.parent} is a directory of transformers; make a bundle of it with mae-lm import")
         network = described["network"]
@@ -187,12 +179,9 @@ def _description(path: Path) -> tuple[int | None, dict, dict]:
         raise UserError(f"{path}: {error.strerror}; is {path.parent} a bundle of mae-lm bundle?") from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise UserError(f"{path} is not the description of a bundle; create the bundle again") from None
-    if form not in (None, 1, FORMAT):
-        raise UserError(f"{path}: the bundle has format {form!r}, and only 1 to {FORMAT} are supported; use a newer "
-                        "version")  # fmt: skip
     if not isinstance(network, dict) or not isinstance(about, dict):
         raise UserError(f"{path} is not the description of a bundle; create the bundle again")
-    return form, network, about
+    return network, about
 
 
 def mask_fraction(about: Mapping[str, Any]) -> float:

@@ -35,20 +35,13 @@ def head_names(weights: Iterable[str]) -> list[str]:
     return sorted({name.split(".")[1] for name in weights if name.startswith(HEADS)})
 
 
-_ADDED_OPTIONS = {"relative_bucketing": "t5", "layer_norm_eps": 1e-5, "untie_output_weights": False}
-"""Options that older bundles lack, with the values that those were trained with."""
-
-
 def network_config(values: Mapping[str, Any], source: str | Path) -> MaskedAutoencoderConfig:
-    """Return the configuration made of ``values``, which must have the exact types of the options.
-
-    ``values`` must be complete, apart from options that were added after the first bundles had been written.
+    """Return the configuration made of ``values``, which must be complete and have the exact types of the options.
 
     Raises:
         UserError: if a value is missing, unknown, of another type, out of range, or contradicts another.
     """
     options = {option.name: option for option in fields(MaskedAutoencoderConfig)}
-    values = _ADDED_OPTIONS | dict(values)
     if different := sorted(options.keys() ^ values.keys()):
         raise UserError(f"{source}: {different[0]} is {'missing' if different[0] in options else 'unknown'}")
     try:
@@ -66,7 +59,7 @@ def saved_config(state: Mapping[str, Any], source: str | Path) -> MaskedAutoenco
     options = value_at(state, "cfg", "model")
     if not isinstance(options, dict) or options.get("_name") not in ARCHITECTURES:
         raise UserError(f"{source} is not a checkpoint of an mae_lm_fairseq model")
-    # A checkpoint older than an option was trained with what is now the option's default.
+    # An option that a checkpoint lacks was added since, and its default is what the checkpoint was trained with.
     values = {option.name: options.get(option.name, option.default) for option in fields(MaskedAutoencoderConfig)}
     return network_config(values, source)
 

@@ -8,30 +8,15 @@ Examples:
     mae-lm average checkpoints/mae_lm --last 5 --out averaged.pt
 """
 
-import argparse
 from pathlib import Path
 
-from mae_lm_fairseq.utils.arguments import output_file, positive
+from mae_lm_fairseq.checkpoints.options import AverageOptions as Options
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.logging import configure_logging
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the argument parser."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "checkpoints", nargs="+", type=Path, metavar="CHECKPOINT", help="checkpoints; with --last, their directory"
-    )
-    parser.add_argument(
-        "--last", type=positive, metavar="N", help="average the N checkpoints with most updates in the directory"
-    )
-    parser.add_argument("--out", type=output_file, required=True, metavar="FILE", help="checkpoint to write")
-    return parser
-
-
-def main(argv: list[str] | None = None) -> None:
+def main(options: Options) -> None:
     """Write the average and print the names of the checkpoints."""
-    arguments = parser().parse_args(argv)
     configure_logging()
     import mae_lm_fairseq
 
@@ -40,16 +25,16 @@ def main(argv: list[str] | None = None) -> None:
 
     from mae_lm_fairseq.checkpoints.averaging import average
 
-    paths = last_checkpoints(arguments.checkpoints, arguments.last) if arguments.last else arguments.checkpoints
+    paths = last_checkpoints(options.models, options.last) if options.last else options.models
     if directories := [path for path in paths if path.is_dir()]:
         raise UserError(f"{directories[0]} is a directory; add --last N to average checkpoints in it")
-    if arguments.out.resolve() in [path.resolve() for path in paths]:
-        raise UserError(f"--out {arguments.out} is one of the checkpoints; choose another file")
-    checkpoint_utils.torch_persistent_save(average(paths), str(arguments.out))
-    print(f"{arguments.out}: mean of {', '.join(path.name for path in paths)}")
+    if options.out.resolve() in [path.resolve() for path in paths]:
+        raise UserError(f"--out {options.out} is one of the checkpoints; choose another file")
+    checkpoint_utils.torch_persistent_save(average(paths), str(options.out))
+    print(f"{options.out}: mean of {', '.join(path.name for path in paths)}")
 
 
-def last_checkpoints(directories: list[Path], number: int) -> list[Path]:
+def last_checkpoints(directories: tuple[Path, ...], number: int) -> list[Path]:
     """Return the checkpoints with most updates, in their order; copies of a checkpoint count once.
 
     Raises:

@@ -8,38 +8,21 @@ Example:
     mae-lm bundle checkpoints/mae_lm/checkpoint_last.pt --data-bin data-bin --out bundles/mae_lm
 """
 
-import argparse
-from pathlib import Path
-
-from mae_lm_fairseq.utils.arguments import add_ema
+from mae_lm_fairseq.checkpoints.options import BundleOptions as Options
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.logging import configure_logging
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the argument parser."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="checkpoint of fairseq-train")
-    parser.add_argument(
-        "--data-bin", type=Path, required=True, metavar="DIR", help="data-bin with dictionary and tokenizer"
-    )
-    add_ema(parser)
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="directory of the bundle, which must not exist"
-    )
-    return parser
-
-
-def main(argv: list[str] | None = None) -> None:
+def main(options: Options) -> None:
     """Run the command."""
-    arguments = parser().parse_args(argv)
+    configure_logging()
+    from mae_lm_fairseq.checkpoints.bundle import write_bundle
     from mae_lm_fairseq.checkpoints.reading import read_checkpoint
-    from mae_lm_fairseq.huggingface.bundle import write_bundle
+    from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
     from mae_lm_fairseq.text.tokenizer_files import NAMES
 
-    configure_logging()
-    pretrained = read_checkpoint(arguments.checkpoint, arguments.data_bin, arguments.ema)
+    pretrained = read_checkpoint(options.model, options.data_bin, options.ema)
     if pretrained.tokenizer is None:
-        raise UserError(f"{arguments.data_bin} has no tokenizer ({NAMES}); put the data's tokenizer there")
-    write_bundle(pretrained, arguments.out)
-    print(f"{arguments.out}: {pretrained.about['architecture']} after {pretrained.about['updates']} updates")
+        raise UserError(f"{options.data_bin} has no tokenizer ({NAMES}); put the data's tokenizer there")
+    write_bundle(pretrained, options.out, add_tokenizer_and_card)
+    print(f"{options.out}: {pretrained.about['architecture']} after {pretrained.about['updates']} updates")

@@ -37,7 +37,7 @@ FLEX_BLOCK = 128
 
 
 class AttentionBackend(str, Enum):
-    """Values of ``--attention-backend``; ``auto`` is the fastest for the device with unchanged mathematics."""
+    """How attention is computed; ``auto`` is the fastest for the device with unchanged mathematics."""
 
     auto = "auto"
     eager = "eager"

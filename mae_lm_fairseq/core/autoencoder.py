@@ -64,8 +64,7 @@ class MaskedAutoencoder(nn.Module):
         """
         if layout.sequence.width > self.config.max_positions:
             raise ValueError(
-                f"a sequence of {layout.sequence.width} tokens is longer than --max-positions "
-                f"{self.config.max_positions}"
+                f"a sequence of {layout.sequence.width} tokens is longer than max_positions {self.config.max_positions}"
             )
         return self.encoder(tokens, layout)
 

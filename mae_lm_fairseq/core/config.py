@@ -86,10 +86,10 @@ _DECODER_DEFAULTS = {
 class MaskedAutoencoderConfig:
     """Configuration of the network, except for the vocabulary. The defaults are MAE-LM base (arXiv 2302.02060).
 
-    The command-line options (``--encoder-layers``, ...) are generated from this class.
+    The fairseq plug-in generates its command-line options from this class.
 
     Raises:
-        ValueError: if a value is out of range or two values contradict each other; the message names the options.
+        ValueError: if a value is out of range or two values contradict each other; the message names the fields.
     """
 
     mask_join: MaskJoin = _option_field(
@@ -99,8 +99,8 @@ class MaskedAutoencoderConfig:
     )
     mask_join_layer: int | None = _option_field(
         None,
-        "with --mask-join encoder: number of encoder layers below the one that [MASK] joins before (default: half "
-        "of the layers)",
+        "number of encoder layers below the one that [MASK] joins before, if it joins inside the encoder (default: "
+        "half of the layers)",
     )
     encoder_layers: int = _option_field(12, "number of encoder layers")
     encoder_embed_dim: int = _option_field(768, "hidden size of the encoder")
@@ -124,8 +124,8 @@ class MaskedAutoencoderConfig:
     )
     reset_mask_states: bool = _option_field(
         False,
-        "ablation, with the task's --mask-in-encoder: the decoder receives the mask embedding instead of the encoder's "
-        "hidden states of the [MASK] tokens that it saw",
+        "ablation, where the encoder sees some [MASK] tokens: the decoder receives the mask embedding instead of their "
+        "hidden states",
     )
     renumber_visible: bool = _option_field(
         False,
@@ -219,41 +219,41 @@ class MaskedAutoencoderConfig:
         inside = self.mask_join is MaskJoin.encoder
         if self.mask_join_layer is not None and not inside:
             raise ValueError(
-                f"--mask-join-layer {self.mask_join_layer} contradicts --mask-join {self.mask_join.value}: "
-                "it needs --mask-join encoder"
+                f"mask_join_layer {self.mask_join_layer} contradicts mask_join {self.mask_join.value}: "
+                "it needs mask_join encoder"
             )
         if inside and not 0 < self.layers_before_masks < self.encoder_layers:
             raise ValueError(
-                f"--mask-join-layer {self.layers_before_masks} must be above 0 and below --encoder-layers "
+                f"mask_join_layer {self.layers_before_masks} must be above 0 and below encoder_layers "
                 f"{self.encoder_layers}, to leave encoder layers on both sides"
             )
         if self.renumber_visible and self.mask_join is not MaskJoin.decoder:
             raise ValueError(
-                f"--renumber-visible contradicts --mask-join {self.mask_join.value}: it makes the encoder's positions "
-                "disagree with the decoder's, and needs --mask-join decoder"
+                f"renumber_visible contradicts mask_join {self.mask_join.value}: it makes the encoder's positions "
+                "disagree with the decoder's, and needs mask_join decoder"
             )
 
     def _check_decoder(self):
         has_decoder = self.decoder_layers > 0
         if has_decoder != (self.mask_join is MaskJoin.decoder):
             raise ValueError(
-                f"--mask-join {self.mask_join.value} contradicts --decoder-layers {self.decoder_layers}: "
-                "'decoder' needs at least 1 decoder layer, 'embeddings' and 'encoder' need --decoder-layers 0"
+                f"mask_join {self.mask_join.value} contradicts decoder_layers {self.decoder_layers}: "
+                "'decoder' needs at least 1 decoder layer, 'embeddings' and 'encoder' need decoder_layers 0"
             )
         for name, default in _DECODER_DEFAULTS.items():
             if getattr(self, name) != default and not has_decoder:
-                raise ValueError(f"{_option(name)} has no effect without a decoder (--decoder-layers 0)")
+                raise ValueError(f"{name} has no effect without a decoder (decoder_layers 0)")
         if self.decoder_share_positions and self.decoder.dim != self.encoder.dim:
             raise ValueError(
-                f"--decoder-share-positions contradicts --decoder-embed-dim {self.decoder.dim}: the shared "
-                f"position table has the size of --encoder-embed-dim {self.encoder.dim}"
+                f"decoder_share_positions contradicts decoder_embed_dim {self.decoder.dim}: the shared "
+                f"position table has the size of encoder_embed_dim {self.encoder.dim}"
             )
 
     def _check_heads(self):
         for name, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
             if stack.dim % stack.heads:
                 raise ValueError(
-                    f"--{name}-embed-dim {stack.dim} is not divisible by --{name}-attention-heads {stack.heads}"
+                    f"{name}_embed_dim {stack.dim} is not divisible by {name}_attention_heads {stack.heads}"
                 )
 
     def _check_relative_bias(self):
@@ -266,29 +266,25 @@ class MaskedAutoencoderConfig:
             )
             if buckets and self.relative_max_distance <= buckets // 4:
                 raise ValueError(
-                    f"--relative-max-distance {self.relative_max_distance} is too small for "
-                    f"{_option(name)} {buckets}: it must be above {buckets // 4}"
+                    f"relative_max_distance {self.relative_max_distance} is too small for "
+                    f"{name} {buckets}: it must be above {buckets // 4}"
                 )
             if buckets and self.relative_bucketing is RelativeBucketing.symmetric:
                 self._require(
                     self.relative_max_distance > buckets // 4 + 1,
                     "relative_max_distance",
-                    f"must be above {buckets // 4 + 1} with {_option(name)} {buckets} --relative-bucketing symmetric",
+                    f"must be above {buckets // 4 + 1} with {name} {buckets} relative_bucketing symmetric",
                 )
         if self.relative_bucketing is not RelativeBucketing.t5:
             self._require(
                 bool(self.relative_buckets or self.decoder_relative_buckets),
                 "relative_bucketing",
-                "has no effect without a relative position bias (--relative-buckets 0)",
+                "has no effect without a relative position bias (relative_buckets 0)",
             )
 
     def _require(self, holds: bool, name: str, rule: str):
         if not holds:
-            raise ValueError(f"{_option(name)} {getattr(self, name)} {rule}")
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+            raise ValueError(f"{name} {getattr(self, name)} {rule}")
 
 
 _SMALL_SCALE = {"decoder_relative_buckets": 32, "relative_bias_init": RelativeBiasInit.neighbours}

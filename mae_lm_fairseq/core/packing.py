@@ -108,8 +108,7 @@ def batch_layout(
         tokens: [B, T] int64, the corrupted input.
         is_predicted: [B, T] bool, positions with a target; padding is ignored.
         pad, mask: ids of ``<pad>`` and ``<mask>``.
-        early_masks: [B, T] bool, ``[MASK]`` tokens that the encoder sees (``--mask-in-encoder``); None for none of
-            them.
+        early_masks: [B, T] bool, ``[MASK]`` tokens that the encoder sees; None for none of them.
         needs: layouts to compute beside ``sequence`` and ``predicted``, a subset of :data:`NEEDED_BY_SOME`.
     """
     is_token, is_mask = tokens.ne(pad), tokens.eq(mask)

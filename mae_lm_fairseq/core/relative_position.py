@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from mae_lm_fairseq.core.config import RelativeBucketing
 
 NEIGHBOURS = (-1, 1, -2, 2)
-"""Offsets that the heads favour, in turn, with ``--relative-bias-init neighbours``."""
+"""Offsets that the heads favour, in turn, with ``RelativeBiasInit.neighbours``."""
 NEIGHBOUR_BIAS = 4.0
 """With 64 tokens, a head starts with about half of its attention on its neighbour: exp(4) against the 63 others."""
 

@@ -15,8 +15,8 @@ from omegaconf import OmegaConf
 
 from mae_lm_fairseq.checkpoints.averaging import EMA, EXACT_EMA
 from mae_lm_fairseq.checkpoints.checkpoint_file import allow_plain_values, read_checked
+from mae_lm_fairseq.checkpoints.presets import read_training_state
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS
-from mae_lm_fairseq.checkpoints.training_state import read_training_state
 from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
 from mae_lm_fairseq.fairseq_patches.resuming import batch_limits, convert_position
 from mae_lm_fairseq.utils.errors import UserError, first_line

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from fairseq import checkpoint_utils
 
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.original import read_original
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
 from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.finetuning.results import MODEL, Summary, summarise
-from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
 from mae_lm_fairseq.training.command import (
     COMMON,
     Optimisation,
@@ -258,7 +259,7 @@ def keep_model(sweep: Sweep, run: Run, metrics: dict[str, float]):
         pretrained = replace(pretrained, original=read_original(start))
     new = sweep.out / _NEW_MODEL
     shutil.rmtree(new, ignore_errors=True)
-    write_bundle(pretrained, new)
+    write_bundle(pretrained, new, add_tokenizer_and_card)
     shutil.rmtree(sweep.out / MODEL, ignore_errors=True)
     new.rename(sweep.out / MODEL)
     print(f"model: {sweep.out / MODEL}, by {run.name}")

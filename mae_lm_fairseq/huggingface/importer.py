@@ -1,12 +1,12 @@
 """Import of encoders from elsewhere."""
 
+import shlex
 from pathlib import Path
 
 from torch import Tensor
 
-from mae_lm_fairseq.checkpoints.presets import completed
+from mae_lm_fairseq.checkpoints.presets import architecture_of, completed
 from mae_lm_fairseq.checkpoints.reading import Pretrained
-from mae_lm_fairseq.checkpoints.training_state import architecture_of
 from mae_lm_fairseq.checkpoints.validation import (
     ANSWER_HEAD,
     SENTENCE_HEAD,
@@ -155,3 +155,14 @@ def notes(path: Path) -> list[str]:
     differences = pair_differences(load_tokenizer(path))
     here = " and ".join(differences)
     return [f"pairs of texts: here {here}; single texts are computed exactly"] if differences else []
+
+
+def usage(pretrained: Pretrained, bundle: Path) -> str:
+    """Return what the bundle of an imported model can be used for."""
+    if not head_names(pretrained.weights):
+        words = ["--finetune-from-model", str(bundle), *network_options(pretrained)]
+        return f"To train it with fairseq-train, add\n{shlex.join(words)}"
+    if pretrained.tokenizer is None:
+        return "It has a task head and no tokenizer: MAELMModel.from_pretrained takes it, with token ids"
+    predict = f"mae-lm predict {bundle} uses its task head; " if "task" in pretrained.about else ""
+    return f"{predict}mae-lm adapt {bundle} trains its encoder further, without the task head"

@@ -1,5 +1,6 @@
 """Model options of fairseq (command line and Hydra), their conversion to core.config, and the architectures."""
 
+import re
 from dataclasses import Field, dataclass, field, fields, make_dataclass
 from enum import Enum
 from types import NoneType
@@ -81,7 +82,13 @@ def core_config(cfg) -> MaskedAutoencoderConfig:
             **{option.name: _value(option, getattr(cfg, option.name)) for option in fields(MaskedAutoencoderConfig)}
         )
     except ValueError as problem:
-        raise UserError(str(problem)) from None
+        raise UserError(_with_option_names(str(problem))) from None
+
+
+def _with_option_names(message: str) -> str:
+    """Replace the names of fields by those of their command-line options."""
+    names = "|".join(option.name for option in fields(MaskedAutoencoderConfig))
+    return re.sub(rf"\b({names})\b", lambda found: f"--{found[0].replace('_', '-')}", message)
 
 
 def _value(option: Field, value: Any) -> Any:

@@ -1,6 +1,7 @@
 """The network as a fairseq model."""
 
 import contextlib
+import importlib
 import logging
 from pathlib import Path
 
@@ -8,14 +9,12 @@ import torch
 from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
-from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.checkpoints.validation import check_ties
 from mae_lm_fairseq.core.attention_backends import FLEX_HEAD_SIZE, AttentionBackend, fastest_backend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead, TokenClassificationHead
 from mae_lm_fairseq.core.packing import BatchLayout, batch_layout, to_device, unpack
-from mae_lm_fairseq.hub import MAELMHubInterface, hub_interface
 from mae_lm_fairseq.models.allocator import keep_few_primitives, keep_freed_memory
 from mae_lm_fairseq.models.architectures import Autocast, MAELMModelConfig, core_config, register_architectures
 from mae_lm_fairseq.models.compilation import Compiled
@@ -24,6 +23,9 @@ from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
+
+_HUB = "mae_lm_fairseq.hub"
+"""Module of the hub interface, by name: it uses fine-tuning and measures, which training must not import."""
 
 
 @register_model("mae_lm", dataclass=MAELMModelConfig)
@@ -66,9 +68,7 @@ class MAELMModel(BaseFairseqModel):
         self.classification_heads = nn.ModuleDict()
 
     @classmethod
-    def from_pretrained(
-        cls, path: str | Path, data_bin: str | Path | None = None, ema: bool = False
-    ) -> MAELMHubInterface:
+    def from_pretrained(cls, path: str | Path, data_bin: str | Path | None = None, ema: bool = False) -> nn.Module:
         """Load a trained model for use outside of fairseq's programs, without a task.
 
         Args:
@@ -76,10 +76,13 @@ class MAELMModel(BaseFairseqModel):
             data_bin: for a checkpoint, the directory of its ``dict.txt`` and tokenizer.
             ema: for a checkpoint, use the moving average of the weights, which ``--store-ema`` adds.
 
+        Returns:
+            A :class:`~mae_lm_fairseq.hub.MAELMHubInterface`.
+
         Raises:
             UserError: if a file is missing, damaged, could run code, or does not match the others.
         """
-        return hub_interface(cls, read(path, data_bin, ema))
+        return importlib.import_module(_HUB).load(cls, path, data_bin, ema)
 
     @classmethod
     def build_model(cls, cfg: MAELMModelConfig, task) -> "MAELMModel":

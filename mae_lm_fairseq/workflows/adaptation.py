@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.presets import predicts
 from mae_lm_fairseq.checkpoints.reading import Pretrained, read, read_checkpoint
-from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.exporter import check_exportable, export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.huggingface.stock import counterpart
@@ -112,7 +113,7 @@ def make_start(options: AdaptOptions) -> Pretrained:
             preparation.prepare(replace(texts, tokenizer=tokenizer))
     sample = sample_corpus(files["valid"], Reading(options.text_field), HELD_OUT_BYTES)
     write_text(out / "held-out.txt", "".join(f"{line}\n" for line in sample))
-    write_bundle(start, out / "start")
+    write_bundle(start, out / "start", add_tokenizer_and_card)
     return start
 
 
@@ -175,7 +176,7 @@ def write_models(start: Pretrained, options: AdaptOptions) -> str:
     if "imported_from" in start.about:
         adapted.about["imported_from"] = start.about["imported_from"]
     if not (out / "model").exists():
-        write_bundle(adapted, out / "model")
+        write_bundle(adapted, out / "model", add_tokenizer_and_card)
     if not (out / "stock").exists():
         export_stock(adapted, out / "stock")
     return counterpart(adapted).architecture

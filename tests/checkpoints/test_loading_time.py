@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from mae_lm_fairseq import MAELMModel
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 

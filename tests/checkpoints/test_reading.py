@@ -3,9 +3,7 @@
 import json
 import os
 import pickle
-import runpy
 import shutil
-import sys
 from dataclasses import replace
 
 import pytest
@@ -14,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from mae_lm_fairseq import MAELMModel
+from mae_lm_fairseq import MAELMModel, cli
 from mae_lm_fairseq.checkpoints import bundle as writing
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import build, read, read_bundle, read_checkpoint
 from mae_lm_fairseq.core.packing import batch_layout
-from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.utils.errors import UserError
-from tests.support import ROOT
 from tests.support.bundles import VARIANTS, saved
 from tests.support.disks import room_for
 from tests.support.training import set_up
@@ -175,17 +172,17 @@ DAMAGE = {
     "mask_join is 7, which is not": lambda b: edit_config(b, mask_join=7),
     "'nowhere' is not a valid MaskJoin": lambda b: edit_config(b, mask_join="nowhere"),
     "config.json: shell is unknown": lambda b: edit_config(b, shell="true"),
-    "--dropout 1.5 must be in": lambda b: edit_config(b, dropout=1.5),
-    "--mask-join embeddings contradicts": lambda b: edit_config(b, mask_join="embeddings"),
+    "dropout 1.5 must be in": lambda b: edit_config(b, dropout=1.5),
+    "mask_join embeddings contradicts": lambda b: edit_config(b, mask_join="embeddings"),
     "too few for the layers": lambda b: edit_config(b, encoder_layers=9_000),
-    "--encoder-layers 1000000000 must be at most": lambda b: edit_config(b, encoder_layers=10**9),
+    "encoder_layers 1000000000 must be at most": lambda b: edit_config(b, encoder_layers=10**9),
     "embed_positions are of shape": lambda b: edit_config(b, max_positions=10**7),
     "a head has an invalid name": lambda b: edit_weights(
         b, lambda w: w.update({"classification_heads.pop.dense.weight": w[BIAS].clone()})
     ),
     "but the network needs": lambda b: edit_config(b, decoder_ffn_embed_dim=5),
     "config.json is not the description of a bundle": lambda b: (b / "config.json").write_text("[" * 100_000),
-    "the bundle has format 3": lambda b: edit_text(b / "config.json", '"format": 2', '"format": 3'),
+    "dict.txt: No such file": lambda b: (b / "dict.txt").unlink(),
     "is a directory of transformers; make a bundle of it with mae-lm import": lambda b: edit_text(
         b / "config.json", '"network"', '"other"'
     ),
@@ -258,16 +255,13 @@ def write_evil(path, kind, trace):
 
 
 @pytest.mark.parametrize("kind", ["zip", "legacy", "pickle"])
-def test_pickles_cannot_run_code(kind, tmp_path, text_data, bundles, monkeypatch):
+def test_pickles_cannot_run_code(kind, tmp_path, text_data, bundles):
     evil, trace = tmp_path / "evil.pt", tmp_path / "trace"
     write_evil(evil, kind, trace)
     with pytest.raises(UserError, match=r"evil\.pt"):
         MAELMModel.from_pretrained(evil, data_bin=text_data)
-    monkeypatch.setattr(
-        sys, "argv", ["bundle.py", str(evil), "--data-bin", str(text_data), "--out", str(tmp_path / "b")]
-    )
     with pytest.raises(UserError, match="could run code" if kind != "pickle" else "evil"):
-        runpy.run_path(str(ROOT / "scripts" / "bundle.py"))["main"]()
+        cli.run("bundle", [str(evil), "--data-bin", str(text_data), "--out", str(tmp_path / "b")])
     bundle = shutil.copytree(bundles["mae_lm_tiny"], tmp_path / "bundle")
     shutil.copy(evil, bundle / "model.safetensors")
     with pytest.raises(UserError, match=r"model\.safetensors is damaged"):

@@ -12,9 +12,9 @@ import torch
 import transformers
 
 from mae_lm_fairseq import cli
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.core.config import RelativeBucketing
-from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.families import FAMILIES
 from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.utils.errors import UserError

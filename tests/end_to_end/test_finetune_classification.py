@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mae_lm_fairseq import cli
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.finetuning import report
 from mae_lm_fairseq.finetuning import sweep as finetuning
@@ -20,7 +21,6 @@ from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits
 from mae_lm_fairseq.finetuning.sentences.tables import read_table
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
 from mae_lm_fairseq.finetuning.squad import run as squad
-from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT, answering
 from tests.support.finetuning import run_here, save_pretrained

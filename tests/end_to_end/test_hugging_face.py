@@ -2,9 +2,7 @@
 
 import random
 import re
-import runpy
 import shlex
-import sys
 
 import pytest
 import torch
@@ -13,8 +11,10 @@ from fairseq.logging import metrics
 from fairseq_cli import train
 from transformers import AutoModel, AutoTokenizer
 
+from mae_lm_fairseq import cli
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import build, read
-from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.comparison import encoder_states
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from tests.support import ROOT
@@ -23,28 +23,15 @@ from tests.support.training import RECIPE, parse
 
 PAGE = (ROOT / "docs" / "hugging-face.md").read_text(encoding="utf-8")
 TEXT = (ROOT / "docs" / "pretraining.md").read_text(encoding="utf-8")
-SCRIPTS = {
-    "export": "scripts/export_hf.py",
-    "import": "scripts/import_hf.py",
-    "prepare": "preprocess/pretrain/prepare.py",
-}
+
+
+def run(verb, *arguments):
+    cli.run(verb, list(map(str, arguments)))
 
 
 @pytest.fixture(scope="module")
-def run_script():
-    """Return ``run_script(name, *arguments)``, which runs a program of scripts/ in this process."""
-
-    def run(name, *arguments):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "argv", [name, *map(str, arguments)])
-            runpy.run_path(str(ROOT / name), run_name="__main__")
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def text_bin(tmp_path_factory, run_script):
-    """Prepare a data-bin from a page of the documentation with prepare.py."""
+def text_bin(tmp_path_factory):
+    """Prepare a data-bin from a page of the documentation with mae-lm prepare."""
     directory = tmp_path_factory.mktemp("text")
     words = TEXT.split()
     for split, seed in (("train", 0), ("valid", 1)):
@@ -52,7 +39,7 @@ def text_bin(tmp_path_factory, run_script):
         lines = [" ".join(words[place : place + 12]) for place in range(start, len(words), 12)]
         (directory / f"{split}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     splits = [part for split in ("train", "valid") for part in (f"--{split}", directory / f"{split}.txt")]
-    run_script("preprocess/pretrain/prepare.py", *splits, "--vocab-size", 400, "--destdir", directory / "data-bin")
+    run("prepare", *splits, "--vocab-size", 400, "--destdir", directory / "data-bin")
     return directory / "data-bin"
 
 
@@ -75,11 +62,11 @@ def trained(tmp_path_factory, run_cli, text_bin):
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory, run_script, trained, text_bin):
-    """Export the checkpoint with export_hf.py."""
+def exported(tmp_path_factory, trained, text_bin):
+    """Export the checkpoint."""
     out = tmp_path_factory.mktemp("exported") / "out"
     text = text_bin.parent / "valid.txt"
-    run_script("scripts/export_hf.py", trained, "--data-bin", text_bin, "--out", out, "--text", text)
+    run("export", trained, "--data-bin", text_bin, "--out", out, "--text", text)
     return out
 
 
@@ -100,8 +87,8 @@ def test_a_trained_checkpoint_computes_the_same_in_transformers(trained, text_bi
 
 
 @pytest.mark.parametrize("preset", ["mae_lm", "mae_lm_roberta"])
-def test_pretraining_continues_from_an_import(preset, run_script, trained, text_bin, exported, tmp_path, capsys):
-    run_script("scripts/import_hf.py", exported, "--preset", preset, "--out", tmp_path / "imported")
+def test_pretraining_continues_from_an_import(preset, trained, text_bin, exported, tmp_path, capsys):
+    run("import", exported, "--preset", preset, "--out", tmp_path / "imported")
     options = capsys.readouterr().out.splitlines()[-1].split()
     assert options[:2] == ["--finetune-from-model", str(tmp_path / "imported")]
     before, again = read(trained, text_bin), read(tmp_path / "imported")
@@ -123,7 +110,7 @@ def blocks(language):
     return [block for block in found if "tagger" not in block]
 
 
-def test_examples_of_the_page(run_script, trained, text_bin, tmp_path, monkeypatch):
+def test_examples_of_the_page(trained, text_bin, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data-bin").symlink_to(text_bin)
     (tmp_path / "checkpoints").mkdir()
@@ -131,11 +118,11 @@ def test_examples_of_the_page(run_script, trained, text_bin, tmp_path, monkeypat
     for split in ("train.txt", "valid.txt"):
         (tmp_path / split).symlink_to(text_bin.parent / split)
     stock(tmp_path / "roberta-base", "roberta", max_position_embeddings=66)
-    write_bundle(read(trained, text_bin), tmp_path / "mae-lm")
+    write_bundle(read(trained, text_bin), tmp_path / "mae-lm", add_tokenizer_and_card)
     commands = [block.replace("\\\n", "") for block in blocks("bash") if block.startswith("mae-lm ")]
     for verb, *arguments in (shlex.split(command)[1:] for command in commands):
-        if verb in SCRIPTS:
-            run_script(SCRIPTS[verb], *arguments)
+        if verb != "pretrain":
+            run(verb, *arguments)
         else:
             arch, data, save, *options = arguments
             last = pretrain(tmp_path / data, tmp_path / save, "--arch", arch, *options, "--max-update", 2)

@@ -10,7 +10,6 @@ from tokenizers import models, pre_tokenizers
 from transformers import AutoTokenizer
 
 from mae_lm_fairseq import MAELMModel, cli
-from mae_lm_fairseq.commands import bundle, export
 from mae_lm_fairseq.finetuning import sweep
 from mae_lm_fairseq.finetuning.options import GlueOptions, SquadOptions
 from mae_lm_fairseq.finetuning.sentences import run as glue
@@ -70,9 +69,8 @@ def from_pretraining_to_export(data, directory, monkeypatch, *options):
     answers = json.loads((directory / "squad" / "predictions.json").read_text())
     assert all(any(answer in context for context in contexts) for answer in answers.values())
     for number, tuned in enumerate([checkpoint, *directory.glob("*/runs/*/checkpoints/*.pt")]):
-        words = [tuned, "--data-bin", data, "--out", directory / f"exported{number}"]
-        export.main([str(word) for word in words])
-    bundle.main([str(word) for word in (checkpoint, "--data-bin", data, "--out", directory / "bundle")])
+        cli.run("export", [str(tuned), "--data-bin", str(data), "--out", str(directory / f"exported{number}")])
+    cli.run("bundle", [str(checkpoint), "--data-bin", str(data), "--out", str(directory / "bundle")])
     return checkpoint
 
 

@@ -28,7 +28,7 @@ TEXTS = (
 """Text that is hard to read: empty, no final newline, NULs, a surrogate, carriage returns, a line of 400 kB, ..."""
 _KEYS = (
     *("data", "paragraphs", "context", "qas", "id", "question", "answers", "text", "answer_start", "is_impossible"),
-    *("sentence1", "sentence2", "label", "splits", "format", "network", "about", "\ud800"),
+    *("sentence1", "sentence2", "label", "splits", "network", "about", "\ud800"),
 )
 VALUES = (
     *(None, True, 0, -1, 1, 0.5, 2**31, 10**40, float("nan"), float("-inf"), 1e308),

@@ -11,10 +11,10 @@ from hypothesis.strategies import SearchStrategy
 from transformers import AutoModel, AutoTokenizer
 
 from mae_lm_fairseq import MAELMModel
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.original import KEPT_WEIGHTS
+from mae_lm_fairseq.checkpoints.presets import read_training_state
 from mae_lm_fairseq.checkpoints.reading import CONFIG, WEIGHTS, Pretrained, read
-from mae_lm_fairseq.checkpoints.training_state import read_training_state
-from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.huggingface.names import LM_HEAD, encoder_parts, names_of, to_theirs

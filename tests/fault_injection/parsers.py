@@ -23,7 +23,7 @@ from tests.fault_injection.damage import Damage, damaged, damaged_json, damaged_
 _QUESTION = {"id": "1", "question": "b?", "is_impossible": False, "answers": [{"text": "b", "answer_start": 2}]}
 _SQUAD = json.dumps({"data": [{"paragraphs": [{"context": "a b", "qas": [_QUESTION]}]}]}).encode()
 _COUNTS = dict.fromkeys(("documents", "lines", "tokens_in", "tokens_out", "unk", "unk_rate"), 1)
-_BUNDLE = {"format": 1, "network": vars(MaskedAutoencoderConfig()), "about": {}}
+_BUNDLE = {"network": vars(MaskedAutoencoderConfig()), "about": {}}
 
 
 class Parser(NamedTuple):

@@ -16,6 +16,7 @@ from fairseq_cli import train
 from safetensors.torch import load_file, save_file
 
 from mae_lm_fairseq import MAELMModel, cli
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import Pretrained, build, read
 from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.core.heads import SpanHead
@@ -23,7 +24,7 @@ from mae_lm_fairseq.finetuning import sweep
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from mae_lm_fairseq.hub import hub_interface
 from mae_lm_fairseq.huggingface import exporter
-from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.comparison import encoder_states
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.families import FAMILIES
@@ -63,7 +64,7 @@ def imported(tmp_path_factory, stock):
     def make(kind: str, preset: str = "mae_lm_roberta") -> Path:
         if (kind, preset) not in made:
             made[kind, preset] = tmp_path_factory.mktemp("imported") / kind
-            write_bundle(import_foreign(stock(kind), preset), made[kind, preset])
+            write_bundle(import_foreign(stock(kind), preset), made[kind, preset], add_tokenizer_and_card)
         return made[kind, preset]
 
     return make
@@ -106,7 +107,7 @@ def tasks(kind: str) -> list[str]:
 @pytest.mark.parametrize(("kind", "task"), [(kind, task) for kind in FAMILIES for task in tasks(kind)])
 def test_a_round_trip_is_bit_equal(kind, task, stock, tmp_path):
     source = stock(kind, task)
-    write_bundle(import_foreign(source, "mae_lm_roberta"), tmp_path / "bundle")
+    write_bundle(import_foreign(source, "mae_lm_roberta"), tmp_path / "bundle", add_tokenizer_and_card)
     architecture = export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
     assert architecture == FAMILIES[kind].classes + task
     assert_same_model(source, tmp_path / "stock", architecture)
@@ -115,7 +116,7 @@ def test_a_round_trip_is_bit_equal(kind, task, stock, tmp_path):
 @pytest.mark.parametrize("task", ["ForMaskedLM", "Model"])
 def test_the_card_promises_predictions_only_with_a_trained_head(task, stock, tmp_path):
     """all-mpnet-base-v2, for example, has no language model head."""
-    write_bundle(import_foreign(stock("mpnet", task), "mae_lm_roberta"), tmp_path / "bundle")
+    write_bundle(import_foreign(stock("mpnet", task), "mae_lm_roberta"), tmp_path / "bundle", add_tokenizer_and_card)
     export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
     cards = [" ".join((tmp_path / name / "README.md").read_text().split()) for name in ("bundle", "stock")]
     assert all(("filling in masked tokens." in card.replace(",", ".")) is (task == "ForMaskedLM") for card in cards)
@@ -146,7 +147,7 @@ def test_other_weights_of_bert_are_kept(extra, stock, tmp_path):
     weights = load_file(source / "model.safetensors")
     added = {f"{extra}.weight": torch.randn(shape), f"{extra}.bias": torch.randn(shape[0])}
     save_file(weights | added, source / "model.safetensors", metadata={"format": "pt"})
-    write_bundle(import_foreign(source, "mae_lm_roberta"), tmp_path / "bundle")
+    write_bundle(import_foreign(source, "mae_lm_roberta"), tmp_path / "bundle", add_tokenizer_and_card)
     export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
     assert_same_model(source, tmp_path / "stock", "BertForMaskedLM")
     assert ("pooler" in (tmp_path / "stock" / "README.md").read_text()) is ("pooler" not in extra)
@@ -162,7 +163,7 @@ def test_names_of_old_checkpoints(stock, tmp_path):
     for now, before in ends:
         weights = {name.replace(now, before): weight for name, weight in weights.items()}
     save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
-    write_bundle(import_foreign(source, "mae_lm_roberta"), tmp_path / "bundle")
+    write_bundle(import_foreign(source, "mae_lm_roberta"), tmp_path / "bundle", add_tokenizer_and_card)
     export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
     assert_same_model(stock("bert"), tmp_path / "stock", "BertForMaskedLM")
 
@@ -172,7 +173,7 @@ def test_untied_output_weights(kind, tmp_path):
     stock_model(tmp_path / "source", kind, tie_word_embeddings=False)
     pretrained = import_foreign(tmp_path / "source", "mae_lm_roberta")
     assert pretrained.config.untie_output_weights
-    write_bundle(pretrained, tmp_path / "bundle")
+    write_bundle(pretrained, tmp_path / "bundle", add_tokenizer_and_card)
     export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
     assert_same_model(tmp_path / "source", tmp_path / "stock", f"{FAMILIES[kind].classes}ForMaskedLM")
 

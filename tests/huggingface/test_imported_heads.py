@@ -8,11 +8,11 @@ import pytest
 import torch
 import transformers
 
-from mae_lm_fairseq import MAELMModel
+from mae_lm_fairseq import MAELMModel, cli
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.checkpoints.validation import SENTENCE_HEAD
-from mae_lm_fairseq.commands import import_, predict
-from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.utils.errors import UserError
@@ -29,7 +29,7 @@ CLOSE = {"rtol": 0, "atol": 1e-5}  # probabilities in single precision, with six
 def imported(directory, kind, task, **changes):
     """Save a stock model and import it. Return the stock model and the bundle."""
     model = stock_model(directory / "stock", kind, task, **changes)
-    import_.main([str(directory / "stock"), "--out", str(directory / "bundle")])
+    cli.run("import", [str(directory / "stock"), "--out", str(directory / "bundle")])
     return model, directory / "bundle"
 
 
@@ -99,9 +99,9 @@ def test_the_scores_of_a_regression_survive_export_and_import(kind, tmp_path):
     trained = read(first)
     about = {key: value for key, value in trained.about.items() if key != "imported_from"}
     about["finetuned_on"] = trained.about["finetuned_on"] | {"columns": ["text"], "score_range": [1, 5.5]}
-    write_bundle(replace(trained, about=about), tmp_path / "trained")
+    write_bundle(replace(trained, about=about), tmp_path / "trained", add_tokenizer_and_card)
     export_stock(read(tmp_path / "trained"), tmp_path / "stock")
-    import_.main([str(tmp_path / "stock"), "--out", str(tmp_path / "imported")])
+    cli.run("import", [str(tmp_path / "stock"), "--out", str(tmp_path / "imported")])
     scores = MAELMModel.from_pretrained(first).predict(SENTENCE_HEAD, TEXTS) * 4.5 + 1
     for bundle in ("trained", "imported"):
         found = predictions(tmp_path, tmp_path / bundle, {"text": TEXTS})
@@ -140,7 +140,9 @@ def test_questions_are_answered(tmp_path):
     question, context = TEXTS[0][:8], TEXTS[1]
     article = {"context": context, "qas": [{"id": "1", "question": question}]}
     (tmp_path / "questions.json").write_text(json.dumps({"data": [{"title": "", "paragraphs": [article]}]}))
-    predict.main([str(bundle), "--input", str(tmp_path / "questions.json"), "--out", str(tmp_path / "found.json")])
+    cli.run(
+        "predict", [str(bundle), "--input", str(tmp_path / "questions.json"), "--out", str(tmp_path / "found.json")]
+    )
     hub = MAELMModel.from_pretrained(bundle)
     answers = hub.answer(question, context)
     assert json.loads((tmp_path / "found.json").read_text()) == {"1": answers.text}

@@ -8,9 +8,10 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
 import mae_lm_fairseq.huggingface.modeling  # noqa: F401  it registers the class
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import build, read
 from mae_lm_fairseq.core.packing import batch_layout
-from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.tokenizer import exported_tokenizer
 from mae_lm_fairseq.text.hugging_face_tokenizer import FairseqBPETokenizer
@@ -68,7 +69,7 @@ def test_heads(tokenizer, tmp_path):
 def test_bundles(tokenizer, tmp_path):
     """A bundle has the tokenizer's own ids, and the same weights when it is read."""
     original = model(tokenizer)
-    write_bundle(original, tmp_path / "out")
+    write_bundle(original, tmp_path / "out", add_tokenizer_and_card)
     again = read(tmp_path / "out")
     assert (again.config, again.symbols, again.about) == (original.config, original.symbols, original.about)
     assert again.weights.keys() == original.weights.keys()
@@ -121,7 +122,7 @@ def test_tokens_that_fairseq_does_not_know_are_refused(tmp_path):
 
 def test_positions_follow_the_id_of_padding(tmp_path):
     """A model with another id of <pad> numbers its positions from another row."""
-    write_bundle(model(make("bert")), tmp_path / "out")
+    write_bundle(model(make("bert")), tmp_path / "out", add_tokenizer_and_card)
     config = json.loads((tmp_path / "out" / "config.json").read_bytes())
     assert (config["pad_token_id"], config["mask_token_id"]) == (0, 5)
     from safetensors.torch import load_file

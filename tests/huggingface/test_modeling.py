@@ -8,9 +8,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, pipeline
 
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import build, read
 from mae_lm_fairseq.core.packing import batch_layout
-from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.modeling import MAELMConfig, MAELMForMaskedLM
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import ALL_PRESETS, pretrained, train_sentencepiece
@@ -28,7 +29,7 @@ def masked(original):
 @pytest.mark.parametrize("changes", [{}, {"relative_buckets": 0}], ids=["bias", "no bias"])
 def test_predictions_equal_the_original(preset, changes, model, tmp_path):
     original = pretrained(preset, changes, model)
-    write_bundle(original, tmp_path / "out")
+    write_bundle(original, tmp_path / "out", add_tokenizer_and_card)
     loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
     assert type(loaded) is MAELMForMaskedLM
     tokens = masked(original)
@@ -46,7 +47,7 @@ def test_predictions_equal_the_original(preset, changes, model, tmp_path):
 
 def test_shared_weights_are_saved_once_and_stay_shared(tmp_path):
     original = pretrained("mae_lm", {"decoder_share_positions": True})
-    write_bundle(original, tmp_path / "out")
+    write_bundle(original, tmp_path / "out", add_tokenizer_and_card)
     saved = load_file(tmp_path / "out" / "model.safetensors").keys()
     assert saved == original.weights.keys() - {
         "autoencoder.lm_head.weight",
@@ -69,13 +70,13 @@ def test_configuration_round_trip(tmp_path):
 
 
 def test_a_configuration_that_contradicts_itself_is_refused():
-    with pytest.raises(UserError, match="--encoder-embed-dim 16 is not divisible"):
+    with pytest.raises(UserError, match="encoder_embed_dim 16 is not divisible"):
         MAELMForMaskedLM(MAELMConfig({"encoder_embed_dim": 16, "encoder_attention_heads": 3}, 50))
 
 
 def test_loss_hidden_states_and_gradients(tmp_path):
     original = pretrained("mae_lm")
-    write_bundle(original, tmp_path / "out")
+    write_bundle(original, tmp_path / "out", add_tokenizer_and_card)
     model, tokens = AutoModelForMaskedLM.from_pretrained(tmp_path / "out"), masked(original)
     labels = torch.full_like(tokens, -100)
     labels[tokens.eq(original.mask)] = torch.tensor([6, 10, 11])
@@ -91,7 +92,7 @@ def test_loss_hidden_states_and_gradients(tmp_path):
 @ALL_PRESETS
 def test_fill_mask_pipeline(preset, model, lines, tmp_path):
     original = pretrained(preset, {}, model)
-    write_bundle(original, tmp_path / "out")
+    write_bundle(original, tmp_path / "out", add_tokenizer_and_card)
     fill_mask = pipeline("fill-mask", str(tmp_path / "out"))
     text = f"{lines[0][:20]} <mask> {lines[1][:20]}"
     found = fill_mask(text, top_k=3)
@@ -109,7 +110,7 @@ def test_the_trainer_divides_the_loss_by_the_accumulated_batches():
 
 def test_untied_output_weights_are_loaded(tmp_path):
     original = pretrained("mae_lm", {"untie_output_weights": True})
-    write_bundle(original, tmp_path / "out")
+    write_bundle(original, tmp_path / "out", add_tokenizer_and_card)
     loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
     assert torch.equal(loaded.autoencoder.lm_head.weight, original.weights["autoencoder.lm_head.weight"])
     assert torch.equal(
@@ -120,12 +121,12 @@ def test_untied_output_weights_are_loaded(tmp_path):
 def test_the_precision_is_that_of_the_weights(tmp_path):
     original = pretrained("mae_lm")
     halved = {name: weight.half() for name, weight in original.weights.items()}
-    write_bundle(replace(original, weights=halved), tmp_path / "out")
+    write_bundle(replace(original, weights=halved), tmp_path / "out", add_tokenizer_and_card)
     assert AutoModelForMaskedLM.from_pretrained(tmp_path / "out", dtype="auto").dtype == torch.float16
 
 
 def test_the_card_says_that_the_package_is_needed(model, tmp_path):
-    write_bundle(pretrained("mae_lm", {}, model), tmp_path / "out")
+    write_bundle(pretrained("mae_lm", {}, model), tmp_path / "out", add_tokenizer_and_card)
     card = (tmp_path / "out" / "README.md").read_text()
     assert "import mae_lm_fairseq.huggingface.modeling" in " ".join(card.split())
     assert "no code is loaded from it" in " ".join(card.split())
@@ -137,7 +138,7 @@ class TestWithoutATokenizerForTransformers:
 
     def test_one_that_transformers_cannot_represent(self, lines, tmp_path):
         odd = train_sentencepiece(lines, remove_extra_whitespaces=False)
-        write_bundle(pretrained("mae_lm", {}, odd), tmp_path / "out")
+        write_bundle(pretrained("mae_lm", {}, odd), tmp_path / "out", add_tokenizer_and_card)
         card = (tmp_path / "out" / "README.md").read_text()
         assert "`AutoTokenizer` cannot read this directory: a sentencepiece model that keeps repeated spaces" in card
         assert not (tmp_path / "out" / "tokenizer.json").exists()
@@ -147,9 +148,7 @@ class TestWithoutATokenizerForTransformers:
         for name in [name for name in sys.modules if name.startswith("mae_lm_fairseq.huggingface.")]:
             monkeypatch.delitem(sys.modules, name)
         monkeypatch.setitem(sys.modules, "transformers", None)
-        from mae_lm_fairseq.huggingface.bundle import write_bundle
-
-        write_bundle(pretrained("mae_lm", {}, model), tmp_path / "out")
+        write_bundle(pretrained("mae_lm", {}, model), tmp_path / "out", add_tokenizer_and_card)
         assert not (tmp_path / "out" / "tokenizer.json").exists()
         assert (
             "`AutoTokenizer` cannot read this directory: import of transformers halted"

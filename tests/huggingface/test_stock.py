@@ -16,12 +16,13 @@ from transformers import (
     pipeline,
 )
 
+from mae_lm_fairseq import cli
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import build, read
-from mae_lm_fairseq.commands import export
 from mae_lm_fairseq.core.config import RelativeBucketing
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.huggingface import comparison, exporter, stock
-from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.comparison import encoder_states
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -154,9 +155,9 @@ def test_without_tokenizer_states_are_compared_on_random_ids(tmp_path):
     export_stock(pretrained(), tmp_path / "out")
     assert not (tmp_path / "out" / "tokenizer.json").exists()
     assert "This directory has no tokenizer" in (tmp_path / "out" / "README.md").read_text()
-    write_bundle(pretrained(), tmp_path / "bundle")
+    write_bundle(pretrained(), tmp_path / "bundle", add_tokenizer_and_card)
     with pytest.raises(UserError, match=r"--text some\.txt: .*bundle has no tokenizer, and is compared on random ids"):
-        export.main([str(tmp_path / "bundle"), "--text", "some.txt", "--out", str(tmp_path / "again")])
+        cli.run("export", [str(tmp_path / "bundle"), "--text", "some.txt", "--out", str(tmp_path / "again")])
     assert not (tmp_path / "again").exists()
 
 

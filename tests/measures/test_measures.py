@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from mae_lm_fairseq import MAELMModel, cli
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read
-from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.measures.evaluation import perplexity, table
 from mae_lm_fairseq.measures.probing import probe

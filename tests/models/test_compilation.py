@@ -116,5 +116,5 @@ def test_errors_of_the_network_are_passed_on():
     net = network()
     compiled = Compiled(net.predicted_states, backend="aot_eager")
     tokens = batch(text(25))
-    with pytest.raises(ValueError, match="25 tokens is longer than --max-positions 24"):
+    with pytest.raises(ValueError, match="25 tokens is longer than max_positions 24"):
         compiled(tokens, layout_for(tokens, torch.full_like(tokens, PAD)))

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
 from mae_lm_fairseq.core.heads import SpanHead, TokenClassificationHead
-from mae_lm_fairseq.huggingface.bundle import write_bundle
+from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
@@ -83,7 +84,7 @@ def bundles(tmp_path_factory, checkpoints, text_data) -> dict[str, Path]:
     """Write a bundle of each checkpoint."""
     directory = tmp_path_factory.mktemp("bundles")
     for name, checkpoint in checkpoints.items():
-        write_bundle(read_checkpoint(checkpoint, text_data), directory / name)
+        write_bundle(read_checkpoint(checkpoint, text_data), directory / name, add_tokenizer_and_card)
     return {name: directory / name for name in checkpoints}
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.presets import predicts, preset_of
 from mae_lm_fairseq.checkpoints.reading import Pretrained, read, read_checkpoint
-from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign, network_options
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
@@ -24,7 +24,6 @@ from mae_lm_fairseq.workflows.adaptation_training import (
     training_run,
 )
 from mae_lm_fairseq.workflows.options import AdaptOptions
-from tests.fixtures.make_before_layout import BEFORE
 from tests.support.bundles import TEXT
 from tests.support.exports import pretrained, train_sentencepiece
 from tests.support.families import stock_model
@@ -105,9 +104,8 @@ def test_presets_that_are_no_objective(preset, flags, objective, trained, tmp_pa
     assert train_options(model, tmp_path / "out", *flags.split()) >= trained
 
 
-def test_a_bundle_without_an_architecture():
-    """Exports of the autoencoder from before bundles had one."""
-    assert network_options(read(BEFORE / "hf_autoencoder"))[:2] == ["--arch", "mae_lm_base"]
+def test_a_model_without_an_architecture():
+    assert network_options(replace(pretrained(), about={}))[:2] == ["--arch", "mae_lm_base"]
     model = pretrained("mae_lm_roberta")
     assert preset_of(replace(model, about={})) == "mae_lm_roberta"
 

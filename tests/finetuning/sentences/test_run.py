@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read, read_checkpoint
 from mae_lm_fairseq.finetuning import report as glue_report
 from mae_lm_fairseq.finetuning import sweep as finetuning
@@ -20,7 +21,6 @@ from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits
 from mae_lm_fairseq.finetuning.sentences.run import finetune, make_sweep
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
 from mae_lm_fairseq.finetuning.sweep import Sweep
-from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
 from tests.support.finetuning import run_here, save_pretrained

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from mae_lm_fairseq import cli
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.finetuning import report
 from mae_lm_fairseq.finetuning import sweep as finetuning
@@ -21,7 +22,6 @@ from mae_lm_fairseq.finetuning.tagging.files import read_words
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagger, label_file
 from mae_lm_fairseq.finetuning.tagging.run import finetune
 from mae_lm_fairseq.finetuning.tagging.schemes import Scheme, converted
-from mae_lm_fairseq.huggingface.bundle import write_bundle
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.finetuning import SHAPE, run_here, save_pretrained, train_here
 from tests.support.tagging import OPTIONS, sentences, write_columns, write_conllu, write_tokenizer

@@ -1,29 +1,22 @@
-"""Bundles that ``transformers`` reads, too: the tokenizer in its format, and a model card."""
+"""Files that let ``transformers`` read a bundle: the tokenizer in its format, and a model card."""
 
 import shutil
 import tempfile
 from pathlib import Path
 
-from mae_lm_fairseq.checkpoints.bundle import write_files
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.huggingface.model_card import bundle_card
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import new_directory
 
 
-def write_bundle(pretrained: Pretrained, out: str | Path):
-    """Write a bundle. It appears complete or not at all.
+def add_tokenizer_and_card(pretrained: Pretrained, directory: Path) -> None:
+    """Complete a bundle that :func:`~mae_lm_fairseq.checkpoints.bundle.write_bundle` writes.
 
     Where ``transformers`` is not installed, or cannot represent the tokenizer, the bundle has the tokenizer's own files
     only, which are all that this package reads; the model card says so.
-
-    Raises:
-        UserError: if the directory exists already or cannot be written.
     """
-    with new_directory(Path(out)) as directory:
-        write_files(pretrained, directory)
-        lack = _add_tokenizer(pretrained, directory)
-        (directory / "README.md").write_text(bundle_card(pretrained, lack), encoding="utf-8")
+    lack = _add_tokenizer(pretrained, directory)
+    (directory / "README.md").write_text(bundle_card(pretrained, lack), encoding="utf-8")
 
 
 def _add_tokenizer(pretrained: Pretrained, directory: Path) -> str:

@@ -1,9 +1,0 @@
-#!/usr/bin/env python3
-"""The command ``mae-lm bundle``."""
-
-from mae_lm_fairseq.commands.bundle import main
-from mae_lm_fairseq.utils.errors import errors_end_the_program
-
-if __name__ == "__main__":
-    with errors_end_the_program():
-        main()
