@@ -49,16 +49,12 @@ def run(verb: str, words: list[str], program: str | None = None) -> int | None:
     """Run a verb with the words of its command line, and return its exit code; a program may give it another name."""
     module = importlib.import_module(f"mae_lm_fairseq.commands.{VERBS[verb][0]}")
     sys.argv = [f"mae-lm {verb}", *words]  # fairseq reads --user-dir from here
-    if hasattr(module, "parser"):
-        return module.main(words)
     return module.main(parse(module.Options, words, module.__doc__, program or f"mae-lm {verb}"))
 
 
 def parser_of(verb: str) -> argparse.ArgumentParser:
     """Return the parser of a verb."""
     module = importlib.import_module(f"mae_lm_fairseq.commands.{VERBS[verb][0]}")
-    if hasattr(module, "parser"):
-        return module.parser()
     return make_parser(module.Options, module.__doc__, f"mae-lm {verb}")
 
 

@@ -44,7 +44,7 @@ def predictions(directory, bundle, columns: dict[str, list[str]], *options) -> l
         rows = csv.writer(file, delimiter="\t")
         rows.writerows([columns, *zip(*columns.values(), strict=True)])
     words = [bundle, "--input", directory / "texts.tsv", "--out", directory / "found.tsv", *options]
-    predict.main(list(map(str, words)))
+    cli.run("predict", list(map(str, words)))
     with open(directory / "found.tsv", newline="") as file:
         return list(csv.DictReader(file, delimiter="\t"))
 
