@@ -20,6 +20,7 @@ from torch.distributed.run import get_args_parser
 from mae_lm_fairseq.cli import VERBS, parser_of
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from mae_lm_fairseq.training.pretrain import build_arguments, parse_configuration
+from mae_lm_fairseq.utils.options import parse
 from tests.support import ROOT
 from tests.support.answering import write_squad
 from tests.support.documentation import PAGES, anchors, blocks, links, prose
@@ -151,8 +152,26 @@ def understand_command(words: list[str]) -> None:
     elif program == "python" and arguments[0] == "-m":
         importlib.import_module(arguments[1]).parser().parse_args(arguments[2:])
     else:
-        path, *arguments = arguments if program == "python" else words
-        runpy.run_path(str(ROOT / path))["parser"]().parse_args(arguments)
+        understand_program(*(arguments if program == "python" else words))
+
+
+def understand_program(path: str, *arguments: str) -> None:
+    """Run a program until it has parsed its arguments."""
+
+    class Understood(BaseException):
+        pass
+
+    def understand(*given):
+        parse(*given)
+        raise Understood
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("utils.options", "cli"):
+            patch.setattr(f"mae_lm_fairseq.{module}.parse", understand)
+        patch.setattr("sys.argv", [path, *arguments])
+        patch.syspath_prepend(str((ROOT / path).parent))
+        with pytest.raises(Understood):
+            runpy.run_path(str(ROOT / path), run_name="__main__")
 
 
 @pytest.mark.integration
