@@ -85,9 +85,8 @@ def test_measurements_read_the_ema_weights(command, with_ema, text_data, tmp_pat
         return found[-1]
 
     monkeypatch.setattr("mae_lm_fairseq.measures.readers.read", record)
-    data = "--tokenizer" if command == "rank" else "--data-bin"
     with pytest.raises(UserError, match=r"^read$"):
-        run(command, with_ema, data, text_data, *MEASURING[command], "--ema")
+        run(command, with_ema, "--data-bin", text_data, *MEASURING[command], "--ema")
     for pretrained in found:
         assert_is_ema(pretrained.weights, with_ema)
 

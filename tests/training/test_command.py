@@ -11,6 +11,7 @@ from mae_lm_fairseq.huggingface.importer import network_options
 from mae_lm_fairseq.training.command import train_command
 from mae_lm_fairseq.training.pretrain import build_arguments
 from mae_lm_fairseq.workflows import adaptation_training as adaptation
+from mae_lm_fairseq.workflows.options import AdaptOptions
 from mae_lm_fairseq.workflows.study.plan import read_plan
 from mae_lm_fairseq.workflows.study.results import Training
 from mae_lm_fairseq.workflows.study.training import command
@@ -77,7 +78,7 @@ def test_adaptation(tmp_path, monkeypatch):
     taken = {"model": Path("m"), "train": [], "valid": [], "out": tmp_path, "data_bin": None, "text_field": "text"}
     taken |= {"objective": "3ml", "updates": 1000, "learning_rate": 1e-4, "batch_size": 8192, "seed": 3}
     taken |= {"tokens_per_sample": 20, "mask_prob": None, "freeze_encoder_updates": 0, "layer_lr_decay": 0.8}
-    chosen = adaptation.Options(**taken)
+    chosen = AdaptOptions(**taken)
     model = adaptation.as_objective(pretrained(tokenizer=make("byte-bpe")), chosen)
     found = options(adaptation.training_run(model, chosen).command)
     assert found - options(["data", *network_options(model)]) == COMMON | RUN | RECIPE | {
