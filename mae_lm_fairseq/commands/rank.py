@@ -1,8 +1,10 @@
 """Measure and plot the effective rank of trained models' hidden states, layer by layer.
 
 For each model: real tokens in clean text, real tokens in text with [MASK], and [MASK] itself; for models that keep
-[MASK] out of their encoder, both as trained and with [MASK] forced into the encoder. Writes ranks.json, ranks.csv,
-ranks.png, gaps.png and outside.png. Hugging Face models can be of type bert, roberta or mpnet.
+[MASK] out of their encoder, both as trained and with [MASK] forced into the encoder. Beside the ranks stands the
+exclusivity of [MASK]: its share outside the directions that real tokens use in clean text, less that of real tokens of
+other documents, with frequent words and random groups of tokens as controls. Writes ranks.json, ranks.csv, ranks.png,
+gaps.png, outside.png and exclusivity.png. Hugging Face models can be of type bert, roberta or mpnet.
 
 Example:
     mae-lm rank checkpoints/mae_lm/checkpoint_last.pt --text valid.txt --data-bin data-bin --out ranks
@@ -18,7 +20,7 @@ def main(options: Options) -> None:
     """Run the command."""
     configure_logging()
     from mae_lm_fairseq.measures.figures import check_matplotlib
-    from mae_lm_fairseq.measures.rank_figures import plot_gaps, plot_outside, plot_ranks
+    from mae_lm_fairseq.measures.rank_figures import plot_exclusivity, plot_gaps, plot_outside, plot_ranks
     from mae_lm_fairseq.measures.ranks import measure_models, write_csv
 
     check_matplotlib()
@@ -29,4 +31,10 @@ def main(options: Options) -> None:
     plot_ranks(options.out / "ranks.png", models)
     plot_gaps(options.out / "gaps.png", models)
     plot_outside(options.out / "outside.png", models)
-    print(f"{options.out}: ranks.json, ranks.csv, ranks.png, gaps.png, outside.png")
+    figures = "ranks.png, gaps.png, outside.png"
+    if all(model["exclusivity"] for model in models):
+        plot_exclusivity(options.out / "exclusivity.png", models)
+        figures += ", exclusivity.png"
+    else:
+        print(f"{options.text} has a single document, so that no exclusivity could be measured")
+    print(f"{options.out}: ranks.json, ranks.csv, {figures}")

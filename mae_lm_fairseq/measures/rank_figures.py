@@ -39,31 +39,64 @@ def plot_ranks(path: Path, models: Sequence[dict[str, Any]]) -> None:
         path: the PNG to write.
         models: results of :func:`~mae_lm_fairseq.measures.ranks.model_ranks`.
     """
+
+    def draw(axes, model: dict[str, Any]) -> None:
+        for series in SERIES:
+            kinds = [row for row in model["ranks"] if (row["input"], row["tokens"]) == series[:2]]
+            _line(axes, kinds, "threshold", series.label, series.colour, series.style, series.marker)
+        axes.set_ylim(0, None)
+
+    _plot_panels(path, models, draw, "Effective rank by layer" + _masked(models), _rank_label(models))
+
+
+def plot_exclusivity(path: Path, models: Sequence[dict[str, Any]]) -> None:
+    """Plot the exclusivity of ``[MASK]`` against layer beside its controls, one panel per model.
+
+    Args: as for :func:`plot_ranks`.
+    """
+
+    def draw(axes, model: dict[str, Any]) -> None:
+        rows = [row for row in model["exclusivity"] if "types" in row]
+        layers = [row["layer"] for row in rows]
+        axes.axhline(0, color="black", linewidth=0.8)
+        words = [(row["layer"], 100 * value) for row in rows for value in row["types"]]
+        axes.plot(*zip(*words, strict=True), "_", color="grey", label="each of the most frequent words")
+        low, high = ([100 * find(row["groups"]) for row in rows] for find in (min, max))
+        axes.fill_between(layers, low, high, color=COLOURS[1], alpha=0.4, label="random groups of real tokens")
+        of_mask = [100 * row["exclusivity_0.9"] for row in rows]
+        axes.plot(layers, of_mask, color=COLOURS[2], marker="^", label="[MASK]")
+
+    title = "Exclusive directions: sum of squares outside those of real tokens" + _masked(models)
+    _plot_panels(path, models, draw, title, "outside, minus that of held-out\nreal tokens (percentage points)")
+
+
+def _plot_panels(
+    path: Path, models: Sequence[dict[str, Any]], draw: Callable[[Any, dict[str, Any]], None], title: str, label: str
+) -> None:
+    """Plot one panel per model, with one legend."""
     from matplotlib.figure import Figure  # optional (extra "analysis")
 
     columns = min(COLUMNS, len(models))
     lines = ceil(len(models) / columns)
     figure = Figure(figsize=(1 + 4.2 * columns, 1.1 + 3.4 * lines), layout="constrained")
     panels = figure.subplots(lines, columns, squeeze=False, sharey=len({model["width"] for model in models}) == 1)
+    found: dict[str, Any] = {}
     for axes, model in zip(panels.flat, models, strict=False):
-        for series in SERIES:
-            kinds = [row for row in model["ranks"] if (row["input"], row["tokens"]) == series[:2]]
-            _line(axes, kinds, "threshold", series.label, series.colour, series.style, series.marker)
-        axes.set(title=f"{model['label']} (hidden size {model['width']})", ylim=(0, None))
+        draw(axes, model)
+        axes.set_title(f"{model['label']} (hidden size {model['width']})")
         _layers(axes, model["layers"])
-    for axes in panels[:, 0]:
-        axes.set_ylabel(_rank_label(models))
-    for axes in panels.flat[len(models) :]:
-        axes.remove()
-    found = {}
-    for axes in figure.axes:
         handles, labels = axes.get_legend_handles_labels()
         found |= dict(zip(labels, handles, strict=True))
-    ordered = [series.label for series in SERIES if series.label in found]
+    for axes in panels[:, 0]:
+        axes.set_ylabel(label)
+    for axes in panels.flat[len(models) :]:
+        axes.remove()
+    order = [series.label for series in SERIES]
+    ordered = sorted(found, key=lambda name: order.index(name) if name in order else -1)
     figure.legend(
-        [found[label] for label in ordered], ordered, loc="outside lower center", ncols=min(2, columns), frameon=False
+        [found[name] for name in ordered], ordered, loc="outside lower center", ncols=min(2, columns), frameon=False
     )
-    figure.suptitle("Effective rank by layer" + _masked(models))
+    figure.suptitle(title)
     figure.savefig(path, dpi=150)
 
 

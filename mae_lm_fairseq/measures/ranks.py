@@ -2,13 +2,14 @@
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.measures.options import RankOptions
-from mae_lm_fairseq.measures.readers import checked_models, open_model
-from mae_lm_fairseq.statistics.effective_rank import MEASURES
+from mae_lm_fairseq.measures.options import MaskedText, RankOptions
+from mae_lm_fairseq.measures.readers import Reader, checked_models, open_model
+from mae_lm_fairseq.statistics.effective_rank import MEASURES, SecondMoments
+from mae_lm_fairseq.statistics.exclusivity import exclusivity, halves
 from mae_lm_fairseq.statistics.rank_profile import rank_profile
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
@@ -26,8 +27,9 @@ def model_ranks(path: Path, label: str, options: RankOptions) -> dict[str, Any]:
         options: the text, and settings of the measurement.
 
     Returns:
-        ``label``, ``model`` (the path), ``ema``, ``text``, ``tokens_per_sample``, and the result of
-        :func:`~mae_lm_fairseq.statistics.rank_profile.rank_profile`.
+        ``label``, ``model`` (the path), ``ema``, ``text``, ``tokens_per_sample``, the result of
+        :func:`~mae_lm_fairseq.statistics.rank_profile.rank_profile`, and ``exclusivity``, that of
+        :func:`exclusive_directions`, empty if the text has a single document.
 
     Raises:
         UserError: if a file is missing, files do not belong together, or the text is too short.
@@ -45,7 +47,45 @@ def model_ranks(path: Path, label: str, options: RankOptions) -> dict[str, Any]:
 
     profile = rank_profile(reader.states, texts, reader.special, options, progress)
     described = {"label": label, "model": str(path), "ema": options.ema, "text": str(options.text)}
-    return described | {"tokens_per_sample": options.tokens_per_sample} | profile
+    try:
+        exclusive = exclusive_directions(reader, options.text, options, progress)
+    except OneDocumentError:
+        exclusive = []
+    return described | {"tokens_per_sample": options.tokens_per_sample} | profile | {"exclusivity": exclusive}
+
+
+def exclusive_directions(
+    reader: Reader,
+    text: Path,
+    sample: MaskedText,
+    progress: Callable[[Sequence, str], Iterable],
+    keep_moments: Callable[[int, str, SecondMoments], None] = lambda *moments: None,
+) -> list[dict[str, Any]]:
+    """Measure the exclusivity of ``[MASK]`` in a text, see :mod:`~mae_lm_fairseq.statistics.exclusivity`.
+
+    Args:
+        reader: the model.
+        text: UTF-8 text with blank lines between documents.
+        sample: amount of text, and what is masked.
+        progress, keep_moments: as in :func:`~mae_lm_fairseq.statistics.exclusivity.exclusivity`, whose rows are
+            returned.
+
+    Raises:
+        OneDocumentError: if the text read is a single document.
+        UserError: if the text cannot be read.
+    """
+    texts = reader.texts_of_documents(text, sample.tokens_per_sample, sample.tokens)
+    if len({document for _, document in texts}) < 2:
+        raise OneDocumentError(f"{text} must have at least two documents, with a blank line between them")
+    ids, words, documents = zip(*((of.ids.tolist(), of.words.tolist(), number) for of, number in texts), strict=True)
+    parts = halves(ids, documents, words)
+    return exclusivity(
+        reader.states, parts, reader.special, sample.mask_prob, sample.seed, progress, keep_moments=keep_moments
+    )
+
+
+class OneDocumentError(UserError):
+    """A text has a single document, where two are needed: one to fit on, another one to compare with."""
 
 
 def measure_models(options: RankOptions) -> list[dict[str, Any]]:

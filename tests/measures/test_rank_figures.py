@@ -3,7 +3,7 @@
 import pytest
 from matplotlib.figure import Figure
 
-from mae_lm_fairseq.measures.rank_figures import SERIES, plot_gaps, plot_outside, plot_ranks
+from mae_lm_fairseq.measures.rank_figures import SERIES, plot_exclusivity, plot_gaps, plot_outside, plot_ranks
 from mae_lm_fairseq.statistics.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.statistics.token_states import EncoderStates
 from tests.support.networks import BOS, MASK, PAD, network, text
@@ -79,3 +79,18 @@ def test_gaps_and_outside_figures_have_one_panel(models, drawn, tmp_path):
     }
     assert "percentage points" in outside.get_ylabel()
     assert all(axes.get_title() and axes.get_legend() for axes in (gaps, outside))
+
+
+def test_exclusivity_stands_beside_its_controls(drawn, tmp_path):
+    rows = [{"layer": 0}]
+    rows += [{"layer": 1, "exclusivity_0.9": 0.2, "types": [0.1, 0.3], "groups": [-0.01, 0.02]}]
+    rows += [{"layer": 2, "exclusivity_0.9": 0.1, "types": [0.0, 0.1], "groups": [0.0, 0.01]}]
+    plot_exclusivity(
+        tmp_path / "a.png", [{"label": "MLM", "width": 8, "layers": 2, "mask_prob": 0.15, "exclusivity": rows}]
+    )
+    [axes] = drawn[0].axes
+    found = lines(axes)
+    assert found["[MASK]"] == [20, 10]
+    assert found["each of the most frequent words"] == [10, 30, 0, 10]
+    assert "15 % masked" in drawn[0].get_suptitle()
+    assert axes.get_ylabel() == "outside, minus that of held-out\nreal tokens (percentage points)"

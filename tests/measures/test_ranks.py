@@ -53,7 +53,7 @@ def test_command_writes_data_and_figures(folder, tmp_path, capsys):
     run(*models, *options)
     assert "100%" in capsys.readouterr().out
     files = {file.name for file in (tmp_path / "out").iterdir()}
-    assert files == {"ranks.json", "ranks.csv", "ranks.png", "gaps.png", "outside.png"}
+    assert files == {"ranks.json", "ranks.csv", "ranks.png", "gaps.png", "outside.png", "exclusivity.png"}
     described = json.loads((tmp_path / "out" / "ranks.json").read_text())
     assert described["models"] == [
         ranks_of(folder, path, label=label) for path, label in zip(models, ("MLM", "MAE-LM"), strict=True)
@@ -205,3 +205,14 @@ def test_a_table_that_cannot_be_written_leaves_the_old_one(tmp_path):
     with pytest.raises(ValueError, match="unknown"):
         write_csv(tmp_path / "ranks.csv", [{"label": "a", "width": 1, "ranks": [{"unknown": 1}]}])
     assert (tmp_path / "ranks.csv").read_text() == "old"
+
+
+def test_a_text_of_one_document_has_ranks_and_no_exclusivity(folder, tmp_path, capsys):
+    (tmp_path / "text").write_text((folder / "text").read_text().replace("\n\n", "\n"), encoding="utf-8")
+    options = ["--text", tmp_path / "text", "--data-bin", folder / "data", "--out", tmp_path / "out", "--bootstrap", 5]
+    run(folder / "mae_lm_tiny" / "checkpoint.pt", *options, "--tokens", 1500, "--tokens-per-sample", 32)
+    [model] = json.loads((tmp_path / "out" / "ranks.json").read_text())["models"]
+    assert model["ranks"]
+    assert model["exclusivity"] == []
+    assert not (tmp_path / "out" / "exclusivity.png").exists()
+    assert "has a single document" in capsys.readouterr().out

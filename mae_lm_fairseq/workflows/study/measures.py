@@ -236,16 +236,10 @@ class Exclusivity(Kind, MaskedText):
 
     def measure(self, model: Trained) -> Measured:
         """Return the numbers of :mod:`~mae_lm_fairseq.statistics.exclusivity`; of controls, a summary."""
-        from mae_lm_fairseq.statistics.exclusivity import exclusivity, halves
+        from mae_lm_fairseq.measures.ranks import exclusive_directions
 
         reader, kept = model.open(), Moments()
-        texts = reader.texts_of_documents(model.data.text, self.tokens_per_sample, self.tokens)
-        ids, words, documents = zip(
-            *((text.ids.tolist(), text.words.tolist(), number) for text, number in texts), strict=True
-        )
-        parts = halves(ids, documents, words)
-        settings = self.mask_prob, self.seed, _bars("exclusivity")
-        rows = exclusivity(reader.states, parts, reader.special, *settings, keep_moments=kept.add)
+        rows = exclusive_directions(reader, model.data.text, self, _bars("exclusivity"), kept.add)
         kept.save(model.folder / f"exclusivity-{model.path.stem}.safetensors")
         found = {}
         for row in rows:
