@@ -28,7 +28,7 @@ class Origin:
     Attributes:
         checkpoint: the file, or the directory of a bundle; None for random weights.
         model: options of the model, with the architecture as ``_name``, as
-            :func:`~mae_lm_fairseq.training.settings.as_arguments` expects them.
+            :func:`~mae_lm_fairseq.training.command.as_options` expects them.
         max_positions: maximum sequence length.
         dictionary: fingerprint of the dictionary used in pretraining; None if unknown.
         heads: names of the fine-tuned heads; empty for a pretrained model.

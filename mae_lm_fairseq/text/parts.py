@@ -33,9 +33,9 @@ RECORD = "part.json"
 _PROBES, _PROBE_BYTES = 8, 1 << 16
 _INDEX_BYTES = 12
 _WORKER_BYTES = 120_000_000
-"""Of a process that encodes. Measured: 68 to 80 MB with 8,000 subwords (docs/results/speed.md)."""
+"""Memory of a process that encodes. Measured: 68 to 80 MB with 8,000 subwords (docs/results/speed.md)."""
 _TRAINING_BYTES = 85
-"""Of a line in the memory of a training process. Measured: 84 (400,000 lines of 58 tokens, samples of 128 tokens)."""
+"""Memory of a line in a training process. Measured: 84 (400,000 lines of 58 tokens, samples of 128 tokens)."""
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a field's type says: the type of a value, whether there are several, choices, and the annotation."""
+    """Type of a field: the type of a value, whether there are several, choices, and the annotation."""
 
     type: Any
     is_many: bool

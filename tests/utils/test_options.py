@@ -11,7 +11,7 @@ from mae_lm_fairseq.utils.options import Argument, Count, File, Options, Probabi
 
 @dataclass(frozen=True, kw_only=True)
 class Base(Options):
-    """What all have.
+    """Base of the example.
 
     Attributes:
         models: bundles, or checkpoints
