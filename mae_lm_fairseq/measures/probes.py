@@ -173,17 +173,29 @@ def markdown(results: dict[str, Any]) -> str:
         ),
         "",
         markdown_table(
-            ["model", "test words", "most frequent label", "best layer", "last layer", "last less best"],
+            ["model", "test words", "most frequent label", "lookup", "best layer", "last layer", "last less best"],
             [_summary(label, model) for label, model in models.items()],
         ),
+        "",
+        "Lookup knows words alone: the label that each has most often in training. Ambiguous words have several labels "
+        "in training; there a layer that is better than lookup and than layer 0 has read the context.",
     ]
     for label, model in models.items():
         rows = [
-            [str(row["layer"]), accuracy_cell(row), accuracy_cell(control)]
+            [str(row["layer"]), accuracy_cell(row), _ambiguous(row), accuracy_cell(control)]
             for row, control in zip(model["layers"], model["random weights"], strict=True)
         ]
-        head += ["", f"## {label}", "", markdown_table(["layer", "model", "random weights"], rows)]
+        head += ["", f"## {label}", ""]
+        if model["ambiguous_words"]:
+            head += [f"Of the test words {model['ambiguous_words']:,} are ambiguous.", ""]
+            rows.append(["lookup", accuracy_cell(model["lookup"]), f"{100 * model['ambiguous_lookup']:.1f}%", ""])
+        head.append(markdown_table(["layer", "model", "ambiguous words", "random weights"], rows))
     return "\n".join([*head, ""])
+
+
+def _ambiguous(row: dict[str, Any]) -> str:
+    """Return the accuracy of a layer on ambiguous words; nothing if no test word is ambiguous."""
+    return f"{100 * row['ambiguous_accuracy']:.1f}%" if "ambiguous_accuracy" in row else ""
 
 
 def _summary(label: str, model: dict[str, Any]) -> list[str]:
@@ -192,6 +204,7 @@ def _summary(label: str, model: dict[str, Any]) -> list[str]:
         label,
         f"{model['test_words']:,}",
         accuracy_cell(model["majority"]),
+        accuracy_cell(model["lookup"]),
         f"{best['layer']}: {accuracy_cell(best)}",
         accuracy_cell(last),
         f"{100 * model['last_less_best']:+.1f}",

@@ -195,6 +195,21 @@ class TestProbe:
         assert results["versions"]["scikit-learn"]
         assert "## mae_lm_tiny" in (tmp_path / "out" / "report.md").read_text()
 
+    def test_report_shows_what_words_alone_tell(self, bundles, files, tmp_path):
+        """A word with two labels in training: the lookup takes its most frequent one, in one test word of two."""
+        for path, labels in ((files[0], ["VERB", "VERB", "NOUN"]), (files[1], ["VERB", "NOUN"])):
+            rows = ["\t".join(["1", "saw", "_", label, *"______"]) + "\n" for label in labels]
+            path.write_text(path.read_text() + "\n".join(rows) + "\n")
+        options = ["--train", files[0], "--test", files[1], "--out", tmp_path / "out"]
+        run("probe", bundles["mae_lm_tiny"], *options)
+        [model] = json.loads((tmp_path / "out" / "results.json").read_text())["models"].values()
+        assert model["lookup"]["accuracy"] == pytest.approx(1 - 1 / model["test_words"])
+        report = (tmp_path / "out" / "report.md").read_text()
+        assert "Of the test words 2 are ambiguous." in report
+        assert f"| lookup | {100 * model['lookup']['accuracy']:.1f}% [" in report
+        assert "] | 50.0% |  |" in report
+        assert f"] | {100 * model['layers'][2]['ambiguous_accuracy']:.1f}% |" in report
+
     def test_accuracy_equals_a_loop(self, bundles, files, tmp_path):
         """One sentence at a time; the first subword is found by encoding what comes before the word."""
         options = ["--train", files[0], "--test", files[1], "--column", "UPOS", "--out", tmp_path / "out"]
