@@ -16,17 +16,14 @@ from mae_lm_fairseq.utils.options import (
     Probability,
 )
 
-STOCK = ("bert", "roberta", "mpnet")
-"""Types of Hugging Face models whose hidden states can be measured."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(Options):
     """Trained models to measure.
 
     Attributes:
-        models: a bundle, a checkpoint (with ``--data-bin``), or the directory of a Hugging Face model with its
-            tokenizer.
+        models: a bundle, a checkpoint (with ``--data-bin``), or the local directory of any encoder that the
+            ``AutoModel`` of ``transformers`` loads, with its tokenizer.
         data_bin: data-bin with the checkpoints' tokenizer.
         ema: use the checkpoint's EMA weights (``--store-ema``).
         labels: names of the models, in their order.

@@ -1,5 +1,6 @@
 """Trained models with their tokenizers: our checkpoints and bundles, and Hugging Face directories."""
 
+import inspect
 import json
 import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -23,7 +24,7 @@ from mae_lm_fairseq.measures.masked_prediction import (
     RandomTokensPredictor,
     Words,
 )
-from mae_lm_fairseq.measures.options import STOCK, ModelOptions
+from mae_lm_fairseq.measures.options import ModelOptions
 from mae_lm_fairseq.statistics.token_states import EncoderStates, HuggingFaceStates, StatesOf
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.text_samples import documents, evenly_spaced, read_text, text_samples
@@ -190,9 +191,7 @@ def open_model(
     if ema:
         check_file(path)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if path.is_dir() and (kind := hugging_face_kind(path)):
-        if not with_head and kind not in STOCK:
-            raise UserError(f"{path}: the model type {kind} is not supported; {', '.join(STOCK)} are")
+    if path.is_dir() and hugging_face_kind(path):
         return _open_hugging_face(path, device, with_head, random_weights)
     if not path.is_dir() and data_bin is None:
         raise UserError(f"{path} is a checkpoint; give its data-bin with --data-bin")
@@ -255,8 +254,13 @@ def _open_hugging_face(directory: Path, device: str, with_head: bool, random_wei
     with transformers_errors(directory):
         tokenizer = AutoTokenizer.from_pretrained(directory, **_AS_DATA)
         model = _load_hugging_face(directory, with_head, random_weights)
+    if model.config.is_encoder_decoder:
+        raise UserError(f"{directory}: {model.config.model_type} is an encoder-decoder; only encoders can be measured")
     model = model.float().eval().to(device)
-    opening, closing, pad, mask = (getattr(tokenizer, f"{x}_token_id") for x in ("cls", "sep", "pad", "mask"))
+    opening, bos, closing, eos, pad, mask = (
+        getattr(tokenizer, f"{name}_token_id") for name in ("cls", "bos", "sep", "eos", "pad", "mask")
+    )
+    opening, closing = bos if opening is None else opening, eos if closing is None else closing
     if None in (opening, closing, pad, mask):
         raise UserError(f"{directory}: its tokenizer lacks a token for the start, the end, padding or the mask")
     if max(len(tokenizer), mask + 1) > model.config.vocab_size:
@@ -274,30 +278,70 @@ def _open_hugging_face(directory: Path, device: str, with_head: bool, random_wei
         encoded = encode(line, return_offsets_mapping=True)
         return encoded["input_ids"], encoded["offset_mapping"]
 
+    special = [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
+    with transformers_errors(directory):
+        states = HuggingFaceStates(model.base_model, pad, mask)
+        words = [token for token in range(model.config.vocab_size) if token not in (*special, pad, mask)]
+        ignores_padding = _ignores_padding(states, [opening, *words[:6], closing])
+    if not ignores_padding:
+        raise UserError(
+            f"{directory}: the hidden states of {model.config.model_type} depend on the padding of a batch, so that "
+            "they cannot be measured in batches"
+        )
     return Reader(
-        HuggingFaceStates(model.base_model, pad, mask),
+        states,
         HuggingFacePredictor(model, pad, mask) if with_head else None,
         encode=lambda line: encode(line)["input_ids"],
         encode_with_spans=spans,
         opening=[opening],
         line_end=[],
         closing=[closing],
-        special=[token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id],
+        special=special,
         path=directory,
         architecture=directory,
     )
 
 
+def _ignores_padding(states: HuggingFaceStates, text: list[int]) -> bool:
+    """Return whether a model has a state for each token, and the same one beside a longer text.
+
+    Models that mix all positions (FNet) or reduce them (Funnel) have not.
+    """
+    rows = [text, text[: len(text) // 2]]
+    batch = nn.utils.rnn.pad_sequence(list(map(torch.tensor, rows)), batch_first=True, padding_value=states.pad)
+    alone = states(torch.tensor(rows[1:]), see_masks=True)
+    for together, expected in zip(states(batch, see_masks=True), alone, strict=True):
+        if len(together.states) != len(text) + len(rows[1]):
+            return False
+        # Float32 sums in another order differ by about 1e-6; convolutions over the padding by more than 1e-3.
+        if not torch.allclose(together.states[len(text) :], expected.states, rtol=1e-3, atol=1e-4):
+            return False
+    return True
+
+
 def _load_hugging_face(directory: Path, with_head: bool, random_weights: bool) -> nn.Module:
     from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
-    kind, options = (AutoModelForMaskedLM, {}) if with_head else (AutoModel, {"add_pooling_layer": False})
+    config = AutoConfig.from_pretrained(directory, **_AS_DATA)
+    kind, options = (AutoModelForMaskedLM, {}) if with_head else (AutoModel, _without_pooler(config))
     if random_weights:
         with torch.random.fork_rng():
             torch.manual_seed(RANDOM_SEED)
-            return kind.from_config(AutoConfig.from_pretrained(directory, **_AS_DATA), **options)
+            return kind.from_config(config, **options)
     model, loading = kind.from_pretrained(directory, output_loading_info=True, **_AS_DATA, **options)
     if with_head and loading["missing_keys"]:
         raise UserError(f"{directory} has no language model head ({min(loading['missing_keys'])} is missing); name a "
                         "model that was saved with it")  # fmt: skip
     return model
+
+
+def _without_pooler(config) -> dict[str, bool]:
+    """Return the option by which a class of ``transformers`` leaves out its pooler, if it has one.
+
+    Hidden states do not depend on the pooler, and the checkpoint of a masked language model lacks its weights.
+    """
+    from transformers import MODEL_MAPPING
+
+    kind = MODEL_MAPPING.get(type(config), None)
+    has_pooler = isinstance(kind, type) and "add_pooling_layer" in inspect.signature(kind).parameters
+    return {"add_pooling_layer": False} if has_pooler else {}

@@ -155,12 +155,6 @@ def test_a_damaged_hugging_face_model_is_named(tmp_path, name, content, message)
         open_model(directory, None)
 
 
-def test_other_hugging_face_models_are_refused(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(UserError, match="type gpt2 is not supported; bert, roberta, mpnet are"):
-        open_model(tmp_path, None)
-
-
 @pytest.mark.parametrize("random_weights", [False, True])
 def test_code_in_a_directory_is_not_run(random_weights, tmp_path, monkeypatch):
     """transformers would ask on the terminal whether to run it."""

@@ -6,6 +6,14 @@ from pathlib import Path
 import torch
 
 KINDS = ("bert", "roberta", "mpnet")
+OPTIONS = {
+    "albert": {"embedding_size": 8},
+    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False},
+    "electra": {"embedding_size": 8},
+    "modernbert": {"global_attn_every_n_layers": 2, "local_attention": 8, "bos_token_id": 0, "eos_token_id": 2},
+    "roformer": {"embedding_size": 16},
+}
+"""Options of further types, beside those that all have."""
 
 
 def tiny_model(kind: str, vocabulary: int, pad: int, layers: int = 2):
@@ -35,6 +43,7 @@ def _build(auto, kind: str, vocabulary: int, pad: int, layers: int):
         max_position_embeddings=64 if kind == "bert" else 64 + pad + 1,
         pad_token_id=pad,
         initializer_range=0.2,
+        **OPTIONS.get(kind, {}),
     )
     torch.manual_seed(0)
     return auto.from_config(config).eval()

@@ -1,0 +1,85 @@
+"""Encoders of any type that ``AutoModel`` loads, also of types that cannot be imported."""
+
+import json
+
+import pytest
+import torch
+
+from mae_lm_fairseq import cli
+from mae_lm_fairseq.measures.readers import open_model
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.huggingface import save_model, tiny_masked_lm, tiny_model
+
+WORDS = ["the", "dog", "sleeps", "fox", "jumps"]
+TEXT = "the dog sleeps\nthe fox jumps the dog\n\nfox sleeps\ndog jumps the fox\n" * 8
+KINDS = ("albert", "deberta-v2", "distilbert", "electra", "modernbert", "roformer", "roberta-prelayernorm")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def directory(request, tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model") / request.param, request.param, WORDS, tiny_masked_lm)
+
+
+def test_states_are_those_of_the_model_for_one_text(directory):
+    """Float32 in batches of other shapes: 1e-5, as in the comparison at export."""
+    from transformers import AutoModel
+
+    model, reader = AutoModel.from_pretrained(directory).eval(), open_model(directory, None)
+    texts = [[0, 5, 6, 7, 2], [0, 8, 9, 5, 6, 8, 9, 7, 2]]
+    batch = torch.nn.utils.rnn.pad_sequence([torch.tensor(x) for x in texts], batch_first=True, padding_value=1)
+    for layer, found in enumerate(reader.states(batch, see_masks=False)):
+        alone = [model(torch.tensor([x]), output_hidden_states=True).hidden_states[layer][0] for x in texts]
+        torch.testing.assert_close(found.states, torch.cat(alone).detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_logits_are_those_of_the_model(directory):
+    from transformers import AutoModelForMaskedLM
+
+    model, reader = AutoModelForMaskedLM.from_pretrained(directory).eval(), open_model(directory, None, with_head=True)
+    tokens = torch.tensor([[0, 5, 4, 7, 2]])
+    expected = model(tokens).logits[0, 2].detach()
+    torch.testing.assert_close(reader.predictor(tokens, tokens == 4)[0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_verbs_measure_it(directory, tmp_path):
+    (tmp_path / "text").write_text(TEXT)
+    rows = [f"1\t{word}\t_\t{tag}" + "\t_" * 6 + "\n\n" for word, tag in (("the", "DET"), ("dog", "NOUN"))]
+    (tmp_path / "words").write_text("".join(rows * 20))
+    files = ["--text", tmp_path / "text", "--tokens-per-sample", 16]
+    run("rank", directory, *files, "--bootstrap", 10, "--out", tmp_path / "rank")
+    run("evaluate", directory, *files, "--out", tmp_path / "loss.json")
+    run("probe", directory, "--train", tmp_path / "words", "--test", tmp_path / "words", "--out", tmp_path / "probe")
+    [rank] = json.loads((tmp_path / "rank" / "ranks.json").read_text())["models"]
+    assert {row["layer"] for row in rank["ranks"]} == {0, 1, 2}
+    [probed] = json.loads((tmp_path / "probe" / "results.json").read_text())["models"].values()
+    assert [row["accuracy"] for row in probed["layers"]] == [1.0, 1.0, 1.0]
+    assert (tmp_path / "loss.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("fnet", "the hidden states of fnet depend on the padding of a batch"),
+        ("convbert", "the hidden states of convbert depend on the padding of a batch"),
+        ("bart", "bart is an encoder-decoder; only encoders can be measured"),
+    ],
+)
+def test_models_that_cannot_be_measured_are_refused(kind, message, tmp_path):
+    directory = save_model(tmp_path / kind, kind, WORDS, tiny_model)
+    with pytest.raises(UserError, match=message):
+        open_model(directory, None)
+
+
+def test_a_model_without_mask_token_is_refused(tmp_path):
+    directory = save_model(tmp_path / "gpt2", "gpt2", WORDS, tiny_model)
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (directory / name).exists():
+            content = json.loads((directory / name).read_text())
+            content.pop("mask_token", None)
+            (directory / name).write_text(json.dumps(content))
+    with pytest.raises(UserError, match="gpt2: its tokenizer lacks a token for the start, the end, padding"):
+        open_model(directory, None)
+
+
+def run(verb, *arguments):
+    cli.run(verb, list(map(str, arguments)))
