@@ -13,7 +13,7 @@ install_environment() (
     case $1 in /*) venv=$1 ;; *) venv=$PWD/$1 ;; esac
     extras=$2
     cd "$(dirname "${BASH_SOURCE[0]}")/.."
-    stamp=$venv/.installed-$({ echo "$PWD $extras" && cat setup.py constraints.txt; } | cksum | tr ' ' -)
+    stamp=$venv/.installed-$({ echo "$PWD $extras" && cat setup.py constraints.txt scripts/fairseq_build/requirements.txt; } | cksum | tr ' ' -)
     if [ -e "$stamp" ] && [ -x "$venv/bin/python" ]; then
         echo "Reusing $venv, which has these requirements [$extras]."
         exit
@@ -22,12 +22,11 @@ install_environment() (
     # The isolated build of fairseq must use the pinned torch, too. Old pip passes PIP_CONSTRAINT on to it, new pip
     # needs PIP_BUILD_CONSTRAINT. The path is relative because pip splits these variables at spaces.
     export PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
-    # Two fifths of the time of fairseq's compilation go into information for debuggers. These are Python's other flags.
-    flags="-DNDEBUG -fwrapv -O3 -g0"
-    export CFLAGS=${CFLAGS-$flags} CXXFLAGS=${CXXFLAGS-$flags}
-    check_compiler
+    # With it, fairseq's setup.py compiles for CUDA, which needs an nvcc that matches torch.
+    unset CUDA_HOME
     SECONDS=0
-    echo "Installing into $venv. The first time takes a few minutes, or more if fairseq must be compiled."
+    echo "Installing into $venv. The first time takes two to three minutes."
+    install_fairseq
     "$venv/bin/python" -m pip install --editable ".[$extras]"
     remove_broken_torchaudio
     check_imports
@@ -54,18 +53,28 @@ create_venv() {
     }
 }
 
-# For some versions of Python, fairseq is available as source only.
+# For most versions of Python, fairseq is available as source only. Its extensions that include torch's headers take minutes
+# to compile and are not needed: they are left out by a stand-in for torch, see scripts/fairseq_build/torch/__init__.py. pip
+# must not cache the result, which is not what other projects expect.
+install_fairseq() {
+    pip=("$venv/bin/python" -m pip install --no-deps --require-hashes --requirement scripts/fairseq_build/requirements.txt)
+    if "${pip[@]}" --quiet --only-binary :all: 2>/dev/null; then return 0; fi
+    check_compiler
+    echo "Compiling fairseq for $("$venv/bin/python" -V)."
+    "$venv/bin/python" -m pip install --quiet setuptools wheel Cython numpy
+    # Python's own flags, without information for debuggers, which takes two fifths of the time.
+    flags="-DNDEBUG -fwrapv -O3 -g0"
+    CFLAGS=${CFLAGS-$flags} CXXFLAGS=${CXXFLAGS-$flags} PYTHONPATH=$PWD/scripts/fairseq_build \
+        "${pip[@]}" --no-build-isolation --no-cache-dir --no-binary fairseq-fixed ||
+        fail "fairseq-fixed could not be installed; the messages above say why"
+}
+
 check_compiler() {
     include=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
-    if ! command -v "${CXX:-g++}" >/dev/null; then
-        missing="${CXX:-g++} not found: install a C++ compiler"
-    elif ! [ -e "$include/Python.h" ]; then
-        missing="$include/Python.h not found: install Python's headers (Debian, Ubuntu: python3-dev)"
-    else
-        return 0
-    fi
-    "$venv/bin/python" -m pip install --dry-run --quiet --no-deps --only-binary :all: fairseq-fixed 2>/dev/null ||
-        fail "$missing; fairseq must be compiled for this Python"
+    command -v "${CXX:-g++}" >/dev/null ||
+        fail "${CXX:-g++} not found: install a C++ compiler; fairseq must be compiled for this Python"
+    [ -e "$include/Python.h" ] ||
+        fail "$include/Python.h not found: install Python's headers (Debian, Ubuntu: python3-dev)"
 }
 
 # fairseq requires torchaudio, which only its speech code imports. If pip found no build that matches this torch, its

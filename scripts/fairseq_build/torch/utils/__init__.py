@@ -1,0 +1,1 @@
+"""Package of the only module that fairseq's setup.py imports."""
