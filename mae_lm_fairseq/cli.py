@@ -5,6 +5,8 @@ import difflib
 import importlib
 import sys
 from importlib.metadata import version
+from types import ModuleType
+from typing import Any
 
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.options import make_parser, parse
@@ -47,15 +49,24 @@ HELP = "\n".join(
 
 def run(verb: str, words: list[str], program: str | None = None) -> int | None:
     """Run a verb with the words of its command line, and return its exit code; a program may give it another name."""
-    module = importlib.import_module(f"mae_lm_fairseq.commands.{VERBS[verb][0]}")
     sys.argv = [f"mae-lm {verb}", *words]  # fairseq reads --user-dir from here
-    return module.main(parse(module.Options, words, module.__doc__, program or f"mae-lm {verb}"))
+    return _module(verb).main(parsed(verb, words, program))
+
+
+def parsed(verb: str, words: list[str], program: str | None = None) -> Any:
+    """Return the options of a verb that the words of its command line state; end the program if they are wrong."""
+    module = _module(verb)
+    return parse(module.Options, words, module.__doc__, program or f"mae-lm {verb}")
 
 
 def parser_of(verb: str) -> argparse.ArgumentParser:
     """Return the parser of a verb."""
-    module = importlib.import_module(f"mae_lm_fairseq.commands.{VERBS[verb][0]}")
+    module = _module(verb)
     return make_parser(module.Options, module.__doc__, f"mae-lm {verb}")
+
+
+def _module(verb: str) -> ModuleType:
+    return importlib.import_module(f"mae_lm_fairseq.commands.{VERBS[verb][0]}")
 
 
 def main() -> int | None:

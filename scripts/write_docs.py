@@ -19,8 +19,8 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from mae_lm_fairseq.core.config import SIZES
-from mae_lm_fairseq.training.pretrain import arithmetic
-from mae_lm_fairseq.training.settings import recipe, settings
+from mae_lm_fairseq.training.amount import Amount
+from mae_lm_fairseq.training.settings import RECIPE_OF_SIZE, RECIPES, recipe, settings
 from mae_lm_fairseq.training.stated import NOT_FOUND, ROWS, SOURCES, STATED, Cell
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.markdown import markdown_table
@@ -237,7 +237,7 @@ TESTS_OF_REFUSALS = {
 
 # ---------------------------------------------------------------------------------------------------------- recipes.md
 
-RECIPES = """\
+RECIPES_PAGE = """\
 # Recipes
 
 The pretraining settings that the papers and their public code state, and the settings that `mae-lm pretrain` uses.
@@ -250,13 +250,15 @@ Every value has a source. "Not found" means that no public source states the val
 RECIPES_USED = """\
 ## Settings of `mae-lm pretrain`
 
-- Base and large use the columns of MAE-LM, whatever the preset. Tiny and small use the last column, "development".
+- `mae-lm pretrain PRESET DATA_BIN SAVE_DIR --recipe NAME` selects a recipe. Without it, the size of the preset does.
 - Presets of one size therefore differ in `--arch` only, so a comparison compares architectures. The exception is
   `mae_lm_3ml_*`, which also uses 3ML's masking rate.
 - This is not 3ML's own recipe: no public source states how 3ML was optimised. Here 3ML masks with `<mask>` only.
-- MAE-LM's script has no separate settings for large. That size uses the script's settings with the larger architecture.
-- The columns of RoBERTa and fairseq are for comparison. To train with them, pass the values as options:
-  [pretraining.md](pretraining.md#roberta) has the command for fairseq's.
+- `base` is as long as BERT's pretraining, which is an inference. `base++` and `large++` are the authors' script, which
+  is sixteen times as long and has no separate settings for large.
+- `academic` is the budget that several papers on efficient pretraining share. Its learning rate is this project's
+  choice for layer norms after the sublayers, and untested.
+- `fairseq` is fairseq's recipe for RoBERTa base; [pretraining.md](pretraining.md#roberta) has the command.
 
 With one process. More processes accumulate fewer batches:
 """
@@ -286,23 +288,25 @@ def _stated_settings() -> str:
 
 def _used_settings() -> str:
     rows = []
-    for size in SIZES:
-        value = {row: cell.value for row, cell in recipe(f"mae_lm_{size}").items()}
-        batch_size = settings(f"mae_lm_{size}")["dataset"]["batch_size"]
-        text = arithmetic(
+    for name in RECIPES:
+        sizes = [size for size in SIZES if RECIPE_OF_SIZE[size] == name]
+        architecture = f"mae_lm_{sizes[0] if sizes else 'base'}"
+        value = {row: cell.value for row, cell in recipe(architecture, name).items()}
+        batch_size = settings(architecture, name)["dataset"]["batch_size"]
+        amount = Amount(
             batch_size=batch_size,
             accumulated=value["sequences"] // batch_size,
             processes=1,
             tokens=value["tokens"],
             updates=value["updates"],
         )
-        rows.append([size, text])
-    return markdown_table(["size", "training text"], rows) + "\n"
+        rows.append([f"`{name}`", ", ".join(sizes), amount.describe()])
+    return markdown_table(["recipe", "default of size", "training text"], rows) + "\n"
 
 
 def recipes() -> str:
     """Return the content of docs/recipes.md."""
-    return f"{RECIPES}\n## Stated settings\n\n{_stated_settings()}\n{RECIPES_USED}\n{_used_settings()}"
+    return f"{RECIPES_PAGE}\n## Stated settings\n\n{_stated_settings()}\n{RECIPES_USED}\n{_used_settings()}"
 
 
 # ---------------------------------------------------------------------------------------------------------- options.md

@@ -61,12 +61,11 @@ def test_errors_end_with_a_message(path):
 
 @pytest.mark.parametrize("verb", cli.VERBS)
 def test_examples_in_the_help_are_understood(verb):
-    parser = cli.parser_of(verb)
-    text = parser.format_help().replace("\\\n", " ")
+    text = cli.parser_of(verb).format_help().replace("\\\n", " ")
     examples = re.findall(rf"mae-lm {verb}\b(.*)", text.split("\nExample")[1].split("\n\n")[0])
     assert examples
     for example in examples:
-        parser.parse_args(shlex.split(example))
+        cli.parsed(verb, shlex.split(example))
 
 
 def test_the_list_of_verbs_fits_a_screen():

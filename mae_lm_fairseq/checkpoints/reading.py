@@ -164,6 +164,8 @@ def read_bundle(directory: str | Path) -> Pretrained:
             weights.setdefault(name, weights[first])
     check_fit(config, weights, len(symbols), directory / WEIGHTS)
     _check_tokenizer(symbols, tokenizer)
+    if tokenizer and tokenizer.has_own_order and about.get("dictionary_sha256") != dictionary_fingerprint(symbols):
+        raise UserError(f"{directory / DICTIONARY} is not the one that the bundle was written with; restore it")
     return Pretrained(config, weights, symbols, tokenizer, about, read_original(directory))
 
 

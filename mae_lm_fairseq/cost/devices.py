@@ -27,3 +27,15 @@ DEVICES = {
     "h200": Device(67e12, 989.5e12, 141 * 10**9, "NVIDIA H200 datasheet (2024), SXM; half of its figure with sparsity"),
     "rtx4090": Device(82.6e12, 165.2e12, 24 * 10**9, "NVIDIA Ada GPU architecture whitepaper (2022), appendix A"),
 }
+
+
+def kind_of_gpu(properties) -> str | None:
+    """Return the key in :data:`DEVICES` of a GPU; None if it is not listed.
+
+    Args:
+        properties: what ``torch.cuda.get_device_properties`` returns.
+    """
+    name = properties.name.lower().replace(" ", "").replace("-", "")
+    if "a100" in name:
+        return "a100-80" if properties.total_memory > 60 * 10**9 else "a100-40"
+    return next((kind for kind in DEVICES if kind in name), None)

@@ -8,7 +8,6 @@ import ast
 import logging
 import math
 import os
-import sys
 from argparse import Namespace
 from collections.abc import Callable
 from functools import cache, partial
@@ -23,6 +22,7 @@ from omegaconf import OmegaConf
 
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
+from mae_lm_fairseq.fairseq_patches.option_ranges import RANGES, Range, option
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.versions import SLOW, bfloat16_speed
 
@@ -69,23 +69,10 @@ def _warn_once(message: str) -> None:
     logger.warning(message)
 
 
-def _in_range(section: str, minimum: float, *names: str, maximum: float = sys.float_info.max) -> list[Check]:
-    """Return the checks of options that are a number, or a list of numbers, of a section of the configuration."""
-    limits = f"of at least {minimum}" if maximum == sys.float_info.max else f"from {minimum} to {maximum}"
-    return [
-        Check(
-            f"--{name.replace('_', '-')}",
-            partial(_out_of_range, section, name, minimum, maximum),
-            f"{{found}} must be a number {limits}",
-        )
-        for name in names
-    ]
-
-
-def _out_of_range(section: str, name: str, minimum: float, maximum: float, cfg: Any) -> str | None:
+def _out_of_range(section: str, name: str, allowed: Range, cfg: Any) -> str | None:
     value = getattr(cfg[section], name, None)
     for number in value if OmegaConf.is_list(value) else [value]:
-        if number is not None and not minimum <= number <= maximum:
+        if number is not None and not allowed.holds(number):
             return str(number)
     return None
 
@@ -158,17 +145,12 @@ def _missing_checkpoint(name: str, cfg: Any) -> str | None:
 
 _BACKENDS = ("pytorch_ddp", "c10d", "legacy_ddp", "no_c10d")
 CHECKS = (
-    *_in_range("common", 0, "seed", maximum=2**32 - 1),  # of NumPy's generators
-    *_in_range("dataset", 1, "batch_size", "max_tokens", "batch_size_valid", "max_tokens_valid"),
-    *_in_range("dataset", 0, "num_workers"),
-    *_in_range("optimization", 1, "update_freq"),
-    *_in_range("optimization", 0, "lr", "clip_norm", "max_update", "max_epoch"),
-    *_in_range("optimizer", 0, "adam_eps", "weight_decay"),
+    *(
+        Check(option(name), partial(_out_of_range, one.section, name, one), one.reason)
+        for one in RANGES
+        for name in one.names
+    ),
     Check("--adam-betas", _wrong_betas, "{found}: give two numbers in [0, 1), such as '(0.9, 0.98)'"),
-    *_in_range("lr_scheduler", 0, "warmup_updates", "end_learning_rate", "power"),
-    *_in_range("ema", 0, "ema_decay", maximum=1),
-    *_in_range("ema", 0, "ema_start_update"),
-    *_in_range("ema", 1, "ema_update_freq"),
     Check(
         "--total-num-update",
         _ends_in_warmup,
@@ -240,7 +222,7 @@ CHECKS = (
     ),
     *(
         Check(
-            f"--{name.replace('_', '-')}",
+            option(name),
             partial(_too_few_tokens, name),
             "{found} must be at least --tokens-per-sample {cfg.task.tokens_per_sample}: a batch has whole sequences",
         )
@@ -259,15 +241,13 @@ CHECKS = (
     ),
     # fairseq would silently train from random weights.
     *(
-        Check(
-            f"--{name.replace('_', '-')}", partial(_missing_checkpoint, name), "{found}: no such file; check the path"
-        )
+        Check(option(name), partial(_missing_checkpoint, name), "{found}: no such file; check the path")
         for name in ("restore_file", "finetune_from_model", "continue_once")
     ),
     # fairseq would train without the log.
     *(
         Check(
-            f"--{name.replace('_', '-')}",
+            option(name),
             lambda cfg, name=name, packages=packages: cfg.common[name] and not any(map(find_spec, packages)),
             f"needs a package that is missing: pip install {packages[0]}, or remove the option",
         )

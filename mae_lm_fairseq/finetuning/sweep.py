@@ -28,7 +28,7 @@ from mae_lm_fairseq.training.command import (
     train_command,
 )
 from mae_lm_fairseq.training.runner import Run, run_all
-from mae_lm_fairseq.training.settings import COLUMNS, DEVELOPMENT
+from mae_lm_fairseq.training.settings import DEVELOPMENT, RECIPE_OF_SIZE
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json
 from mae_lm_fairseq.utils.versions import versions
@@ -60,7 +60,7 @@ class Recipe:
 def for_size(architecture: str, published: Recipe, ours: Recipe) -> Recipe:
     """Return the published recipe for base and large, and our own for tiny and small."""
     _, size = ARCHITECTURES[architecture]
-    return ours if COLUMNS[size] == DEVELOPMENT else published
+    return ours if RECIPE_OF_SIZE[size] == DEVELOPMENT else published
 
 
 def settings_for(origin: Origin, updates: int, batch_size: int) -> Settings:

@@ -40,7 +40,7 @@ from mae_lm_fairseq.text.data_bin import (
 )
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.tokenizer import MASK
-from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
+from mae_lm_fairseq.text.tokenizer_files import NAMES, find_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -124,6 +124,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         dictionary = _read_dictionary(path)
         check_dictionary(directory, dictionary.symbols)
         logger.info("dictionary: %d types", len(dictionary))
+        _log_tokenizer(directory)
         return dictionary
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs):
@@ -328,6 +329,26 @@ def _read_dictionary(path: str) -> Dictionary:
     except Exception as problem:  # fairseq raises a bare Exception for text that is not UTF-8
         reason = " ".join(str(problem).split())
         raise UserError(f"{path} is not a dictionary of fairseq: {reason}") from None
+
+
+def _log_tokenizer(directory: str) -> None:
+    """Log what is known of the tokenizer before training, and not only when a bundle is made after it.
+
+    Raises:
+        UserError: if the tokenizer is damaged, or not that of the dictionary.
+    """
+    tokenizer = find_tokenizer(directory)
+    if tokenizer is None:
+        logger.warning(
+            "%s has no tokenizer. Training does not need one, but mae-lm bundle, rank and fine-tuning do: copy it "
+            "there (%s)",
+            directory,
+            NAMES,
+        )
+    elif tokenizer.has_own_order:
+        logger.info(
+            "%s: the ids of %s are matched to it by symbol", os.path.join(directory, DICTIONARY), tokenizer.path
+        )
 
 
 def check_options(cfg: MaskedAutoencoderLMConfig):

@@ -1,7 +1,8 @@
 """sentencepiece models as tokenizers: reading, and training of BPE and unigram models.
 
 ``dict.txt`` lists the pieces in the model's order, without its unknown and control pieces. A model trained here starts
-with ``<unk> <s> </s>``, so the id of a piece in fairseq is its sentencepiece id plus one.
+with ``<unk> <s> </s>``, so the id of a piece in fairseq is its sentencepiece id plus one. A ``dict.txt`` in another
+order, which ``fairseq-preprocess`` writes without ``--srcdict``, is matched by symbol.
 """
 
 import io
@@ -14,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
-from mae_lm_fairseq.text.data_bin import TOKENIZER
+from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
+from mae_lm_fairseq.text.dictionary import parse_symbols
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, SPECIALS, UNK, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -38,14 +40,17 @@ class SentencePieceTokenizer(Tokenizer):
     Args:
         path: path of a sentencepiece model.
         model: content of the file, if it has been read already.
+        dictionary: content of a ``dict.txt`` whose symbols are these pieces in another order. Pieces that it lacks, as
+            they do not occur in the training text, are ``<unk>``, as they are to fairseq.
 
     Raises:
-        UserError: if the file is not a sentencepiece model, or fairseq cannot represent its pieces.
+        UserError: if the file is not a sentencepiece model, fairseq cannot represent its pieces, or the dictionary is
+            that of another model.
     """
 
     FILES, LIBRARY = (TOKENIZER,), "sentencepiece"
 
-    def __init__(self, path: str | Path, model: bytes | None = None):
+    def __init__(self, path: str | Path, model: bytes | None = None, dictionary: bytes | None = None):
         try:
             model = Path(path).read_bytes() if model is None else model
             if not model:  # sentencepiece treats an empty model as not loaded, and fails later
@@ -64,7 +69,13 @@ class SentencePieceTokenizer(Tokenizer):
             raise UserError(f"{path}: not a sentencepiece model (it has no pieces)")
         # Control pieces never come out of text.
         fairseq_ids = np.where(special, UNK, len(SPECIALS) - 1 + np.cumsum(~special))
-        super().__init__(path, {TOKENIZER: model}, [*SPECIALS, *pieces], fairseq_ids)
+        symbols, files = [*SPECIALS, *pieces], {TOKENIZER: model}
+        self.has_own_order = dictionary is not None
+        if dictionary is not None:
+            ours, files = symbols, files | {DICTIONARY: dictionary}
+            symbols = list(parse_symbols(dictionary, Path(path).with_name(DICTIONARY))[:-1])
+            fairseq_ids = _ids_in(symbols, ours, Path(path))[fairseq_ids]
+        super().__init__(path, files, symbols, fairseq_ids)
 
     @property
     def model_size(self) -> int:
@@ -126,6 +137,24 @@ class SentencePieceTokenizer(Tokenizer):
 
     def token_text(self, index: int) -> str:
         return [*self.symbols, MASK][index].replace(WORD_START, " ")
+
+
+def _ids_in(symbols: list[str], ours: list[str], path: Path) -> np.ndarray:
+    """Return int[ours]: the id in a dictionary of each symbol of a model.
+
+    Raises:
+        UserError: if the dictionary is that of another model.
+    """
+    known = set(ours)
+    for symbol in symbols:
+        # Characters that the model does not know are symbols to fairseq, which also pads the dictionary.
+        if symbol not in known and known.issuperset(symbol) and not symbol.startswith("madeupword"):
+            raise UserError(
+                f"{path}: {symbol} in the {DICTIONARY} beside it is not a piece of this model; restore the model that "
+                "the data was encoded with"
+            )
+    ids = {symbol: index for index, symbol in enumerate(symbols)}
+    return np.array([ids.get(symbol, UNK) for symbol in ours])
 
 
 def train_model(lines: Iterable[str], vocab_size: int, character_coverage: float, model_type: str = "bpe") -> bytes:

@@ -33,6 +33,7 @@ class Tokenizer(ABC):
         path: path of the first file, for error messages.
         files: content of the files by name, as they are kept in a data-bin or bundle.
         symbols: fairseq's dictionary in the order of ids, without ``<mask>``.
+        has_own_order: whether the order is not the library's, but that of a ``dict.txt`` of fairseq-preprocess.
         unknown_ids: ids of the tokens for unknown characters: ``<unk>``, and the library's own if that is another one.
 
     Args:
@@ -48,6 +49,7 @@ class Tokenizer(ABC):
     FILES: ClassVar[tuple[str, ...]]
     LIBRARY: ClassVar[str]
     unknown_ids: tuple[int, ...] = (UNK,)
+    has_own_order: bool = False
 
     def __init__(self, path: str | Path, files: Mapping[str, bytes], symbols: Sequence[str], fairseq_ids: np.ndarray):
         self.path = Path(path)

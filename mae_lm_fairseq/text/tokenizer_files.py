@@ -3,7 +3,8 @@
 import os
 from pathlib import Path
 
-from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
+from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER, dictionary_fingerprint
+from mae_lm_fairseq.text.dictionary import parse_symbols
 from mae_lm_fairseq.text.hugging_face_tokenizer import (
     ENCODER_JSON,
     TOKENIZER_JSON,
@@ -12,9 +13,11 @@ from mae_lm_fairseq.text.hugging_face_tokenizer import (
     HuggingFaceTokenizer,
     library_errors,
 )
+from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import read_bytes
 
 _KINDS = (SentencePieceTokenizer, FairseqBPETokenizer, HuggingFaceTokenizer)
 # The first whose files exist is authoritative: a bundle may also have a tokenizer.json for transformers.
@@ -28,14 +31,29 @@ _TRANSFORMERS_FILES = ("tokenizer_config.json", "vocab.json", "vocab.txt")
 def find_tokenizer(directory: str | Path) -> Tokenizer | None:
     """Return the tokenizer in the directory of a data-bin or bundle; None if it has none.
 
+    Where ``fairseq-preprocess`` ordered the symbols of a sentencepiece model, its tokens have the ids of that order.
+
     Raises:
         UserError: if a file is damaged or missing.
     """
     for kind in _KINDS:
         path = Path(directory, kind.FILES[0])
         if os.path.exists(path):
-            return kind(path)
+            tokenizer, dictionary = kind(path), path.with_name(DICTIONARY)
+            is_ordered = kind is not SentencePieceTokenizer or not dictionary.exists()
+            return tokenizer if is_ordered else _in_order_of(tokenizer, dictionary)
     return None
+
+
+def _in_order_of(tokenizer: SentencePieceTokenizer, path: Path) -> SentencePieceTokenizer:
+    """Return a tokenizer with the ids of a dictionary, unless a manifest beside it says that the data has others."""
+    content, manifest = read_bytes(path), path.with_name(MANIFEST)
+    symbols = list(parse_symbols(content, path)[:-1])
+    if symbols == tokenizer.symbols:
+        return tokenizer
+    if manifest.exists() and Manifest.read(manifest).dictionary_sha256 != dictionary_fingerprint(symbols):
+        return tokenizer
+    return SentencePieceTokenizer(tokenizer.path, tokenizer.files[TOKENIZER], content)
 
 
 def open_tokenizer_path(path: str | Path) -> Tokenizer:

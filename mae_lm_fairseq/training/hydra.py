@@ -7,8 +7,8 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq.models.architectures import architecture_values
+from mae_lm_fairseq.training.amount import Amount
 from mae_lm_fairseq.training.machine import split_global_batch
-from mae_lm_fairseq.training.pretrain import arithmetic
 from mae_lm_fairseq.training.settings import recipe, settings
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 
@@ -34,14 +34,14 @@ def as_yaml(architecture: str, data: str, save_dir: str) -> str:
     chosen["checkpoint"]["save_dir"] = str(Path(save_dir).resolve())
     chosen["optimization"]["update_freq"] = [accumulated]
     chosen["model"] = {"_name": architecture, **architecture_values(architecture), **chosen["model"]}
-    taken = arithmetic(
+    amount = Amount(
         batch_size=batch_size,
         accumulated=accumulated,
         processes=1,
         tokens=rows["tokens"].value,
         updates=rows["updates"].value,
     )
-    return "\n".join([f"# {architecture}: {taken}", ADVICE, OmegaConf.to_yaml(OmegaConf.create(chosen))])
+    return "\n".join([f"# {architecture}: {amount.describe()}", ADVICE, OmegaConf.to_yaml(OmegaConf.create(chosen))])
 
 
 def main(arguments: list[str]) -> None:

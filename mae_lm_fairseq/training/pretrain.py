@@ -9,11 +9,13 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 from mae_lm_fairseq import register
+from mae_lm_fairseq.fairseq_patches.option_ranges import check_words
 from mae_lm_fairseq.training.command import arguments, as_options
-from mae_lm_fairseq.training.settings import recipe, settings
+from mae_lm_fairseq.training.settings import RECIPES, recipe, settings
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.options import Argument, Options
 
@@ -30,12 +32,14 @@ class PretrainOptions(Options):
         preset: architecture, such as mae_lm_base.
         data_bin: data-bin made by mae-lm prepare; several shards with ``:`` between them.
         save_dir: directory for checkpoints.
-        flags: flags of fairseq-train.
+        recipe: settings of the training (default: development for tiny and small, base, large++).
+        flags: flags of fairseq-train, which override the recipe.
     """
 
     preset: Annotated[str, Argument("PRESET", positional=True)]
     data_bin: Annotated[str, Argument("DATA_BIN", positional=True)]
     save_dir: Annotated[str, Argument("SAVE_DIR", positional=True)]
+    recipe: Annotated[Literal[*RECIPES], Argument("NAME")] | None = None
     flags: Annotated[tuple[str, ...], Argument("FLAGS", positional=True, rest=True)] = ()
 
 
@@ -43,28 +47,30 @@ def pretrain(options: PretrainOptions) -> None:
     """Print what will be trained, and replace this process by fairseq-train.
 
     Raises:
-        UserError: if the preset or the data-bin does not exist; see also :func:`build_arguments`.
+        UserError: if the preset or a path does not exist, or a number is out of range, which is found before fairseq is
+            loaded; see also :func:`build_arguments`.
     """
     recipe(options.preset)
     data = options.data_bin
-    for path in [data] if "://" in data else data.split(os.pathsep):  # as fairseq splits them
+    directories = [data] if "://" in data else data.split(os.pathsep)  # as fairseq splits them
+    for path in directories:
         if not os.path.isdir(path):
             raise UserError(f"{path}: no such directory; mae-lm prepare makes a data-bin")
+    check_words(options.flags)
+    from mae_lm_fairseq.training.amount import Amount, short_schedule
+    from mae_lm_fairseq.training.estimate import describe_length
     from mae_lm_fairseq.training.machine import processes
 
-    words = build_arguments(options.preset, data, options.save_dir, options.flags)
+    words = build_arguments(options.preset, data, options.save_dir, options.flags, options.recipe)
     cfg = parse_configuration(words)
     number, rank = processes(cfg)
     if rank == 0:
-        summary = arithmetic(
-            batch_size=cfg.dataset.batch_size,
-            accumulated=cfg.optimization.update_freq[0],
-            processes=number,
-            tokens=cfg.task.tokens_per_sample,
-            updates=cfg.optimization.max_update,
-            max_tokens=cfg.dataset.max_tokens,
-        )
-        print(f"{options.preset}: {summary}\n{shlex.join(['fairseq-train', *words])}", flush=True)
+        amount = Amount.of(cfg, number)
+        print(f"{options.preset}: {amount.describe()}")
+        print(describe_length(amount, cfg, [Path(path) for path in directories]))
+        if warning := short_schedule(cfg):
+            print(f"warning: {warning}", file=sys.stderr)
+        print(shlex.join(["fairseq-train", *words]), flush=True)
     # Logging in this process is not set up as fairseq-train expects, because other modules of fairseq were imported
     # first.
     os.execv(sys.executable, [sys.executable, "-m", __name__, *words])
@@ -76,13 +82,24 @@ def parse_configuration(words: list[str]):
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-    return convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), words))
+    parser = options.get_training_parser()
+    parser.print_usage = lambda file=None: None  # fairseq's is a page long
+    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, words))
 
 
-def build_arguments(architecture: str, data: str, save_dir: str, extra: Sequence[str]) -> list[str]:
+def build_arguments(
+    architecture: str, data: str, save_dir: str, extra: Sequence[str], name: str | None = None
+) -> list[str]:
     """Return all arguments of fairseq-train.
 
     They are the recipe's, this machine's, and the user's, which come last and take precedence.
+
+    Args:
+        architecture: the preset.
+        data: the data-bin.
+        save_dir: directory for checkpoints.
+        extra: the user's arguments.
+        name: the recipe; by default that of the preset's size.
 
     Raises:
         UserError: if the architecture does not exist, or the sequences of an update cannot be divided by the processes
@@ -90,7 +107,7 @@ def build_arguments(architecture: str, data: str, save_dir: str, extra: Sequence
     """
     from mae_lm_fairseq.training.machine import precision, processes, split_global_batch
 
-    chosen = settings(architecture)
+    chosen = settings(architecture, name)
     chosen["checkpoint"]["save_dir"] = save_dir
     # 0 marks options that the user did not set.
     unset = ["--batch-size", "0", "--update-freq", "0"]
@@ -103,7 +120,7 @@ def build_arguments(architecture: str, data: str, save_dir: str, extra: Sequence
                 "sequences in a batch varies; add --update-freq"
             )
         number, _ = processes(parse_configuration(arguments(data, as_options(chosen), extra)))
-        sequences = recipe(architecture)["sequences"].value
+        sequences = recipe(architecture, name)["sequences"].value
         batch_size = asked.dataset.batch_size or chosen["dataset"]["batch_size"]
         batch_size, accumulated = split_global_batch(
             sequences, number, batch_size, smaller=not asked.dataset.batch_size
@@ -111,30 +128,6 @@ def build_arguments(architecture: str, data: str, save_dir: str, extra: Sequence
         chosen["dataset"]["batch_size"] = batch_size
         chosen["optimization"]["update_freq"] = [accumulated]
     return arguments(data, as_options(chosen), extra)
-
-
-def arithmetic(
-    *,
-    batch_size: int,
-    accumulated: int,
-    processes: int,
-    tokens: int,
-    updates: int,
-    max_tokens: int | None = None,
-) -> str:
-    """Describe the amount of training data in one sentence."""
-    sequences = batch_size * accumulated * processes
-    counted = "1 process" if processes == 1 else f"{processes} processes"
-    if max_tokens:
-        return (
-            f"at most {max_tokens:,} tokens and {batch_size} sequences per batch x {accumulated} accumulated "
-            f"x {counted}; {updates:,} updates"
-        )
-    return (
-        f"{sequences:,} sequences ({batch_size} per batch x {accumulated} accumulated x {counted}) "
-        f"x {tokens} tokens = {sequences * tokens:,} tokens per update at most; "
-        f"{updates:,} updates = {sequences * tokens * updates:,} tokens"
-    )
 
 
 if __name__ == "__main__":

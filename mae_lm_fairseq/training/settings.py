@@ -6,7 +6,7 @@ from mae_lm_fairseq.training.stated import ADAM, STATED, Cell
 from mae_lm_fairseq.utils.errors import UserError
 
 DEVELOPMENT = "development"
-"""Our own column, for sizes that learn within minutes."""
+"""Our own recipe, for sizes that learn within minutes."""
 
 # Speed, logging and checkpoints: none of these options changes the results. Those of long runs are from MAE-LM's
 # script.
@@ -22,15 +22,27 @@ _SHORT_RUN: Settings = {
 }
 
 
-COLUMNS = {"tiny": DEVELOPMENT, "small": DEVELOPMENT, "base": "MAE-LM base", "large": "MAE-LM large"}
-"""The column of the table for each size."""
+RECIPES = {
+    DEVELOPMENT: DEVELOPMENT,
+    "base": "MAE-LM base",
+    "base++": "MAE-LM base++",
+    "large++": "MAE-LM large++",
+    "academic": "academic",
+    "fairseq": "fairseq's RoBERTa base",
+}
+"""The column of the table for each recipe."""
+RECIPE_OF_SIZE = {"tiny": DEVELOPMENT, "small": DEVELOPMENT, "base": "base", "large": "large++"}
 
 
-def recipe(architecture: str) -> dict[str, Cell]:
-    """Return the settings of an architecture: rows of the table of published settings.
+def recipe(architecture: str, name: str | None = None) -> dict[str, Cell]:
+    """Return the settings that an architecture is trained with: rows of the table of published settings.
 
     Presets of one size share a recipe, so that a comparison is one of architectures. Only the 3ML presets have a higher
-    masking rate, which is their purpose. Base and large use MAE-LM's recipe, tiny and small our own.
+    masking rate, which is their purpose.
+
+    Args:
+        architecture: the preset.
+        name: one of :data:`RECIPES`; by default that of its size.
 
     Raises:
         UserError: if the architecture does not exist; the message lists the presets.
@@ -38,16 +50,22 @@ def recipe(architecture: str) -> dict[str, Cell]:
     if architecture not in ARCHITECTURES:
         raise UserError(f"no preset {architecture}; choose one of {', '.join(ARCHITECTURES)}")
     preset, size = ARCHITECTURES[architecture]
-    rows = STATED[COLUMNS[size]]
+    rows = STATED[RECIPES[name or RECIPE_OF_SIZE[size]]]
     if preset.startswith("mae_lm_3ml"):
         rows = {**rows, "mask_prob": STATED["3ML base"]["mask_prob"]}
     return rows
 
 
-def settings(architecture: str) -> Settings:
-    """Return fairseq's options except paths, precision and ``update_freq``, which depend on the machine."""
-    value = {row: cell.value for row, cell in recipe(architecture).items()}
-    pace = _LONG_RUN if value["updates"] > 100_000 else _SHORT_RUN
+def settings(architecture: str, name: str | None = None) -> Settings:
+    """Return fairseq's options except paths, precision and ``update_freq``, which depend on the machine.
+
+    Args:
+        architecture: the preset.
+        name: the recipe, as in :func:`recipe`.
+    """
+    rows = recipe(architecture, name)
+    value = {row: cell.value for row, cell in rows.items()}
+    pace = _SHORT_RUN if rows["updates"].source == "ours" else _LONG_RUN
     optimisation = Optimisation(
         optimizer="adam", **{name: value[name] for name in ("updates", "warmup", "weight_decay", "clip_norm", *ADAM)}
     )

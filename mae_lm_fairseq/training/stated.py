@@ -28,6 +28,8 @@ class Cell:
 
 SOURCES = {
     "script": "run_pretrain.sh of github.com/yumeng5/MAE-LM at 153ffe9",
+    "inference": "an inference: the paper pretrains base as BERT was (quotations of Meng et al. 2024), whose 1,000,000 "
+    "updates of 256 x 512 tokens are 125,000 of 2,048 x 512 (131 billion tokens)",
     "defaults": "defaults not changed by the script: fairseq/tasks/masked_lm.py, fairseq/models/ae/model.py at 153ffe9",
     "dictionary": "preprocess/pretrain/process-16gb.sh of github.com/yumeng5/MAE-LM at 153ffe9",
     "MAE-LM": "Meng et al. 2024 (arXiv 2302.02060), section 4, read in quotations only",
@@ -38,6 +40,9 @@ SOURCES = {
     "3ML": "Liao et al. 2022 (arXiv 2211.04898), abstract",
     "3ML data": "README.data_processing.md of github.com/BaohaoLiao/3ml at 9b02c63, which has no training code",
     "3ML figure": "Liao et al. 2022 (arXiv 2211.04898), the example in Figure 2",
+    "DinkyTrain": "run_efficient_mlm_recipe.sh of github.com/princeton-nlp/DinkyTrain at 8551095: 12.06 billion "
+    "tokens, the budget of Izsak et al. 2021 (24hBERT)",
+    "our choice": "this project's choice, untested: DinkyTrain's rate is 2e-3, with layer norms before the sublayers",
     "ours": "settings of this project's quickstart, for minutes on a CPU; tested with tiny",
 }
 
@@ -70,15 +75,25 @@ def _same(source: str, **values: Any) -> dict[str, Cell]:
     return {row: Cell(value, source) for row, value in values.items()}
 
 
-_MAE_LM = _column(
-    corpus=Cell(None, "MAE-LM", "base: 16 GB, as BERT; base++: 160 GB, as RoBERTa"),
+_BASE_PLUS = _column(
+    corpus=Cell(None, "MAE-LM", "160 GB, as RoBERTa"),
     vocabulary=Cell(None, "dictionary", "sentencepiece, called 128k; the paper's size was not found"),
     sequences=Cell(2048, "script", "2,048 full ones: 64 processes of 16,384 tokens"),
     **_same("script", tokens=512, updates=2_000_000, lr=2e-4, warmup=10_000, dropout=0.1, attention_dropout=0.1),
     **_same("script", **ADAM, weight_decay=0.01, clip_norm=2.0, decoder_layers=4),
     **_same("defaults", mask_prob=0.15, kept=0.0, random=0.0),
 )
-_MAE_LM_LARGE = {**_MAE_LM, "corpus": Cell(None, None, NOT_FOUND)}
+_BASE = {
+    **_BASE_PLUS,
+    "corpus": Cell(None, "MAE-LM", "16 GB, as BERT"),
+    "updates": Cell(125_000, "inference"),
+}
+_ACADEMIC = _column(
+    corpus=Cell(None, "DinkyTrain", "English Wikipedia and BookCorpus, about three times"),
+    **_same("DinkyTrain", tokens=128, sequences=4096, updates=23_000, warmup=1380, dropout=0.1, attention_dropout=0.1),
+    **_same("DinkyTrain", **ADAM, weight_decay=0.01, clip_norm=0.0, kept=0.0, random=0.0),
+    **_same("our choice", lr=5e-4, mask_prob=0.15, decoder_layers=4),
+)
 
 _ROBERTA = _column(
     corpus=Cell(None, "card", "160 GB: books and Wikipedia, CC-News, OpenWebText, Stories"),
@@ -123,8 +138,10 @@ _DEVELOPMENT = _column(
 )
 
 STATED: dict[str, dict[str, Cell]] = {
-    "MAE-LM base": _MAE_LM,
-    "MAE-LM large": _MAE_LM_LARGE,
+    "MAE-LM base": _BASE,
+    "MAE-LM base++": _BASE_PLUS,
+    "MAE-LM large++": _BASE_PLUS,
+    "academic": _ACADEMIC,
     "RoBERTa base": _ROBERTA,
     "RoBERTa large": _ROBERTA_LARGE,
     "fairseq's RoBERTa base": _FAIRSEQ,

@@ -26,7 +26,7 @@ class Argument:
     Attributes:
         metavar: placeholder of the value.
         positional: whether the value has no option in front.
-        rest: whether the field takes all words after ``--``, or after the other positional ones if it is positional.
+        rest: whether the field takes all words after ``--``; if it is positional, all words that nothing else takes.
         parse: converts a word; raises ValueError or ArgumentTypeError.
         at_least, above, at_most, below: range of a number, which is finite in any case.
     """
@@ -132,9 +132,13 @@ class Parser(argparse.ArgumentParser):
 
 def make_parser(options: type, description: str | None, prog: str) -> Parser:
     """Return the parser of a dataclass of options, whose help begins with a description."""
-    parser = Parser(prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    of = kinds(options)
+    exact = any(kind.argument.rest and kind.argument.positional for kind in of.values())
+    parser = Parser(
+        prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=not exact
+    )
     texts = helps(options)
-    for field, (name, kind) in zip(fields(options), kinds(options).items(), strict=True):
+    for field, (name, kind) in zip(fields(options), of.items(), strict=True):
         if kind.argument.rest and not kind.argument.positional:
             continue
         default = field.default
@@ -146,7 +150,7 @@ def make_parser(options: type, description: str | None, prog: str) -> Parser:
             how |= {"action": "store_true"}
         else:
             how |= {"type": kind.argument.parse or kind.type, "choices": kind.choices, "metavar": kind.argument.metavar}
-            how |= {"nargs": argparse.REMAINDER if kind.argument.rest else "+"} if kind.is_many else {}
+            how |= {"nargs": "*" if kind.argument.rest else "+"} if kind.is_many else {}
             how |= {"default": None if default is MISSING else default}
         if kind.argument.positional:
             parser.add_argument(name, **how).required = not kind.argument.rest
@@ -160,7 +164,12 @@ def parse(options: type, words: Sequence[str], description: str | None, prog: st
     parser, kind_of = make_parser(options, description, prog), kinds(options)
     rest = [name for name, kind in kind_of.items() if kind.argument.rest and not kind.argument.positional]
     end = words.index("--") if rest and "--" in words else len(words)
-    given = vars(parser.parse_args(words[:end]))
+    parsed, unknown = parser.parse_known_args(words[:end])
+    given = vars(parsed)
+    takes_all = [name for name, kind in kind_of.items() if kind.argument.rest and kind.argument.positional]
+    if unknown and not takes_all:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    given |= {name: [*given[name], *unknown] for name in takes_all}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     try:
         return options(**given, **dict.fromkeys(rest, tuple(words[end + 1 :])))

@@ -198,7 +198,7 @@ DAMAGE = {
     "dict.txt: e occurs twice": lambda b: edit_text(b / "dict.txt", "he 1\n", "e 1\n"),
     "line 1 is not a symbol": lambda b: (b / "dict.txt").write_text("x\n"),
     "dictionary and configuration require": lambda b: edit_text(b / "dict.txt", "he 1\n", ""),
-    "its pieces are not, in order, the symbols": lambda b: swap_lines(b / "dict.txt"),
+    "dict.txt is not the one that the bundle was written with": lambda b: swap_lines(b / "dict.txt"),
     "not a sentencepiece model": lambda b: (b / "sentencepiece.bpe.model").write_bytes(b"other"),
 }
 

@@ -1,7 +1,9 @@
 import gzip
 import lzma
 import os
+import pickle
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +15,8 @@ import sentencepiece
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
-from mae_lm_fairseq import cli
+import mae_lm_fairseq
+from mae_lm_fairseq import MAELMModel, cli
 from mae_lm_fairseq.text import corpus as corpus_module
 from mae_lm_fairseq.text import encoding, preparation
 from mae_lm_fairseq.text.data_bin import check_data_bin, dictionary_fingerprint
@@ -120,6 +123,41 @@ def test_output_equals_fairseq_preprocess(corpus, tmp_path, run_cli):
     ours = content(corpus / "data-bin")
     names = {f"{split}.{suffix}" for split in ("train", "valid") for suffix in ("bin", "idx")} | {"dict.txt"}
     assert {name: theirs[name] for name in names} == {name: ours[name] for name in names}
+
+
+def test_a_dictionary_of_fairseq_preprocess_is_matched_by_symbol(corpus, tmp_path, run_cli):
+    """Without --srcdict its dict.txt is ordered by frequency, and unknown characters are symbols."""
+    file = corpus / "data-bin/sentencepiece.bpe.model"
+    model = sentencepiece.SentencePieceProcessor(model_file=str(file))
+    lines = [*(corpus / "train.txt").read_text().split("\n")[:200], "a \u2603 b"]
+    encoded = [" ".join(model.encode(line, out_type=str)) for line in lines]
+    (tmp_path / "train").write_text("".join(f"{line}\n" for line in encoded))
+    data = tmp_path / "data-bin"
+    done = run_cli(["fairseq-preprocess", "--only-source", "--trainpref", tmp_path / "train", "--destdir", data])
+    assert done.returncode == 0, done.stderr
+    shutil.copy(file, data)
+    options = (
+        "--task masked_autoencoder_lm --criterion masked_autoencoder_lm --arch mae_lm_tiny --cpu --optimizer adam "
+        "--lr 1e-3 --tokens-per-sample 64 --batch-size 4 --max-update 2 --num-workers 0 --disable-validation --user-dir"
+    )
+    done = run_cli(["fairseq-train", data, "--save-dir", tmp_path / "saved", *options.split(), mae_lm_fairseq.PACKAGE])
+    assert done.returncode == 0, done.stderr
+    assert (
+        f"{data}/dict.txt: the ids of {data}/sentencepiece.bpe.model are matched to it by symbol"
+        in done.stdout + done.stderr
+    )
+    cli.run(
+        "bundle", [str(tmp_path / "saved/checkpoint_last.pt"), "--data-bin", str(data), "--out", str(tmp_path / "out")]
+    )
+    loaded = MAELMModel.from_pretrained(tmp_path / "out")
+    dictionary = Dictionary.load(str(data / "dict.txt"))
+    for line, pieces in zip(lines[:40], encoded[:40], strict=True):
+        expected = dictionary.encode_line(pieces, add_if_not_exist=False)
+        assert loaded.encode(line).tolist() == [0, *expected.tolist()]
+    assert pickle.loads(pickle.dumps(find_tokenizer(data))).symbols == dictionary.symbols
+    (data / "dict.txt").write_text("jihgfedcba 5\n" + (data / "dict.txt").read_text())
+    with pytest.raises(UserError, match=r"jihgfedcba in the dict\.txt beside it is not a piece of this model"):
+        find_tokenizer(data)
 
 
 def test_fairseq_train_reads_the_output(corpus, tmp_path, run_cli):

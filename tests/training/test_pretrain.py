@@ -5,15 +5,23 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from mae_lm_fairseq.cost.devices import kind_of_gpu
+from mae_lm_fairseq.cost.planner import flops_per_token
 from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes
+from mae_lm_fairseq.text.data_bin import check_data_bin
+from mae_lm_fairseq.text.dictionary import read_symbols
+from mae_lm_fairseq.training.amount import Amount, short_schedule
+from mae_lm_fairseq.training.estimate import describe_length, duration, planned_run
 from mae_lm_fairseq.training.machine import processes, split_global_batch
-from mae_lm_fairseq.training.pretrain import arithmetic, build_arguments, parse_configuration
+from mae_lm_fairseq.training.pretrain import PretrainOptions, build_arguments, parse_configuration
 from mae_lm_fairseq.training.settings import ARCHITECTURES, recipe
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.options import parse
 
 # Most tests take a second of CPU time. Hydra warns several times per configuration.
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::UserWarning")]
@@ -81,7 +89,7 @@ def test_max_tokens_needs_update_freq():
     cfg = configured("mae_lm_base", "--max-tokens", "8192", "--update-freq", "4")
     assert (cfg.dataset.max_tokens, cfg.optimization.update_freq) == (8192, [4])
     amount = {"batch_size": 32, "accumulated": 4, "processes": 2, "tokens": 512, "updates": 100, "max_tokens": 8192}
-    assert arithmetic(**amount) == (
+    assert Amount(**amount).describe() == (
         "at most 8,192 tokens and 32 sequences per batch x 4 accumulated x 2 processes; 100 updates"
     )
 
@@ -157,13 +165,76 @@ def test_trains_on_a_cpu(run_cli, data_bin, tmp_path):
     few = ["--cpu", "--max-update", "3", "--num-workers", "0", "--disable-validation", "--batch-size", "16"]
     done = run_cli([*PRETRAIN, "mae_lm_tiny", data_bin, tmp_path / "saved", *few])
     assert done.returncode == 0, done.stderr
-    summary, command, *_ = done.stdout.splitlines()
+    summary, length, command, *_ = done.stdout.splitlines()
     assert "32 sequences (16 per batch x 2 accumulated x 1 process) x 64 tokens = 2,048 tokens per update" in summary
     assert summary.endswith("3 updates = 6,144 tokens")
+    _, tokens = check_data_bin(data_bin / "train")
+    assert length.startswith(f"{6144 / tokens:.3g} epochs of this text ({tokens:,} tokens); about ")
+    assert "on this CPU, at 50% of its" in length
+    assert "warning: --max-update 3 ends the training before the learning rate has decayed" in done.stderr
     assert command.startswith(f"fairseq-train {data_bin} ")
     trained = torch.load(tmp_path / "saved" / "checkpoint_last.pt", weights_only=False)  # written by this test
     assert trained["optimizer_history"][-1]["num_updates"] == 3
     assert trained["cfg"]["model"]["dropout"] == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--lr", "nan"], "--lr nan must be a number of at least 0"),
+        (["--cpu", "--lr=1e-3,-1"], "--lr -1 must be a number of at least 0"),
+        (["--batch-size", "0"], "--batch-size 0 must be a number of at least 1"),
+        (["--update-freq", "0", "--fp16"], "--update-freq 0 must be a number of at least 1"),
+        (["--recipe", "base+"], "argument --recipe: invalid choice: 'base+'"),
+    ],
+)
+def test_wrong_numbers_are_refused_before_fairseq_is_loaded(data_bin, flags, message):
+    program = "import sys; sys.modules.update(fairseq=None, torch=None); from mae_lm_fairseq.cli import main; main()"
+    command = [sys.executable, "-c", program, "pretrain", "mae_lm_tiny", data_bin, "saved", *flags]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1 if "recipe" not in message else 2, "")
+    assert done.stderr.startswith(f"error: {message}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_recipe_is_an_option_among_the_flags(data_bin):
+    words = ["mae_lm_base", str(data_bin), "saved", "--cpu", "--recipe", "academic", "--lr", "1e-4", "--seed", "3"]
+    options = parse(PretrainOptions, words, None, "mae-lm pretrain")
+    assert (options.recipe, options.flags) == ("academic", ("--cpu", "--lr", "1e-4", "--seed", "3"))
+    cfg = parse_configuration(build_arguments("mae_lm_base", "data", "saved", options.flags, options.recipe))
+    assert (cfg.optimization.max_update, cfg.task.tokens_per_sample, cfg.optimization.lr) == (23_000, 128, [1e-4])
+    assert cfg.dataset.batch_size * cfg.optimization.update_freq[0] == 4096
+    assert cfg.checkpoint.save_interval_updates == 10_000
+
+
+def test_a_shorter_training_needs_a_shorter_schedule():
+    assert short_schedule(configured("mae_lm_base")) is None
+    assert short_schedule(configured("mae_lm_base", "--max-update", "500")).endswith("add --total-num-update 500")
+    assert short_schedule(configured("mae_lm_base", "--max-update", "0")) is None
+
+
+def test_the_estimate_is_the_planners(data_bin, monkeypatch):
+    """One teraFLOP/s of matrix products, of which half is assumed to be reached."""
+    monkeypatch.setattr("mae_lm_fairseq.training.estimate.matrix_rate", lambda: 1e12)
+    cfg = configured("mae_lm_tiny", "--cpu", "--max-update", "1000000")
+    run = planned_run(cfg, len(read_symbols(data_bin / "dict.txt")), 1_000_000, kind="h100", precision="fp32")
+    hours = run.tokens * flops_per_token(run).total / 0.5e12 / 3600
+    assert run.tokens == 1_000_000 * 2048
+    assert f"about {duration(hours)} on this CPU" in describe_length(Amount.of(cfg, 1), cfg, [data_bin])
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "kind"),
+    [
+        ("NVIDIA A100-SXM4-40GB", 42e9, "a100-40"),
+        ("NVIDIA A100-SXM4-80GB", 85e9, "a100-80"),
+        ("NVIDIA H100 80GB HBM3", 85e9, "h100"),
+        ("NVIDIA GeForce RTX 4090", 25e9, "rtx4090"),
+        ("NVIDIA T4", 16e9, None),
+    ],
+)
+def test_gpus_are_recognised(name, memory, kind):
+    assert kind_of_gpu(SimpleNamespace(name=name, total_memory=memory)) == kind
 
 
 @pytest.mark.parametrize(

@@ -1,27 +1,21 @@
 """Cost of a study before it is run: trainings, updates, tokens, memory and hours, by the cost planner."""
 
-import timeit
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.cost.planned_run import Run
 from mae_lm_fairseq.cost.planner import Plan as Cost
 from mae_lm_fairseq.cost.planner import plan as plan_cost
-from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_symbols
+from mae_lm_fairseq.training.estimate import CPU_FRACTION, duration, matrix_rate, planned_run
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.markdown import markdown_table
 from mae_lm_fairseq.workflows.study.plan import Model, Plan
 
 DEVICE = "a100-80"
-CPU_FRACTION = 0.5
-"""Assumed fraction of a CPU's rate of matrix products that training reaches."""
-MATRIX = 1024
 HEADER = ("model", "trainings", "million tokens each", "million parameters", "memory, GB", "each", "in all")
 
 
@@ -36,7 +30,7 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
     vocabulary = len(read_symbols(dictionary)) if dictionary.exists() else Run.vocab_size
     rows, hours, tokens, flops = [], 0.0, 0, 0.0
     for model, cfg in zip(plan.models, configurations, strict=True):
-        planned, trainings = plan_cost(planned_run(plan, model, cfg, vocabulary)), count_trainings(plan, model)
+        planned, trainings = plan_cost(training_of(plan, model, cfg, vocabulary)), count_trainings(plan, model)
         hours, tokens = hours + planned.hours * trainings, tokens + planned.run.tokens * trainings
         flops += planned.flops.total * planned.run.tokens * trainings
         rows.append([model.name, str(trainings), *_cells(planned), duration(planned.hours * trainings)])
@@ -69,19 +63,6 @@ def _cells(planned: Cost) -> list[str]:
     return [*(f"{number:,.1f}" for number in numbers), duration(planned.hours)]
 
 
-def matrix_rate() -> float:
-    """Return the FLOP/s of a float32 matrix product on all cores, measured in a fraction of a second."""
-    matrix = torch.ones(MATRIX, MATRIX)
-    return 2 * MATRIX**3 / min(timeit.repeat(lambda: matrix @ matrix, number=1, repeat=5))
-
-
-def duration(hours: float) -> str:
-    """Format a duration in hours, minutes or seconds."""
-    numbers = {"h": hours, "min": 60 * hours, "s": 3600 * hours}
-    unit, number = next(((unit, number) for unit, number in numbers.items() if number >= 1), ("s", numbers["s"]))
-    return f"{number:,.0f} {unit}" if number >= 10 else f"{number:.2g} {unit}"
-
-
 def count_trainings(plan: Plan, model: Model) -> int:
     """Return the number of trainings of a model, without those at halved learning rates."""
     seeds = len(model.all_seeds)
@@ -90,38 +71,13 @@ def count_trainings(plan: Plan, model: Model) -> int:
     return seeds + (len(model.learning_rates) - 1) * min(seeds, plan.rates.seeds)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingRun(Run):
-    """A training of a study, whose network need not be that of its preset."""
-
-    own_network: MaskedAutoencoderConfig
-
-    def network(self) -> MaskedAutoencoderConfig:
-        """Return the network configuration of the training."""
-        return self.own_network
-
-
-def planned_run(plan: Plan, model: Model, cfg: Any, vocabulary: int) -> Run:
+def training_of(plan: Plan, model: Model, cfg: Any, vocabulary: int) -> Run:
     """Return a training of a model on one device, for the cost planner.
 
     Raises:
         UserError: if so little is masked that no token of a sequence is.
     """
-    accumulated = int(cfg.optimization.update_freq[0])
-    batch = cfg.dataset.batch_size or max(1, cfg.dataset.max_tokens // cfg.task.tokens_per_sample)
     try:
-        return TrainingRun(
-            preset=model.arch,
-            mask_prob=cfg.task.mask_prob,
-            mask_in_encoder=float(getattr(cfg.task, "mask_in_encoder", 0.0)),
-            vocab_size=vocabulary,
-            tokens_per_sample=cfg.task.tokens_per_sample,
-            batch_size=batch,
-            update_freq=accumulated,
-            tokens=plan.train.updates * batch * accumulated * cfg.task.tokens_per_sample,
-            devices=1,
-            device_kind=DEVICE,
-            own_network=core_config(cfg.model),
-        )
+        return planned_run(cfg, vocabulary, plan.train.updates, kind=DEVICE, precision=Run.precision)
     except ValueError as problem:
         raise UserError(f"{model.name}: {problem}") from None

@@ -1,0 +1,117 @@
+"""Length of a training before it starts: epochs of the text, and hours by the cost planner."""
+
+import timeit
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
+from mae_lm_fairseq.cost.devices import kind_of_gpu
+from mae_lm_fairseq.cost.planned_run import Run
+from mae_lm_fairseq.cost.planner import flops_per_token
+from mae_lm_fairseq.models.architectures import core_config
+from mae_lm_fairseq.text.data_bin import DICTIONARY, check_data_bin
+from mae_lm_fairseq.text.dictionary import read_symbols
+from mae_lm_fairseq.training.amount import Amount
+from mae_lm_fairseq.utils.errors import UserError
+
+CPU_FRACTION = 0.5
+"""Assumed fraction of a CPU's rate of matrix products that training reaches."""
+MATRIX = 1024
+
+
+def describe_length(amount: Amount, cfg: Any, data: Sequence[Path]) -> str:
+    """Return the epochs of the text and the estimated duration of a training in one sentence.
+
+    Args:
+        amount: the amount of training data.
+        cfg: configuration of fairseq-train.
+        data: the shards of the data-bin.
+    """
+    tokens = amount.tokens_per_update * amount.updates
+    hours, where = _estimate(amount, cfg, data[0])
+    estimate = f"about {duration(hours)} {where}"
+    try:
+        in_text = sum(check_data_bin(shard / "train")[1] for shard in data)
+    except UserError:  # not the format of mae-lm prepare and fairseq-preprocess; fairseq-train says what is wrong
+        return estimate
+    return f"{tokens / in_text:,.3g} epochs of this text ({in_text:,} tokens); {estimate}"
+
+
+def _estimate(amount: Amount, cfg: Any, data_bin: Path) -> tuple[float, str]:
+    """Return the estimated hours and the assumption behind them."""
+    dictionary = data_bin / DICTIONARY
+    vocabulary = len(read_symbols(dictionary)) if dictionary.exists() else Run.vocab_size
+    precision = "fp32" if cfg.model.autocast == "none" else "autocast"
+    precision = next((name for name in ("fp16", "bf16") if cfg.common[name]), precision)
+    is_gpu = torch.cuda.is_available() and not cfg.common.cpu
+    kind = kind_of_gpu(torch.cuda.get_device_properties(0)) if is_gpu else None
+    device = {"devices": amount.processes, "kind": kind or Run.device_kind, "precision": precision}
+    run = planned_run(cfg, vocabulary, max(amount.updates, 1), **device)
+    flops = run.tokens * flops_per_token(run).total
+    if is_gpu:
+        hours = flops / (run.devices * run.peak * run.mfu) / 3600
+        at = f"{run.mfu:.0%} of their {run.peak / 1e12:.0f} TFLOP/s in {run.precision}"
+        return hours, f"on {run.devices} x {kind or f'GPU, as {Run.device_kind}'} at {at}"
+    rate = matrix_rate()
+    hours = flops / (CPU_FRACTION * rate) / 3600
+    return hours, f"on this CPU, at {CPU_FRACTION:.0%} of its {rate / 1e9:.0f} GFLOP/s of matrix products"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun(Run):
+    """A training whose network need not be that of its preset."""
+
+    own_network: MaskedAutoencoderConfig
+
+    def network(self) -> MaskedAutoencoderConfig:
+        """Return the network configuration of the training."""
+        return self.own_network
+
+
+def planned_run(cfg: Any, vocabulary: int, updates: int, *, devices: int = 1, kind: str, precision: str) -> Run:
+    """Return a training for the cost planner.
+
+    Args:
+        cfg: configuration of fairseq-train.
+        vocabulary: size of the dictionary.
+        updates: number of updates.
+        devices: number of devices.
+        kind: type of the devices.
+        precision: one of :data:`~mae_lm_fairseq.cost.planned_run.PRECISIONS`.
+
+    Raises:
+        ValueError: if so little is masked that no token of a sequence is.
+    """
+    accumulated = int(cfg.optimization.update_freq[0])
+    batch = cfg.dataset.batch_size or max(1, cfg.dataset.max_tokens // cfg.task.tokens_per_sample)
+    return TrainingRun(
+        preset=cfg.model._name,
+        mask_prob=cfg.task.mask_prob,
+        mask_in_encoder=float(getattr(cfg.task, "mask_in_encoder", 0.0)),
+        vocab_size=vocabulary,
+        tokens_per_sample=cfg.task.tokens_per_sample,
+        batch_size=batch,
+        update_freq=accumulated,
+        tokens=updates * batch * accumulated * devices * cfg.task.tokens_per_sample,
+        devices=devices,
+        device_kind=kind,
+        precision=precision,
+        own_network=core_config(cfg.model),
+    )
+
+
+def matrix_rate() -> float:
+    """Return the FLOP/s of a float32 matrix product on all cores, measured in a fraction of a second."""
+    matrix = torch.ones(MATRIX, MATRIX)
+    return 2 * MATRIX**3 / min(timeit.repeat(lambda: matrix @ matrix, number=1, repeat=5))
+
+
+def duration(hours: float) -> str:
+    """Format a duration in hours, minutes or seconds."""
+    numbers = {"h": hours, "min": 60 * hours, "s": 3600 * hours}
+    unit, number = next(((unit, number) for unit, number in numbers.items() if number >= 1), ("s", numbers["s"]))
+    return f"{number:,.0f} {unit}" if number >= 10 else f"{number:.2g} {unit}"
