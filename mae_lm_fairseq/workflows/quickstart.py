@@ -23,7 +23,7 @@ from mae_lm_fairseq.training.runner import Run, reserve, run_all
 from mae_lm_fairseq.training.training_log import loss_curve, training_seconds
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json, write_json
-from mae_lm_fairseq.utils.progress import step
+from mae_lm_fairseq.utils.output import step
 from mae_lm_fairseq.utils.versions import versions
 from mae_lm_fairseq.workflows import docstrings
 from mae_lm_fairseq.workflows.corpus import split_corpus

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mae_lm_fairseq.utils.errors import errors_end_the_program
-from mae_lm_fairseq.utils.logging import configure_logging
 from mae_lm_fairseq.utils.options import Argument, Count, Directory, Options, parse
+from mae_lm_fairseq.utils.output import configure_logging
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from mae_lm_fairseq.measures.figures import COLOURS, LAYER, Lines, Panel, plot_panels
 from mae_lm_fairseq.utils.files import write_text
-from mae_lm_fairseq.utils.markdown import markdown_table
+from mae_lm_fairseq.utils.output import markdown_table
 from mae_lm_fairseq.workflows.study.contrasts import Outcome, outcomes
 from mae_lm_fairseq.workflows.study.endpoints import Values
 from mae_lm_fairseq.workflows.study.plan import Plan, parse_plan
