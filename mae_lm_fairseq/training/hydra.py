@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq.models.architectures import architecture_values
-from mae_lm_fairseq.training.machine import split_global_batch
+from mae_lm_fairseq.training.command import split_global_batch
 from mae_lm_fairseq.training.pretrain import arithmetic
 from mae_lm_fairseq.training.settings import recipe, settings
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes
-from mae_lm_fairseq.training.machine import processes, split_global_batch
-from mae_lm_fairseq.training.pretrain import arithmetic, build_arguments, parse_configuration
+from mae_lm_fairseq.training.command import split_global_batch
+from mae_lm_fairseq.training.pretrain import arithmetic, build_arguments, parse_configuration, processes
 from mae_lm_fairseq.training.settings import ARCHITECTURES, recipe
 from mae_lm_fairseq.utils.errors import UserError
 

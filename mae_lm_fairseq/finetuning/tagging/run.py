@@ -25,7 +25,7 @@ from mae_lm_fairseq.finetuning.tagging.prediction import Tagger
 from mae_lm_fairseq.finetuning.tagging.schemes import scheme_of
 from mae_lm_fairseq.finetuning.tagging.task import TOKENS_PER_SAMPLE
 from mae_lm_fairseq.finetuning.tagging.windows import WordWindows, word_logits
-from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
+from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.training.runner import reserve
 from mae_lm_fairseq.utils.files import file_sha256, write_results, write_text
 from mae_lm_fairseq.utils.locks import directory_lock
