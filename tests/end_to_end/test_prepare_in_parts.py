@@ -21,10 +21,10 @@ from pyarrow import parquet
 
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.text import parts as parts_module
-from mae_lm_fairseq.text.executors import open_executor
 from mae_lm_fairseq.text.manifest import Manifest
 from mae_lm_fairseq.utils.errors import Interrupted, UserError
 from mae_lm_fairseq.utils.locks import LOCK
+from mae_lm_fairseq.utils.workers import open_executor
 from tests.support.processes import fork, interrupt_moves, wait_for
 
 SHARDS = 3
@@ -213,7 +213,7 @@ def test_malformed_records_can_be_skipped_after_a_failure(corpus, again, tmp_pat
 )
 def test_user_errors_have_messages_and_leave_no_data_bin(again, tmp_path, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("mae_lm_fairseq.text.executors._SECONDS_TO_CONNECT", 1)
+    monkeypatch.setattr("mae_lm_fairseq.utils.workers._SECONDS_TO_CONNECT", 1)
     Path("torn.txt.zst").write_bytes(zstandard.compress("\n\n".join(texts(300)).encode())[:-9])
     Path("a.jsonl").write_text('{"text": "a"}\n')
     with pytest.raises(UserError, match=message):
