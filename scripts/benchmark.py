@@ -21,8 +21,8 @@ from typing import Literal
 from benchmark.settings import SETTINGS, subjects
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.logging import configure_logging
 from mae_lm_fairseq.utils.options import Count, Directory, Options, OutputFile, parse
+from mae_lm_fairseq.utils.output import configure_logging
 
 OTHERS = ("data", "features", "prepare", "resources", "scoring")
 """Modules of scripts/benchmark/ with ``BenchmarkOptions`` and ``main``."""

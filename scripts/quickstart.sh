@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Install the project, then train two language models and compare them, on two CPU cores.
 #
-#   scripts/quickstart.sh [--smoke] [--corpus FILE] [--tokenizer KIND_OR_PATH] [--out DIR]
+#   scripts/quickstart.sh [--smoke] [--corpus FILE] [--out DIR]
 #
 # Creates a virtual environment (.venv in the checkout), installs the pinned requirements, prepares text, pretrains
 # MAE-LM and the RoBERTa preset on it, and writes DIR/report.md with a figure, and DIR/results.json. Takes about 10
@@ -10,21 +10,18 @@
 #   --smoke         all steps in less than 2 minutes after the installation; the models learn next to nothing
 #   --corpus FILE   text in UTF-8 (also .gz, .xz), documents separated by blank lines;
 #                   default: the docstrings of the installed Python packages
-#   --tokenizer KIND_OR_PATH
-#                   tokenizer to train or to use, as for mae-lm prepare; default: sentencepiece-bpe
 #   --out DIR       default: quickstart/NAME, with a NAME that depends on the options above
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # Report mistakes now and not after the installation.
-arguments=("$@") extras=analysis
+arguments=("$@")
 while [ $# -gt 0 ]; do
     case $1 in
     --smoke) shift ;;
-    --corpus | --tokenizer | --out)
+    --corpus | --out)
         [ $# -gt 1 ] || { echo "error: $1 needs a value" >&2 && exit 1; }
         [ "$1" != --corpus ] || [ -r "$2" ] || { echo "error: cannot read $2" >&2 && exit 1; }
-        [ "$1" != --tokenizer ] || extras=analysis,tokenizers
         shift 2
         ;;
     -h | --help) sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p;}' "${BASH_SOURCE[0]}" && exit ;;
@@ -33,5 +30,5 @@ while [ $# -gt 0 ]; do
 done
 
 source "$root/scripts/install.sh"
-install_environment "$root/.venv" "$extras"
+install_environment "$root/.venv" analysis
 exec "$root/.venv/bin/python" -m mae_lm_fairseq quickstart ${arguments[@]+"${arguments[@]}"}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Install the project, run the doctor, train, kill and resume, with every supported Python that this machine has: with the
 # pinned versions, with the newest torch and numpy, and with the oldest supported ones. fairseq always has the pinned
-# version, and is compiled once per Python if pip caches wheels.
+# version.
 #
 #   scripts/test_environments.sh [DIRECTORY]        default: build/environments
 #
@@ -12,6 +12,8 @@ case ${1-} in -*) awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$0" 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 directory=${1:-build/environments}
 mkdir -p "$directory"
+source scripts/install.sh
+unset CUDA_HOME
 
 # oldest torch and numpy that setup.py allows for each Python
 declare -A oldest=([3.11]="torch==2.6.0 numpy==1.24.4" [3.12]="torch==2.6.0 numpy==1.26.4" [3.13]="torch==2.6.0 numpy==2.1.3")
@@ -19,7 +21,7 @@ declare -A oldest=([3.11]="torch==2.6.0 numpy==1.24.4" [3.12]="torch==2.6.0 nump
 # versions PYTHON CHOICE: print the constraints of an environment.
 versions() {
     if [ "$2" = oldest ]; then tr ' ' '\n' <<<"${oldest[$1]}"; fi
-    grep -E '^(fairseq-fixed|Cython)==' constraints.txt # Cython compiles it
+    grep -E '^Cython==' constraints.txt # compiles fairseq
 }
 
 # install PYTHON CHOICE PLACE
@@ -30,9 +32,11 @@ install() {
     fi
     versions "$1" "$2" >"$3.txt"
     export PIP_CONSTRAINT=$3.txt PIP_BUILD_CONSTRAINT=$3.txt
-    "python$1" -m venv "$3" &&
-        "$3/bin/python" -m pip install --editable . &&
-        { "$3/bin/python" -c 'import torchaudio' || "$3/bin/python" -m pip uninstall --yes torchaudio; }
+    venv=$3
+    "python$1" -m venv "$venv" &&
+        install_fairseq &&
+        "$venv/bin/python" -m pip install --editable . &&
+        remove_broken_torchaudio
 }
 
 # try PYTHON CHOICE: succeed if every step does. "set -e" has no effect in a condition, so the steps are chained.
@@ -52,7 +56,6 @@ for python in 3.11 3.12 3.13; do
         echo "python $python: not on this machine"
         continue
     fi
-    # The oldest versions come last: pip caches the compiled fairseq, and only one compiled with NumPy 2 runs with both.
     for choice in pinned newest oldest; do
         if try "$python" "$choice"; then
             echo "python $python, $choice: works"

@@ -23,7 +23,7 @@ from mae_lm_fairseq.training.amount import Amount
 from mae_lm_fairseq.training.settings import RECIPE_OF_SIZE, RECIPES, recipe, settings
 from mae_lm_fairseq.training.stated import NOT_FOUND, ROWS, SOURCES, STATED, Cell
 from mae_lm_fairseq.utils.errors import errors_end_the_program
-from mae_lm_fairseq.utils.markdown import markdown_table
+from mae_lm_fairseq.utils.output import markdown_table
 
 ROOT = Path(__file__).resolve().parent.parent
 

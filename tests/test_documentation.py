@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch.distributed.run import get_args_parser
 
-from mae_lm_fairseq.cli import VERBS, parser_of
+from mae_lm_fairseq.cli import VERBS, parsed, parser_of
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from mae_lm_fairseq.training.pretrain import build_arguments, parse_configuration
 from mae_lm_fairseq.utils.options import parse
@@ -143,8 +143,9 @@ def understand_command(words: list[str]) -> None:
         verb = next(verb for verb in (" ".join(arguments[:2]), arguments[0]) if verb in VERBS)
         arguments = arguments[len(verb.split()) :]
         if verb == "pretrain":
-            architecture, data, save_dir, *extra = arguments
-            assert parse_configuration(build_arguments(architecture, data, save_dir, extra)).model._name == architecture
+            asked = parsed(verb, arguments)
+            words = build_arguments(asked.preset, asked.data_bin, asked.save_dir, asked.flags, asked.recipe)
+            assert parse_configuration(words).model._name == asked.preset
         else:
             parser_of(verb).parse_args(arguments[: arguments.index("--")] if "--" in arguments else arguments)
     elif program in ("fairseq-train", "fairseq-validate"):

@@ -12,7 +12,7 @@ Example:
 from dataclasses import replace
 
 from mae_lm_fairseq.utils.errors import UserError, needs_transformers
-from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.utils.output import configure_logging
 from mae_lm_fairseq.workflows.options import AdaptOptions as Options
 
 

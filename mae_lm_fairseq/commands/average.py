@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.checkpoints.options import AverageOptions as Options
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.utils.output import configure_logging
 
 
 def main(options: Options) -> None:

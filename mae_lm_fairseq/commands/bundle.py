@@ -10,7 +10,7 @@ Example:
 
 from mae_lm_fairseq.checkpoints.options import BundleOptions as Options
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.utils.output import configure_logging
 
 
 def main(options: Options) -> None:

@@ -12,7 +12,7 @@ Example:
 
 from mae_lm_fairseq.measures.options import EvaluateOptions as Options
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.utils.output import configure_logging
 
 
 def main(options: Options) -> None:

@@ -12,7 +12,7 @@ Examples:
 
 from mae_lm_fairseq.checkpoints.options import ExportOptions as Options
 from mae_lm_fairseq.utils.errors import UserError, needs_transformers
-from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.utils.output import configure_logging
 
 
 def main(options: Options) -> None:

@@ -15,7 +15,7 @@ Example:
 """
 
 from mae_lm_fairseq.finetuning.options import ClassificationOptions as Options
-from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.utils.output import configure_logging
 
 
 def main(options: Options) -> None:

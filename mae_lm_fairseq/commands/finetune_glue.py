@@ -13,7 +13,7 @@ Example:
 """
 
 from mae_lm_fairseq.finetuning.options import GlueOptions as Options
-from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.utils.output import configure_logging
 
 
 def main(options: Options) -> None:

@@ -12,7 +12,7 @@ Example:
 """
 
 from mae_lm_fairseq.finetuning.options import SquadOptions as Options
-from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.utils.output import configure_logging
 
 
 def main(options: Options) -> None:

@@ -15,7 +15,7 @@ Example:
 from mae_lm_fairseq.finetuning.options import PredictOptions as Options
 from mae_lm_fairseq.text.text_files import is_compressed
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.utils.output import configure_logging
 
 
 def main(options: Options) -> None:

@@ -1,8 +1,8 @@
 """Turn raw text into a tokenizer, dict.txt and a data-bin.
 
 Text is UTF-8. In plain text, blank lines separate documents, and each file starts a new document. In JSON lines
-(.jsonl, .jsonlines, .ndjson, .json), CSV, TSV, Parquet and Arrow, a record is a document. All but Parquet and Arrow
-may be compressed: .gz, .xz, .bz2, .zst.
+(.jsonl, .jsonlines, .ndjson, .json), CSV, TSV and Parquet, a record is a document. All but Parquet may be compressed:
+.gz, .xz, .bz2, .zst.
 
 Examples:
     mae-lm prepare --train train.txt --valid valid.txt --vocab-size 16000 --destdir data-bin

@@ -11,7 +11,7 @@ Example:
 
 from mae_lm_fairseq.measures.options import ProbeOptions as Options
 from mae_lm_fairseq.utils.files import make_output_directory, write_results
-from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.utils.output import configure_logging
 
 
 def main(options: Options) -> None:

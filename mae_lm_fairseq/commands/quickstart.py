@@ -10,7 +10,7 @@ Examples:
 
 from dataclasses import replace
 
-from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.utils.output import configure_logging
 from mae_lm_fairseq.workflows.options import QuickstartOptions as Options
 
 

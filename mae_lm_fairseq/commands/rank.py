@@ -13,7 +13,7 @@ Example:
 
 from mae_lm_fairseq.measures.options import RankOptions as Options
 from mae_lm_fairseq.utils.files import make_output_directory, write_json
-from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.utils.output import configure_logging
 from mae_lm_fairseq.utils.versions import versions
 
 

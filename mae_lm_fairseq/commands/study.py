@@ -12,7 +12,7 @@ Example:
 from dataclasses import fields
 
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.utils.output import configure_logging
 from mae_lm_fairseq.workflows.options import StudyOptions as Options
 
 LIST = "list"

@@ -46,7 +46,7 @@ class AttentionBackend(str, Enum):
 
 
 class AttentionPattern(Protocol):
-    """Which queries attend to which keys; shared by the layers of a stack."""
+    """Pattern of attention: the keys that each query attends to; shared by the layers of a stack."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout: nn.Module) -> Tensor:
         """Apply softmax attention with position bias.

@@ -24,7 +24,7 @@ class Range(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """What is wrong with ``{found}``, a value out of range."""
+        """Message about ``{found}``, a value out of range."""
         has_maximum = self.maximum < sys.float_info.max
         limits = f"from {self.minimum} to {self.maximum}" if has_maximum else f"of at least {self.minimum}"
         return f"{{found}} must be a number {limits}"

@@ -136,7 +136,7 @@ def limit_waiting() -> None:
 
 
 _timeout = {"timeout": timedelta(seconds=DDP_TIMEOUT)}
-"""Of the job that this process belongs to: groups of processes, which are made later, do not inherit it."""
+"""Timeout of the job that this process belongs to: groups of processes, which are made later, do not inherit it."""
 
 
 def _init_with_timeout(init: Callable, cfg: Any) -> int:

@@ -11,7 +11,7 @@ from fairseq import checkpoint_utils
 from mae_lm_fairseq import register
 from mae_lm_fairseq.text.tokenizer_files import NAMES
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.progress import progress_bar
+from mae_lm_fairseq.utils.output import progress_bar
 
 BATCH = 64
 

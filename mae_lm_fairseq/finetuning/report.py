@@ -16,8 +16,7 @@ from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from mae_lm_fairseq.measures.figures import check_matplotlib, plot_seeds
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import make_output_directory, read_json, write_text
-from mae_lm_fairseq.utils.logging import configure_logging
-from mae_lm_fairseq.utils.markdown import markdown_table
+from mae_lm_fairseq.utils.output import configure_logging, markdown_table
 
 
 class Column(NamedTuple):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.utils.markdown import markdown_table
+from mae_lm_fairseq.utils.output import markdown_table
 
 MODEL = "model"
 """Subdirectory of ``--out`` that holds the bundle of the best run."""

@@ -20,8 +20,7 @@ from mae_lm_fairseq.measures.options import EvaluateOptions, Evaluation, MaskedT
 from mae_lm_fairseq.measures.readers import Reader, checked_models, open_model
 from mae_lm_fairseq.statistics.token_states import mask_texts
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.markdown import markdown_table
-from mae_lm_fairseq.utils.progress import progress_bar
+from mae_lm_fairseq.utils.output import markdown_table, progress_bar
 from mae_lm_fairseq.utils.versions import versions
 
 LARGEST_PERPLEXITY = 1e12

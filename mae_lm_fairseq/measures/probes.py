@@ -19,8 +19,7 @@ from mae_lm_fairseq.measures.probing import (
 from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader, checked_models, open_model
 from mae_lm_fairseq.statistics.resampling import RESAMPLES, SEED
 from mae_lm_fairseq.text.conllu import LabelledSentence, read_conllu
-from mae_lm_fairseq.utils.markdown import accuracy_cell, markdown_table
-from mae_lm_fairseq.utils.progress import progress_bar
+from mae_lm_fairseq.utils.output import accuracy_cell, markdown_table, progress_bar
 from mae_lm_fairseq.utils.versions import versions
 
 MEMORY = 1 << 31

@@ -13,7 +13,7 @@ from mae_lm_fairseq.statistics.exclusivity import exclusivity, halves
 from mae_lm_fairseq.statistics.rank_profile import rank_profile
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
-from mae_lm_fairseq.utils.progress import progress_bar
+from mae_lm_fairseq.utils.output import progress_bar
 
 
 def model_ranks(path: Path, label: str, options: RankOptions) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from mae_lm_fairseq.text.tokenizer_files import NAMES
 from mae_lm_fairseq.utils.errors import UserError
 
 RANDOM_SEED = 1
-"""Of the random weights that a model is compared with."""
+"""Seed of the random weights that a model is compared with."""
 SPREAD = 100
 """Tokens that are read per token that is taken, where texts are taken evenly spaced from a file."""
 _AS_DATA = {"local_files_only": True, "trust_remote_code": False}

@@ -180,6 +180,6 @@ def _shares(moments: _Moments) -> dict[str, Any]:
 
 
 def _type_outside(fit: Tensor, held_out: Tensor, of_type: Tensor, threshold: float) -> float:
-    """Return the share of a type outside of the space that the other tokens span, less that of the other tokens."""
+    """Return the share of a type outside of the space of the other tokens, less the share of the other tokens."""
     basis = subspace(fit, threshold)
     return fraction_outside(of_type, basis) - fraction_outside(held_out, basis)

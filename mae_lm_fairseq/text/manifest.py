@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.markdown import markdown_table
+from mae_lm_fairseq.utils.output import markdown_table
 
 MANIFEST = "manifest.json"
 

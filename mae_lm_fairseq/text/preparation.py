@@ -60,13 +60,12 @@ class PreparationOptions(Options):
     """Options of a preparation.
 
     Attributes:
-        train, valid: files, globs, and directories (hidden files are ignored), also those that Hugging Face's datasets
-            saved.
+        train, valid: files, globs, and directories (hidden files are ignored).
         destdir: directory for the data-bin; no file is overwritten.
         vocab_size: train a tokenizer of N subwords, including <unk>, <s> and </s>, on a sample of at most 50 MB of the
             training text; fairseq's dictionary also has <pad> and <mask>, so the model's embedding table has N + 2
             rows.
-        tokenizer: kind of tokenizer to train: sentencepiece-bpe, sentencepiece-unigram, byte-bpe, wordpiece (default:
+        tokenizer: kind of tokenizer to train: sentencepiece-bpe, sentencepiece-unigram, byte-bpe (default:
             sentencepiece-bpe); or an existing one: a sentencepiece model, a tokenizer.json, a directory of Hugging
             Face, a data-bin or bundle, or a directory with GPT-2's encoder.json and vocab.bpe and fairseq's dict.txt.
         text_field: field with the text, in files with records.

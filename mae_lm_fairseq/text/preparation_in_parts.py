@@ -17,7 +17,6 @@ from pathlib import Path
 from tqdm import tqdm
 
 from mae_lm_fairseq.text.data_bin import DICTIONARY, dictionary_fingerprint
-from mae_lm_fairseq.text.executors import open_executor
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, add_up
 from mae_lm_fairseq.text.merging import merge_parts
 from mae_lm_fairseq.text.parts import (
@@ -47,6 +46,7 @@ from mae_lm_fairseq.utils.errors import Interrupted, UserError
 from mae_lm_fairseq.utils.files import directory_while_used, file_sha256
 from mae_lm_fairseq.utils.locks import directory_lock
 from mae_lm_fairseq.utils.signals import uninterrupted
+from mae_lm_fairseq.utils.workers import open_executor
 
 _PARTS, _TOKENIZER = "parts", "tokenizer-"
 

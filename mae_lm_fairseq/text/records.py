@@ -1,7 +1,7 @@
-"""Corpus formats with records: JSON lines, CSV, TSV, Parquet and Arrow. A record is a document, in one of its fields.
+"""Corpus formats with records: JSON lines, CSV, TSV and Parquet. A record is a document, in one of its fields.
 
-A position in a file, where reading can start, is a byte in JSON lines, a row group in Parquet and a record batch in
-Arrow. CSV is read from the beginning, because a quoted field may contain line breaks.
+A position in a file, where reading can start, is a byte in JSON lines and a row group in Parquet. CSV is read from the
+beginning, because a quoted field may contain line breaks.
 """
 
 import csv
@@ -55,11 +55,13 @@ def format_of(path: Path) -> Format | None:
     """Return the format that the suffix of a file names; None for plain text.
 
     Raises:
-        UserError: if the file is a compressed Parquet or Arrow file.
+        UserError: if the file is an Arrow file, or a compressed Parquet file.
     """
     plain = path.with_suffix("") if is_compressed(path) else path
+    if plain.suffix.lower() == ".arrow":
+        raise UserError(f"{path}: Arrow files cannot be read; write Parquet, for example with datasets' to_parquet")
     found = _FORMATS.get(plain.suffix.lower())
-    if is_compressed(path) and isinstance(found, Parquet | Arrow):
+    if is_compressed(path) and isinstance(found, Parquet):
         raise UserError(f"{path}: a compressed {plain.suffix} file cannot be read; decompress it")
     return found
 
@@ -207,35 +209,6 @@ class Parquet:
             return f"row {number + sum(file.metadata.row_group(group).num_rows for group in range(start))}"
 
 
-class Arrow:
-    """An Arrow file or stream, such as ``datasets`` saves, read by record batches."""
-
-    def fields(self, path: Path) -> list[str]:
-        with _arrow_batches(path) as (schema, _):
-            return schema.names
-
-    def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
-        with _arrow_batches(path) as (schema, batches):
-            _check_type(path, schema, field)
-            return _grouped([batch.column(field).nbytes for batch in batches], size)
-
-    def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[Record]:
-        with _arrow_batches(path) as (schema, batches):
-            _check_type(path, schema, field)
-            position, numbers = 0, itertools.count(1)
-            for index, batch in enumerate(batches):
-                if end is not None and index >= end:
-                    break
-                position += batch.nbytes
-                if index >= start:
-                    for value in _values(batch.column(field)):
-                        yield _record(next(numbers), value, True, field, position)
-
-    def name(self, path: Path, start: int, number: int) -> str:
-        with _arrow_batches(path) as (_, batches):
-            return f"row {number + sum(batch.num_rows for _, batch in zip(range(start), batches, strict=False))}"
-
-
 def _values(column) -> Iterator[object]:
     for start in range(0, len(column), _BATCH_ROWS):
         rows = column.slice(start, _BATCH_ROWS)
@@ -254,7 +227,7 @@ def _value(scalar) -> object:
 
 
 def _grouped(sizes: list[int], size: int) -> list[tuple[int, int | None, int]]:
-    """Group row groups or batches into stretches of about ``size`` bytes."""
+    """Combine row groups to stretches of about ``size`` bytes."""
     stretches, start, total = [], 0, 0
     for end, bytes_inside in enumerate(sizes, 1):
         total += bytes_inside
@@ -274,47 +247,22 @@ def _check_type(path: Path, schema, field: str):
 
 
 @contextmanager
-def _arrow_errors(path: Path) -> Iterator[None]:
-    """Report a file that pyarrow cannot read, and a missing pyarrow."""
-    try:
-        import pyarrow
-    except ImportError:
-        raise UserError(f"{path}: reading it needs pyarrow; pip install 'mae_lm_fairseq[corpora]'") from None
-    try:
-        yield
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, EOFError) as error:  # also a date out of range
-        raise UserError(f"{path}: damaged, or not a {path.suffix} file ({str(error)[:200]})") from None
-
-
-@contextmanager
 def parquet_file(path: Path) -> Iterator:
     """Open a Parquet file.
 
     Raises:
         UserError: if pyarrow is missing, or cannot read the file, also inside the ``with`` block.
     """
-    with _arrow_errors(path):
+    try:
+        import pyarrow
         from pyarrow import parquet
-
+    except ImportError:
+        raise UserError(f"{path}: reading it needs pyarrow; pip install 'mae_lm_fairseq[corpora]'") from None
+    try:
         with parquet.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
             yield file
-
-
-@contextmanager
-def _arrow_batches(path: Path) -> Iterator[tuple]:
-    """Open an Arrow file or stream, and yield its schema and an iterator over its record batches."""
-    with _arrow_errors(path):
-        import pyarrow
-
-        with pyarrow.memory_map(str(path)) as source:
-            is_file = source.read(6) == b"ARROW1"
-            source.seek(0)
-            if is_file:
-                file = pyarrow.ipc.open_file(source)
-                yield file.schema, (file.get_batch(number) for number in range(file.num_record_batches))
-            else:
-                stream = pyarrow.ipc.open_stream(source)
-                yield stream.schema, iter(stream)
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, EOFError) as error:  # also a date out of range
+        raise UserError(f"{path}: damaged, or not a {path.suffix} file ({str(error)[:200]})") from None
 
 
 _FORMATS: dict[str, Format] = {
@@ -322,5 +270,4 @@ _FORMATS: dict[str, Format] = {
     ".csv": Table(","),
     ".tsv": Table("\t"),
     ".parquet": Parquet(),
-    ".arrow": Arrow(),
 }

@@ -7,7 +7,6 @@ sentencepiece's own reader.
 import codecs
 import glob
 import gzip
-import json
 import os
 import zlib
 from bisect import bisect_left, bisect_right
@@ -93,7 +92,7 @@ def split_lines(data: bytes) -> list[str]:
 def find_files(paths: Iterable[str | Path]) -> list[Path]:
     """Return the files named, those that a glob matches, and those in directories: recursively, without hidden ones.
 
-    Globs and directories are sorted. A directory that Hugging Face's ``datasets`` saved stands for its Arrow files.
+    Globs and directories are sorted.
 
     Raises:
         UserError: if a path does not exist or is not a regular file, a glob matches nothing, or a directory contains no
@@ -140,23 +139,7 @@ def _files_below(directory: Path) -> Iterator[Path]:
             continue
         seen.add(real)
         directories[:] = sorted(name for name in directories if not name.startswith("."))
-        if "dataset_dict.json" in names and len(directories) > 1:
-            raise UserError(
-                f"{root}: has the splits {', '.join(directories)}; give one of them: {root}/{directories[0]}"
-            )
-        if "state.json" in names and "dataset_info.json" in names:
-            names = _saved_dataset(Path(root))
-        yield from (Path(root, name) for name in names if not name.startswith(".") and name != "dataset_dict.json")
-
-
-def _saved_dataset(directory: Path) -> list[str]:
-    """Return the names of the Arrow files of a directory that ``datasets`` saved."""
-    try:
-        return [file["filename"] for file in json.loads((directory / "state.json").read_bytes())["_data_files"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{directory}/state.json: not written by datasets ({error!r}); save the dataset again"
-        ) from None
+        yield from (Path(root, name) for name in names if not name.startswith("."))
 
 
 def is_compressed(path: Path) -> bool:

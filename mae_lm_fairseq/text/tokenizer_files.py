@@ -1,10 +1,10 @@
-"""Opens tokenizers of any kind: from the directory of a data-bin or bundle, or from the user's path."""
+"""Opens tokenizers of any kind: from a data-bin or bundle, from a path, or after a check that they fit a checkpoint."""
 
 import os
 from pathlib import Path
 
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER, dictionary_fingerprint
-from mae_lm_fairseq.text.dictionary import parse_symbols
+from mae_lm_fairseq.text.dictionary import parse_symbols, read_symbols
 from mae_lm_fairseq.text.hugging_face_tokenizer import (
     ENCODER_JSON,
     TOKENIZER_JSON,
@@ -92,3 +92,40 @@ def _from_transformers(directory: Path) -> Tokenizer:
         loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
         content = loaded.backend_tokenizer.to_str().encode()
     return HuggingFaceTokenizer(directory / TOKENIZER_JSON, content)
+
+
+def open_tokenizer(data_bin: Path, checkpoint: str | Path | None = None, dictionary: str | None = None) -> Tokenizer:
+    """Return the tokenizer of the data-bin of a pretraining, for preparing data of other tasks.
+
+    Args:
+        data_bin: directory with a tokenizer, dict.txt and, unless it was made by hand, manifest.json.
+        checkpoint: checkpoint to fine-tune, for the error message.
+        dictionary: fingerprint of the dictionary that the checkpoint was trained with, or None if unknown.
+
+    Raises:
+        UserError: if a file is missing, or the files do not match each other or the checkpoint.
+    """
+    tokenizer = find_tokenizer(data_bin)
+    if tokenizer is None or not os.path.isfile(data_bin / DICTIONARY):
+        missing = NAMES if tokenizer is None else DICTIONARY
+        raise UserError(
+            f"--data-bin {data_bin}: has no {missing}; use the data-bin that the checkpoint was pretrained on"
+        )
+    if list(read_symbols(data_bin / DICTIONARY)[:-1]) != tokenizer.symbols:
+        raise UserError(
+            f"--data-bin {data_bin}: {DICTIONARY} does not match {tokenizer.path.name}; restore the right one"
+        )
+    fingerprint = dictionary_fingerprint(tokenizer.symbols)
+    if (data_bin / MANIFEST).exists():
+        manifest = Manifest.read(data_bin / MANIFEST)
+        if (manifest.tokenizer_sha256, manifest.dictionary_sha256) != (tokenizer.fingerprint, fingerprint):
+            raise UserError(
+                f"--data-bin {data_bin}: {tokenizer.path.name} is not the one that the data-bin was prepared with "
+                f"(see {MANIFEST}); restore that one"
+            )
+    if dictionary not in (None, fingerprint):
+        raise UserError(
+            f"--data-bin {data_bin}: not the tokenizer of {checkpoint}, which was trained with another dictionary; "
+            "use the data-bin that it was pretrained on"
+        )
+    return tokenizer

@@ -8,6 +8,7 @@ from typing import Any
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.training.stated import ADAM
+from mae_lm_fairseq.utils.errors import UserError
 
 Settings = dict[str, dict[str, Any]]
 """fairseq's options by the group of its configuration; a group's ``_name`` is a choice, such as the architecture."""
@@ -113,3 +114,26 @@ def arguments(data: str | Path, options: dict[str, Any], extra: Sequence[str] = 
 def train_command(data: str | Path, options: dict[str, Any], extra: Sequence[str] = ()) -> list[str]:
     """Return the command that trains with the :func:`arguments`."""
     return [sys.executable, "-m", "fairseq_cli.train", *arguments(data, options, extra)]
+
+
+def split_global_batch(sequences: int, number_of_processes: int, batch_size: int, smaller: bool) -> tuple[int, int]:
+    """Return batch size per process and number of accumulated batches for a global batch of ``sequences``.
+
+    Args:
+        sequences: sequences per update, over all processes.
+        number_of_processes: number of processes that train together.
+        batch_size: sequences per batch of one process.
+        smaller: whether the batch may be made smaller if there are many processes.
+
+    Raises:
+        UserError: if the sequences cannot be divided equally.
+    """
+    if smaller:
+        batch_size = max(1, min(batch_size, sequences // number_of_processes))
+    accumulated, rest = divmod(sequences, batch_size * number_of_processes)
+    if rest or not accumulated:
+        raise UserError(
+            f"{sequences:,} sequences per update cannot be divided into batches of {batch_size} in "
+            f"{number_of_processes} processes; set --update-freq, or choose another --batch-size or number of processes"
+        )
+    return batch_size, accumulated

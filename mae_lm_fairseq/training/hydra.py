@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from mae_lm_fairseq.models.architectures import architecture_values
 from mae_lm_fairseq.training.amount import Amount
-from mae_lm_fairseq.training.machine import split_global_batch
+from mae_lm_fairseq.training.command import split_global_batch
 from mae_lm_fairseq.training.settings import recipe, settings
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 

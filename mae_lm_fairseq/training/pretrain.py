@@ -8,13 +8,15 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from mae_lm_fairseq import register
 from mae_lm_fairseq.fairseq_patches.option_ranges import check_words
-from mae_lm_fairseq.training.command import arguments, as_options
+from mae_lm_fairseq.training.amount import Amount, short_schedule
+from mae_lm_fairseq.training.command import arguments, as_options, split_global_batch
 from mae_lm_fairseq.training.settings import RECIPES, recipe, settings
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.options import Argument, Options
@@ -57,14 +59,12 @@ def pretrain(options: PretrainOptions) -> None:
         if not os.path.isdir(path):
             raise UserError(f"{path}: no such directory; mae-lm prepare makes a data-bin")
     check_words(options.flags)
-    from mae_lm_fairseq.training.amount import Amount, short_schedule
-    from mae_lm_fairseq.training.estimate import describe_length
-    from mae_lm_fairseq.training.machine import processes
-
     words = build_arguments(options.preset, data, options.save_dir, options.flags, options.recipe)
     cfg = parse_configuration(words)
     number, rank = processes(cfg)
     if rank == 0:
+        from mae_lm_fairseq.training.estimate import describe_length  # imports torch
+
         amount = Amount.of(cfg, number)
         print(f"{options.preset}: {amount.describe()}")
         print(describe_length(amount, cfg, [Path(path) for path in directories]))
@@ -87,6 +87,33 @@ def parse_configuration(words: list[str]):
     return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, words))
 
 
+def processes(cfg) -> tuple[int, int]:
+    """Return the number of training processes, and the rank of this one (of the first one that it starts).
+
+    Args:
+        cfg: configuration of fairseq-train, a DictConfig, which is left as it is.
+    """
+    from fairseq.distributed import utils as distributed_utils
+
+    from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes
+
+    cfg = deepcopy(cfg)
+    join_started_processes(cfg)
+    distributed = cfg.distributed_training
+    distributed_utils.infer_init_method(distributed)
+    return distributed.distributed_world_size, distributed.distributed_rank or 0
+
+
+def precision(cfg) -> dict[str, Any]:
+    """Return the option for fp16 on a GPU, unless the configuration of fairseq-train chooses a precision."""
+    import torch
+
+    chosen = ("fp16", "bf16", "amp", "memory_efficient_fp16", "memory_efficient_bf16")
+    if cfg.common.cpu or not torch.cuda.is_available() or cfg.model.autocast != "none":
+        return {}
+    return {} if any(cfg.common[name] for name in chosen) else {"fp16": True}
+
+
 def build_arguments(
     architecture: str, data: str, save_dir: str, extra: Sequence[str], name: str | None = None
 ) -> list[str]:
@@ -105,8 +132,6 @@ def build_arguments(
         UserError: if the architecture does not exist, or the sequences of an update cannot be divided by the processes
             or are unknown.
     """
-    from mae_lm_fairseq.training.machine import precision, processes, split_global_batch
-
     chosen = settings(architecture, name)
     chosen["checkpoint"]["save_dir"] = save_dir
     # 0 marks options that the user did not set.

@@ -26,7 +26,7 @@ from mae_lm_fairseq.training.training_log import last_update
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.locks import LOCK
-from mae_lm_fairseq.utils.progress import progress_bar
+from mae_lm_fairseq.utils.output import progress_bar
 from mae_lm_fairseq.utils.signals import signals_as_errors
 from mae_lm_fairseq.utils.workers import start_process
 

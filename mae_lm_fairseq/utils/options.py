@@ -46,7 +46,7 @@ class Argument:
         if within and math.isfinite(value):
             return None
         limits = {"at least": self.at_least, "above": self.above, "at most": self.at_most, "below": self.below}
-        stated = [f"{name} {limit:g}" for name, limit in limits.items() if math.isfinite(limit)]
+        stated = [f"{name} {limit}" for name, limit in limits.items() if math.isfinite(limit)]
         return f"must be {' and '.join(stated) or 'finite'}"
 
 
@@ -144,7 +144,8 @@ def make_parser(options: type, description: str | None, prog: str) -> Parser:
         default = field.default
         text = texts[name].replace("%", "%%")
         text += f"; one of {', '.join(kind.choices)}" if kind.choices and kind.argument.metavar else ""
-        is_stated = default not in (MISSING, None, (), False) and "(default" not in text
+        is_unset = default in (MISSING, None, ()) or default is False  # 0 is a default, though it equals False
+        is_stated = not is_unset and "(default" not in text
         how: dict[str, Any] = {"help": f"{text} (default: {default})" if is_stated else text}
         if kind.type is bool:
             how |= {"action": "store_true"}

@@ -26,7 +26,7 @@ from mae_lm_fairseq.text.preparation import PreparationOptions
 from mae_lm_fairseq.training.runner import reserve, run_all
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json, write_json, write_results, write_text
-from mae_lm_fairseq.utils.progress import step
+from mae_lm_fairseq.utils.output import step
 from mae_lm_fairseq.utils.versions import machine, versions
 from mae_lm_fairseq.workflows.adaptation_report import report
 from mae_lm_fairseq.workflows.adaptation_training import (

@@ -4,7 +4,7 @@ from typing import Any
 
 from mae_lm_fairseq.measures.evaluation import table
 from mae_lm_fairseq.text.manifest import splits_table
-from mae_lm_fairseq.utils.markdown import markdown_table
+from mae_lm_fairseq.utils.output import markdown_table
 
 _NAMES = {
     "mlm": "masked language modelling (MLM)",

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.progress import progress_bar
+from mae_lm_fairseq.utils.output import progress_bar
 from mae_lm_fairseq.utils.workers import WorkerPool
 
 STDLIB = "stdlib"

@@ -9,7 +9,6 @@ import os
 import platform
 import shutil
 import sys
-import sysconfig
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -178,18 +177,6 @@ def transformers_models() -> Finding:
     return Finding("transformers' models", "works", f"{RobertaModel.__name__}, {MPNetModel.__name__}")
 
 
-def compiler() -> Finding:
-    """Check the C++ compiler and headers, which are needed to build fairseq and for torch.compile."""
-    name = os.environ.get("CXX", "g++")
-    header = Path(sysconfig.get_paths()["include"], "Python.h")
-    if shutil.which(name) is None:
-        return Finding("C++ compiler", "absent", f"{name} not found", "install one to build fairseq, and for --compile")
-    if not header.exists():
-        missing = f"{name} found, but not {header}"
-        return Finding("C++ compiler", "absent", missing, "install Python's headers (python3-dev)")
-    return Finding("C++ compiler", "works", shutil.which(name))
-
-
 def shared_memory() -> Finding | None:
     """Check the size of /dev/shm, through which data workers return batches."""
     if not os.path.isdir("/dev/shm"):
@@ -243,39 +230,17 @@ def compilation() -> Finding:
         torch.compile(lambda x: (x + 1).relu())(torch.ones(2))
     except Exception as error:  # compiler, dynamo and triton have unrelated exception types
         reason = " ".join(str(error).split())[:200]
-        return Finding("torch.compile", "absent", reason, "--compile would have no effect; it needs a C++ compiler")
+        remedy = "--compile would have no effect; it needs a C++ compiler and Python's headers (python3-dev)"
+        return Finding("torch.compile", "absent", reason, remedy)
     return Finding("torch.compile", "works", "--compile")
-
-
-def flex_attention() -> Finding:
-    """Check whether ``--attention-backend flex`` can train."""
-    import torch
-
-    if torch.cuda.is_available():
-        options = "--attention-backend flex --attention-dropout 0"
-        otherwise = ("absent", "install a newer torch, or use another attention backend")
-        return _by_import("flex attention", "torch.nn.attention.flex_attention", options, otherwise)
-    return Finding("flex attention", "absent", "trains on CUDA only; eager and sdpa work everywhere")
-
-
-def processes() -> Finding:
-    """Check which backends for distributed training are available."""
-    import torch.distributed as distributed
-
-    known = {"gloo (CPU)": distributed.is_gloo_available(), "nccl (GPU)": distributed.is_nccl_available()}
-    found = [name for name, is_available in known.items() if is_available]
-    if not found:
-        problem = "torch has neither gloo nor nccl"
-        return Finding("several processes", "absent", problem, "install another build of torch")
-    return Finding("several processes", "works", ", ".join(found))
 
 
 def checks() -> list[tuple[str, Callable[[], Finding | None]]]:
     """Return all checks with the names of their subjects, in the order of the report."""
     needed, wanted = ([(name, partial(package, name)) for name in names] for names in (REQUIRED, OPTIONAL))
     others = (
-        *(old_fairseq, compiled_fairseq, one_copy, apex, transformers_models, compiler, shared_memory),
-        *(gpu, bf16, compilation, flex_attention, processes),
+        *(old_fairseq, compiled_fairseq, one_copy, apex, transformers_models),
+        *(shared_memory, gpu, bf16, compilation),
     )
     named = ((check.__name__.replace("_", " "), check) for check in others)
     return [("python", python), *needed, ("torchaudio", torchaudio), *wanted, *named]

@@ -101,19 +101,15 @@ class QuickstartOptions(Options):
     Attributes:
         smoke: run all steps in less than 2 minutes; the models learn next to nothing.
         corpus: text file (also .gz, .xz, .bz2, .zst) to use instead of the docstrings of the installed Python packages.
-        tokenizer: tokenizer to train or to use, as for mae-lm prepare (default: sentencepiece-bpe).
         out: output directory (default: quickstart/NAME).
     """
 
     smoke: bool = False
     corpus: File | None = None
-    tokenizer: Annotated[str, Argument("KIND_OR_PATH")] | None = None
     out: Directory | None = None
 
     @property
     def directory(self) -> Path:
         """The output directory; by default one that is named after the text."""
         name = self.corpus.name.partition(".")[0] if self.corpus else "docstrings"
-        if self.tokenizer:
-            name += f"-{Path(self.tokenizer).name}"
         return self.out or Path("quickstart") / (f"{name}-smoke" if self.smoke else name)

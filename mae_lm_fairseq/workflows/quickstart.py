@@ -18,12 +18,11 @@ from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
-from mae_lm_fairseq.text.tokenizer_training import TRAINED_KINDS
 from mae_lm_fairseq.training.runner import Run, reserve, run_all
 from mae_lm_fairseq.training.training_log import loss_curve, training_seconds
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json, write_json
-from mae_lm_fairseq.utils.progress import step
+from mae_lm_fairseq.utils.output import step
 from mae_lm_fairseq.utils.versions import versions
 from mae_lm_fairseq.workflows import docstrings
 from mae_lm_fairseq.workflows.corpus import split_corpus
@@ -92,7 +91,7 @@ def make_text(out: Path, recipe: Recipe, corpus: Path | None) -> dict[str, int]:
     return counts
 
 
-def prepare(out: Path, recipe: Recipe, tokenizer: str | None = None) -> Path:
+def prepare(out: Path, recipe: Recipe) -> Path:
     """Create ``out/data-bin`` from the text, and return its path.
 
     An interruption leaves nothing in it, so that the next call starts again.
@@ -100,7 +99,6 @@ def prepare(out: Path, recipe: Recipe, tokenizer: str | None = None) -> Path:
     Args:
         out: output directory of the quickstart.
         recipe: has the size of the vocabulary.
-        tokenizer: a kind to train, or the path of an existing one; None for the default of ``mae-lm prepare``.
 
     Raises:
         UserError: if preparation fails.
@@ -114,9 +112,8 @@ def prepare(out: Path, recipe: Recipe, tokenizer: str | None = None) -> Path:
         train=(str(text / "train.txt"),),
         valid=(str(text / "valid.txt"),),
         destdir=data,
-        vocab_size=recipe.vocabulary if tokenizer is None or tokenizer in TRAINED_KINDS else None,
+        vocab_size=recipe.vocabulary,
         workers=2,
-        tokenizer=tokenizer,
     )
     try:
         preparation.prepare(options)
@@ -191,18 +188,16 @@ def conclude(
 
 def quickstart(options: QuickstartOptions) -> None:
     """Run, or resume, all steps in the output directory."""
-    out, corpus, tokenizer = options.directory, options.corpus, options.tokenizer
+    out, corpus = options.directory, options.corpus
     recipe = SMOKE if options.smoke else FULL
     train = recipe.plan.train
     origin = corpus.name if corpus else "the docstrings of the installed Python packages"
-    if tokenizer is not None and tokenizer not in TRAINED_KINDS:
-        open_tokenizer_path(tokenizer)  # reject it before anything is written
-    described = {"smoke": options.smoke, "corpus": describe(corpus) if corpus else None, "tokenizer": tokenizer}
+    described = {"smoke": options.smoke, "corpus": describe(corpus) if corpus else None}
     reserve(out, described, owned=DATA)
     with step(1, 4, f"Text: {origin}"):
         make_text(out, recipe, corpus)
     with step(2, 4, "Preprocessing"):
-        data = prepare(out, recipe, tokenizer)
+        data = prepare(out, recipe)
     with step(3, 4, f"Pretraining: {' and '.join(recipe.titles.values())}, {train.updates:,} updates, one core each"):
         gap = choose_sentence(out, data, corpus)
         runs = training_runs(out, data, recipe, gap)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.text.manifest import Manifest, splits_table
 from mae_lm_fairseq.utils.files import write_text
-from mae_lm_fairseq.utils.markdown import markdown_table
+from mae_lm_fairseq.utils.output import markdown_table
 
 
 def _losses(content: dict, labels: dict[str, str]) -> str:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mae_lm_fairseq.utils.errors import errors_end_the_program
-from mae_lm_fairseq.utils.logging import configure_logging
 from mae_lm_fairseq.utils.options import Argument, Count, Directory, Options, parse
+from mae_lm_fairseq.utils.output import configure_logging
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ def main(words: list[str]) -> None:
     from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
     from mae_lm_fairseq.finetuning.sentences.preparation import prepare
     from mae_lm_fairseq.finetuning.sentences.tasks import find_task
-    from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
+    from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 
     sets = GlueFiles(find_task(options.task), options.glue_dir, options.skip_malformed)
     statistics = prepare(sets, open_tokenizer(options.data_bin), options.out, options.max_positions)

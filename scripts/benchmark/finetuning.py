@@ -27,7 +27,7 @@ from mae_lm_fairseq.finetuning.tagging.metrics import ratios, values
 from mae_lm_fairseq.finetuning.tagging.schemes import OUTSIDE
 from mae_lm_fairseq.finetuning.tagging.windows import IGNORED
 from mae_lm_fairseq.training.command import warmup_updates
-from mae_lm_fairseq.utils.progress import progress_bar
+from mae_lm_fairseq.utils.output import progress_bar
 
 VALIDATION_BATCH = 64
 

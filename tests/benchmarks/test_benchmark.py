@@ -116,7 +116,7 @@ def test_process_that_dies_between_steps_is_reported(monkeypatch):
 
 
 def test_measuring_memory_leaves_no_gradients(tmp_path):
-    """They would be added to those of the next step, which is timed."""
+    """Gradients would be added to those of the next step, which is timed."""
     np.savez(tmp_path / "batch.npz", tokens=np.ones((2, 3)), masked=np.zeros((2, 3)))
     spec = {"device": "cpu", "directory": tmp_path, "precision": "fp32"}
     model = torch.nn.Linear(3, 1)

@@ -18,7 +18,7 @@ from mae_lm_fairseq.finetuning.squad import run as squad
 from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.manifest import Manifest
-from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
+from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.answering import write_squad
 from tests.support.finetuning import run_here, train_here

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from mae_lm_fairseq.utils.markdown import markdown_table
+from mae_lm_fairseq.utils.output import markdown_table
 
 _RESULTS = Path(__file__).parents[2] / "scripts" / "results"
 RESULTS = _RESULTS / "fault-injection.json"

@@ -20,7 +20,7 @@ from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import WITH_BIAS, WITHOUT_BIAS, pretrained
 from tests.support.tokenizers import fairseq_files, make, paragraphs
 
-KINDS = ("byte-bpe", "wordpiece", "bert", "roberta", "unigram", "gpt2", "fairseq")
+KINDS = ("byte-bpe", "bert", "roberta", "unigram", "gpt2", "fairseq")
 # transformers' MPNet takes id 1 for padding.
 WITHOUT_MPNET = ("gpt2", "unigram")
 

@@ -23,7 +23,7 @@ from tests.support.huggingface import KINDS, tiny_masked_lm
 from tests.support.networks import EOS, MASK, PAD, network, text
 
 WORDS = np.array([NEVER_MASKED, 0, 0, 0, 1, 2, 2, NEVER_MASKED])
-"""Of ``<s> aaa b cc </s>``."""
+"""Words of ``<s> aaa b cc </s>``."""
 
 
 def words(length: int, seed: int) -> Words:

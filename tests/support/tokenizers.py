@@ -38,7 +38,7 @@ LONG = "x" * 1_000_000
 GIVEN_KINDS = ("bert", "roberta", "gpt2", "unigram", "fairseq")
 """Kinds of existing tokenizers."""
 ALL_KINDS = (*TRAINED_KINDS, *GIVEN_KINDS)
-SIZES = dict(zip(TRAINED_KINDS, (120, 90, 320, 120), strict=True))
+SIZES = dict(zip(TRAINED_KINDS, (120, 90, 320), strict=True))
 """Vocabulary sizes of tokenizers trained on :func:`paragraphs`."""
 
 

@@ -60,7 +60,7 @@ def test_ids_and_text_are_the_librarys(tokenizer):
     assert_the_librarys(tokenizer, [*paragraphs(200, seed=1), *HOSTILE])
 
 
-@pytest.mark.parametrize("kind", ["byte-bpe", "wordpiece", "unigram"])
+@pytest.mark.parametrize("kind", ["byte-bpe", "bert", "unigram"])
 def test_a_megabyte_without_a_space(kind):
     assert_the_librarys(make(kind), [LONG])
 
@@ -156,9 +156,9 @@ def test_word_starts_and_texts_of_tokens(tokenizer):
 
 
 def test_unknown_characters_are_counted():
-    wordpiece = make("wordpiece")
-    assert wordpiece.unknown_characters(["the 漢字 Ж漢", "the"]) == {"漢": 2, "字": 1, "Ж": 1}
-    assert wordpiece.unknown_characters(["theЖthe", "t" * 101]) == {"Ж": 1, "t": 101}
+    wordpiece = make("bert")
+    assert wordpiece.unknown_characters(["the 漢字 Ж漢", "the"]) == {"漢": 2, "字": 1, "ж": 1}
+    assert wordpiece.unknown_characters(["theЖthe", "t" * 101]) == {"ж": 1, "t": 101}
     assert not make("byte-bpe").unknown_characters(["漢字"])
 
 
@@ -195,7 +195,7 @@ def from_bytes(lacking, **options):
 
 
 def test_byte_level_bpe_must_have_the_bytes_that_a_text_can_have():
-    """Those that UTF-8 never has may be missing."""
+    """Bytes that UTF-8 never has may be missing."""
     assert from_bytes("ÀÁõö÷øùúûüýþÿ").unknown_ids == (UNK,)
     with pytest.raises(UserError, match=r"json: drops unknown characters; train it with initial_alphabet=ByteLevel\."):
         from_bytes("ÿð")
@@ -291,21 +291,12 @@ def test_a_failure_to_read_the_text_ends_training(kind, failure):
     [
         ("byte-bpe", 200, "--vocab-size 200 is too small .*: at least 259"),
         ("byte-bpe", 9999, r"--vocab-size 9999 is too large for this text: at most \d+"),
-        ("wordpiece", 9, "--vocab-size 9 is too small"),
-        ("wordpiece", 9999, "--vocab-size 9999 is too large"),
         ("sentencepiece-unigram", 9999, "--vocab-size 9999 is too large"),
     ],
 )
 def test_sizes_that_do_not_fit_the_text_are_refused(kind, size, reason):
     with pytest.raises(UserError, match=reason):
         train_tokenizer(kind, paragraphs(50), size, 1.0)
-
-
-def test_coverage_decides_which_characters_wordpiece_knows():
-    lines = ["abab abab"] * 999 + ["Ω"]
-    for coverage, unknown in ((1.0, 0), (0.99, 1)):
-        tokenizer = train_tokenizer("wordpiece", lines, 8 if coverage < 1 else 10, coverage)
-        assert (tokenizer.encode_lines(["Ω"])[0] == UNK).sum() == unknown
 
 
 def damaged(directory):

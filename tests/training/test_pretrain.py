@@ -16,9 +16,9 @@ from mae_lm_fairseq.fairseq_patches.started_processes import join_started_proces
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.training.amount import Amount, short_schedule
+from mae_lm_fairseq.training.command import split_global_batch
 from mae_lm_fairseq.training.estimate import describe_length, duration, planned_run
-from mae_lm_fairseq.training.machine import processes, split_global_batch
-from mae_lm_fairseq.training.pretrain import PretrainOptions, build_arguments, parse_configuration
+from mae_lm_fairseq.training.pretrain import PretrainOptions, build_arguments, parse_configuration, processes
 from mae_lm_fairseq.training.settings import ARCHITECTURES, recipe
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.options import parse
@@ -83,7 +83,7 @@ def test_flags_win_and_the_number_of_sequences_is_kept():
 
 
 def test_max_tokens_needs_update_freq():
-    """It makes batches smaller than --batch-size, of which --update-freq is computed otherwise."""
+    """The option makes batches smaller than --batch-size, of which --update-freq is computed otherwise."""
     with pytest.raises(UserError, match=r"^--max-tokens 8192: .*; add --update-freq$"):
         configured("mae_lm_base", "--max-tokens", "8192")
     cfg = configured("mae_lm_base", "--max-tokens", "8192", "--update-freq", "4")

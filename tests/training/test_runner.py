@@ -289,7 +289,7 @@ def test_a_signal_ends_runs_and_their_children_and_the_next_start_reruns_them(ru
 
 
 def test_progress_inside_a_run_is_shown(run, capsys, monkeypatch):
-    monkeypatch.setattr("mae_lm_fairseq.utils.progress.SECONDS_BETWEEN_LINES", 0.1)
+    monkeypatch.setattr("mae_lm_fairseq.utils.output.SECONDS_BETWEEN_LINES", 0.1)
     program = """
         import sys, time
         print('x | INFO | train_inner | {"num_updates": "30", "lr": "1"}', flush=True)
@@ -309,7 +309,7 @@ def test_progress_inside_a_run_is_shown(run, capsys, monkeypatch):
 
 
 def test_the_time_left_is_not_negative_when_a_run_goes_back_to_its_checkpoint(run, capsys, monkeypatch):
-    monkeypatch.setattr("mae_lm_fairseq.utils.progress.SECONDS_BETWEEN_LINES", 0.1)
+    monkeypatch.setattr("mae_lm_fairseq.utils.output.SECONDS_BETWEEN_LINES", 0.1)
     program = """
         import sys, time
         for update in (7, 5):

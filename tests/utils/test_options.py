@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import pytest
 
-from mae_lm_fairseq.utils.options import Argument, Count, File, Options, Probability, Rest, make_parser, parse
+from mae_lm_fairseq.utils.options import Argument, Count, File, Natural, Options, Probability, Rest, make_parser, parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +32,7 @@ class Example(Base):
         column: what to predict (default: all).
         mask_prob: predict 15 % or so.
         limits: two numbers or more.
+        epoch: where to begin.
         words: options of fairseq-train.
     """
 
@@ -40,6 +41,7 @@ class Example(Base):
     column: Literal["UPOS", "XPOS"] | None = None
     mask_prob: Probability = 0.15
     limits: tuple[Count, ...] = ()
+    epoch: Natural = 0
     words: Rest = ()
 
 
@@ -64,6 +66,7 @@ def test_help_has_every_entry_once():
         "--column {UPOS,XPOS} what to predict (default: all)",
         "--mask-prob P predict 15 % or so (default: 0.15)",
         "--limits N [N ...] two numbers or more",
+        "--epoch N where to begin (default: 0)",
     ):
         assert text.count(part) == 1
     assert "--words" not in text
@@ -91,3 +94,8 @@ def test_wrong_words_end_with_one_message(line, message, capsys):
 def test_ranges_hold_for_callers_too():
     with pytest.raises(ValueError, match=r"^mask_prob 0 must be above 0"):
         Example(models=(), text=Path("t"), mask_prob=0)
+
+
+def test_limits_are_stated_in_full():
+    assert Argument(at_most=2**31 - 1).problem(2**31) == "must be at most 2147483647"
+    assert Argument(above=0, at_most=0.5).problem(0.6) == "must be above 0 and at most 0.5"

@@ -141,7 +141,7 @@ def test_the_seed_draws_the_new_decoder(tmp_path):
 
 
 def test_a_model_of_transformers_starts_with_its_own_predictions(tmp_path):
-    """They are measured before the training, whatever the objective; the new decoder's would mean nothing."""
+    """The loss is measured before the training, whatever the objective; the new decoder's would mean nothing."""
     stock = save_model(tmp_path / "bert", "bert", ["the", "fox"], tiny_masked_lm, with_template=True)
     given = options(tmp_path / "out", "--objective", "mae_lm", model=stock)
     start = read_model(given)

@@ -117,14 +117,6 @@ def test_a_part_that_does_not_import(monkeypatch, part):
     assert part in finding.details
 
 
-def test_no_compiler(monkeypatch, tmp_path):
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    assert "install one" in doctor.compiler().remedy
-    monkeypatch.setenv("CXX", "sh")
-    monkeypatch.setattr(doctor.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
-    assert "python3-dev" in doctor.compiler().remedy
-
-
 def test_little_shared_memory(monkeypatch):
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=64 << 20))
     monkeypatch.setattr(doctor.os.path, "isdir", lambda path: True)

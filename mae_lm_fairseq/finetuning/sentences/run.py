@@ -20,8 +20,8 @@ from mae_lm_fairseq.finetuning.sentences.preparation import Sets, prepare
 from mae_lm_fairseq.finetuning.sentences.tasks import FROM_MNLI, SELECTIONS, Task, find_task, measure, predictions
 from mae_lm_fairseq.finetuning.sweep import OWNED, Sweep, run_sweep, settings_for
 from mae_lm_fairseq.text.data_bin import TASK
-from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.training.runner import reserve
 from mae_lm_fairseq.training.settings import Settings
 from mae_lm_fairseq.utils.errors import UserError

@@ -21,8 +21,8 @@ from mae_lm_fairseq.finetuning.squad.questions import read_squad
 from mae_lm_fairseq.finetuning.squad.task import QuestionAnsweringConfig
 from mae_lm_fairseq.finetuning.squad.windows import MIN_SAMPLE, SpanWindows
 from mae_lm_fairseq.finetuning.sweep import OWNED, Recipe, Sweep, for_size, run_sweep, window_sweep
-from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.training.runner import reserve
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256, write_json, write_results, write_text

@@ -25,11 +25,11 @@ from mae_lm_fairseq.finetuning.tagging.prediction import Tagger
 from mae_lm_fairseq.finetuning.tagging.schemes import scheme_of
 from mae_lm_fairseq.finetuning.tagging.task import TOKENS_PER_SAMPLE
 from mae_lm_fairseq.finetuning.tagging.windows import WordWindows, word_logits
-from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
+from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.training.runner import reserve
 from mae_lm_fairseq.utils.files import file_sha256, write_results, write_text
 from mae_lm_fairseq.utils.locks import directory_lock
-from mae_lm_fairseq.utils.markdown import markdown_table
+from mae_lm_fairseq.utils.output import markdown_table
 
 BERT = Recipe((2e-5, 3e-5, 5e-5), batch_size=32, weight_decay=0.01, epochs=4)
 """For base and large: Appendix A.3 of Devlin et al. (2019, arXiv 1810.04805), which RoBERTa does not change."""

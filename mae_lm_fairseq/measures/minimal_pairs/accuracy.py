@@ -12,7 +12,7 @@ TIE = 1e-4
 when the same sentence is computed in another batch."""
 RESAMPLES = 1000
 SEED = 1
-"""Of the bootstrap."""
+"""Seed of the bootstrap."""
 _POINTS = np.array([0, 0.5, 1])
 """For a pair that is wrong, tied, right."""
 

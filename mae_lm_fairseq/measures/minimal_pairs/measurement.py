@@ -23,7 +23,7 @@ from mae_lm_fairseq.text.dictionary import read_counts
 from mae_lm_fairseq.text.text_files import find_files
 from mae_lm_fairseq.text.text_samples import read_text
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.progress import progress_bar
+from mae_lm_fairseq.utils.output import progress_bar
 from mae_lm_fairseq.utils.versions import versions
 
 

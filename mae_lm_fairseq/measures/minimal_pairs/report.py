@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mae_lm_fairseq.utils.markdown import accuracy_cell, markdown_table
+from mae_lm_fairseq.utils.output import accuracy_cell, markdown_table
 
 CONTROLS = {
     "random weights": "the same architecture before training",

@@ -12,7 +12,7 @@ from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.training.estimate import CPU_FRACTION, duration, matrix_rate, planned_run
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.markdown import markdown_table
+from mae_lm_fairseq.utils.output import markdown_table
 from mae_lm_fairseq.workflows.study.plan import Model, Plan
 
 DEVICE = "a100-80"

@@ -217,7 +217,7 @@ def _by_layer(found: Mapping[tuple[str, int], float], layers: int) -> Measured:
 
 def _bars(label: str) -> Callable[[Sequence, str], Iterable]:
     """Return a function that iterates over steps with a progress bar."""
-    from mae_lm_fairseq.utils.progress import progress_bar
+    from mae_lm_fairseq.utils.output import progress_bar
 
     return lambda steps, name: progress_bar(steps, desc=f"{label}, {name}")
 

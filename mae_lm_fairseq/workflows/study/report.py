@@ -8,14 +8,14 @@ import numpy as np
 
 from mae_lm_fairseq.measures.figures import COLOURS, LAYER, Lines, Panel, plot_panels
 from mae_lm_fairseq.utils.files import write_text
-from mae_lm_fairseq.utils.markdown import markdown_table
+from mae_lm_fairseq.utils.output import markdown_table
 from mae_lm_fairseq.workflows.study.contrasts import Outcome, outcomes
 from mae_lm_fairseq.workflows.study.endpoints import Values
 from mae_lm_fairseq.workflows.study.plan import Plan, parse_plan
 
 NOTES = """\
-- The quantity is the endpoint of the model, less that of the other one with the same seed. In brackets 95 % intervals
-  of the mean (Student), not corrected.
+- The quantity is the endpoint of the model, less the endpoint of the other model with the same seed. In brackets 95 %
+  intervals of the mean (Student), not corrected.
 - p: Student's t test; two-sided for a sign, one-sided against the margins otherwise; 1 for equal values, which have no
   variance. p (Holm): corrected over all {primaries} primary contrasts of the plan, also while some have no results. A
   verdict is about p (Holm) below 0.05.

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from mae_lm_fairseq.training.command import as_options, in_background, train_command
-from mae_lm_fairseq.training.machine import split_global_batch
+from mae_lm_fairseq.training.command import as_options, in_background, split_global_batch, train_command
 from mae_lm_fairseq.training.runner import Run, keep_everything
 from mae_lm_fairseq.training.settings import recipe, settings
 from mae_lm_fairseq.workflows.study.plan import Model, Plan

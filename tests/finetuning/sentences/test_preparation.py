@@ -11,7 +11,7 @@ from mae_lm_fairseq.finetuning.sentences import preparation
 from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
 from mae_lm_fairseq.finetuning.sentences.preparation import truncated
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, find_task
-from mae_lm_fairseq.text.pretrained_tokenizer import open_tokenizer
+from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.glue import ALL, make_rows, write_hub, write_official, write_tokenizer
 

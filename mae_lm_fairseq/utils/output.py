@@ -1,14 +1,23 @@
-"""Progress bars that are also readable in a log file."""
+"""Output of programs: warnings, progress bars that are also readable in a log file, and Markdown tables."""
 
 import contextlib
+import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 15
+
+
+def configure_logging() -> None:
+    """Log warnings only, one line each.
+
+    One of fairseq's imports sets the root logger to DEBUG, so that all loggers print everything.
+    """
+    logging.basicConfig(level=logging.WARNING, format="warning: %(message)s", force=True)
 
 
 @contextlib.contextmanager
@@ -46,3 +55,14 @@ def progress_bar(iterable: Iterable | None = None, stream: TextIO | None = None,
     return tqdm(
         iterable, file=_Lines(stream), ncols=120, miniters=0, mininterval=seconds, maxinterval=seconds, **options
     )
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Format a table of strings, without a trailing newline."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def accuracy_cell(row: Mapping[str, float]) -> str:
+    """Format an accuracy with its interval (``accuracy``, ``low`` and ``high``, all in [0, 1]) in per cent."""
+    return f"{row['accuracy']:.1%} [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
