@@ -187,7 +187,10 @@ WORKING = {
         "end_to_end/test_fairseq_options.py::test_several_validation_splits",
     ),
     "`fairseq-validate`": ("", "end_to_end/test_fairseq_options.py::test_fairseq_validate"),
-    "`fairseq-hydra-train`": ("", "training/test_hydra.py::test_yaml_and_command_line_are_the_same"),
+    "`fairseq-hydra-train`": (
+        "the name of an architecture sets all values of the network",
+        "models/test_mae_lm.py::test_each_architecture_is_the_same_from_the_command_line_and_from_hydra",
+    ),
     "`fairseq-hydra-train -m`": (
         "with a relative `checkpoint.save_dir`, which is in the directory of each run",
         "end_to_end/test_fairseq_options.py::test_hydra_multirun",
