@@ -138,7 +138,7 @@ TESTS = {
     "explain_unwritable_directories": "fault_injection/test_crashes.py",
     "average_each_weight_once": "fairseq_patches/test_weights.py",
     "read_moving_averages_as_data": "fairseq_patches/test_weights.py",
-    "accumulate_batches_that_have_sequences": "end_to_end/test_launch_cpu.py",
+    "accumulate_batches_that_have_sequences": "end_to_end/test_torchrun.py",
     "explain_splits_without_batches": "end_to_end/test_fairseq_options.py",
     "read_options": "fairseq_patches/test_options.py",
     "check_options_of_the_trainer": "fairseq_patches/test_processes.py",
@@ -160,7 +160,7 @@ WORKING = {
     ),
     "`--update-freq`": (
         "equals as many processes",
-        "end_to_end/test_launch_cpu.py::test_two_processes_that_accumulate_train_as_one",
+        "end_to_end/test_torchrun.py::test_two_processes_that_accumulate_train_as_one",
     ),
     "`--store-ema`, `--ema-decay`, `--ema-fp32`, `--ema-update-freq`": (
         "resuming is exact; see [pretraining.md](pretraining.md#averaged-weights)",
@@ -187,7 +187,10 @@ WORKING = {
         "end_to_end/test_fairseq_options.py::test_several_validation_splits",
     ),
     "`fairseq-validate`": ("", "end_to_end/test_fairseq_options.py::test_fairseq_validate"),
-    "`fairseq-hydra-train`": ("", "training/test_hydra.py::test_yaml_and_command_line_are_the_same"),
+    "`fairseq-hydra-train`": (
+        "the name of an architecture sets all values of the network",
+        "models/test_mae_lm.py::test_each_architecture_is_the_same_from_the_command_line_and_from_hydra",
+    ),
     "`fairseq-hydra-train -m`": (
         "with a relative `checkpoint.save_dir`, which is in the directory of each run",
         "end_to_end/test_fairseq_options.py::test_hydra_multirun",

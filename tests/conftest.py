@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a GPU"))
-        starts_commands = {"run_cli", "fairseq_train", "launch_cpu", "mae_lm"} & set(getattr(item, "fixturenames", ()))
+        starts_commands = {"run_cli", "fairseq_train", "torchrun", "mae_lm"} & set(getattr(item, "fixturenames", ()))
         if starts_commands or INTEGRATION & set(item.path.relative_to(ROOT).parts):
             item.add_marker(pytest.mark.integration)
 
@@ -93,9 +93,9 @@ def mae_lm() -> Callable:
 
 
 @pytest.fixture(scope="session")
-def launch_cpu() -> Callable:
-    """Return the function ``launch_cpu(2, "--", ...)``, which does not import torch and fairseq again."""
-    return processes.launch_cpu
+def torchrun() -> Callable:
+    """Return the function ``torchrun(2, "data-bin", ...)``, which trains in two processes on the CPU."""
+    return processes.torchrun
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ Examples:
 import signal
 import sys
 
-from mae_lm_fairseq.text.manifest import table
+from mae_lm_fairseq.text.manifest import splits_table
 from mae_lm_fairseq.text.preparation import PreparationOptions as Options
 from mae_lm_fairseq.text.preparation import prepare
 from mae_lm_fairseq.text.preparation_in_parts import prepare_in_parts
@@ -30,7 +30,9 @@ def main(options: Options) -> None:
         with handled_by(signal.default_int_handler, signal.SIGTERM):
             manifest = prepare_in_parts(options) if options.in_parts else prepare(options)
             if manifest is not None:
-                print(table(manifest.splits))
+                print(splits_table({name: vars(split) for name, split in manifest.splits.items()}))
+                if malformed := sum(split.malformed for split in manifest.splits.values()):
+                    print(f"skipped {malformed:,} malformed records")
                 print(f"ready for fairseq-train: {':'.join(map(str, options.data_bins))}")
     except OSError as error:
         raise UserError(f"{error.filename or options.destdir}: {error.strerror or error}") from None

@@ -54,17 +54,6 @@ def add_up(shards: list[SplitStatistics]) -> SplitStatistics:
     return SplitStatistics(**total, unk_rate=total["unk"] / (total["tokens_out"] - total["lines"]))
 
 
-def table(splits: dict[str, SplitStatistics]) -> str:
-    """Format the statistics of splits as a table."""
-    names = ("documents", "lines", "tokens in", "tokens out", "<unk>", "rate", "malformed")
-    widths = (12, 14, 16, 16, 12, 10, 12)
-    rows = [" " * 6 + "".join(f"{name:>{width}}" for name, width in zip(names, widths, strict=True))]
-    for name, s in splits.items():
-        counts = f"{s.documents:12,}{s.lines:14,}{s.tokens_in:16,}{s.tokens_out:16,}{s.unk:12,}"
-        rows.append(f"{name:6}{counts}{s.unk_rate:10.4%}{s.malformed:12,}")
-    return "\n".join(rows)
-
-
 @dataclass(frozen=True)
 class Manifest:
     """Provenance of a data-bin.

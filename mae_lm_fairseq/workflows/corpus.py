@@ -1,10 +1,10 @@
 """Split of a user's text file into training and validation text."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from mae_lm_fairseq.text.records import check_plain_text
 from mae_lm_fairseq.text.text_files import read_chunks
+from mae_lm_fairseq.text.text_samples import documents
 from mae_lm_fairseq.utils.errors import UserError
 
 VALID_FRACTION = 0.02
@@ -36,21 +36,11 @@ def read_documents(path: Path, max_bytes: int) -> list[list[str]]:
         if size >= max_bytes:
             print(f"using the first {size / 1e6:.0f} MB of {path.name}, enough for this number of updates")
             break
-    documents = list(_split_at_blank_lines(lines))
-    if len(documents) < FEWEST_DOCUMENTS:
+    found = list(documents(lines))
+    if len(found) < FEWEST_DOCUMENTS:
         filled = [line for line in lines if line]
-        documents = [filled[i : i + LINES_PER_DOCUMENT] for i in range(0, len(filled), LINES_PER_DOCUMENT)]
-    return documents
-
-
-def _split_at_blank_lines(lines: Iterable[str]) -> Iterable[list[str]]:
-    document = []
-    for line in [*lines, ""]:
-        if line:
-            document.append(line)
-        elif document:
-            yield document
-            document = []
+        return [filled[i : i + LINES_PER_DOCUMENT] for i in range(0, len(filled), LINES_PER_DOCUMENT)]
+    return found
 
 
 def split_corpus(path: Path, train: Path, valid: Path, max_bytes: int) -> dict[str, int]:
@@ -61,21 +51,21 @@ def split_corpus(path: Path, train: Path, valid: Path, max_bytes: int) -> dict[s
     Returns:
         The counts ``documents``, ``lines`` and ``characters``.
     """
-    documents = read_documents(path, max_bytes)
-    sizes = [sum(map(len, document)) for document in documents]
+    found = read_documents(path, max_bytes)
+    sizes = [sum(map(len, document)) for document in found]
     characters = sum(sizes)
-    if characters < FEWEST_CHARACTERS or len(documents) < FEWEST_DOCUMENTS:
+    if characters < FEWEST_CHARACTERS or len(found) < FEWEST_DOCUMENTS:
         raise UserError(
-            f"{path} has {characters:,} characters in {len(documents):,} documents; at least {FEWEST_CHARACTERS:,} "
+            f"{path} has {characters:,} characters in {len(found):,} documents; at least {FEWEST_CHARACTERS:,} "
             f"characters in {FEWEST_DOCUMENTS} documents of up to {LINES_PER_DOCUMENT} lines are required"
         )
     minimum, maximum = VALID_CHARACTERS
     fraction = min(maximum, max(minimum, VALID_FRACTION * characters)) / characters
     room = 0.0
     with open(train, "w", encoding="utf-8") as train_file, open(valid, "w", encoding="utf-8") as valid_file:
-        for document, size in zip(documents, sizes, strict=True):
+        for document, size in zip(found, sizes, strict=True):
             room += fraction * size
             output = valid_file if size <= room else train_file
             room -= size if size <= room else 0
             output.write("\n".join(document) + "\n\n")
-    return {"documents": len(documents), "lines": sum(map(len, documents)), "characters": characters}
+    return {"documents": len(found), "lines": sum(map(len, found)), "characters": characters}

@@ -13,7 +13,7 @@ import tokenize
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from mae_lm_fairseq.utils.errors import UserError
@@ -23,126 +23,32 @@ from mae_lm_fairseq.utils.workers import WorkerPool
 STDLIB = "stdlib"
 PACKAGES = (STDLIB, "numpy", "scipy", "sklearn", "sympy", "networkx", "torch")
 
-SHORTEST_PARAGRAPH = 40
-SHORTEST_CONSTANT = 200
 LETTERS = 0.88
 VALID_PERCENT = 2
 
-# Directives with prose as their content; all others contain code, math or tables.
-PROSE_DIRECTIVES = {"note", "warning", "seealso", "versionadded", "versionchanged", "deprecated", "important", "tip"}
-
-DIRECTIVE = re.compile(r"\.\. (?:(\w[\w-]*)::|.*)")
-FENCE = re.compile(r"(```|~~~)")
-CODE = re.compile(r"(>>>|\.\.\. |\$ |% |#|@|In \[|Out\[|:\w[^:`]*:(\s|$)|\||\+[-=]|[-=~^*+#\"]{3,})")
-BULLET = re.compile(r"^(?:[-*+•]|\(?\w{1,2}[.)]|\[\w+\])\s+")
-ARGUMENT = re.compile(r"^\*{0,2}[\w.`]+(?: \([^()]*(?:\([^()]*\)[^()]*)*\))?: +(?=\S)")
-ROLE = re.compile(r":(?!math)[\w:+-]+:`(?:[^`<]*<)?([^`<>]+)>?`")
-SIMPLE_MATH = re.compile(r":math:`\\?(?:text|mathrm|mathbf)?\{?(\w+)\}?`")
-MARKUP = re.compile(r"`+_*|(?<!\w)\*{1,2}(?=\w)|(?<=\w)\*{1,2}(?!\w)|\s*\[\w+\]_|~\.?(?=\w)")
-NOT_PROSE = re.compile(r":math:|[{}\\$|]|->|::|\w\([^()]*\)\s*$|^[\w*, ]+ : ")
-
-
-@dataclass
-class Paragraph:
-    """Consecutive lines with the same indentation; a list item includes the deeper indented lines below it."""
-
-    indent: int
-    lines: list[str] = field(default_factory=list)
-    hanging: bool = False
-
-    def takes(self, indent: int, line: str) -> bool:
-        return (indent == self.indent and not _starts_item(line)) or (self.hanging and indent > self.indent)
-
-
-def _starts_item(line: str) -> bool:
-    return bool(BULLET.match(line) or ARGUMENT.match(line))
-
-
-def _text_lines(doc: str) -> Iterator[tuple[int, str]]:
-    """Yield possible lines of prose with their indentation; code, directives and fenced blocks become blank lines."""
-    hidden_below = None  # deeper indented lines belong to a literal block or directive
-    fenced = False
-    for raw in inspect.cleandoc(doc).split("\n"):
-        line = raw.strip()
-        indent = len(raw) - len(raw.lstrip())
-        if not line:
-            yield 0, ""
-            continue
-        if hidden_below is not None and indent <= hidden_below:
-            hidden_below = None
-        directive = DIRECTIVE.match(line)
-        if FENCE.match(line):
-            fenced = not fenced
-        elif hidden_below is None and not fenced and directive:
-            if directive[1] not in PROSE_DIRECTIVES:
-                hidden_below = indent
-        elif hidden_below is None and not fenced:
-            if line.endswith("::"):
-                hidden_below = indent
-            yield indent, line
-            continue
-        yield 0, ""
-
-
-def _blocks(doc: str) -> Iterator[list[str]]:
-    """Split a docstring into paragraphs of lines, and drop those with a line of code, a table or a field."""
-    current = None
-    for indent, line in [*_text_lines(doc), (0, "")]:
-        if current and line and current.takes(indent, line):
-            current.lines.append(line)
-            continue
-        if current and not any(CODE.match(part) for part in current.lines):
-            yield current.lines
-        current = Paragraph(indent, [line], hanging=_starts_item(line)) if line else None
-
-
-def _clean(lines: list[str]) -> str:
-    """Join the lines of a paragraph, and remove list markers and reStructuredText's inline markup."""
-    text = BULLET.sub("", " ".join(lines), count=1)
-    text = ARGUMENT.sub("", text, count=1)
-    text = SIMPLE_MATH.sub(r"\1", text)
-    text = ROLE.sub(lambda role: role[1].lstrip("~!.").strip(), text)
-    text = re.sub(r"::$", ":", MARKUP.sub("", text))
-    return " ".join(text.split())
-
-
-def _is_prose(text: str) -> bool:
-    if len(text) < SHORTEST_PARAGRAPH or NOT_PROSE.search(text):
-        return False
-    letters = sum(character.isalpha() or character == " " for character in text)
-    return letters >= LETTERS * len(text) and text.count(" ") >= len(text) / 12
+PROSE = re.compile(r"[A-Z].{39,}[.:]")
+CODE = re.compile(r">>>|->|::|:math:|[{}\\$|]| : |(?:^|\s)(?:[-=~^*]{3,}|\.\. )")
+MARKUP = re.compile(r":[\w:+-]+:(?=`)|`+_*|(?<!\w)\*{1,2}(?=\w)|(?<=\w)\*{1,2}(?!\w)|\s*\[\w+\]_|~\.?(?=\w)")
 
 
 def paragraphs(doc: str) -> list[str]:
-    """Return the prose of a docstring, one string per paragraph.
+    """Return the prose of a docstring, one string per paragraph, without reStructuredText's inline markup.
 
-    Doctests, literal and fenced blocks, tables, headings, field lists, directives without prose, and paragraphs with
-    more than one math symbol are dropped.
+    A paragraph is lines of the same indentation. It is prose if it begins and ends as a sentence, has at least 41
+    characters, most of them letters, and no code, table or formula.
     """
-    return [text for text in map(_clean, _blocks(doc)) if _is_prose(text)]
+    blocks = [" ".join(lines) for _, lines in groupby(inspect.cleandoc(doc).split("\n"), _indentation)]
+    texts = [" ".join(MARKUP.sub("", block).split()) for block in blocks if not CODE.search(block)]
+    return [text for text in texts if PROSE.fullmatch(text) and _letters(text) >= LETTERS * len(text)]
 
 
-def _docs(tree: ast.AST) -> Iterator[str]:
-    """Yield docstrings, and long string arguments of calls (``add_docstr(torch.abs, ...)``), in source order."""
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            doc = ast.get_docstring(node, clean=False)
-            if doc:
-                yield doc
-        elif isinstance(node, ast.Call):
-            for child in _call_constants(node):
-                if isinstance(child.value, str) and len(child.value) >= SHORTEST_CONSTANT:
-                    yield child.value
+def _indentation(line: str) -> int:
+    """Return the indentation of a line; -1 if it is blank."""
+    return len(line) - len(line.lstrip()) if line.strip() else -1
 
 
-def _call_constants(call: ast.Call) -> Iterator[ast.Constant]:
-    """Yield constants in a call's arguments (one level of tuples deep), and those whose method is called."""
-    for argument in [call.func, *call.args]:
-        candidates = argument.elts if isinstance(argument, ast.Tuple) else [argument]
-        for candidate in candidates:
-            value = candidate.value if isinstance(candidate, ast.Attribute) else candidate
-            if isinstance(value, ast.Constant):
-                yield value
+def _letters(text: str) -> int:
+    return sum(character.isalpha() or character == " " for character in text)
 
 
 def module_prose(path: str) -> list[str] | None:
@@ -153,7 +59,9 @@ def module_prose(path: str) -> list[str] | None:
             tree = ast.parse(source.read())
     except (OSError, SyntaxError, ValueError, RecursionError):
         return None
-    return [text for doc in _docs(tree) for text in paragraphs(doc)]
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docs = (ast.get_docstring(node, clean=False) for node in ast.walk(tree) if isinstance(node, documented))
+    return [text for doc in docs if doc for text in paragraphs(doc)]
 
 
 def find_sources(packages: Iterable[str] = PACKAGES) -> list[tuple[str, Path]]:

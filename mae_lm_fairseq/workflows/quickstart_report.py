@@ -57,7 +57,7 @@ small decoder that is dropped before fine-tuning.
 - Effective rank: the number of directions that hold 90 % of the sum of squares of the last encoder layer's hidden
   states on unmasked validation text. A very low rank would mean that the encoder has collapsed. Both models are small
   and trained briefly; the papers' comparison of ranks and scores needs longer training.
-- Dropout is off for both, because in so few updates the text is seen little more than once.
+- Dropout is off for both, because in so few updates the text is seen only about twice.
 - Seconds: wall time of the training program on one core, validation included; both ran at the same time.
 
 ![Losses](losses.png)

@@ -13,7 +13,7 @@ from fairseq.models.distributed_fairseq_model import DistributedFairseqModel
 from fairseq.optim.lr_scheduler import build_lr_scheduler
 from fairseq_cli import validate
 
-from mae_lm_fairseq.training.hydra import as_yaml
+from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import saved
 from tests.support.finetuning import FINETUNING, SHAPE, save_pretrained, train_here, write_sentences
@@ -201,13 +201,26 @@ def test_wandb_offline(train, tmp_path, monkeypatch):
     assert list(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
 
 
+HYDRA_RECIPE = """
+common: {user_dir: PACKAGE, cpu: true}
+task: {_name: masked_autoencoder_lm, data: DATA, tokens_per_sample: 64}
+model: {_name: mae_lm_tiny}
+criterion: masked_autoencoder_lm
+dataset: {batch_size: 32}
+optimization: {max_update: 2}
+optimizer: {_name: adam}
+lr_scheduler: {_name: fixed}
+"""
+
+
 @pytest.mark.slow
 def test_hydra_multirun(run_cli, data_bin, tmp_path):
     """``fairseq-hydra-train -m`` trains once for each learning rate."""
-    (tmp_path / "recipe.yaml").write_text(as_yaml("mae_lm_tiny", str(data_bin), "saved"))
+    recipe = HYDRA_RECIPE.replace("PACKAGE", str(PACKAGE)).replace("DATA", str(data_bin))
+    (tmp_path / "recipe.yaml").write_text(recipe)
     command = ["fairseq-hydra-train", "-m", "--config-dir", ".", "--config-name", "recipe"]
-    command += ["optimization.lr=[0.001],[0.002]", "optimization.max_update=2", "common.cpu=true"]
-    command += ["checkpoint.save_dir=saved"]  # a relative path is in the directory of each run
+    # A relative path is in the directory of each run.
+    command += ["optimization.lr=[0.001],[0.002]", "checkpoint.save_dir=saved"]
     done = run_cli(command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rates = [saved(path)["cfg"]["optimization"]["lr"] for path in tmp_path.glob("multirun/**/checkpoint_last.pt")]

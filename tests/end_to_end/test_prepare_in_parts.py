@@ -192,6 +192,7 @@ def test_malformed_records_can_be_skipped_after_a_failure(corpus, again, tmp_pat
         again(tmp_path / "out", "--shards", 2, train=tmp_path / "a.jsonl")
     again(tmp_path / "out", "--shards", 2, "--skip-malformed", train=tmp_path / "a.jsonl")
     assert Manifest.read(tmp_path / "out/manifest.json").splits["train"].malformed == 1
+    assert "skipped 1 malformed records" in capsys.readouterr().out
     assert not (tmp_path / "out/parts").exists()
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from mae_lm_fairseq.fairseq_patches.resuming import saved_updates
-from tests.end_to_end.test_launch_cpu import RAGGED, SETTINGS, SPARSE
 from tests.end_to_end.test_pretrain import assert_same_training_state, checkpoint
+from tests.end_to_end.test_torchrun import RAGGED, SETTINGS, SPARSE
 from tests.fault_injection.training import make_data
 from tests.support.nodes import TORCHRUN
 from tests.support.processes import wait_for
@@ -17,7 +17,7 @@ from tests.support.processes import wait_for
 pytestmark = pytest.mark.slow
 
 
-# test_launch_cpu.py checks that data and options are such that a rank has no batch for the last update of an epoch,
+# test_torchrun.py checks that data and options are such that a rank has no batch for the last update of an epoch,
 # that shards have different sizes, and that batches of either rank have no masked token.
 @pytest.mark.parametrize(
     ("options", "shards"),

@@ -1,6 +1,6 @@
 """Subprocesses started by tests.
 
-Importing torch and fairseq takes several seconds of CPU time. :func:`fairseq_train` and :func:`launch_cpu` therefore
+Importing torch and fairseq takes several seconds of CPU time. :func:`fairseq_train` and :func:`torchrun` therefore
 run their commands in children of a server that has already imported both (multiprocessing's fork server). Like a real
 command, each child has its own streams and exit code. :func:`run_command` runs a real command.
 """
@@ -11,7 +11,6 @@ import io
 import multiprocessing
 import multiprocessing.forkserver
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -113,9 +112,15 @@ def mae_lm(*arguments: object, cwd: Path = ROOT) -> subprocess.CompletedProcess:
     return _run_in_child(_mae_lm, ["mae-lm", *arguments], cwd)
 
 
-def launch_cpu(*arguments: object) -> subprocess.CompletedProcess:
-    """Run ``python -m mae_lm_fairseq.training.launch_cpu`` in the checkout, in a child of the server."""
-    return _run_in_child(_launch, ["launch_cpu", *arguments])
+def torchrun(processes: int, *arguments: object) -> subprocess.CompletedProcess:
+    """Run ``fairseq-train --cpu`` in several processes in the checkout, with torchrun in a child of the server."""
+    return _run_in_child(_torchrun, torchrun_command(processes, *arguments))
+
+
+def torchrun_command(processes: int, *arguments: object) -> list[str]:
+    """Return the command that runs ``fairseq-train --cpu`` in several processes."""
+    start = ["torchrun", "--standalone", "--nproc-per-node", processes, "--monitor-interval", 0.1]
+    return list(map(str, [*start, "--module", "fairseq_cli.train", *arguments, "--cpu"]))
 
 
 def stop_server() -> None:
@@ -135,10 +140,10 @@ def _mae_lm() -> None:
     sys.exit(main())
 
 
-def _launch() -> None:
-    get_context = multiprocessing.get_context
-    multiprocessing.get_context = lambda method=None: get_context("forkserver" if method == "spawn" else method)
-    runpy.run_module("mae_lm_fairseq.training.launch_cpu", run_name="__main__", alter_sys=True)
+def _torchrun() -> None:
+    from torch.distributed.run import main
+
+    main()
 
 
 def _run_in_child(main: Callable[[], None], command: list, cwd: Path = ROOT) -> subprocess.CompletedProcess:
