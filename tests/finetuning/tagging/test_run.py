@@ -12,11 +12,9 @@ import torch
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
-from mae_lm_fairseq.finetuning import report
 from mae_lm_fairseq.finetuning import sweep as finetuning
 from mae_lm_fairseq.finetuning.models import open_finetuned
 from mae_lm_fairseq.finetuning.options import TaggingOptions
-from mae_lm_fairseq.finetuning.results import summarise
 from mae_lm_fairseq.finetuning.tagging import run as tagging
 from mae_lm_fairseq.finetuning.tagging.files import read_words
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagger, label_file
@@ -219,7 +217,7 @@ def test_bundle_and_checkpoint_know_labels_column_and_length(memorised, tokenize
     )
 
 
-def test_parts_of_speech_from_conllu_beside_other_tasks(options, tmp_path, capsys):
+def test_parts_of_speech_from_conllu(options, tmp_path, capsys):
     train = write_conllu(tmp_path / "train.conllu", sentences(30))
     options = replace(
         options, train=train, dev=train, test=train, column="UPOS", learning_rates=[3e-3], extra=LEARN_BY_HEART
@@ -228,25 +226,7 @@ def test_parts_of_speech_from_conllu_beside_other_tasks(options, tmp_path, capsy
     assert content["metrics"]["accuracy"]["values"] == [100.0]
     assert content["best_model"]["test"]["accuracy"]["value"] == 100.0
     assert (options.out / "test_predictions.conllu").read_bytes() == train.read_bytes()
-    task = content["task"]
-    assert task.endswith("/train UPOS")
-    report.main([f"ours={options.out}", "--out", str(tmp_path / "report")])
-    assert f"| model | {task} (accuracy) | seeds |" in (tmp_path / "report" / "glue.md").read_text()
-
-
-def test_entities_stand_in_the_table_with_their_f1(memorised, tmp_path):
-    report.main([f"ours={memorised / 'out'}", "--out", str(tmp_path)])
-    table = (tmp_path / "glue.md").read_text()
-    name = json.loads((memorised / "out" / "results.json").read_text())["task"]
-    assert f"| model | {name} (precision/recall/f1) | seeds |" in table
-    assert "AVG" not in table
-    assert "| ours | 100.0/100.0/100.0 | 1 |" in table
-
-
-def test_types_with_names_like_those_of_metrics_add_no_cells_to_the_table():
-    metrics = ("precision", "recall", "f1", "accuracy", "f1-x: f1")
-    table = {"ours": {"own/tags": {name: summarise([50.0]) for name in metrics}}}
-    assert "| ours | 50.0/50.0/50.0 | 1 |" in report.markdown(table)
+    assert content["task"].endswith("/train UPOS")
 
 
 def test_the_last_column_is_that_of_the_training_file(options, tmp_path):
