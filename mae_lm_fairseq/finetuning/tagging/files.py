@@ -91,13 +91,18 @@ class WordFile:
     new_column: str
 
     @property
+    def labels(self) -> list[tuple[str | None, ...]]:
+        """The labels of each sentence, see :class:`Sentence`."""
+        return [sentence.labels for sentence in self.sentences]
+
+    @property
     def words(self) -> list[tuple[str, ...]]:
         """The words of each sentence."""
         return [sentence.words for sentence in self.sentences]
 
     @property
     def is_labelled(self) -> bool:
-        return any(label is not None for sentence in self.sentences for label in sentence.labels)
+        return any(label is not None for labels in self.labels for label in labels)
 
     @property
     def suffix(self) -> str:
