@@ -13,7 +13,7 @@ from mae_lm_fairseq.checkpoints.reading import MULTI_LABEL, Pretrained, build, b
 from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead
 from mae_lm_fairseq.core.packing import batch_layout, batches_of_similar_length, to_device, unpack
-from mae_lm_fairseq.finetuning.squad.decoding import Answers, answer_all
+from mae_lm_fairseq.finetuning.squad.prediction import Answers, answer_all
 from mae_lm_fairseq.finetuning.squad.questions import Paragraph, Question
 from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagged, Tagger

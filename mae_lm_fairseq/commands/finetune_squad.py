@@ -1,8 +1,8 @@
 """Fine-tune on SQuAD 1.1 or 2.0, from a model to exact match and F1: learning rates x seeds.
 
 Started again with the same directory, it resumes. It writes results.json, report.md, and of the best run
-predictions.json in the format of the official script, nbest.json, na_prob.json (the probabilities of no answer), and
-model/, a bundle.
+predictions.json in the format of the official script, na_prob.json (the probabilities of no answer), and model/, a
+bundle.
 
 Arguments after -- are passed to fairseq-train and override its options.
 

@@ -2,8 +2,7 @@
 
 Files are CoNLL-U, if their names end in .conllu (or .conllu.gz), or have one word per line: the word in the first
 column, its label in another, with tabs or white space between them, and empty lines between sentences. Entities are in
-BIO, IOB1 or BIOES; their metrics are precision, recall and F1, over all types and by type. For other labels it is
-accuracy.
+BIO; their metrics are precision, recall and F1, over all types and by type. For other labels it is accuracy.
 
 Started again with the same directory, it resumes. It writes results.json, report.md, the labels of the development and
 test files in their own formats, and model/, the best model, which mae-lm predict takes. Arguments after -- are passed

@@ -179,8 +179,8 @@ class TaggingOptions(FinetuningOptions):
         train: training file.
         dev: development file, which chooses the model.
         test: file to label with the best model, and to evaluate if it is labelled.
-        column: column of the labels: its name in CoNLL-U, such as UPOS, or in a line ``# global.columns``; otherwise
-            its number, from 1 (the last of the training file is -1).
+        column: column of the labels: its name in CoNLL-U, such as UPOS; otherwise its number, from 1 (the last of the
+            training file is -1).
         learning_rates: learning rates to try (default: BERT's, 2e-5 3e-5 5e-5; ours, 5e-4, for tiny and small).
     """
 

@@ -1,6 +1,6 @@
-"""Plots of losses and scores."""
+"""Plots of losses and measures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -65,43 +65,6 @@ def plot_losses(
     axes.set(title=title, xlabel="updates", ylabel=MASKED_LOSS, xlim=(0, None))
     axes.grid(alpha=0.25)
     axes.legend(title="validation (faint: training)", frameon=False)
-    figure.savefig(path, dpi=150)
-
-
-def plot_seeds(path: Path, title: str, scores: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
-    """Plot every seed as a dot and the median as a line, with one panel per task and the models side by side.
-
-    Args:
-        path: the PNG to write.
-        title: title of the figure.
-        scores: scores of all seeds in per cent, by task and label of the model.
-    """
-    from matplotlib.figure import Figure
-
-    labels = list(dict.fromkeys(label for of_task in scores.values() for label in of_task))
-    columns = min(len(scores), 4)
-    rows = -(-len(scores) // columns)
-    width = max(6.5, 1.2 + columns * (1.0 + 0.5 * len(labels)))
-    figure = Figure(figsize=(width, 0.9 + 2.5 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).flatten()
-    for axes, (task, of_task) in zip(panels, scores.items(), strict=False):
-        for place, label in enumerate(labels):
-            values = np.array(of_task.get(label, ()))
-            colour, marker = COLOURS[place % len(COLOURS)], "osD^"[place % 4]
-            spread = np.linspace(-0.15, 0.15, len(values)) if len(values) > 1 else np.zeros(len(values))
-            axes.plot(place + spread, values, marker, color=colour, alpha=0.6, markersize=5, label=label)
-            if len(values):
-                axes.hlines(np.median(values), place - 0.3, place + 0.3, color=colour, linewidth=2)
-        axes.set(title=task, xlim=(-0.6, len(labels) - 0.4), xticks=[])
-        axes.margins(y=0.15)
-        axes.grid(axis="y", alpha=0.25)
-    for axes in panels[len(scores) :]:
-        axes.set_axis_off()
-    for row in range(rows):
-        panels[row * columns].set_ylabel("per cent")
-    handles = panels[0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=len(labels), frameon=False)
-    figure.suptitle(f"{title}: seeds (dots) and medians (lines)")
     figure.savefig(path, dpi=150)
 
 

@@ -22,9 +22,8 @@ from transformers import (
 from mae_lm_fairseq.finetuning.sentences.rows import Rows
 from mae_lm_fairseq.finetuning.sentences.tasks import Task, measure, predictions
 from mae_lm_fairseq.finetuning.tagging.files import WordFile
-from mae_lm_fairseq.finetuning.tagging.labels import learn_labels
+from mae_lm_fairseq.finetuning.tagging.labels import OUTSIDE, learn_labels
 from mae_lm_fairseq.finetuning.tagging.metrics import ratios, values
-from mae_lm_fairseq.finetuning.tagging.schemes import OUTSIDE
 from mae_lm_fairseq.finetuning.tagging.windows import IGNORED
 from mae_lm_fairseq.training.command import warmup_updates
 from mae_lm_fairseq.utils.output import progress_bar
@@ -175,7 +174,7 @@ class WordClassification(FineTuning):
     def evaluate(self) -> dict[str, float]:
         parts = validation_batches(len(self.dev.sentences))
         predicted = [labels for part in parts for labels in self.predicted(part)]
-        found = values(ratios(self.labels, predicted, self.labels.labels_in(self.dev)))
+        found = values(ratios(self.labels, predicted, self.dev.labels))
         return {**found, "score": found["f1" if self.labels.kinds else "accuracy"]}
 
     def predicted(self, chosen: np.ndarray) -> list[list[str]]:

@@ -12,7 +12,6 @@ import pytest
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
-from mae_lm_fairseq.finetuning import report
 from mae_lm_fairseq.finetuning import sweep as finetuning
 from mae_lm_fairseq.finetuning.models import load
 from mae_lm_fairseq.finetuning.options import GlueOptions, SquadOptions
@@ -165,11 +164,6 @@ def test_scores(tokenizer, checkpoint, in_process, tmp_path):
     assert [float(row["prediction"]) for row in rows] == pytest.approx(scores.tolist(), abs=1e-4)
     assert np.std(scores) > 0
     assert list(rows[0]) == ["text", "other", "kind", "prediction"]
-
-    # Beside a task of GLUE in the table.
-    report.main([f"ours={out}", f"ours={tmp_path / 'of-glue'}", "--out", str(tmp_path / "report")])
-    table = (tmp_path / "report" / "glue.md").read_text()
-    assert "| model | STS-B (pearson/spearman) | files/train kind (pearson/spearman) | AVG | seeds |" in table
 
 
 @pytest.mark.slow  # GLUE's sweep, which is the same, is killed and resumed in the gate

@@ -6,7 +6,6 @@ import json
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import hypothesis.strategies as st
 import pyarrow as pa
@@ -16,13 +15,12 @@ from pyarrow import parquet
 from mae_lm_fairseq.finetuning.sentences import preparation as glue_preparation
 from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, GlueTask
-from mae_lm_fairseq.finetuning.squad import metrics as squad_metrics
 from mae_lm_fairseq.finetuning.squad.questions import read_squad
 from mae_lm_fairseq.finetuning.squad.windows import SpanWindows
 from mae_lm_fairseq.text.data_bin import TOKENIZER, check_data_bin
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from tests.fault_injection.damage import TEXTS, Damage, attempt_file, damaged, damaged_json
-from tests.fault_injection.outcomes import NO_CRASH, VALID_OR_NOTHING, outcome, product_outcome, quietly
+from tests.fault_injection.outcomes import VALID_OR_NOTHING, outcome, product_outcome, quietly
 from tests.fault_injection.report import Fault, Row
 from tests.fault_injection.training import Workplace
 from tests.support import ROOT, answering, glue
@@ -171,34 +169,7 @@ def damaged_squad(place: Workplace, times: int) -> Iterator[Row]:
     yield row
 
 
-def damaged_predictions(place: Workplace, times: int) -> Iterator[Row]:
-    """Damage the input of the SQuAD metrics: questions, answers, probabilities."""
-    row = Row(
-        "questions, predictions or probabilities for SQuAD's metrics that are damaged or of other types", NO_CRASH
-    )
-    for version_2 in (True, False):
-        directory = place.directory / str(version_2)
-        directory.mkdir()
-        questions = answering.write_squad(directory / "questions.json", version_2, people=3)
-        ids = [asked["id"] for article in _articles(questions) for asked in article["paragraphs"][0]["qas"]]
-        predictions, probabilities = directory / "predictions.json", directory / "probabilities.json"
-        predictions.write_text(json.dumps(dict.fromkeys(ids, "a mat")))
-        probabilities.write_text(json.dumps({name: number / 9 for number, name in enumerate(ids)}))
-        files = [questions, predictions, *([probabilities] if version_2 else [])]
-        arguments = [str(questions), str(predictions), *(["--na-prob-file", str(probabilities)] if version_2 else [])]
-        action = functools.partial(squad_metrics.main, arguments)
-        quietly(action)
-        for path in files:
-            attempt_file(place, row, path, damaged_json, functools.partial(outcome, action), 5 * times, times)
-    yield row
-
-
-def _articles(path: Path) -> list[dict[str, Any]]:
-    return json.loads(path.read_text(encoding="utf-8"))["data"]
-
-
 FAULTS = (
     Fault(damaged_glue, 2, 10, 100),
     Fault(damaged_squad, 20, 50, 500),
-    Fault(damaged_predictions, 10, 50, 500),
 )

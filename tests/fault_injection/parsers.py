@@ -11,7 +11,6 @@ from mae_lm_fairseq.checkpoints.reading import read_bundle
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
-from mae_lm_fairseq.finetuning.squad import metrics as squad_metrics
 from mae_lm_fairseq.finetuning.squad.questions import read_squad
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.dictionary import read_symbols
@@ -55,7 +54,6 @@ PARSERS = {
         json.dumps([{"sentence1": "a b", "sentence2": "c", "label": 2.5}]).encode(),
     ),
     "squad": Parser("squad.json", lambda path: read_squad(path, version_2=True), _SQUAD),
-    "questions": Parser("dev.json", squad_metrics.read_gold, _SQUAD),
     "manifest": Parser(
         "manifest.json", Manifest.read, json.dumps(asdict(Manifest({}, {}, "0", "0", {"train": _COUNTS}))).encode()
     ),

@@ -1,22 +1,14 @@
 """Fine-tuning on SQuAD: runs, answers, metrics and report; used by ``mae-lm finetune squad``."""
 
-from collections.abc import Iterator
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-import torch
-from fairseq import utils
-from torch import Tensor
-
-from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
 from mae_lm_fairseq.finetuning.models import load
 from mae_lm_fairseq.finetuning.options import SquadOptions
 from mae_lm_fairseq.finetuning.origin import Origin, find_origin
 from mae_lm_fairseq.finetuning.results import report
-from mae_lm_fairseq.finetuning.squad.decoding import Answers, answer_all
 from mae_lm_fairseq.finetuning.squad.metrics import evaluate_1_1, evaluate_2_0, gold_answers
+from mae_lm_fairseq.finetuning.squad.prediction import answer_all, logits_of_batches
 from mae_lm_fairseq.finetuning.squad.questions import read_squad
 from mae_lm_fairseq.finetuning.squad.task import QuestionAnsweringConfig
 from mae_lm_fairseq.finetuning.squad.windows import MIN_SAMPLE, SpanWindows
@@ -28,9 +20,7 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256, write_json, write_results, write_text
 from mae_lm_fairseq.utils.locks import directory_lock
 
-BATCH = 32
-PREDICTIONS, N_BEST, NA_PROB = "predictions.json", "nbest.json", "na_prob.json"
-
+PREDICTIONS, NA_PROB = "predictions.json", "na_prob.json"
 
 ROBERTA = Recipe((1.5e-5,), batch_size=48, weight_decay=0.01, epochs=2)
 """For RoBERTa large: the SQuAD column of Table 10 in Liu et al. (2019, arXiv 1907.11692)."""
@@ -68,7 +58,7 @@ def _finetune(options: SquadOptions) -> dict:
             "updates": options.max_updates,
             "sample length": [length, options.doc_stride],
         },
-        owned=(*OWNED, PREDICTIONS, N_BEST, NA_PROB),
+        owned=(*OWNED, PREDICTIONS, NA_PROB),
     )
     sweep = make_sweep(options, origin, length, counts["train"]["windows"])
     ran, chosen = run_sweep(sweep, options.jobs, options.threads)
@@ -85,7 +75,7 @@ def _finetune(options: SquadOptions) -> dict:
         **ran,
         "predictions_by": chosen.name,
     }
-    for name in (PREDICTIONS, N_BEST, NA_PROB):
+    for name in (PREDICTIONS, NA_PROB):
         write_text(out / name, (chosen.result.parent / name).read_text(encoding="utf-8"))
     write_results(out, content, report_of(content))
     return content
@@ -167,25 +157,4 @@ def evaluate(checkpoint: Path, options: SquadOptions) -> dict[str, float]:
     folder = checkpoint.parent.parent
     write_json(folder / PREDICTIONS, predictions)
     write_json(folder / NA_PROB, na_probs)
-    write_json(folder / N_BEST, {name: n_best(found) for name, found in answers.items()})
     return metrics
-
-
-@torch.no_grad()
-def logits_of_batches(model: torch.nn.Module, windows: SpanWindows) -> Iterator[tuple[dict, Tensor]]:
-    """Yield batches of windows of similar length, with their start and end logits."""
-    order = np.argsort(windows.sizes, kind="stable")
-    on_gpu = next(model.parameters()).is_cuda
-    for start in range(0, len(order), BATCH):
-        batch = windows.collater([windows[int(index)] for index in order[start : start + BATCH]])
-        batch = utils.move_to_cuda(batch) if on_gpu else batch
-        logits, _ = model(**batch["net_input"], features_only=True, classification_head_name=ANSWER_HEAD)
-        yield batch, logits
-
-
-def n_best(found: Answers) -> list[dict]:
-    """Return the candidates for an answer with their probabilities, for ``nbest.json``."""
-    return [
-        {**asdict(candidate), "probability": probability}
-        for candidate, probability in zip(found.candidates, found.probabilities(), strict=True)
-    ]

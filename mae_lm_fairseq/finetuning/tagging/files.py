@@ -1,11 +1,10 @@
 """Files of labelled words: CoNLL-U, and columns as in CoNLL's shared tasks, one word per line.
 
 A file is CoNLL-U if its name ends in ``.conllu``, or that and the ending of a compressed file. In every other file the
-first column holds the words, or the column ``FORM`` of a line ``# global.columns = ID FORM ...``; with a column ``ID``,
-multiword tokens and empty nodes are not words, as in CoNLL-U. Columns are separated by tabs if every row has one,
-otherwise by white space. Sentences end at a line without visible characters, or at one that begins with
-``-DOCSTART-``. Comments begin with ``#`` and do not have the number of columns of the rows; ``#`` also begins words.
-With white space between columns, lines such as ``# key = value`` are always comments.
+first column holds the words. Columns are separated by tabs if every row has one, otherwise by white space. Sentences
+end at a line without visible characters, or at one that begins with ``-DOCSTART-``. Comments begin with ``#`` and do
+not have the number of columns of the rows; ``#`` also begins words. With white space between columns, lines such as
+``# key = value`` are always comments.
 """
 
 import os
@@ -22,10 +21,8 @@ from mae_lm_fairseq.utils.errors import UserError
 BYTE_ORDER_MARK = "\ufeff"
 _DOCUMENT = "-DOCSTART-"
 _COMMENT = re.compile(r"#\s*[\w.:-]+\s*=")
-_NAMES = re.compile(r"#\s*global\.columns\s*=(.*)")
+_NAMES = re.compile(r"#\s*global\.columns\s*=")
 _ID, _FORM = "ID", "FORM"
-_NEW_COLUMN = "LABEL"
-"""Name of a new column of labels, if it was given by number."""
 _NOT_A_WORD = re.compile(r"\d+[-.]\d+")
 """ID of a multiword token, whose words follow, or of an empty node."""
 
@@ -78,7 +75,6 @@ class WordFile:
         sentences: the sentences.
         form: how rows are separated into cells.
         column: index of the labels; the number of columns if the file has none.
-        new_column: name of the column of labels if it is added to a file that names its columns.
     """
 
     path: Path
@@ -88,7 +84,6 @@ class WordFile:
     sentences: list[Sentence]
     form: _Form
     column: int
-    new_column: str
 
     @property
     def words(self) -> list[tuple[str, ...]]:
@@ -96,8 +91,13 @@ class WordFile:
         return [sentence.words for sentence in self.sentences]
 
     @property
+    def labels(self) -> list[tuple[str | None, ...]]:
+        """The labels of each sentence, see :class:`Sentence`."""
+        return [sentence.labels for sentence in self.sentences]
+
+    @property
     def is_labelled(self) -> bool:
-        return any(label is not None for sentence in self.sentences for label in sentence.labels)
+        return any(label is not None for labels in self.labels for label in labels)
 
     @property
     def suffix(self) -> str:
@@ -105,25 +105,12 @@ class WordFile:
         return plain_name(self.path).suffix
 
     def with_labels(self, labels: Iterable[Sequence[str]]) -> str:
-        """Return the file's text with other labels of its words; everything else stays as it is.
-
-        Where labels become a new column, a line ``# global.columns = FORM ...`` names it, too.
-        """
-        lines = [self._with_name(line) for line in self.lines] if self._has_no_column else list(self.lines)
+        """Return the file's text with other labels of its words; everything else stays as it is."""
+        lines = list(self.lines)
         for sentence, found in zip(self.sentences, labels, strict=True):
             for number, label in zip(sentence.lines, found, strict=True):
                 lines[number - 1] = self._with_label(lines[number - 1], label)
         return self.start + "".join(line + end for line, end in zip(lines, self.ends, strict=True))
-
-    @property
-    def _has_no_column(self) -> bool:
-        sentence = self.sentences[0]
-        return self.column >= len(self.form.cells(self.lines[sentence.lines[0] - 1]))
-
-    def _with_name(self, line: str) -> str:
-        named = _NAMES.match(line)
-        names = named[1].split() if named else []
-        return f"{line.rstrip()} {_NEW_COLUMN if self.new_column in names else self.new_column}" if names else line
 
     def _with_label(self, line: str, label: str) -> str:
         parts = self.form.parts(line)
@@ -154,8 +141,8 @@ def read_words(path: Path, column: str | None, needs_labels: bool = True) -> Wor
 
     Args:
         path: the file, plain or compressed.
-        column: name of the column of labels in CoNLL-U or in a line ``# global.columns = FORM ...``; or its number,
-            from 1, or from the last column, -1. None if it is not known.
+        column: name of the column of labels in CoNLL-U; otherwise its number, from 1, or from the last column, -1.
+            None if it is not known.
         needs_labels: whether the file must have that column, and label a word in it. CoNLL-U always has its columns.
 
     Raises:
@@ -170,8 +157,7 @@ def read_words(path: Path, column: str | None, needs_labels: bool = True) -> Wor
     sentences = [_sentence(path, block, rows) for block in rows.blocks if block]
     if not sentences:
         raise UserError(f"{path}: has no words; it must have one word per line, in columns")
-    new_column = column if column and re.fullmatch(r"(?!-?\d+$)\S+", column) else _NEW_COLUMN
-    found = WordFile(path, start, lines, ends, sentences, rows.form, rows.column, new_column)
+    found = WordFile(path, start, lines, ends, sentences, rows.form, rows.column)
     if needs_labels and not found.is_labelled:
         raise UserError(f"{path}: column {column} labels no word; choose another one")
     return found
@@ -204,26 +190,25 @@ def _read_conllu(path: Path, lines: list[str], column: str | None) -> _Rows:
     if column not in choices:
         given = "" if column is None else f", not {column!r:.80}"
         raise UserError(f"{path}: is CoNLL-U, so that --column must be one of {', '.join(choices)}{given}")
-    blocks = _without_tokens(conllu_blocks(path, [*lines, ""]), COLUMNS.index(_ID))
+    blocks = [
+        [row for row in block if not _NOT_A_WORD.fullmatch(row[1][COLUMNS.index(_ID)])]
+        for block in conllu_blocks(path, [*lines, ""])
+    ]
     return _Rows(_CONLLU, blocks, COLUMNS.index(_FORM), COLUMNS.index(column))
-
-
-def _without_tokens(
-    blocks: Iterable[list[tuple[int, list[str]]]], identifier: int
-) -> list[list[tuple[int, list[str]]]]:
-    """Drop the rows of multiword tokens and empty nodes, given the column of the IDs."""
-    return [[row for row in block if not _NOT_A_WORD.fullmatch(row[1][identifier])] for block in blocks]
 
 
 def _read_columns(path: Path, lines: list[str], column: str | None, needs_labels: bool) -> _Rows:
     form, width = _form_of(lines)
-    blocks, names, line_of_names = [[]], (), 0
+    blocks = [[]]
     for number, line in enumerate(lines, 1):
         cells = form.cells(line)
         if not line.strip() or line.startswith(_DOCUMENT):
             blocks.append([])
-        elif named := _NAMES.match(line):
-            names, line_of_names = tuple(named[1].split()), number
+        elif _NAMES.match(line):
+            raise UserError(
+                f"{path}: line {number} names the columns, which is read in .conllu only; remove the line, put the "
+                "words into the first column, and give the number of the labels' column as --column"
+            )
         elif line.startswith("#") and (len(cells) != width or (form is _SPACES and _COMMENT.match(line))):
             continue
         elif len(cells) != width:
@@ -233,21 +218,13 @@ def _read_columns(path: Path, lines: list[str], column: str | None, needs_labels
             )
         else:
             blocks[-1].append((number, cells))
-    if names and any(blocks) and len(names) != width:
-        raise UserError(
-            f"{path}: line {line_of_names} names {len(names)} columns, but the rows have {width}; correct it"
-        )
-    word = names.index(_FORM) if _FORM in names else 0
-    index = _label_index(column, width, names, word)
+    index = _label_index(column, width)
     if index is None and needs_labels and any(blocks):
         raise UserError(
-            f"{path}: has no column {column!r:.80} of labels; it has {width}, and the words are in column {word + 1}"
-            + (f" (columns: {', '.join(names)})" if names else "")
+            f"{path}: has no column {column!r:.80} of labels; it has {width}, and the words are in column 1"
             + ("; choose another one" if width > 1 else "; labels need a second column")
         )
-    if _ID in names and any(blocks):
-        blocks = _without_tokens(blocks, names.index(_ID))
-    return _Rows(form, blocks, word, width if index is None else index)
+    return _Rows(form, blocks, 0, width if index is None else index)
 
 
 def _form_of(lines: list[str]) -> tuple[_Form, int]:
@@ -262,17 +239,14 @@ def _form_of(lines: list[str]) -> tuple[_Form, int]:
     return _TABS._replace(width=width), width
 
 
-def _label_index(column: str | None, width: int, names: tuple[str, ...], word: int) -> int | None:
-    """Return the index of a column other than those of words and IDs, None if there is no such column."""
-    if column in names:
-        index = names.index(column)
-    else:
-        try:
-            number = int(column or 0)
-        except ValueError:
-            return None
-        index = number - 1 if number > 0 else width + number
-    return index if 0 <= index < width and index != word and _ID not in names[index : index + 1] else None
+def _label_index(column: str | None, width: int) -> int | None:
+    """Return the index of a numbered column other than the first one, which has the words; None without such a one."""
+    try:
+        number = int(column or 0)
+    except ValueError:
+        return None
+    index = number - 1 if number > 0 else width + number
+    return index if 0 < index < width else None
 
 
 def _sentence(path: Path, block: list[tuple[int, list[str]]], rows: _Rows) -> Sentence:

@@ -1,14 +1,32 @@
-"""The labels that a model learns from a training file, and those of other files in their terms."""
+"""Labels of words: those that a model learns from a training file, and the entities that BIO labels write.
 
-from collections.abc import Sequence
+In BIO, also called IOB2, labels are ``O`` outside of entities, ``B-TYPE`` at the first word of one, and ``I-TYPE`` at
+its other words.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from mae_lm_fairseq.finetuning.tagging.files import Sentence, WordFile
-from mae_lm_fairseq.finetuning.tagging.schemes import OUTSIDE, Scheme, converted, known, scheme_of
+from mae_lm_fairseq.finetuning.tagging.files import WordFile
 from mae_lm_fairseq.finetuning.tagging.windows import IGNORED
 from mae_lm_fairseq.utils.errors import UserError
+
+BIO = "BIO"
+"""Scheme of the labels of a model for entities, in results and bundles."""
+OUTSIDE = "O"
+_INSIDE = re.compile(r"[BIES]-.+")
+
+
+class Entity(NamedTuple):
+    """An entity: its type, its first word, and the word after its last one."""
+
+    kind: str
+    start: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -17,25 +35,16 @@ class LabelSet:
 
     Attributes:
         names: the labels in the order of their numbers.
-        scheme: how they write entities; None if they do not.
+        scheme: :data:`BIO` if they are of entities, otherwise None.
     """
 
     names: tuple[str, ...]
-    scheme: Scheme | None
+    scheme: str | None
 
     @property
     def kinds(self) -> list[str]:
         """The types of entities, sorted."""
         return sorted({name.partition("-")[2] for name in self.names if name != OUTSIDE}) if self.scheme else []
-
-    def labels_in(self, file: WordFile) -> list[list[str | None]]:
-        """Return the labels of a file's sentences, in this scheme.
-
-        Raises:
-            UserError: if labels of entities are invalid.
-        """
-        scheme = scheme_of(file)
-        return [_in_scheme(sentence, self.scheme if scheme else None) for sentence in file.sentences]
 
     def targets(self, file: WordFile) -> list[list[int]]:
         """Return the number of the label of each word of a file.
@@ -43,24 +52,20 @@ class LabelSet:
         Raises:
             UserError: if labels of entities are invalid, or one is not in this set.
         """
+        scheme_of(file)
         numbers = {name: number for number, name in enumerate(self.names)} | {None: IGNORED}
-        labels = self.labels_in(file)
-        for sentence, of_sentence in zip(file.sentences, labels, strict=True):
-            for line, label in zip(sentence.lines, of_sentence, strict=True):
+        for sentence in file.sentences:
+            for line, label in zip(sentence.lines, sentence.labels, strict=True):
                 if label not in numbers:
                     raise UserError(
                         f"{file.path}: line {line}: the training file has no label {label!r:.80}; correct the label, "
                         "or add such words to the training file"
                     )
-        return [[numbers[label] for label in of_sentence] for of_sentence in labels]
+        return [[numbers[label] for label in labels] for labels in file.labels]
 
     def best(self, logits: np.ndarray) -> list[str]:
         """Return the labels with the highest logits, given [words, labels]."""
         return [self.names[number] for number in logits.argmax(1)]
-
-    def written(self, labels: Sequence[str], scheme: Scheme | None) -> list[str]:
-        """Return predicted labels of a sentence in the scheme of a file; unchanged if either scheme is None."""
-        return list(labels) if None in (scheme, self.scheme) else converted(labels, scheme)
 
 
 def learn_labels(file: WordFile) -> LabelSet:
@@ -70,17 +75,66 @@ def learn_labels(file: WordFile) -> LabelSet:
         UserError: if labels of entities are invalid, or there are fewer than two labels.
     """
     scheme = scheme_of(file)
-    learnt = scheme and scheme.learnt
-    found = {label for sentence in file.sentences for label in _in_scheme(sentence, learnt)} - {None}
+    found = {label for labels in file.labels for label in labels} - {None}
     if len(found) < 2:
         raise UserError(
             f"{file.path}: has only the label {found.pop()!r:.80}; training needs at least two different ones"
         )
-    return LabelSet(tuple(sorted(found)), learnt)
+    return LabelSet(tuple(sorted(found)), scheme)
 
 
-def _in_scheme(sentence: Sentence, scheme: Scheme | None) -> list[str | None]:
-    if scheme is None:
-        return list(sentence.labels)
-    labels = converted(known(sentence.labels), scheme)
-    return [label if before is not None else None for label, before in zip(labels, sentence.labels, strict=True)]
+def scheme_of(file: WordFile) -> str | None:
+    """Return :data:`BIO` if the labels of a file are of entities, otherwise None.
+
+    Raises:
+        UserError: if labels of entities are not valid BIO.
+    """
+    kinds = {label for labels in file.labels for label in labels} - {None}
+    inside = {label for label in kinds if _INSIDE.fullmatch(label)}
+    if not inside or not (OUTSIDE in kinds or inside == kinds):
+        return None
+    allowed = {OUTSIDE, *inside}
+    for sentence in file.sentences:
+        labels = known(sentence.labels)
+        for line, label, valid in zip(sentence.lines, labels, valid_bio(labels), strict=True):
+            if label not in allowed:
+                raise UserError(
+                    f"{file.path}: line {line}: the label {label!r:.80} is neither O nor B-TYPE or I-TYPE, as others "
+                    "are; correct it"
+                )
+            if label != valid:
+                raise UserError(
+                    f"{file.path}: line {line}: {label!r:.80} breaks the scheme BIO, in which {valid!r:.80} would be "
+                    "valid; correct it, or convert the file to BIO"
+                )
+    return BIO
+
+
+def entities(labels: Iterable[str]) -> list[Entity]:
+    """Return the entities that labels stand for; labels of BIOES (``E-TYPE``, ``S-TYPE``) are read, too.
+
+    Invalid sequences are read as conlleval, the script of CoNLL's shared tasks, and seqeval do: a label that cannot
+    continue the entity before it begins a new one.
+    """
+    found, before = [], (OUTSIDE, "")
+    for position, label in enumerate(labels):
+        prefix, _, kind = label.partition("-")
+        if prefix in ("I", "E") and before in (("B", kind), ("I", kind)):
+            found[-1] = found[-1]._replace(end=position + 1)
+        elif prefix != OUTSIDE:
+            found.append(Entity(kind, position, position + 1))
+        before = (prefix, kind)
+    return found
+
+
+def valid_bio(labels: Sequence[str]) -> list[str]:
+    """Return the labels in BIO of the entities that labels stand for."""
+    valid = [OUTSIDE] * len(labels)
+    for kind, start, end in entities(labels):
+        valid[start:end] = [f"B-{kind}", *[f"I-{kind}"] * (end - start - 1)]
+    return valid
+
+
+def known(labels: Iterable[str | None]) -> list[str]:
+    """Return labels of entities, with ``O`` for words without a label."""
+    return [label or OUTSIDE for label in labels]

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from mae_lm_fairseq.finetuning.tagging.labels import LabelSet
-from mae_lm_fairseq.finetuning.tagging.schemes import Entity, entities, known
+from mae_lm_fairseq.finetuning.tagging.labels import Entity, LabelSet, entities, known
 from mae_lm_fairseq.statistics.resampling import ratio_interval
 
 SEPARATOR = ": "
@@ -24,7 +23,7 @@ def ratios(labels: LabelSet, predicted: Sequence[Sequence[str]], true: Sequence[
 
     Args:
         labels: the labels that the model learnt; they tell whether there are entities.
-        predicted, true: the labels of each sentence, in any scheme; None for words without a label.
+        predicted, true: the labels of each sentence; None for words without a label.
     """
     found = {"accuracy": _accuracy(predicted, true)}
     if labels.scheme is None:

@@ -12,8 +12,7 @@ from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
 from mae_lm_fairseq.core.heads import TokenClassificationHead
 from mae_lm_fairseq.finetuning.models import with_progress
 from mae_lm_fairseq.finetuning.tagging.files import BYTE_ORDER_MARK, WordFile, plain_name, read_text, read_words
-from mae_lm_fairseq.finetuning.tagging.labels import LabelSet
-from mae_lm_fairseq.finetuning.tagging.schemes import Scheme, scheme_of
+from mae_lm_fairseq.finetuning.tagging.labels import BIO, LabelSet, scheme_of, valid_bio
 from mae_lm_fairseq.finetuning.tagging.windows import MIN_SAMPLE, WordWindows, word_logits
 from mae_lm_fairseq.text.offsets import split_words
 from mae_lm_fairseq.utils.errors import UserError
@@ -52,7 +51,7 @@ class Tagger:
         if names is None:
             raise ValueError("the model has no labels of words; fine-tune it with mae-lm finetune tagging")
         self.model = model
-        self.labels = LabelSet(tuple(names), Scheme(task["scheme"]) if task.get("scheme") in _SCHEMES else None)
+        self.labels = LabelSet(tuple(names), BIO if task.get("scheme") == BIO else None)
         column = task.get("column")
         # A number from the last column, of fairseq-train, is another column in files of another width.
         self.column = column if isinstance(column, str) and not column.startswith("-") else None
@@ -72,14 +71,14 @@ class Tagger:
         return [self.labels.best(logits) for logits in found]
 
     def relabel(self, file: WordFile) -> tuple[list[list[str]], str]:
-        """Return the labels of the words of a file, and its text with them, in the scheme of its own labels, if any.
+        """Return the labels of the words of a file, and its text with them, as valid BIO if its own labels are BIO.
 
         Raises:
             UserError: if its own labels are of entities, and invalid.
         """
-        scheme = scheme_of(file)
+        is_bio = scheme_of(file) == self.labels.scheme == BIO
         found = self.label(file.words)
-        return found, file.with_labels([self.labels.written(labels, scheme) for labels in found])
+        return found, file.with_labels([valid_bio(labels) if is_bio else labels for labels in found])
 
     def tag(self, text: str | Sequence[str]) -> list[Tagged]:
         """Return the labels of a text, or of a list of words; see ``MAELMHubInterface.tag``."""
@@ -126,10 +125,9 @@ def _refuse_columns(tagger: Tagger, source: Path):
     """Refuse a ``.txt`` file with a column of the model's labels: its lines are not text."""
     try:
         file = read_words(source, tagger.column or "-1")
-        found = {label for sentence in tagger.labels.labels_in(file) for label in sentence}
     except UserError:
         return
-    if found <= {*tagger.labels.names, None}:
+    if {label for labels in file.labels for label in labels} <= {*tagger.labels.names, None}:
         column = file.column + 1
         raise UserError(
             f"{source}: has labels in column {column}; add --column {column} to label its rows, as the lines of a .txt "
@@ -152,6 +150,3 @@ def _spans_of(words: Sequence[str]) -> list[tuple[int, int]]:
     """Return start and end of words that are joined with spaces."""
     ends = np.cumsum([len(word) + 1 for word in words]) - 1
     return [(int(end) - len(word), int(end)) for word, end in zip(words, ends, strict=True)]
-
-
-_SCHEMES = [scheme.value for scheme in Scheme]

@@ -19,10 +19,9 @@ from mae_lm_fairseq.finetuning.sweep import (
     window_sweep,
 )
 from mae_lm_fairseq.finetuning.tagging.files import WordFile, plain_name, read_words
-from mae_lm_fairseq.finetuning.tagging.labels import LabelSet, learn_labels
+from mae_lm_fairseq.finetuning.tagging.labels import LabelSet, learn_labels, scheme_of
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR, ratios, values, with_intervals
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagger
-from mae_lm_fairseq.finetuning.tagging.schemes import scheme_of
 from mae_lm_fairseq.finetuning.tagging.task import TOKENS_PER_SAMPLE
 from mae_lm_fairseq.finetuning.tagging.windows import WordWindows, word_logits
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
@@ -84,7 +83,7 @@ def _finetune(options: TaggingOptions) -> dict:
         "files": {name: "/".join(file.path.resolve().parts[-2:]) for name, file in files.items()},
         "data": {name: each.counts for name, each in windows.items()},
         "labels": list(labels.names),
-        "scheme": labels.scheme and labels.scheme.value,
+        "scheme": labels.scheme,
         "settings": {
             "updates": sweep.settings["optimization"]["max_update"],
             "batch_size": sweep.settings["dataset"]["batch_size"],
@@ -133,7 +132,7 @@ def evaluate(checkpoint: Path, data: Path, dev: WordFile) -> dict[str, float]:
     windows = WordWindows(dev.words, task.tokenizer, task.cfg.tokens_per_sample)
     labels: LabelSet = task.labels
     predicted = [labels.best(logits) for logits in word_logits(model, windows)]
-    return values(ratios(labels, predicted, labels.labels_in(dev)))
+    return values(ratios(labels, predicted, dev.labels))
 
 
 def write_predictions(out: Path, labels: LabelSet, files: dict[str, WordFile]) -> dict[str, dict]:
@@ -152,7 +151,7 @@ def write_predictions(out: Path, labels: LabelSet, files: dict[str, WordFile]) -
         write_text(path, text)
         remove_predictions(out, name, path)
         if file.is_labelled:
-            found[name] = with_intervals(ratios(labels, predicted, labels.labels_in(file)))
+            found[name] = with_intervals(ratios(labels, predicted, file.labels))
     return found
 
 

@@ -12,7 +12,6 @@ from omegaconf import II, MISSING
 from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
 from mae_lm_fairseq.finetuning.tagging.files import read_words
 from mae_lm_fairseq.finetuning.tagging.labels import LabelSet, learn_labels
-from mae_lm_fairseq.finetuning.tagging.schemes import Scheme
 from mae_lm_fairseq.finetuning.tagging.windows import IGNORED, MIN_SAMPLE, WordWindows
 from mae_lm_fairseq.finetuning.windows import AccuracyCriterion, WindowTask
 from mae_lm_fairseq.models.mae_lm import MAELMModel
@@ -61,13 +60,12 @@ class TokenClassificationTask(WindowTask):
     def _learn_labels(self) -> dict:
         """Return the labels in a form that checkpoints can hold."""
         labels = learn_labels(read_words(Path(self.cfg.train_file), self.cfg.column))
-        return {"names": list(labels.names), "scheme": labels.scheme and labels.scheme.value}
+        return {"names": list(labels.names), "scheme": labels.scheme}
 
     @property
     def labels(self) -> LabelSet:
         """The labels that the model learns."""
-        saved = self.state.labels
-        return LabelSet(tuple(saved["names"]), saved["scheme"] and Scheme(saved["scheme"]))
+        return LabelSet(tuple(self.state.labels["names"]), self.state.labels["scheme"])
 
     def load_dataset(self, split: str, **kwargs):
         """Load the sentences of ``train`` or ``valid``.

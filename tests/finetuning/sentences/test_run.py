@@ -11,7 +11,6 @@ import torch
 
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read, read_checkpoint
-from mae_lm_fairseq.finetuning import report as glue_report
 from mae_lm_fairseq.finetuning import sweep as finetuning
 from mae_lm_fairseq.finetuning.models import load
 from mae_lm_fairseq.finetuning.options import GlueOptions
@@ -267,40 +266,3 @@ def test_the_learning_rate_with_the_best_median_is_chosen(tmp_path):
     assert result == {"score": 61.0}
     assert best.clean_up is finetuning.keep_best_checkpoint
     best.clean_up(best)  # changes nothing: its checkpoints have been removed
-
-
-def test_comparison_report_of_models(tmp_path, monkeypatch):
-    def result(task, **metrics):
-        return {"task": task, "metrics": {name: vars(summarise(values)) for name, values in metrics.items()}}
-
-    def make(label, task):
-        (tmp_path / label / task).mkdir(parents=True)
-        return tmp_path / label / task
-
-    for label, shift in (("pretrained", 10.0), ("scratch", 0.0)):
-        for task, metrics in (
-            ("RTE", {"accuracy": [50.0, 52.0, 51.0]}),
-            ("MRPC", {"f1": [80.0, 81.0, 82.0], "accuracy": [70.0, 71.0, 72.0]}),
-        ):
-            metrics = {name: [value + shift for value in values] for name, values in metrics.items()}
-            score = np.mean(list(metrics.values()), 0).tolist()
-            write_json(make(label, task) / "results.json", result(task, **metrics, score=score))
-        exact = {"exact_match": [30.0 + shift] * 3, "f1": [40.0 + shift] * 3}
-        write_json(make(label, "squad") / "results.json", result("SQuAD 1.1", **exact, total=[292] * 3))
-    arguments = [f"ours={tmp_path / 'pretrained'}", f"scratch={tmp_path / 'scratch'}"]
-    glue_report.main([*arguments, "--out", str(tmp_path / "out")])
-    table = (tmp_path / "out" / "glue.md").read_text(encoding="utf-8")
-    assert "| ours | 61.0 | 91.0/81.0 | 40.0/50.0 | 73.5 | 3 |" in table
-    assert "| scratch | 51.0 | 81.0/71.0 | 30.0/40.0 | 63.5 | 3 |" in table
-    assert "+10.0 [+7.7, +12.3]" in table
-    assert (
-        "AVG is the mean over 2 of the 9 tasks of GLUE (RTE, MRPC) of each task's mean metric; it leaves out" in table
-    )
-    assert "leaves out CoLA, SST-2, STS-B, QQP, MNLI, QNLI, WNLI." in table
-    assert (tmp_path / "out" / "glue.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(UserError, match="ours already has results of MRPC"):
-        glue_report.main([*arguments, arguments[0], "--out", str(tmp_path / "out")])
-    monkeypatch.setattr("mae_lm_fairseq.measures.figures.find_spec", lambda name: None)
-    with pytest.raises(UserError, match="figures need matplotlib"):
-        glue_report.main([*arguments, "--out", str(tmp_path / "other")])
-    assert not (tmp_path / "other").exists()

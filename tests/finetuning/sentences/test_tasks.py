@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from mae_lm_fairseq.finetuning.report import read_results
 from mae_lm_fairseq.finetuning.sentences.glue import submission
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, measure, predictions
-from mae_lm_fairseq.utils.errors import UserError
 
 stats = pytest.importorskip("scipy.stats")
 sklearn = pytest.importorskip("sklearn.metrics")
@@ -49,11 +47,3 @@ def test_submissions_name_rows_and_labels():
     scores = predictions(TASKS["STS-B"], np.array([[0.5], [1.2], [-0.1]]))
     assert scores.tolist() == pytest.approx([2.5, 6.0, -0.5])
     assert submission(TASKS["STS-B"], scores) == "index\tprediction\n0\t2.500\n1\t5.000\n2\t0.000\n"
-
-
-def test_a_directory_without_results_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"no results\.json"):
-        read_results(tmp_path)
-    (tmp_path / "results.json").write_text('{"task": "SST-')
-    with pytest.raises(UserError, match=r"results\.json is damaged"):
-        read_results(tmp_path)

@@ -83,14 +83,6 @@ def test_white_space_documents_and_comments(write, column, labels):
     assert [label for sentence in file.sentences for label in sentence.labels] == labels.split()
 
 
-def test_named_columns_and_line_ends_of_windows(write):
-    rows = "1-2\tAnna's\t_", "1\tAnna\tB-PER", "1.1\tnot\tO", "2\t's\tO"
-    named = "\r\n".join(["# global.columns = ID FORM NER", *rows, ""])
-    for column in ("NER", "3", "-1"):
-        file = read_words(write("a.conllup", named), column)
-        assert content(file) == [[("Anna", "B-PER"), ("'s", "O")]]
-
-
 @pytest.mark.parametrize(
     ("text", "column", "relabelled"),
     [
@@ -147,22 +139,6 @@ def test_labels_become_the_last_column_of_a_file_without_them(write, text, colum
     assert file.with_labels([["X"] * len(words) for words in file.words]) == expected
 
 
-@pytest.mark.parametrize(
-    ("names", "column", "named"),
-    [
-        ("FORM XPOS", "NER", "FORM XPOS NER"),
-        ("FORM XPOS", "3", "FORM XPOS LABEL"),
-        ("FORM XPOS", None, "FORM XPOS LABEL"),
-        ("FORM NER", "FORM", "FORM NER LABEL"),
-    ],
-)
-def test_a_new_column_is_named_where_the_others_are(write, names, column, named):
-    text = f"# global.columns = {names}\r\nAnna\tNNP\r\n"
-    labelled = read_words(write("a.conllup", text), column, needs_labels=False).with_labels([["X"]])
-    assert labelled == f"# global.columns = {named}\r\nAnna\tNNP\tX\r\n"
-    assert content(read_words(write("b.conllup", labelled), named.split()[-1])) == [[("Anna", "X")]]
-
-
 REFUSED = {
     "has no words": ("a.conll", "", "2"),
     "has no words; it must have one word per line": ("a.conll", "\n \t\n", "2"),
@@ -175,13 +151,7 @@ REFUSED = {
     ),
     "has no column '1' of labels": ("a.conll", "a O\n", "1"),
     "has no column 'NER' of labels; it has 2": ("a.conll", "a O\n", "NER"),
-    "it has 2, and the words are in column 2 .columns: POS, FORM.; choose": (
-        "a.conll",
-        "# global.columns = POS FORM\nO a\n",
-        "2",
-    ),
-    "has no column 'ID' of labels": ("a.conll", "# global.columns = ID FORM\n1 a\n", "ID"),
-    "line 1 names 3 columns, but the rows have 2": ("a.conll", "# global.columns = A B FORM\na O\n", "2"),
+    "line 1 names the columns, which is read in .conllu only": ("a.conll", "# global.columns = FORM NER\na O\n", "2"),
     "has no column '2' of labels; it has 1, and .* column 1; labels need a second column": (
         "a.conll",
         "a\nb\n",

@@ -6,35 +6,32 @@ import warnings
 import pytest
 import seqeval.metrics
 
-from mae_lm_fairseq.finetuning.tagging.labels import LabelSet
+from mae_lm_fairseq.finetuning.tagging.labels import BIO, LabelSet, valid_bio
 from mae_lm_fairseq.finetuning.tagging.metrics import ratios, values, with_intervals
-from mae_lm_fairseq.finetuning.tagging.schemes import Scheme, converted
 
 KINDS = ("person", "creative-work", "x")
 
 
-def random_labels(generator, scheme, length):
-    """Return labels with the prefixes of a scheme; about half of the sequences are valid."""
-    prefixes = "BIES" if scheme is Scheme.BIOES else "BI"
-    options = ["O", "O", *(f"{prefix}-{kind}" for prefix in prefixes for kind in KINDS)]
+def random_labels(generator, length):
+    """Return labels in BIO; about half of the sequences are valid."""
+    options = ["O", "O", *(f"{prefix}-{kind}" for prefix in "BI" for kind in KINDS)]
     labels = generator.choices(options, k=length)
-    return converted(labels, scheme) if generator.random() < 0.5 else labels
+    return valid_bio(labels) if generator.random() < 0.5 else labels
 
 
-@pytest.mark.parametrize("scheme", Scheme)
-def test_entity_metrics_are_those_of_seqeval(scheme):
+def test_entity_metrics_are_those_of_seqeval():
     generator = random.Random(1)
-    names = LabelSet(tuple(f"B-{kind}" for kind in KINDS), scheme)
+    names = LabelSet(tuple(f"B-{kind}" for kind in KINDS), BIO)
     invalid = 0
     for _ in range(1000):
-        true = [random_labels(generator, scheme, generator.randint(1, 12)) for _ in range(generator.randint(1, 3))]
+        true = [random_labels(generator, generator.randint(1, 12)) for _ in range(generator.randint(1, 3))]
         # Partly right, as those of a model are.
         predicted = [
             [label if generator.random() < 0.7 else other for label, other in zip(labels, others, strict=True)]
             for labels in true
-            for others in [random_labels(generator, scheme, len(labels))]
+            for others in [random_labels(generator, len(labels))]
         ]
-        invalid += any(converted(labels, scheme) != labels for labels in (*true, *predicted))
+        invalid += any(valid_bio(labels) != labels for labels in (*true, *predicted))
         found = values(ratios(names, predicted, true))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of types that do not occur
@@ -57,7 +54,7 @@ def test_accuracy_leaves_out_words_without_a_label():
 
 
 def test_entities_leave_out_words_without_a_label():
-    names = LabelSet(("B-x", "I-x", "O"), Scheme.BIO)
+    names = LabelSet(("B-x", "I-x", "O"), BIO)
     predicted = [["B-x", "O", "B-x"], ["B-x", "I-x", "O"]]
     found = values(ratios(names, predicted, [["B-x", "O", None], ["O", None, "O"]]))
     assert found["precision"] == found["recall"] == found["f1"] == found["x: f1"] == 100
@@ -66,7 +63,7 @@ def test_entities_leave_out_words_without_a_label():
 
 
 def test_intervals_contain_the_value_and_narrow_with_more_sentences():
-    names = LabelSet(("B-x",), Scheme.BIO)
+    names = LabelSet(("B-x",), BIO)
     predicted, true = [["B-x", "O"], ["O", "O"], ["B-x", "B-x"]], [["B-x", "O"], ["B-x", "O"], ["B-x", "O"]]
     few, many = (with_intervals(ratios(names, predicted * times, true * times)) for times in (5, 100))
     for name, metric in few.items():

@@ -12,16 +12,13 @@ import torch
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
-from mae_lm_fairseq.finetuning import report
 from mae_lm_fairseq.finetuning import sweep as finetuning
 from mae_lm_fairseq.finetuning.models import open_finetuned
 from mae_lm_fairseq.finetuning.options import TaggingOptions
-from mae_lm_fairseq.finetuning.results import summarise
 from mae_lm_fairseq.finetuning.tagging import run as tagging
 from mae_lm_fairseq.finetuning.tagging.files import read_words
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagger, label_file
 from mae_lm_fairseq.finetuning.tagging.run import finetune
-from mae_lm_fairseq.finetuning.tagging.schemes import Scheme, converted
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.finetuning import SHAPE, run_here, save_pretrained, train_here
 from tests.support.tagging import OPTIONS, sentences, write_columns, write_conllu, write_tokenizer
@@ -63,16 +60,12 @@ def options(tokenizer, checkpoint, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def memorised(tmp_path_factory, tokenizer):
-    """Return the directory of a sweep that has memorised entities in BIO, with a development file in IOB1."""
+    """Return the directory of a sweep that has memorised entities in BIO."""
     directory, found = tmp_path_factory.mktemp("memorised"), sentences(30)
-    iob1 = []
-    for sentence in found:
-        words, labels = zip(*sentence, strict=True)
-        iob1.append(list(zip(words, converted(labels, Scheme.IOB1), strict=True)))
     words = [[(word, "_") for word, _ in sentence] for sentence in found]
     options = TaggingOptions(
         train=write_columns(directory / "train.conll", found),
-        dev=write_columns(directory / "dev.iob", iob1),
+        dev=write_columns(directory / "dev.iob", found),
         test=write_columns(directory / "test.conll", words),
         column="2",
         model=Path("mae_lm_tiny"),
@@ -134,9 +127,8 @@ def test_predict_labels_files(memorised, tmp_path, checkpoint, tokenizer):
         )
         return out.read_text()
 
-    columns, iob1 = ((memorised / name).read_text() for name in ("train.conll", "dev.iob"))
-    assert columns != iob1
-    assert labelled("a.iob", iob1) == iob1
+    columns = (memorised / "train.conll").read_text()
+    assert labelled("a.iob", columns) == columns
     assert labelled("columns.txt", columns, "--column", "2") == columns
     conllu = "1\tUlm\t_\tX\t_\t_\t_\t_\t_\t_\n"
     assert labelled("b.conllu", conllu, "--column", "XPOS") == conllu.replace("X\t_", "X\tB-place")
@@ -148,7 +140,7 @@ def test_predict_labels_files(memorised, tmp_path, checkpoint, tokenizer):
         ("empty.txt", "\n \n", "has no words"),
         ("empty.conll", "", "has no words"),
         ("b.txt", columns, "has labels in column 2; add --column 2"),
-        ("c.txt", iob1, "has labels in column 2; add --column 2"),
+        ("c.txt", "Elif I-person\nleft O\n", "has labels in column 2; add --column 2"),
         ("a.conllu", conllu, "is CoNLL-U, so that --column must be one of LEMMA"),
     ):
         with pytest.raises(UserError, match=message):
@@ -219,7 +211,7 @@ def test_bundle_and_checkpoint_know_labels_column_and_length(memorised, tokenize
     )
 
 
-def test_parts_of_speech_from_conllu_beside_other_tasks(options, tmp_path, capsys):
+def test_parts_of_speech_from_conllu(options, tmp_path, capsys):
     train = write_conllu(tmp_path / "train.conllu", sentences(30))
     options = replace(
         options, train=train, dev=train, test=train, column="UPOS", learning_rates=[3e-3], extra=LEARN_BY_HEART
@@ -228,25 +220,7 @@ def test_parts_of_speech_from_conllu_beside_other_tasks(options, tmp_path, capsy
     assert content["metrics"]["accuracy"]["values"] == [100.0]
     assert content["best_model"]["test"]["accuracy"]["value"] == 100.0
     assert (options.out / "test_predictions.conllu").read_bytes() == train.read_bytes()
-    task = content["task"]
-    assert task.endswith("/train UPOS")
-    report.main([f"ours={options.out}", "--out", str(tmp_path / "report")])
-    assert f"| model | {task} (accuracy) | seeds |" in (tmp_path / "report" / "glue.md").read_text()
-
-
-def test_entities_stand_in_the_table_with_their_f1(memorised, tmp_path):
-    report.main([f"ours={memorised / 'out'}", "--out", str(tmp_path)])
-    table = (tmp_path / "glue.md").read_text()
-    name = json.loads((memorised / "out" / "results.json").read_text())["task"]
-    assert f"| model | {name} (precision/recall/f1) | seeds |" in table
-    assert "AVG" not in table
-    assert "| ours | 100.0/100.0/100.0 | 1 |" in table
-
-
-def test_types_with_names_like_those_of_metrics_add_no_cells_to_the_table():
-    metrics = ("precision", "recall", "f1", "accuracy", "f1-x: f1")
-    table = {"ours": {"own/tags": {name: summarise([50.0]) for name in metrics}}}
-    assert "| ours | 50.0/50.0/50.0 | 1 |" in report.markdown(table)
+    assert content["task"].endswith("/train UPOS")
 
 
 def test_the_last_column_is_that_of_the_training_file(options, tmp_path):
@@ -297,7 +271,7 @@ def test_long_sentences_are_labelled_to_their_ends(options, tmp_path):
         for sentences_ in zip(predicted.sentences, read_words(dev, "2").sentences, strict=True)
         for found, given in zip(*(sentence.labels for sentence in sentences_), strict=True)
     ])  # fmt: skip
-    # In the file's own scheme, the labels are the model's even where they are invalid.
+    # The labels are the model's even where they are invalid.
     assert content["metrics"]["accuracy"]["values"] == [pytest.approx(100 * right)]
 
 

@@ -3,7 +3,7 @@ import itertools
 import pytest
 import torch
 
-from mae_lm_fairseq.finetuning.squad.decoding import Answers, Candidate, answer_all, best_spans
+from mae_lm_fairseq.finetuning.squad.prediction import Answers, Candidate, answer_all, best_spans
 from mae_lm_fairseq.finetuning.squad.questions import Paragraph, Question
 from mae_lm_fairseq.finetuning.squad.windows import SpanWindows
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -87,10 +87,9 @@ def test_the_score_of_no_answer_is_the_lowest_of_all_windows(windows):
         assert answers.null_score == min(of_question)
 
 
-def test_probabilities():
+def test_the_probability_of_no_answer():
     answers = Answers([Candidate("a", 0, 1, 2.0), Candidate("b", 1, 2, 1.0)], null_score=3.0)
     assert answers.text == "a"
     assert answers.no_answer_probability == pytest.approx(1 / (1 + 2.718281828459045**-1), rel=1e-12)
-    assert answers.probabilities() == pytest.approx([0.7310585786300049, 0.2689414213699951], rel=1e-12)
     assert Answers([], 0.0).text == ""
     assert Answers([], 0.0).no_answer_probability == 1.0

@@ -1,0 +1,73 @@
+"""Labels of entities, and the labels that a model learns."""
+
+import itertools
+
+import pytest
+
+from mae_lm_fairseq.finetuning.tagging.files import read_words
+from mae_lm_fairseq.finetuning.tagging.labels import (
+    BIO,
+    Entity,
+    LabelSet,
+    entities,
+    learn_labels,
+    scheme_of,
+    valid_bio,
+)
+from mae_lm_fairseq.utils.errors import UserError
+
+
+def written(path, *sentences):
+    text = "\n".join("".join(f"w {label}\n" for label in sentence.split()) for sentence in sentences)
+    path.write_text(text)
+    return read_words(path, "2")
+
+
+@pytest.mark.parametrize("labels", ["B-x O B-x I-x I-x B-x B-y-z O", "S-x O B-x I-x E-x S-x S-y-z O"])
+def test_entities_are_read_and_written_in_bio(labels):
+    expected = [("x", 0, 1), ("x", 2, 5), ("x", 5, 6), ("y-z", 6, 7)]
+    assert entities(labels.split()) == [Entity(*entity) for entity in expected]
+    assert valid_bio(labels.split()) == ["B-x", "O", "B-x", "I-x", "I-x", "B-x", "B-y-z", "O"]
+
+
+def test_every_set_of_entities_survives():
+    for labels in itertools.product(["O", "B-x", "I-x", "B-y", "I-y"], repeat=4):
+        assert entities(valid_bio(labels)) == entities(labels)
+
+
+def test_labels_of_entities(tmp_path):
+    file = written(tmp_path / "a.conll", "B-x O B-x I-x I-x B-x B-y-z O", "O _")
+    labels = learn_labels(file)
+    assert labels == LabelSet(("B-x", "B-y-z", "I-x", "O"), BIO)
+    assert labels.kinds == ["x", "y-z"]
+    assert labels.targets(file) == [[0, 3, 0, 2, 2, 0, 1, 3], [3, -100]]
+
+
+def test_labels_that_are_not_of_entities(tmp_path):
+    assert scheme_of(written(tmp_path / "a.conll", "NOUN O B-", "X")) is None
+    labels = learn_labels(written(tmp_path / "a.conll", "NOUN O _ VERB", "X"))
+    assert labels == LabelSet(("NOUN", "O", "VERB", "X"), None)
+    assert labels.targets(written(tmp_path / "b.conll", "X _ O")) == [[3, -100, 1]]
+
+
+INVALID = {
+    "line 4: 'I-x' breaks the scheme BIO, in which 'B-x' would be valid": ("B-x I-x O I-x", "B-x"),
+    "line 7: 'I-y' breaks the scheme BIO, in which 'B-y' would be valid": ("B-x I-x O B-y", "B-x I-y"),
+    "line 1: 'I-x' breaks the scheme BIO, in which 'B-x' would be valid; correct it, or convert": ("I-x O B-x", "I-x"),
+    "line 2: 'E-x' breaks the scheme BIO, in which 'I-x' would be valid; correct it, or convert": ("B-x E-x", "S-x O"),
+    "line 3: the label 'location' is neither O nor B-TYPE": ("B-x O location",),
+}
+
+
+@pytest.mark.parametrize("message", INVALID)
+def test_invalid_sequences_are_named_by_file_and_line(message, tmp_path):
+    with pytest.raises(UserError, match=f"a.conll: {message}"):
+        learn_labels(written(tmp_path / "a.conll", *INVALID[message]))
+
+
+def test_labels_that_cannot_be_learnt(tmp_path):
+    labels = learn_labels(written(tmp_path / "a.conll", "B-x O"))
+    with pytest.raises(UserError, match=r"b.conll: line 3: the training file has no label 'I-x'"):
+        labels.targets(written(tmp_path / "b.conll", "O B-x I-x"))
+    with pytest.raises(UserError, match="has only the label 'NOUN'; training needs at least two"):
+        learn_labels(written(tmp_path / "a.conll", "NOUN NOUN"))
