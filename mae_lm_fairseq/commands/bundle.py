@@ -8,9 +8,31 @@ Example:
     mae-lm bundle checkpoints/mae_lm/checkpoint_last.pt --data-bin data-bin --out bundles/mae_lm
 """
 
-from mae_lm_fairseq.checkpoints.options import BundleOptions as Options
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.utils.options import Argument, Directory
+from mae_lm_fairseq.utils.options import Options as Base
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Base):
+    """A checkpoint and its bundle.
+
+    Attributes:
+        model: checkpoint of fairseq-train.
+        data_bin: data-bin with dictionary and tokenizer.
+        ema: use the checkpoint's EMA weights (``--store-ema``).
+        out: directory of the bundle, which must not exist.
+    """
+
+    model: Annotated[Path, Argument("MODEL", positional=True)]
+    data_bin: Directory
+    ema: bool = False
+    out: Directory
 
 
 def main(options: Options) -> None:

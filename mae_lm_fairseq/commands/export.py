@@ -10,9 +10,35 @@ Examples:
     mae-lm export checkpoints/mae_lm/checkpoint_last.pt --data-bin data-bin --out mae-lm-hf
 """
 
-from mae_lm_fairseq.checkpoints.options import ExportOptions as Options
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
 from mae_lm_fairseq.utils.errors import UserError, needs_transformers
 from mae_lm_fairseq.utils.logging import configure_logging
+from mae_lm_fairseq.utils.options import Argument, Directory, File
+from mae_lm_fairseq.utils.options import Options as Base
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Base):
+    """A model to export to ``transformers``.
+
+    Attributes:
+        model: bundle, or checkpoint of fairseq-train.
+        data_bin: data-bin of a checkpoint, with dictionary and tokenizer.
+        ema: use the checkpoint's EMA weights (``--store-ema``).
+        out: output directory, which must not exist.
+        head: head to export, if the model has several.
+        text: text file whose lines are also compared.
+    """
+
+    model: Annotated[Path, Argument("MODEL", positional=True)]
+    data_bin: Directory | None = None
+    ema: bool = False
+    out: Directory
+    head: Annotated[str | None, Argument("NAME")] = None
+    text: File | None = None
 
 
 def main(options: Options) -> None:
