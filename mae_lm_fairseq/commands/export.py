@@ -29,7 +29,6 @@ class Options(Base):
         data_bin: data-bin of a checkpoint, with dictionary and tokenizer.
         ema: use the checkpoint's EMA weights (``--store-ema``).
         out: output directory, which must not exist.
-        head: head to export, if the model has several.
         text: text file whose lines are also compared.
     """
 
@@ -37,7 +36,6 @@ class Options(Base):
     data_bin: Directory | None = None
     ema: bool = False
     out: Directory
-    head: Annotated[str | None, Argument("NAME")] = None
     text: File | None = None
 
 
@@ -58,5 +56,5 @@ def main(options: Options) -> None:
             f"--text {options.text}: {options.model} has no tokenizer, and is compared on random ids; remove --text"
         )
     lines = [line for line in read_text(options.text) if line] if options.text else []
-    written = export_stock(pretrained, options.out, options.head, lines)
+    written = export_stock(pretrained, options.out, lines)
     print(f"{options.out}: {written}, compared with the original")

@@ -16,13 +16,12 @@ from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.utils.files import new_directory
 
 
-def export_stock(pretrained: Pretrained, out: Path, head: str | None = None, lines: Sequence[str] = ()) -> str:
+def export_stock(pretrained: Pretrained, out: Path, lines: Sequence[str] = ()) -> str:
     """Write a directory for ``AutoModel`` and ``AutoTokenizer``, with a model card.
 
     Args:
         pretrained: the model to export.
         out: output directory, which must not exist yet.
-        head: the head to export; required if the model has several.
         lines: text for the comparison, see :func:`~mae_lm_fairseq.huggingface.comparison.comparable`.
 
     Returns:
@@ -32,7 +31,7 @@ def export_stock(pretrained: Pretrained, out: Path, head: str | None = None, lin
         UserError: if ``transformers`` has no equivalent model, or the exported model computes something else. Nothing
             is written in this case.
     """
-    to, lines = counterpart(pretrained, head), comparable(lines)
+    to, lines = counterpart(pretrained), comparable(lines)
     with new_directory(out) as directory:
         write_stock(pretrained, to, directory)
         with _errors_of_kept_files(to, out):

@@ -110,33 +110,30 @@ def is_import(pretrained: Pretrained) -> bool:
     return "imported_from" in pretrained.about
 
 
-def counterpart(pretrained: Pretrained, head: str | None = None) -> Counterpart:
+def counterpart(pretrained: Pretrained) -> Counterpart:
     """Return the ``transformers`` class that computes the same as the network.
-
-    Args:
-        pretrained: the network.
-        head: the head to export; required if the model has several.
 
     Raises:
         UserError: if no class is equivalent; the message gives the reason.
     """
-    task, head = _task(pretrained, head)
+    task, head = _task(pretrained)
     kind = _original_kind(pretrained)
     if kind is None or (kind == "distilbert" and task == "ForSequenceClassification"):  # whose head has ReLU
         return Counterpart(_kind(pretrained.config), task, head)
     return Counterpart(kind, task, head, pretrained.original)
 
 
-def _task(pretrained: Pretrained, head: str | None) -> tuple[str, str]:
+def _task(pretrained: Pretrained) -> tuple[str, str]:
     """Return the task of the class, and our name of its head (empty for none)."""
     config, weights = pretrained.config, pretrained.weights
     heads = head_names(weights)
-    if head is not None and head not in heads:
-        raise UserError(f"--head {head}: no such head; the model has {', '.join(heads) or 'none'}")
-    if head is None and len(heads) > 1:
-        raise UserError(f"the model has several heads; choose one with --head: {', '.join(heads)}")
+    if len(heads) > 1:
+        raise UserError(
+            f"the model has several heads ({', '.join(heads)}), and classes of transformers have one; export a model "
+            "that was fine-tuned on one task"
+        )
     if heads:
-        head = head or heads[0]
+        [head] = heads
         if f"{HEADS}{head}.qa_outputs.weight" in weights:
             return "ForQuestionAnswering", head
         if f"{HEADS}{head}.classifier.weight" in weights:
