@@ -8,10 +8,15 @@ from pathlib import Path
 from mae_lm_fairseq.checkpoints.original import STOCK_CONFIG
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.huggingface.comparison import check_stock, comparable, texts
-from mae_lm_fairseq.huggingface.foreign import load_tokenizer, transformers_errors
 from mae_lm_fairseq.huggingface.model_card import stock_card
 from mae_lm_fairseq.huggingface.stock import Counterpart, counterpart, write_config, write_stock
-from mae_lm_fairseq.huggingface.tokenizer import pair_differences, read_lists_of_words, write_tokenizer
+from mae_lm_fairseq.huggingface.tokenizer import (
+    load_tokenizer,
+    pair_differences,
+    read_lists_of_words,
+    transformers_errors,
+    write_tokenizer,
+)
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.utils.files import new_directory
 
