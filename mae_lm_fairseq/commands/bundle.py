@@ -40,7 +40,7 @@ def main(options: Options) -> None:
     configure_logging()
     from mae_lm_fairseq.checkpoints.bundle import write_bundle
     from mae_lm_fairseq.checkpoints.reading import read_checkpoint
-    from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
+    from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
     from mae_lm_fairseq.text.tokenizer_files import NAMES
 
     pretrained = read_checkpoint(options.model, options.data_bin, options.ema)

@@ -48,7 +48,7 @@ def main(options: Options) -> None:
     with needs_transformers():
         from mae_lm_fairseq.huggingface.importer import import_foreign, notes, usage
     from mae_lm_fairseq.checkpoints.bundle import write_bundle
-    from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
+    from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 
     pretrained = import_foreign(options.model, options.preset, options.data_bin, options.seed)
     write_bundle(pretrained, options.out, add_tokenizer_and_card)

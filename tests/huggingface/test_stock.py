@@ -22,9 +22,9 @@ from mae_lm_fairseq.checkpoints.reading import build, read
 from mae_lm_fairseq.core.config import RelativeBucketing
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.huggingface import comparison, exporter, stock
-from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.comparison import encoder_states
 from mae_lm_fairseq.huggingface.exporter import export_stock
+from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.disks import room_for
