@@ -8,11 +8,29 @@ Examples:
     mae-lm average checkpoints/mae_lm --last 5 --out averaged.pt
 """
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from mae_lm_fairseq.checkpoints.options import AverageOptions as Options
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.options import Argument, Count, OutputFile
+from mae_lm_fairseq.utils.options import Options as Base
 from mae_lm_fairseq.utils.output import configure_logging
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Base):
+    """Checkpoints to average.
+
+    Attributes:
+        models: checkpoints; with ``--last``, their directory.
+        last: average the N checkpoints with most updates in the directory.
+        out: checkpoint to write.
+    """
+
+    models: Annotated[tuple[Path, ...], Argument("MODEL", positional=True)]
+    last: Count | None = None
+    out: OutputFile
 
 
 def main(options: Options) -> None:

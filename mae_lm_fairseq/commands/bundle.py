@@ -8,9 +8,31 @@ Example:
     mae-lm bundle checkpoints/mae_lm/checkpoint_last.pt --data-bin data-bin --out bundles/mae_lm
 """
 
-from mae_lm_fairseq.checkpoints.options import BundleOptions as Options
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.options import Argument, Directory
+from mae_lm_fairseq.utils.options import Options as Base
 from mae_lm_fairseq.utils.output import configure_logging
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Base):
+    """A checkpoint and its bundle.
+
+    Attributes:
+        model: checkpoint of fairseq-train.
+        data_bin: data-bin with dictionary and tokenizer.
+        ema: use the checkpoint's EMA weights (``--store-ema``).
+        out: directory of the bundle, which must not exist.
+    """
+
+    model: Annotated[Path, Argument("MODEL", positional=True)]
+    data_bin: Directory
+    ema: bool = False
+    out: Directory
 
 
 def main(options: Options) -> None:
@@ -18,7 +40,7 @@ def main(options: Options) -> None:
     configure_logging()
     from mae_lm_fairseq.checkpoints.bundle import write_bundle
     from mae_lm_fairseq.checkpoints.reading import read_checkpoint
-    from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
+    from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
     from mae_lm_fairseq.text.tokenizer_files import NAMES
 
     pretrained = read_checkpoint(options.model, options.data_bin, options.ema)

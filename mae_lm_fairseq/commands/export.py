@@ -10,9 +10,33 @@ Examples:
     mae-lm export checkpoints/mae_lm/checkpoint_last.pt --data-bin data-bin --out mae-lm-hf
 """
 
-from mae_lm_fairseq.checkpoints.options import ExportOptions as Options
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
 from mae_lm_fairseq.utils.errors import UserError, needs_transformers
+from mae_lm_fairseq.utils.options import Argument, Directory, File
+from mae_lm_fairseq.utils.options import Options as Base
 from mae_lm_fairseq.utils.output import configure_logging
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Base):
+    """A model to export to ``transformers``.
+
+    Attributes:
+        model: bundle, or checkpoint of fairseq-train.
+        data_bin: data-bin of a checkpoint, with dictionary and tokenizer.
+        ema: use the checkpoint's EMA weights (``--store-ema``).
+        out: output directory, which must not exist.
+        text: text file whose lines are also compared.
+    """
+
+    model: Annotated[Path, Argument("MODEL", positional=True)]
+    data_bin: Directory | None = None
+    ema: bool = False
+    out: Directory
+    text: File | None = None
 
 
 def main(options: Options) -> None:
@@ -32,5 +56,5 @@ def main(options: Options) -> None:
             f"--text {options.text}: {options.model} has no tokenizer, and is compared on random ids; remove --text"
         )
     lines = [line for line in read_text(options.text) if line] if options.text else []
-    written = export_stock(pretrained, options.out, options.head, lines)
+    written = export_stock(pretrained, options.out, lines)
     print(f"{options.out}: {written}, compared with the original")

@@ -9,9 +9,35 @@ Example:
     mae-lm import ./roberta-base --out imported
 """
 
-from mae_lm_fairseq.checkpoints.options import ImportOptions as Options
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.utils.errors import UserError, needs_transformers
+from mae_lm_fairseq.utils.options import Argument, Directory
+from mae_lm_fairseq.utils.options import Options as Base
 from mae_lm_fairseq.utils.output import configure_logging
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Base):
+    """An encoder to import.
+
+    Attributes:
+        model: directory of ``transformers``, or checkpoint of fairseq's RoBERTa.
+        out: output directory, which must not exist.
+        preset: preset of the network; ``mae_lm_roberta`` predicts as the original does, and the decoder of others
+            starts from random weights.
+        data_bin: directory of dict.txt, for a checkpoint (default: the checkpoint's).
+        seed: seed of the decoder's weights.
+    """
+
+    model: Annotated[Path, Argument("MODEL", positional=True)]
+    out: Directory
+    preset: Literal[tuple(PRESETS)] = "mae_lm_roberta"
+    data_bin: Directory | None = None
+    seed: Annotated[int, Argument("N")] = 1
 
 
 def main(options: Options) -> None:
@@ -22,7 +48,7 @@ def main(options: Options) -> None:
     with needs_transformers():
         from mae_lm_fairseq.huggingface.importer import import_foreign, notes, usage
     from mae_lm_fairseq.checkpoints.bundle import write_bundle
-    from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
+    from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 
     pretrained = import_foreign(options.model, options.preset, options.data_bin, options.seed)
     write_bundle(pretrained, options.out, add_tokenizer_and_card)

@@ -39,8 +39,7 @@ class Options(Run):
 
 def main(options: Options) -> None:
     """Run the command."""
-    from mae_lm_fairseq.cost.planner import plan
-    from mae_lm_fairseq.cost.report import as_json, table
+    from mae_lm_fairseq.cost.planner import as_json, plan, table
 
     plans = plan(options), plan(options.roberta())
     print(json.dumps(as_json(*plans), indent=2) if options.json else table(*plans))

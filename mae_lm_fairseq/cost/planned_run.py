@@ -1,4 +1,4 @@
-"""Description of a pretraining run for cost estimates."""
+"""Description of a pretraining run for cost estimates, and the accelerators that it may use."""
 
 import argparse
 import contextlib
@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_config
-from mae_lm_fairseq.cost.devices import DEVICES, Device
 from mae_lm_fairseq.cost.flops import Sample
 from mae_lm_fairseq.utils.options import Argument, Count, Fraction, Options, Probability
 
@@ -15,6 +14,44 @@ PRECISIONS = ("fp32", "autocast", "bf16", "fp16")
 
 ROBERTA = "mae_lm_roberta"
 ROBERTA_MASK_PROB = 0.15
+
+
+@dataclass(frozen=True)
+class Device:
+    """Type of accelerator, with the figures of its data sheet."""
+
+    fp32: float
+    """Peak FLOP/s of float32 without tensor cores, which is torch's default."""
+    half: float
+    """Peak FLOP/s of dense float16 or bfloat16 matrix products with float32 accumulation."""
+    memory: int
+    """Memory in bytes."""
+    source: str
+    has_bf16: bool = True
+
+
+_A100 = "NVIDIA A100 Tensor Core GPU datasheet (2021)"
+
+DEVICES = {
+    "v100": Device(15.7e12, 125e12, 32 * 10**9, "NVIDIA V100 datasheet (2020), SXM2", has_bf16=False),
+    "a100-40": Device(19.5e12, 312e12, 40 * 10**9, _A100),
+    "a100-80": Device(19.5e12, 312e12, 80 * 10**9, _A100),
+    "h100": Device(67e12, 989.5e12, 80 * 10**9, "NVIDIA H100 datasheet (2023), SXM; half of its figure with sparsity"),
+    "h200": Device(67e12, 989.5e12, 141 * 10**9, "NVIDIA H200 datasheet (2024), SXM; half of its figure with sparsity"),
+    "rtx4090": Device(82.6e12, 165.2e12, 24 * 10**9, "NVIDIA Ada GPU architecture whitepaper (2022), appendix A"),
+}
+
+
+def kind_of_gpu(properties) -> str | None:
+    """Return the key in :data:`DEVICES` of a GPU; None if it is not listed.
+
+    Args:
+        properties: what ``torch.cuda.get_device_properties`` returns.
+    """
+    name = properties.name.lower().replace(" ", "").replace("-", "")
+    if "a100" in name:
+        return "a100-80" if properties.total_memory > 60 * 10**9 else "a100-40"
+    return next((kind for kind in DEVICES if kind in name), None)
 
 
 def _integer(text: str) -> int:

@@ -17,7 +17,7 @@ from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
 from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.finetuning.results import MODEL, Summary, summarise
-from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
+from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.training.command import (
     COMMON,
     Optimisation,

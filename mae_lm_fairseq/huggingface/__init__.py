@@ -1,5 +1,22 @@
 """Exchange of models with Hugging Face's ``transformers``, which must be imported after this package."""
 
-from mae_lm_fairseq.huggingface.broken_torchaudio import hide_broken_torchaudio
+import importlib
+import importlib.util
+import sys
+
+
+def hide_broken_torchaudio() -> None:
+    """Make an installed torchaudio look absent if importing it fails.
+
+    fairseq requires torchaudio for its speech code, and pip may install one that was built for another torch.
+    transformers imports every torchaudio that it finds, and then none of its models can be loaded.
+    """
+    if importlib.util.find_spec("torchaudio") is None:
+        return
+    try:
+        importlib.import_module("torchaudio")
+    except Exception:  # OSError or RuntimeError from its compiled library, among others
+        sys.modules["torchaudio"] = None  # importlib finds no spec for such a module
+
 
 hide_broken_torchaudio()

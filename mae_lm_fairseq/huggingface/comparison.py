@@ -13,9 +13,8 @@ from torch import Tensor
 from mae_lm_fairseq.checkpoints.reading import Pretrained, build, build_heads, score_range
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.packing import batch_layout
-from mae_lm_fairseq.huggingface.foreign import load_tokenizer, transformers_errors
 from mae_lm_fairseq.huggingface.stock import Counterpart
-from mae_lm_fairseq.huggingface.tokenizer import pair_differences
+from mae_lm_fairseq.huggingface.tokenizer import load_tokenizer, pair_differences, transformers_errors
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, SPECIALS, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -62,13 +61,12 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
         UserError: if weights are missing or unexpected, or if ids, hidden states or logits differ.
     """
     ids, reordered = texts(directory, pretrained, to, lines)
-    order = to.order(pretrained)
     model = load(getattr(transformers, to.architecture), directory, to)
     network = build(pretrained).float()
     for tokens in batches(ids, pretrained.pad):
         is_token = tokens.ne(pretrained.pad)
         with torch.inference_mode():
-            theirs = model(order.ids[tokens], attention_mask=is_token.long(), output_hidden_states=True)
+            theirs = model(to.order.ids[tokens], attention_mask=is_token.long(), output_hidden_states=True)
             states = encoder_states(network, tokens, pretrained.pad)
             heads = predictions(network, pretrained, to, states[-1])
         for layer, (ours, their) in enumerate(zip(states, theirs.hidden_states, strict=True)):
@@ -77,7 +75,7 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
         for name, ours in heads.items():
             their = (getattr(theirs, name) - low) / (high - low)
             if to.task == "ForMaskedLM":
-                their = their[..., order.ids]
+                their = their[..., to.order.ids]
             per_token = ours.shape[:2] == tokens.shape
             require_same(name, *((x[is_token] if per_token else x) for x in (ours, their)))
     return reordered

@@ -8,21 +8,25 @@ from pathlib import Path
 from mae_lm_fairseq.checkpoints.original import STOCK_CONFIG
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.huggingface.comparison import check_stock, comparable, texts
-from mae_lm_fairseq.huggingface.foreign import load_tokenizer, transformers_errors
 from mae_lm_fairseq.huggingface.model_card import stock_card
 from mae_lm_fairseq.huggingface.stock import Counterpart, counterpart, write_config, write_stock
-from mae_lm_fairseq.huggingface.tokenizer import pair_differences, read_lists_of_words, write_tokenizer
+from mae_lm_fairseq.huggingface.tokenizer import (
+    load_tokenizer,
+    pair_differences,
+    read_lists_of_words,
+    transformers_errors,
+    write_tokenizer,
+)
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.utils.files import new_directory
 
 
-def export_stock(pretrained: Pretrained, out: Path, head: str | None = None, lines: Sequence[str] = ()) -> str:
+def export_stock(pretrained: Pretrained, out: Path, lines: Sequence[str] = ()) -> str:
     """Write a directory for ``AutoModel`` and ``AutoTokenizer``, with a model card.
 
     Args:
         pretrained: the model to export.
         out: output directory, which must not exist yet.
-        head: the head to export; required if the model has several.
         lines: text for the comparison, see :func:`~mae_lm_fairseq.huggingface.comparison.comparable`.
 
     Returns:
@@ -32,7 +36,7 @@ def export_stock(pretrained: Pretrained, out: Path, head: str | None = None, lin
         UserError: if ``transformers`` has no equivalent model, or the exported model computes something else. Nothing
             is written in this case.
     """
-    to, lines = counterpart(pretrained, head), comparable(lines)
+    to, lines = counterpart(pretrained), comparable(lines)
     with new_directory(out) as directory:
         write_stock(pretrained, to, directory)
         with _errors_of_kept_files(to, out):

@@ -1,8 +1,16 @@
 """Families of encoders in ``transformers`` that compute what this package's encoder computes."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from torch import Tensor
+from transformers import AutoConfig
+
+from mae_lm_fairseq.checkpoints.reading import MODEL_TYPE
+from mae_lm_fairseq.utils.errors import UserError
 
 MPNET_BUCKETS, MPNET_DISTANCE = 32, 128
 """Constants in MPNet's code, which its configuration does not change."""
@@ -92,3 +100,52 @@ FAMILIES = {
 }
 """Families by ``model_type``. Other types compute something else: ELECTRA's and ALBERT's embeddings may have another
 size than their hidden states, DeBERTa has another attention."""
+
+
+def read_config(content: bytes | None, path: Path) -> dict[str, Any]:
+    """Return a configuration of ``transformers``. Missing values are the defaults of its type.
+
+    Raises:
+        UserError: if the file is missing or damaged, or the type is not one of :data:`FAMILIES`.
+    """
+    if content is None:
+        raise UserError(f"{path}: No such file or directory; give a directory of transformers, or a checkpoint")
+    try:
+        config = json.loads(content)
+    except (ValueError, RecursionError):
+        raise UserError(f"{path}: damaged, or not JSON; restore it") from None
+    find_family(config, path)
+    return AutoConfig.for_model(config["model_type"]).to_dict() | config
+
+
+def find_family(config: Any, path: Path) -> Family:
+    """Return the family of a configuration.
+
+    Raises:
+        UserError: if this package has no counterpart of it.
+    """
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if kind == MODEL_TYPE:
+        raise UserError(f"{path} is a bundle of this package, which every command reads; it need not be imported")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise UserError(
+            f"{path}: its model type is {kind!r}, which has no counterpart here; only {', '.join(FAMILIES)} can be "
+            "imported"
+        )
+    return FAMILIES[kind]
+
+
+def folded(positions: Tensor, segments: Tensor | None, source: Path) -> Tensor:
+    """Return position embeddings that include the embedding of the first token type.
+
+    Raises:
+        UserError: if the two do not match.
+    """
+    if segments is None:
+        return positions
+    if segments.dim() != 2 or not len(segments) or segments.shape[1:] != positions.shape[1:]:
+        raise UserError(
+            f"{source}: the embeddings of positions and token types have shapes that do not match each other: "
+            f"{list(positions.shape)} and {list(segments.shape)}"
+        )
+    return positions + segments[0]

@@ -3,11 +3,9 @@
 Reading a file never runs code from it.
 """
 
-import contextlib
-import json
 import re
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,25 +13,24 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data
 from mae_lm_fairseq.checkpoints.original import STOCK_CONFIG, Original, stock_files
-from mae_lm_fairseq.checkpoints.reading import MODEL_TYPE, MULTI_LABEL
+from mae_lm_fairseq.checkpoints.reading import MULTI_LABEL
 from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
 from mae_lm_fairseq.checkpoints.validation import SENTENCE_HEAD, head_names
-from mae_lm_fairseq.huggingface.families import FAMILIES, Family
-from mae_lm_fairseq.huggingface.names import EMBEDDINGS, LM_HEAD, OUTPUT_WEIGHTS, names_of
+from mae_lm_fairseq.huggingface.families import Family, find_family, folded, read_config
+from mae_lm_fairseq.huggingface.names import EMBEDDINGS, LM_BIAS, LM_HEAD, LM_WEIGHT, OUTPUT_WEIGHTS, names_of
+from mae_lm_fairseq.huggingface.tokenizer import load_tokenizer, transformers_errors
 from mae_lm_fairseq.huggingface.weight_files import floats, read_weights
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
 from mae_lm_fairseq.text.dictionary import read_symbols
-from mae_lm_fairseq.text.hugging_face_tokenizer import TOKENIZER_JSON, HuggingFaceTokenizer, library_errors
+from mae_lm_fairseq.text.hugging_face_tokenizer import TOKENIZER_JSON, HuggingFaceTokenizer
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_bytes
 
-LM_WEIGHT, LM_BIAS = "autoencoder.lm_head.weight", "autoencoder.lm_head.bias"
 _ADDS_NOTHING = re.compile(r"(\w+\.)?embeddings\.(position_ids|token_type_ids)|encoder\.sentence_encoder\.version")
 """Entries that are no weights."""
 TOKEN_CLASSIFICATION = "token_classification"
@@ -128,39 +125,6 @@ def _labels(config: Mapping[str, Any], path: Path) -> list[str]:
         raise UserError(f"{path}: id2label does not map 0, 1, 2, ... to the names of labels; correct it") from None
 
 
-def read_config(content: bytes | None, path: Path) -> dict[str, Any]:
-    """Return a configuration of ``transformers``. Missing values are the defaults of its type.
-
-    Raises:
-        UserError: if the file is missing or damaged, or the type is not one of :data:`FAMILIES`.
-    """
-    if content is None:
-        raise UserError(f"{path}: No such file or directory; give a directory of transformers, or a checkpoint")
-    try:
-        config = json.loads(content)
-    except (ValueError, RecursionError):
-        raise UserError(f"{path}: damaged, or not JSON; restore it") from None
-    find_family(config, path)
-    return AutoConfig.for_model(config["model_type"]).to_dict() | config
-
-
-def find_family(config: Any, path: Path) -> Family:
-    """Return the family of a configuration.
-
-    Raises:
-        UserError: if this package has no counterpart of it.
-    """
-    kind = config.get("model_type") if isinstance(config, dict) else None
-    if kind == MODEL_TYPE:
-        raise UserError(f"{path} is a bundle of this package, which every command reads; it need not be imported")
-    if not isinstance(kind, str) or kind not in FAMILIES:
-        raise UserError(
-            f"{path}: its model type is {kind!r}, which has no counterpart here; only {', '.join(FAMILIES)} can be "
-            "imported"
-        )
-    return FAMILIES[kind]
-
-
 def _refuse_other_computation(family: Family, config: Mapping[str, Any], path: Path):
     """Reject a configuration that differs from our encoder in a value that has no option here."""
     for name, ours in family.required.items():
@@ -206,46 +170,6 @@ def _without_kept(
         kept[family.positions] = positions
         used[family.positions] = folded(positions, segments, source)
     return used, kept
-
-
-def folded(positions: Tensor, segments: Tensor | None, source: Path) -> Tensor:
-    """Return position embeddings that include the embedding of the first token type.
-
-    Raises:
-        UserError: if the two do not match.
-    """
-    if segments is None:
-        return positions
-    if segments.dim() != 2 or not len(segments) or segments.shape[1:] != positions.shape[1:]:
-        raise UserError(
-            f"{source}: the embeddings of positions and token types have shapes that do not match each other: "
-            f"{list(positions.shape)} and {list(segments.shape)}"
-        )
-    return positions + segments[0]
-
-
-@contextlib.contextmanager
-def transformers_errors(directory: Path) -> Iterator[None]:
-    """Convert any exception from ``transformers`` in the ``with`` block to a short error message.
-
-    Raises:
-        UserError: if the block raises an exception.
-    """
-    with library_errors(f"{directory}: transformers cannot load it"):
-        yield
-
-
-def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
-    """Return the tokenizer in a directory as users load it.
-
-    Raises:
-        UserError: if ``transformers`` cannot load it, it has no ``tokenizer.json``, or its code would have to run.
-    """
-    with transformers_errors(directory):
-        loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    if not loaded.is_fast:
-        raise UserError(f"{directory}: its tokenizer has no tokenizer.json, and transformers cannot make one")
-    return loaded
 
 
 def _stock_tokenizer(directory: Path) -> Tokenizer:

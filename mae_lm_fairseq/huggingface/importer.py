@@ -20,7 +20,6 @@ from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, p
 from mae_lm_fairseq.huggingface.foreign import (
     TOKEN_CLASSIFICATION,
     ForeignModel,
-    load_tokenizer,
     predicts,
     read_fairseq,
     read_stock,
@@ -36,7 +35,7 @@ from mae_lm_fairseq.huggingface.names import (
     names_of,
     to_ours,
 )
-from mae_lm_fairseq.huggingface.tokenizer import pair_differences
+from mae_lm_fairseq.huggingface.tokenizer import load_tokenizer, pair_differences
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.utils.errors import UserError
 

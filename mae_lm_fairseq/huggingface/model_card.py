@@ -1,6 +1,9 @@
-"""Model card: the README.md of a bundle or an exported directory."""
+"""Model cards of bundles and exported directories, and the tokenizer of a bundle for ``transformers``."""
 
 import json
+import shutil
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mae_lm_fairseq.checkpoints.presets import predicts
@@ -9,6 +12,7 @@ from mae_lm_fairseq.checkpoints.validation import head_names
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
+from mae_lm_fairseq.utils.errors import UserError
 
 if TYPE_CHECKING:  # it imports transformers
     from mae_lm_fairseq.huggingface.stock import Counterpart
@@ -94,6 +98,35 @@ def stock_card(pretrained: Pretrained, to: "Counterpart", lines: int, reordered:
     loading = _loading("AutoModel" if to.task == "Model" else f"AutoModel{to.task}")
     tokenizer = _stock_tokenizer(pretrained, lines, reordered)
     return _card(pretrained, to.architecture, _USE[to.task], warnings, loading, tokenizer)
+
+
+def add_tokenizer_and_card(pretrained: Pretrained, directory: Path) -> None:
+    """Complete a bundle that :func:`~mae_lm_fairseq.checkpoints.bundle.write_bundle` writes.
+
+    Where ``transformers`` is not installed, or cannot represent the tokenizer, the bundle has the tokenizer's own files
+    only, which are all that this package reads; the model card says so.
+    """
+    lack = _add_tokenizer(pretrained, directory)
+    (directory / "README.md").write_text(bundle_card(pretrained, lack), encoding="utf-8")
+
+
+def _add_tokenizer(pretrained: Pretrained, directory: Path) -> str:
+    """Write the tokenizer for ``transformers`` after comparing it; return why it is missing, or an empty string."""
+    if pretrained.tokenizer is None:
+        return "none was kept with the training data"
+    try:
+        from mae_lm_fairseq.huggingface.comparison import comparable, compare_ids
+        from mae_lm_fairseq.huggingface.tokenizer import write_tokenizer
+    except ImportError as error:
+        return f"{error}, where the bundle was written"
+    with tempfile.TemporaryDirectory() as temporary:
+        try:
+            write_tokenizer(pretrained, Path(temporary))
+            compare_ids(Path(temporary), pretrained, comparable([]))
+        except UserError as reason:
+            return str(reason)
+        shutil.copytree(temporary, directory, dirs_exist_ok=True)
+    return ""
 
 
 _OWN_LOADING = 'from mae_lm_fairseq import MAELMModel\nmodel = MAELMModel.from_pretrained(".")'

@@ -10,6 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+LM_WEIGHT, LM_BIAS = "autoencoder.lm_head.weight", "autoencoder.lm_head.bias"
+"""Our names of the language model head's weights that may be tied."""
+
 
 class Names(NamedTuple):
     """Names of a module or weight. A name that ends in neither ``weight`` nor ``bias`` stands for both of them."""

@@ -20,10 +20,18 @@ from mae_lm_fairseq.checkpoints.reading import Pretrained, label_names, score_ra
 from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
 from mae_lm_fairseq.checkpoints.validation import HEADS, head_names
 from mae_lm_fairseq.core.config import TRAINING_OPTIONS, MaskedAutoencoderConfig, MaskJoin, RelativeBucketing
-from mae_lm_fairseq.huggingface.families import FAMILIES, MPNET_BUCKETS, MPNET_DISTANCE, MPNET_PAD, Family
-from mae_lm_fairseq.huggingface.foreign import LM_BIAS, folded, read_config
+from mae_lm_fairseq.huggingface.families import (
+    FAMILIES,
+    MPNET_BUCKETS,
+    MPNET_DISTANCE,
+    MPNET_PAD,
+    Family,
+    folded,
+    read_config,
+)
 from mae_lm_fairseq.huggingface.names import (
     CLASSIFICATION_HEAD,
+    LM_BIAS,
     LM_HEAD,
     OUTPUT_WEIGHTS,
     SPAN_HEAD,
@@ -45,29 +53,20 @@ class Counterpart:
         kind: ``model_type`` of its configuration.
         task: ``Model``, ``ForMaskedLM``, ``ForSequenceClassification``, ``ForTokenClassification`` or
             ``ForQuestionAnswering``.
+        order: order of the exported tokens, and the row of the first position.
         head: our name of the head for that task.
         original: what an import has kept of a model of this type; None for a new one.
     """
 
     kind: str
     task: str
+    order: TokenOrder
     head: str = ""
     original: Original | None = None
 
     @property
     def family(self) -> Family:
         return FAMILIES[self.kind]
-
-    def order(self, pretrained: Pretrained) -> TokenOrder:
-        """Return the order of the exported tokens.
-
-        Raises:
-            UserError: if the class takes another token for padding.
-        """
-        order = token_order(pretrained.tokenizer, len(pretrained.symbols))
-        if self.kind == "mpnet":
-            _check_mpnet_padding(pretrained, order)
-        return replace(order, first_position=self.family.first_position(order.pad))
 
     def takes_our_pairs(self, pretrained: Pretrained) -> bool:
         """Return whether the head may have been trained here on pairs of texts, which this package joins in its way."""
@@ -110,33 +109,43 @@ def is_import(pretrained: Pretrained) -> bool:
     return "imported_from" in pretrained.about
 
 
-def counterpart(pretrained: Pretrained, head: str | None = None) -> Counterpart:
+def counterpart(pretrained: Pretrained) -> Counterpart:
     """Return the ``transformers`` class that computes the same as the network.
-
-    Args:
-        pretrained: the network.
-        head: the head to export; required if the model has several.
 
     Raises:
         UserError: if no class is equivalent; the message gives the reason.
     """
-    task, head = _task(pretrained, head)
+    task, head = _task(pretrained)
     kind = _original_kind(pretrained)
     if kind is None or (kind == "distilbert" and task == "ForSequenceClassification"):  # whose head has ReLU
-        return Counterpart(_kind(pretrained.config), task, head)
-    return Counterpart(kind, task, head, pretrained.original)
+        kind = _kind(pretrained.config)
+        return Counterpart(kind, task, exported_order(pretrained, kind), head)
+    return Counterpart(kind, task, exported_order(pretrained, kind), head, pretrained.original)
 
 
-def _task(pretrained: Pretrained, head: str | None) -> tuple[str, str]:
+def exported_order(pretrained: Pretrained, kind: str) -> TokenOrder:
+    """Return the order of the tokens in a model of a type.
+
+    Raises:
+        UserError: if the class takes another token for padding.
+    """
+    order = token_order(pretrained.tokenizer, len(pretrained.symbols))
+    if kind == "mpnet":
+        _check_mpnet_padding(pretrained, order)
+    return replace(order, first_position=FAMILIES[kind].first_position(order.pad))
+
+
+def _task(pretrained: Pretrained) -> tuple[str, str]:
     """Return the task of the class, and our name of its head (empty for none)."""
     config, weights = pretrained.config, pretrained.weights
     heads = head_names(weights)
-    if head is not None and head not in heads:
-        raise UserError(f"--head {head}: no such head; the model has {', '.join(heads) or 'none'}")
-    if head is None and len(heads) > 1:
-        raise UserError(f"the model has several heads; choose one with --head: {', '.join(heads)}")
+    if len(heads) > 1:
+        raise UserError(
+            f"the model has several heads ({', '.join(heads)}), and classes of transformers have one; export a model "
+            "that was fine-tuned on one task"
+        )
     if heads:
-        head = head or heads[0]
+        [head] = heads
         if f"{HEADS}{head}.qa_outputs.weight" in weights:
             return "ForQuestionAnswering", head
         if f"{HEADS}{head}.classifier.weight" in weights:
@@ -202,7 +211,7 @@ def _check_mpnet_padding(pretrained: Pretrained, order: TokenOrder):
 
 def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
     """Return the content of ``config.json``."""
-    config, order = pretrained.config, to.order(pretrained)
+    config, order = pretrained.config, to.order
     values = {
         "architectures": [to.architecture],
         "dtype": "float32",
@@ -256,13 +265,13 @@ def _labels(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
 
 def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
     """Return the counterpart's ``state_dict()`` in float32, without tied weights."""
-    config, order = pretrained.config, to.order(pretrained)
+    config = pretrained.config
     names = names_of(to.parts(config), to.family.naming, config.encoder_layers, to.head)
     ours = pretrained.weights | _scaled_output(pretrained, to)
-    theirs = to_theirs(order.exported(ours), names)
+    theirs = to_theirs(to.order.exported(ours), names)
     weights = {name: weight.detach().float().contiguous() for name, weight in theirs.items()}
     if to.original is not None:
-        weights |= _unfolded(weights[to.family.positions], to, order) | to.kept
+        weights |= _unfolded(weights[to.family.positions], to) | to.kept
     elif to.family.segments:
         weights[to.family.segments] = torch.zeros(1, config.encoder_embed_dim)  # zero has no effect
     if to.task == "ForMaskedLM" and config.untie_output_weights:  # transformers has an unused copy of the bias
@@ -284,7 +293,7 @@ def _scaled_output(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]
     return {**scaled, bias: scaled[bias] + low}
 
 
-def _unfolded(positions: Tensor, to: Counterpart, order: TokenOrder) -> dict[str, Tensor]:
+def _unfolded(positions: Tensor, to: Counterpart) -> dict[str, Tensor]:
     """Return position embeddings without the first token type, and the token types.
 
     If the positions were not trained since the import, they are those of the imported model, bit for bit.
@@ -292,7 +301,7 @@ def _unfolded(positions: Tensor, to: Counterpart, order: TokenOrder) -> dict[str
     kept, (name, segments) = to.original.weights, (to.family.positions, to.family.segments)
     if name not in kept or kept[name].shape != positions.shape:
         raise UserError(f"{ORIGINAL}/{KEPT_WEIGHTS}: {name} does not match the model; import the model again")
-    before, first = kept[name], order.first_position
+    before, first = kept[name], to.order.first_position
     unchanged = torch.equal(folded(before, kept.get(segments), Path(ORIGINAL))[first:], positions[first:])
     types = {segments: kept[segments]} if segments in kept else {}
     if not unchanged:

@@ -7,24 +7,49 @@ in any script, including unknown characters, except for the cases that model car
 (:data:`~mae_lm_fairseq.huggingface.model_card.EXCEPTIONS`).
 """
 
+import contextlib
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE, Model, Unigram
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.text.data_bin import TOKENIZER
-from mae_lm_fairseq.text.hugging_face_tokenizer import TOKENIZER_JSON, HuggingFaceTokenizer, steps_of
+from mae_lm_fairseq.text.hugging_face_tokenizer import TOKENIZER_JSON, HuggingFaceTokenizer, library_errors, steps_of
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START, SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, SPECIALS, UNK
 from mae_lm_fairseq.utils.errors import UserError
 
 _UNIGRAM, _BPE = 1, 2
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
+
+
+@contextlib.contextmanager
+def transformers_errors(directory: Path) -> Iterator[None]:
+    """Convert any exception from ``transformers`` in the ``with`` block to a short error message.
+
+    Raises:
+        UserError: if the block raises an exception.
+    """
+    with library_errors(f"{directory}: transformers cannot load it"):
+        yield
+
+
+def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
+    """Return the tokenizer in a directory as users load it.
+
+    Raises:
+        UserError: if ``transformers`` cannot load it, it has no ``tokenizer.json``, or its code would have to run.
+    """
+    with transformers_errors(directory):
+        loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    if not loaded.is_fast:
+        raise UserError(f"{directory}: its tokenizer has no tokenizer.json, and transformers cannot make one")
+    return loaded
 
 
 def exported_tokenizer(

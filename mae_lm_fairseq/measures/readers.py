@@ -246,7 +246,7 @@ def _open_hugging_face(directory: Path, device: str, with_head: bool, random_wei
 
         from transformers import AutoTokenizer
 
-        from mae_lm_fairseq.huggingface.foreign import transformers_errors
+        from mae_lm_fairseq.huggingface.tokenizer import transformers_errors
     except ImportError:
         raise UserError(
             f"{directory} is a Hugging Face model, which needs transformers; pip install transformers"

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-from mae_lm_fairseq.cost.devices import kind_of_gpu
-from mae_lm_fairseq.cost.planned_run import Run
+from mae_lm_fairseq.cost.planned_run import Run, kind_of_gpu
 from mae_lm_fairseq.cost.planner import flops_per_token
 from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.text.data_bin import DICTIONARY, check_data_bin

@@ -13,9 +13,9 @@ import torch
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.presets import predicts
 from mae_lm_fairseq.checkpoints.reading import Pretrained, read, read_checkpoint
-from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.exporter import check_exportable, export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign
+from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.stock import counterpart
 from mae_lm_fairseq.measures.evaluation import Evaluation, measure, perplexity_cell
 from mae_lm_fairseq.measures.readers import hugging_face_kind, open_model

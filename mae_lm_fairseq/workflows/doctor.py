@@ -150,7 +150,7 @@ def torchaudio() -> Finding | None:
     problem = _problem_of_import("torchaudio")
     if problem is None:
         return Finding("torchaudio", "works", metadata.version("torchaudio"))
-    from mae_lm_fairseq.huggingface.broken_torchaudio import hide_broken_torchaudio
+    from mae_lm_fairseq.huggingface import hide_broken_torchaudio
 
     hide_broken_torchaudio()  # transformers is checked as this package uses it
     remedy = "pip uninstall torchaudio; this package ignores it, but other programs cannot load transformers' models"

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from mae_lm_fairseq.huggingface.broken_torchaudio import hide_broken_torchaudio
+from mae_lm_fairseq.huggingface import hide_broken_torchaudio
 from tests.support import ROOT
 
 

@@ -24,11 +24,11 @@ from mae_lm_fairseq.finetuning import sweep
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from mae_lm_fairseq.hub import hub_interface
 from mae_lm_fairseq.huggingface import exporter
-from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.comparison import encoder_states
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.families import FAMILIES
 from mae_lm_fairseq.huggingface.importer import import_foreign, network_options, notes
+from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import train_sentencepiece

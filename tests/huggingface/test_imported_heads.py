@@ -12,9 +12,9 @@ from mae_lm_fairseq import MAELMModel, cli
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.checkpoints.validation import SENTENCE_HEAD
-from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign
+from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.families import stock_model
 from tests.support.tokenizers import paragraphs

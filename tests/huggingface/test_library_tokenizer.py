@@ -11,8 +11,8 @@ import mae_lm_fairseq.huggingface.modeling  # noqa: F401  it registers the class
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import build, read
 from mae_lm_fairseq.core.packing import batch_layout
-from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.exporter import export_stock
+from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.tokenizer import exported_tokenizer
 from mae_lm_fairseq.text.hugging_face_tokenizer import FairseqBPETokenizer
 from mae_lm_fairseq.text.tokenizer import PAD

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, pipeli
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import build, read
 from mae_lm_fairseq.core.packing import batch_layout
-from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
+from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.modeling import MAELMConfig, MAELMForMaskedLM
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import ALL_PRESETS, pretrained, train_sentencepiece

@@ -22,9 +22,9 @@ from mae_lm_fairseq.checkpoints.reading import build, read
 from mae_lm_fairseq.core.config import RelativeBucketing
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.huggingface import comparison, exporter, stock
-from mae_lm_fairseq.huggingface.bundle_files import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.comparison import encoder_states
 from mae_lm_fairseq.huggingface.exporter import export_stock
+from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.disks import room_for
@@ -98,15 +98,10 @@ def test_classification_head_is_exported(kind, changes, model, tmp_path):
     torch.testing.assert_close(theirs, inner @ head["out_proj.weight"].T + head["out_proj.bias"], **CLOSE)
 
 
-def test_one_of_several_heads_is_chosen(model, tmp_path):
-    original = pretrained("mae_lm", {}, model, heads=["mnli", "sst"])
-    with pytest.raises(UserError, match=r"several heads; choose one with --head: mnli, sst"):
-        export_stock(original, tmp_path / "out")
-    with pytest.raises(UserError, match=r"--head cola: no such head; the model has mnli, sst"):
-        export_stock(original, tmp_path / "out", head="cola")
-    export_stock(original, tmp_path / "out", head="sst")
-    exported = load_file(tmp_path / "out" / "model.safetensors")["classifier.out_proj.bias"]
-    assert torch.equal(exported, original.weights["classification_heads.sst.out_proj.bias"])
+def test_several_heads_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"several heads \(mnli, sst\).*fine-tuned on one task"):
+        export_stock(pretrained(heads=["mnli", "sst"]), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @BOTH_KINDS

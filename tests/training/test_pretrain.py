@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mae_lm_fairseq.cost.devices import kind_of_gpu
+from mae_lm_fairseq.cost.planned_run import kind_of_gpu
 from mae_lm_fairseq.cost.planner import flops_per_token
 from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes
 from mae_lm_fairseq.text.data_bin import check_data_bin
