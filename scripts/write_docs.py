@@ -92,13 +92,13 @@ FAIRSEQ_OPTIONS = """\
 Which of fairseq's options work with the models of this package, and the test that shows it. Our own options are in
 [options.md](options.md). Options that are in no table have no test here. `scripts/write_docs.py` generates this page.
 
-## Work
+## Options that work
 
 On CPUs, where all tests run.
 
 {works}
 
-## Refused
+## Options that are refused
 
 Each ends the start with one error message and exit code 1, or prints a warning: {is_refused}.
 In the messages, `...` stands for the value. Data-bins of other implementations than mmap are refused, too:
