@@ -253,17 +253,17 @@ Every value has a source. "Not found" means that no public source states the val
 RECIPES_USED = """\
 ## Settings of `mae-lm pretrain`
 
-- `mae-lm pretrain PRESET DATA_BIN SAVE_DIR --recipe NAME` selects a recipe. Without it, the size of the preset does.
+- `mae-lm pretrain PRESET DATA_BIN SAVE_DIR --recipe NAME` selects a recipe. Without it, the preset's size decides.
 - Presets of one size therefore differ in `--arch` only, so a comparison compares architectures. The exception is
   `mae_lm_3ml_*`, which also uses 3ML's masking rate.
-- This is not 3ML's own recipe: no public source states how 3ML was optimised. Here 3ML masks with `<mask>` only.
-- `base` is as long as BERT's pretraining, which is an inference. `base++` and `large++` are the authors' script, which
+- `mae_lm_3ml_*` do not follow a recipe of 3ML's: no public source states how 3ML was optimised. Here 3ML masks with `<mask>` only.
+- We infer that the paper's base is as long as BERT's pretraining. `base++` and `large++` are the authors' script, which
   is sixteen times as long and has no separate settings for large.
 - `academic` is the budget that several papers on efficient pretraining share. Its learning rate is this project's
   choice for layer norms after the sublayers, and untested.
 - `fairseq` is fairseq's recipe for RoBERTa base; [pretraining.md](pretraining.md#roberta) has the command.
 
-With one process. More processes accumulate fewer batches:
+Batches with one process; more processes accumulate fewer:
 """
 
 
@@ -304,7 +304,7 @@ def _used_settings() -> str:
             updates=value["updates"],
         )
         rows.append([f"`{name}`", ", ".join(sizes), amount.describe()])
-    return markdown_table(["recipe", "default of size", "training text"], rows) + "\n"
+    return markdown_table(["recipe", "default of size", "per update, and in all"], rows) + "\n"
 
 
 def recipes() -> str:
