@@ -129,7 +129,7 @@ PATCHES = """\
 
 # The tests of each patch.
 TESTS = {
-    "restore_numpy_compat": "fairseq_patches/test_options.py",
+    "restore_numpy_compat": "fairseq_patches/test_parsing.py",
     "read_checkpoints_as_data": "fairseq_patches/test_loading.py",
     "check_checkpoints_before_restoring": "fairseq_patches/test_processes.py",
     "resume_from_newest_checkpoint": "fairseq_patches/test_resuming.py",
@@ -140,7 +140,7 @@ TESTS = {
     "read_moving_averages_as_data": "fairseq_patches/test_weights.py",
     "accumulate_batches_that_have_sequences": "end_to_end/test_torchrun.py",
     "explain_splits_without_batches": "end_to_end/test_fairseq_options.py",
-    "read_options": "fairseq_patches/test_options.py",
+    "read_options": "fairseq_patches/test_parsing.py",
     "check_options_of_the_trainer": "fairseq_patches/test_processes.py",
     "refuse_second_copy": "test_registration.py",
     "start_training_with_checks": "fairseq_patches/test_processes.py",
@@ -232,9 +232,9 @@ WORKING = {
     ),
 }
 TESTS_OF_REFUSALS = {
-    "is_refused": "fairseq_patches/test_options.py::test_an_option_is_refused_in_one_message",
+    "is_refused": "fairseq_patches/test_parsing.py::test_an_option_is_refused_in_one_message",
     "is_refused_data": "text/test_data_bin.py::test_other_formats_of_fairseq_are_refused",
-    "is_unknown": "fairseq_patches/test_options.py::test_options_of_other_models_are_unknown",
+    "is_unknown": "fairseq_patches/test_parsing.py::test_options_of_other_models_are_unknown",
 }
 
 
@@ -256,7 +256,8 @@ RECIPES_USED = """\
 - `mae-lm pretrain PRESET DATA_BIN SAVE_DIR --recipe NAME` selects a recipe. Without it, the preset's size decides.
 - Presets of one size therefore differ in `--arch` only, so a comparison compares architectures. The exception is
   `mae_lm_3ml_*`, which also uses 3ML's masking rate.
-- `mae_lm_3ml_*` do not follow a recipe of 3ML's: no public source states how 3ML was optimised. Here 3ML masks with `<mask>` only.
+- `mae_lm_3ml_*` do not follow a recipe of 3ML's: no public source states how 3ML was optimised. Here 3ML masks with
+  `<mask>` only.
 - We infer that the paper's base is as long as BERT's pretraining. `base++` and `large++` are the authors' script, which
   is sixteen times as long and has no separate settings for large.
 - `academic` is the budget that several papers on efficient pretraining share. Its learning rate is this project's
