@@ -8,8 +8,8 @@ from importlib.metadata import version
 from types import ModuleType
 from typing import Any
 
+from mae_lm_fairseq.utils.command_line import make_parser, parse
 from mae_lm_fairseq.utils.errors import errors_end_the_program
-from mae_lm_fairseq.utils.options import make_parser, parse
 
 VERBS = {
     "quickstart": ("quickstart", "train two tiny models, compare them in a report"),

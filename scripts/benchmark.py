@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from benchmark.settings import SETTINGS, subjects
+from mae_lm_fairseq.utils.command_line import Count, Directory, Options, OutputFile, parse
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.options import Count, Directory, Options, OutputFile, parse
 from mae_lm_fairseq.utils.output import configure_logging
 
 OTHERS = ("data", "features", "prepare", "resources", "scoring")

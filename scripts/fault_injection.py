@@ -14,9 +14,9 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from mae_lm_fairseq.utils.command_line import Options, OutputFile, parse
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.options import Options, OutputFile, parse
 from mae_lm_fairseq.utils.versions import provenance
 
 

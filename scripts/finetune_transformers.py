@@ -19,9 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
 from mae_lm_fairseq.finetuning.sentences.tasks import find_task
-from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
-from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.options import (
+from mae_lm_fairseq.utils.command_line import (
     Argument,
     Count,
     Directory,
@@ -31,6 +29,8 @@ from mae_lm_fairseq.utils.options import (
     OutputFile,
     parse,
 )
+from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
+from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.versions import versions
 
 

@@ -13,8 +13,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from mae_lm_fairseq.utils.command_line import Options, Rest, parse
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
-from mae_lm_fairseq.utils.options import Options, Rest, parse
 
 
 @dataclass(frozen=True)

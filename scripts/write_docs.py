@@ -92,13 +92,13 @@ FAIRSEQ_OPTIONS = """\
 Which of fairseq's options work with the models of this package, and the test that shows it. Our own options are in
 [options.md](options.md). Options that are in no table have no test here. `scripts/write_docs.py` generates this page.
 
-## Work
+## Options that work
 
 On CPUs, where all tests run.
 
 {works}
 
-## Refused
+## Options that are refused
 
 Each ends the start with one error message and exit code 1, or prints a warning: {is_refused}.
 In the messages, `...` stands for the value. Data-bins of other implementations than mmap are refused, too:
@@ -129,7 +129,7 @@ PATCHES = """\
 
 # The tests of each patch.
 TESTS = {
-    "restore_numpy_compat": "fairseq_patches/test_options.py",
+    "restore_numpy_compat": "fairseq_patches/test_parsing.py",
     "read_checkpoints_as_data": "fairseq_patches/test_loading.py",
     "check_checkpoints_before_restoring": "fairseq_patches/test_processes.py",
     "resume_from_newest_checkpoint": "fairseq_patches/test_resuming.py",
@@ -140,7 +140,7 @@ TESTS = {
     "read_moving_averages_as_data": "fairseq_patches/test_weights.py",
     "accumulate_batches_that_have_sequences": "end_to_end/test_torchrun.py",
     "explain_splits_without_batches": "end_to_end/test_fairseq_options.py",
-    "read_options": "fairseq_patches/test_options.py",
+    "read_options": "fairseq_patches/test_parsing.py",
     "check_options_of_the_trainer": "fairseq_patches/test_processes.py",
     "refuse_second_copy": "test_registration.py",
     "start_training_with_checks": "fairseq_patches/test_processes.py",
@@ -232,9 +232,9 @@ WORKING = {
     ),
 }
 TESTS_OF_REFUSALS = {
-    "is_refused": "fairseq_patches/test_options.py::test_an_option_is_refused_in_one_message",
+    "is_refused": "fairseq_patches/test_parsing.py::test_an_option_is_refused_in_one_message",
     "is_refused_data": "text/test_data_bin.py::test_other_formats_of_fairseq_are_refused",
-    "is_unknown": "fairseq_patches/test_options.py::test_options_of_other_models_are_unknown",
+    "is_unknown": "fairseq_patches/test_parsing.py::test_options_of_other_models_are_unknown",
 }
 
 
@@ -253,17 +253,18 @@ Every value has a source. "Not found" means that no public source states the val
 RECIPES_USED = """\
 ## Settings of `mae-lm pretrain`
 
-- `mae-lm pretrain PRESET DATA_BIN SAVE_DIR --recipe NAME` selects a recipe. Without it, the size of the preset does.
+- `mae-lm pretrain PRESET DATA_BIN SAVE_DIR --recipe NAME` selects a recipe. Without it, the preset's size decides.
 - Presets of one size therefore differ in `--arch` only, so a comparison compares architectures. The exception is
   `mae_lm_3ml_*`, which also uses 3ML's masking rate.
-- This is not 3ML's own recipe: no public source states how 3ML was optimised. Here 3ML masks with `<mask>` only.
-- `base` is as long as BERT's pretraining, which is an inference. `base++` and `large++` are the authors' script, which
+- `mae_lm_3ml_*` do not follow a recipe of 3ML's: no public source states how 3ML was optimised. Here 3ML masks with
+  `<mask>` only.
+- We infer that the paper's base is as long as BERT's pretraining. `base++` and `large++` are the authors' script, which
   is sixteen times as long and has no separate settings for large.
 - `academic` is the budget that several papers on efficient pretraining share. Its learning rate is this project's
   choice for layer norms after the sublayers, and untested.
 - `fairseq` is fairseq's recipe for RoBERTa base; [pretraining.md](pretraining.md#roberta) has the command.
 
-With one process. More processes accumulate fewer batches:
+Batches with one process; more processes accumulate fewer:
 """
 
 
@@ -304,7 +305,7 @@ def _used_settings() -> str:
             updates=value["updates"],
         )
         rows.append([f"`{name}`", ", ".join(sizes), amount.describe()])
-    return markdown_table(["recipe", "default of size", "training text"], rows) + "\n"
+    return markdown_table(["recipe", "default of size", "per update, and in all"], rows) + "\n"
 
 
 def recipes() -> str:

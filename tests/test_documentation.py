@@ -20,7 +20,7 @@ from torch.distributed.run import get_args_parser
 from mae_lm_fairseq.cli import VERBS, parsed, parser_of
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from mae_lm_fairseq.training.pretrain import build_arguments, parse_configuration
-from mae_lm_fairseq.utils.options import parse
+from mae_lm_fairseq.utils.command_line import parse
 from tests.support import ROOT
 from tests.support.answering import write_squad
 from tests.support.documentation import PAGES, anchors, blocks, links, prose
@@ -167,7 +167,7 @@ def understand_program(path: str, *arguments: str) -> None:
         raise Understood
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("utils.options", "cli"):
+        for module in ("utils.command_line", "cli"):
             patch.setattr(f"mae_lm_fairseq.{module}.parse", understand)
         patch.setattr("sys.argv", [path, *arguments])
         patch.syspath_prepend(str((ROOT / path).parent))

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from mae_lm_fairseq.utils.command_line import Argument, Count, OutputFile
+from mae_lm_fairseq.utils.command_line import Options as Base
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.options import Argument, Count, OutputFile
-from mae_lm_fairseq.utils.options import Options as Base
 from mae_lm_fairseq.utils.output import configure_logging
 
 

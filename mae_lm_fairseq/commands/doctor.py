@@ -9,7 +9,7 @@ Example:
 import json
 from dataclasses import asdict, dataclass
 
-from mae_lm_fairseq.utils.options import Options as Base
+from mae_lm_fairseq.utils.command_line import Options as Base
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from mae_lm_fairseq.utils.command_line import Argument, Directory, File
+from mae_lm_fairseq.utils.command_line import Options as Base
 from mae_lm_fairseq.utils.errors import UserError, needs_transformers
-from mae_lm_fairseq.utils.options import Argument, Directory, File
-from mae_lm_fairseq.utils.options import Options as Base
 from mae_lm_fairseq.utils.output import configure_logging
 
 

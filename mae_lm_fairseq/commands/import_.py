@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from mae_lm_fairseq.core.config import PRESETS
+from mae_lm_fairseq.utils.command_line import Argument, Directory
+from mae_lm_fairseq.utils.command_line import Options as Base
 from mae_lm_fairseq.utils.errors import UserError, needs_transformers
-from mae_lm_fairseq.utils.options import Argument, Directory
-from mae_lm_fairseq.utils.options import Options as Base
 from mae_lm_fairseq.utils.output import configure_logging
 
 

@@ -16,8 +16,7 @@ from mae_lm_fairseq.utils.output import configure_logging
 def main(options: Options) -> None:
     """Run the command."""
     configure_logging()
-    from mae_lm_fairseq.measures.minimal_pairs.measurement import measure_models
-    from mae_lm_fairseq.measures.minimal_pairs.report import markdown
+    from mae_lm_fairseq.measures.minimal_pairs.measurement import markdown, measure_models
 
     make_output_directory(options.out)
     results = measure_models(options)

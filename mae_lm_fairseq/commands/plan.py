@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from mae_lm_fairseq.cost.planned_run import Run
 from mae_lm_fairseq.training.settings import recipe
-from mae_lm_fairseq.utils.options import Probability
+from mae_lm_fairseq.utils.command_line import Probability
 
 
 @dataclass(frozen=True, kw_only=True)

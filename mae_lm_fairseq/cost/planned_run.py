@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_config
 from mae_lm_fairseq.cost.flops import Sample
-from mae_lm_fairseq.utils.options import Argument, Count, Fraction, Options, Probability
+from mae_lm_fairseq.utils.command_line import Argument, Count, Fraction, Options, Probability
 
 PRECISIONS = ("fp32", "autocast", "bf16", "fp16")
 """Precisions. In ``fairseq-train`` they are the options: none, ``--autocast bf16``, ``--bf16``, ``--fp16``."""

@@ -1,7 +1,7 @@
 """Checks of fairseq's options before training starts: one table, which docs/fairseq-options.md shows.
 
 fairseq would ignore these options, train wrongly, or fail much later. :mod:`processes` runs the checks in fairseq's
-commands, :mod:`options` in its trainer.
+commands, :mod:`parsing` in its trainer.
 """
 
 import ast

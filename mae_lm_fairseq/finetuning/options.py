@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, File, LearningRate, Options, OutputFile, Rest
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.options import Argument, Count, Directory, File, LearningRate, Options, OutputFile, Rest
 
 Model = Annotated[Path, Argument("MODEL", positional=True)]
 Column = Annotated[str, Argument("COLUMN")]

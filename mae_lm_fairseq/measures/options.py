@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from mae_lm_fairseq.statistics.rank_settings import RankSettings
-from mae_lm_fairseq.utils.options import (
+from mae_lm_fairseq.utils.command_line import (
     Argument,
     Count,
     Directory,

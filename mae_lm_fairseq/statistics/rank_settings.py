@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from mae_lm_fairseq.utils.options import Argument, Fraction, Natural, Options, Probability
+from mae_lm_fairseq.utils.command_line import Argument, Fraction, Natural, Options, Probability
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,9 +26,9 @@ from mae_lm_fairseq.text.text_files import expand
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import TOKENIZER_FILES, open_tokenizer_path
 from mae_lm_fairseq.text.tokenizer_training import DEFAULT_KIND, TRAINED_KINDS, train_tokenizer
+from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Options
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.locks import directory_lock
-from mae_lm_fairseq.utils.options import Argument, Count, Directory, Options
 from mae_lm_fairseq.utils.signals import uninterrupted
 
 SAMPLE_BYTES = 50_000_000

@@ -18,8 +18,8 @@ from mae_lm_fairseq.fairseq_patches.option_ranges import check_words
 from mae_lm_fairseq.training.amount import Amount, short_schedule
 from mae_lm_fairseq.training.command import arguments, as_options, split_global_batch
 from mae_lm_fairseq.training.settings import RECIPES, recipe, settings
+from mae_lm_fairseq.utils.command_line import Argument, Options
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
-from mae_lm_fairseq.utils.options import Argument, Options
 
 if __name__ in ("__main__", "__mp_main__"):  # the latter in a process that fairseq starts for a GPU
     with errors_end_the_program():

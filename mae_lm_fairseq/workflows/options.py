@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from mae_lm_fairseq.utils.options import (
+from mae_lm_fairseq.utils.command_line import (
     Argument,
     Count,
     Directory,

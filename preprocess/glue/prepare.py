@@ -9,8 +9,8 @@ import sys
 from dataclasses import dataclass
 from typing import Annotated
 
+from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Options, parse
 from mae_lm_fairseq.utils.errors import errors_end_the_program
-from mae_lm_fairseq.utils.options import Argument, Count, Directory, Options, parse
 from mae_lm_fairseq.utils.output import configure_logging
 
 

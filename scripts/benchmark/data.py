@@ -16,8 +16,8 @@ from typing import Annotated
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.cost.flops import TRAINING, Sample, forward_flops
+from mae_lm_fairseq.utils.command_line import Argument, Count, Fraction, Options, OutputFile
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.options import Argument, Count, Fraction, Options, OutputFile
 from mae_lm_fairseq.utils.versions import provenance
 
 ROWS = 32

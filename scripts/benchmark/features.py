@@ -30,7 +30,7 @@ from mae_lm_fairseq.huggingface.stock import Counterpart, exported_order, stock_
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.options import Count, Options, OutputFile
+from mae_lm_fairseq.utils.command_line import Count, Options, OutputFile
 from mae_lm_fairseq.utils.versions import provenance
 
 VOCABULARY = 32_000

@@ -36,8 +36,8 @@ import sentencepiece
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.text_files import split_lines
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
+from mae_lm_fairseq.utils.command_line import Count, File, Options, OutputFile
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.options import Count, File, Options, OutputFile
 from mae_lm_fairseq.utils.versions import provenance
 from mae_lm_fairseq.utils.workers import WorkerPool
 

@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from mae_lm_fairseq.utils.command_line import Options, OutputFile
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.options import Options, OutputFile
 from mae_lm_fairseq.utils.versions import provenance
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from mae_lm_fairseq.finetuning.options import FinetuningOptions, SquadOptions, value_of
+from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.options import parse
 
 NEEDED = ["mae_lm_tiny", "--data-bin", "data-bin", "--out", "out"]
 

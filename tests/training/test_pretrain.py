@@ -20,8 +20,8 @@ from mae_lm_fairseq.training.command import split_global_batch
 from mae_lm_fairseq.training.estimate import describe_length, duration, planned_run
 from mae_lm_fairseq.training.pretrain import PretrainOptions, build_arguments, parse_configuration, processes
 from mae_lm_fairseq.training.settings import ARCHITECTURES, recipe
+from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.options import parse
 
 # Most tests take a second of CPU time. Hydra warns several times per configuration.
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::UserWarning")]

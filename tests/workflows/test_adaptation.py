@@ -14,8 +14,8 @@ from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign, network_options
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.training.runner import Run
+from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.options import parse
 from mae_lm_fairseq.workflows.adaptation import make_start, read_model
 from mae_lm_fairseq.workflows.adaptation_training import (
     _read_result,

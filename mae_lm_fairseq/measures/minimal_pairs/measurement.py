@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from mae_lm_fairseq.measures.masked_prediction import Words
-from mae_lm_fairseq.measures.minimal_pairs.accuracy import RESAMPLES, SEED, TIE, accuracies
 from mae_lm_fairseq.measures.minimal_pairs.files import Paradigm, read_paradigms
 from mae_lm_fairseq.measures.minimal_pairs.scores import (
+    RESAMPLES,
+    SEED,
+    TIE,
+    accuracies,
     negative_lengths,
     pseudo_log_likelihoods,
     unigram_log_likelihoods,
@@ -23,7 +26,7 @@ from mae_lm_fairseq.text.dictionary import read_counts
 from mae_lm_fairseq.text.text_files import find_files
 from mae_lm_fairseq.text.text_samples import read_text
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.output import progress_bar
+from mae_lm_fairseq.utils.output import accuracy_cell, markdown_table, progress_bar
 from mae_lm_fairseq.utils.versions import versions
 
 
@@ -122,3 +125,54 @@ def _token_counts(reader: Reader, data_bin: Path | None, text: Path | None) -> M
     counts = read_counts(data_bin / DICTIONARY)
     # A dict.txt that was written without counting has the same number everywhere.
     return counts if len(set(counts.values())) > 1 else None
+
+
+CONTROLS = {
+    "random weights": "the same architecture before training",
+    "unigram": "the sum of the tokens' log-frequencies",
+    "length": "the sentence with fewer tokens wins",
+}
+"""The controls of every model, and what they are."""
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Return the report of all models."""
+    pairs, settings = results["pairs"], results["settings"]
+    masked = "masked with the later subwords of its word" if settings["mask_words"] else "masked on its own"
+    head = [
+        "# Minimal pairs",
+        "",
+        f"{pairs['pairs']:,} pairs of {pairs['paradigms']} paradigms from `{pairs['directory']}`. A pair is right if "
+        "the grammatical sentence has the higher pseudo-log-likelihood: the sum of its tokens' log-probabilities, "
+        f"each token {masked}. Scores that differ by at most {settings['tie']:g} are tied and count one half. Every "
+        "paradigm counts the same. In brackets 95 % intervals "
+        f"({settings['resamples']:,} bootstrap resamples of the pairs).",
+        "",
+        "Controls: " + "; ".join(f"*{name}*: {meaning}" for name, meaning in CONTROLS.items()) + ".",
+        "",
+        markdown_table(
+            ["model", "accuracy", "ties", *CONTROLS],
+            [_summary(label, model["scores"]) for label, model in results["models"].items()],
+        ),
+    ]
+    return "\n".join([*head, *(line for model in results["models"].items() for line in _details(*model)), ""])
+
+
+def _summary(label: str, scores: dict[str, Any]) -> list[str]:
+    overall = {name: table["overall"] for name, table in scores.items()}
+    controls = [accuracy_cell(overall[name]) if name in overall else "-" for name in CONTROLS]
+    return [label, accuracy_cell(overall["model"]), f"{overall['model']['ties']:,}", *controls]
+
+
+def _details(label: str, model: dict[str, Any]) -> list[str]:
+    """Return the tables of one model by field and by paradigm."""
+    scores = model["scores"]
+    columns = ["model", *(name for name in CONTROLS if name in scores)]
+    lines = ["", f"## {label}"]
+    for kind in ("fields", "paradigms"):
+        rows = [
+            [name, f"{row['pairs']:,}", *(accuracy_cell(scores[column][kind][name]) for column in columns)]
+            for name, row in scores["model"][kind].items()
+        ]
+        lines += ["", markdown_table([kind.removesuffix("s"), "pairs", *columns], rows)]
+    return lines

@@ -1,7 +1,8 @@
-"""Scores of sentences: a model's pseudo-log-likelihood, and the controls that know no grammar."""
+"""Scores of sentences (a model's pseudo-log-likelihood, and controls that know no grammar) and accuracy on pairs."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from mae_lm_fairseq.measures.masked_prediction import (
     each_token_and_later_subwords,
     predict,
 )
+from mae_lm_fairseq.measures.minimal_pairs.files import Paradigm
 
 
 def pseudo_log_likelihoods(
@@ -55,3 +57,63 @@ def negative_lengths(sentences: Sequence[Words]) -> np.ndarray:
 
 def _scored(sentence: Words) -> list[int]:
     return sentence.ids[sentence.words != NEVER_MASKED].tolist()
+
+
+TIE = 1e-4
+"""Scores that differ by at most this are tied, and count one half. Sums of float32 log-probabilities differ by less
+when the same sentence is computed in another batch."""
+RESAMPLES = 1000
+SEED = 1
+"""Seed of the bootstrap."""
+_POINTS = np.array([0, 0.5, 1])
+"""For a pair that is wrong, tied, right."""
+
+
+def accuracies(paradigms: Sequence[Paradigm], scores: np.ndarray) -> dict[str, Any]:
+    """Return the accuracy of each paradigm, of each field and overall, as JSON-serialisable data.
+
+    Every paradigm counts the same in its field and overall, as in BLiMP's own tables. The 95 % intervals come from
+    resampling the pairs of each paradigm.
+
+    Args:
+        paradigms: the pairs.
+        scores: float[pairs, 2], of the grammatical and the ungrammatical sentence, paradigm by paradigm.
+
+    Returns:
+        ``overall``, and by name ``fields`` and ``paradigms``: for each ``accuracy``, ``low`` and ``high`` in [0, 1],
+        ``pairs``, and ``ties``, how many of them were tied.
+    """
+    generator = np.random.default_rng(SEED)
+    ends = np.cumsum([len(paradigm.pairs) for paradigm in paradigms])
+    parts = [_counts(part) for part in np.split(scores, ends[:-1])]
+    means = [_resampled(counts, generator) for counts in parts]
+    fields = np.array([paradigm.field for paradigm in paradigms])
+
+    def over(chosen: Sequence[int]) -> dict[str, Any]:
+        return _row([parts[index] for index in chosen], [means[index] for index in chosen])
+
+    return {
+        "overall": over(range(len(paradigms))),
+        "fields": {field: over(np.flatnonzero(fields == field)) for field in np.unique(fields).tolist()},
+        "paradigms": {paradigm.name: over([index]) for index, paradigm in enumerate(paradigms)},
+    }
+
+
+def _counts(scores: np.ndarray) -> np.ndarray:
+    """Return int64[3]: how many pairs are wrong, tied, right."""
+    margin = scores[:, 0] - scores[:, 1]
+    return np.array([(margin < -TIE).sum(), (np.abs(margin) <= TIE).sum(), (margin > TIE).sum()])
+
+
+def _resampled(counts: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Return float64[1 + RESAMPLES]: the accuracy, and that of each resample."""
+    # Pairs drawn with replacement are wrong, tied and right as often as a multinomial draw says.
+    drawn = generator.multinomial(counts.sum(), counts / counts.sum(), RESAMPLES)
+    return np.vstack([counts, drawn]) @ _POINTS / counts.sum()
+
+
+def _row(counts: list[np.ndarray], means: list[np.ndarray]) -> dict[str, Any]:
+    accuracy, *resampled = np.mean(means, axis=0)
+    low, high = np.quantile(resampled, [0.025, 0.975])
+    pairs, (_, ties, _) = int(np.sum(counts)), np.sum(counts, axis=0)
+    return {"accuracy": float(accuracy), "low": float(low), "high": float(high), "pairs": pairs, "ties": int(ties)}

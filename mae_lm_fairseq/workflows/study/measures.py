@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Literal
 
 from mae_lm_fairseq.measures.options import MaskedText, Scoring, WordLabels
 from mae_lm_fairseq.statistics.rank_settings import RankSettings
+from mae_lm_fairseq.utils.command_line import Count, LearningRate, Options
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_sha256
-from mae_lm_fairseq.utils.options import Count, LearningRate, Options
 
 # torch, fairseq and scikit-learn are imported where they are used: the list of measures needs none of them.
 

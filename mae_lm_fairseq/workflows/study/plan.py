@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from mae_lm_fairseq.utils.command_line import Count, Natural, Options
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_bytes
-from mae_lm_fairseq.utils.options import Count, Natural, Options
 from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS, OF_LAYERS
 from mae_lm_fairseq.workflows.study.measures import MEASURES, Data, Kind
 from mae_lm_fairseq.workflows.study.toml import Document

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from mae_lm_fairseq.measures.minimal_pairs.accuracy import TIE, accuracies
 from mae_lm_fairseq.measures.minimal_pairs.files import Pair, Paradigm
+from mae_lm_fairseq.measures.minimal_pairs.scores import TIE, accuracies
 
 
 def paradigm(name, field, count):

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from mae_lm_fairseq.measures.masked_prediction import NEVER_MASKED, Words
-from mae_lm_fairseq.measures.minimal_pairs.accuracy import accuracies
 from mae_lm_fairseq.measures.minimal_pairs.files import Pair, Paradigm
 from mae_lm_fairseq.measures.minimal_pairs.scores import (
+    accuracies,
     negative_lengths,
     pseudo_log_likelihoods,
     unigram_log_likelihoods,

@@ -6,7 +6,17 @@ from typing import Annotated, Literal
 
 import pytest
 
-from mae_lm_fairseq.utils.options import Argument, Count, File, Natural, Options, Probability, Rest, make_parser, parse
+from mae_lm_fairseq.utils.command_line import (
+    Argument,
+    Count,
+    File,
+    Natural,
+    Options,
+    Probability,
+    Rest,
+    make_parser,
+    parse,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
