@@ -27,7 +27,8 @@ install_environment() (
     SECONDS=0
     echo "Installing into $venv. The first time takes two to three minutes."
     install_fairseq
-    "$venv/bin/python" -m pip install --editable ".[$extras]"
+    # Isolated builds of other packages, also where the package wheel is installed, with which fairseq was compiled.
+    "$venv/bin/python" -m pip install --use-pep517 --editable ".[$extras]"
     remove_broken_torchaudio
     check_imports
     touch "$stamp"
