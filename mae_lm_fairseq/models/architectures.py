@@ -65,6 +65,13 @@ class MAELMModelConfig(NetworkOptions):
     classifier_dropout: Optional[float] = field(  # noqa: UP045
         default=None, metadata={"help": "fine-tuning: dropout in the classification head (default: --dropout)"}
     )
+    trained_layers: Optional[int] = field(  # noqa: UP045
+        default=None,
+        metadata={
+            "help": "fine-tuning: train the heads and only the last N layers of the encoder; the layers below, the "
+            "embeddings and the position bias keep their weights (default: train everything)"
+        },
+    )
 
 
 def core_config(cfg) -> MaskedAutoencoderConfig:

@@ -18,7 +18,13 @@ from mae_lm_fairseq.core.packing import BatchLayout, batch_layout, to_device, un
 from mae_lm_fairseq.models.allocator import keep_few_primitives, keep_freed_memory
 from mae_lm_fairseq.models.architectures import Autocast, MAELMModelConfig, core_config, register_architectures
 from mae_lm_fairseq.models.compilation import Compiled
-from mae_lm_fairseq.models.finetuning import check_origin, mark_depths, predicts_masked_tokens, select_weights
+from mae_lm_fairseq.models.finetuning import (
+    check_origin,
+    freeze_below,
+    mark_depths,
+    predicts_masked_tokens,
+    select_weights,
+)
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -107,6 +113,8 @@ class MAELMModel(BaseFairseqModel):
         fingerprint = dictionary_fingerprint(dictionary.symbols)
         if not predicts_masked_tokens(task):
             autoencoder.drop_prediction()
+            if cfg.trained_layers is not None:
+                freeze_below(autoencoder.encoder, cfg.trained_layers)
             # Saved in checkpoints, so that runs that start from them can check their dictionary.
             task.state.merge_state_dict({"dictionary": fingerprint})
         return cls(
@@ -375,6 +383,13 @@ def _check_options(cfg: MAELMModelConfig, network: MaskedAutoencoderConfig, pret
         raise UserError("--compile is for pretraining only; remove it, or choose --task masked_autoencoder_lm")
     if pretrains and cfg.classifier_dropout is not None:
         raise UserError(f"--classifier-dropout {cfg.classifier_dropout} has no effect in pretraining; remove it")
+    if pretrains and cfg.trained_layers is not None:
+        raise UserError(f"--trained-layers {cfg.trained_layers} has no effect in pretraining; remove it")
+    if not 0 <= (cfg.trained_layers or 0) <= network.encoder_layers:
+        raise UserError(
+            f"--trained-layers {cfg.trained_layers}: the encoder has {network.encoder_layers} layers; give a number "
+            f"from 0 to {network.encoder_layers}"
+        )
     distance = network.relative_max_distance
     has_bias = network.relative_buckets or network.decoder_relative_buckets
     # Fine-tuning repeats all options of pretraining, those of the decoder's bias included.

@@ -82,6 +82,34 @@ def test_head_equals_hugging_face(sentences):
     assert model.classification_heads[HEAD].dropout.p == 0.25
 
 
+@pytest.mark.parametrize("layers", [0, 1, 2])
+def test_only_the_last_layers_are_trained(sentences, layers):
+    """The tiny encoder has two; embeddings and position bias are below both."""
+    _, _, model = set_up_finetuning(sentences, "--trained-layers", layers, classes=3)
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    frozen = model.state_dict().keys() - trained
+    last = tuple(f"autoencoder.encoder.layers.{index}." for index in range(2 - layers, 2))
+    assert trained == {name for name in model.state_dict() if name.startswith((*last, "classification_heads."))}
+    assert "autoencoder.encoder.embed_tokens.weight" in frozen
+
+
+def test_training_leaves_frozen_weights_as_they_are(sentences, pretrained, tmp_path):
+    """Weight decay, too, does not change them."""
+    start = ["--finetune-from-model", pretrained["mae_lm_tiny"], "--weight-decay", 0.1]
+    before, after = (
+        finetune(sentences, tmp_path / str(updates), *start, "--trained-layers", 1, "--max-update", updates)["model"]
+        for updates in (1, 3)
+    )
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert {name.split(".")[0] for name in changed} == {"autoencoder", "classification_heads"}
+    assert all(name.startswith(("autoencoder.encoder.layers.1.", "classification_heads.")) for name in changed)
+
+
+def test_more_layers_than_the_encoder_has_are_refused(sentences):
+    with pytest.raises(UserError, match="--trained-layers 3: the encoder has 2 layers; give a number from 0 to 2"):
+        set_up_finetuning(sentences, "--trained-layers", 3, classes=3)
+
+
 @pytest.mark.parametrize("dropout", [-0.1, 1, "nan"])
 def test_a_classifier_dropout_out_of_range_is_named(sentences, dropout):
     with pytest.raises(UserError, match=f"--classifier-dropout {dropout}"):

@@ -323,6 +323,7 @@ def test_the_attention_backend_is_chosen_once_and_logged(data_bin, caplog):
             "without a relative",
         ),
         (["--classifier-dropout", 0.1], "in pretraining"),
+        (["--trained-layers", 1], "in pretraining"),
     ],
 )
 def test_options_without_effect_are_refused(data_bin, options, message):

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from mae_lm_fairseq.measures.options import MaskedText, Scoring, WordLabels
 from mae_lm_fairseq.statistics.rank_settings import RankSettings
-from mae_lm_fairseq.utils.command_line import Count, LearningRate, Options
+from mae_lm_fairseq.utils.command_line import Count, LearningRate, Natural, Options
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_sha256
 
@@ -339,22 +339,26 @@ class Sweep(Kind):
         learning_rates: learning rates to try; by default the recipe's.
         seeds: number of fine-tuning seeds, which are averaged.
         max_updates: maximum number of updates.
+        trained_layers: train only the last N layers of the encoder, as ``--trained-layers``; by default, all.
     """
 
     numbers: ClassVar = None
     learning_rates: tuple[LearningRate, ...] = ()
     seeds: Count = 1
     max_updates: Count | None = None
+    trained_layers: Natural | None = None
 
     def _options(self, model: Trained, task: str) -> dict[str, Any]:
         """Return the options of a fine-tuning sweep."""
+        layers = self.trained_layers
         return {
             "model": model.path,
             "data_bin": model.data.data_bin,
-            "out": model.folder / f"finetuned-{model.path.stem}-{task}",
+            "out": model.folder / f"finetuned-{model.path.stem}-{task}{'' if layers is None else f'-{layers}'}",
             "seeds": self.seeds,
             "learning_rates": self.learning_rates or None,
             "max_updates": self.max_updates,
+            "extra": () if layers is None else ("--trained-layers", str(layers)),
         }
 
 
