@@ -4,8 +4,9 @@ Sentences are scored by pseudo-log-likelihood: every token is masked once, and p
 model has one. Beside each model are its controls: the same architecture with random weights, the frequency of the
 tokens, and the length of the sentence. Writes results.json and report.md.
 
-Example:
+Examples:
     mae-lm minimal-pairs checkpoint_last.pt --data-bin data-bin --pairs blimp --out results/blimp
+    mae-lm minimal-pairs bert-base-cased --pairs blimp --unigram train.txt --out results/bert
 """
 
 from mae_lm_fairseq.measures.options import MinimalPairsOptions as Options
