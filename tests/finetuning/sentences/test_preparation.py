@@ -236,7 +236,7 @@ def test_incomplete_or_other_tokenizers_are_refused(tmp_path):
         open_tokenizer(directory, "model.pt", "another fingerprint")
     other = write_tokenizer(tmp_path / "other", seed=5)
     (directory / "dict.txt").write_bytes((other / "dict.txt").read_bytes())
-    with pytest.raises(UserError, match=r"dict\.txt does not match sentencepiece\.bpe\.model"):
+    with pytest.raises(UserError, match=r"in the dict\.txt beside it is not a piece of this model"):
         open_tokenizer(directory)
     (directory / "dict.txt").write_bytes(b"\xff 1\n")
     with pytest.raises(UserError, match=r"dict\.txt is not a dictionary of fairseq: it is not UTF-8"):
