@@ -31,8 +31,11 @@ def describe_length(amount: Amount, cfg: Any, data: Sequence[Path]) -> str:
         data: the shards of the data-bin.
     """
     tokens = amount.tokens_per_update * amount.updates
-    hours, where = _estimate(amount, cfg, data[0])
-    estimate = f"about {duration(hours)} {where}"
+    try:
+        hours, where = _estimate(amount, cfg, data[0])
+        estimate = f"about {duration(hours)} {where}"
+    except ValueError as problem:  # a training that the planner does not describe may still be what the user wants
+        estimate = f"no estimate of the duration: {problem}"
     try:
         in_text = sum(check_data_bin(shard / "train")[1] for shard in data)
     except UserError:  # not the format of mae-lm prepare and fairseq-preprocess; fairseq-train says what is wrong

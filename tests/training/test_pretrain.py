@@ -223,6 +223,11 @@ def test_the_estimate_is_the_planners(data_bin, monkeypatch):
     assert f"about {duration(hours)} on this CPU" in describe_length(Amount.of(cfg, 1), cfg, [data_bin])
 
 
+def test_a_training_that_the_planner_does_not_know_has_no_estimate(data_bin):
+    cfg = configured("mae_lm_tiny", "--cpu", "--mask-prob", "0.001")
+    assert "no estimate of the duration: mask_prob 0.001 masks" in describe_length(Amount.of(cfg, 1), cfg, [data_bin])
+
+
 @pytest.mark.parametrize(
     ("name", "memory", "kind"),
     [
