@@ -1,6 +1,5 @@
 """The command line: ``mae-lm VERB``, or ``python -m mae_lm_fairseq VERB``."""
 
-import argparse
 import difflib
 import importlib
 import sys
@@ -8,7 +7,7 @@ from importlib.metadata import version
 from types import ModuleType
 from typing import Any
 
-from mae_lm_fairseq.utils.command_line import make_parser, parse
+from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 
 VERBS = {
@@ -57,12 +56,6 @@ def parsed(verb: str, words: list[str], program: str | None = None) -> Any:
     """Return the options of a verb that the words of its command line state; end the program if they are wrong."""
     module = _module(verb)
     return parse(module.Options, words, module.__doc__, program or f"mae-lm {verb}")
-
-
-def parser_of(verb: str) -> argparse.ArgumentParser:
-    """Return the parser of a verb."""
-    module = _module(verb)
-    return make_parser(module.Options, module.__doc__, f"mae-lm {verb}")
 
 
 def _module(verb: str) -> ModuleType:

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch.distributed.run import get_args_parser
 
-from mae_lm_fairseq.cli import VERBS, parsed, parser_of
+from mae_lm_fairseq.cli import VERBS, parsed
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from mae_lm_fairseq.training.pretrain import build_arguments, parse_configuration
 from mae_lm_fairseq.utils.command_line import parse
@@ -147,7 +147,7 @@ def understand_command(words: list[str]) -> None:
             words = build_arguments(asked.preset, asked.data_bin, asked.save_dir, asked.flags, asked.recipe)
             assert parse_configuration(words).model._name == asked.preset
         else:
-            parser_of(verb).parse_args(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+            parsed(verb, arguments)
     elif program in ("fairseq-train", "fairseq-validate"):
         parse_configuration(arguments)
     elif program == "python" and arguments[0] == "-m":

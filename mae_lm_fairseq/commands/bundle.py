@@ -9,10 +9,8 @@ Example:
 """
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
 
-from mae_lm_fairseq.utils.command_line import Argument, Directory
+from mae_lm_fairseq.utils.command_line import Directory, Model
 from mae_lm_fairseq.utils.command_line import Options as Base
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.output import configure_logging
@@ -29,7 +27,7 @@ class Options(Base):
         out: directory of the bundle, which must not exist.
     """
 
-    model: Annotated[Path, Argument("MODEL", positional=True)]
+    model: Model
     data_bin: Directory
     ema: bool = False
     out: Directory

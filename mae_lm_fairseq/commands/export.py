@@ -11,10 +11,8 @@ Examples:
 """
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
 
-from mae_lm_fairseq.utils.command_line import Argument, Directory, File
+from mae_lm_fairseq.utils.command_line import Directory, File, Model
 from mae_lm_fairseq.utils.command_line import Options as Base
 from mae_lm_fairseq.utils.errors import UserError, needs_transformers
 from mae_lm_fairseq.utils.output import configure_logging
@@ -32,7 +30,7 @@ class Options(Base):
         text: text file whose lines are also compared.
     """
 
-    model: Annotated[Path, Argument("MODEL", positional=True)]
+    model: Model
     data_bin: Directory | None = None
     ema: bool = False
     out: Directory

@@ -10,11 +10,10 @@ Example:
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 from mae_lm_fairseq.core.config import PRESETS
-from mae_lm_fairseq.utils.command_line import Argument, Directory
+from mae_lm_fairseq.utils.command_line import Argument, Directory, Model
 from mae_lm_fairseq.utils.command_line import Options as Base
 from mae_lm_fairseq.utils.errors import UserError, needs_transformers
 from mae_lm_fairseq.utils.output import configure_logging
@@ -33,7 +32,7 @@ class Options(Base):
         seed: seed of the decoder's weights.
     """
 
-    model: Annotated[Path, Argument("MODEL", positional=True)]
+    model: Model
     out: Directory
     preset: Literal[tuple(PRESETS)] = "mae_lm_roberta"
     data_bin: Directory | None = None

@@ -115,8 +115,13 @@ def plan(run: Run) -> Plan:
         memory,
         exchange_buffer=gradients if run.devices > 1 else 0,
         exchanged=2 * (run.devices - 1) / run.devices * gradients,
-        hours=run.tokens * flops.total / (run.devices * run.peak * run.mfu) / 3600,
+        hours=hours(run, flops),
     )
+
+
+def hours(run: Run, flops: Flops) -> float:
+    """Return the hours of a run that takes these FLOPs per token of the text."""
+    return run.tokens * flops.total / (run.devices * run.peak * run.mfu) / 3600
 
 
 def count_parameters(config: MaskedAutoencoderConfig, vocab_size: int) -> Parameters:

@@ -69,8 +69,8 @@ def _warn_once(message: str) -> None:
     logger.warning(message)
 
 
-def _out_of_range(section: str, name: str, allowed: Range, cfg: Any) -> str | None:
-    value = getattr(cfg[section], name, None)
+def _out_of_range(name: str, allowed: Range, cfg: Any) -> str | None:
+    value = getattr(cfg[allowed.section], name, None)
     for number in value if OmegaConf.is_list(value) else [value]:
         if number is not None and not allowed.holds(number):
             return str(number)
@@ -145,11 +145,7 @@ def _missing_checkpoint(name: str, cfg: Any) -> str | None:
 
 _BACKENDS = ("pytorch_ddp", "c10d", "legacy_ddp", "no_c10d")
 CHECKS = (
-    *(
-        Check(option(name), partial(_out_of_range, one.section, name, one), one.reason)
-        for one in RANGES
-        for name in one.names
-    ),
+    *(Check(option(name), partial(_out_of_range, name, one), one.reason) for one in RANGES for name in one.names),
     Check("--adam-betas", _wrong_betas, "{found}: give two numbers in [0, 1), such as '(0.9, 0.98)'"),
     Check(
         "--total-num-update",

@@ -2,11 +2,13 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, utils
+from fairseq.data import FairseqDataset
 
 from mae_lm_fairseq import register
 from mae_lm_fairseq.text.tokenizer_files import NAMES
@@ -58,3 +60,21 @@ def load(checkpoint: Path, data: Path) -> tuple[torch.nn.Module, object]:
     models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], arg_overrides=overrides)
     model = models[0].eval()
     return (model.cuda() if torch.cuda.is_available() else model), task
+
+
+@torch.no_grad()
+def logits_by_length(
+    model: torch.nn.Module, dataset: FairseqDataset, sizes: Sequence[int], head: str, batch_size: int
+) -> Iterator[tuple[np.ndarray, dict, torch.Tensor]]:
+    """Yield batches of rows of similar length: their indices, the batch dict, and the logits of a head.
+
+    ``sizes`` are the lengths of the rows. The model is in evaluation mode.
+    """
+    order = np.argsort(sizes, kind="stable")
+    on_gpu = next(model.parameters()).is_cuda
+    for start in range(0, len(order), batch_size):
+        rows = order[start : start + batch_size]
+        batch = dataset.collater([dataset[int(row)] for row in rows])
+        batch = utils.move_to_cuda(batch) if on_gpu else batch
+        logits, _ = model(**batch["net_input"], features_only=True, classification_head_name=head)
+        yield rows, batch, logits

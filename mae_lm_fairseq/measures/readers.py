@@ -1,6 +1,7 @@
 """Trained models with their tokenizers: our checkpoints and bundles, and Hugging Face directories."""
 
 import inspect
+import itertools
 import json
 import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -281,8 +282,8 @@ def _open_hugging_face(directory: Path, device: str, with_head: bool, random_wei
     special = [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
     with transformers_errors(directory):
         states = HuggingFaceStates(model.base_model, pad, mask)
-        words = [token for token in range(model.config.vocab_size) if token not in (*special, pad, mask)]
-        ignores_padding = _ignores_padding(states, [opening, *words[:6], closing])
+        words = (token for token in range(model.config.vocab_size) if token not in {*special, pad, mask})
+        ignores_padding = _ignores_padding(states, [opening, *itertools.islice(words, 6), closing])
     if not ignores_padding:
         raise UserError(
             f"{directory}: the hidden states of {model.config.model_type} depend on the padding of a batch, so that "
@@ -328,7 +329,7 @@ def _load_hugging_face(directory: Path, with_head: bool, random_weights: bool) -
         with torch.random.fork_rng():
             torch.manual_seed(RANDOM_SEED)
             return kind.from_config(config, **options)
-    model, loading = kind.from_pretrained(directory, output_loading_info=True, **_AS_DATA, **options)
+    model, loading = kind.from_pretrained(directory, config=config, output_loading_info=True, **_AS_DATA, **options)
     if with_head and loading["missing_keys"]:
         raise UserError(f"{directory} has no language model head ({min(loading['missing_keys'])} is missing); name a "
                         "model that was saved with it")  # fmt: skip

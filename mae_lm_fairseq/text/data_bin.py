@@ -129,6 +129,16 @@ def check_data_bin(prefix: str | Path) -> tuple[int, int]:
     return lines, _check_lengths(prefix, lines, kind)
 
 
+def count_tokens(prefix: str | Path) -> int:
+    """Return the number of tokens, from the header of the index and the length of ``PREFIX.bin`` alone.
+
+    Raises:
+        UserError: if a file is missing or of another kind. :func:`check_data_bin` also notices damage.
+    """
+    _, kind = _read_header(prefix)
+    return os.path.getsize(f"{prefix}.bin") // kind.itemsize
+
+
 def read_lines(prefix: str | Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the lines of a data-bin that :class:`DataBinWriter` wrote, in blocks: their tokens and sizes.
 

@@ -10,9 +10,9 @@ import torch
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.cost.planned_run import Run, kind_of_gpu
-from mae_lm_fairseq.cost.planner import flops_per_token
+from mae_lm_fairseq.cost.planner import flops_per_token, hours
 from mae_lm_fairseq.models.architectures import core_config
-from mae_lm_fairseq.text.data_bin import DICTIONARY, check_data_bin
+from mae_lm_fairseq.text.data_bin import DICTIONARY, count_tokens
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.training.amount import Amount
 from mae_lm_fairseq.utils.errors import UserError
@@ -32,35 +32,32 @@ def describe_length(amount: Amount, cfg: Any, data: Sequence[Path]) -> str:
     """
     tokens = amount.tokens_per_update * amount.updates
     try:
-        hours, where = _estimate(amount, cfg, data[0])
-        estimate = f"about {duration(hours)} {where}"
+        in_hours, where = _estimate(amount, cfg, data[0])
+        estimate = f"about {duration(in_hours)} {where}"
     except ValueError as problem:  # a training that the planner does not describe may still be what the user wants
         estimate = f"no estimate of the duration: {problem}"
     try:
-        in_text = sum(check_data_bin(shard / "train")[1] for shard in data)
+        in_text = sum(count_tokens(shard / "train") for shard in data)
     except UserError:  # not the format of mae-lm prepare and fairseq-preprocess; fairseq-train says what is wrong
-        return estimate
-    return f"{tokens / in_text:,.3g} epochs of this text ({in_text:,} tokens); {estimate}"
+        in_text = 0
+    return f"{tokens / in_text:,.3g} epochs of this text ({in_text:,} tokens); {estimate}" if in_text else estimate
 
 
 def _estimate(amount: Amount, cfg: Any, data_bin: Path) -> tuple[float, str]:
     """Return the estimated hours and the assumption behind them."""
-    dictionary = data_bin / DICTIONARY
-    vocabulary = len(read_symbols(dictionary)) if dictionary.exists() else Run.vocab_size
     precision = "fp32" if cfg.model.autocast == "none" else "autocast"
     precision = next((name for name in ("fp16", "bf16") if cfg.common[name]), precision)
     is_gpu = torch.cuda.is_available() and not cfg.common.cpu
     kind = kind_of_gpu(torch.cuda.get_device_properties(0)) if is_gpu else None
     device = {"devices": amount.processes, "kind": kind or Run.device_kind, "precision": precision}
-    run = planned_run(cfg, vocabulary, max(amount.updates, 1), **device)
-    flops = run.tokens * flops_per_token(run).total
+    run = planned_run(cfg, vocabulary_size(data_bin), max(amount.updates, 1), **device)
+    flops = flops_per_token(run)
     if is_gpu:
-        hours = flops / (run.devices * run.peak * run.mfu) / 3600
         at = f"{run.mfu:.0%} of their {run.peak / 1e12:.0f} TFLOP/s in {run.precision}"
-        return hours, f"on {run.devices} x {kind or f'GPU, as {Run.device_kind}'} at {at}"
+        return hours(run, flops), f"on {run.devices} x {kind or f'GPU, as {Run.device_kind}'} at {at}"
     rate = matrix_rate()
-    hours = flops / (CPU_FRACTION * rate) / 3600
-    return hours, f"on this CPU, at {CPU_FRACTION:.0%} of its {rate / 1e9:.0f} GFLOP/s of matrix products"
+    where = f"on this CPU, at {CPU_FRACTION:.0%} of its {rate / 1e9:.0f} GFLOP/s of matrix products"
+    return run.tokens * flops.total / (CPU_FRACTION * rate) / 3600, where
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +101,12 @@ def planned_run(cfg: Any, vocabulary: int, updates: int, *, devices: int = 1, ki
         precision=precision,
         own_network=core_config(cfg.model),
     )
+
+
+def vocabulary_size(data_bin: Path) -> int:
+    """Return the size of a data-bin's dictionary; the planner's default if the data-bin does not exist yet."""
+    dictionary = data_bin / DICTIONARY
+    return len(read_symbols(dictionary)) if dictionary.exists() else Run.vocab_size
 
 
 def matrix_rate() -> float:

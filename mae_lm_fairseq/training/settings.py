@@ -63,9 +63,9 @@ def settings(architecture: str, name: str | None = None) -> Settings:
         architecture: the preset.
         name: the recipe, as in :func:`recipe`.
     """
-    rows = recipe(architecture, name)
-    value = {row: cell.value for row, cell in rows.items()}
-    pace = _SHORT_RUN if rows["updates"].source == "ours" else _LONG_RUN
+    value = {row: cell.value for row, cell in recipe(architecture, name).items()}
+    name = name or RECIPE_OF_SIZE[ARCHITECTURES[architecture][1]]
+    pace = _SHORT_RUN if name == DEVELOPMENT else _LONG_RUN
     optimisation = Optimisation(
         optimizer="adam", **{name: value[name] for name in ("updates", "warmup", "weight_decay", "clip_norm", *ADAM)}
     )

@@ -12,6 +12,7 @@ from mae_lm_fairseq.utils.command_line import (
     File,
     Fraction,
     LearningRate,
+    Model,
     Natural,
     Options,
     Probability,
@@ -43,7 +44,7 @@ class AdaptOptions(Options):
         extra: further options of fairseq-train.
     """
 
-    model: Annotated[Path, Argument("MODEL", positional=True)]
+    model: Model
     data_bin: Directory | None = None
     train: Annotated[tuple[str, ...], Argument("PATH")]
     valid: Annotated[tuple[str, ...], Argument("PATH")]

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from fairseq import utils
 
-from mae_lm_fairseq.finetuning.models import BATCH, with_progress
+from mae_lm_fairseq.finetuning.models import BATCH, logits_by_length, with_progress
 from mae_lm_fairseq.finetuning.sentences.preparation import joined, truncated
 from mae_lm_fairseq.finetuning.sentences.rows import to_rows
 from mae_lm_fairseq.finetuning.sentences.tables import TEXT_COLUMN, Table, format_table, read_table, write_table
@@ -169,23 +168,13 @@ def _rounded(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-@torch.no_grad()
 def data_bin_logits(model: torch.nn.Module, task, split: str) -> np.ndarray:
-    """Return the logits of a set, [rows, classes] float32, in data-bin order.
-
-    Batches group sequences of similar length.
-    """
-    head = task.cfg.classification_head_name
+    """Return the logits of a set, [rows, classes] float32, in data-bin order."""
     task.load_dataset(split)
     dataset = task.dataset(split)
-    order = np.argsort([dataset.num_tokens(row) for row in range(len(dataset))], kind="stable")
-    device = next(model.parameters()).device
+    sizes = [dataset.num_tokens(row) for row in range(len(dataset))]
     results = np.empty((len(dataset), task.cfg.num_classes), dtype=np.float32)
-    for start in range(0, len(order), BATCH):
-        rows = order[start : start + BATCH]
-        batch = dataset.collater([dataset[int(row)] for row in rows])
-        batch = utils.move_to_cuda(batch) if device.type == "cuda" else batch
-        output, _ = model(**batch["net_input"], features_only=True, classification_head_name=head)
+    for rows, _, output in logits_by_length(model, dataset, sizes, task.cfg.classification_head_name, BATCH):
         results[rows] = output.float().cpu().numpy()
     return results
 

@@ -9,13 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from fairseq import utils
 from torch import Tensor
 
 from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
-from mae_lm_fairseq.finetuning.models import with_progress
+from mae_lm_fairseq.finetuning.models import logits_by_length, with_progress
 from mae_lm_fairseq.finetuning.squad.questions import read_squad
 from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, MIN_SAMPLE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.utils.files import write_json
@@ -122,16 +120,9 @@ def _best_of_each_slice(candidates: list[Candidate]) -> list[Candidate]:
     return list(best.values())[:N_BEST]
 
 
-@torch.no_grad()
 def logits_of_batches(model: torch.nn.Module, windows: SpanWindows) -> Iterator[tuple[dict, Tensor]]:
     """Yield batches of windows of similar length, with their start and end logits."""
-    order = np.argsort(windows.sizes, kind="stable")
-    on_gpu = next(model.parameters()).is_cuda
-    for start in range(0, len(order), BATCH):
-        batch = windows.collater([windows[int(index)] for index in order[start : start + BATCH]])
-        batch = utils.move_to_cuda(batch) if on_gpu else batch
-        logits, _ = model(**batch["net_input"], features_only=True, classification_head_name=ANSWER_HEAD)
-        yield batch, logits
+    return ((batch, logits) for _, batch, logits in logits_by_length(model, windows, windows.sizes, ANSWER_HEAD, BATCH))
 
 
 def answer_file(model: torch.nn.Module, source: Path, out: Path):

@@ -29,6 +29,13 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.output import accuracy_cell, markdown_table, progress_bar
 from mae_lm_fairseq.utils.versions import versions
 
+CONTROLS = {
+    "random weights": "the same architecture before training",
+    "unigram": "the sum of the tokens' log-frequencies",
+    "length": "the sentence with fewer tokens wins",
+}
+"""The controls of every model, and what they are."""
+
 
 def measure_models(options: MinimalPairsOptions) -> dict[str, Any]:
     """Return the content of ``results.json`` and show progress.
@@ -125,14 +132,6 @@ def _token_counts(reader: Reader, data_bin: Path | None, text: Path | None) -> M
     counts = read_counts(data_bin / DICTIONARY)
     # A dict.txt that was written without counting has the same number everywhere.
     return counts if len(set(counts.values())) > 1 else None
-
-
-CONTROLS = {
-    "random weights": "the same architecture before training",
-    "unigram": "the sum of the tokens' log-frequencies",
-    "length": "the sentence with fewer tokens wins",
-}
-"""The controls of every model, and what they are."""
 
 
 def markdown(results: dict[str, Any]) -> str:

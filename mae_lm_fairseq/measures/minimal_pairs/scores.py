@@ -16,6 +16,15 @@ from mae_lm_fairseq.measures.masked_prediction import (
 )
 from mae_lm_fairseq.measures.minimal_pairs.files import Paradigm
 
+TIE = 1e-4
+"""Scores that differ by at most this are tied, and count one half. Sums of float32 log-probabilities differ by less
+when the same sentence is computed in another batch."""
+RESAMPLES = 1000
+SEED = 1
+"""Seed of the bootstrap."""
+_POINTS = np.array([0, 0.5, 1])
+"""For a pair that is wrong, tied, right."""
+
 
 def pseudo_log_likelihoods(
     model: Predictor,
@@ -57,16 +66,6 @@ def negative_lengths(sentences: Sequence[Words]) -> np.ndarray:
 
 def _scored(sentence: Words) -> list[int]:
     return sentence.ids[sentence.words != NEVER_MASKED].tolist()
-
-
-TIE = 1e-4
-"""Scores that differ by at most this are tied, and count one half. Sums of float32 log-probabilities differ by less
-when the same sentence is computed in another batch."""
-RESAMPLES = 1000
-SEED = 1
-"""Seed of the bootstrap."""
-_POINTS = np.array([0, 0.5, 1])
-"""For a pair that is wrong, tied, right."""
 
 
 def accuracies(paradigms: Sequence[Paradigm], scores: np.ndarray) -> dict[str, Any]:

@@ -8,9 +8,7 @@ import torch
 from mae_lm_fairseq.cost.planned_run import Run
 from mae_lm_fairseq.cost.planner import Plan as Cost
 from mae_lm_fairseq.cost.planner import plan as plan_cost
-from mae_lm_fairseq.text.data_bin import DICTIONARY
-from mae_lm_fairseq.text.dictionary import read_symbols
-from mae_lm_fairseq.training.estimate import CPU_FRACTION, duration, matrix_rate, planned_run
+from mae_lm_fairseq.training.estimate import CPU_FRACTION, duration, matrix_rate, planned_run, vocabulary_size
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.output import markdown_table
 from mae_lm_fairseq.workflows.study.plan import Model, Plan
@@ -26,8 +24,7 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
         plan: the plan.
         configurations: fairseq's configurations of its models.
     """
-    dictionary = plan.data.data_bin / DICTIONARY
-    vocabulary = len(read_symbols(dictionary)) if dictionary.exists() else Run.vocab_size
+    vocabulary = vocabulary_size(plan.data.data_bin)
     rows, hours, tokens, flops = [], 0.0, 0, 0.0
     for model, cfg in zip(plan.models, configurations, strict=True):
         planned, trainings = plan_cost(training_of(plan, model, cfg, vocabulary)), count_trainings(plan, model)
