@@ -30,9 +30,7 @@ class MultiheadAttention(nn.Module):
             [number of queries, dim] packed.
         """
         q, k, v = (x.unflatten(-1, (self.heads, -1)) for x in self._project(states, queries))
-        # Scale the queries, not the scores, so that the scores stay in the range of float16.
-        mixed = pattern.attend(q * (self.dim // self.heads) ** -0.5, k, v, self.dropout)
-        return self.out_proj(mixed.flatten(1))
+        return self.out_proj(pattern.attend(q, k, v, self.dropout).flatten(1))
 
     def _project(self, states: Tensor, queries: Tensor | None) -> tuple[Tensor, ...]:
         if queries is None:

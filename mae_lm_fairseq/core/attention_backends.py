@@ -30,6 +30,8 @@ from mae_lm_fairseq.core.relative_position import RelativePositionBias
 EMPTY_KEY = -3e4
 """Added to the attention scores of padding. The attention weight becomes exactly zero, and the value is finite in
 half precision: a row without any key averages the zeros in its empty slots instead of producing NaN gradients."""
+BIAS_ALIGNMENT = 8
+"""Elements to a multiple of which PyTorch's memory-efficient kernel aligns the rows of a bias, whatever their dtype."""
 FLEX_HEAD_SIZE = 16
 """Smallest size of an attention head that FlexAttention's kernels take."""
 FLEX_BLOCK = 128
@@ -49,10 +51,10 @@ class AttentionPattern(Protocol):
     """Pattern of attention: the keys that each query attends to; shared by the layers of a stack."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout: nn.Module) -> Tensor:
-        """Apply softmax attention with position bias.
+        """Apply scaled softmax attention with position bias.
 
         Args:
-            q: [number of queries, heads, head size] packed and scaled.
+            q: [number of queries, heads, head size] packed.
             k, v: [number of keys, heads, head size] packed.
             dropout: applied to the attention weights.
 
@@ -66,10 +68,10 @@ class RowPattern(NamedTuple):
 
     queries: Layout
     keys: Layout
-    bias: Tensor
+    bias: Tensor | None
     """float32, broadcastable to [B, heads, Q, K]. Added to the scores: position bias, and :data:`EMPTY_KEY` at
-    padding."""
-    mix: Callable[[Tensor, Tensor, Tensor, Tensor, nn.Module], Tensor]
+    padding. None if there is neither, which lets PyTorch choose a kernel that takes no bias."""
+    mix: Callable[[Tensor, Tensor, Tensor, Tensor | None, nn.Module], Tensor]
     """Computes attention in rows from q, k, v, bias and dropout."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout: nn.Module) -> Tensor:
@@ -77,30 +79,40 @@ class RowPattern(NamedTuple):
         return from_rows(self.mix(q, k, v, self.bias, dropout).transpose(1, 2), self.queries)
 
 
-def _eager(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: nn.Module) -> Tensor:
+def _eager(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: nn.Module) -> Tensor:
     """Compute attention step by step, as in the equations."""
-    weights = torch.softmax((q @ k.transpose(2, 3)).float().add_(bias), dim=-1)
+    # Scale the queries, not the scores, so that the scores stay in the range of float16.
+    scores = (q * q.shape[-1] ** -0.5 @ k.transpose(2, 3)).float()
+    weights = torch.softmax(scores if bias is None else scores.add_(bias), dim=-1)
     return dropout(weights.to(v.dtype)) @ v
 
 
 class SharedCast:
     """Fused attention whose layers share one copy of the bias in the precision of the products.
 
-    PyTorch's kernels take the bias in the dtype of the queries and keep it for the backward pass. The gradients of the
-    layers are summed in the bias's own precision, float32.
+    PyTorch's kernels take the bias in the dtype of the queries and keep it for the backward pass; the one that takes a
+    trained bias on GPUs also copies a bias whose rows are not aligned. The gradients of the layers are summed in the
+    bias's own precision, float32.
     """
 
     def __init__(self):
         self.copies: dict[torch.dtype, Tensor] = {}
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: nn.Module) -> Tensor:
-        """Compute attention with PyTorch's fused kernels. On a GPU, the scores are never held in memory."""
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: nn.Module) -> Tensor:
+        """Compute attention with PyTorch's fused kernels, which on GPUs do not hold the scores in memory."""
         p = dropout.p if dropout.training else 0.0
-        if q.dtype != bias.dtype:
+        if bias is not None and (q.dtype != bias.dtype or bias.stride(-2) % BIAS_ALIGNMENT):
             if q.dtype not in self.copies:
-                self.copies[q.dtype] = bias.detach().to(q.dtype)
+                self.copies[q.dtype] = _aligned(bias.detach(), q.dtype)
             bias = _Cast.apply(bias, self.copies[q.dtype])
-        return F.scaled_dot_product_attention(q, k, v, bias, p, scale=1.0)
+        return F.scaled_dot_product_attention(q, k, v, bias, p)
+
+
+def _aligned(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a copy of the bias in ``dtype`` whose rows begin at multiples of :data:`BIAS_ALIGNMENT`."""
+    width = bias.shape[-1]
+    rows = bias.new_empty(*bias.shape[:-1], -(-width // BIAS_ALIGNMENT) * BIAS_ALIGNMENT, dtype=dtype)
+    return rows[..., :width].copy_(bias)
 
 
 class _Cast(torch.autograd.Function):
@@ -128,7 +140,7 @@ class FlexPattern(NamedTuple):
             raise ValueError("the attention backend flex has no attention dropout")
         q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
         attention = _compiled_flex_attention() if q.device.type == "cuda" else flex_attention
-        mixed = attention(q, k, v, score_mod=self.bias, block_mask=self.block_mask, scale=1.0)
+        mixed = attention(q, k, v, score_mod=self.bias, block_mask=self.block_mask)
         return mixed[0].transpose(0, 1)
 
 
@@ -155,14 +167,13 @@ def _heads(x: Tensor, layout: Layout) -> Tensor:
     return to_rows(x, layout).transpose(1, 2)
 
 
-def _row_bias(queries: Layout, keys: Layout, position_bias: RelativePositionBias | None) -> Tensor:
-    if position_bias is None:
+def _row_bias(queries: Layout, keys: Layout, position_bias: RelativePositionBias | None) -> Tensor | None:
+    bias = None if position_bias is None else position_bias(queries.row_positions, keys.row_positions)
+    if keys.is_full:
+        return bias
+    if bias is None:
         bias = torch.zeros(1, 1, 1, keys.width, device=keys.index.device)
-    else:
-        bias = position_bias(queries.row_positions, keys.row_positions)
-    if not keys.is_full:
-        bias = bias.masked_fill(~keys.occupied()[:, None, None, :], EMPTY_KEY)
-    return bias
+    return bias.masked_fill(~keys.occupied()[:, None, None, :], EMPTY_KEY)
 
 
 @functools.cache

@@ -35,19 +35,21 @@ class _LinearCrossEntropy(torch.autograd.Function):
         correct = torch.zeros((), dtype=torch.int64, device=states.device)
         trains = trains and any(ctx.needs_input_grad)
         gradients = [torch.zeros_like(x, dtype=torch.float32) for x in (states, weight, bias)] if trains else []
+        ctx.dtypes = [x.dtype for x in (states, weight, bias)]
+        # Cast once: autocast would do so for every chunk.
+        dtype = F.linear(states[:0], weight[:0], bias[:0]).dtype
+        weight = weight.to(dtype)
         chunk = max(1, CHUNK_ELEMENTS // len(weight))
         for start in range(0, len(states), chunk):
             part = slice(start, start + chunk)
-            product = F.linear(states[part], weight, bias)
-            logits, wanted = product.float(), targets[part, None]
+            logits, wanted = F.linear(states[part], weight, bias).float(), targets[part, None]
             normaliser = logits.logsumexp(-1, keepdim=True)
             loss += (normaliser - logits.gather(1, wanted)).sum()
             correct += logits.argmax(-1, keepdim=True).eq(wanted).sum()
             if trains:
                 error = logits.sub_(normaliser).exp_().scatter_add_(1, wanted, -torch.ones_like(normaliser))
-                _add_gradients(gradients, part, error, states[part], weight, product.dtype)
+                _add_gradients(gradients, part, error, states[part], weight)
         ctx.save_for_backward(*gradients)
-        ctx.dtypes = [x.dtype for x in (states, weight, bias)]
         ctx.mark_non_differentiable(correct)
         return loss, correct
 
@@ -59,16 +61,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return *gradients, None, None
 
 
-def _add_gradients(
-    gradients: list[Tensor], part: slice, error: Tensor, states: Tensor, weight: Tensor, dtype: torch.dtype
-):
+def _add_gradients(gradients: list[Tensor], part: slice, error: Tensor, states: Tensor, weight: Tensor):
     """Add the gradients of one chunk to ``gradients``.
 
-    ``error`` [chunk, V] is softmax minus one-hot. Matrix products are computed in ``dtype``, the precision of the
-    logits.
+    ``error`` [chunk, V] is softmax minus one-hot. Matrix products are computed in the precision of ``weight``, which is
+    that of the logits.
     """
     grad_states, grad_weight, grad_bias = gradients
     grad_bias += error.sum(0)
-    error = error.to(dtype)
-    grad_states[part] = error @ weight.to(dtype)
-    grad_weight += error.T @ states.to(dtype)
+    error = error.to(weight.dtype)
+    grad_states[part] = error @ weight
+    grad_weight += error.T @ states.to(weight.dtype)

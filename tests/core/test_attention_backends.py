@@ -5,7 +5,13 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
 from mae_lm_fairseq.core import attention_backends
-from mae_lm_fairseq.core.attention_backends import FLEX_HEAD_SIZE, AttentionBackend, attention_pattern, fastest_backend
+from mae_lm_fairseq.core.attention_backends import (
+    BIAS_ALIGNMENT,
+    FLEX_HEAD_SIZE,
+    AttentionBackend,
+    attention_pattern,
+    fastest_backend,
+)
 from mae_lm_fairseq.core.dropout import Dropout
 from mae_lm_fairseq.core.packing import to_device
 from tests.support.networks import PRESETS, batch, layout_for, masked, network, text
@@ -131,7 +137,7 @@ def test_sdpa_sums_gradients_of_the_bias_in_float32(preset, checkpoint_activatio
     """The layers share one bfloat16 copy of the bias; the gradients equal those of a copy for each layer."""
 
     def copy_for_each_layer(self, q, k, v, bias, dropout):
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, bias.to(q.dtype), scale=1.0)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, bias.to(q.dtype))
 
     net = network(preset, dropout=0, attention_dropout=0)
     for stack in net.stacks():
@@ -154,6 +160,41 @@ def test_sdpa_casts_the_bias_once_per_pattern(monkeypatch):
         gradients(net, AttentionBackend.sdpa, *RAGGED)
     assert len(casts) == len(net.encoder.layers) > 1
     assert all(cast is casts[0] for cast in casts)
+
+
+def test_rows_of_the_shared_bias_are_aligned(monkeypatch):
+    """Otherwise torch's kernel for a trained bias copies it in every layer, on a GPU."""
+    given = []
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        torch.nn.functional,
+        "scaled_dot_product_attention",
+        lambda q, k, v, bias, p: given.append((q, bias)) or sdpa(q, k, v, bias, p),
+    )
+    layout = layout_for(*RAGGED).visible
+    assert layout.width % BIAS_ALIGNMENT
+    assert not layout.is_full
+    q = torch.randn(layout.index.numel(), 4, 4)
+    for dtype in (torch.float32, torch.bfloat16):
+        pattern = attention_pattern(layout, layout, network().encoder.relative_bias, AttentionBackend.sdpa)
+        pattern.attend(*(3 * [q.to(dtype)]), Dropout(0))
+    assert [bias.dtype for _, bias in given] == [torch.float32, torch.bfloat16]
+    for _, bias in given:
+        assert bias.shape[-1] == layout.width
+        assert all(stride % BIAS_ALIGNMENT == 0 for stride in bias.stride()[:-1])
+
+
+@pytest.mark.parametrize("backend", [AttentionBackend.eager, AttentionBackend.sdpa])
+def test_full_rows_without_positions_have_no_bias(backend):
+    """Fused kernels that take no bias can run."""
+    full, ragged = layout_for(*FULL).sequence, layout_for(*RAGGED).sequence
+    assert attention_pattern(full, full, None, backend).bias is None
+    assert attention_pattern(ragged, ragged, None, backend).bias is not None
+    q, k, v = torch.randn(3, 18, 2, 4)
+    found = attention_pattern(full, full, None, backend).attend(q, k, v, Dropout(0))
+    weights = torch.einsum("bqhd,bkhd->bhqk", q.view(2, 9, 2, 4), k.view(2, 9, 2, 4)).div(2).softmax(-1)
+    expected = torch.einsum("bhqk,bkhd->bqhd", weights, v.view(2, 9, 2, 4)).flatten(0, 1)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)  # float32 sums in another order
 
 
 @pytest.mark.parametrize("backend", [AttentionBackend.eager, AttentionBackend.sdpa])
