@@ -7,7 +7,7 @@ memory is that of tensors: torch.cuda.max_memory_allocated on a GPU, the profile
 computed by formula. A profile of our own subjects shows where the time of a step goes. cpu-small and cpu-base end
 within 12 minutes on two cores.
 
-Other measurements, described by scripts/benchmark.py NAME --help: data, features, prepare, resources, scoring.
+Other measurements, described by scripts/benchmark.py NAME --help: data, features, prepare, scoring.
 
 Example:
     scripts/benchmark.py --setting cpu-small --json cpu-small.json --figure cpu-small.png
@@ -24,7 +24,7 @@ from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.output import configure_logging
 
-OTHERS = ("data", "features", "prepare", "resources", "scoring")
+OTHERS = ("data", "features", "prepare", "scoring")
 """Modules of scripts/benchmark/ with ``BenchmarkOptions`` and ``main``."""
 
 

@@ -15,7 +15,6 @@ from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead, TokenClassificationHead
 from mae_lm_fairseq.core.packing import BatchLayout, batch_layout, to_device, unpack
-from mae_lm_fairseq.models.allocator import keep_few_primitives, keep_freed_memory
 from mae_lm_fairseq.models.architectures import Autocast, MAELMModelConfig, core_config, register_architectures
 from mae_lm_fairseq.models.compilation import Compiled
 from mae_lm_fairseq.models.finetuning import (
@@ -26,6 +25,7 @@ from mae_lm_fairseq.models.finetuning import (
     select_weights,
 )
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
+from mae_lm_fairseq.utils.allocator import keep_freed_memory
 from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -313,7 +313,6 @@ class MAELMModel(BaseFairseqModel):
         self.resolve_backend(device)
         if device.type == "cpu":
             keep_freed_memory()
-            keep_few_primitives()
 
     def resolve_backend(self, device: torch.device):
         """Choose the attention backend for a device.

@@ -25,7 +25,9 @@ def versions() -> dict[str, str]:
 
 def provenance() -> dict[str, object]:
     """Return what every published measurement needs beside it: command, commit, hardware and versions."""
-    command = shlex.join([f"scripts/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    program = Path(sys.argv[0])
+    directory = "scripts/benchmark" if program.parent.name == "benchmark" else "scripts"
+    command = shlex.join([f"{directory}/{program.name}", *sys.argv[1:]])
     return {"command": command, "commit": commit(), "machine": machine(), "versions": versions()}
 
 

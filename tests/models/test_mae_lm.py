@@ -1,7 +1,6 @@
 """The model in fairseq's registries: architectures, options, outputs."""
 
 import logging
-import os
 from dataclasses import fields
 
 import pytest
@@ -217,18 +216,6 @@ def test_autocast_of_the_caller_is_kept(trained_on):
     _, model, _, batch = trained_on
     with torch.autocast("cpu", torch.bfloat16):
         assert model(**batch["net_input"], layout=batch["layout"])[0].dtype is torch.bfloat16
-
-
-@pytest.mark.parametrize("name", ["ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"])
-def test_caches_of_primitives_are_limited(data_bin, monkeypatch, name):
-    monkeypatch.setenv(name, "7")
-    for given in ("7", None):
-        if given is None:
-            monkeypatch.delenv(name)
-        _, _, model, _ = set_up(data_bin)
-        assert os.environ.get(name) == given
-        model.begin_training(torch.device("cpu"))
-        assert os.environ.get(name) == (given or "64")
 
 
 def test_features_of_clean_text(trained_on):

@@ -1,5 +1,6 @@
 """The options of fairseq-train that each user of the builder trains with; all other values are fairseq's defaults."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,12 @@ def test_adaptation(tmp_path, monkeypatch):
 def test_flags_and_further_words():
     words = train_command("data", {"lr": 0.1, "cpu": True, "fp16": False}, ["--lr", "0.2"])
     assert words[1:] == ["-m", "fairseq_cli.train", "data", "--lr", "0.1", "--cpu", "--lr", "0.2"]
+
+
+def test_every_training_of_the_package_is_a_fairseq_train_process():
+    """So what is promised of fairseq-train holds in studies, adaptation and fine-tuning, too."""
+    modules = (path for path in PACKAGE.rglob("*.py") if re.search(r"fairseq_cli\.train|\bTrainer\(", path.read_text()))
+    assert {str(path.relative_to(PACKAGE)) for path in modules} == {
+        "training/command.py",
+        "training/pretrain.py",
+    }

@@ -6,6 +6,8 @@ import os
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 """From glibc's malloc.h."""
+CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+"""Environment variables that limit caches of compiled primitives."""
 
 
 @functools.cache
@@ -25,8 +27,9 @@ def keep_few_primitives() -> None:
     """Limit two caches of compiled primitives, oneDNN's and that of torch's wrapper around it, from 1,024 to 64 each.
 
     Batches are ragged, so a later step reuses almost no primitive; a step of MAE-LM in bfloat16 needs 52 to 56. The
-    others fill memory and fragment what is freed, which then does not fit the next step (``scripts/benchmark.py
-    resources``). Values in the environment take precedence. They are read once, before the first primitive is made.
+    others fill memory and fragment what is freed, which then does not fit the next step
+    (``scripts/benchmark/measure_resources.py``). Values in the environment take precedence. Both limits are read once,
+    with the first primitive: nothing may multiply matrices before.
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
-    os.environ.setdefault("LRU_CACHE_CAPACITY", "64")
+    for name in CAPACITIES:
+        os.environ.setdefault(name, "64")
