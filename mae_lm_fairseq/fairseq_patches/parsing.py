@@ -62,6 +62,9 @@ def check_options_of_the_trainer() -> None:
 
 
 def _init_trainer(init: Callable, trainer: Trainer, cfg: Any, *args, **kwargs) -> None:
+    from mae_lm_fairseq.models.allocator import keep_few_segments  # importing models applies the patches
+
+    keep_few_segments()
     check_settings(cfg)
     init(trainer, cfg, *args, **kwargs)
     model = trainer.get_model()

@@ -34,6 +34,9 @@ def start_training_with_checks() -> None:
 
 
 def _call_main(call: Callable, cfg: Any, *args, **kwargs) -> Any:
+    from mae_lm_fairseq.models.allocator import keep_few_segments  # importing models applies the patches
+
+    keep_few_segments()
     with errors_end_the_program(), _lost_connections():
         join_started_processes(cfg)
         with gpus_hidden(cfg):

@@ -1,4 +1,4 @@
-"""Memory settings for training on a CPU."""
+"""Memory settings for training."""
 
 import ctypes
 import functools
@@ -30,3 +30,14 @@ def keep_few_primitives() -> None:
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     os.environ.setdefault("LRU_CACHE_CAPACITY", "64")
+
+
+def keep_few_segments() -> None:
+    """Let the CUDA allocator grow its segments, so that ragged batches do not fragment memory.
+
+    A value in the environment takes precedence. It is read once, when CUDA starts. torch before 2.9 does not know the
+    second name, and in 2.9 this setting has no effect under that name alone (pytorch 183387).
+    """
+    names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+    if not os.environ.keys() & set(names):
+        os.environ |= dict.fromkeys(names, "expandable_segments:True")

@@ -71,6 +71,8 @@ def pretrain(options: PretrainOptions) -> None:
         amount = Amount.of(cfg, number)
         print(f"{options.preset}: {amount.describe()}")
         print(describe_length(amount, cfg, [Path(path) for path in directories]))
+        if advice := advice_on_precision(cfg):
+            print(advice)
         if warning := short_schedule(cfg):
             print(f"warning: {warning}", file=sys.stderr)
         print(shlex.join(["fairseq-train", *words]), flush=True)
@@ -115,6 +117,18 @@ def precision(cfg) -> dict[str, Any]:
     if cfg.common.cpu or not torch.cuda.is_available() or cfg.model.autocast != "none":
         return {}
     return {} if any(cfg.common[name] for name in chosen) else {"fp16": True}
+
+
+def advice_on_precision(cfg) -> str | None:
+    """Return a recommendation of ``--autocast bf16``, on GPUs that have bfloat16, to a training in half precision."""
+    import torch
+
+    half = next((name for name in ("fp16", "bf16") if cfg.common[name]), None)
+    if half is None or cfg.common.cpu or not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0):
+        return None
+    number = int(cfg.optimization.update_freq[0])
+    advice = f"--autocast bf16, which adds up the gradients of {number} batches in float32, not {half}"
+    return f"recommended on this GPU: {advice}"
 
 
 def build_arguments(
