@@ -104,8 +104,7 @@ Each ends the start with one error message and exit code 1, or prints a warning:
 In the messages, `...` stands for the value. Data-bins of other implementations than mmap are refused, too:
 {is_refused_data}.
 Options of fairseq's own models, such as `--offload-activations`, are unknown to the models of this package:
-{is_unknown}.
-On GPUs, half precision has never run.
+{is_unknown}. On GPUs, half precision has never run.
 
 {refused}
 """

@@ -20,24 +20,28 @@ ROBERTA_MASK_PROB = 0.15
 class Device:
     """Type of accelerator, with the figures of its data sheet."""
 
-    fp32: float
-    """Peak FLOP/s of float32 without tensor cores, which is torch's default."""
+    tf32: float
+    """Peak FLOP/s of dense TF32 matrix products: training without half precision uses TF32."""
     half: float
     """Peak FLOP/s of dense float16 or bfloat16 matrix products with float32 accumulation."""
     memory: int
     """Memory in bytes."""
     source: str
-    has_bf16: bool = True
 
 
 _A100 = "NVIDIA A100 Tensor Core GPU datasheet (2021)"
+_HALVED = "half of its figures with sparsity"
 
 DEVICES = {
-    "v100": Device(15.7e12, 125e12, 32 * 10**9, "NVIDIA V100 datasheet (2020), SXM2", has_bf16=False),
-    "a100-40": Device(19.5e12, 312e12, 40 * 10**9, _A100),
-    "a100-80": Device(19.5e12, 312e12, 80 * 10**9, _A100),
-    "h100": Device(67e12, 989.5e12, 80 * 10**9, "NVIDIA H100 datasheet (2023), SXM; half of its figure with sparsity"),
-    "h200": Device(67e12, 989.5e12, 141 * 10**9, "NVIDIA H200 datasheet (2024), SXM; half of its figure with sparsity"),
+    "a10": Device(62.5e12, 125e12, 24 * 10**9, "NVIDIA A10 datasheet (2021)"),
+    "a100-40": Device(156e12, 312e12, 40 * 10**9, _A100),
+    "a100-80": Device(156e12, 312e12, 80 * 10**9, _A100),
+    "l40s": Device(183e12, 362.05e12, 48 * 10**9, "NVIDIA L40S datasheet (2023)"),
+    "h100": Device(494.7e12, 989.5e12, 80 * 10**9, f"NVIDIA H100 datasheet (2023), SXM; {_HALVED}"),
+    "h200": Device(494.7e12, 989.5e12, 141 * 10**9, f"NVIDIA H200 datasheet (2024), SXM; {_HALVED}"),
+    "gh200": Device(494.5e12, 989.5e12, 96 * 10**9, f"NVIDIA GH200 datasheet (2024), 96 GB of HBM3; {_HALVED}"),
+    "b200": Device(1.1e15, 2.25e15, 180 * 10**9, f"NVIDIA Blackwell datasheet (2025), HGX B200; {_HALVED}"),
+    "rtx3090": Device(35.6e12, 71e12, 24 * 10**9, "NVIDIA Ampere GA102 whitepaper (2021), appendix A"),
     "rtx4090": Device(82.6e12, 165.2e12, 24 * 10**9, "NVIDIA Ada GPU architecture whitepaper (2022), appendix A"),
 }
 
@@ -48,10 +52,10 @@ def kind_of_gpu(properties) -> str | None:
     Args:
         properties: what ``torch.cuda.get_device_properties`` returns.
     """
-    name = properties.name.lower().replace(" ", "").replace("-", "")
-    if "a100" in name:
+    words = properties.name.lower().replace("-", " ").replace("rtx ", "rtx").split()
+    if "a100" in words:
         return "a100-80" if properties.total_memory > 60 * 10**9 else "a100-40"
-    return next((kind for kind in DEVICES if kind in name), None)
+    return next((kind for kind in DEVICES if kind in words), None)
 
 
 def _integer(text: str) -> int:
@@ -105,8 +109,6 @@ class Run(Options):
         if not 0 < self.sample.predicted < self.tokens_per_sample:
             length = f"--tokens-per-sample {self.tokens_per_sample}"
             raise ValueError(f"mask_prob {self.mask_prob} masks none or all of {length}")
-        if self.precision in ("bf16", "autocast") and not self.device.has_bf16:
-            raise ValueError(f"precision {self.precision} is not supported by {self.device_kind}; use fp16")
 
     def roberta(self) -> "Run":
         """Return the run of the RoBERTa preset of the same size, for comparison."""
@@ -137,7 +139,7 @@ class Run(Options):
     @property
     def peak(self) -> float:
         """Peak FLOP/s of one device in this precision."""
-        return self.device.fp32 if self.precision == "fp32" else self.device.half
+        return self.device.tf32 if self.precision == "fp32" else self.device.half
 
     @property
     def updates(self) -> int:

@@ -24,7 +24,7 @@ from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
 from mae_lm_fairseq.fairseq_patches.option_ranges import RANGES, Range, option
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.versions import SLOW, bfloat16_speed
+from mae_lm_fairseq.utils.versions import SLOW, bfloat16_speed, unusable_gpu
 
 logger = logging.getLogger(__name__)
 
@@ -145,6 +145,11 @@ def _missing_checkpoint(name: str, cfg: Any) -> str | None:
 
 _BACKENDS = ("pytorch_ddp", "c10d", "legacy_ddp", "no_c10d")
 CHECKS = (
+    Check(
+        "--cpu",
+        lambda cfg: not cfg.common.cpu and unusable_gpu(),
+        "is needed to train on the CPU of this machine: {found.problem}; {found.remedy}",
+    ),
     *(Check(option(name), partial(_out_of_range, name, one), one.reason) for one in RANGES for name in one.names),
     Check("--adam-betas", _wrong_betas, "{found}: give two numbers in [0, 1), such as '(0.9, 0.98)'"),
     Check(

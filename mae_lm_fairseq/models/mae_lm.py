@@ -3,11 +3,13 @@
 import contextlib
 import importlib
 import logging
+import warnings
 from pathlib import Path
 
 import torch
 from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend
 
 from mae_lm_fairseq.checkpoints.validation import check_ties
 from mae_lm_fairseq.core.attention_backends import FLEX_HEAD_SIZE, AttentionBackend, fastest_backend
@@ -304,7 +306,7 @@ class MAELMModel(BaseFairseqModel):
     def begin_training(self, device: torch.device):
         """Prepare for training on a device. Called by the patched trainer when it starts.
 
-        On a CPU, this changes memory settings of the process.
+        On a CPU, this changes memory settings of the process; on a GPU, how torch multiplies matrices and attends.
 
         Raises:
             UserError: if the attention backend does not train on that device. Raised here because an error in the first
@@ -313,6 +315,15 @@ class MAELMModel(BaseFairseqModel):
         self.resolve_backend(device)
         if device.type == "cpu":
             keep_freed_memory()
+        if device.type == "cuda":
+            with warnings.catch_warnings():
+                # torch 2.9 deprecates this function, and its successor breaks torch.compile there (pytorch 166387).
+                warnings.simplefilter("ignore")
+                torch.set_float32_matmul_precision("high")
+            # cuDNN plans each new shape of a batch, and has returned gradients that are NaN (pytorch 196678).
+            torch.backends.cuda.enable_cudnn_sdp(False)
+            if self.autoencoder.encoder.attention_backend is AttentionBackend.sdpa:
+                logger.info("float32 matrix products: TF32; kernel of sdpa in the encoder: %s", self._sdpa_kernel())
 
     def resolve_backend(self, device: torch.device):
         """Choose the attention backend for a device.
@@ -331,6 +342,20 @@ class MAELMModel(BaseFairseqModel):
             logger.info("attention backend on %s: %s", device.type, backend.value)
         for stack in self.autoencoder.stacks():
             stack.attention_backend = backend
+
+    def _sdpa_kernel(self) -> str:
+        """Return the kernel that torch chooses for the encoder's attention, by the function that ``sdpa`` asks, too.
+
+        The choice depends on device, precision, bias, dropout and head size, but not on the shape of the rows.
+        """
+        encoder, weight = self.autoencoder.config.encoder, self.autoencoder.encoder.embed_tokens.weight
+        dtype = weight.dtype if self.autocast is Autocast.none else torch.bfloat16
+        shape = (1, encoder.heads, 64, encoder.dim // encoder.heads)
+        q = torch.empty(shape, dtype=dtype, device=weight.device, requires_grad=True)
+        bias = torch.empty(1, encoder.heads, 64, 64, dtype=dtype, device=weight.device)
+        bias.requires_grad_(encoder.relative_buckets > 0)
+        choice = torch._fused_sdp_choice(q, q, q, bias, encoder.attention_dropout, False, scale=1.0)
+        return SDPBackend(choice).name.lower()
 
     def _layout(
         self, src_tokens: Tensor, masked_tokens: Tensor | None = None, early_masks: Tensor | None = None

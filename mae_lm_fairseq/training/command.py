@@ -9,6 +9,7 @@ from typing import Any
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.training.stated import ADAM
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.versions import check_gpu
 
 Settings = dict[str, dict[str, Any]]
 """fairseq's options by the group of its configuration; a group's ``_name`` is a choice, such as the architecture."""
@@ -68,9 +69,14 @@ def warmup_updates(updates: int) -> int:
 
 
 def in_background() -> Settings:
-    """Return the options of a training whose log this package reads: JSON, and one device, as fairseq uses all GPUs."""
+    """Return the options of a training whose log this package reads: JSON, and one device, as fairseq uses all GPUs.
+
+    Raises:
+        UserError: if CUDA cannot use a GPU of this machine.
+    """
     import torch
 
+    check_gpu()
     settings: Settings = {"common": {"log_format": "json"}}
     if torch.cuda.is_available():
         return settings | {"distributed_training": {"distributed_world_size": 1}}

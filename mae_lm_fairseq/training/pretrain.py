@@ -20,6 +20,7 @@ from mae_lm_fairseq.training.command import arguments, as_options, split_global_
 from mae_lm_fairseq.training.settings import RECIPES, recipe, settings
 from mae_lm_fairseq.utils.command_line import Argument, Options
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
+from mae_lm_fairseq.utils.versions import check_gpu
 
 if __name__ in ("__main__", "__mp_main__"):  # the latter in a process that fairseq starts for a GPU
     with errors_end_the_program():
@@ -50,7 +51,7 @@ def pretrain(options: PretrainOptions) -> None:
 
     Raises:
         UserError: if the preset or a path does not exist, or a number is out of range, which is found before fairseq is
-            loaded; see also :func:`build_arguments`.
+            loaded; or if CUDA cannot use a GPU of this machine; see also :func:`build_arguments`.
     """
     recipe(options.preset)
     data = options.data_bin
@@ -59,6 +60,8 @@ def pretrain(options: PretrainOptions) -> None:
         if not os.path.isdir(path):
             raise UserError(f"{path}: no such directory; mae-lm prepare makes a data-bin")
     check_words(options.flags)
+    if "--cpu" not in options.flags:
+        check_gpu()
     words = build_arguments(options.preset, data, options.save_dir, options.flags, options.recipe)
     cfg = parse_configuration(words)
     number, rank = processes(cfg)
@@ -68,6 +71,8 @@ def pretrain(options: PretrainOptions) -> None:
         amount = Amount.of(cfg, number)
         print(f"{options.preset}: {amount.describe()}")
         print(describe_length(amount, cfg, [Path(path) for path in directories]))
+        if advice := advice_on_precision(cfg):
+            print(advice)
         if warning := short_schedule(cfg):
             print(f"warning: {warning}", file=sys.stderr)
         print(shlex.join(["fairseq-train", *words]), flush=True)
@@ -112,6 +117,18 @@ def precision(cfg) -> dict[str, Any]:
     if cfg.common.cpu or not torch.cuda.is_available() or cfg.model.autocast != "none":
         return {}
     return {} if any(cfg.common[name] for name in chosen) else {"fp16": True}
+
+
+def advice_on_precision(cfg) -> str | None:
+    """Return a recommendation of ``--autocast bf16``, on GPUs that have bfloat16, to a training in half precision."""
+    import torch
+
+    half = next((name for name in ("fp16", "bf16") if cfg.common[name]), None)
+    if half is None or cfg.common.cpu or not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0):
+        return None
+    number = int(cfg.optimization.update_freq[0])
+    advice = f"--autocast bf16, which adds up the gradients of {number} batches in float32, not {half}"
+    return f"recommended on this GPU: {advice}"
 
 
 def build_arguments(

@@ -1,4 +1,4 @@
-"""Memory settings for training on a CPU."""
+"""Memory settings for training."""
 
 import ctypes
 import functools
@@ -8,6 +8,12 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 """From glibc's malloc.h."""
 CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 """Environment variables that limit caches of compiled primitives."""
+
+
+def set_memory_limits() -> None:
+    """Set the limits that are read once in a process: call it before anything else of a training."""
+    keep_few_primitives()
+    keep_few_segments()
 
 
 @functools.cache
@@ -33,3 +39,14 @@ def keep_few_primitives() -> None:
     """
     for name in CAPACITIES:
         os.environ.setdefault(name, "64")
+
+
+def keep_few_segments() -> None:
+    """Let the CUDA allocator grow its segments, so that ragged batches do not fragment memory.
+
+    A value in the environment takes precedence. It is read once, when CUDA starts. torch before 2.9 does not know the
+    second name, and in 2.9 this setting has no effect under that name alone (pytorch 183387).
+    """
+    names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+    if not os.environ.keys() & set(names):
+        os.environ |= dict.fromkeys(names, "expandable_segments:True")

@@ -189,16 +189,22 @@ def shared_memory() -> Finding | None:
 
 
 def gpu() -> Finding:
-    """Check whether torch sees a GPU."""
+    """Check that CUDA can use the GPUs, and read what training depends on: their kind, driver, CUDA and NCCL."""
     import torch
 
-    if torch.cuda.is_available():
-        names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-        return Finding("GPU", "works", ", ".join(names))
-    if shutil.which("nvidia-smi") is None:
+    from mae_lm_fairseq.utils.versions import gpu_and_driver, unusable_gpu
+
+    if found := unusable_gpu():
+        return Finding("GPU", "broken", found.problem, found.remedy)
+    if not torch.cuda.is_available():
         return Finding("GPU", "absent", "none; train with --cpu")
-    remedy = "install a torch that was built for CUDA" if torch.version.cuda is None else "update the driver"
-    return Finding("GPU", "broken", "a driver is installed, but torch does not see a GPU", remedy)
+    all_properties = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    gpus = [f"{p.name} ({p.total_memory / 1e9:.0f} GB, compute capability {p.major}.{p.minor})" for p in all_properties]
+    _, driver = gpu_and_driver() or ("", "unknown")
+    nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.distributed.is_nccl_available() else "missing"
+    kernels = f"torch was built for {' '.join(torch.cuda.get_arch_list())}"
+    versions = f"driver {driver}, CUDA {torch.version.cuda}, NCCL {nccl}"
+    return Finding("GPU", "works", f"{', '.join(gpus)}; {versions}; {kernels}")
 
 
 def bf16() -> Finding:
@@ -223,16 +229,17 @@ def bf16() -> Finding:
 
 
 def compilation() -> Finding:
-    """Check ``--compile`` by compiling a small function, which takes a few seconds."""
+    """Check ``--compile`` by compiling a small function for the training device, which takes a few seconds."""
     import torch
 
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.compile(lambda x: (x + 1).relu())(torch.ones(2))
+        torch.compile(lambda x: (x + 1).relu())(torch.ones(2, device=device))
     except Exception as error:  # compiler, dynamo and triton have unrelated exception types
         reason = " ".join(str(error).split())[:200]
         remedy = "--compile would have no effect; it needs a C++ compiler and Python's headers (python3-dev)"
         return Finding("torch.compile", "absent", reason, remedy)
-    return Finding("torch.compile", "works", "--compile")
+    return Finding("torch.compile", "works", f"--compile, on {device}")
 
 
 def checks() -> list[tuple[str, Callable[[], Finding | None]]]:

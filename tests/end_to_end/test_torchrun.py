@@ -65,6 +65,24 @@ def test_two_processes_train_as_one_that_accumulates(train, data_bin, in_two, tm
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("backend", ["pytorch_ddp", "legacy_ddp"])
+def test_compiled_and_recomputed_layers_train_alike_in_two_processes(train, tmp_path, monkeypatch, backend):
+    """The losses are those of the uncompiled training: the kernels of inductor only sum in another order."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    options = [*RAGGED, "--encoder-layers", 1, "--decoder-layers", 1, "--max-update", 6, "--no-save"]
+    options += ["--ddp-backend", backend]
+    expected = losses(train(2, tmp_path, *options))
+    done = train(2, tmp_path, *options, "--compile", "--checkpoint-activations")
+    assert "without --compile" not in done.stdout + done.stderr
+    assert len(expected) == 6
+    assert losses(done) == pytest.approx(expected, abs=2e-3)  # they are logged with three decimals
+
+
+def losses(done) -> list[float]:
+    return [float(loss) for loss in re.findall(r"train_inner .*?\bloss=([\d.]+)", done.stdout + done.stderr)]
+
+
+@pytest.mark.slow
 def test_two_processes_that_accumulate_train_as_one(train, data_bin, tmp_path):
     """Also in the last update of an epoch, where the second process has one batch and the first has two."""
     options = ["--batch-size", 36, "--required-batch-size-multiple", 1, "--max-update", 20]

@@ -151,6 +151,7 @@ class TestChecks:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(option_checks, "find_spec", lambda name: None)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: any(message.startswith(start) for start in GPU))
+        monkeypatch.setattr(option_checks, "unusable_gpu", lambda: None)
         assert refusal(distributed_utils.call_main, cfg, started.append).startswith(message)
         assert not started
         assert not list(tmp_path.iterdir())
@@ -163,7 +164,8 @@ class TestChecks:
         assert refusal(option_checks.check_settings, cfg) == "--fp16 and --bf16 have the same purpose; choose one"
 
     def test_every_row_has_a_test(self):
-        tested = (*REFUSED, "--autocast bf16", "--ema-start-update", "--ema-update-freq")  # warned of; as other ranges
+        # Warned of; as other ranges; in tests/utils/test_versions.py
+        tested = (*REFUSED, "--autocast bf16", "--ema-start-update", "--ema-update-freq", "--cpu")
         patterns = [re.compile(rf"{check.option}\b") for check in option_checks.CHECKS]
         assert [pattern for pattern in patterns if not any(map(pattern.match, tested))] == []
 

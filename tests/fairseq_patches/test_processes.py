@@ -14,7 +14,7 @@ from fairseq.distributed import utils as distributed_utils
 
 import mae_lm_fairseq
 from mae_lm_fairseq import PACKAGE
-from mae_lm_fairseq.fairseq_patches import processes
+from mae_lm_fairseq.fairseq_patches import parsing, processes
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.fairseq_commands import SETTINGS, complaint
 
@@ -38,6 +38,26 @@ def test_error_in_a_started_process(capfd, monkeypatch, code, expected):
         processes._call_main(call_main, SimpleNamespace(common=SimpleNamespace(cpu=False)))
     assert expected is not SystemExit or caught.value.code == 1
     assert capfd.readouterr().err == ("error: no such file\n" if code == 1 else "")
+
+
+@pytest.mark.parametrize("given", [None, "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
+@pytest.mark.parametrize("start", ["command", "trainer"])
+def test_allocator_is_set_before_cuda_starts(monkeypatch, start, given):
+    """fairseq-hydra-train loads this package when the trainer is made. The check of options already asks for GPUs."""
+    names = {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    if given is not None:
+        monkeypatch.setenv(given, "max_split_size_mb:64")
+    seen = {}
+    for module in (processes, parsing):
+        monkeypatch.setattr(module, "check_settings", lambda cfg: seen.update(os.environ) or 1 / 0)
+    cfg = SimpleNamespace(common=SimpleNamespace(cpu=False))
+    monkeypatch.setattr(processes, "join_started_processes", lambda cfg: None)
+    with pytest.raises(ZeroDivisionError):
+        processes._call_main(print, cfg) if start == "command" else parsing._init_trainer(print, None, cfg)
+    expected = dict.fromkeys(names, "expandable_segments:True") if given is None else {given: "max_split_size_mb:64"}
+    assert {name: value for name, value in seen.items() if name in names} == expected
 
 
 def _fail(rank: int, code: int) -> None:

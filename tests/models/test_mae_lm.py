@@ -218,6 +218,41 @@ def test_autocast_of_the_caller_is_kept(trained_on):
         assert model(**batch["net_input"], layout=batch["layout"])[0].dtype is torch.bfloat16
 
 
+@pytest.fixture
+def settings_of_cuda():
+    """Restore how torch multiplies matrices and attends on a GPU."""
+    yield
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cuda.enable_cudnn_sdp(True)
+
+
+@pytest.mark.parametrize("backend", ["auto", "eager"])
+def test_training_on_a_gpu_uses_tf32_and_no_cudnn_attention(data_bin, settings_of_cuda, caplog, recwarn, backend):
+    """The weights stay on the CPU, whose kernel for attention with a trainable bias is logged."""
+    _, _, model, _ = set_up(data_bin, "--attention-backend", backend)
+    with caplog.at_level("INFO"):
+        model.begin_training(torch.device("cuda"))
+    assert torch.get_float32_matmul_precision() == "high"
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+    assert not [warning for warning in recwarn if "TF32" in str(warning.message)]
+    assert ("kernel of sdpa in the encoder: math" in caplog.text) is (backend == "auto")
+
+
+@pytest.mark.parametrize(
+    ("options", "kernel"),
+    [("", "math"), ("--relative-buckets 0 --attention-dropout 0", "flash_attention"), ("--relative-buckets 0", "math")],
+)
+def test_the_kernel_is_the_one_that_torch_chooses(data_bin, options, kernel):
+    """On a CPU, the fused kernel takes neither a bias that needs a gradient nor dropout."""
+    _, _, model, _ = set_up(data_bin, *options.split())
+    assert model._sdpa_kernel() == kernel
+
+
+def test_training_on_a_cpu_leaves_the_precision_of_products(data_bin):
+    set_up(data_bin)[2].begin_training(torch.device("cpu"))
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_features_of_clean_text(trained_on):
     task, model, _, batch = trained_on
     pad = task.dictionary.pad()

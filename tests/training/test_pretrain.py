@@ -18,7 +18,13 @@ from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.training.amount import Amount, short_schedule
 from mae_lm_fairseq.training.command import split_global_batch
 from mae_lm_fairseq.training.estimate import describe_length, duration, planned_run
-from mae_lm_fairseq.training.pretrain import PretrainOptions, build_arguments, parse_configuration, processes
+from mae_lm_fairseq.training.pretrain import (
+    PretrainOptions,
+    advice_on_precision,
+    build_arguments,
+    parse_configuration,
+    processes,
+)
 from mae_lm_fairseq.training.settings import ARCHITECTURES, recipe
 from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import UserError
@@ -131,6 +137,19 @@ class TestOnGPUs:
         assert configured("mae_lm_base", "--bf16").common.bf16
         assert configured("mae_lm_base", "--memory-efficient-fp16").common.memory_efficient_fp16
 
+    @pytest.mark.parametrize("capability", [(7, 5), (8, 0), (9, 0)])
+    def test_bfloat16_is_recommended_where_a_gpu_has_it(self, node, monkeypatch, capability):
+        node(1)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+        expected = (
+            "recommended on this GPU: --autocast bf16, which adds up the gradients of 64 batches in float32, not "
+        )
+        for options, half in (([], "fp16"), (["--bf16"], "bf16")):
+            advice = advice_on_precision(configured("mae_lm_base", *options))
+            assert advice == (expected + half if capability >= (8, 0) else None)
+        for options in (["--autocast", "bf16"], ["--cpu"]):
+            assert advice_on_precision(configured("mae_lm_base", *options)) is None
+
     def test_one_node(self, node):
         node(8)
         cfg = configured("mae_lm_base", "--distributed-world-size", "8")  # fairseq's own value if it sees 8
@@ -235,6 +254,15 @@ def test_a_training_that_the_planner_does_not_know_has_no_estimate(data_bin):
         ("NVIDIA A100-SXM4-80GB", 85e9, "a100-80"),
         ("NVIDIA H100 80GB HBM3", 85e9, "h100"),
         ("NVIDIA GeForce RTX 4090", 25e9, "rtx4090"),
+        ("NVIDIA GeForce RTX 3090", 25e9, "rtx3090"),
+        ("NVIDIA H200", 150e9, "h200"),
+        ("NVIDIA GH200 480GB", 102e9, "gh200"),
+        ("NVIDIA B200", 191e9, "b200"),
+        ("NVIDIA GB200", 191e9, None),
+        ("NVIDIA L40S", 48e9, "l40s"),
+        ("NVIDIA L40", 48e9, None),
+        ("NVIDIA A10", 24e9, "a10"),
+        ("NVIDIA A10G", 24e9, None),  # half of an A10
         ("NVIDIA T4", 16e9, None),
     ],
 )

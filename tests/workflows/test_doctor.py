@@ -134,12 +134,47 @@ def test_bfloat16_on_a_cpu(monkeypatch, speed, details):
     assert ("without --autocast bf16" in finding.remedy) is (speed < 1)
 
 
-def test_a_driver_without_a_gpu(monkeypatch):
+def test_gpus_that_cuda_cannot_use(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
-    assert doctor.gpu().state == "broken"
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    monkeypatch.setattr(versions, "unusable_gpu", lambda: versions.UnusableGPU("too old", "update the driver"))
+    assert doctor.gpu() == doctor.Finding("GPU", "broken", "too old", "update the driver")
+    monkeypatch.setattr(versions, "unusable_gpu", lambda: None)
     assert doctor.gpu().state == "absent"
+
+
+def test_what_the_doctor_reads_of_gpus(monkeypatch):
+    kinds = [("NVIDIA H100 80GB HBM3", 85_029_158_912, 9, 0), ("NVIDIA L40S", 47_697_362_944, 8, 9)]
+    found = [
+        types.SimpleNamespace(**dict(zip(("name", "total_memory", "major", "minor"), x, strict=True))) for x in kinds
+    ]
+    monkeypatch.setattr(versions, "unusable_gpu", lambda: None)
+    monkeypatch.setattr(versions, "gpu_and_driver", lambda: ("NVIDIA H100 80GB HBM3", "580.65.06"))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    for name, result in {
+        "is_available": lambda: True,
+        "device_count": lambda: 2,
+        "get_device_properties": found.__getitem__,
+        "get_arch_list": lambda: ["sm_80", "sm_90"],
+        "nccl": types.SimpleNamespace(version=lambda: (2, 27, 7)),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, result)
+    assert doctor.gpu() == doctor.Finding(
+        "GPU",
+        "works",
+        "NVIDIA H100 80GB HBM3 (85 GB, compute capability 9.0), NVIDIA L40S (48 GB, compute capability 8.9); "
+        "driver 580.65.06, CUDA 13.0, NCCL 2.27.7; torch was built for sm_80 sm_90",
+    )
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_compiles_for_the_training_device(monkeypatch, device):
+    used, ones = [], torch.ones
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: device == "cuda")
+    monkeypatch.setattr(torch, "ones", lambda size, device: used.append(device) or ones(size))
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    assert doctor.compilation() == doctor.Finding("torch.compile", "works", f"--compile, on {device}")
+    assert used == [device]
 
 
 def test_a_failing_examination_is_a_finding(monkeypatch, capsys):
