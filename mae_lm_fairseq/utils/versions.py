@@ -10,7 +10,7 @@ import subprocess
 import sys
 import timeit
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 PACKAGES = ("mae_lm_fairseq", "fairseq-fixed", "torch", "numpy", "sentencepiece")
@@ -20,7 +20,14 @@ SLOW = 0.5
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that train the models."""
-    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+    return {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # such as a copy that is imported from PYTHONPATH
+        return "not installed"
 
 
 def provenance() -> dict[str, object]:
