@@ -2,7 +2,9 @@
 """Time training steps of MAE-LM, the RoBERTa preset and 3ML's setting beside fairseq, Hugging Face and the authors.
 
 Every subject trains in a process of its own on the same batches, with the same optimizer (torch's fused AdamW), the
-same dropout (0.1) and all cores; the processes take turns, a step each. Speed counts all tokens of the text. Peak
+same dropout (0.1) and all cores; the processes take turns, a step each. The batches are read, sorted by length and
+masked by our task, from a data-bin or invented text. A run that is killed leaves the results so far, with "complete":
+false. Speed counts all tokens of the text. Peak
 memory is that of tensors: torch.cuda.max_memory_allocated on a GPU, the profiler's allocations on a CPU. FLOPs are
 computed by formula. A profile of our own subjects shows where the time of a step goes. cpu-small and cpu-base end
 within 12 minutes on two cores.
@@ -15,11 +17,12 @@ Example:
 
 import importlib
 import sys
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
-from benchmark.settings import SETTINGS, subjects
-from mae_lm_fairseq.utils.command_line import Count, Directory, Options, OutputFile, parse
+from benchmark.batches import vocabulary_size
+from benchmark.settings import SETTINGS, chosen, subjects
+from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Options, OutputFile, parse
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.output import configure_logging
@@ -34,8 +37,11 @@ class StepOptions(Options):
 
     Attributes:
         setting: sizes, device and subjects.
-        json: JSON file for all results.
+        json: JSON file for all results, written again after every step of all subjects.
         authors_repo: importable copy of github.com/yumeng5/MAE-LM.
+        data_bin: data-bin of mae-lm prepare to take the batches from (default: invented text).
+        only: comma-separated names of the only subjects to measure, without sweeps.
+        minutes: no subject and no step starts later (default: the setting's).
         steps: timed steps per subject (default: the setting's).
         figure: PNG file for a plot of speed and memory.
     """
@@ -43,6 +49,9 @@ class StepOptions(Options):
     setting: Literal[*SETTINGS]
     json: OutputFile
     authors_repo: Directory | None = None
+    data_bin: Directory | None = None
+    only: Annotated[str, Argument("NAME[,NAME]")] | None = None
+    minutes: Annotated[float, Argument("N", above=0)] | None = None
     steps: Count | None = None
     figure: OutputFile | None = None
 
@@ -64,12 +73,20 @@ def measure_steps(options: StepOptions) -> None:
     from benchmark.measurement import measure
 
     setting = SETTINGS[options.setting]
+    if options.data_bin:
+        setting = replace(setting, data_bin=str(options.data_bin), vocab_size=vocabulary_size(options.data_bin))
+    setting = replace(setting, minutes=options.minutes or setting.minutes)
+    if options.only:
+        setting = chosen(setting, options.only, options.authors_repo)
     groups = subjects(setting, options.authors_repo)
     if options.authors_repo and not any(subject.kind == "authors" for group in groups for subject in group):
         raise UserError(f"--authors-repo: --setting {options.setting} does not measure the authors' code; remove it")
-    results = measure(setting, groups, options.steps or setting.steps)
+
+    def save(results) -> None:
+        write_json(options.json, report.as_json(results))
+
+    results = measure(setting, groups, options.steps or setting.steps, save=save)
     print(report.table(results))
-    write_json(options.json, report.as_json(results))
     if options.figure:
         draw(results, options.figure)
 

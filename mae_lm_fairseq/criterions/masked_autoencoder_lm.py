@@ -37,18 +37,17 @@ class MaskedAutoencoderLMCriterion(FairseqCriterion):
             targets = target[is_predicted]
             loss, extra = model(**sample["net_input"], masked_tokens=is_predicted, targets=targets)
         sample_size = targets.numel()
-        return (
-            loss,
-            sample_size,
-            {
-                "loss": loss.detach(),
-                "correct": extra["correct"],
-                "encoder_tokens": extra["encoder_tokens"],
-                "ntokens": sample["ntokens"],
-                "nsentences": sample["nsentences"],
-                "sample_size": sample_size,
-            },
-        )
+        log = {
+            "loss": loss.detach(),
+            "correct": extra["correct"],
+            "encoder_tokens": extra["encoder_tokens"],
+            "ntokens": sample["ntokens"],
+            "nsentences": sample["nsentences"],
+            "sample_size": sample_size,
+        }
+        if model.training and "flops" in sample:
+            log["flops"] = sample["flops"]  # which the task logs
+        return loss, sample_size, log
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict]):

@@ -24,7 +24,8 @@ from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
 from mae_lm_fairseq.fairseq_patches.option_ranges import RANGES, Range, option
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.versions import SLOW, bfloat16_speed, unusable_gpu
+from mae_lm_fairseq.utils.gpus import unusable_gpu
+from mae_lm_fairseq.utils.versions import SLOW, bfloat16_speed
 
 logger = logging.getLogger(__name__)
 

@@ -1,12 +1,15 @@
 """The pretraining task: fairseq's ``masked_lm`` without dropped lines and with new masks in every epoch."""
 
+import functools
 import itertools
 import logging
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from fairseq import utils
 from fairseq.data import (
     Dictionary,
@@ -18,19 +21,21 @@ from fairseq.data import (
     data_utils,
 )
 from fairseq.data.shorten_dataset import maybe_shorten_dataset
-from fairseq.distributed.utils import get_global_rank
+from fairseq.distributed.utils import get_data_parallel_world_size, get_global_rank
 from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from omegaconf import open_dict
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
-from mae_lm_fairseq.core.packing import NEEDED_BY_SOME
+from mae_lm_fairseq.core.packing import NEEDED_BY_SOME, BatchLayout
+from mae_lm_fairseq.cost.planned_run import DEVICES, kind_of_gpu
 from mae_lm_fairseq.fairseq_patches.started_processes import DDP_TIMEOUT
+from mae_lm_fairseq.models.architectures import Autocast
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.statistics.rank_monitor import MONITORED_TOKENS, RankMonitor
 from mae_lm_fairseq.tasks.long_lines import MIN_SAMPLE_TOKENS, split_long_lines
-from mae_lm_fairseq.tasks.masking import EarlyMasksDataset, LayoutDataset, masked_pair, word_starts
+from mae_lm_fairseq.tasks.masking import EarlyMasksDataset, LayoutDataset, masked_pair, training_flops, word_starts
 from mae_lm_fairseq.text.data_bin import (
     DICTIONARY,
     check_data_bin,
@@ -102,6 +107,8 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         with open_dict(cfg):
             cfg.reuse_dataloader = cfg.persistent_workers = False
         self.layout_needs: frozenset[str] | None = None
+        self.flops: Callable[[BatchLayout], int] | None = None
+        self.peak_flops: float | None = None
         self.rank_monitor: RankMonitor | None = None
         self.effective_ranks: dict[str, float] = {}
 
@@ -154,7 +161,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         if self.cfg.mask_in_encoder > 0:
             dataset = EarlyMasksDataset(dataset, self.mask_idx, self.cfg.mask_in_encoder, self.cfg.seed)
         needs = NEEDED_BY_SOME if self.layout_needs is None else self.layout_needs
-        dataset = LayoutDataset(dataset, pad, self.mask_idx, needs)
+        dataset = LayoutDataset(dataset, pad, self.mask_idx, needs, self.flops)
         with data_utils.numpy_seed(self.cfg.seed):
             shuffle = np.random.permutation(len(blocks))
         self.datasets[split] = SortDataset(dataset, sort_order=[shuffle, blocks.sizes])
@@ -234,6 +241,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         if isinstance(model, MAELMModel):
             check_mask_in_encoder(self.cfg.mask_in_encoder, model.autoencoder.config)
             self.layout_needs = (self.layout_needs or frozenset()) | model.autoencoder.needs()
+            self.flops = functools.partial(training_flops, model.autoencoder.config, len(self.dictionary))
         else:
             self._check_model_type()
         return model
@@ -244,7 +252,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
                 raise UserError(f"--{option.replace('_', '-')} is for models of mae_lm_fairseq; choose such an --arch")
 
     def begin_epoch(self, epoch: int, model):
-        """Set up the rank monitor. Called before the first update and after resuming.
+        """Set up the rank monitor and find the device's peak. Called before the first update and after resuming.
 
         Raises:
             UserError: if ``--effective-rank-interval`` is set and the data has no validation split.
@@ -253,6 +261,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         # In every process, so that all of them stop if the split is missing.
         if self.cfg.effective_rank_interval > 0 and self.rank_monitor is None:
             self.rank_monitor = self._rank_monitor()
+        self.peak_flops = peak_flops(model)
 
     def train_step(self, sample, model, criterion, optimizer, update_num: int, ignore_grad: bool = False):
         """Compute loss and gradients. A frozen encoder has none, so that neither clipping nor the optimizer sees it."""
@@ -264,6 +273,21 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         if update_num < self.cfg.freeze_encoder_updates:
             for parameter in model.autoencoder.encoder.parameters():
                 parameter.grad = None
+
+    def reduce_metrics(self, logging_outputs: list[dict], criterion):
+        """Log the criterion's metrics and, in training, the rate of a device by formula.
+
+        ``tflops`` is the FLOPs of the batches, without padding and recomputed activations, in 1e12 per second of each
+        device, over the same time as fairseq's ``wps``. ``mfu`` is its fraction of the device's peak, if that is known.
+        """
+        super().reduce_metrics(logging_outputs, criterion)
+        if not any("flops" in log for log in logging_outputs):
+            return
+        flops = sum(log["flops"] for log in logging_outputs)  # of several processes a tensor, which is not read here
+        metrics.log_speed("tflops", flops / 1e12 / get_data_parallel_world_size(), priority=95, round=4)
+        if self.peak_flops is not None:
+            peak = self.peak_flops / 1e12
+            metrics.log_derived("mfu", lambda meters: round(float(meters["tflops"].avg) / peak, 4), priority=96)
 
     def optimizer_step(self, optimizer, model, update_num: int):
         """Take an optimizer step and log the latest effective ranks.
@@ -321,6 +345,17 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
                 f"{subject} was trained with another dictionary than the dict.txt of {self.cfg.data}; "
                 "prepare the data with that model's tokenizer (mae-lm prepare --tokenizer)"
             )
+
+
+def peak_flops(model) -> float | None:
+    """Return the peak FLOP/s of the model's GPU in half precision; None for other devices and for float32 products.
+
+    The peak of float32 depends on whether torch uses TF32.
+    """
+    weight = next(model.parameters())
+    is_half = weight.dtype != torch.float32 or getattr(model, "autocast", None) is Autocast.bf16
+    kind = kind_of_gpu(torch.cuda.get_device_properties(weight.device)) if weight.is_cuda and is_half else None
+    return None if kind is None else DEVICES[kind].half
 
 
 def _read_dictionary(path: str) -> Dictionary:

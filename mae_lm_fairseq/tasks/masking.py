@@ -4,11 +4,15 @@ fairseq's ``MaskTokensDataset`` selects the tokens to mask by seed, epoch and in
 treats ``<s>`` and ``</s>`` as ordinary tokens.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from fairseq.data import BaseWrapperDataset, Dictionary, FairseqDataset, MaskTokensDataset
 
-from mae_lm_fairseq.core.packing import NEEDED_BY_SOME, batch_layout
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
+from mae_lm_fairseq.core.packing import NEEDED_BY_SOME, BatchLayout, batch_layout
+from mae_lm_fairseq.cost.flops import TRAINING, Sample, forward_flops
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
@@ -121,6 +125,14 @@ class EarlyMasksDataset(BaseWrapperDataset):
         return positions[torch.from_numpy(generator.choice(len(positions), count, replace=False))]
 
 
+def training_flops(config: MaskedAutoencoderConfig, vocab_size: int, layout: BatchLayout) -> int:
+    """Return the FLOPs of a training step by formula, from the numbers of positions of every sequence in the batch."""
+    sequence, predicted = layout.sequence.lengths.numpy(), layout.predicted.lengths.numpy()
+    visible = sequence if layout.visible is None else layout.visible.lengths.numpy()
+    # The formula is that of one sequence; with arrays in place of numbers it computes all of them at once.
+    return TRAINING * int(forward_flops(config, vocab_size, [Sample(sequence, visible, predicted)]).total.sum())
+
+
 class LayoutDataset(BaseWrapperDataset):
     """Adds ``layout`` (core/packing.py) to every batch. It is computed once, on the CPU, in the data workers.
 
@@ -129,13 +141,22 @@ class LayoutDataset(BaseWrapperDataset):
             and optionally ``net_input.early_masks``.
         pad, mask: ids of ``<pad>`` and ``<mask>``.
         needs: layouts that the network reads, see :func:`~mae_lm_fairseq.core.packing.batch_layout`.
+        flops: computes ``flops``, a number that every batch gets too; None for batches without it.
     """
 
-    def __init__(self, dataset: FairseqDataset, pad: int, mask: int, needs: frozenset[str] = NEEDED_BY_SOME):
+    def __init__(
+        self,
+        dataset: FairseqDataset,
+        pad: int,
+        mask: int,
+        needs: frozenset[str] = NEEDED_BY_SOME,
+        flops: Callable[[BatchLayout], int] | None = None,
+    ):
         super().__init__(dataset)
         self.pad = pad
         self.mask = mask
         self.needs = needs
+        self.flops = flops
 
     def collater(self, samples: list) -> dict:
         batch = self.dataset.collater(samples)
@@ -143,4 +164,6 @@ class LayoutDataset(BaseWrapperDataset):
             tokens, early = batch["net_input"]["src_tokens"], batch["net_input"].get("early_masks")
             is_predicted = batch["target"].ne(self.pad)
             batch["layout"] = batch_layout(tokens, is_predicted, self.pad, self.mask, early, self.needs)
+            if self.flops is not None:
+                batch["flops"] = self.flops(batch["layout"])
         return batch

@@ -9,7 +9,7 @@ from typing import Any
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.training.stated import ADAM
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.versions import check_gpu
+from mae_lm_fairseq.utils.gpus import check_gpu
 
 Settings = dict[str, dict[str, Any]]
 """fairseq's options by the group of its configuration; a group's ``_name`` is a choice, such as the architecture."""

@@ -20,7 +20,7 @@ from mae_lm_fairseq.training.command import arguments, as_options, split_global_
 from mae_lm_fairseq.training.settings import RECIPES, recipe, settings
 from mae_lm_fairseq.utils.command_line import Argument, Options
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
-from mae_lm_fairseq.utils.versions import check_gpu
+from mae_lm_fairseq.utils.gpus import check_gpu
 
 if __name__ in ("__main__", "__mp_main__"):  # the latter in a process that fairseq starts for a GPU
     with errors_end_the_program():

@@ -192,7 +192,7 @@ def gpu() -> Finding:
     """Check that CUDA can use the GPUs, and read what training depends on: their kind, driver, CUDA and NCCL."""
     import torch
 
-    from mae_lm_fairseq.utils.versions import gpu_and_driver, unusable_gpu
+    from mae_lm_fairseq.utils.gpus import gpu_and_driver, unusable_gpu
 
     if found := unusable_gpu():
         return Finding("GPU", "broken", found.problem, found.remedy)

@@ -8,7 +8,9 @@ from benchmark.measurement import Results, Row
 
 CURVES = {
     "mae_lm_eager": "MAE-LM (eager)",
+    "mae_lm_sdpa": "MAE-LM (sdpa)",
     "roberta_eager": "RoBERTa preset (eager)",
+    "roberta_sdpa": "RoBERTa preset (sdpa)",
     "authors": "MAE-LM, the authors' code",
     "fairseq_roberta": "RoBERTa, fairseq",
     "hf_roberta": "RoBERTa, Hugging Face",
@@ -49,8 +51,7 @@ def _draw_curves(results: Results, axes) -> None:
         rows = [
             row
             for row in results.rows
-            if not row.case.ragged
-            and row.case.rows * row.case.length == usual.rows * usual.length
+            if row.case.rows * row.case.length == usual.rows * usual.length
             and (row.case.length if field == "mask_prob" else row.case.mask_prob)
             == (usual.length if field == "mask_prob" else usual.mask_prob)
         ]
@@ -65,14 +66,14 @@ def _draw_curves(results: Results, axes) -> None:
 
 
 def _draw_panel(axes, rows: list[Row], field: str, value: Callable[[Row], float]) -> None:
-    for (name, label), marker in zip(CURVES.items(), "osD^v", strict=True):
+    for (name, label), marker in zip(CURVES.items(), "oPsXD^v", strict=True):
         points = sorted((getattr(row.case, field), value(row)) for row in rows if row.subject.name == name)
         if points:
             axes.plot(*zip(*points, strict=True), marker=marker, label=label)
 
 
 def _draw_bars(results: Results, axes) -> None:
-    names = [f"{row.subject.name}{' (ragged)' * row.case.ragged}" for row in results.rows]
+    names = [row.subject.name for row in results.rows]
     for panel, (value, unit) in zip(axes, _PANELS, strict=True):
         panel.barh(names, [value(row) for row in results.rows])
         panel.invert_yaxis()

@@ -1,17 +1,18 @@
 """Results of a benchmark: rates, ratios with their FLOP bounds, and the table."""
 
+import functools
 import platform
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from operator import attrgetter
 from statistics import median
 
 import torch
 
-from benchmark.batches import Case
 from benchmark.measurement import Results, Row
 from benchmark.operators import KINDS, REST, by_kind
 from benchmark.settings import Setting
+from mae_lm_fairseq.utils.versions import provenance
 
 RATIOS = {
     "authors_speedup": ("mae_lm", "authors"),
@@ -26,6 +27,7 @@ RATIOS = {
     "roberta_speedup_over_fairseq_bf16": ("roberta_plain_bf16", "fairseq_roberta_bf16"),
     "roberta_speedup_over_hf": ("roberta_plain", "hf_roberta"),
     "roberta_speedup_over_hf_bf16": ("roberta_plain_bf16", "hf_roberta_bf16"),
+    "roberta_speedup_over_modernbert": ("roberta_plain", "hf_modernbert"),
     "roberta_speedup_over_mpnet": ("roberta", "hf_mpnet"),
     "speedup_over_fairseq_adam": ("mae_lm", "mae_lm_fairseq_adam"),
 }
@@ -35,16 +37,24 @@ RATIOS = {
 def as_json(results: Results) -> dict:
     """Return all measurements, and all values derived from them."""
     ratios, bounds = ratios_and_bounds(results)
-    return {
+    return _provenance() | {
+        "complete": results.complete,
         "setting": asdict(results.setting),
         "machine": machine(results.setting),
         "matrix_gflops": matrix_rates(results),
         "matrix_gflops_raw": results.matrix_gflops,
+        "batches": {
+            name: {"tokens": [row.sequence for row in rows], "masks": [row.masked for row in rows]}
+            for name, rows in results.batches.items()
+        },
         "ratios": ratios,
         "flop_bounds": bounds,
         "rows": [row_as_json(row, results) for row in results.rows],
         "failed": results.failed,
     }
+
+
+_provenance = functools.cache(provenance)
 
 
 def machine(setting: Setting) -> dict:
@@ -68,6 +78,7 @@ def row_as_json(row: Row, results: Results) -> dict:
     return {
         "subject": row.subject.name,
         "precision": row.subject.precision,
+        "method": row.subject.method,
         "options": row.subject.options,
         **asdict(row.case),
         "seconds": row.seconds,
@@ -96,30 +107,26 @@ def ratios_and_bounds(results: Results) -> tuple[dict[str, float], dict[str, flo
 
     The bounds are the ratios if all subjects reached the same fraction of the matrix rate.
 
-    Ratios without a suffix use the faster of our compiled and eager subjects; ``..._eager`` use the eager one;
-    ``..._ragged`` are on a ragged batch.
+    Ratios without a suffix use the fastest of our subjects, compiled or with either attention backend; ``..._eager``
+    use those that are not compiled.
     """
     ratios, bounds = {}, {}
     for eager in ("", "_eager"):
-        for ragged in ("", "_ragged"):
-            case = results.setting.case(ragged=bool(ragged))
-            for name, pair in RATIOS.items():
-                fast, slow = (_entry(results, subject, case, bool(eager)) for subject in pair)
-                if fast and slow:
-                    key = f"{name}{ragged}{eager}"
-                    ratios[key] = fast.tokens_per_second / slow.tokens_per_second
-                    bounds[key] = _bound(fast, slow, matrix_rates(results))
-        entry = _entry(results, "mae_lm", results.setting.case(), bool(eager))
+        for name, pair in RATIOS.items():
+            fast, slow = (_entry(results, subject, bool(eager)) for subject in pair)
+            if fast and slow:
+                ratios[name + eager] = fast.tokens_per_second / slow.tokens_per_second
+                bounds[name + eager] = _bound(fast, slow, matrix_rates(results))
+        entry = _entry(results, "mae_lm", bool(eager))
         if entry:
             ratios[f"mfu{eager}"], bounds[f"mfu{eager}"] = mfu(entry, results), 1.0
     return ratios, bounds
 
 
-def _entry(results: Results, name: str, case: Case, eager: bool) -> Row | None:
-    """Return the fastest row of a subject on a batch (3ML's with half of the text masked)."""
-    if name.startswith("three_ml"):
-        case = replace(case, mask_prob=0.5)
-    names = {f"{name}_eager"} if eager else {name, f"{name}_eager"}
+def _entry(results: Results, name: str, eager: bool) -> Row | None:
+    """Return the fastest row of a subject on the default batch (3ML's with half of the text masked)."""
+    case = results.setting.case(**({"mask_prob": 0.5} if name.startswith("three_ml") else {}))
+    names = {f"{name}_eager", f"{name}_sdpa"} | (set() if eager else {name})
     if not name.startswith(("mae_lm", "roberta", "three_ml")) or name == "mae_lm_fairseq_adam":
         names = {name}
     rows = [row for row in results.rows if row.subject.name in names and row.case == case]

@@ -7,6 +7,7 @@ from pathlib import Path
 from benchmark.batches import Batch, Case
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
 from mae_lm_fairseq.cost.flops import TRAINING, Sample, forward_flops
+from mae_lm_fairseq.utils.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Setting:
     together: int
     """Number of processes that run at the same time: as many as fit into the memory of a typical machine."""
     extras: bool = True
-    """Whether to measure more than the main comparisons: ragged batches, Hugging Face's models, everything in bf16, and
-    fairseq's Adam."""
+    """Whether to measure more than the main comparisons: Hugging Face's models, the other attention backend, everything
+    in the other precisions, and fairseq's Adam."""
     compiled: tuple[str, ...] = ("fp32", "bf16")
     """Precisions to measure with ``--compile``, which takes minutes at base size."""
     sweep_rows: tuple[int, ...] = ()
@@ -38,9 +39,19 @@ class Setting:
     matrix: int = 2048
     """Rows and columns of the matrix product that measures the machine's rate."""
     minutes: float = 60
-    """Time limit: no further group of subjects starts afterwards."""
+    """Time limit: no further subject or step starts afterwards."""
     only: tuple[str, ...] = ()
-    """Names of the subjects that fit into memory; empty for all."""
+    """Names of the only subjects to measure; empty for all."""
+    data_bin: str = ""
+    """Data-bin to take the batches from; empty for invented text."""
+
+    @property
+    def attention(self) -> tuple[str, ...]:
+        """Attention backends of models that are not compiled: the device's default; with extras the other one, too."""
+        from mae_lm_fairseq.core.attention_backends import fastest_backend  # imports torch, which --help does not need
+
+        default = fastest_backend(self.device).value
+        return (default, "sdpa" if default == "eager" else "eager") if self.extras else (default,)
 
     def case(self, **changes) -> Case:
         """Return the default batch of this setting, with changes."""
@@ -60,17 +71,34 @@ class Setting:
 
 _SMALL = Setting(4, 4, 256, 4, 8_000, 128, 16, "cpu", ("fp32", "bf16"), steps=5, together=8, minutes=10)
 _BASE = Setting(12, 4, 768, 12, 32_000, 512, 4, "cpu", ("fp32", "bf16"), steps=5, together=3, minutes=9)
-_LARGE = Setting(24, 4, 1024, 16, 32_000, 512, 1, "cuda", ("bf16",), steps=10, together=4, extras=False)
+_HALF = ("bf16", "fp16")
+_LARGE = Setting(24, 4, 1024, 16, 32_000, 512, 1, "cuda", _HALF, steps=10, together=4, extras=False)
 _COST_OF_3ML = ("roberta_eager", "three_ml_eager")
 _GPU_SWEEPS = {"sweep_lengths": (128, 256), "sweep_masks": (0.3, 0.5), "matrix": 8192}
 
 SETTINGS = {
+    "cpu-tiny": Setting(
+        2, 2, 32, 2, 100, 16, 4, "cpu", ("fp32",), steps=2, together=40, matrix=64, extras=False, compiled=()
+    ),
     "cpu-small": replace(_SMALL, sweep_rows=(8, 32), sweep_lengths=(64, 256, 512), sweep_masks=(0.3, 0.5)),
     "cpu-base": replace(_BASE, extras=False, compiled=("bf16",)),
     "cpu-large": replace(_LARGE, device="cpu", precisions=("fp32",), steps=7, together=2, only=_COST_OF_3ML),
-    "gpu-base": replace(_BASE, rows=64, device="cuda", precisions=("bf16",), steps=10, minutes=60, **_GPU_SWEEPS),
+    "gpu-base": replace(
+        _BASE, rows=64, device="cuda", precisions=("bf16", "fp16"), steps=10, minutes=60, **_GPU_SWEEPS
+    ),
     "gpu-large": replace(_LARGE, rows=32, extras=True, **_GPU_SWEEPS),
 }
+
+
+MODERN_BERT = "ModernBertForMaskedLM"
+WITH_FP16_OPTIMIZER = ("ours", "fairseq_roberta")
+"""Kinds of subjects that train in fp16 as ``fairseq-train --fp16`` does."""
+DIFFERENCES = {
+    MODERN_BERT: "GeGLU of 8/3 of the hidden size (as many weights as 4 with GELU), rotary positions, pre-norm, no "
+    "biases, attention within 128 tokens in two of three layers (masked: SDPA computes all scores), logits at the "
+    "predicted positions only",
+}
+"""Differences from RoBERTa of the same size, by an option of the subject."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +128,19 @@ class Subject:
         return "--compile" in self.options
 
     @property
+    def method(self) -> str:
+        """How the subject trains in its precision, and other differences from the models of the same size."""
+        if self.precision == "fp32":
+            precision = "float32"
+        elif self.precision == "fp16" and self.kind in WITH_FP16_OPTIMIZER:
+            precision = "weights in float16, fairseq's FP16Optimizer, as with --fp16"
+        elif self.kind == "ours":
+            precision = "--autocast bf16"
+        else:
+            precision = "torch.autocast" + " and GradScaler" * (self.precision == "fp16")
+        return "; ".join([precision, *(DIFFERENCES[word] for word in self.options if word in DIFFERENCES)])
+
+    @property
     def profiled(self) -> bool:
         """Whether to measure where the time of a step goes."""
         return self.kind == "ours" and self.optimizer == "torch" and not self.compiled and not self.swept
@@ -108,20 +149,20 @@ class Subject:
         """Return the FLOPs of a training step by formula. Peers compute padding, too, and some more positions."""
         samples = batch.samples()
         if self.kind != "ours":
-            samples = list(_padded(self.kind, samples))
+            samples = list(self._padded(samples))
         decoder = {"decoder_layers": self.decoder_layers}
         if not self.decoder_layers:
             decoder["mask_join"] = MaskJoin.embeddings
         config = replace(setting.config(), **decoder)
         return TRAINING * forward_flops(config, setting.vocab_size, samples).total
 
-
-def _padded(kind: str, samples: list[Sample]) -> Iterator[Sample]:
-    sequence, visible = max(s.sequence for s in samples), max(s.visible for s in samples)
-    for sample in samples:
-        # Hugging Face predicts everywhere; the authors' decoder computes all positions of its last layer.
-        predicted = sequence if kind == "hugging_face" else sample.predicted
-        yield Sample(sequence, visible, predicted, decoded=sequence)
+    def _padded(self, samples: list[Sample]) -> Iterator[Sample]:
+        sequence, visible = max(s.sequence for s in samples), max(s.visible for s in samples)
+        predicts_everywhere = self.kind == "hugging_face" and MODERN_BERT not in self.options
+        for sample in samples:
+            # The authors' decoder computes all positions of its last layer.
+            predicted = sequence if predicts_everywhere else sample.predicted
+            yield Sample(sequence, visible, predicted, decoded=sequence)
 
 
 def subjects(setting: Setting, authors: Path | None) -> list[list[Subject]]:
@@ -133,26 +174,46 @@ def subjects(setting: Setting, authors: Path | None) -> list[list[Subject]]:
     """
     full = (setting.case(),)
     first, *others = setting.precisions
+    default = setting.attention[0]
     found = [_authors(setting, first, full, authors)] if authors else []
     if first in setting.compiled:
-        found += _ours(setting, first, full, "--compile")
-    found += _ours(setting, first, full)
+        found += _ours(setting, first, full, "compile")
+    for backend in setting.attention:
+        found += _ours(setting, first, full, backend)
     for precision in others:
-        found += _ours(setting, precision, full, "--compile")[:1] if precision in setting.compiled else []
+        found += _ours(setting, precision, full, "compile")[:1] if precision in setting.compiled else []
         found += [_authors(setting, precision, full, authors)] if authors and setting.extras else []
-        found += _ours(setting, precision, full)[: 2 if setting.extras else 1]
+        found += _ours(setting, precision, full, default)[: 2 if setting.extras else 1]
     found += _peers(setting)
     if setting.extras:
-        found.append(replace(_ours(setting, first, full)[0], name="mae_lm_fairseq_adam", optimizer="fairseq"))
-    chosen = [subject for subject in found if not setting.only or subject.name in setting.only]
-    return [*_chunks(chosen, setting.together), *_sweep(setting, authors)]
+        found.append(replace(_ours(setting, first, full, default)[0], name="mae_lm_fairseq_adam", optimizer="fairseq"))
+    if setting.only:
+        return [*_chunks([subject for subject in found if subject.name in setting.only], setting.together)]
+    return [*_chunks(found, setting.together), *_sweep(setting, authors)]
 
 
-def _ours(setting: Setting, precision: str, cases: tuple[Case, ...], *options: str) -> list[Subject]:
-    """Return MAE-LM, the RoBERTa preset, and 3ML-self's setting: half of the text masked, two decoder layers."""
-    ending = ("_bf16" if precision != setting.precisions[0] else "") + ("" if "--compile" in options else "_eager")
-    if precision == "bf16":
-        options += ("--autocast", "bf16")
+def chosen(setting: Setting, names: str, authors: Path | None) -> Setting:
+    """Return the setting with only the subjects that a comma-separated list names, extras included.
+
+    Raises:
+        UserError: if the setting has no subject of a name.
+    """
+    setting = replace(setting, extras=True, only=())
+    known = {subject.name for group in subjects(setting, authors) for subject in group}
+    for name in names.split(","):
+        if name not in known:
+            raise UserError(f"--only {name}: this setting has {', '.join(sorted(known))}")
+    return replace(setting, only=tuple(names.split(",")))
+
+
+def _ours(setting: Setting, precision: str, cases: tuple[Case, ...], variant: str) -> list[Subject]:
+    """Return MAE-LM, the RoBERTa preset, and 3ML-self's setting: half of the text masked, two decoder layers.
+
+    ``variant`` is ``compile``, or the attention backend of the models that are not compiled.
+    """
+    ending = _ending(setting, precision) + ("" if variant == "compile" else f"_{variant}")
+    options = ("--compile",) if variant == "compile" else ("--attention-backend", variant)
+    options += _precision(precision)
     half = tuple(replace(case, mask_prob=0.5) for case in cases)
     mae_lm, roberta = ("--arch", "mae_lm_base"), ("--arch", "mae_lm_roberta_base")
     layers = setting.decoder_layers
@@ -163,6 +224,14 @@ def _ours(setting: Setting, precision: str, cases: tuple[Case, ...], *options: s
     ]
 
 
+def _ending(setting: Setting, precision: str) -> str:
+    return "" if precision == setting.precisions[0] else f"_{precision}"
+
+
+def _precision(precision: str) -> tuple[str, ...]:
+    return ("--autocast", "bf16") if precision == "bf16" else ()
+
+
 def _our(setting: Setting, name: str, precision: str, cases: tuple, decoder_layers: int, *options: str) -> Subject:
     options += ("--decoder-layers", str(decoder_layers), "--max-positions", str(cases[0].length), *_shape(setting))
     return Subject(name, "ours", precision, cases, options, decoder_layers=decoder_layers)
@@ -170,20 +239,21 @@ def _our(setting: Setting, name: str, precision: str, cases: tuple, decoder_laye
 
 def _peers(setting: Setting) -> Iterable[Subject]:
     """Yield the RoBERTa preset without relative positions, and its equivalents in fairseq and Hugging Face."""
-    cases = (setting.case(), setting.case(ragged=True)) if setting.extras else (setting.case(),)
-    plain = ("--arch", "mae_lm_roberta_base", "--relative-buckets", "0")
+    cases = (setting.case(),)
     for precision in setting.precisions if setting.extras else setting.precisions[:1]:
-        first = precision == setting.precisions[0]
-        ending = "" if first else f"_{precision}"
-        options = (*plain, "--autocast", "bf16") if precision == "bf16" else plain
-        if first and precision in setting.compiled:  # compiling takes half a minute, and time is limited
+        ending = _ending(setting, precision)
+        options = ("--arch", "mae_lm_roberta_base", "--relative-buckets", "0", *_precision(precision))
+        if not ending and precision in setting.compiled:  # compiling takes half a minute, and time is limited
             yield _our(setting, "roberta_plain", precision, cases, 0, *options, "--compile")
-        yield _our(setting, f"roberta_plain{ending}_eager", precision, cases, 0, *options)
+        for backend in setting.attention[: 1 if ending else 2]:
+            backed = ("--attention-backend", backend, *options)
+            yield _our(setting, f"roberta_plain{ending}_{backend}", precision, cases, 0, *backed)
         yield _fairseq_roberta(setting, f"fairseq_roberta{ending}", precision, cases)
         if setting.extras:
             yield Subject(f"hf_roberta{ending}", "hugging_face", precision, cases, ("RobertaForMaskedLM",))
+            yield Subject(f"hf_modernbert{ending}", "hugging_face", precision, cases, (MODERN_BERT,))
     if setting.extras:
-        yield Subject("hf_mpnet", "hugging_face", setting.precisions[0], cases[:1], ("MPNetForMaskedLM",))
+        yield Subject("hf_mpnet", "hugging_face", setting.precisions[0], cases, ("MPNetForMaskedLM",))
 
 
 def _fairseq_roberta(setting: Setting, name: str, precision: str, cases: tuple[Case, ...]) -> Subject:
@@ -197,8 +267,8 @@ def _authors(setting: Setting, precision: str, cases: tuple[Case, ...], reposito
     options += ["--gen-decoder-layers", str(setting.decoder_layers), "--tokens-per-sample", str(cases[0].length)]
     options += [*_shape(setting), *(option.replace("encoder", "decoder") for option in _shape(setting)[2:])]
     options = (str(repository), *options)
-    ending = "" if precision == setting.precisions[0] else f"_{precision}"
-    return Subject(f"authors{ending}", "authors", precision, cases, options, decoder_layers=setting.decoder_layers)
+    name = f"authors{_ending(setting, precision)}"
+    return Subject(name, "authors", precision, cases, options, decoder_layers=setting.decoder_layers)
 
 
 def _shape(setting: Setting) -> tuple[str, ...]:
@@ -217,14 +287,14 @@ def _sweep(setting: Setting, authors: Path | None) -> Iterator[list[Subject]]:
     """
     if setting.sweep_rows:
         growing = tuple(setting.case(rows=rows) for rows in setting.sweep_rows)
-        yield [replace(_ours(setting, setting.precisions[0], growing)[0], swept=True)]
+        yield [replace(_ours(setting, setting.precisions[0], growing, setting.attention[0])[0], swept=True)]
     tokens = setting.rows * setting.length
     for length in (setting.length, *setting.sweep_lengths) if setting.sweep_masks or setting.sweep_lengths else ():
         usual = Case(length, tokens // length)
         cases = (usual,)
         if length == setting.length:
             cases = tuple(replace(usual, mask_prob=rate) for rate in setting.sweep_masks)
-        group = _ours(setting, setting.precisions[0], cases)[:2]
+        group = _ours(setting, setting.precisions[0], cases, setting.attention[0])[:2]
         group.append(_fairseq_roberta(setting, "fairseq_roberta", setting.precisions[0], cases))
         group.append(Subject("hf_roberta", "hugging_face", setting.precisions[0], cases, ("RobertaForMaskedLM",)))
         if authors:

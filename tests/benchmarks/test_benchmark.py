@@ -3,6 +3,8 @@
 import json
 import runpy
 import shlex
+import signal
+import subprocess
 import sys
 from dataclasses import replace
 from importlib.metadata import version
@@ -12,21 +14,23 @@ import pytest
 import torch
 
 from benchmark import measurement, report
-from benchmark.batches import PAD, Case, draw_batch
+from benchmark.batches import PAD, Case, record_batch, vocabulary_size, write_text
 from benchmark.data import measure_pipeline
 from benchmark.figure import draw
 from benchmark.measurement import Results, Row, measure
 from benchmark.operators import REST, by_kind
-from benchmark.settings import SETTINGS, Setting, Subject, subjects
+from benchmark.settings import SETTINGS, Subject, chosen, subjects
 from benchmark.workers.training import Training
+from mae_lm_fairseq.models.compilation import Compiled
+from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
+from tests.support.processes import wait_for
 
-TINY = Setting(2, 2, 32, 2, 100, 16, 4, "cpu", ("fp32",), steps=2, together=40, matrix=64, extras=False, compiled=())
+TINY = SETTINGS["cpu-tiny"]
 
 
-def run_script(monkeypatch, *arguments, setting="cpu-small"):
-    """Run scripts/benchmark.py in this process, with a tiny setting in place of ``cpu-small``."""
-    monkeypatch.setitem(SETTINGS, "cpu-small", TINY)
+def run_script(monkeypatch, *arguments, setting="cpu-tiny"):
+    """Run scripts/benchmark.py in this process."""
     monkeypatch.setattr(sys, "argv", ["benchmark.py", "--setting", setting, *map(str, arguments)])
     runpy.run_path(str(ROOT / "scripts" / "benchmark.py"), run_name="__main__")
 
@@ -56,11 +60,13 @@ def test_copy_that_does_not_import(monkeypatch, tmp_path, capsys):
         "roberta_plain_eager",
         "fairseq_roberta",
     ]
+    assert figures["complete"]
     for row in figures["rows"]:
         assert len(row["seconds"]) == len(row["losses"]) == TINY.steps
         assert row["peak_memory_bytes"] > 0
-        assert row["text_tokens"] == 64
-        assert row["predicted_tokens"] == (32 if row["mask_prob"] == 0.5 else 8)
+        batch = figures["batches"][str(Case(row["length"], row["rows"], row["mask_prob"]))]
+        assert row["text_tokens"] == sum(batch["tokens"]) <= 64
+        assert row["predicted_tokens"] == sum(batch["masks"])
     assert figures["matrix_gflops"].keys() == {"fp32", "bf16"}
     assert {"mae_lm_step_cost", "three_ml_step_cost", "mae_lm_step_cost_eager", "mfu"} <= figures["ratios"].keys()
     assert figures["flop_bounds"].keys() == figures["ratios"].keys()
@@ -76,18 +82,20 @@ def test_directory_without_fairseq(tmp_path):
 @pytest.mark.integration  # starts a process for each peer
 def test_peers_train_on_the_same_batches():
     groups = subjects(replace(TINY, extras=True), None)
-    names = ("hf", "fairseq", "roberta_plain", "mae_lm_fairseq_adam")
+    names = ("hf", "fairseq", "roberta_plain", "mae_lm_fairseq_adam", "mae_lm_sdpa")
     peers = [subject for subject in groups[0] if subject.name.startswith(names)]
     results = measure(TINY, [peers], steps=1, report=lambda line: None)
     assert results.failed == {}
-    for ragged, count in ((False, 5), (True, 3)):
-        rows = [row for row in results.rows if row.case.ragged is ragged]
-        assert len(rows) == count
-        assert len({(row.text_tokens, row.predicted_tokens) for row in rows}) == 1
-        # With random weights the loss is that of guessing.
-        assert all(row.losses[0] == pytest.approx(4.6, abs=0.3) for row in rows)
+    assert results.complete
+    assert {row.subject.name for row in results.rows} == {
+        *("hf_roberta", "hf_modernbert", "hf_mpnet", "fairseq_roberta", "roberta_plain_eager"),
+        *("mae_lm_fairseq_adam", "mae_lm_sdpa", "roberta_plain_sdpa"),
+    }
+    assert len({(row.text_tokens, row.predicted_tokens) for row in results.rows}) == 1
+    # With random weights the loss is that of guessing.
+    assert all(row.losses[0] == pytest.approx(4.6, abs=0.3) for row in results.rows)
     profiled = [row for row in results.rows if row.operators]
-    assert {row.subject.name for row in profiled} == {"roberta_plain_eager"}
+    assert {row.subject.name for row in profiled} == {"roberta_plain_eager", "roberta_plain_sdpa", "mae_lm_sdpa"}
     assert all(row.operators["aten::addmm"] > 0 for row in profiled)
     assert "where the time of a step goes" in report.table(results)
 
@@ -103,14 +111,14 @@ def test_hung_process_is_reported(monkeypatch):
 
 @pytest.mark.integration  # starts a process
 def test_process_that_dies_between_steps_is_reported(monkeypatch):
-    time_step = measurement._time_step
+    time_step = measurement._Run.time_step
 
-    def step_and_die(process, row):
-        time_step(process, row)
+    def step_and_die(run, process, row):
+        time_step(run, process, row)
         process.process.kill()
         process.process.wait()
 
-    monkeypatch.setattr(measurement, "_time_step", step_and_die)
+    monkeypatch.setattr(measurement._Run, "time_step", step_and_die)
     subject = subjects(TINY, None)[0][0]
     results = measure(TINY, [[subject]], steps=2, report=lambda line: None)
     assert results.failed == {subject.title: "its process ended with code -9"}
@@ -127,10 +135,17 @@ def test_measuring_memory_leaves_no_gradients(tmp_path):
 
 
 @pytest.mark.integration  # starts a process for each peer
-def test_no_subject_starts_after_the_deadline():
+def test_no_subject_or_step_starts_after_the_deadline(monkeypatch):
     groups = subjects(TINY, None)
     results = measure(replace(TINY, minutes=0), groups, steps=1, report=lambda line: None)
     assert set(results.failed) == {subject.name for group in groups for subject in group}
+
+    def save(results):
+        if results.rows:
+            monkeypatch.setattr(measurement._Run, "is_late", True)
+
+    (found,) = measure(TINY, [groups[0][:1]], steps=100, report=lambda line: None, save=save).rows
+    assert len(found.seconds) == 1
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -143,16 +158,109 @@ def test_names_of_rows_are_unique(name, tmp_path):
     assert set(expected) <= {name for name, _ in rows}
 
 
-def test_ragged_batch():
-    batch = draw_batch(Case(128, 16, ragged=True), 1000)
+@pytest.fixture(scope="module")
+def invented(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("invented")
+    write_text(directory, 1000, 40_000)
+    return directory
+
+
+@pytest.mark.parametrize("mask_prob", [0.15, 0.5])
+def test_a_batch_is_as_in_training(invented, mask_prob):
+    """Sequences of similar length, and as many masks as fairseq draws: the fraction, rounded at random."""
+    batch = record_batch(invented, Case(128, 16, mask_prob))
     lengths = (batch.tokens != PAD).sum(1)
-    assert len(set(lengths)) > 8
-    assert lengths.max() <= 128
+    assert 64 < lengths.min() <= lengths.max() <= 128
+    assert lengths.max() - lengths.min() < 8
     assert not batch.masked[batch.tokens == PAD].any()
-    assert batch.predicted == pytest.approx(0.15 * batch.text_tokens, rel=0.1)
-    again = draw_batch(Case(128, 16, ragged=True), 1000)
+    assert np.isin(batch.masked.sum(1) - np.floor(mask_prob * lengths), [0, 1]).all()
+    assert batch.is_ragged
+    assert (batch.tokens[:, 0] == 0).all()  # <s>
+    assert batch.tokens.max() < 999  # the original tokens, without <mask>
+    again = record_batch(invented, Case(128, 16, mask_prob))
     assert (again.tokens == batch.tokens).all()
     assert (again.masked == batch.masked).all()
+
+
+def test_a_batch_of_a_data_bin(data_bin):
+    assert vocabulary_size(data_bin) == 209  # with <mask>
+    batch = record_batch(data_bin, Case(32, 8))
+    assert batch.tokens.shape[0] == 8
+    assert batch.tokens.shape[1] <= 32
+    with pytest.raises(UserError, match="sequences are too few for a batch of 4000"):
+        record_batch(data_bin, Case(32, 4000))
+
+
+def test_only_named_subjects():
+    setting = chosen(TINY, "mae_lm_sdpa,hf_modernbert", None)
+    assert [[subject.name for subject in group] for group in subjects(setting, None)] == [
+        ["mae_lm_sdpa", "hf_modernbert"]
+    ]
+    with pytest.raises(UserError, match=r"--only mae: this setting has fairseq_roberta, hf_modernbert, .*mae_lm_sdpa"):
+        chosen(TINY, "mae", None)
+
+
+@pytest.mark.integration  # starts a process for each subject
+def test_half_precision_of_every_kind():
+    setting = replace(TINY, precisions=("fp32", "fp16"), extras=True)
+    names = ("mae_lm_fp16_eager", "fairseq_roberta_fp16", "hf_roberta_fp16")
+    setting = replace(setting, only=names)
+    results = measure(setting, subjects(setting, None), steps=3, report=lambda line: None)
+    assert results.failed == {}
+    rows = {row["subject"]: row for row in report.as_json(results)["rows"]}
+    assert list(rows) == list(names)
+    fp16_optimizer = "weights in float16, fairseq's FP16Optimizer, as with --fp16"
+    assert [row["method"] for row in rows.values()] == [*[fp16_optimizer] * 2, "torch.autocast and GradScaler"]
+    for row in rows.values():
+        assert row["losses"][0] == pytest.approx(4.6, abs=0.3)
+        assert len(set(row["losses"])) > 1  # the optimizer has changed the weights
+        assert row["mfu"] > 0
+
+
+def test_fallback_of_compilation_is_a_failure(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts" / "benchmark" / "workers")
+    import ours
+
+    def broken(graph, inputs):
+        raise RuntimeError("no compiler")
+
+    compiled = Compiled(torch.sin, backend=broken)
+    compiled.function = ours._fail
+    with pytest.raises(RuntimeError, match=r"^compilation failed: .*no compiler"):
+        compiled(torch.ones(2))
+
+
+@pytest.mark.slow  # traces a model
+def test_failed_compilation_is_not_measured_as_eager(monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", "/no/compiler")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    setting = replace(TINY, compiled=("fp32",), only=("mae_lm",))
+    results = measure(setting, subjects(setting, None), steps=1, report=lambda line: None)
+    assert results.rows == []
+    assert results.failed["mae_lm"].startswith("RuntimeError: compilation failed: ")
+
+
+@pytest.mark.integration  # starts a process
+def test_killed_run_leaves_its_rows(data_bin, tmp_path):
+    file = tmp_path / "figures.json"
+    words = ["--setting", "cpu-tiny", "--data-bin", data_bin, "--only", "mae_lm_eager", "--json", file]
+    command = [sys.executable, ROOT / "scripts" / "benchmark.py", *words, "--steps", "1000000"]
+    run = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, cwd=ROOT)
+    try:
+        wait_for(lambda: file.exists())
+        assert json.loads(file.read_text())["rows"] == []
+        wait_for(lambda: len(json.loads(file.read_text())["rows"]) == 1)
+    finally:
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+    figures = json.loads(file.read_text())
+    assert figures["complete"] is False
+    (row,) = figures["rows"]
+    assert row["subject"] == "mae_lm_eager"
+    assert row["median_seconds"] > 0
+    assert figures["setting"]["data_bin"] == str(data_bin)
+    assert figures["setting"]["vocab_size"] == 209
+    assert figures["command"].startswith("scripts/benchmark.py --setting cpu-tiny")
 
 
 def _row(name: str, seconds: list[float], precision: str = "fp32", flops: int = 100) -> Row:

@@ -14,6 +14,7 @@ from mae_lm_fairseq.core.attention_backends import (
 )
 from mae_lm_fairseq.core.dropout import Dropout
 from mae_lm_fairseq.core.packing import to_device
+from mae_lm_fairseq.core.relative_position import RelativePositionBias
 from tests.support.networks import PRESETS, batch, layout_for, masked, network, text
 
 HAS_GPU = torch.cuda.is_available()
@@ -98,6 +99,21 @@ def test_attention_dropout_is_applied_in_training_only(backend):
     dropped = pattern.attend(q, k, v, Dropout(0.5).train())
     assert dropped.std() > 0.1  # without dropout every weighted average of ones is one
     torch.testing.assert_close(pattern.attend(q, k, v, Dropout(0.5).eval()), torch.ones(18, 2, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_eager_adds_the_bias_and_takes_the_softmax_in_float32(dtype):
+    """In half precision, a bias of 0.12 would not change a score of 256 at all."""
+    bias = RelativePositionBias(buckets=4, max_distance=4, heads=1, max_positions=9).requires_grad_(False)
+    bias.weight.copy_(torch.tensor([[-0.12], [-0.04], [0.04], [0.12]]))
+    layout = layout_for(*FULL).sequence
+    q = k = torch.full((18, 1, 1), 16.0, dtype=dtype)  # a head of size 1, so that the scale of the scores is 1
+    v = torch.arange(18).remainder(9).ge(5).to(dtype)[:, None, None]
+    pattern = attention_pattern(layout, layout, bias, AttentionBackend.eager)
+    found, expected = (pattern.attend(*qkv, Dropout(0.0)) for qkv in ((q, k, v), (q.float(), k.float(), v.float())))
+    assert expected[0] - expected[8] > 0.015  # the bias matters
+    # Weights and result are rounded once each, by half of eps at most.
+    torch.testing.assert_close(found.float(), expected, rtol=torch.finfo(dtype).eps, atol=0)
 
 
 def test_flex_refuses_dropout():

@@ -42,6 +42,14 @@ def test_predicted_tokens_that_are_not_masks_stay_visible(layout):
     assert 3 in layout.visible.index.tolist()
 
 
+def test_padding_is_never_predicted(layout):
+    """fairseq's masked_lm asks for every position of a batch without targets."""
+    everywhere = batch_layout(TOKENS, torch.ones_like(PREDICTED), pad=P, mask=M)
+    assert everywhere.predicted.index.tolist() == everywhere.decoded.index.tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert everywhere.predicted_in_sequence.tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert everywhere.predicted.lengths.tolist() == [5, 3, 0]
+
+
 def test_decoded_is_masked_or_predicted(layout):
     assert layout.masked.index.tolist() == [2, 6]
     assert layout.decoded.index.tolist() == [2, 3, 6]

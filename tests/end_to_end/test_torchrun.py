@@ -62,6 +62,16 @@ def test_two_processes_train_as_one_that_accumulates(train, data_bin, in_two, tm
     assert len(batches(task, batch_size=32)) < 40
     train(1, tmp_path, *RAGGED, "--update-freq", 2, "--max-update", 20)
     assert_same_parameters(checkpoint(in_two), checkpoint(tmp_path))
+    # Each of two devices computes half of the FLOPs.
+    assert logged_tflops(checkpoint(in_two)) == pytest.approx(logged_tflops(checkpoint(tmp_path)) / 2)
+
+
+def logged_tflops(state: dict) -> float:
+    """Return the 1e12 FLOPs since the first update whose rate was logged, from the meters in a checkpoint."""
+    meters = dict(state["extra_state"]["metrics"])["train"]
+    (found,) = (float(meter["n"]) for _, key, _, meter in meters if key == "tflops")
+    assert found > 0
+    return found
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import torch
 
 import mae_lm_fairseq
 from mae_lm_fairseq import cli
-from mae_lm_fairseq.utils import versions
+from mae_lm_fairseq.utils import gpus, versions
 from mae_lm_fairseq.workflows import doctor
 from tests.support import ROOT
 
@@ -136,9 +136,9 @@ def test_bfloat16_on_a_cpu(monkeypatch, speed, details):
 
 def test_gpus_that_cuda_cannot_use(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(versions, "unusable_gpu", lambda: versions.UnusableGPU("too old", "update the driver"))
+    monkeypatch.setattr(gpus, "unusable_gpu", lambda: gpus.UnusableGPU("too old", "update the driver"))
     assert doctor.gpu() == doctor.Finding("GPU", "broken", "too old", "update the driver")
-    monkeypatch.setattr(versions, "unusable_gpu", lambda: None)
+    monkeypatch.setattr(gpus, "unusable_gpu", lambda: None)
     assert doctor.gpu().state == "absent"
 
 
@@ -147,8 +147,8 @@ def test_what_the_doctor_reads_of_gpus(monkeypatch):
     found = [
         types.SimpleNamespace(**dict(zip(("name", "total_memory", "major", "minor"), x, strict=True))) for x in kinds
     ]
-    monkeypatch.setattr(versions, "unusable_gpu", lambda: None)
-    monkeypatch.setattr(versions, "gpu_and_driver", lambda: ("NVIDIA H100 80GB HBM3", "580.65.06"))
+    monkeypatch.setattr(gpus, "unusable_gpu", lambda: None)
+    monkeypatch.setattr(gpus, "gpu_and_driver", lambda: ("NVIDIA H100 80GB HBM3", "580.65.06"))
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     for name, result in {

@@ -1,13 +1,21 @@
 """fairseq's own RoBERTa, built with its parser, task, model and criterion."""
 
-from training import Training
+from collections.abc import Callable
+
+from training import Training, fused_adamw
 
 
 def build(spec: dict) -> Training:
     """Build the model of ``spec["options"]``."""
-    _, task, model, loss = fairseq_parts(spec, "--task", "masked_lm", "--criterion", "masked_lm")
+    cfg, task, model, loss = fairseq_parts(spec, "--task", "masked_lm", "--criterion", "masked_lm")
     pad, mask = task.dictionary.pad(), task.mask_idx
-    return Training(spec, model, lambda tokens, masked: fairseq_sample(tokens, masked, pad, mask), loss)
+
+    def collate(tokens, masked):
+        return fairseq_sample(tokens, masked, pad, mask)
+
+    if spec["precision"] == "fp16":
+        return Training(spec, model.half(), collate, loss, fp16_optimizer(cfg), autocast=False)
+    return Training(spec, model, collate, loss)
 
 
 def fairseq_parts(spec: dict, *options: str):
@@ -39,3 +47,28 @@ def fairseq_sample(tokens, masked, pad: int, mask: int) -> dict:
         "nsentences": len(tokens),
         "ntokens": int(lengths.sum()),
     }
+
+
+def fp16_optimizer(cfg) -> Callable:
+    """Return what builds fairseq's optimizer of ``--fp16``, around torch's fused AdamW, for the weights of a model."""
+    from fairseq.optim import FairseqOptimizer
+    from fairseq.optim.fp16_optimizer import FP16Optimizer
+
+    class FusedAdamW(FairseqOptimizer):
+        supports_flat_params = True
+
+        def __init__(self, parameters: list):
+            super().__init__(None)
+            self._optimizer = fused_adamw(parameters)
+
+    class Stepped(FP16Optimizer):
+        def step(self, closure=None, groups=None):
+            self.clip_grad_norm(0)  # looks for overflows, as the trainer does in every update
+            super().step(closure, groups)
+
+    def build_optimizer(parameters: list) -> FP16Optimizer:
+        flatten = parameters[0].is_cuda  # fairseq's flat copy is for GPUs
+        copies = FP16Optimizer.build_fp32_params(None, parameters, flatten)
+        return Stepped(cfg, parameters, FusedAdamW([*copies.values()] if flatten else copies), copies)
+
+    return build_optimizer

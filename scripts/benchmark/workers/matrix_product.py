@@ -3,6 +3,7 @@
 import time
 
 import torch
+from training import HALF
 
 
 class MatrixProduct:
@@ -33,5 +34,4 @@ class MatrixProduct:
 
 def build(spec: dict) -> MatrixProduct:
     """Build a product in ``spec["precision"]``."""
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[spec["precision"]]
-    return MatrixProduct(spec["matrix"], spec["device"], dtype)
+    return MatrixProduct(spec["matrix"], spec["device"], HALF.get(spec["precision"], torch.float32))

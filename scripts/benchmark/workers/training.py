@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 class Training:
     """A model in training.
@@ -24,7 +26,8 @@ class Training:
         loss: returns, for the model and a batch, the sum or the mean of the loss over the predicted tokens, the divisor
             that gives the mean, and the number of predicted tokens.
         optimizer: creates the optimizer; None for torch's fused AdamW.
-        autocast: whether bf16 uses torch.autocast around the loss; our models apply their own autocast.
+        autocast: whether half precision is torch.autocast around the loss, with a GradScaler for float16; False for
+            models and optimizers that have their own.
     """
 
     def __init__(
@@ -42,8 +45,10 @@ class Training:
         self.loss = loss
         self.model = model.to(self.device).train()
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.optimizer = (optimizer or _fused_adamw)(parameters)
-        self.autocast = autocast and spec["precision"] == "bf16"
+        self.optimizer = (optimizer or fused_adamw)(parameters)
+        self.optimizer.zero_grad()  # fairseq's FP16Optimizer sets its first scale here
+        self.autocast = HALF.get(spec["precision"]) if autocast else None
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.autocast is torch.float16)
         self.batches = {}
 
     def train(self, batch: str, steps: int) -> list[dict]:
@@ -70,8 +75,7 @@ class Training:
         self.optimizer.zero_grad()
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
             self._forward_backward(sample)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        self._update()
         return self._resident_bytes() + _peak_allocated(profile)
 
     def operators(self, batch: str, steps: int) -> dict[str, float]:
@@ -96,17 +100,22 @@ class Training:
         self._wait()
         start = time.perf_counter()
         loss, predicted = self._forward_backward(sample)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        self._update()
         self._wait()
         return {"seconds": time.perf_counter() - start, "loss": float(loss), "predicted": int(predicted)}
 
     def _forward_backward(self, sample) -> tuple[Tensor, int]:
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+        with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
             loss, divisor, predicted = self.loss(self.model, sample)
         loss = loss / divisor
-        loss.backward()
+        backward = getattr(self.optimizer, "backward", Tensor.backward)  # fairseq's optimizers scale the loss
+        backward(self.scaler.scale(loss))
         return loss.detach(), predicted
+
+    def _update(self) -> None:
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
@@ -116,6 +125,7 @@ class Training:
         """Return the bytes of weights and optimizer state, which exist before the step."""
         state = self.optimizer.state_dict()["state"]
         tensors = [value for values in state.values() for value in values.values() if isinstance(value, Tensor)]
+        tensors += getattr(self.optimizer, "fp32_params", [])  # the copy that float16 training updates
         return sum(tensor.nbytes for tensor in (*self.model.parameters(), *self.model.buffers(), *tensors))
 
 
@@ -133,7 +143,8 @@ def operator_seconds(function: Callable[[], object], on_gpu: bool = False) -> di
     return {event.key: getattr(event, own) / 1e6 for event in operators if getattr(event, own)}
 
 
-def _fused_adamw(parameters: list) -> torch.optim.Optimizer:
+def fused_adamw(parameters: list) -> torch.optim.Optimizer:
+    """Return the optimizer of all subjects."""
     return torch.optim.AdamW(parameters, lr=1e-4, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01, fused=True)
 
 
