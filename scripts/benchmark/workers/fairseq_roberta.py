@@ -55,8 +55,6 @@ def fp16_optimizer(cfg) -> Callable:
     from fairseq.optim.fp16_optimizer import FP16Optimizer
 
     class FusedAdamW(FairseqOptimizer):
-        supports_flat_params = True
-
         def __init__(self, parameters: list):
             super().__init__(None)
             self._optimizer = fused_adamw(parameters)
