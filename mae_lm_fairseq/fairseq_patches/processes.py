@@ -47,8 +47,7 @@ def _run(call: Callable, cfg: Any, *args, **kwargs) -> Any:
     try:
         return call(cfg, *args, **kwargs)
     except torch.multiprocessing.ProcessExitedException as error:
-        # Exit code 1 means that the process has printed its error: exceptions arrive as another class, signals as
-        # negative codes.
+        # With exit code 1, the process has printed its error: exceptions have another class, signals negative codes.
         if error.exit_code != 1:
             raise
         raise SystemExit(1) from error

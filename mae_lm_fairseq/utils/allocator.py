@@ -1,11 +1,9 @@
 """Memory settings for training."""
 
 import ctypes
-import functools
 import os
 
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
-"""From glibc's malloc.h."""
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # from glibc's malloc.h
 CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 """Environment variables that limit caches of compiled primitives."""
 
@@ -16,15 +14,13 @@ def set_memory_limits() -> None:
     keep_few_segments()
 
 
-@functools.cache
 def keep_freed_memory() -> None:
     """Keep freed memory in the process for the next step.
 
     glibc returns large blocks to the system, and the next step faults them in again page by page; at base size, this
     takes a fifth of the time. Other C libraries are not changed.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(_M_MMAP_MAX, 0)
         mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
@@ -33,9 +29,8 @@ def keep_few_primitives() -> None:
     """Limit two caches of compiled primitives, oneDNN's and that of torch's wrapper around it, from 1,024 to 64 each.
 
     Batches are ragged, so a later step reuses almost no primitive; a step of MAE-LM in bfloat16 needs 52 to 56. The
-    others fill memory and fragment what is freed, which then does not fit the next step
-    (``scripts/benchmark/measure_resources.py``). Values in the environment take precedence. Both limits are read once,
-    with the first primitive: nothing may multiply matrices before.
+    others fill memory and fragment what is freed, which then does not fit the next step. Values in the environment take
+    precedence. Both limits are read once, with the first primitive: nothing may multiply matrices before.
     """
     for name in CAPACITIES:
         os.environ.setdefault(name, "64")

@@ -32,9 +32,7 @@ def _version(package: str) -> str:
 
 def provenance() -> dict[str, object]:
     """Return what every published measurement needs beside it: command, commit, hardware and versions."""
-    program = Path(sys.argv[0])
-    directory = "scripts/benchmark" if program.parent.name == "benchmark" else "scripts"
-    command = shlex.join([f"{directory}/{program.name}", *sys.argv[1:]])
+    command = shlex.join([os.path.relpath(sys.argv[0], Path(__file__).parents[2]), *sys.argv[1:]])
     return {"command": command, "commit": commit(), "machine": machine(), "versions": versions()}
 
 

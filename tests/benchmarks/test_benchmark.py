@@ -326,7 +326,7 @@ def test_data_pipeline_against_the_demand_of_a_gpu(data_bin):
 @pytest.mark.parametrize("options", [[], ["--no-bias"], ["--bf16"]])
 def test_features_are_compared_with_transformers(options, monkeypatch, tmp_path, capsys):
     words = ["--size", "tiny", "--sentences", "20", "--rounds", "1", *options, "--json", str(tmp_path / "json")]
-    monkeypatch.setattr(sys, "argv", ["benchmark.py", "features", *words])
+    monkeypatch.setattr(sys, "argv", [str(ROOT / "scripts" / "benchmark.py"), "features", *words])
     runpy.run_path(str(ROOT / "scripts" / "benchmark.py"), run_name="__main__")
     found = json.loads((tmp_path / "json").read_text())
     assert found["command"] == shlex.join(["scripts/benchmark.py", "features", *words])
