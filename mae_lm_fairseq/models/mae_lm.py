@@ -1,7 +1,7 @@
 """The network as a fairseq model."""
 
 import contextlib
-import importlib
+import importlib.util
 import logging
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
 from mae_lm_fairseq.checkpoints.validation import check_ties
-from mae_lm_fairseq.core.attention_backends import FLEX_HEAD_SIZE, AttentionBackend, fastest_backend
+from mae_lm_fairseq.core.attention_backends import AttentionBackend, fastest_backend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead, TokenClassificationHead
@@ -316,18 +316,18 @@ class MAELMModel(BaseFairseqModel):
             keep_few_primitives()
 
     def resolve_backend(self, device: torch.device):
-        """Choose the attention backend for a device.
+        """Choose the attention backend for a device. The fused kernel is for training; evaluation does without it.
 
         Raises:
             UserError: if ``--attention-backend`` does not train on that device.
         """
         backend = self.attention_backend
-        if backend is AttentionBackend.flex and self.training and device.type == "cpu":
-            raise UserError("--attention-backend flex does not train on a CPU; use eager or sdpa")
-        if self.resolved_for == device.type:
+        if backend is AttentionBackend.fused and self.training:
+            _check_fused(device)
+        if self.resolved_for == (device.type, self.training):
             return
-        self.resolved_for = device.type
-        if backend is AttentionBackend.auto:
+        self.resolved_for = device.type, self.training
+        if backend is AttentionBackend.auto or backend is AttentionBackend.fused and not self.training:
             backend = fastest_backend(device.type)
             logger.info("attention backend on %s: %s", device.type, backend.value)
         for stack in self.autoencoder.stacks():
@@ -375,8 +375,6 @@ class MAELMModel(BaseFairseqModel):
 
 def _check_options(cfg: MAELMModelConfig, network: MaskedAutoencoderConfig, pretrains: bool):
     """Reject options that would fail later or have no effect."""
-    if cfg.attention_backend == AttentionBackend.flex:
-        _check_flex(network)
     if not 0 <= (cfg.classifier_dropout or 0) < 1:
         raise UserError(f"--classifier-dropout {cfg.classifier_dropout} must be in [0, 1)")
     if cfg.compile and not pretrains:
@@ -399,19 +397,11 @@ def _check_options(cfg: MAELMModelConfig, network: MaskedAutoencoderConfig, pret
         )
 
 
-def _check_flex(network: MaskedAutoencoderConfig):
-    if network.attention_dropout or network.decoder_dropout:
-        raise UserError(
-            "--attention-backend flex has no attention dropout; use sdpa, or set --attention-dropout 0 and "
-            "--decoder-dropout 0"
-        )
-    for name, stack in (("encoder", network.encoder), ("decoder", network.decoder)):
-        size = stack.dim // stack.heads
-        if stack.layers and size < FLEX_HEAD_SIZE:
-            raise UserError(
-                f"--attention-backend flex needs attention heads of size {FLEX_HEAD_SIZE} or more, and those of the "
-                f"{name} have {size}; use sdpa, or fewer --{name}-attention-heads"
-            )
+def _check_fused(device: torch.device):
+    if device.type != "cuda":
+        raise UserError("--attention-backend fused does not train on a CPU; use eager or sdpa")
+    if importlib.util.find_spec("triton") is None:
+        raise UserError("--attention-backend fused needs triton: pip install 'mae_lm_fairseq[kernels]', or use sdpa")
 
 
 register_architectures()
