@@ -327,7 +327,7 @@ class MAELMModel(BaseFairseqModel):
         if self.resolved_for == (device.type, self.training):
             return
         self.resolved_for = device.type, self.training
-        if backend is AttentionBackend.auto or backend is AttentionBackend.fused and not self.training:
+        if backend is AttentionBackend.auto or (backend is AttentionBackend.fused and not self.training):
             backend = fastest_backend(device.type)
             logger.info("attention backend on %s: %s", device.type, backend.value)
         for stack in self.autoencoder.stacks():

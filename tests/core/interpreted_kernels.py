@@ -142,7 +142,7 @@ def test_rate_of_dropout():
 
 
 RAGGED = masked(batch(text(20), text(7, 1)), [(0, 2), (0, 3), (1, 5)])
-SMALL = {"encoder_layers": 1, "encoder_attention_heads": 2, "dropout": 0}
+SMALL = {"encoder_layers": 2, "encoder_attention_heads": 2, "dropout": 0}
 """A row, layer or head more takes seconds in the interpreter."""
 
 
