@@ -68,6 +68,7 @@ class MAELMModel(BaseFairseqModel):
         self.autocast = autocast
         self.attention_backend = attention_backend
         self.resolved_for = None
+        self.kernel_is_checked = False
         self.compiled = Compiled(autoencoder.predicted_states) if compile else None
         self.classifier_dropout = classifier_dropout
         self.dictionary = dictionary
@@ -223,6 +224,7 @@ class MAELMModel(BaseFairseqModel):
             over its layers), and ``correct``, the number of correct predictions.
         """
         self.resolve_backend(src_tokens.device)
+        self._check_kernel(layout)
         # The loss is not compiled, because its number of chunks would be part of the compiled code.
         compiled = self.compiled if self.training else None
         with self._precision(src_tokens):
@@ -332,6 +334,23 @@ class MAELMModel(BaseFairseqModel):
             logger.info("attention backend on %s: %s", device.type, backend.value)
         for stack in self.autoencoder.stacks():
             stack.attention_backend = backend
+
+    def _check_kernel(self, layout: BatchLayout):
+        """Compare the fused kernel with eager attention on the first batch of a training."""
+        encoder = self.autoencoder.encoder
+        if self.kernel_is_checked or encoder.attention_backend is not AttentionBackend.fused:
+            return
+        self.kernel_is_checked = True
+        from mae_lm_fairseq.core.kernels.comparison import TOLERANCES, difference_from_eager
+
+        dtype = encoder.embed_tokens.weight.dtype if self.autocast is Autocast.none else torch.bfloat16
+        difference = difference_from_eager(encoder, self.autoencoder.encoder_layouts(layout)[1], dtype)
+        if not difference <= TOLERANCES[dtype]:
+            raise UserError(
+                f"--attention-backend fused differs from eager attention by {difference:.1%} on this GPU, more than "
+                f"rounding ({TOLERANCES[dtype]:.0%}); use sdpa"
+            )
+        logger.info("--attention-backend fused (experimental) equals eager within %.2f %%", 100 * difference)
 
     def _layout(
         self, src_tokens: Tensor, masked_tokens: Tensor | None = None, early_masks: Tensor | None = None
