@@ -51,6 +51,7 @@ H100_BANDWIDTH = 3.35e12
 
 def compiled(kernel: triton.JITFunction, precision: str, architecture: int) -> dict:
     """Compile a kernel, and return what ptxas reports."""
+    triton.knobs.nvidia.dump_ptxas_log = triton.knobs.compilation.always_compile = True
     constants, _ = fused_attention._constants(torch.empty(1, 1, HEAD_SIZE, dtype=DTYPES[precision]), True, DROPOUT)
     constants |= {"RUNS": BUCKETS} if "RUNS" in kernel.arg_names else {}
     source = ASTSource(
@@ -142,8 +143,6 @@ class KernelOptions(Options):
 def main(options: KernelOptions) -> None:
     """Compile, print what spills, and write the file."""
     torch.set_float32_matmul_precision("high")
-    triton.knobs.nvidia.dump_ptxas_log = True
-    triton.knobs.compilation.always_compile = True
     results = []
     for architecture in ARCHITECTURES:
         for precision in DTYPES:

@@ -14,6 +14,9 @@ import torch
 from torch import Tensor
 
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
+from mae_lm_fairseq.core.kernels import fused_attention as fused_attention_module
+from mae_lm_fairseq.core.kernels.comparison import TOLERANCES as TOLERANCES_ON_A_GPU
+from mae_lm_fairseq.core.kernels.comparison import difference_from_eager
 from mae_lm_fairseq.core.kernels.fused_attention import RANDOM_LEVELS, PositionBias, Rows, fused_attention
 from mae_lm_fairseq.core.relative_position import relative_position_bucket, symmetric_bucket
 from tests.support.networks import PRESETS, VARIANTS, batch, layout_for, masked, network, text
@@ -169,6 +172,14 @@ def test_every_network_equals_eager(variant):
         scale = expected[name].abs().max()
         # float32 sums in another order
         torch.testing.assert_close(tensor, expected[name], rtol=0, atol=float(1e-5 * (1 + scale)), msg=name)
+
+
+def test_comparison_on_the_first_batch(monkeypatch):
+    net, layout = network("mae_lm", **SMALL), layout_for(*RAGGED)
+    assert difference_from_eager(net.encoder, layout.visible, torch.float32) < 1e-5  # rounding
+    right = fused_attention_module.fused_attention
+    monkeypatch.setattr(fused_attention_module, "fused_attention", lambda q, *others: right(1.1 * q, *others))
+    assert difference_from_eager(net.encoder, layout.visible, torch.float32) > TOLERANCES_ON_A_GPU[torch.float32]
 
 
 def test_recomputed_activations_have_the_same_dropout():
