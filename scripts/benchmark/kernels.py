@@ -10,13 +10,11 @@ Example:
     scripts/benchmark/kernels.py --json kernels.json
 """
 
+import contextlib
 import hashlib
-import os
+import io
 import re
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -62,13 +60,10 @@ def compiled(kernel: triton.JITFunction, precision: str, architecture: int) -> d
             (number,): [["tt.divisibility", 16]] for number, name in enumerate(kernel.arg_names) if _is_aligned(name)
         },
     )
-    with tempfile.TemporaryFile(mode="w+") as log:
-        with _output_in(log.fileno()):
-            binary = triton.compile(source, target=GPUTarget("cuda", architecture, 32))
-        log.seek(0)
-        text = log.read()
-    registers = re.search(r"Used (\d+) registers", text)
-    spilled = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", text)
+    with contextlib.redirect_stdout(io.StringIO()) as log:  # triton prints the log of ptxas
+        binary = triton.compile(source, target=GPUTarget("cuda", architecture, 32))
+    registers = re.search(r"Used (\d+) registers", log.getvalue())
+    spilled = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log.getvalue())
     return {
         "kernel": kernel.fn.__name__,
         "precision": precision,
@@ -93,21 +88,6 @@ def _type(name: str, precision: str, constants: dict) -> str:
 def _is_aligned(name: str) -> bool:
     """Return whether a pointer or a stride is a multiple of 16, as Triton finds at run time."""
     return name in INTEGERS or name in SUMS or name.lstrip("d") in ("Q", "K", "V", "O") or name.startswith("stride_")
-
-
-@contextmanager
-def _output_in(descriptor: int) -> Iterator[None]:
-    """Redirect the output of this process and of ptxas, whose log triton prints."""
-    saved = [os.dup(number) for number in (1, 2)]
-    try:
-        for number in (1, 2):
-            os.dup2(descriptor, number)
-        yield
-    finally:
-        sys.stdout.flush()
-        for number, one in enumerate(saved, 1):
-            os.dup2(one, number)
-            os.close(one)
 
 
 def roofline(rows: int, queries: int, keys: int, heads: int) -> list[dict]:
