@@ -35,6 +35,8 @@ setup(
         # Both transformers and this package read sentencepiece models with protobuf.
         "hf": ["transformers>=4.57", "protobuf"],
         "onnx": ["onnxscript", "onnxruntime"],
+        # For --attention-backend fused: the version that torch's builds for CUDA require (constraints.txt).
+        "kernels": ["triton"],
         "test": [
             "pytest",
             "import-linter",

@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
-install_environment .venv test,analysis,hf,onnx
+install_environment .venv test,analysis,hf,onnx,kernels
 
 selection=(-m "not slow" --numprocesses 2 --dist worksteal)
 if [ "${1-}" = --quick ]; then

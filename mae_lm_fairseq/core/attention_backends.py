@@ -2,19 +2,18 @@
 
 A pattern, built once per batch and stack, says which queries attend to which keys and how attention is computed.
 
-=======  =======================  ==============================  =======  ==============================
-backend  runs on                  operates on                     dropout  position bias
-=======  =======================  ==============================  =======  ==============================
-eager    all devices              rows padded to the longest one  yes      float32; trainable
-sdpa     all devices              rows padded to the longest one  yes      dtype of queries; trainable
-flex     CUDA; CPU without        packed positions, no padding    no       float32; trainable
-         gradients (slow)
-=======  =======================  ==============================  =======  ==============================
+=======  ===========  ==============================  ============================
+backend  runs on      operates on                     position bias
+=======  ===========  ==============================  ============================
+eager    all devices  rows padded to the longest one  float32
+sdpa     all devices  rows padded to the longest one  dtype of queries
+fused    CUDA         packed positions, no padding    float32, never held in full
+=======  ===========  ==============================  ============================
 
-Eager attention is the reference. Its results on a CPU are reproducible bit by bit.
+All have dropout of the attention weights and a trainable bias. Eager attention is the reference; its results on a CPU
+are reproducible bit by bit. The fused kernel is experimental: it has run in Triton's interpreter only.
 """
 
-import functools
 from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -22,7 +21,6 @@ from typing import NamedTuple, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from mae_lm_fairseq.core.packing import Layout, from_rows, to_rows
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
@@ -32,10 +30,6 @@ EMPTY_KEY = -3e4
 half precision: a row without any key averages the zeros in its empty slots instead of producing NaN gradients."""
 BIAS_ALIGNMENT = 8
 """Elements to a multiple of which PyTorch's memory-efficient kernel aligns the rows of a bias, whatever their dtype."""
-FLEX_HEAD_SIZE = 16
-"""Smallest size of an attention head that FlexAttention's kernels take."""
-FLEX_BLOCK = 128
-"""Block size of FlexAttention, in positions. A block is either computed or skipped as a unit."""
 
 
 class AttentionBackend(str, Enum):
@@ -44,7 +38,7 @@ class AttentionBackend(str, Enum):
     auto = "auto"
     eager = "eager"
     sdpa = "sdpa"
-    flex = "flex"
+    fused = "fused"
 
 
 class AttentionPattern(Protocol):
@@ -128,28 +122,25 @@ class _Cast(torch.autograd.Function):
         return gradient.to(ctx.dtype), None
 
 
-class FlexPattern(NamedTuple):
-    """FlexAttention over all packed positions; computes only blocks in which a query and a key share a row."""
+class FusedPattern(NamedTuple):
+    """Attention over packed positions in a kernel of our own, :mod:`~mae_lm_fairseq.core.kernels.fused_attention`."""
 
-    bias: Callable
-    """The ``score_mod`` of FlexAttention: adds the position bias to a score."""
-    block_mask: BlockMask
+    rows: tuple
+    bias: tuple | None
+    """``rows`` and ``bias`` of the kernel."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout: nn.Module) -> Tensor:
-        if dropout.training and dropout.p:
-            raise ValueError("the attention backend flex has no attention dropout")
-        q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-        attention = _compiled_flex_attention() if q.device.type == "cuda" else flex_attention
-        mixed = attention(q, k, v, score_mod=self.bias, block_mask=self.block_mask)
-        return mixed[0].transpose(0, 1)
+        from mae_lm_fairseq.core.kernels.fused_attention import fused_attention
+
+        return fused_attention(q, k, v, self.rows, self.bias, dropout.p if dropout.training else 0.0)
 
 
 def attention_pattern(
     queries: Layout, keys: Layout, position_bias: RelativePositionBias | None, backend: AttentionBackend
 ) -> AttentionPattern:
     """Return the pattern in which each of ``queries`` attends to all ``keys`` of its row."""
-    if backend is AttentionBackend.flex:
-        return FlexPattern(_flex_bias(queries, keys, position_bias), _flex_blocks(queries, keys))
+    if backend is AttentionBackend.fused:
+        return _fused_pattern(queries, keys, position_bias)
     mix = SharedCast() if backend is AttentionBackend.sdpa else _eager
     return RowPattern(queries, keys, _row_bias(queries, keys, position_bias), mix)
 
@@ -176,36 +167,9 @@ def _row_bias(queries: Layout, keys: Layout, position_bias: RelativePositionBias
     return bias.masked_fill(~keys.occupied()[:, None, None, :], EMPTY_KEY)
 
 
-@functools.cache
-def _compiled_flex_attention() -> Callable:
-    return torch.compile(flex_attention, dynamic=True)
+def _fused_pattern(queries: Layout, keys: Layout, position_bias: RelativePositionBias | None) -> FusedPattern:
+    from mae_lm_fairseq.core.kernels.fused_attention import PositionBias, Rows  # needs triton, as no other backend does
 
-
-def _flex_bias(queries: Layout, keys: Layout, position_bias: RelativePositionBias | None) -> Callable:
-    if position_bias is None:
-        return lambda score, batch, head, query, key: score
-    by_offset, reach = position_bias.by_offset(), position_bias.reach
-    here, there = queries.positions, keys.positions
-    return lambda score, batch, head, query, key: score + by_offset[there[key] - here[query] + reach, head]
-
-
-def _flex_blocks(queries: Layout, keys: Layout) -> BlockMask:
-    """Return the blocks in which a query and a key share a row.
-
-    For each block of queries, these are consecutive blocks of keys.
-    """
-    query_rows, key_rows = queries.packed_rows(), keys.packed_rows()
-    key_ends = keys.lengths.cumsum(0)
-    first = query_rows[::FLEX_BLOCK]
-    last = torch.cat([query_rows[FLEX_BLOCK - 1 :: FLEX_BLOCK], query_rows[-1:]])[: len(first)]
-    start = (key_ends - keys.lengths)[first] // FLEX_BLOCK
-    end = -(-key_ends[last] // FLEX_BLOCK)
-    blocks = -(-keys.index.numel() // FLEX_BLOCK)
-    run = start[:, None] + torch.arange(blocks, device=start.device)
-    return BlockMask.from_kv_blocks(
-        (end - start)[None, None].int(),
-        run.clamp(max=blocks - 1)[None, None].int(),
-        BLOCK_SIZE=FLEX_BLOCK,
-        mask_mod=lambda batch, head, query, key: query_rows[query] == key_rows[key],
-        seq_lengths=(queries.index.numel(), keys.index.numel()),
-    )
+    starts = (F.pad(layout.lengths.cumsum(0), (1, 0)).int() for layout in (queries, keys))
+    rows = Rows(*starts, queries.positions, keys.positions, queries.width, keys.width)
+    return FusedPattern(rows, position_bias and PositionBias.of(position_bias.weight, position_bias.bucket))

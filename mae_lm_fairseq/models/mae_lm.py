@@ -1,7 +1,7 @@
 """The network as a fairseq model."""
 
 import contextlib
-import importlib
+import importlib.util
 import logging
 import warnings
 from pathlib import Path
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend
 
 from mae_lm_fairseq.checkpoints.validation import check_ties
-from mae_lm_fairseq.core.attention_backends import FLEX_HEAD_SIZE, AttentionBackend, fastest_backend
+from mae_lm_fairseq.core.attention_backends import AttentionBackend, fastest_backend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead, TokenClassificationHead
@@ -70,6 +70,7 @@ class MAELMModel(BaseFairseqModel):
         self.autocast = autocast
         self.attention_backend = attention_backend
         self.resolved_for = None
+        self.kernel_is_checked = False
         self.compiled = Compiled(autoencoder.predicted_states) if compile else None
         self.classifier_dropout = classifier_dropout
         self.dictionary = dictionary
@@ -225,6 +226,7 @@ class MAELMModel(BaseFairseqModel):
             over its layers), and ``correct``, the number of correct predictions.
         """
         self.resolve_backend(src_tokens.device)
+        self._check_kernel(layout)
         # The loss is not compiled, because its number of chunks would be part of the compiled code.
         compiled = self.compiled if self.training else None
         with self._precision(src_tokens):
@@ -326,18 +328,18 @@ class MAELMModel(BaseFairseqModel):
                 logger.info("float32 matrix products: TF32; kernel of sdpa in the encoder: %s", self._sdpa_kernel())
 
     def resolve_backend(self, device: torch.device):
-        """Choose the attention backend for a device.
+        """Choose the attention backend for a device. The fused kernel is for training; evaluation does without it.
 
         Raises:
             UserError: if ``--attention-backend`` does not train on that device.
         """
         backend = self.attention_backend
-        if backend is AttentionBackend.flex and self.training and device.type == "cpu":
-            raise UserError("--attention-backend flex does not train on a CPU; use eager or sdpa")
-        if self.resolved_for == device.type:
+        if backend is AttentionBackend.fused and self.training:
+            _check_fused(device)
+        if self.resolved_for == (device.type, self.training):
             return
-        self.resolved_for = device.type
-        if backend is AttentionBackend.auto:
+        self.resolved_for = device.type, self.training
+        if backend is AttentionBackend.auto or (backend is AttentionBackend.fused and not self.training):
             backend = fastest_backend(device.type)
             logger.info("attention backend on %s: %s", device.type, backend.value)
         for stack in self.autoencoder.stacks():
@@ -348,14 +350,30 @@ class MAELMModel(BaseFairseqModel):
 
         The choice depends on device, precision, bias, dropout and head size, but not on the shape of the rows.
         """
-        encoder, weight = self.autoencoder.config.encoder, self.autoencoder.encoder.embed_tokens.weight
-        dtype = weight.dtype if self.autocast is Autocast.none else torch.bfloat16
+        encoder, device = self.autoencoder.config.encoder, self.autoencoder.encoder.embed_tokens.weight.device
         shape = (1, encoder.heads, 64, encoder.dim // encoder.heads)
-        q = torch.empty(shape, dtype=dtype, device=weight.device, requires_grad=True)
-        bias = torch.empty(1, encoder.heads, 64, 64, dtype=dtype, device=weight.device)
+        q = torch.empty(shape, dtype=self._product_dtype(), device=device, requires_grad=True)
+        bias = q.new_empty(1, encoder.heads, 64, 64)
         bias.requires_grad_(encoder.relative_buckets > 0)
         choice = torch._fused_sdp_choice(q, q, q, bias, encoder.attention_dropout, False, scale=1.0)
         return SDPBackend(choice).name.lower()
+
+    def _check_kernel(self, layout: BatchLayout):
+        """Compare the fused kernel with eager attention on the first batch of a training."""
+        encoder = self.autoencoder.encoder
+        if self.kernel_is_checked or encoder.attention_backend is not AttentionBackend.fused:
+            return
+        self.kernel_is_checked = True
+        from mae_lm_fairseq.core.kernels.comparison import TOLERANCES, difference_from_eager
+
+        dtype = self._product_dtype()
+        difference = difference_from_eager(encoder, self.autoencoder.encoder_layouts(layout)[1], dtype)
+        if not difference <= TOLERANCES[dtype]:
+            raise UserError(
+                f"--attention-backend fused differs from eager attention by {difference:.1%} on this GPU, more than "
+                f"rounding ({TOLERANCES[dtype]:.0%}); use sdpa"
+            )
+        logger.info("--attention-backend fused (experimental) equals eager within %.2f %%", 100 * difference)
 
     def _layout(
         self, src_tokens: Tensor, masked_tokens: Tensor | None = None, early_masks: Tensor | None = None
@@ -380,6 +398,11 @@ class MAELMModel(BaseFairseqModel):
             return unpack(logits, layout.predicted, length)[masked_tokens]
         return logits
 
+    def _product_dtype(self) -> torch.dtype:
+        """Return the precision of matrix products in training."""
+        weight = self.autoencoder.encoder.embed_tokens.weight
+        return weight.dtype if self.autocast is Autocast.none else torch.bfloat16
+
     def _precision(self, src_tokens: Tensor):
         if self.autocast is Autocast.none:
             return contextlib.nullcontext()  # keeps the caller's setting
@@ -399,8 +422,6 @@ class MAELMModel(BaseFairseqModel):
 
 def _check_options(cfg: MAELMModelConfig, network: MaskedAutoencoderConfig, pretrains: bool):
     """Reject options that would fail later or have no effect."""
-    if cfg.attention_backend == AttentionBackend.flex:
-        _check_flex(network)
     if not 0 <= (cfg.classifier_dropout or 0) < 1:
         raise UserError(f"--classifier-dropout {cfg.classifier_dropout} must be in [0, 1)")
     if cfg.compile and not pretrains:
@@ -423,19 +444,11 @@ def _check_options(cfg: MAELMModelConfig, network: MaskedAutoencoderConfig, pret
         )
 
 
-def _check_flex(network: MaskedAutoencoderConfig):
-    if network.attention_dropout or network.decoder_dropout:
-        raise UserError(
-            "--attention-backend flex has no attention dropout; use sdpa, or set --attention-dropout 0 and "
-            "--decoder-dropout 0"
-        )
-    for name, stack in (("encoder", network.encoder), ("decoder", network.decoder)):
-        size = stack.dim // stack.heads
-        if stack.layers and size < FLEX_HEAD_SIZE:
-            raise UserError(
-                f"--attention-backend flex needs attention heads of size {FLEX_HEAD_SIZE} or more, and those of the "
-                f"{name} have {size}; use sdpa, or fewer --{name}-attention-heads"
-            )
+def _check_fused(device: torch.device):
+    if device.type != "cuda":
+        raise UserError("--attention-backend fused does not train on a CPU; use eager or sdpa")
+    if importlib.util.find_spec("triton") is None:
+        raise UserError("--attention-backend fused needs triton: pip install 'mae_lm_fairseq[kernels]', or use sdpa")
 
 
 register_architectures()

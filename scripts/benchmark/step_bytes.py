@@ -4,17 +4,20 @@
 Runs the forward pass up to the predicted states and the backward pass of mae_lm_base in float16 on tensors without
 content. Attention is SDPA's memory-efficient kernel, the only one of torch 2.13 that takes a trained bias; a bias whose
 rows are not aligned is copied, as torch copies it (``pad_bias`` in aten/src/ATen/native/transformers/attention.cpp).
-Each operator reads its inputs and writes its outputs once; views move nothing, and matrix products are left out. A
-GPU's caches and fused kernels would move less.
+The kernel of ``--attention-backend fused`` is counted beside it, which needs the extra ``kernels``. Each operator reads
+its inputs and writes its outputs once; views move nothing, and matrix products are left out. A GPU's caches and fused
+kernels would move less.
 
 Example:
     scripts/benchmark/step_bytes.py --json step-bytes.json
 """
 
+import contextlib
 import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -88,12 +91,43 @@ def attention_on_a_gpu(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dro
     return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, bias, True, dropout)[0]
 
 
+class FusedKernels(torch.autograd.Function):
+    """The reads and writes of the kernels of ``fused_attention``; replaces that function.
+
+    The rows of bias, positions and starts, which are a thousandth, are left out.
+    """
+
+    counter: ByteCounter
+
+    @staticmethod
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, rows: tuple, bias: tuple | None, dropout: float) -> Tensor:
+        ctx.save_for_backward(q, k, v)
+        output, ctx.sums = torch.empty_like(q), torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+        FusedKernels.count("fused_forward", q, k, v, output, ctx.sums)
+        return output
+
+    @staticmethod
+    def backward(ctx, d_output: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v = ctx.saved_tensors
+        gradients = [torch.empty_like(x) for x in (q, k, v)]
+        FusedKernels.count("fused_backward_queries", q, k, v, q, d_output, ctx.sums, ctx.sums, gradients[0])
+        FusedKernels.count("fused_backward_keys", q, k, v, d_output, ctx.sums, ctx.sums, *gradients[1:])
+        return *gradients, None, None, None
+
+    @classmethod
+    def count(cls, name: str, *tensors: Tensor) -> None:
+        cls.counter.calls[name] += 1
+        cls.counter.moved[name] += _bytes(tensors)
+
+
 def dropout_on_a_gpu(states: Tensor, p: float) -> Tensor:
     """Compute dropout with one kernel, as torch does on a GPU."""
     return torch.native_dropout(states, p, True)[0]
 
 
-def step_bytes(preset: str, rows: int, length: int, mask_prob: float, dtype: torch.dtype) -> ByteCounter:
+def step_bytes(
+    preset: str, rows: int, length: int, mask_prob: float, dtype: torch.dtype, backend: AttentionBackend
+) -> ByteCounter:
     """Count the bytes of a step.
 
     Args:
@@ -101,6 +135,7 @@ def step_bytes(preset: str, rows: int, length: int, mask_prob: float, dtype: tor
         rows, length: sequences of a batch and tokens of a sequence.
         mask_prob: probability that a token is masked; rows have different numbers of masks, as in training.
         dtype: of weights and states.
+        backend: how attention is computed, ``sdpa`` or ``fused``.
     """
     config = preset_config(*ARCHITECTURES[preset])
     masked = torch.rand(rows, length, generator=torch.Generator().manual_seed(1)) < mask_prob
@@ -110,16 +145,26 @@ def step_bytes(preset: str, rows: int, length: int, mask_prob: float, dtype: tor
     with torch.device("meta"):
         network = MaskedAutoencoder(config, VOCABULARY, PAD, mask).to("meta", dtype)
     for stack in network.stacks():
-        stack.attention_backend = AttentionBackend.sdpa
+        stack.attention_backend = backend
     layout = to_device(batch_layout(tokens, masked, PAD, mask, needs=network.needs()), "meta")
+    FusedKernels.counter = counter
     with (
         counter,
+        _replaced_kernels(backend),
         replaced(F, "scaled_dot_product_attention", attention_on_a_gpu),
         replaced(F, "dropout", dropout_on_a_gpu),
     ):
         states = network.predicted_states(tokens.to("meta"), layout)
         torch.autograd.backward(states, torch.empty_like(states))
     return counter
+
+
+def _replaced_kernels(backend: AttentionBackend) -> contextlib.AbstractContextManager:
+    if backend is not AttentionBackend.fused:
+        return contextlib.nullcontext()
+    from mae_lm_fairseq.core.kernels import fused_attention
+
+    return replaced(fused_attention, "fused_attention", FusedKernels.apply)
 
 
 @dataclass(frozen=True)
@@ -138,11 +183,12 @@ class ByteOptions(Options):
 def main(options: ByteOptions) -> None:
     """Count, print the operators that move most, and write the file."""
     results = {}
-    for preset in ("mae_lm_base", "mae_lm_roberta_base"):
-        counter = step_bytes(preset, options.rows, 512, 0.15, torch.float16)
+    for preset, backend in product(("mae_lm_base", "mae_lm_roberta_base"), ("sdpa", "fused")):
+        counter = step_bytes(preset, options.rows, 512, 0.15, torch.float16, AttentionBackend(backend))
         moved = dict(counter.moved.most_common())
-        results[preset] = {"bytes": counter.moved.total(), "by_operator": moved, "calls": counter.calls}
-        print(f"{preset}: {counter.moved.total() / 1e9:.1f} GB outside of matrix products")
+        row = {"bytes": counter.moved.total(), "by_operator": moved, "calls": counter.calls}
+        results.setdefault(preset, {})[backend] = row
+        print(f"{preset}, {backend}: {counter.moved.total() / 1e9:.1f} GB outside of matrix products")
         for name, size in counter.moved.most_common(12):
             print(f"  {size / 1e9:6.2f} GB  {counter.calls[name]:4} x {name}")
     write_json(options.json, provenance() | {"rows": options.rows, "length": 512, "step": results})

@@ -35,6 +35,13 @@ class TestReading:
         assert best == value
         assert type(best) is type(value)
 
+    def test_attention_backend_that_was_removed(self, tmp_path, caplog):
+        path = str(tmp_path / "checkpoint.pt")
+        model = {"_name": "mae_lm_tiny", "attention_backend": "flex"}
+        torch.save({**STATE, "cfg": {"model": model}}, path)
+        assert checkpoint_utils.load_checkpoint_to_cpu(path)["cfg"]["model"]["attention_backend"] == "auto"
+        assert "--attention-backend flex, which was removed; using auto" in caplog.text
+
     @pytest.mark.parametrize("module", [b"numpy.core.multiarray", b"numpy._core.multiarray"])
     def test_scalars_of_either_numpy(self, tmp_path, module):
         path = tmp_path / "checkpoint.pt"

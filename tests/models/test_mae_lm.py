@@ -1,6 +1,8 @@
 """The model in fairseq's registries: architectures, options, outputs."""
 
 import logging
+import sys
+import types
 from dataclasses import fields
 
 import pytest
@@ -12,6 +14,7 @@ from omegaconf import OmegaConf
 
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
+from mae_lm_fairseq.core.packing import restore
 from mae_lm_fairseq.models.architectures import architecture_values, core_config
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.utils.errors import UserError
@@ -353,16 +356,39 @@ def test_options_without_effect_are_refused(data_bin, options, message):
         set_up(data_bin, *options)
 
 
-def test_flex_is_refused_with_attention_dropout_and_in_cpu_training(data_bin):
-    with pytest.raises(UserError, match="no attention dropout; use sdpa"):
-        set_up(data_bin, "--attention-backend", "flex")
-    options = ["--attention-backend", "flex", "--attention-dropout", 0]
-    with pytest.raises(UserError, match="heads of size 16 or more, and those of the encoder have 4; use sdpa"):
-        set_up(data_bin, *options)
-    options += ["--encoder-attention-heads", 1]
-    with pytest.raises(UserError, match="those of the decoder have 8"):
-        set_up(data_bin, *options, "--decoder-attention-heads", 2)
-    _, task, model, criterion = set_up(data_bin, *options)
+def test_the_fused_kernel_is_for_training_on_gpus(data_bin, monkeypatch):
+    _, task, model, criterion = set_up(data_bin, "--attention-backend", "fused")
     task.load_dataset("train")
+    (batch, *_) = batches(task)
+    with pytest.raises(UserError, match="--attention-backend fused does not train on a CPU; use eager or sdpa"):
+        model.begin_training(torch.device("cpu"))
     with pytest.raises(UserError, match="does not train on a CPU"):
-        criterion(model.train(), batches(task)[0])
+        criterion(model, batch)
+    criterion(model.eval(), batch)
+    assert {stack.attention_backend for stack in model.autoencoder.stacks()} == {AttentionBackend.eager}
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"needs triton: pip install 'mae_lm_fairseq\[kernels\]'"):
+        model.train().begin_training(torch.device("cuda"))
+
+
+@pytest.mark.parametrize("difference", [0.001, 0.2, float("nan")])
+def test_the_first_batch_checks_the_fused_kernel(data_bin, monkeypatch, caplog, difference):
+    comparison = types.ModuleType("comparison")  # the real one needs triton
+    comparison.TOLERANCES, compared = {torch.float32: 0.01}, []
+    comparison.difference_from_eager = lambda *arguments: compared.append(arguments) or difference
+    monkeypatch.setitem(sys.modules, "mae_lm_fairseq.core.kernels.comparison", comparison)
+    _, task, model, criterion = set_up(data_bin)
+    task.load_dataset("train")
+    first, second, *_ = batches(task)
+    criterion(model, first)
+    assert not compared
+    model.autoencoder.encoder.attention_backend = AttentionBackend.fused
+    if not difference <= 0.01:
+        with pytest.raises(UserError, match=r"--attention-backend fused differs from eager .*; use sdpa"):
+            criterion(model, first)
+        return
+    with caplog.at_level(logging.INFO, logger="mae_lm_fairseq"):
+        for batch in (first, second):
+            model._check_kernel(restore(batch["layout"]))
+    assert len(compared) == 1
+    assert "equals eager within 0.10 %" in caplog.text

@@ -1,0 +1,35 @@
+"""What scripts/benchmark/kernels.py found when it compiled the kernels for GPUs."""
+
+import hashlib
+import json
+
+import pytest
+
+from tests.support import ROOT
+
+KERNEL = ROOT / "mae_lm_fairseq" / "core" / "kernels" / "fused_attention.py"
+RESULTS = json.loads((ROOT / "scripts" / "results" / "kernels.json").read_text())
+
+
+def test_compiled_kernels_are_those_of_today():
+    source = hashlib.sha256(KERNEL.read_bytes()).hexdigest()
+    assert RESULTS["source_sha256"] == source, "run scripts/benchmark/kernels.py"
+
+
+def test_no_register_is_spilled():
+    compiled = RESULTS["compiled"]
+    assert {row["architecture"] for row in compiled} == {"sm_80", "sm_90", "sm_100"}
+    assert len(compiled) == 3 * 3 * 3
+    assert not [row for row in compiled if row["spilled_bytes"]]
+    # Three programs fit into the 164 KiB of shared memory of an A100's multiprocessor (NVIDIA's A100 whitepaper).
+    assert 3 * max(row["shared_memory_bytes"] for row in compiled) < 164 << 10
+
+
+@pytest.mark.slow
+def test_kernels_compile_today():
+    pytest.importorskip("triton")
+    from benchmark.kernels import compiled
+    from mae_lm_fairseq.core.kernels import fused_attention
+
+    found = compiled(fused_attention._forward, "fp16", 90)
+    assert found["spilled_bytes"] == 0

@@ -1,0 +1,198 @@
+"""Tests of the kernels in Triton's interpreter, which triton chooses when it is imported.
+
+``test_fused_attention.py`` runs them in a process of its own with TRITON_INTERPRET=1; pytest does not collect this file
+by itself.
+"""
+
+import itertools
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from mae_lm_fairseq.core.attention_backends import AttentionBackend
+from mae_lm_fairseq.core.kernels import fused_attention as fused_attention_module
+from mae_lm_fairseq.core.kernels.comparison import TOLERANCES as TOLERANCES_ON_A_GPU
+from mae_lm_fairseq.core.kernels.comparison import difference_from_eager
+from mae_lm_fairseq.core.kernels.fused_attention import RANDOM_LEVELS, PositionBias, Rows, fused_attention
+from mae_lm_fairseq.core.relative_position import relative_position_bucket, symmetric_bucket
+from tests.support.networks import PRESETS, VARIANTS, batch, layout_for, masked, network, text
+
+BUCKETS, MAX_DISTANCE, REACH = 16, 32, 160
+BUCKETINGS = [relative_position_bucket, symmetric_bucket]
+SEED = 7
+SLOW = pytest.mark.slow
+# Relative to the largest value: rounding of sums in another order, and of the inputs of products to half precision.
+TOLERANCES = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+
+
+class Case:
+    """Rows of queries and keys at random positions, with random values and output gradients in float64."""
+
+    def __init__(self, queries: list[int], keys: list[int], heads: int = 2, head_size: int = 16, bucketing=None):
+        self.generator = torch.Generator().manual_seed(SEED)
+        starts = [torch.tensor([0, *lengths]).cumsum(0).int() for lengths in (queries, keys)]
+        positions = [torch.cat([self._positions(number) for number in lengths]) for lengths in (queries, keys)]
+        self.rows = Rows(*starts, *positions, max(queries), max(keys))
+        self.bucket = bucketing and bucketing(torch.arange(-REACH, REACH + 1), BUCKETS, MAX_DISTANCE)
+        shapes = [(sum(queries), heads, head_size), *2 * [(sum(keys), heads, head_size)]]
+        self.values = [self._draw(*shape) for shape in shapes] + ([self._draw(BUCKETS, heads)] if bucketing else [])
+        self.gradient = self._draw(*shapes[0])
+
+    def _positions(self, number: int) -> Tensor:
+        return torch.randperm(REACH + 1, generator=self.generator)[:number].sort().values
+
+    def _draw(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.generator, dtype=torch.float64)
+
+    def fused(self, dtype: torch.dtype = torch.float64, dropout: float = 0.0) -> list[Tensor]:
+        """Return the kernel's output and gradients."""
+        values = [value.to(dtype).requires_grad_() for value in self.values]
+        bias = PositionBias.of(values[3], self.bucket) if self.bucket is not None else None
+        torch.manual_seed(SEED)
+        output = fused_attention(*values[:3], self.rows, bias, dropout)
+        output.backward(self.gradient.to(dtype))
+        return [output.detach(), *(value.grad for value in values)]
+
+    def equations(self, dtype: torch.dtype = torch.float64, dropout: float = 0.0) -> list[Tensor]:
+        """Return output and gradients of the equations in float64, for inputs rounded to ``dtype``."""
+        values = [value.to(dtype).double().requires_grad_() for value in self.values]
+        torch.manual_seed(SEED)
+        seed = int(torch.randint(1 << 31, (1,)))
+        output = torch.zeros_like(values[0])
+        for row, (q, k) in enumerate(zip(self._slices(0), self._slices(1), strict=True)):
+            scores = torch.einsum("qhd,khd->hqk", values[0][q], values[1][k]) / values[0].shape[2] ** 0.5
+            if self.bucket is not None:
+                offsets = self.rows.key_positions[k] - self.rows.query_positions[q, None]
+                scores = scores + values[3][self.bucket[offsets + REACH]].permute(2, 0, 1)
+            weights = scores.softmax(-1) * kept(seed, row, scores.shape, dropout)
+            output = output.index_copy(
+                0, torch.arange(q.start, q.stop), torch.einsum("hqk,khd->qhd", weights, values[2][k])
+            )
+        output.backward(self.gradient.to(dtype).double())
+        return [output.detach(), *(value.grad for value in values)]
+
+    def _slices(self, which: int) -> list[slice]:
+        return [slice(*pair) for pair in itertools.pairwise(self.rows[which].tolist())]
+
+
+def kept(seed: int, row: int, shape: tuple[int, int, int], dropout: float) -> Tensor:
+    """Return Z [heads, queries, keys]: Philox-4x32-10 (Salmon et al., 2011) at the counter (query, key, head, row)."""
+    head, query, key = np.meshgrid(*map(np.arange, shape), indexing="ij")
+    counter = [part.astype(np.uint64) for part in (query, key, head, np.full_like(head, row))]
+    keys, low = [seed & 0xFFFFFFFF, seed >> 32], np.uint64(0xFFFFFFFF)
+    for _ in range(10):
+        first, second = counter[0] * np.uint64(0xD2511F53), counter[2] * np.uint64(0xCD9E8D57)
+        high = [product >> np.uint64(32) for product in (first, second)]
+        counter = [high[1] ^ counter[1] ^ np.uint64(keys[0]), second & low, high[0] ^ counter[3] ^ np.uint64(keys[1])]
+        counter.append(first & low)
+        keys = [(keys[0] + 0x9E3779B9) & 0xFFFFFFFF, (keys[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    dropped = round(dropout * RANDOM_LEVELS)
+    return torch.from_numpy(counter[0] >= np.uint64(dropped)).double() * RANDOM_LEVELS / (RANDOM_LEVELS - dropped)
+
+
+def assert_equal(case: Case, dtype: torch.dtype = torch.float64, dropout: float = 0.0):
+    found, expected = case.fused(dtype, dropout), case.equations(dtype, dropout)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype is dtype
+        if other.numel():
+            assert (one.double() - other).abs().max() <= TOLERANCES[dtype] * max(other.abs().max(), 1e-3)
+
+
+@hypothesis.settings(max_examples=8, deadline=None)
+@hypothesis.given(
+    rows=st.lists(st.tuples(st.integers(0, 70), st.integers(0, 70)), min_size=1, max_size=3),
+    head_size=st.sampled_from([16, 24, 64]),
+    bucketing=st.sampled_from([*BUCKETINGS, None]),
+    dropout=st.sampled_from([0.0, 0.25]),
+)
+def test_output_and_gradients_equal_the_equations(rows, head_size, bucketing, dropout):
+    queries, keys = map(list, zip(*rows, strict=True))
+    assert_equal(Case(queries, keys, 2, head_size, bucketing), dropout=dropout)
+
+
+@pytest.mark.parametrize("bucketing", BUCKETINGS)
+def test_several_tiles(bucketing):
+    assert_equal(Case([128, 1, 0], [97, 0, 3], 1, 16, bucketing), dropout=0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_precisions(dtype):
+    assert_equal(Case([70, 5], [66, 9], 2, 64, relative_position_bucket), dtype, dropout=0.1)
+
+
+def test_nothing_to_attend():
+    for queries, keys in (([0], [5]), ([3], [0]), ([0, 0], [0, 0])):
+        case = Case(queries, keys, bucketing=relative_position_bucket)
+        assert not any(tensor.any() for tensor in case.fused())
+
+
+def test_two_runs_are_bit_equal():
+    case = Case([40, 7], [33, 50], 2, 16, relative_position_bucket)
+    for first, second in zip(case.fused(torch.float16, 0.2), case.fused(torch.float16, 0.2), strict=True):
+        assert torch.equal(first, second)
+
+
+def test_rate_of_dropout():
+    case = Case([60], [60], 1, 16)
+    case.values[0].zero_()  # uniform weights
+    case.values[2].fill_(1)
+    found = case.fused(dropout=0.25)[0][:, 0, 0].mean() * 0.75
+    assert abs(float(found) - 0.75) < 5 * (0.25 * 0.75 / 3600) ** 0.5  # five standard deviations
+
+
+RAGGED = masked(batch(text(20), text(7, 1)), [(0, 2), (0, 3), (1, 5)])
+SMALL = {"encoder_layers": 2, "encoder_attention_heads": 2, "dropout": 0}
+"""A row, layer or head more takes seconds in the interpreter."""
+
+
+def states_and_gradients(net, backend: AttentionBackend) -> dict[str, Tensor]:
+    tokens, targets = RAGGED
+    for stack in net.stacks():
+        stack.attention_backend = backend
+    net.zero_grad()
+    torch.manual_seed(SEED)
+    states = net.predicted_states(tokens, layout_for(tokens, targets))
+    states.square().sum().backward()
+    found = {name: parameter.grad.clone() for name, parameter in net.named_parameters() if parameter.grad is not None}
+    return found | {"states": states.detach()}
+
+
+@pytest.mark.parametrize("variant", [name if name in PRESETS else pytest.param(name, marks=SLOW) for name in VARIANTS])
+def test_every_network_equals_eager(variant):
+    net = network(variant, attention_dropout=0, **SMALL)
+    expected = states_and_gradients(net, AttentionBackend.eager)
+    found = states_and_gradients(net, AttentionBackend.fused)
+    assert found.keys() == expected.keys()
+    assert any("relative_bias" in name and gradient.any() for name, gradient in found.items())
+    for name, tensor in found.items():
+        scale = expected[name].abs().max()
+        # float32 sums in another order
+        torch.testing.assert_close(tensor, expected[name], rtol=0, atol=float(1e-5 * (1 + scale)), msg=name)
+
+
+def test_comparison_on_the_first_batch(monkeypatch):
+    net, layout = network("mae_lm", **SMALL), layout_for(*RAGGED)
+    assert difference_from_eager(net.encoder, layout.visible, torch.float32) < 1e-5  # rounding
+    right = fused_attention_module.fused_attention
+    monkeypatch.setattr(fused_attention_module, "fused_attention", lambda q, *others: right(1.1 * q, *others))
+    assert difference_from_eager(net.encoder, layout.visible, torch.float32) > TOLERANCES_ON_A_GPU[torch.float32]
+
+
+def test_recomputed_activations_have_the_same_dropout():
+    net = network("mae_lm", attention_dropout=0.3, **SMALL).train()
+    expected = states_and_gradients(net, AttentionBackend.fused)
+    for stack in net.stacks():
+        stack.checkpoint_activations = True
+    found = states_and_gradients(net, AttentionBackend.fused)
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+@SLOW
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("head_size", [16, 32, 64, 80, 128])
+def test_long_rows(head_size, dtype):
+    assert_equal(Case([150, 33, 64], [140, 64, 1], 2, head_size, relative_position_bucket), dtype, dropout=0.1)
