@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from fairseq.data import iterators
+from fairseq.data import bucket_pad_length_dataset, iterators
 from fairseq.trainer import Trainer
 
 from mae_lm_fairseq.fairseq_patches.patching import wrap
@@ -14,9 +14,17 @@ from mae_lm_fairseq.utils.errors import UserError
 
 
 def restore_numpy_compat() -> None:
-    """Restore ``np.compat.long``, which ``--sample-break-mode eos`` uses and NumPy 2.4 removed."""
+    """Restore ``np.compat.long`` (``--sample-break-mode eos``) and percentiles with ``interpolation``
+    (``--num-batch-buckets``), which NumPy 2.4 removed.
+    """
     if not hasattr(np, "compat"):
         np.compat = types.SimpleNamespace(long=int)
+    wrap(bucket_pad_length_dataset, "get_buckets", _buckets)
+
+
+def _buckets(_get: Callable, sizes: Any, number: int) -> np.ndarray:
+    """Return the lengths to which ``number`` buckets pad, as fairseq's function does with an older NumPy."""
+    return np.unique(np.percentile(sizes, np.linspace(0, 100, number + 1), method="lower")[1:])
 
 
 def accumulate_batches_that_have_sequences() -> None:
