@@ -10,7 +10,7 @@ import subprocess
 import sys
 import timeit
 from functools import cache
-from importlib.metadata import distributions
+from importlib.metadata import version
 from pathlib import Path
 
 PACKAGES = ("mae_lm_fairseq", "fairseq-fixed", "torch", "numpy", "sentencepiece")
@@ -19,9 +19,8 @@ SLOW = 0.5
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that train the models, as far as they are installed."""
-    found = {name: next(iter(distributions(name=name)), None) for name in PACKAGES}
-    return {"python": platform.python_version()} | {name: package.version for name, package in found.items() if package}
+    """Return the versions of Python and of the packages that train the models."""
+    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
 def provenance() -> dict[str, object]:

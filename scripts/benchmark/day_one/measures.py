@@ -1,14 +1,14 @@
 """Measures that several stages need: rates of the device, models in this process, FLOPs of a text."""
 
 import random
+import timeit
 from statistics import median
 
 import torch
 
 from benchmark.day_one.scale import Scale
-from benchmark.workers.matrix_product import MatrixProduct
 from mae_lm_fairseq.cost.flops import TRAINING, Sample, forward_flops
-from mae_lm_fairseq.cost.planned_run import DEVICES, kind_of_gpu
+from mae_lm_fairseq.cost.planned_run import Run, kind_of_gpu
 
 PRODUCTS = {
     "fp32": (torch.float32, "highest"),
@@ -22,20 +22,25 @@ PRODUCTS = {
 def matrix_rate(scale: Scale, name: str) -> float:
     """Return the FLOP/s of a product of square matrices."""
     dtype, precision = PRODUCTS[name]
+    left, right = torch.randn(2, scale.matrix, scale.matrix, device=scale.device).to(dtype)
+
+    def multiply() -> None:
+        left @ right
+        synchronize(scale)
+
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
-        return 1e9 * median(MatrixProduct(scale.matrix, scale.device, dtype).rate("", 3))
+        multiply()
+        return 2 * scale.matrix**3 / median(timeit.repeat(multiply, number=1, repeat=5))
     finally:
         torch.set_float32_matmul_precision(before)
 
 
-def data_sheet_rate(scale: Scale, half: bool) -> float | None:
+def data_sheet_rate(scale: Scale, precision: str) -> float | None:
     """Return the FLOP/s in the GPU's data sheet; None for a CPU and for GPUs that the planner does not know."""
     kind = kind_of_gpu(torch.cuda.get_device_properties(0)) if scale.on_gpu else None
-    if kind is None:
-        return None
-    return DEVICES[kind].half if half else DEVICES[kind].fp32
+    return kind and Run(preset=scale.preset, device_kind=kind, precision=precision).peak
 
 
 def synchronize(scale: Scale) -> None:

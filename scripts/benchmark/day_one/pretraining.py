@@ -40,7 +40,7 @@ def _pretrain(scale: Scale, data: Path, work: Path, options: tuple[str, ...]) ->
     arguments = fp32_arguments(scale, scale.preset, data, work / "checkpoints", _options(scale))
     flops = speed * Model(scale, arguments).flops_per_token()
     half = next((name for name in ("fp16", "bf16") if any(name in option for option in options)), "fp32")
-    sheet = data_sheet_rate(scale, half != "fp32")
+    sheet = data_sheet_rate(scale, half)
     losses = training.values("loss")
     return {
         "tokens_per_second": speed,
