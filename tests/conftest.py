@@ -4,7 +4,6 @@ import argparse
 import copy
 import os
 import random
-import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,42 +41,9 @@ INTEGRATION = {"end_to_end", "fault_injection"}
 """Directories of integration tests."""
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that rehearses the tests of a GPU."""
-    help = "device of the tests marked gpu; cpu runs their code where there is no GPU"
-    parser.addoption("--gpu-tests-on", choices=("cuda", "cpu"), default="cuda", help=help)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Hide GPUs from the tests of a CPU and all that they start, so that these mean the same on every machine."""
-    if not tests_gpu(config) or config.getoption("--gpu-tests-on") == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-
-
-def tests_gpu(config: pytest.Config) -> bool:
-    """Return whether this run is one of the tests marked gpu: ``-m gpu``."""
-    return bool(re.search(r"(?<!not )\bgpu\b", config.option.markexpr))
-
-
-def wrong_device(item: pytest.Item) -> str | None:
-    """Return why a test cannot run: those of a GPU and those of a CPU run apart."""
-    if not item.get_closest_marker("gpu"):
-        return "is a test of a CPU, run without -m gpu" if tests_gpu(item.config) else None
-    if not tests_gpu(item.config):
-        return "is a test of a GPU, run with -m gpu"
-    if item.config.getoption("--gpu-tests-on") == "cuda" and not torch.cuda.is_available():
-        return "needs a GPU"
-    return None
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests as integration tests if they are in such a directory or use a fixture that starts commands.
-
-    Skip those that this run cannot run.
-    """
+    """Mark tests as integration tests if they are in such a directory or use a fixture that starts commands."""
     for item in items:
-        if reason := wrong_device(item):
-            item.add_marker(pytest.mark.skip(reason=reason))
         starts_commands = {"run_cli", "fairseq_train", "torchrun", "mae_lm"} & set(getattr(item, "fixturenames", ()))
         if starts_commands or INTEGRATION & set(item.path.relative_to(ROOT).parts):
             item.add_marker(pytest.mark.integration)
@@ -101,12 +67,6 @@ def _parse_once(parse_rule: Callable) -> Callable:
 
 
 OverridesParser.parse_rule = _parse_once(OverridesParser.parse_rule)
-
-
-@pytest.fixture(scope="session")
-def gpu(pytestconfig) -> str:
-    """Return the device of the tests marked gpu: ``cuda``, or ``cpu`` in a rehearsal."""
-    return pytestconfig.getoption("--gpu-tests-on")
 
 
 @pytest.fixture(scope="session")

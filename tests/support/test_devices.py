@@ -1,17 +1,19 @@
 """Tests of a GPU and those of a CPU run apart."""
 
 import os
+import shlex
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from tests import conftest
+from tests.support import ROOT
 
 
-def run_of(selection: str, device: str = "cuda") -> SimpleNamespace:
-    """Return a run of ``pytest -m SELECTION --gpu-tests-on DEVICE``."""
-    return SimpleNamespace(option=SimpleNamespace(markexpr=selection), getoption=lambda name: device)
+@pytest.fixture(scope="module")
+def root(pytestconfig):
+    """Return the module conftest.py in the root directory."""
+    return pytestconfig.pluginmanager.get_plugin(str(ROOT / "conftest.py"))
 
 
 def test_no_gpu_is_visible_to_tests_of_a_cpu():
@@ -31,17 +33,25 @@ def test_no_gpu_is_visible_to_tests_of_a_cpu():
         ("gpu or slow", False, "cuda", True, "is a test of a CPU, run without -m gpu"),
     ],
 )
-def test_what_runs_where(monkeypatch, selection, marked, device, available, reason):
+def test_what_runs_where(root, monkeypatch, selection, marked, device, available, reason):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
-    item = SimpleNamespace(config=run_of(selection, device), get_closest_marker=lambda name: marked)
-    assert conftest.wrong_device(item) == reason
+    config = SimpleNamespace(option=SimpleNamespace(markexpr=selection), getoption=lambda name: device)
+    item = SimpleNamespace(config=config, get_closest_marker=lambda name: marked)
+    assert root.wrong_device(item) == reason
 
 
 @pytest.mark.parametrize(
-    ("selection", "device", "visible"),
-    [("", "cuda", ""), ("not slow", "cuda", ""), ("not gpu", "cuda", ""), ("gpu", "cuda", "0"), ("gpu", "cpu", "")],
+    ("words", "visible"),
+    [
+        ("", ""),
+        ("-q -n 2 -m slow tests/core", ""),
+        ("-m 'not gpu'", ""),
+        ("-q -m gpu tests/core", "0"),
+        ("-m 'gpu and not slow' -x", "0"),
+        ("-m gpu --gpu-tests-on cpu", ""),
+    ],
 )
-def test_gpus_are_hidden(monkeypatch, selection, device, visible):
+def test_gpus_are_hidden(root, monkeypatch, words, visible):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    conftest.pytest_configure(run_of(selection, device))
+    root.hide_gpus(shlex.split(words))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
