@@ -26,7 +26,7 @@ PRECISIONS = {
     "bf16": (torch.bfloat16, AttentionBackend.sdpa, Autocast.none),
     "fp16": (torch.float16, AttentionBackend.sdpa, Autocast.none),
 }
-"""Type of the weights, attention, and autocast; bf16 and fp16 convert the weights, so they come last."""
+"""Type of the weights, attention, and autocast."""
 MARKER = re.compile(r"^(@pytest|pytestmark =|.* marks=)\W*(pytest\.)?mark\.gpu", re.MULTILINE)
 
 
@@ -45,6 +45,7 @@ class Agreement:
         shape = ("--tokens-per-sample", str(scale.length), "--batch-size", str(scale.rows), "--update-freq", "1", FP32)
         self.training = Model(scale, fp32_arguments(scale, scale.preset, data, work / "unused", shape))
         self.training.model.eval()
+        self.weights = {name: weight.clone() for name, weight in self.training.model.state_dict().items()}
         self.sample = self.training.batch()
         self.expected = self.gradients(torch.float32, AttentionBackend.eager, Autocast.none)
 
@@ -52,7 +53,9 @@ class Agreement:
         self, dtype: torch.dtype, backend: AttentionBackend, autocast: Autocast
     ) -> tuple[float, dict[str, Tensor]]:
         """Return the loss in nats per predicted token, and its gradients in float32."""
-        model = self.training.model.to(dtype)
+        model = self.training.model.float()
+        model.load_state_dict(self.weights)
+        model.to(dtype)
         model.autocast = autocast
         model.resolve_backend(self.training.device)
         for stack in model.autoencoder.stacks():
