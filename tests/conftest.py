@@ -42,13 +42,8 @@ INTEGRATION = {"end_to_end", "fault_injection"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests as integration tests if they are in such a directory or use a fixture that starts commands.
-
-    Without a GPU, skip those that need one.
-    """
+    """Mark tests as integration tests if they are in such a directory or use a fixture that starts commands."""
     for item in items:
-        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
-            item.add_marker(pytest.mark.skip(reason="needs a GPU"))
         starts_commands = {"run_cli", "fairseq_train", "torchrun", "mae_lm"} & set(getattr(item, "fixturenames", ()))
         if starts_commands or INTEGRATION & set(item.path.relative_to(ROOT).parts):
             item.add_marker(pytest.mark.integration)

@@ -1,12 +1,11 @@
 """Patches of fairseq's data code."""
 
-import contextlib
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from fairseq.data import iterators
+from fairseq.data import bucket_pad_length_dataset, iterators
 from fairseq.trainer import Trainer
 
 from mae_lm_fairseq.fairseq_patches.patching import wrap
@@ -14,9 +13,14 @@ from mae_lm_fairseq.utils.errors import UserError
 
 
 def restore_numpy_compat() -> None:
-    """Restore ``np.compat.long``, which ``--sample-break-mode eos`` uses and NumPy 2.4 removed."""
+    """Restore what ``--sample-break-mode eos`` and ``--num-batch-buckets`` use and NumPy 2.4 removed."""
     if not hasattr(np, "compat"):
         np.compat = types.SimpleNamespace(long=int)
+    wrap(bucket_pad_length_dataset, "get_buckets", _buckets)
+
+
+def _buckets(_get: Callable, sizes: Any, number: int) -> np.ndarray:
+    return np.unique(np.percentile(sizes, np.linspace(0, 100, number + 1), method="lower")[1:])
 
 
 def accumulate_batches_that_have_sequences() -> None:
@@ -41,27 +45,22 @@ def explain_splits_without_batches() -> None:
 
 
 def _train_iterator(get: Callable, trainer: Trainer, *args, **kwargs) -> Any:
-    with _naming(trainer.cfg.dataset.train_subset, trainer.cfg):
-        return get(trainer, *args, **kwargs)
+    return _get_named(trainer.cfg.dataset.train_subset, trainer.cfg, lambda: get(trainer, *args, **kwargs))
 
 
 def _valid_iterator(get: Callable, trainer: Trainer, subset: str, *args, **kwargs) -> Any:
-    with _naming(subset, trainer.cfg):
-        return get(trainer, subset, *args, **kwargs)
+    return _get_named(subset, trainer.cfg, lambda: get(trainer, subset, *args, **kwargs))
 
 
-@contextlib.contextmanager
-def _naming(split: str, cfg: Any) -> Iterator[None]:
+def _get_named(split: str, cfg: Any, get: Callable[[], Any]) -> Any:
     try:
-        yield
+        return get()
     except Exception as error:
         if not str(error).startswith("The dataset is empty"):
             raise
         multiple = cfg.dataset.required_batch_size_multiple
         advice = "use more text"
         if multiple > 1:
-            advice += (
-                f", or --required-batch-size-multiple 1: a last batch whose size is not a multiple of {multiple} is "
-                "dropped"
-            )
+            advice += f", or --required-batch-size-multiple 1: a last batch whose size is not a multiple of {multiple}"
+            advice += " is dropped"
         raise UserError(f"the split {split} of {cfg.task.data} has no batch; {advice}") from error

@@ -15,21 +15,23 @@ from mae_lm_fairseq.core.packing import to_device
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
 from tests.support.networks import PRESETS, batch, layout_for, masked, network, text
 
-HAS_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if HAS_GPU else "cpu"
 RAGGED = masked(batch(text(20), text(7, 1), text(13, 2)), [(0, 2), (0, 3), (1, 5), (2, 1), (2, 12)])
 FULL = masked(batch(text(9), text(9, 1)), [(0, 2), (1, 2)])
 
 
-def gradients(net, backend, tokens, targets):
-    layout = to_device(layout_for(tokens, targets), DEVICE)
-    tokens = tokens.to(DEVICE)
-    net = net.to(DEVICE)
+def squares(states):
+    return states.square().sum()
+
+
+def gradients(net, backend, tokens, targets, device="cpu", loss=squares):
+    layout = to_device(layout_for(tokens, targets), device)
+    tokens = tokens.to(device)
+    net = net.to(device)
     for stack in net.stacks():
         stack.attention_backend = backend
     net.zero_grad()
     states = net.predicted_states(tokens, layout)
-    states.square().sum().backward()
+    loss(states).backward()
     return states.detach(), {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
 
 
@@ -109,7 +111,7 @@ def test_sdpa_sums_gradients_of_the_bias_in_float32(preset, checkpoint_activatio
     net = network(preset, dropout=0, attention_dropout=0)
     for stack in net.stacks():
         stack.checkpoint_activations = checkpoint_activations
-    with torch.autocast(DEVICE, torch.bfloat16):
+    with torch.autocast("cpu", torch.bfloat16):
         _, found = gradients(net, AttentionBackend.sdpa, *RAGGED)
         monkeypatch.setattr(attention_backends.SharedCast, "__call__", copy_for_each_layer)
         _, expected = gradients(net, AttentionBackend.sdpa, *RAGGED)
@@ -123,7 +125,7 @@ def test_sdpa_casts_the_bias_once_per_pattern(monkeypatch):
     apply = attention_backends._Cast.apply
     monkeypatch.setattr(attention_backends._Cast, "apply", lambda x, cast: casts.append(cast) or apply(x, cast))
     net = network("mae_lm_roberta", dropout=0, attention_dropout=0)
-    with torch.autocast(DEVICE, torch.bfloat16):
+    with torch.autocast("cpu", torch.bfloat16):
         gradients(net, AttentionBackend.sdpa, *RAGGED)
     assert len(casts) == len(net.encoder.layers) > 1
     assert all(cast is casts[0] for cast in casts)

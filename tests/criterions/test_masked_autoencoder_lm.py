@@ -1,5 +1,6 @@
 """The loss, against fairseq's ``masked_lm``, and the values logged beside it."""
 
+import contextlib
 import math
 
 import pytest
@@ -107,14 +108,20 @@ def test_loss_is_not_logged_for_updates_without_masked_tokens():
 @pytest.mark.parametrize(
     "arch", ["mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_cross_tiny", "mae_lm_mask_later_tiny"]
 )
-def test_a_step_never_waits_for_the_gpu(data_bin, arch):
+def test_a_step_never_waits_for_the_gpu(data_bin, arch, gpu):
     _, task, model, criterion = set_up(data_bin, arch=arch)
     task.load_dataset("train")
-    model.cuda().train()
+    model.to(gpu).train()
     for batch in batches(task)[:3]:
-        sample = utils.move_to_cuda(batch)
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        sample = utils.move_to_cuda(batch) if gpu == "cuda" else batch
+        with waiting_is_an_error() if gpu == "cuda" else contextlib.nullcontext():
             criterion(model, sample)[0].backward()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+
+
+@contextlib.contextmanager
+def waiting_is_an_error():
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils, options, utils
-from fairseq.data import TokenBlockDataset
+from fairseq.data import BucketPadLengthDataset, ListDataset, TokenBlockDataset
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
@@ -50,6 +50,13 @@ class TestNumpy:
         monkeypatch.delattr(np, "compat")
         with pytest.raises(AttributeError, match="compat"):
             blocks()
+
+    def test_buckets_of_lengths(self):
+        tokens = [torch.full((length,), 5) for length in (2, 3, 5, 9)]
+        dataset = ListDataset(tokens, [2, 3, 5, 9])
+        padded = BucketPadLengthDataset(dataset, [2, 3, 5, 9], num_buckets=2, pad_idx=1, left_pad=False)
+        # The lower one of the two lengths beside the median, and the maximum.
+        assert [len(padded[number]) for number in range(4)] == [3, 3, 9, 9]
 
 
 class TestSettings:

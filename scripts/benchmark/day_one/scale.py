@@ -1,0 +1,98 @@
+"""Sizes of the programme on a GPU, and of its rehearsal on a CPU."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Device, model and batch."""
+
+    device: str
+    preset: str
+    length: int
+    """Tokens per sequence."""
+    rows: int
+    """Sequences per batch."""
+    accumulated: int
+    """Batches per update."""
+    updates: int
+    vocabulary: int
+    """Symbols of the dictionary, special tokens included."""
+    tokens: int
+    """Tokens of the training text."""
+    attention: tuple[int, int, int]
+    """Rows, heads and head size of the measured attention."""
+    repetitions: int
+    """Timed calls of the attention."""
+    matrix: int
+    """Rows of the matrices that are multiplied."""
+    precisions: dict[str, tuple[str, ...]]
+    """Options of ``mae-lm pretrain`` for each precision."""
+    setting: str
+    """Setting of ``scripts/benchmark.py`` for the comparison with the peers."""
+    peers_minutes: float
+    curve: str
+    """Preset whose loss curve is compared with the committed one."""
+    large: str
+    """Preset whose memory is compared with ``mae-lm plan``."""
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device == "cuda"
+
+
+FP32 = "fp32"
+"""In place of an option: no half precision, which ``mae-lm pretrain`` would choose on a GPU."""
+AUTOCAST = ("--autocast", "bf16")
+FP16 = ("--fp16",)
+COMPILED_FP32 = (FP32, "--compile", "--encoder-layers", "1", "--decoder-layers", "1")
+"""As small as possible: compiling for a CPU takes a minute."""
+SCALES = {
+    "cuda": Scale(
+        device="cuda",
+        preset="mae_lm_base",
+        length=512,
+        rows=32,
+        accumulated=8,
+        updates=30,
+        vocabulary=32_000,
+        tokens=5_000_000,
+        attention=(32, 12, 64),
+        repetitions=20,
+        matrix=8192,
+        precisions={
+            "fp32": (FP32,),
+            "fp16": FP16,
+            "bf16": ("--bf16",),
+            "autocast bf16": AUTOCAST,
+            "fp16, compiled": (*FP16, "--compile"),
+            "autocast bf16, compiled": (*AUTOCAST, "--compile"),
+        },
+        setting="gpu-base",
+        peers_minutes=8,
+        curve="mae_lm_small",
+        large="mae_lm_large",
+    ),
+    "cpu": Scale(
+        device="cpu",
+        preset="mae_lm_tiny",
+        length=64,
+        rows=8,
+        accumulated=2,
+        updates=6,
+        vocabulary=500,
+        tokens=40_000,
+        attention=(1, 2, 16),
+        repetitions=2,
+        matrix=512,
+        precisions={
+            "fp32": (FP32,),
+            "autocast bf16": AUTOCAST,
+            "fp32, compiled": COMPILED_FP32,
+        },
+        setting="cpu-small",
+        peers_minutes=1,
+        curve="mae_lm_tiny",
+        large="mae_lm_tiny",
+    ),
+}
