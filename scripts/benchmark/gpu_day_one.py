@@ -3,9 +3,9 @@
 
 Each stage runs in processes of its own and has a time limit. Its results are in a JSON file that is written after every
 measurement, so a stage that is killed leaves what it has measured. "all" goes on after a failed stage, and ends with
-the report; "report" writes report.md from the JSON files. The names 0 to 5 are the stages in their order:
-environment, tests, pretrain, peers, resume, curves. Nothing needs to be installed but what training needs, and there
-are no data to carry: the programme writes its own text.
+the report; "report" writes report.md from the JSON files. The names 0 to 6 are the stages in their order:
+environment, tests, pretrain, peers, resume, curves, kernels. Nothing needs to be installed but what training needs (and
+triton, for the last), and there are no data to carry: the programme writes its own text.
 
 Example:
     scripts/benchmark/gpu_day_one.py all --out day-one
@@ -27,7 +27,7 @@ from mae_lm_fairseq.utils.errors import errors_end_the_program  # noqa: E402
 from mae_lm_fairseq.utils.files import make_output_directory  # noqa: E402
 from mae_lm_fairseq.utils.signals import signals_as_errors  # noqa: E402
 
-NUMBERS = dict(zip("012345", STAGES, strict=True))
+NUMBERS = dict(zip("0123456", STAGES, strict=True))
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def test_pretraining(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["tests", "pretrain", "peers", "resume", "curves"])
+@pytest.mark.parametrize("stage", ["tests", "pretrain", "peers", "resume", "curves", "kernels"])
 def test_stage(stage, tmp_path):
     done = run_program(stage, "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

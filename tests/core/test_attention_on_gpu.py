@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mae_lm_fairseq.core.attention_backends import FLEX_HEAD_SIZE, AttentionBackend
+from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from tests.core.test_attention_backends import FULL, RAGGED, gradients
 from tests.support.networks import PRESETS, network
 
@@ -23,16 +23,16 @@ def exact_float32():
     torch.set_float32_matmul_precision(before)
 
 
-@pytest.fixture(params=["eager", "sdpa", "flex"])
+@pytest.fixture(params=["eager", "sdpa", "fused"])
 def backend(request, gpu):
-    if gpu == "cpu" and request.param == "flex":
-        pytest.skip("torch has no backward pass for FlexAttention on CPUs")
+    if gpu == "cpu" and request.param == "fused":
+        pytest.skip("interpreted_kernels.py tests it on a CPU")
     return AttentionBackend(request.param)
 
 
 def wide_network(preset="mae_lm"):
-    """Return a network with four heads, as large as FlexAttention needs them, without dropout."""
-    return network(preset, dropout=0, attention_dropout=0, encoder_embed_dim=4 * FLEX_HEAD_SIZE, init_std=0.05)
+    """Return a network with four heads of 16 values, without dropout."""
+    return network(preset, dropout=0, attention_dropout=0, encoder_embed_dim=64, init_std=0.05)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)

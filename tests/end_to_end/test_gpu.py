@@ -15,13 +15,13 @@ PRECISIONS = [[], ["--fp16"], ["--bf16"], ["--autocast", "bf16"], ["--memory-eff
 OPTIONS = [
     *(["--attention-backend", "sdpa", *precision] for precision in PRECISIONS),
     ["--attention-backend", "eager", "--fp16"],
-    ["--attention-backend", "flex", "--bf16"],
+    ["--attention-backend", "fused", "--bf16"],
     ["--checkpoint-activations", "--bf16"],
     ["--compile", "--bf16"],
     ["--optimizer", "fused_adamw", "--bf16"],
 ]
 UPDATES = 12
-# Large enough for the heads that FlexAttention needs, and a rate at which the loss falls by more than a bit.
+# Heads of 16 values, and a rate at which the loss falls by more than a bit.
 COMMON = [word for word in RECIPE if word != "--cpu"] + ["--user-dir", "mae_lm_fairseq", "--arch", "mae_lm_tiny"]
 COMMON += ["--encoder-embed-dim", 64, "--lr", 1e-2, "--max-update", UPDATES, "--no-save", "--disable-validation"]
 NO_DROPOUT = ["--dropout", 0, "--attention-dropout", 0]
@@ -40,8 +40,8 @@ def losses(done):
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: " ".join(map(str, options)))
 def test_first_updates_have_the_losses_of_a_cpu(fairseq_train, data_bin, options, gpu):
-    if gpu == "cpu" and "flex" in options:
-        pytest.skip("flex does not train on a CPU")
+    if gpu == "cpu" and "fused" in options:
+        pytest.skip("the fused kernel does not train on a CPU")
     recipe = [data_bin, *COMMON, *NO_DROPOUT]
     optimizer = options[:2] if "--optimizer" in options else []
     on_cpu = losses(fairseq_train(*recipe, *optimizer, "--cpu"))

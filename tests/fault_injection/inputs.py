@@ -159,7 +159,7 @@ RANGES = {
     ),
     "sample-break-mode": ("none", "complete", "complete_doc", "eos", "sometimes"),
     "mask-join": ("embeddings", "encoder", "decoder", "nowhere"),
-    "attention-backend": ("auto", "eager", "sdpa", "flex", "fast"),
+    "attention-backend": ("auto", "eager", "sdpa", "fused", "fast"),
     "optimizer": ("adam", "fused_adamw"),
     "adam-betas": ("(0.9, 0.98)", "()", "1", "0.9", "(2, 3)"),
 }

@@ -32,6 +32,7 @@ STAGES = {
     "peers": Stage("peers", 9),
     "resume": Stage("resuming", 4),
     "curves": Stage("curves", 6),
+    "kernels": Stage("kernels", 4),
 }
 
 
