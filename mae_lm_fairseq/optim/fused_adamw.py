@@ -1,5 +1,6 @@
 """torch's fused AdamW as a fairseq optimizer: one kernel for all parameters, on GPUs and CPUs, without apex."""
 
+import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,10 +33,10 @@ class FusedAdamWConfig(FairseqDataclass):
 
 @register_optimizer("fused_adamw", dataclass=FusedAdamWConfig)
 class FusedAdamW(FairseqOptimizer):
-    """AdamW (Loshchilov and Hutter, 2019) as ``torch.optim.AdamW(fused=True)``.
+    """AdamW (Loshchilov and Hutter, 2019) as ``torch.optim.AdamW(fused=True)``, with the updates of fairseq's ``adam``.
 
-    The position of eps differs from fairseq's ``adam``. The update is m / (sqrt(v / (1 - b2^t)) + eps) here, as in the
-    paper, and m / (sqrt(v) + eps) * sqrt(1 - b2^t) in fairseq, where eps has more weight in the first updates.
+    fairseq adds eps before the bias correction, m / (sqrt(v) + eps) * sqrt(1 - b2^t), and torch after it, as the paper:
+    m / (sqrt(v / (1 - b2^t)) + eps). They are equal if torch's eps is fairseq's divided by sqrt(1 - b2^t).
 
     Raises:
         UserError: if the parameters are in half precision, or ``--adam-betas`` is not a pair of numbers.
@@ -52,6 +53,21 @@ class FusedAdamW(FairseqOptimizer):
             )
         groups = _by_depth(params, cfg.layer_lr_decay) if cfg.layer_lr_decay != 1 else params
         self._optimizer = torch.optim.AdamW(groups, fused=True, **self.optimizer_config)
+        self._updates = [0] * len(self.param_groups)
+
+    def step(self, closure=None, scale: float = 1.0, groups=None):
+        """Update the parameters that have a gradient.
+
+        A parameter that starts to train later than others of its group has the eps of the group's number of updates.
+        """
+        eps = [group["eps"] for group in self.param_groups]
+        for number, group in enumerate(self.param_groups):
+            if any(parameter.grad is not None for parameter in group["params"]):
+                self._updates[number] += 1
+                group["eps"] /= math.sqrt(1 - group["betas"][1] ** self._updates[number])
+        super().step(closure, scale, groups)
+        for group, given in zip(self.param_groups, eps, strict=True):
+            group["eps"] = given
 
     def set_lr(self, lr: float):
         """Set the learning rate, scaled per group by ``--layer-lr-decay``."""
@@ -81,6 +97,9 @@ class FusedAdamW(FairseqOptimizer):
             groups = [group | options for group, options in zip(saved, kept, strict=True)]
             state_dict = state_dict | {"param_groups": groups}
         super().load_state_dict(state_dict, optimizer_overrides)
+        # On a GPU, the parameters' own numbers of updates are there, too: reading them in each step would wait for it.
+        states = [[self.optimizer.state.get(parameter) for parameter in group["params"]] for group in self.param_groups]
+        self._updates = [max((int(state["step"]) for state in group if state), default=0) for group in states]
 
     @property
     def supports_flat_params(self) -> bool:

@@ -119,6 +119,23 @@ def precision(cfg) -> dict[str, Any]:
     return {} if any(cfg.common[name] for name in chosen) else {"fp16": True}
 
 
+def optimizer(cfg, extra: Sequence[str]) -> dict[str, Any]:
+    """Return the option for ``fused_adamw`` on a GPU without apex, where fairseq's ``adam`` is slow.
+
+    Args:
+        cfg: configuration of fairseq-train.
+        extra: the user's arguments, which may name an optimizer or set what only ``adam`` has.
+    """
+    import torch
+    from fairseq.optim.fused_adam import get_fused_adam_class
+
+    needs_adam = cfg.common.memory_efficient_fp16 or cfg.common.memory_efficient_bf16
+    needs_adam |= any(word.split("=")[0] in ("--optimizer", "--use-old-adam", "--fp16-adam-stats") for word in extra)
+    if needs_adam or cfg.common.cpu or not torch.cuda.is_available() or get_fused_adam_class() is not None:
+        return {}
+    return {"_name": "fused_adamw"}
+
+
 def advice_on_precision(cfg) -> str | None:
     """Return a recommendation of ``--autocast bf16``, on GPUs that have bfloat16, to a training in half precision."""
     import torch
@@ -155,6 +172,7 @@ def build_arguments(
     unset = ["--batch-size", "0", "--update-freq", "0"]
     asked = parse_configuration(arguments(data, as_options(chosen), [*unset, *extra]))
     chosen["common"] |= precision(asked)
+    chosen["optimizer"] |= optimizer(asked, extra)
     if asked.optimization.update_freq == [0]:
         if asked.dataset.max_tokens:
             raise UserError(

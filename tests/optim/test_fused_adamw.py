@@ -1,5 +1,7 @@
 """``fused_adamw`` against fairseq's ``adam`` and against the formula."""
 
+import math
+
 import pytest
 import torch
 from fairseq.optim import build_optimizer
@@ -15,10 +17,10 @@ def optimizer(name, parameters, **changes):
     return build_optimizer(OmegaConf.create({"_name": name, **SETTINGS, **extra, **changes}), parameters)
 
 
-def trajectory(name, steps=20, scale=1.0, **changes):
+def trajectory(name, steps=20, scale=1.0, weights=1.0, **changes):
     """Return the parameter after each step, with gradients drawn from a seed."""
     generator = torch.Generator().manual_seed(0)
-    parameter = torch.nn.Parameter(torch.randn(50, generator=generator))
+    parameter = torch.nn.Parameter(weights * torch.randn(50, generator=generator))
     chosen = optimizer(name, [parameter], **changes)
     states = []
     for _ in range(steps):
@@ -28,31 +30,42 @@ def trajectory(name, steps=20, scale=1.0, **changes):
     return torch.stack(states)
 
 
-def test_follows_the_formula():
-    """m / (sqrt(v / (1 - b2^t)) + eps) with decoupled weight decay, computed in double precision."""
+@pytest.mark.parametrize("scale", [1.0, 1e-4, 1e-6])
+def test_follows_the_formula(scale):
+    """m / (sqrt(v) + eps) with both bias corrections and decoupled weight decay, computed in double precision."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(50, generator=generator).double()
     m = v = torch.zeros(50, dtype=torch.float64)
-    for step, ours in enumerate(trajectory("fused_adamw", scale=1e-4), 1):
-        gradient = (1e-4 * torch.randn(50, generator=generator)).double()
+    for step, ours in enumerate(trajectory("fused_adamw", scale=scale), 1):
+        gradient = (scale * torch.randn(50, generator=generator)).double()
         m, v = 0.9 * m + 0.1 * gradient, 0.98 * v + 0.02 * gradient**2
-        update = m / (1 - 0.9**step) / ((v / (1 - 0.98**step)).sqrt() + 1e-6)
+        update = m / (1 - 0.9**step) * math.sqrt(1 - 0.98**step) / (v.sqrt() + 1e-6)
         weight = weight * (1 - 1e-2 * 0.1) - 1e-2 * update
         # float32 rounding of a sum of twenty updates
         torch.testing.assert_close(ours.double(), weight, rtol=0, atol=2e-6)
 
 
-def test_equals_fairseqs_adam_but_for_the_place_of_eps():
-    """With a negligible eps, only the rounding of twenty updates of 1e-2 remains."""
-    fused, theirs = (trajectory(name, adam_eps=1e-12) for name in ("fused_adamw", "adam"))
-    torch.testing.assert_close(fused, theirs, rtol=0, atol=2e-6)
+@pytest.mark.parametrize("scale", [1.0, 1e-4, 1e-6, 1e-8])
+def test_equals_fairseqs_adam(scale):
+    """Also where eps, 1e-6, is as large as the gradients. From small weights, whose own rounding does not hide it."""
+    fused, theirs = (trajectory(name, steps=60, scale=scale, weights=0.01) for name in ("fused_adamw", "adam"))
+    torch.testing.assert_close(fused, theirs, rtol=0, atol=1e-6)
 
 
-def test_eps_has_more_influence_in_early_steps_of_fairseqs_adam():
-    """Gradients of 1e-6 with eps 1e-6: fairseq adds eps to sqrt(v), a seventh of the gradient in the first step."""
-    fused, theirs = (trajectory(name, steps=1, scale=1e-6, weight_decay=0.0) for name in ("fused_adamw", "adam"))
-    start = torch.randn(50, generator=torch.Generator().manual_seed(0))
-    assert ((fused - start).abs() > 1.5 * (theirs - start).abs()).all()
+def test_a_parameter_without_gradients_is_not_counted_in_a_group_of_its_own():
+    """A layer that is frozen for ten updates, with a learning rate of its own, then trains as with fairseq's adam."""
+    results = []
+    for name, options in (("fused_adamw", {"layer_lr_decay": 0.5}), ("adam", {})):
+        frozen, trained = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+        frozen.param_group = 1
+        chosen = optimizer(name, [frozen, trained], **options)
+        chosen.set_lr(1e-2 if name == "adam" else 2e-2)
+        for update in range(20):
+            trained.grad, frozen.grad = torch.full((3,), 1e-6), torch.full((3,), 1e-6) if update >= 10 else None
+            chosen.step()
+        results.append(frozen.detach())
+    torch.testing.assert_close(*results, rtol=0, atol=1e-6)
+    assert (results[0] < 0.97).all()
 
 
 @pytest.mark.parametrize(
@@ -87,6 +100,24 @@ def test_options_are_those_of_the_resumed_run():
     [group] = second.param_groups
     assert (group["lr_scale"], group["weight_decay"], group["betas"]) == (0.8, 0.8, (0.8, 0.98))
     assert second.optimizer.state[parameter]["step"] == 1
+
+
+@pytest.mark.parametrize("name", ["fused_adamw", "adam"])
+def test_a_resumed_training_is_the_uninterrupted_one(name):
+    """Bit by bit; from a state of fairseq's adam, within rounding. eps is as large as the gradients."""
+    whole = trajectory("fused_adamw", scale=1e-6)
+    generator = torch.Generator().manual_seed(0)
+    parameter = torch.nn.Parameter(torch.randn(50, generator=generator))
+    chosen = optimizer(name, [parameter])
+    for update in range(20):
+        if update == 10:
+            saved = chosen.state_dict()
+            chosen = optimizer("fused_adamw", [parameter])
+            chosen.load_state_dict(saved)
+        parameter.grad = 1e-6 * torch.randn(50, generator=generator)
+        chosen.step()
+    assert chosen.param_groups[0]["eps"] == 1e-6
+    torch.testing.assert_close(parameter.detach(), whole[-1], rtol=0, atol=0 if name == "fused_adamw" else 1e-6)
 
 
 def test_the_learning_rate_is_that_of_the_checkpoint():

@@ -71,6 +71,17 @@ def test_steps_as_in_float32(build, wrapper, name):
         torch.testing.assert_close(ours.float(), exact, rtol=roundings * EPSILON, atol=atol)
 
 
+@pytest.mark.parametrize("options", [[], ["--fp16-no-flatten-grads"]])
+def test_fused_adamw_equals_adam_under_fp16(build, options):
+    """After 40 updates, with an eps as large as the clipped gradients, so that its place matters."""
+    exact = []
+    for name in ("adam", "fused_adamw"):
+        parameters, optimizer = build(FP16Optimizer, name, options=["--adam-eps", 1e-2, *options])
+        train(parameters, optimizer, range(40))
+        exact.append(torch.cat([weights.flatten() for weights in optimizer.state_dict()["fp32_params"]]))
+    torch.testing.assert_close(*exact, rtol=0, atol=40 * 2**-23)  # each update rounds weights between 1 and 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["mae_lm_tiny", "mae_lm_roberta_tiny"])
 def test_200_updates_learn_what_float32_learns(data_bin, monkeypatch, arch):

@@ -137,6 +137,17 @@ class TestOnGPUs:
         assert configured("mae_lm_base", "--bf16").common.bf16
         assert configured("mae_lm_base", "--memory-efficient-fp16").common.memory_efficient_fp16
 
+    def test_fused_adamw_replaces_adam_without_apex(self, node, monkeypatch):
+        node(1)
+        cfg = configured("mae_lm_base")
+        assert (cfg.optimizer._name, cfg.optimizer.adam_eps) == ("fused_adamw", 1e-6)
+        assert configured("mae_lm_base", "--bf16", "--lr", "1e-4").optimizer._name == "fused_adamw"
+        for options in (["--optimizer", "adam"], ["--optimizer=adam"], ["--use-old-adam"], ["--memory-efficient-fp16"]):
+            assert configured("mae_lm_base", *options).optimizer._name == "adam"
+        assert configured("mae_lm_base", "--cpu").optimizer._name == "adam"
+        monkeypatch.setattr("fairseq.optim.fused_adam.get_fused_adam_class", lambda: object)
+        assert configured("mae_lm_base").optimizer._name == "adam"
+
     @pytest.mark.parametrize("capability", [(7, 5), (8, 0), (9, 0)])
     def test_bfloat16_is_recommended_where_a_gpu_has_it(self, node, monkeypatch, capability):
         node(1)
