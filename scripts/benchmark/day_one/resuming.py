@@ -8,6 +8,7 @@ import torch
 from benchmark.day_one.corpus import write_data_bin
 from benchmark.day_one.scale import Scale
 from benchmark.day_one.training import Training, has_reached, train
+from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data
 
 UPDATES, SAVED, KILLED = 12, 4, 6
 """Updates of the training, updates between checkpoints, and the update after which it is killed."""
@@ -67,5 +68,5 @@ def _losses(training: Training) -> list[float]:
 
 
 def _weights(directory: Path) -> dict[str, torch.Tensor]:
-    state = torch.load(directory / "checkpoints" / "checkpoint_last.pt", weights_only=True, map_location="cpu")
+    state = load_as_data(directory / "checkpoints" / "checkpoint_last.pt")
     return {name: weight.float() for name, weight in state["model"].items()}
