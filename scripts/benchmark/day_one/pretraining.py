@@ -22,8 +22,12 @@ def measurements(scale: Scale, work: Path) -> list:
         (f"pretraining, {name}", partial(_pretrain, scale, data, work / str(number), options))
         for number, (name, options) in enumerate(scale.precisions.items())
     ]
-    profiles = [("profile, autocast bf16", "bf16"), ("profile, fp32", "none")]
-    return listed + [(name, partial(_profile, scale, data, work, autocast)) for name, autocast in profiles]
+    profiles = {"fp32": "none", "autocast bf16": "bf16"}
+    return listed + [
+        (f"profile, {name}", partial(_profile, scale, data, work, autocast))
+        for name, autocast in profiles.items()
+        if name in scale.precisions
+    ]
 
 
 def _options(scale: Scale) -> tuple[str, ...]:
