@@ -20,6 +20,7 @@ from benchmark.day_one.training import train
 from mae_lm_fairseq.utils.files import directory_sha256, read_json, write_json
 from mae_lm_fairseq.utils.versions import provenance
 
+COMMAND = "python -m benchmark.day_one.curves"
 REFERENCE = ROOT / "scripts" / "results" / "gpu-day-one-curves.json"
 UPDATES, INTERVAL, COMPARED = 300, 10, 5
 """Updates of a curve, updates between its points, and the number of last points whose mean is compared."""
@@ -100,7 +101,9 @@ def write_reference() -> None:
             on_cpu = SCALES["cpu"].__class__(**{**vars(SCALES["cpu"]), "curve": scale.curve})
             curves[scale.curve] = curve(on_cpu, data, Path(work, scale.curve), (FP32,))
         shape = {"updates": UPDATES, "interval": INTERVAL, "rows": ROWS, "length": LENGTH, "vocabulary": VOCABULARY}
-        write_json(REFERENCE, {**provenance(), **shape, "text": directory_sha256(data), "curves": curves})
+        write_json(
+            REFERENCE, {**provenance(), "command": COMMAND, **shape, "text": directory_sha256(data), "curves": curves}
+        )
 
 
 if __name__ == "__main__":
