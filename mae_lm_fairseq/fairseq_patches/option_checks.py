@@ -23,6 +23,7 @@ from omegaconf import OmegaConf
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
 from mae_lm_fairseq.fairseq_patches.option_ranges import RANGES, Range, option
+from mae_lm_fairseq.utils.allocator import keep_few_primitives, keep_few_segments
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.gpus import unusable_gpu
 from mae_lm_fairseq.utils.versions import SLOW, bfloat16_speed
@@ -49,7 +50,7 @@ class Check(NamedTuple):
 
 
 def check_settings(cfg: Any) -> None:
-    """Check that the settings can work together and on this machine.
+    """Check that the settings can work together and on this machine; before, set what is read once in a process.
 
     Raises:
         UserError: if they cannot; the message names the option and what to do.
@@ -57,6 +58,8 @@ def check_settings(cfg: Any) -> None:
     if isinstance(cfg, Namespace):
         cfg = convert_namespace_to_omegaconf(cfg)
     check_one_copy(cfg.common.user_dir)
+    keep_few_primitives(64 if _autocast(cfg) else 16)  # the first primitive may be that of a check
+    keep_few_segments()
     for check in CHECKS:
         if found := check.find(cfg):
             message = f"{check.option} {check.reason.format(found=found, cfg=cfg)}"

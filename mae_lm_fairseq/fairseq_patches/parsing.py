@@ -13,7 +13,6 @@ from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.patching import wrap
-from mae_lm_fairseq.utils.allocator import set_memory_limits
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 
 
@@ -63,7 +62,6 @@ def check_options_of_the_trainer() -> None:
 
 
 def _init_trainer(init: Callable, trainer: Trainer, cfg: Any, *args, **kwargs) -> None:
-    set_memory_limits()  # as _call_main, which fairseq-hydra-train and spawned processes do not run
     check_settings(cfg)
     init(trainer, cfg, *args, **kwargs)
     model = trainer.get_model()

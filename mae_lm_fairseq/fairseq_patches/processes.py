@@ -18,7 +18,6 @@ from mae_lm_fairseq import register
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.fairseq_patches.started_processes import gpus_hidden, join_started_processes
-from mae_lm_fairseq.utils.allocator import set_memory_limits
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program, first_line
 
 
@@ -35,7 +34,6 @@ def start_training_with_checks() -> None:
 
 
 def _call_main(call: Callable, cfg: Any, *args, **kwargs) -> Any:
-    set_memory_limits()  # before the checks, of which one multiplies matrices
     with errors_end_the_program(), _lost_connections():
         join_started_processes(cfg)
         with gpus_hidden(cfg):

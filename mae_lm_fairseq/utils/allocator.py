@@ -8,12 +8,6 @@ CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 """Environment variables that limit caches of compiled primitives."""
 
 
-def set_memory_limits() -> None:
-    """Set the limits that are read once in a process: call it before anything else of a training."""
-    keep_few_primitives()
-    keep_few_segments()
-
-
 def keep_freed_memory() -> None:
     """Keep freed memory in the process for the next step.
 
@@ -25,15 +19,15 @@ def keep_freed_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def keep_few_primitives() -> None:
-    """Limit two caches of compiled primitives, oneDNN's and that of torch's wrapper around it, from 1,024 to 64 each.
+def keep_few_primitives(number: int) -> None:
+    """Limit two caches of compiled primitives, oneDNN's and that of torch's wrapper around it, whose default is 1,024.
 
-    Batches are ragged, so a later step reuses almost no primitive; a step of MAE-LM in bfloat16 needs 52 to 56. The
-    others fill memory and fragment what is freed, which then does not fit the next step. Values in the environment take
-    precedence. Both limits are read once, with the first primitive: nothing may multiply matrices before.
+    Batches are ragged, so a later step reuses almost no primitive. A step of MAE-LM needs 52 to 56 in bfloat16; in
+    float32 only GELU is one. The others fill memory and fragment what is freed, which then does not fit the next step.
+    Values in the environment take precedence. Both limits are read once, with the first primitive.
     """
     for name in CAPACITIES:
-        os.environ.setdefault(name, "64")
+        os.environ.setdefault(name, str(number))
 
 
 def keep_few_segments() -> None:

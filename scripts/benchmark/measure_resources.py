@@ -32,6 +32,7 @@ from mae_lm_fairseq.utils.allocator import CAPACITIES
 from mae_lm_fairseq.utils.command_line import Options, OutputFile, parse
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.signals import handled_by
 from mae_lm_fairseq.utils.versions import SLOW, bfloat16_speed, provenance
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -220,7 +221,7 @@ def main(options: BenchmarkOptions) -> None:
     if exported := [name for name in CAPACITIES if name in os.environ]:
         raise UserError(f"{exported[0]} is exported; unset it, to measure the limit that training sets")
     results: dict = provenance() | {"threads": os.environ.get("OMP_NUM_THREADS"), "trainings": []}
-    with tempfile.TemporaryDirectory() as temporary:
+    with handled_by(signal.default_int_handler, signal.SIGTERM), tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
         model = tokenizer(directory)
         write_text(directory / "train.txt", 8, 3)
