@@ -36,7 +36,7 @@ setup(
         "hf": ["transformers>=4.57", "protobuf"],
         "onnx": ["onnxscript", "onnxruntime"],
         # For --attention-backend fused: the version that torch's builds for CUDA require (constraints.txt).
-        "kernels": ["triton"],
+        "kernels": ["triton>=3.6"],
         "test": [
             "pytest",
             "import-linter",

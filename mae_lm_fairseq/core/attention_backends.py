@@ -172,4 +172,7 @@ def _fused_pattern(queries: Layout, keys: Layout, position_bias: RelativePositio
 
     starts = (F.pad(layout.lengths.cumsum(0), (1, 0)).int() for layout in (queries, keys))
     rows = Rows(*starts, queries.positions, keys.positions, queries.width, keys.width)
-    return FusedPattern(rows, position_bias and PositionBias.of(position_bias.weight, position_bias.bucket))
+    if position_bias is None:
+        return FusedPattern(rows, None)
+    table = position_bias.weight.float()  # so that the gradients of the layers are summed in float32
+    return FusedPattern(rows, PositionBias.of(table, position_bias.bucket))

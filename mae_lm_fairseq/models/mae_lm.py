@@ -1,7 +1,7 @@
 """The network as a fairseq model."""
 
 import contextlib
-import importlib.util
+import importlib
 import logging
 import warnings
 from pathlib import Path
@@ -70,7 +70,6 @@ class MAELMModel(BaseFairseqModel):
         self.autocast = autocast
         self.attention_backend = attention_backend
         self.resolved_for = None
-        self.kernel_is_checked = False
         self.compiled = Compiled(autoencoder.predicted_states) if compile else None
         self.classifier_dropout = classifier_dropout
         self.dictionary = dictionary
@@ -226,7 +225,6 @@ class MAELMModel(BaseFairseqModel):
             over its layers), and ``correct``, the number of correct predictions.
         """
         self.resolve_backend(src_tokens.device)
-        self._check_kernel(layout)
         # The loss is not compiled, because its number of chunks would be part of the compiled code.
         compiled = self.compiled if self.training else None
         with self._precision(src_tokens):
@@ -326,9 +324,11 @@ class MAELMModel(BaseFairseqModel):
             torch.backends.cuda.enable_cudnn_sdp(False)
             if self.autoencoder.encoder.attention_backend is AttentionBackend.sdpa:
                 logger.info("float32 matrix products: TF32; kernel of sdpa in the encoder: %s", self._sdpa_kernel())
+        if self.autoencoder.encoder.attention_backend is AttentionBackend.fused:
+            self._check_kernel()
 
     def resolve_backend(self, device: torch.device):
-        """Choose the attention backend for a device. The fused kernel is for training; evaluation does without it.
+        """Choose the attention backend for a device. The fused kernel is for training only.
 
         Raises:
             UserError: if ``--attention-backend`` does not train on that device.
@@ -338,17 +338,20 @@ class MAELMModel(BaseFairseqModel):
             _check_fused(device)
         if self.resolved_for == (device.type, self.training):
             return
+        is_first = self.resolved_for is None or self.resolved_for[0] != device.type
         self.resolved_for = device.type, self.training
         if backend is AttentionBackend.auto or (backend is AttentionBackend.fused and not self.training):
             backend = fastest_backend(device.type)
-            logger.info("attention backend on %s: %s", device.type, backend.value)
+            if is_first:
+                logger.info("attention backend on %s: %s", device.type, backend.value)
         for stack in self.autoencoder.stacks():
             stack.attention_backend = backend
 
     def _sdpa_kernel(self) -> str:
         """Return the kernel that torch chooses for the encoder's attention, by the function that ``sdpa`` asks, too.
 
-        The choice depends on device, precision, bias, dropout and head size, but not on the shape of the rows.
+        The choice depends on device, precision, bias, dropout and head size; full rows without a position bias, which
+        have no bias at all, may get another one.
         """
         encoder, device = self.autoencoder.config.encoder, self.autoencoder.encoder.embed_tokens.weight.device
         shape = (1, encoder.heads, 64, encoder.dim // encoder.heads)
@@ -358,16 +361,16 @@ class MAELMModel(BaseFairseqModel):
         choice = torch._fused_sdp_choice(q, q, q, bias, encoder.attention_dropout, False, scale=1.0)
         return SDPBackend(choice).name.lower()
 
-    def _check_kernel(self, layout: BatchLayout):
-        """Compare the fused kernel with eager attention on the first batch of a training."""
-        encoder = self.autoencoder.encoder
-        if self.kernel_is_checked or encoder.attention_backend is not AttentionBackend.fused:
-            return
-        self.kernel_is_checked = True
-        from mae_lm_fairseq.core.kernels.comparison import TOLERANCES, difference_from_eager
+    def _check_kernel(self):
+        """Compare the fused kernel with eager attention.
+
+        Raises:
+            UserError: if they differ by more than rounding.
+        """
+        from mae_lm_fairseq.core.kernels.comparison import TOLERANCES, difference_from_eager  # needs triton
 
         dtype = self._product_dtype()
-        difference = difference_from_eager(encoder, self.autoencoder.encoder_layouts(layout)[1], dtype)
+        difference = max(difference_from_eager(stack, dtype) for stack in self.autoencoder.stacks())
         if not difference <= TOLERANCES[dtype]:
             raise UserError(
                 f"--attention-backend fused differs from eager attention by {difference:.1%} on this GPU, more than "
@@ -447,8 +450,12 @@ def _check_options(cfg: MAELMModelConfig, network: MaskedAutoencoderConfig, pret
 def _check_fused(device: torch.device):
     if device.type != "cuda":
         raise UserError("--attention-backend fused does not train on a CPU; use eager or sdpa")
-    if importlib.util.find_spec("triton") is None:
-        raise UserError("--attention-backend fused needs triton: pip install 'mae_lm_fairseq[kernels]', or use sdpa")
+    try:
+        importlib.import_module("triton.knobs")
+    except ImportError:
+        raise UserError(
+            "--attention-backend fused needs triton 3.4 or newer: pip install 'mae_lm_fairseq[kernels]', or use sdpa"
+        ) from None
 
 
 register_architectures()

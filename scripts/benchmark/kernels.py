@@ -51,7 +51,8 @@ def compiled(kernel: triton.JITFunction, precision: str, architecture: int) -> d
     """Compile a kernel, and return what ptxas reports."""
     triton.knobs.nvidia.dump_ptxas_log = triton.knobs.compilation.always_compile = True
     constants, _ = fused_attention._constants(torch.empty(1, 1, HEAD_SIZE, dtype=DTYPES[precision]), True, DROPOUT)
-    constants |= {"RUNS": BUCKETS} if "RUNS" in kernel.arg_names else {}
+    if kernel is fused_attention._backward_queries:
+        constants |= {"RUNS": BUCKETS, "BLOCK_Q": fused_attention.BACKWARD_BLOCK_Q}
     source = ASTSource(
         kernel,
         {name: _type(name, precision, constants) for name in kernel.arg_names},

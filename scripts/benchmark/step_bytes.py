@@ -40,6 +40,8 @@ VOCABULARY, PAD, TOKEN = 32_000, 1, 4
 ALIGNMENT = 8
 """Of the rows of the bias, in elements, which the memory-efficient kernel needs."""
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
+WRITES_FIRST = ("copy_", "new_zeros")
+"""Operators that do not read their first argument."""
 MOVES_NOTHING = ("detach", "empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided")
 
 
@@ -61,7 +63,8 @@ class ByteCounter(TorchDispatchMode):
         name = function._opname
         if name not in (*PRODUCTS, *MOVES_NOTHING) and not function.is_view:
             self.calls[name] += 1
-            self.moved[name] += _bytes((args, kwargs)) + _bytes(result)
+            read = args[1:] if name in WRITES_FIRST else args
+            self.moved[name] += _bytes((read, kwargs)) + _bytes(result)
         return result
 
 

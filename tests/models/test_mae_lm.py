@@ -14,7 +14,6 @@ from omegaconf import OmegaConf
 
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-from mae_lm_fairseq.core.packing import restore
 from mae_lm_fairseq.models.architectures import architecture_values, core_config
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.utils.errors import UserError
@@ -366,29 +365,25 @@ def test_the_fused_kernel_is_for_training_on_gpus(data_bin, monkeypatch):
         criterion(model, batch)
     criterion(model.eval(), batch)
     assert {stack.attention_backend for stack in model.autoencoder.stacks()} == {AttentionBackend.eager}
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"needs triton: pip install 'mae_lm_fairseq\[kernels\]'"):
+    monkeypatch.setitem(sys.modules, "triton.knobs", None)
+    with pytest.raises(UserError, match=r"needs triton 3.4 or newer: pip install 'mae_lm_fairseq\[kernels\]'"):
         model.train().begin_training(torch.device("cuda"))
 
 
 @pytest.mark.parametrize("difference", [0.001, 0.2, float("nan")])
-def test_the_first_batch_checks_the_fused_kernel(data_bin, monkeypatch, caplog, difference):
+def test_training_compares_the_fused_kernel_first(data_bin, monkeypatch, caplog, settings_of_cuda, difference):
     comparison = types.ModuleType("comparison")  # the real one needs triton
     comparison.TOLERANCES, compared = {torch.float32: 0.01}, []
     comparison.difference_from_eager = lambda *arguments: compared.append(arguments) or difference
+    for name in ("triton", "triton.knobs"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, "mae_lm_fairseq.core.kernels.comparison", comparison)
-    _, task, model, criterion = set_up(data_bin)
-    task.load_dataset("train")
-    first, second, *_ = batches(task)
-    criterion(model, first)
-    assert not compared
-    model.autoencoder.encoder.attention_backend = AttentionBackend.fused
+    _, _, model, _ = set_up(data_bin, "--attention-backend", "fused")
     if not difference <= 0.01:
         with pytest.raises(UserError, match=r"--attention-backend fused differs from eager .*; use sdpa"):
-            criterion(model, first)
+            model.begin_training(torch.device("cuda"))
         return
     with caplog.at_level(logging.INFO, logger="mae_lm_fairseq"):
-        for batch in (first, second):
-            model._check_kernel(restore(batch["layout"]))
-    assert len(compared) == 1
+        model.begin_training(torch.device("cuda"))
+    assert compared == [(stack, torch.float32) for stack in model.autoencoder.stacks()]
     assert "equals eager within 0.10 %" in caplog.text

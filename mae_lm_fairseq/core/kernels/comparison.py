@@ -5,31 +5,35 @@ from torch import Tensor
 
 from mae_lm_fairseq.core.attention_backends import AttentionBackend, attention_pattern
 from mae_lm_fairseq.core.dropout import Dropout
-from mae_lm_fairseq.core.packing import Layout
+from mae_lm_fairseq.core.packing import Layout, batch_layout, to_device
 from mae_lm_fairseq.core.transformer import TransformerStack
 
 TOLERANCES = {torch.float32: 0.01, torch.float16: 0.01, torch.bfloat16: 0.05}
 """Relative to the largest value: about ten times the rounding of the inputs of products, which is TF32's in float32."""
+LENGTHS = (100, 1, 33, 64)
+"""Rows of the comparison: several tiles, one position, an incomplete tile and a full one."""
+_PAD, _TOKEN, _MASK = 0, 1, 2
 
 
-def difference_from_eager(stack: TransformerStack, layout: Layout, dtype: torch.dtype) -> float:
+def difference_from_eager(stack: TransformerStack, dtype: torch.dtype) -> float:
     """Return the largest difference between fused and eager attention, relative to the largest value of each tensor.
 
-    Output and gradients of a layer of the stack are compared, for random states, without dropout.
+    Output and gradients of a layer of the stack are compared on a small ragged batch of random states. There is no
+    dropout, so that the kernel's random numbers are not compared.
 
     Args:
-        stack: encoder or decoder.
-        layout: the positions that attend to each other.
-        dtype: precision of the queries, keys and values.
+        stack: encoder or decoder, on the device.
+        dtype: precision of queries, keys and values.
     """
-    attention = stack.layers[0].attention
+    attention, layout = stack.layers[0].attention, _ragged_layout(stack)
     generator = torch.Generator(layout.index.device).manual_seed(0)
     shape = (4, layout.index.numel(), attention.heads, attention.dim // attention.heads)
     *inputs, gradient = torch.randn(shape, device=layout.index.device, generator=generator).to(dtype)
-    fused, eager = (
-        _output_and_gradients(stack, layout, backend, inputs, gradient)
-        for backend in (AttentionBackend.fused, AttentionBackend.eager)
-    )
+    with torch.enable_grad():
+        fused, eager = (
+            _output_and_gradients(stack, layout, backend, inputs, gradient)
+            for backend in (AttentionBackend.fused, AttentionBackend.eager)
+        )
     differences = [
         (one.float() - other.float()).abs().max() / other.float().abs().max()
         for one, other in zip(fused, eager, strict=True)
@@ -37,11 +41,18 @@ def difference_from_eager(stack: TransformerStack, layout: Layout, dtype: torch.
     return float(torch.stack(differences).max())
 
 
+def _ragged_layout(stack: TransformerStack) -> Layout:
+    lengths = torch.tensor(LENGTHS).clamp(max=stack.embed_positions.max_positions)
+    tokens = (torch.arange(lengths.max()) < lengths[:, None]).long()  # _TOKEN, and _PAD behind the end
+    layout = batch_layout(tokens, tokens.eq(_TOKEN), _PAD, _MASK)
+    return to_device(layout, stack.embed_positions.weight.device).sequence
+
+
 def _output_and_gradients(
     stack: TransformerStack, layout: Layout, backend: AttentionBackend, inputs: list[Tensor], gradient: Tensor
 ) -> list[Tensor]:
     leaves = [x.detach().requires_grad_() for x in inputs]
     output = attention_pattern(layout, layout, stack.relative_bias, backend).attend(*leaves, Dropout(0.0))
-    if stack.relative_bias is not None:
+    if stack.relative_bias is not None and stack.relative_bias.weight.requires_grad:
         leaves.append(stack.relative_bias.weight)
     return [output.detach(), *torch.autograd.grad(output, leaves, gradient)]

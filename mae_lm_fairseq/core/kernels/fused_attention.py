@@ -25,7 +25,9 @@ RANDOM_LEVELS = 1 << 32
 """Number of values that Philox draws from."""
 SMALL_BLOCKS, LARGE_BLOCKS = (64, 32), (32, 32)
 """BLOCK_Q and BLOCK_K, for heads of at most 64 values in half precision and for others: the largest without spilled
-registers (scripts/results/kernels.json)."""
+registers for heads of 64 (scripts/results/kernels.json)."""
+BACKWARD_BLOCK_Q = 32
+"""BLOCK_Q of the kernel that computes dQ, in place of that, for the same reason."""
 
 
 class Rows(NamedTuple):
@@ -108,12 +110,14 @@ def _scores(
 
 
 @triton.jit
-def _is_kept(seed, row, head, queries, keys, DROPPED: tl.constexpr):
-    """Return where Z is not 0 in a tile: Philox at the counter (query, key, head, row)."""
-    zero = tl.zeros([queries.shape[0], keys.shape[0]], tl.uint32)
-    i, j = zero + queries.to(tl.uint32)[:, None], zero + keys.to(tl.uint32)[None, :]
-    random, _, _, _ = tl.philox(tl.load(seed), i, j, zero + head.to(tl.uint32), zero + row.to(tl.uint32))
-    return random.to(tl.int64) >= DROPPED
+def _is_kept(seed, row, head, queries, first_key, BLOCK_K: tl.constexpr, DROPPED: tl.constexpr):
+    """Return where Z is not 0 in a tile: word key % 4 of Philox at the counter (query, key // 4, head, row)."""
+    zero = tl.zeros([queries.shape[0], BLOCK_K // 4], tl.uint32)
+    fours = (first_key // 4 + tl.arange(0, BLOCK_K // 4)).to(tl.uint32)
+    i, j = zero + queries.to(tl.uint32)[:, None], zero + fours[None, :]
+    words = tl.philox(tl.load(seed), i, j, zero + head.to(tl.uint32), zero + row.to(tl.uint32))
+    even, odd = tl.interleave(words[0], words[2]), tl.interleave(words[1], words[3])
+    return tl.interleave(even, odd).to(tl.int64) >= DROPPED
 
 
 @triton.jit
@@ -151,7 +155,7 @@ def _forward(
         shrink = tl.exp(m - m_new)
         l = l * shrink + tl.sum(p, 1)
         if DROPPED:
-            p = tl.where(_is_kept(seed, row, head, i, j, DROPPED), p, 0.0)
+            p = tl.where(_is_kept(seed, row, head, i, start, BLOCK_K, DROPPED), p, 0.0)
         o = o * shrink[:, None] + _dot(p.to(v.dtype), v, ACC, UPCAST, PRECISION)
         m = m_new
     l = tl.where(l == 0, 1, l)  # a row without keys
@@ -196,7 +200,7 @@ def _backward_queries(
         p = tl.exp(_scores(q, k, t_q, t_k, is_key, B, reach, SCALE, BIAS, ACC, UPCAST, PRECISION) - l[:, None])
         dp = _dot(do, tl.trans(v), ACC, UPCAST, PRECISION)
         if DROPPED:
-            dp = tl.where(_is_kept(seed, row, head, i, j, DROPPED), INVERSE_KEPT * dp, 0.0)
+            dp = tl.where(_is_kept(seed, row, head, i, start, BLOCK_K, DROPPED), INVERSE_KEPT * dp, 0.0)
         ds = p * (dp - delta[:, None])
         dq += _dot(ds.to(k.dtype), k, ACC, UPCAST, PRECISION)
         if BIAS:
@@ -257,7 +261,7 @@ def _backward_keys(
         dp = _dot(do, tl.trans(v), ACC, UPCAST, PRECISION)
         zp = p
         if DROPPED:
-            is_kept = _is_kept(seed, row, head, i, j, DROPPED)
+            is_kept = _is_kept(seed, row, head, i, block * BLOCK_K, BLOCK_K, DROPPED)
             zp = tl.where(is_kept, INVERSE_KEPT * p, 0.0)
             dp = tl.where(is_kept, INVERSE_KEPT * dp, 0.0)
         dv += _dot(tl.trans(zp.to(do.dtype)), do, ACC, UPCAST, PRECISION)
@@ -320,15 +324,15 @@ class _FusedAttention(torch.autograd.Function):
         d_output, delta = d_output.contiguous(), torch.empty_like(normaliser)
         dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
         run, parts, runs = None, None, 1
+        grid = (triton.cdiv(rows.most_queries, BACKWARD_BLOCK_Q), *ctx.grid[1:])
         if bias is not None:
             run, runs = ctx.bias.run, triton.next_power_of_2(len(ctx.bias.table))
             # Zero, because a program without queries writes nothing.
-            parts = normaliser.new_zeros(ctx.grid[2], ctx.grid[0], ctx.grid[1], runs)
+            parts = normaliser.new_zeros(grid[2], grid[0], grid[1], runs)
         if dq.numel():
             gradients = (d_output, delta, dq, parts, run)
-            _backward_queries[ctx.grid](
-                q, k, v, output, normaliser, bias, *gradients, *pairs, *numbers, RUNS=runs, **constants
-            )
+            own = constants | {"BLOCK_Q": BACKWARD_BLOCK_Q, "RUNS": runs}
+            _backward_queries[grid](q, k, v, output, normaliser, bias, *gradients, *pairs, *numbers, **own)
         if dk.numel():
             grid = (triton.cdiv(rows.most_keys, constants["BLOCK_K"]), *ctx.grid[1:])
             gradients = (d_output, delta, dk, dv)
