@@ -17,8 +17,8 @@ setup(
         "fairseq-fixed>=0.12.3.1",
         # Before 2.6, torch.load runs code in pickles by default, and fairseq loads checkpoints with that default.
         "torch>=2.6",
-        # fairseq 0.12 was written for much older versions; it was tested with 2.4 and works with fairseq_patches/.
-        "numpy>=1.24,<2.5",
+        # fairseq 0.12 was written for much older versions; it was tested with 2.4 and 2.5 and works with fairseq_patches/.
+        "numpy>=1.24,<2.6",
         # Older versions do not return the position of each piece in the text.
         "sentencepiece>=0.2.2",
         "safetensors",

@@ -18,6 +18,7 @@ from benchmark.day_one.record import RUNNING, Record, read_record
 from benchmark.day_one.scale import SCALES
 from benchmark.day_one.stages import STAGES, Stage, record_path, run_stage
 from mae_lm_fairseq.text.data_bin import check_data_bin
+from mae_lm_fairseq.utils.files import write_json
 from tests.support.processes import wait_for
 
 TEXT = [119, 315, 22, 131, 8, 33, 338, 363, 7, 26, 28, 173]
@@ -110,6 +111,15 @@ def test_failed_measurements_are_counted(tmp_path):
     assert "running: 2 of 2 measurements, 1 failed." in page
     assert "| two | no memory |" in page
     assert "| a/b |" in page
+
+
+def test_rows_of_a_comparison_that_was_killed(tmp_path):
+    record = Record(record_path(tmp_path, "peers"), "peers", "cpu", planned=1)
+    work = record.path.with_suffix("")
+    work.mkdir()
+    rows = [{"subject": "mae_lm", "precision": "bf16", "tokens_per_second": 7000.4}]
+    write_json(work / "steps.json", {"rows": rows, "failed": {}, "ratios": {}})
+    assert "| mae_lm | bf16 | 7,000 |" in write_report(tmp_path).read_text(encoding="utf-8")
 
 
 def test_text_is_the_same_everywhere(tmp_path):

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from benchmark.day_one.peers import STEPS, read_steps
 from benchmark.day_one.record import read_record
 from benchmark.day_one.stages import STAGES, record_path
 from mae_lm_fairseq.utils.files import write_text
@@ -13,18 +14,18 @@ HIDDEN = ("took_seconds",)
 
 def write_report(out: Path) -> Path:
     """Write ``report.md`` and return its path."""
-    sections = [_section(name, read_record(record_path(out, name))) for name in STAGES]
+    sections = [_section(out, name) for name in STAGES]
     path = out / "report.md"
     write_text(path, "\n\n".join(["# Day one on a GPU", *sections]) + "\n")
     return path
 
 
-def _section(name: str, record: dict[str, Any] | None) -> str:
+def _section(out: Path, name: str) -> str:
     """Return a stage's tables: measurements with the same values share one; lists and tables in them follow."""
-    title = f"## {list(STAGES).index(name)} {name}"
+    title, record = f"## {list(STAGES).index(name)} {name}", read_record(record_path(out, name))
     if record is None:
         return f"{title}\n\nThe stage has not run."
-    done = record["measurements"]
+    done = record["measurements"] or _unfinished_steps(record_path(out, name).with_suffix(""))
     state = f"{record['state']}: {len(done)} of {record['planned']} measurements, {record['failed']} failed."
     origin = f"{record['machine']}, {', '.join(f'{key} {value}' for key, value in record['versions'].items())}."
     groups: dict[tuple, list[dict]] = {}
@@ -39,6 +40,12 @@ def _section(name: str, record: dict[str, Any] | None) -> str:
         if (isinstance(value, dict) and value) or (isinstance(value, list) and value and isinstance(value[0], dict))
     ]
     return "\n\n".join([title, state, origin, *tables, *nested])
+
+
+def _unfinished_steps(work: Path) -> list[dict]:
+    """Return what a comparison with the peers that was killed has left in its directory."""
+    file = work / STEPS
+    return [{"name": "steps beside the peers", **read_steps(file)}] if file.exists() else []
 
 
 def _nested(value: dict | list[dict]) -> str:

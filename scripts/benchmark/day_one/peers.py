@@ -13,6 +13,8 @@ from benchmark.settings import SETTINGS
 
 KEPT = ("subject", "precision", "tokens_per_second", "mfu", "peak_memory_bytes", "median_seconds")
 SEQUENCES = 200
+STEPS = "steps.json"
+"""File of ``scripts/benchmark.py``."""
 
 
 def measurements(scale: Scale, work: Path) -> list:
@@ -21,19 +23,24 @@ def measurements(scale: Scale, work: Path) -> list:
 
 
 def _steps(scale: Scale, work: Path) -> dict:
-    """Run ``scripts/benchmark.py``, which writes its JSON after every row; return the main values of the rows.
+    """Run ``scripts/benchmark.py``, which writes its JSON after every row, and return the main values of the rows.
 
     Raises:
         RuntimeError: if it failed.
     """
     setting = SETTINGS[scale.setting]
     data = write_data_bin(work / "data-bin", setting.vocab_size, SEQUENCES * setting.length)
-    file = work / "steps.json"
+    file = work / STEPS
     program = [sys.executable, str(ROOT / "scripts" / "benchmark.py"), "--setting", scale.setting]
-    limits = ["--minutes", str(scale.peers_minutes), "--data-bin", str(data), "--json", str(file)]
-    done = subprocess.run([*program, *limits], env=environment(), stderr=subprocess.PIPE, text=True)
+    files = ["--data-bin", str(data), "--json", str(file)]
+    done = subprocess.run([*program, *scale.peers_limits, *files], env=environment(), stderr=subprocess.PIPE, text=True)
     if done.returncode:
         raise RuntimeError(f"benchmark.py ended with code {done.returncode}: {done.stderr.strip()[-300:]}")
+    return read_steps(file)
+
+
+def read_steps(file: Path) -> dict:
+    """Return the main values of the rows so far."""
     results = json.loads(file.read_text(encoding="utf-8"))
     rows = [{name: row.get(name) for name in KEPT} for row in results["rows"]]
     return {"rows": rows, "not_measured": results["failed"], "ratios": results["ratios"]}

@@ -1,11 +1,13 @@
 """Process of a stage: ``python -m benchmark.day_one.worker STAGE FILE DEVICE``."""
 
+import contextlib
 import importlib
+import shutil
 import sys
-import tempfile
 import time
 import traceback
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 from benchmark.day_one.record import ENDED, Record
@@ -19,8 +21,8 @@ def main(name: str, path: Path, device: str) -> int:
     configure_logging()
     warnings.simplefilter("ignore")  # hydra's, several for each configuration
     module = importlib.import_module(f"benchmark.day_one.{STAGES[name].module}")
-    with tempfile.TemporaryDirectory() as work:
-        listed = module.measurements(SCALES[device], Path(work))
+    with working_directory(path.with_suffix("")) as work:
+        listed = module.measurements(SCALES[device], work)
         record = Record(path, name, device, len(listed))
         began = time.monotonic()
         for number, (title, measure) in enumerate(listed, 1):
@@ -36,6 +38,15 @@ def main(name: str, path: Path, device: str) -> int:
             print(f"  {number}/{len(listed)} {title}: {summary(values)}; about {left:.0f} s left", flush=True)
         record.end(ENDED)
     return record.content["failed"]
+
+
+@contextlib.contextmanager
+def working_directory(work: Path) -> Iterator[Path]:
+    """Make a directory for a stage's files; a stage that is killed leaves it, with the logs of its trainings."""
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    yield work
+    shutil.rmtree(work)
 
 
 def summary(values: dict) -> str:
