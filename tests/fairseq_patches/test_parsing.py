@@ -1,5 +1,6 @@
 """Options that are refused before training starts, and how fairseq reads its options."""
 
+import os
 import re
 
 import numpy as np
@@ -14,6 +15,7 @@ from fairseq.trainer import Trainer
 import mae_lm_fairseq
 from mae_lm_fairseq import fairseq_patches
 from mae_lm_fairseq.fairseq_patches import option_checks
+from mae_lm_fairseq.utils.allocator import CAPACITIES
 from mae_lm_fairseq.utils.versions import SLOW
 from tests.support.fairseq_commands import SETTINGS, config, refusal, settings
 from tests.support.training import RECIPE, parse
@@ -208,6 +210,19 @@ class TestChecks:
             option_checks.check_settings(config(*arguments))
         found = [record.getMessage() for record in caplog.records if record.name == option_checks.__name__]
         assert [message.startswith(warning) for message in found] == [True] * (warning is not None)
+
+    @pytest.mark.parametrize("name", CAPACITIES)
+    @pytest.mark.parametrize(("options", "number"), [((), "16"), (("--autocast", "bf16"), "64")])
+    def test_caches_of_primitives_are_limited(self, options, number, name, monkeypatch):
+        """Importing the package does not change the environment, and what the user exported stays."""
+        for given in ("7", None):
+            monkeypatch.setenv(name, "7")
+            if given is None:
+                monkeypatch.delenv(name)
+            arguments = config(*OURS, "--cpu", *options)
+            assert os.environ.get(name) == given
+            option_checks.check_settings(arguments)
+            assert os.environ[name] == (given or number)
 
     @pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model", "--continue-once"])
     def test_a_checkpoint_that_exists(self, tmp_path, option):
