@@ -26,7 +26,7 @@ def _steps(scale: Scale, work: Path) -> dict:
     """Run ``scripts/benchmark.py``, which writes its JSON after every row, and return the main values of the rows.
 
     Raises:
-        RuntimeError: if it failed.
+        RuntimeError: if it failed, or measured nothing.
     """
     setting = SETTINGS[scale.setting]
     data = write_data_bin(work / "data-bin", setting.vocab_size, SEQUENCES * setting.length)
@@ -36,7 +36,10 @@ def _steps(scale: Scale, work: Path) -> dict:
     done = subprocess.run([*program, *scale.peers_limits, *files], env=environment(), stderr=subprocess.PIPE, text=True)
     if done.returncode:
         raise RuntimeError(f"benchmark.py ended with code {done.returncode}: {done.stderr.strip()[-300:]}")
-    return read_steps(file)
+    steps = read_steps(file)
+    if not steps["rows"]:
+        raise RuntimeError(f"nothing was measured: {steps['not_measured']}")
+    return steps
 
 
 def read_steps(file: Path) -> dict:

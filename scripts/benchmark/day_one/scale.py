@@ -92,7 +92,7 @@ SCALES = {
             "fp32, compiled": COMPILED_FP32,
         },
         setting="cpu-small",
-        peers_limits=("--minutes", "1", "--only", "mae_lm_eager,fairseq_roberta,hf_roberta"),
+        peers_limits=("--minutes", "4", "--only", "mae_lm_eager,fairseq_roberta,hf_roberta"),
         curve="mae_lm_tiny",
         large="mae_lm_tiny",
     ),
