@@ -22,7 +22,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1]
 REQUIRED = {
     "torch": ("2.6", None),
-    "numpy": ("1.24", "2.5"),
+    "numpy": ("1.24", "2.6"),
     "fairseq-fixed": ("0.12.3.1", None),
     "sentencepiece": ("0.2.2", None),
     "safetensors": (None, None),

@@ -14,7 +14,7 @@ from fairseq.distributed import utils as distributed_utils
 
 import mae_lm_fairseq
 from mae_lm_fairseq import PACKAGE
-from mae_lm_fairseq.fairseq_patches import parsing, processes
+from mae_lm_fairseq.fairseq_patches import option_checks, parsing, processes
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.fairseq_commands import SETTINGS, complaint
 
@@ -50,9 +50,9 @@ def test_allocator_is_set_before_cuda_starts(monkeypatch, start, given):
     if given is not None:
         monkeypatch.setenv(given, "max_split_size_mb:64")
     seen = {}
-    for module in (processes, parsing):
-        monkeypatch.setattr(module, "check_settings", lambda cfg: seen.update(os.environ) or 1 / 0)
-    cfg = SimpleNamespace(common=SimpleNamespace(cpu=False))
+    first = option_checks.Check("--cpu", lambda cfg: seen.update(os.environ) or 1 / 0, "")
+    monkeypatch.setattr(option_checks, "CHECKS", [first])
+    cfg = SimpleNamespace(common=SimpleNamespace(cpu=False, user_dir=None), model=None)
     monkeypatch.setattr(processes, "join_started_processes", lambda cfg: None)
     with pytest.raises(ZeroDivisionError):
         processes._call_main(print, cfg) if start == "command" else parsing._init_trainer(print, None, cfg)

@@ -218,6 +218,7 @@ def trainer_with(**settings):
         distributed_training=SimpleNamespace(distributed_world_size=2),
         dataset={"batch_size": 8},
         ema=SimpleNamespace(store_ema=False),
+        optimizer=SimpleNamespace(_name="adam"),
     )
     return SimpleNamespace(cfg=cfg, task=None, get_model=lambda: None)
 
