@@ -17,7 +17,7 @@ setup(
         "fairseq-fixed>=0.12.3.1",
         # Before 2.6, torch.load runs code in pickles by default, and fairseq loads checkpoints with that default.
         "torch>=2.6",
-        # fairseq 0.12 was written for much older versions; it was tested with 2.4 and 2.5 and works with fairseq_patches/.
+        # fairseq 0.12 was written for much older versions; 2.4 and 2.5 were tested and work with fairseq_patches/.
         "numpy>=1.24,<2.6",
         # Older versions do not return the position of each piece in the text.
         "sentencepiece>=0.2.2",
