@@ -46,8 +46,8 @@ class Training:
 
 def words(scale: Scale, preset: str, data: Path, save: Path, options: tuple[str, ...]) -> list[str]:
     """Return the arguments of ``mae-lm pretrain``."""
-    common = ["--log-format", "json", "--log-interval", "1", "--num-workers", "2", "--disable-validation"]
-    device = [] if scale.on_gpu else ["--cpu"]
+    common = ["--log-format", "json", "--log-interval", "1", "--disable-validation"]
+    device = [] if scale.on_gpu else ["--cpu", "--num-workers", "0"]
     return [preset, str(data), str(save), *common, *device, *(option for option in options if option != FP32)]
 
 
