@@ -334,10 +334,10 @@ class MAELMModel(BaseFairseqModel):
             UserError: if ``--attention-backend`` does not train on that device.
         """
         backend = self.attention_backend
-        if backend is AttentionBackend.fused and self.training:
-            _check_fused(device)
         if self.resolved_for == (device.type, self.training):
             return
+        if backend is AttentionBackend.fused and self.training:
+            _check_fused(device)
         is_first = self.resolved_for is None or self.resolved_for[0] != device.type
         self.resolved_for = device.type, self.training
         if backend is AttentionBackend.auto or (backend is AttentionBackend.fused and not self.training):

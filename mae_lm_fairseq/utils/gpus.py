@@ -34,7 +34,7 @@ def check_gpu() -> None:
 
 
 def unusable_gpu() -> UnusableGPU | None:
-    """Return why CUDA cannot use a GPU of this machine; None if it can use all, or if there is none.
+    """Return why CUDA cannot use a GPU of this machine; None if CUDA can use all GPUs, also if the machine has none.
 
     GPUs that ``CUDA_VISIBLE_DEVICES`` hides do not count, all of them included.
     """

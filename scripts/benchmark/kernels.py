@@ -53,14 +53,13 @@ def compiled(kernel: triton.JITFunction, precision: str, architecture: int) -> d
     constants, _ = fused_attention._constants(torch.empty(1, 1, HEAD_SIZE, dtype=DTYPES[precision]), True, DROPOUT)
     if kernel is fused_attention._backward_queries:
         constants |= {"RUNS": BUCKETS, "BLOCK_Q": fused_attention.BACKWARD_BLOCK_Q}
-    source = ASTSource(
-        kernel,
-        {name: _type(name, precision, constants) for name in kernel.arg_names},
-        constexprs=constants,
-        attrs={
-            (number,): [["tt.divisibility", 16]] for number, name in enumerate(kernel.arg_names) if _is_aligned(name)
-        },
-    )
+    types = {name: _type(name, precision, constants) for name in kernel.arg_names}
+    # Pointers and strides are multiples of 16, as Triton finds at run time.
+    aligned = [
+        index for index, (name, kind) in enumerate(types.items()) if kind[0] == "*" or name.startswith("stride_")
+    ]
+    attributes = {(index,): [["tt.divisibility", 16]] for index in aligned}
+    source = ASTSource(kernel, types, constexprs=constants, attrs=attributes)
     with contextlib.redirect_stdout(io.StringIO()) as log:  # triton prints the log of ptxas
         binary = triton.compile(source, target=GPUTarget("cuda", architecture, 32))
     registers = re.search(r"Used (\d+) registers", log.getvalue())
@@ -84,11 +83,6 @@ def _type(name: str, precision: str, constants: dict) -> str:
     if name in SUMS:
         return "*fp32"
     return f"*{precision}" if name.lstrip("d") in ("Q", "K", "V", "O") else "i32"
-
-
-def _is_aligned(name: str) -> bool:
-    """Return whether a pointer or a stride is a multiple of 16, as Triton finds at run time."""
-    return name in INTEGERS or name in SUMS or name.lstrip("d") in ("Q", "K", "V", "O") or name.startswith("stride_")
 
 
 def roofline(rows: int, queries: int, keys: int, heads: int) -> list[dict]:

@@ -38,7 +38,7 @@ from mae_lm_fairseq.utils.versions import provenance
 
 VOCABULARY, PAD, TOKEN = 32_000, 1, 4
 ALIGNMENT = 8
-"""Of the rows of the bias, in elements, which the memory-efficient kernel needs."""
+"""Multiple of elements at which the memory-efficient kernel needs the rows of the bias to begin."""
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
 WRITES_FIRST = ("copy_", "new_zeros")
 """Operators that do not read their first argument."""

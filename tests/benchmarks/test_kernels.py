@@ -1,4 +1,4 @@
-"""What scripts/benchmark/kernels.py found when it compiled the kernels for GPUs."""
+"""Registers and memory of the kernels compiled for GPUs, as scripts/benchmark/kernels.py recorded them."""
 
 import hashlib
 import json

@@ -36,7 +36,7 @@ def test_every_record_is_written(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", CAPACITIES)
 def test_exported_limits_are_refused(monkeypatch, tmp_path, name):
-    """They would hide that training sets none."""
+    """Exported limits would hide a training that sets none."""
     program = str(ROOT / "scripts" / "benchmark" / "measure_resources.py")
     for each in CAPACITIES:
         monkeypatch.delenv(each, raising=False)

@@ -14,7 +14,7 @@ from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from tests.support import ROOT
 
 BASE_LIMITS = {"sdpa": 60e9, "fused": 45e9}
-"""Of mae_lm_base, 32 x 512 tokens; the step moved about 70 GB when every layer copied the bias."""
+"""Limits of mae_lm_base by backend, for 32 x 512 tokens; with a copy of the bias in every layer it moved 70 GB."""
 
 
 def small_step() -> ByteCounter:

@@ -106,7 +106,7 @@ def test_promises_hold_under_torchrun(probed, data_bin):
 
 @pytest.mark.slow
 def test_promises_hold_in_fine_tuning(probed, tmp_path):
-    """And so in adaptation and studies: all their commands come from ``train_command``."""
+    """Adaptation and studies start training in the same way, by ``train_command``."""
     data = write_tokenizer(tmp_path / "data-bin")
     for split in ("train", "dev"):
         (tmp_path / f"{split}.tsv").write_text("text\tlabel\n" + "good day\tyes\nbad day\tno\n" * 8)

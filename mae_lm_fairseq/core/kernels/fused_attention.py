@@ -52,8 +52,8 @@ class PositionBias(NamedTuple):
 
     table: Tensor
     """[number of buckets, heads]."""
-    bucket: Tensor
-    """[2 * reach + 1] int64: bucket of each offset."""
+    by_offset: Tensor
+    """[heads, 2 * reach + 1]: the bias of each offset, without gradient."""
     run: Tensor
     """[2 * reach + 1] int32: number of each offset's bucket, counted in the order of the offsets."""
     bucket_of_run: Tensor
@@ -61,9 +61,15 @@ class PositionBias(NamedTuple):
 
     @classmethod
     def of(cls, table: Tensor, bucket: Tensor) -> "PositionBias":
-        """Find the runs; without reading a value back from the device."""
+        """Look up the bias of each offset, and find the runs, without reading a value back from the device.
+
+        Args:
+            table: [number of buckets, heads].
+            bucket: [2 * reach + 1] int64, the bucket of each offset.
+        """
+        by_offset = table.detach().index_select(0, bucket).T.contiguous()
         run = bucket.diff(prepend=bucket[:1]).ne(0).cumsum(0)
-        return cls(table, bucket, run.int(), bucket.new_zeros(len(table)).scatter_(0, run, bucket))
+        return cls(table, by_offset, run.int(), bucket.new_zeros(len(table)).scatter_(0, run, bucket))
 
 
 @triton.jit
@@ -303,23 +309,22 @@ class _FusedAttention(torch.autograd.Function):
         seed: Tensor | None,
     ) -> Tensor:
         q, k, v = (x if x.stride()[1:] == (x.shape[2], 1) else x.contiguous() for x in (q, k, v))
-        constants, accumulator = _constants(q, table is not None, dropout)
-        bias = None
-        if table is not None:
-            bias = table.to(accumulator).index_select(0, position_bias.bucket).T.contiguous()  # of every offset
+        constants, accumulator = _constants(q, position_bias is not None, dropout)
+        bias = None if position_bias is None else position_bias.by_offset
         output = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         normaliser = torch.empty(q.shape[:2], dtype=accumulator, device=q.device)
         numbers = (q.stride(0), k.stride(0), v.stride(0), q.shape[1], 0 if bias is None else bias.shape[1] // 2)
         grid = (triton.cdiv(rows.most_queries, constants["BLOCK_Q"]), q.shape[1], len(rows.query_starts) - 1)
         if output.numel():
             _forward[grid](q, k, v, output, normaliser, bias, *rows[:4], seed, *numbers, **constants)
-        ctx.save_for_backward(q, k, v, output, normaliser, bias, seed)
+        ctx.save_for_backward(q, k, v, output, normaliser, seed)
         ctx.constants, ctx.numbers, ctx.grid, ctx.rows, ctx.bias = constants, numbers, grid, rows, position_bias
         return output
 
     @staticmethod
     def backward(ctx, d_output: Tensor):
-        q, k, v, output, normaliser, bias, seed = ctx.saved_tensors
+        q, k, v, output, normaliser, seed = ctx.saved_tensors
+        bias = None if ctx.bias is None else ctx.bias.by_offset
         rows, pairs, numbers, constants = ctx.rows, (*ctx.rows[:4], seed), ctx.numbers, ctx.constants
         d_output, delta = d_output.contiguous(), torch.empty_like(normaliser)
         dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))

@@ -8,15 +8,14 @@ import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-
-import torch
 
 from benchmark.day_one.corpus import write_data_bin
 from benchmark.day_one.scale import AUTOCAST, FP16, FP32, SCALES, Scale
 from benchmark.day_one.stages import ROOT, environment
-from benchmark.day_one.training import train
+from benchmark.day_one.training import flags, train
 from mae_lm_fairseq.utils.files import directory_sha256, read_json, write_json
 from mae_lm_fairseq.utils.versions import provenance
 
@@ -45,8 +44,7 @@ def curve(scale: Scale, data: Path, work: Path, options: tuple[str, ...]) -> lis
     """Train without dropout, and return the mean loss in bits of every :data:`INTERVAL` updates."""
     shape = {"batch-size": ROWS, "update-freq": 1, "tokens-per-sample": LENGTH, "dropout": 0, "attention-dropout": 0}
     shape |= {"max-update": UPDATES, "total-num-update": UPDATES, "warmup-updates": 20, "lr": 1e-3}
-    words = tuple(str(word) for name, value in shape.items() for word in (f"--{name}", value))
-    losses = train(scale, scale.curve, data, work, (*words, "--no-save", *options)).values("loss")
+    losses = train(scale, scale.curve, data, work, (*flags(shape), "--no-save", *options)).values("loss")
     return [round(sum(losses[start : start + INTERVAL]) / INTERVAL, 4) for start in range(0, UPDATES, INTERVAL)]
 
 
@@ -75,15 +73,14 @@ def _memory(scale: Scale, work: Path) -> dict:
     """Train the large preset for a few updates, and return its memory beside the planner's."""
     data = write_data_bin(work / "large", scale.vocabulary, scale.tokens)
     shape = {"batch-size": scale.rows, "update-freq": 2, "tokens-per-sample": scale.length}
-    options = tuple(str(word) for name, value in shape.items() for word in (f"--{name}", value))
+    options = flags(shape)
     stop = ("--max-update", str(LARGE_UPDATES), "--no-save")
     training = train(scale, scale.large, data, work / "large-run", (*options, *stop))
-    total = torch.cuda.get_device_properties(0).total_memory if scale.on_gpu else 0
     precision = ["--precision", "fp16" if scale.on_gpu else "fp32", "--vocab-size", str(scale.vocabulary)]
     command = [sys.executable, "-m", "mae_lm_fairseq", "plan", scale.large, *options, *precision, "--json"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
     planned = json.loads(done.stdout)["plans"][0]["memory"]["total"]
-    measured = training.peak_gpu_memory(total)
+    measured = training.peak_gpu_memory()
     return {
         "planned_bytes": planned,
         "peak_gpu_bytes": measured,
@@ -98,7 +95,7 @@ def write_reference() -> None:
         data = write_data_bin(Path(work, "data-bin"), VOCABULARY, TOKENS)
         curves = {}
         for scale in SCALES.values():
-            on_cpu = SCALES["cpu"].__class__(**{**vars(SCALES["cpu"]), "curve": scale.curve})
+            on_cpu = replace(SCALES["cpu"], curve=scale.curve)
             curves[scale.curve] = curve(on_cpu, data, Path(work, scale.curve), (FP32,))
         shape = {"updates": UPDATES, "interval": INTERVAL, "rows": ROWS, "length": LENGTH, "vocabulary": VOCABULARY}
         write_json(

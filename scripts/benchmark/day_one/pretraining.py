@@ -8,7 +8,7 @@ import torch
 from benchmark.day_one.corpus import write_data_bin
 from benchmark.day_one.measures import Model, data_sheet_rate, matrix_rate
 from benchmark.day_one.scale import FP32, Scale
-from benchmark.day_one.training import fp32_arguments, train
+from benchmark.day_one.training import flags, fp32_arguments, train
 from benchmark.operators import by_kind
 from benchmark.workers.training import operator_seconds
 
@@ -34,7 +34,7 @@ def _options(scale: Scale) -> tuple[str, ...]:
     """Return the options of the stage's trainings: a short schedule with batches of the given size."""
     shape = {"batch-size": scale.rows, "update-freq": scale.accumulated, "tokens-per-sample": scale.length}
     shape |= {"max-update": scale.updates, "total-num-update": scale.updates, "warmup-updates": 3}
-    return (*(str(word) for name, value in shape.items() for word in (f"--{name}", value)), "--no-save")
+    return (*flags(shape), "--no-save")
 
 
 def _pretrain(scale: Scale, data: Path, work: Path, options: tuple[str, ...]) -> dict:
@@ -50,16 +50,12 @@ def _pretrain(scale: Scale, data: Path, work: Path, options: tuple[str, ...]) ->
         "tokens_per_second": speed,
         "mfu": sheet and flops / sheet,
         "of_matrix_rate": flops / matrix_rate(scale, half),
-        "peak_gpu_bytes": training.peak_gpu_memory(_gpu_memory(scale)),
+        "peak_gpu_bytes": training.peak_gpu_memory(),
         "peak_host_bytes": training.peak_resident,
         "first_loss": losses[0],
         "last_loss": losses[-1],
         "losses": losses,
     }
-
-
-def _gpu_memory(scale: Scale) -> int:
-    return torch.cuda.get_device_properties(0).total_memory if scale.on_gpu else 0
 
 
 def _profile(scale: Scale, data: Path, work: Path, autocast: str) -> dict:

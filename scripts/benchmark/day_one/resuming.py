@@ -7,7 +7,7 @@ import torch
 
 from benchmark.day_one.corpus import write_data_bin
 from benchmark.day_one.scale import Scale
-from benchmark.day_one.training import Training, has_reached, train
+from benchmark.day_one.training import Training, flags, has_reached, train
 from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data
 
 UPDATES, SAVED, KILLED = 12, 4, 6
@@ -28,9 +28,8 @@ class Trainings:
         shape = {"batch-size": scale.rows, "update-freq": 1, "tokens-per-sample": scale.length}
         shape |= {"max-update": UPDATES, "total-num-update": UPDATES, "warmup-updates": 2}
         shape |= {"save-interval-updates": SAVED, "keep-interval-updates": 1}
-        options = tuple(str(word) for name, value in shape.items() for word in (f"--{name}", value))
         self.directories = work / "whole", work / "killed"
-        self.train = partial(train, scale, scale.preset, data, options=options)
+        self.train = partial(train, scale, scale.preset, data, options=flags(shape))
         self.expected: list[float] = []
 
     def whole(self) -> dict:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import torch
+
 from benchmark.day_one.scale import FP32, Scale
 from benchmark.day_one.stages import environment
 from mae_lm_fairseq.training.training_log import last_update, read_records
@@ -34,14 +36,15 @@ class Training:
         """Return the median speed of the updates after the first ``skipped`` ones."""
         return median(self.values("wps", skipped))
 
-    def peak_gpu_memory(self, total: int) -> float | None:
-        """Return the largest memory of tensors in bytes, which fairseq logs to 0.1 GiB; None without a GPU.
-
-        Args:
-            total: memory of the GPU in bytes.
-        """
+    def peak_gpu_memory(self) -> float | None:
+        """Return the largest memory of tensors in bytes, which fairseq logs to 0.1 GiB; None without a GPU."""
         free = self.values("gb_free")
-        return total - min(free) * GIB if free else None
+        return torch.cuda.get_device_properties(0).total_memory - min(free) * GIB if free else None
+
+
+def flags(values: dict[str, object]) -> tuple[str, ...]:
+    """Return options of fairseq-train as words."""
+    return tuple(str(word) for name, value in values.items() for word in (f"--{name}", value))
 
 
 def words(scale: Scale, preset: str, data: Path, save: Path, options: tuple[str, ...]) -> list[str]:

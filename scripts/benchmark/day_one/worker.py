@@ -50,7 +50,7 @@ def working_directory(work: Path) -> Iterator[Path]:
 
 
 def summary(values: dict) -> str:
-    """Return the numbers and texts among some values in one line."""
+    """Return the numbers and texts among some values, for the progress message."""
     shown = {key: value for key, value in values.items() if isinstance(value, int | float | str)}
     return ", ".join(
         f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in shown.items()
