@@ -57,23 +57,38 @@ class Case:
         output.backward(self.gradient.to(dtype))
         return [output.detach(), *(value.grad for value in values)]
 
-    def equations(self, dtype: torch.dtype = torch.float64, dropout: float = 0.0) -> list[Tensor]:
-        """Return output and gradients of the equations in float64, for inputs rounded to ``dtype``."""
+    def equations(self, dtype: torch.dtype = torch.float64, dropout: float = 0.0) -> tuple[list[Tensor], list[Tensor]]:
+        """Return output and gradients of the equations in float64, for inputs rounded to ``dtype``, and bounds.
+
+        A bound is what the rounding of D_i = dO_i O_i alone may change in a value, as dS_ij = P_ij (dP_ij - D_i): O is
+        stored in ``dtype``, and dO_i O_i is a sum of products. Where a query sees one key, the two terms are equal, and
+        the rounding is all that is left.
+        """
         values = [value.to(dtype).double().requires_grad_() for value in self.values]
+        magnitudes = [value.detach().abs().requires_grad_() for value in values]
+        gradient = self.gradient.to(dtype).double()
         torch.manual_seed(SEED)
         seed = int(torch.randint(1 << 31, (1,)))
-        output = torch.zeros_like(values[0])
+        output, rounding_of_scores = torch.zeros_like(values[0]), torch.zeros(())
         for row, (q, k) in enumerate(zip(self._slices(0), self._slices(1), strict=True)):
-            scores = torch.einsum("qhd,khd->hqk", values[0][q], values[1][k]) / values[0].shape[2] ** 0.5
-            if self.bucket is not None:
-                offsets = self.rows.key_positions[k] - self.rows.query_positions[q, None]
-                scores = scores + values[3][self.bucket[offsets + REACH]].permute(2, 0, 1)
-            weights = scores.softmax(-1) * kept(seed, row, scores.shape, dropout)
-            output = output.index_copy(
-                0, torch.arange(q.start, q.stop), torch.einsum("hqk,khd->qhd", weights, values[2][k])
-            )
-        output.backward(self.gradient.to(dtype).double())
-        return [output.detach(), *(value.grad for value in values)]
+            probabilities = self._scores(values, q, k).softmax(-1)
+            weights = probabilities * kept(seed, row, probabilities.shape, dropout)
+            row_output = torch.einsum("hqk,khd->qhd", weights, values[2][k])
+            output = output.index_copy(0, torch.arange(q.start, q.stop), row_output)
+            rounding = torch.finfo(dtype).eps * (gradient[q] * row_output.detach()).abs().sum(-1).T[:, :, None]
+            rounding = probabilities.detach() * rounding
+            rounding_of_scores = rounding_of_scores + (rounding * self._scores(magnitudes, q, k)).sum()
+        output.backward(gradient)
+        bounds = torch.autograd.grad(rounding_of_scores, magnitudes, allow_unused=True, materialize_grads=True)
+        return [output.detach(), *(value.grad for value in values)], [torch.zeros_like(output), *bounds]
+
+    def _scores(self, values: list[Tensor], q: slice, k: slice) -> Tensor:
+        """Return S [heads, queries, keys] of a row."""
+        scores = torch.einsum("qhd,khd->hqk", values[0][q], values[1][k]) / values[0].shape[2] ** 0.5
+        if self.bucket is None:
+            return scores
+        offsets = self.rows.key_positions[k] - self.rows.query_positions[q, None]
+        return scores + values[3][self.bucket[offsets + REACH]].permute(2, 0, 1)
 
     def _slices(self, which: int) -> list[slice]:
         return [slice(*pair) for pair in itertools.pairwise(self.rows[which].tolist())]
@@ -96,11 +111,11 @@ def kept(seed: int, row: int, shape: tuple[int, int, int], dropout: float) -> Te
 
 
 def assert_equal(case: Case, dtype: torch.dtype = torch.float64, dropout: float = 0.0):
-    found, expected = case.fused(dtype, dropout), case.equations(dtype, dropout)
-    for one, other in zip(found, expected, strict=True):
-        assert one.dtype is dtype
-        if other.numel():
-            assert (one.double() - other).abs().max() <= TOLERANCES[dtype] * max(other.abs().max(), 1e-3)
+    for found, expected, bound in zip(case.fused(dtype, dropout), *case.equations(dtype, dropout), strict=True):
+        assert found.dtype is dtype
+        if expected.numel():
+            tolerance = TOLERANCES[dtype] * max(expected.abs().max(), 1e-3)
+            assert ((found.double() - expected).abs() <= tolerance + bound).all()
 
 
 @hypothesis.settings(max_examples=8, deadline=None)
