@@ -49,6 +49,7 @@ class StackConfig(NamedTuple):
     relative_max_distance: int
     relative_bucketing: RelativeBucketing
     layer_norm_eps: float
+    pre_norm: bool
 
 
 def _option_field(default: Any, help: str) -> Any:
@@ -156,6 +157,11 @@ class MaskedAutoencoderConfig:
     decoder_dropout: float = _option_field(0.0, "dropout in the decoder, including its attention weights")
     init_std: float = _option_field(0.02, "standard deviation of the initial weights")
     layer_norm_eps: float = _option_field(1e-5, "epsilon of all layer norms (BERT's is 1e-12)")
+    pre_norm: bool = _option_field(
+        False,
+        "encoder and decoder: layer norm at the input of each sublayer, and of the last layer's output, in place of "
+        "layer norm after each sublayer",
+    )
     untie_output_weights: bool = _option_field(
         False, "the language model head has output weights of its own instead of the token embeddings"
     )
@@ -190,6 +196,7 @@ class MaskedAutoencoderConfig:
             self.relative_max_distance,
             self.relative_bucketing,
             self.layer_norm_eps,
+            self.pre_norm,
         )
 
     @property
@@ -206,6 +213,7 @@ class MaskedAutoencoderConfig:
             self.relative_max_distance,
             self.relative_bucketing,
             self.layer_norm_eps,
+            self.pre_norm,
         )
 
     @property

@@ -64,7 +64,7 @@ class Decoder(TransformerStack):
         states = self.mask_states(states, mask_embedding, layout)
         joined = mask_embedding.expand(layout.sequence.index.numel(), -1)
         joined = joined.index_copy(0, layout.visible_in_sequence, states)
-        return self.project_out(self.decode(states, joined, layout))
+        return self.project_out(self.output_layer_norm(self.decode(states, joined, layout)))
 
     def decode(self, states: Tensor, joined: Tensor, layout: BatchLayout) -> Tensor:
         """Return the hidden states [number predicted, dim] of the predicted positions.

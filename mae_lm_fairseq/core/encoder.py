@@ -33,7 +33,8 @@ class Encoder(TransformerStack):
     def forward(self, tokens: Tensor, layout: BatchLayout) -> list[Tensor]:
         """Encode [B, T] int64 tokens; return packed hidden states [N, dim] of the embeddings and of every layer."""
         seen = self.seen(layout)
-        return self.run(list(self.layers), self.embed(self.embed_tokens(pack(tokens, seen)), seen), seen)
+        *states, last = self.run(list(self.layers), self.embed(self.embed_tokens(pack(tokens, seen)), seen), seen)
+        return [*states, self.output_layer_norm(last)]
 
     def run(self, layers: list[nn.Module], states: Tensor, layout: Layout) -> list[Tensor]:
         """Return ``states`` [N, dim], followed by the output of each of ``layers``."""
@@ -85,8 +86,8 @@ class MaskLaterEncoder(Encoder):
         visible = embedded.index_select(0, layout.visible_in_sequence)
         below = self.run(layers[: self.join_layer], visible, layout.visible)
         joined = embedded.index_copy(0, layout.visible_in_sequence, below[-1])
-        _, *above = self.run(layers[self.join_layer :], joined, sequence)
-        return below + above
+        _, *above, last = self.run(layers[self.join_layer :], joined, sequence)
+        return [*below, *above, self.output_layer_norm(last)]
 
 
 def build_encoder(config: MaskedAutoencoderConfig, vocab_size: int, pad: int) -> Encoder:

@@ -14,7 +14,11 @@ from mae_lm_fairseq.core.relative_position import RelativePositionBias
 
 
 class TransformerLayer(nn.Module):
-    """Attention and feed-forward block, each followed by dropout, residual connection and layer norm (post-norm)."""
+    """Attention and feed-forward block, each followed by dropout and residual connection.
+
+    Layer norm follows the residual connection (post-norm, Vaswani et al., 2017) or, with ``pre_norm``, precedes the
+    block (Xiong et al., 2020, arXiv 2002.04745).
+    """
 
     def __init__(self, config: StackConfig):
         super().__init__()
@@ -25,6 +29,7 @@ class TransformerLayer(nn.Module):
         self.fc2 = nn.Linear(ffn_dim, dim)
         self.final_layer_norm = nn.LayerNorm(dim, eps)
         self.dropout = Dropout(config.dropout)
+        self.pre_norm = config.pre_norm
 
     def forward(self, states: Tensor, pattern: AttentionPattern, queries: Tensor | None = None) -> Tensor:
         """Return the new hidden states of the queries.
@@ -34,13 +39,24 @@ class TransformerLayer(nn.Module):
             pattern: attention pattern of queries and keys.
             queries: [number of queries, dim] packed; None means all of ``states``.
         """
-        attended = self.dropout(self.attention(states, pattern, queries))
-        return self.feed_forward(self.attention_layer_norm((states if queries is None else queries) + attended))
+        norm = self.attention_layer_norm
+        update = self.attention(self._before(norm, states), pattern, self._before(norm, queries))
+        return self.feed_forward(self._after(norm, states if queries is None else queries, update))
 
     def feed_forward(self, states: Tensor) -> Tensor:
         """Apply the feed-forward block, [N, dim] to [N, dim]."""
-        update = self.fc2(F.gelu(self.fc1(states)))
-        return self.final_layer_norm(states + self.dropout(update))
+        norm = self.final_layer_norm
+        update = self.fc2(F.gelu(self.fc1(self._before(norm, states))))
+        return self._after(norm, states, update)
+
+    def _before(self, norm: nn.LayerNorm, states: Tensor | None) -> Tensor | None:
+        """Return what a block reads: in pre-norm, the normalised hidden states."""
+        return norm(states) if self.pre_norm and states is not None else states
+
+    def _after(self, norm: nn.LayerNorm, states: Tensor, update: Tensor) -> Tensor:
+        """Return the hidden states plus the output of a block; in post-norm, normalised."""
+        states = states + self.dropout(update)
+        return states if self.pre_norm else norm(states)
 
 
 class SelfCrossLayer(TransformerLayer):
@@ -68,10 +84,12 @@ class SelfCrossLayer(TransformerLayer):
             memory: [number of memories, dim] packed, keys of the cross-attention.
             memory_pattern: attention pattern of queries and memories.
         """
-        attended = self.dropout(self.attention(states, pattern, queries))
-        queries = self.attention_layer_norm(queries + attended)
-        attended = self.dropout(self.cross_attention(memory, memory_pattern, queries))
-        return self.feed_forward(self.cross_attention_layer_norm(queries + attended))
+        norm = self.attention_layer_norm
+        update = self.attention(self._before(norm, states), pattern, self._before(norm, queries))
+        queries = self._after(norm, queries, update)
+        norm = self.cross_attention_layer_norm
+        update = self.cross_attention(memory, memory_pattern, self._before(norm, queries))
+        return self.feed_forward(self._after(norm, queries, update))
 
 
 class PositionEmbedding(nn.Embedding):
@@ -97,6 +115,7 @@ class TransformerStack(nn.Module):
         checkpoint_activations: keep only the input of each layer for the backward pass, which then recomputes the
             layer: less memory, a third more computation.
         attention_backend: how the layers compute attention; not ``auto``.
+        output_layer_norm: layer norm of the last layer's output; no operation without ``pre_norm``.
     """
 
     checkpoint_activations = False
@@ -122,6 +141,7 @@ class TransformerStack(nn.Module):
                 config.relative_bucketing,
             )
         self.layers = nn.ModuleList(layer_type(config) for _ in range(config.layers))
+        self.output_layer_norm = nn.LayerNorm(config.dim, config.layer_norm_eps) if config.pre_norm else nn.Identity()
 
     def embed(self, states: Tensor, layout: Layout) -> Tensor:
         """Return the input [N, dim] of the first layer: ``states`` plus positions, after layer norm and dropout."""

@@ -43,7 +43,7 @@ class Family:
     @property
     def segments(self) -> str | None:
         """Name of the embeddings of token types, if the family has any."""
-        return f"{self.naming}.embeddings.token_type_embeddings.weight" if self.naming in ("bert", "roberta") else None
+        return f"{self.naming}.embeddings.token_type_embeddings.weight" if self.naming in _HAVE_SEGMENTS else None
 
     @property
     def positions(self) -> str:
@@ -73,6 +73,7 @@ _DISTILBERT_OPTIONS = {
     "dropout": "dropout",
     "attention_dropout": "attention_dropout",
 }
+_HAVE_SEGMENTS = ("bert", "roberta", "roberta_prelayernorm")
 _GELU = ("gelu", "gelu_python")
 _REQUIRED = {
     "hidden_act": _GELU,
@@ -80,8 +81,8 @@ _REQUIRED = {
     "is_decoder": (False, None),
     "add_cross_attention": (False, None),
 }
-_WITHOUT_BIAS = {"relative_buckets": 0}
-_MPNET = {"relative_buckets": MPNET_BUCKETS, "relative_max_distance": MPNET_DISTANCE}
+_WITHOUT_BIAS = {"relative_buckets": 0, "pre_norm": False}
+_MPNET = {"relative_buckets": MPNET_BUCKETS, "relative_max_distance": MPNET_DISTANCE, "pre_norm": False}
 _MPNET_REQUIRED = {"relative_attention_num_buckets": (MPNET_BUCKETS,), "pad_token_id": (MPNET_PAD,)}
 
 FAMILIES = {
@@ -89,6 +90,9 @@ FAMILIES = {
     "roberta": Family("roberta", "Roberta", _OPTIONS, _WITHOUT_BIAS, _REQUIRED),
     "xlm-roberta": Family("roberta", "XLMRoberta", _OPTIONS, _WITHOUT_BIAS, _REQUIRED),
     "camembert": Family("roberta", "Camembert", _OPTIONS, _WITHOUT_BIAS, _REQUIRED),
+    "roberta-prelayernorm": Family(
+        "roberta_prelayernorm", "RobertaPreLayerNorm", _OPTIONS, _WITHOUT_BIAS | {"pre_norm": True}, _REQUIRED
+    ),
     "mpnet": Family("mpnet", "MPNet", _OPTIONS, _MPNET, _REQUIRED | _MPNET_REQUIRED),
     "distilbert": Family(
         "distilbert",

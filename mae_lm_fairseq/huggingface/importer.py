@@ -81,7 +81,7 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
 
 def _parts(foreign: ForeignModel, source: Path) -> tuple[tuple[Part, ...], str]:
     """Return the parts to import, and our name of the task head (empty for none)."""
-    encoder, found = encoder_parts(foreign.naming == "mpnet"), foreign.weights.keys()
+    encoder, found = encoder_parts(foreign.naming), foreign.weights.keys()
     if foreign.naming == "fairseq":
         heads = head_names(found)
         if len(heads) > 1:

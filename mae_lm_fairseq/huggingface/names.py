@@ -20,6 +20,7 @@ class Names(NamedTuple):
     ours: str
     mpnet: str | None
     roberta: str | None
+    roberta_prelayernorm: str | None
     bert: str | None
     distilbert: str | None
     fairseq: str | None
@@ -37,19 +38,20 @@ EMBEDDINGS = Part(
         "autoencoder.encoder.",
         "mpnet.embeddings.",
         "roberta.embeddings.",
+        "roberta_prelayernorm.embeddings.",
         "bert.embeddings.",
         "distilbert.embeddings.",
         "encoder.sentence_encoder.",
     ),
     (
-        Names("embed_tokens.weight", *["word_embeddings.weight"] * 4, "embed_tokens.weight"),
-        Names("embed_positions.weight", *["position_embeddings.weight"] * 4, "embed_positions.weight"),
-        Names("embed_layer_norm", *["LayerNorm"] * 4, "layernorm_embedding"),
+        Names("embed_tokens.weight", *["word_embeddings.weight"] * 5, "embed_tokens.weight"),
+        Names("embed_positions.weight", *["position_embeddings.weight"] * 5, "embed_positions.weight"),
+        Names("embed_layer_norm", *["LayerNorm"] * 5, "layernorm_embedding"),
     ),
 )
 RELATIVE_BIAS = Part(
-    Names("autoencoder.encoder.", "mpnet.encoder.", None, None, None, None),
-    (Names("relative_bias.weight", "relative_attention_bias.weight", None, None, None, None),),
+    Names("autoencoder.encoder.", "mpnet.encoder.", *[None] * 5),
+    (Names("relative_bias.weight", "relative_attention_bias.weight", *[None] * 5),),
 )
 # fmt: off
 LAYER = Part(
@@ -57,69 +59,76 @@ LAYER = Part(
         "autoencoder.encoder.layers.{layer}.",
         "mpnet.encoder.layer.{layer}.",
         "roberta.encoder.layer.{layer}.",
+        "roberta_prelayernorm.encoder.layer.{layer}.",
         "bert.encoder.layer.{layer}.",
         "distilbert.transformer.layer.{layer}.",
         "encoder.sentence_encoder.layers.{layer}.",
     ),
     (
-        Names("attention.q_proj", "attention.attn.q", *["attention.self.query"] * 2, "attention.q_lin",
+        Names("attention.q_proj", "attention.attn.q", *["attention.self.query"] * 3, "attention.q_lin",
               "self_attn.q_proj"),
-        Names("attention.k_proj", "attention.attn.k", *["attention.self.key"] * 2, "attention.k_lin",
+        Names("attention.k_proj", "attention.attn.k", *["attention.self.key"] * 3, "attention.k_lin",
               "self_attn.k_proj"),
-        Names("attention.v_proj", "attention.attn.v", *["attention.self.value"] * 2, "attention.v_lin",
+        Names("attention.v_proj", "attention.attn.v", *["attention.self.value"] * 3, "attention.v_lin",
               "self_attn.v_proj"),
-        Names("attention.out_proj", "attention.attn.o", *["attention.output.dense"] * 2, "attention.out_lin",
+        Names("attention.out_proj", "attention.attn.o", *["attention.output.dense"] * 3, "attention.out_lin",
               "self_attn.out_proj"),
-        Names("attention_layer_norm", "attention.LayerNorm", *["attention.output.LayerNorm"] * 2, "sa_layer_norm",
-              "self_attn_layer_norm"),
-        Names("fc1", *["intermediate.dense"] * 3, "ffn.lin1", "fc1"),
-        Names("fc2", *["output.dense"] * 3, "ffn.lin2", "fc2"),
-        Names("final_layer_norm", *["output.LayerNorm"] * 3, "output_layer_norm", "final_layer_norm"),
+        Names("attention_layer_norm", "attention.LayerNorm", "attention.output.LayerNorm", "attention.LayerNorm",
+              "attention.output.LayerNorm", "sa_layer_norm", "self_attn_layer_norm"),
+        Names("fc1", *["intermediate.dense"] * 4, "ffn.lin1", "fc1"),
+        Names("fc2", *["output.dense"] * 4, "ffn.lin2", "fc2"),
+        Names("final_layer_norm", *["output.LayerNorm"] * 2, "intermediate.LayerNorm", "output.LayerNorm",
+              "output_layer_norm", "final_layer_norm"),
     ),
 )
-_LM_HEAD = Names("autoencoder.lm_head.", "lm_head.", "lm_head.", "cls.predictions.", "", "encoder.lm_head.")
+OUTPUT_LAYER_NORM = Part(
+    Names("autoencoder.encoder.", None, None, "roberta_prelayernorm.", None, None, None),
+    (Names("output_layer_norm", None, None, "LayerNorm", None, None, None),),
+)
+_LM_HEAD = Names("autoencoder.lm_head.", *["lm_head."] * 3, "cls.predictions.", "", "encoder.lm_head.")
 LM_HEAD = Part(
     _LM_HEAD,
     (
-        Names("dense", "dense", "dense", "transform.dense", "vocab_transform", "dense"),
-        Names("layer_norm", "layer_norm", "layer_norm", "transform.LayerNorm", "vocab_layer_norm", "layer_norm"),
-        Names("bias", "bias", "bias", "bias", "vocab_projector.bias", "bias"),
+        Names("dense", *["dense"] * 3, "transform.dense", "vocab_transform", "dense"),
+        Names("layer_norm", *["layer_norm"] * 3, "transform.LayerNorm", "vocab_layer_norm", "layer_norm"),
+        Names("bias", *["bias"] * 4, "vocab_projector.bias", "bias"),
     ),
 )
 OUTPUT_WEIGHTS = Part(
     _LM_HEAD,
     (
-        Names("weight", *["decoder.weight"] * 3, "vocab_projector.weight", "weight"),
-        Names("bias", *["decoder.bias"] * 3, "vocab_projector.bias", "bias"),
+        Names("weight", *["decoder.weight"] * 4, "vocab_projector.weight", "weight"),
+        Names("bias", *["decoder.bias"] * 4, "vocab_projector.bias", "bias"),
     ),
 )
 """Replaces the bias of the language model head if its weights are not tied to the token embeddings."""
 CLASSIFICATION_HEAD = Part(
-    Names("classification_heads.{head}.", "classifier.", "classifier.", "", None, "classification_heads.{head}."),
+    Names("classification_heads.{head}.", *["classifier."] * 3, "", None, "classification_heads.{head}."),
     (
-        Names("dense", "dense", "dense", "bert.pooler.dense", None, "dense"),
-        Names("out_proj", "out_proj", "out_proj", "classifier", None, "out_proj"),
+        Names("dense", *["dense"] * 3, "bert.pooler.dense", None, "dense"),
+        Names("out_proj", *["out_proj"] * 3, "classifier", None, "out_proj"),
     ),
 )
 """DistilBERT's head has another activation function."""
 SPAN_HEAD = Part(
-    Names("classification_heads.{head}.", "", "", "", "", None),
-    (Names("qa_outputs", *["qa_outputs"] * 4, None),),
+    Names("classification_heads.{head}.", *[""] * 5, None),
+    (Names("qa_outputs", *["qa_outputs"] * 5, None),),
 )
 # fmt: on
 
 TOKEN_CLASSIFICATION_HEAD = Part(
-    Names("classification_heads.{head}.", "", "", "", "", None),
-    (Names("classifier", *["classifier"] * 4, None),),
+    Names("classification_heads.{head}.", *[""] * 5, None),
+    (Names("classifier", *["classifier"] * 5, None),),
 )
 
 _SEPARATE = ("q_proj", "k_proj", "v_proj")
 _FUSED = "qkv_proj"
 
 
-def encoder_parts(relative_bias: bool) -> tuple[Part, ...]:
-    """Return the parts of an encoder."""
-    return (EMBEDDINGS, *([RELATIVE_BIAS] if relative_bias else []), LAYER)
+def encoder_parts(kind: str) -> tuple[Part, ...]:
+    """Return the parts of an encoder, for a column of the table."""
+    parts = (EMBEDDINGS, RELATIVE_BIAS, LAYER, OUTPUT_LAYER_NORM)
+    return tuple(part for part in parts if getattr(part.prefix, kind) is not None)
 
 
 def names_of(parts: Iterable[Part], kind: str, layers: int, head: str = "") -> dict[str, str]:

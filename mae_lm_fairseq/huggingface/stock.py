@@ -1,7 +1,8 @@
 """Conversion of a pretrained or fine-tuned encoder to a stock ``transformers`` model.
 
-With T5's relative position bias the encoder is an MPNet (Song et al., 2020) weight for weight, without it a RoBERTa. An
-imported model becomes one of the family that it came from again, with its other weights and its own tokenizer.
+With T5's relative position bias the encoder is an MPNet (Song et al., 2020) weight for weight, without it a RoBERTa or,
+in pre-norm, a RobertaPreLayerNorm. An imported model becomes one of the family that it came from again, with its other
+weights and its own tokenizer.
 """
 
 import json
@@ -85,7 +86,7 @@ class Counterpart:
             "ForTokenClassification": (TOKEN_CLASSIFICATION_HEAD,),
             "ForQuestionAnswering": (SPAN_HEAD,),
         }
-        return encoder_parts(self.kind == "mpnet") + heads.get(self.task, ())
+        return encoder_parts(self.family.naming) + heads.get(self.task, ())
 
     @property
     def kept(self) -> dict[str, Tensor]:
@@ -185,7 +186,12 @@ def original_config(original: Original) -> dict[str, Any]:
 
 def _kind(config: MaskedAutoencoderConfig) -> str:
     if not config.relative_buckets:
-        return "roberta"
+        return "roberta-prelayernorm" if config.pre_norm else "roberta"
+    if config.pre_norm:
+        raise UserError(
+            "pre-norm with a relative position bias has no counterpart in transformers, where MPNet is post-norm and "
+            "RobertaPreLayerNorm has no bias. mae-lm bundle writes the model with a class of this package"
+        )
     bias = (config.relative_buckets, config.relative_max_distance, config.relative_bucketing)
     if bias == (MPNET_BUCKETS, MPNET_DISTANCE, RelativeBucketing.t5):
         return "mpnet"

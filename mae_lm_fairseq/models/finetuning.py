@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 # Options that change the output but not the shape of any weight: of each model, of a relative position bias, of a
 # decoder, and of pretraining itself.
-_OF_ALL = ("encoder_attention_heads", "layer_norm_eps")
+_OF_ALL = ("encoder_attention_heads", "layer_norm_eps", "pre_norm")
 _OF_BIAS = ("relative_max_distance", "relative_bucketing")
 _DECODER_HEADS = "decoder_attention_heads"
 _OF_DECODER = (_DECODER_HEADS, "decoder_attention", "reset_mask_states", "renumber_visible")
@@ -131,11 +131,13 @@ def _value(options: Mapping[str, Any], name: str) -> Any:
 def mark_depths(encoder: TransformerStack):
     """Set ``param_group`` of the encoder's parameters to their depth below the heads, for the optimizer.
 
-    The top layer has depth 1 and the bottom layer the number of layers. Parameters below the layers, or shared by them,
-    are one deeper. Parameters without a mark, such as those of heads and of the decoder, have depth 0.
+    The top layer has depth 1, with the layer norm of its output, and the bottom layer the number of layers. Parameters
+    below the layers, or shared by them, are one deeper. Parameters without a mark, such as those of heads and of the
+    decoder, have depth 0.
     """
     layers = len(encoder.layers)
     _mark(encoder, layers + 1)
+    _mark(encoder.output_layer_norm, 1)
     for index, layer in enumerate(encoder.layers):
         _mark(layer, layers - index)
 

@@ -54,7 +54,9 @@ def plain_attention(queries, keys, weights, prefix, bias, heads):
 
 
 def plain_layer(queries, keys, weights, prefix, bias, heads, memory=None, memory_bias=None):
-    """Apply one post-layer-norm layer to the positions of one row; with a memory, a Transformer decoder layer."""
+    """Apply one layer to the positions of one row; with a memory, a Transformer decoder layer."""
+    if "encoder.output_layer_norm.weight" in weights:
+        return plain_pre_norm_layer(queries, keys, weights, prefix, bias, heads, memory, memory_bias)
     x = queries + plain_attention(queries, keys, weights, f"{prefix}.attention", bias, heads)
     x = plain_norm(x, weights, f"{prefix}.attention_layer_norm")
     if memory is not None:
@@ -62,6 +64,17 @@ def plain_layer(queries, keys, weights, prefix, bias, heads, memory=None, memory
         x = plain_norm(x, weights, f"{prefix}.cross_attention_layer_norm")
     x = x + plain_linear(F.gelu(plain_linear(x, weights, f"{prefix}.fc1")), weights, f"{prefix}.fc2")
     return plain_norm(x, weights, f"{prefix}.final_layer_norm")
+
+
+def plain_pre_norm_layer(queries, keys, weights, prefix, bias, heads, memory, memory_bias):
+    attention_norm = f"{prefix}.attention_layer_norm"
+    normed = [plain_norm(x, weights, attention_norm) for x in (queries, keys)]
+    x = queries + plain_attention(*normed, weights, f"{prefix}.attention", bias, heads)
+    if memory is not None:
+        normed = plain_norm(x, weights, f"{prefix}.cross_attention_layer_norm")
+        x = x + plain_attention(normed, memory, weights, f"{prefix}.cross_attention", memory_bias, heads)
+    normed = plain_norm(x, weights, f"{prefix}.final_layer_norm")
+    return x + plain_linear(F.gelu(plain_linear(normed, weights, f"{prefix}.fc1")), weights, f"{prefix}.fc2")
 
 
 def plain_encoder(row, seen, weights, cfg):
@@ -77,7 +90,7 @@ def plain_encoder(row, seen, weights, cfg):
             x, numbers = everything, positions
         bias = plain_bias(weights, "encoder", numbers, numbers, cfg)
         x = plain_layer(x, x, weights, f"encoder.layers.{layer}", bias, cfg.encoder_attention_heads)
-    return x
+    return plain_norm(x, weights, "encoder.output_layer_norm") if cfg.pre_norm else x
 
 
 def plain_decoder(states, row, seen, predicted, weights, cfg):
@@ -103,7 +116,7 @@ def plain_decoder(states, row, seen, predicted, weights, cfg):
             x = plain_layer(x, states, weights, prefix, bias[:, :, seen], heads)
         else:
             x = plain_layer(x, x[masked], weights, prefix, bias[:, :, masked], heads, states, bias[:, :, seen])
-    x = x[predicted]
+    x = plain_norm(x, weights, "decoder.output_layer_norm")[predicted] if cfg.pre_norm else x[predicted]
     return plain_linear(x, weights, "decoder.project_out") if "decoder.project_out.weight" in weights else x
 
 
@@ -170,7 +183,7 @@ def test_early_masks_go_through_the_encoder(variant):
     logits = model(tokens, layout_for(tokens, targets, early))
     torch.testing.assert_close(logits, plain_logits(model, tokens, targets, early), rtol=0, atol=1e-5)
     without = model(tokens, layout_for(tokens, targets))
-    assert torch.equal(logits, without) is (variant == "mae_lm_roberta")
+    assert torch.equal(logits, without) is (model.config.mask_join is MaskJoin.embeddings)
     nothing = torch.zeros_like(early)
     assert torch.equal(model(tokens, layout_for(tokens, targets, nothing)), without)
 
@@ -231,7 +244,7 @@ def test_masks_join_at_mask_join_layer():
         assert all(torch.equal(a, b) for a, b in zip(below, states, strict=False))
 
 
-@pytest.mark.parametrize("variant", [variant for variant in VARIANTS if variant != "mae_lm_roberta"])
+@pytest.mark.parametrize("variant", [variant for variant in VARIANTS if "roberta" not in variant])
 def test_masks_do_not_influence_states_of_visible_tokens(variant):
     """Neither their number nor their original tokens, below the layer at which they join."""
     model = network(variant).eval()

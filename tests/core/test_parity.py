@@ -1,8 +1,18 @@
-"""Equality of the encoder with stock models of equal weights: MPNetModel with the T5 bias, RobertaModel without it."""
+"""Equality of the encoder with stock models of equal weights.
+
+They are MPNetModel with the T5 bias, RobertaModel without it, and RobertaPreLayerNormModel in pre-norm.
+"""
 
 import pytest
 import torch
-from transformers import MPNetConfig, MPNetModel, RobertaConfig, RobertaModel
+from transformers import (
+    MPNetConfig,
+    MPNetModel,
+    RobertaConfig,
+    RobertaModel,
+    RobertaPreLayerNormConfig,
+    RobertaPreLayerNormModel,
+)
 
 from tests.support.networks import PAD, VOCABULARY, batch, layout_for, network, text
 
@@ -23,7 +33,7 @@ def copy_linear(target, weight, bias):
     target.bias.data.copy_(bias)
 
 
-def copy_encoder(encoder, stock, attention_of, projections):
+def copy_encoder(encoder, stock, attention_of, projections, feed_forward_norm="output"):
     """Copy our encoder's weights into a stock BERT-like model with the given names of attention modules."""
     stock.embeddings.word_embeddings.weight.data.copy_(encoder.embed_tokens.weight)
     stock.embeddings.position_embeddings.weight.data.copy_(encoder.embed_positions.weight)
@@ -38,7 +48,7 @@ def copy_encoder(encoder, stock, attention_of, projections):
             (norm, ours.attention_layer_norm),
             (theirs.intermediate.dense, ours.fc1),
             (theirs.output.dense, ours.fc2),
-            (theirs.output.LayerNorm, ours.final_layer_norm),
+            (getattr(theirs, feed_forward_norm).LayerNorm, ours.final_layer_norm),
         ):
             copy_linear(target, source.weight, source.bias)
 
@@ -64,9 +74,34 @@ def stock_roberta(encoder):
     return stock
 
 
-@pytest.mark.parametrize(("buckets", "stock_of"), [(32, stock_mpnet), (0, stock_roberta)])
-def test_states_of_every_layer_equal_the_stock_models(buckets, stock_of):
-    model = network("mae_lm", relative_buckets=buckets).eval()
+def stock_pre_norm(encoder):
+    stock = RobertaPreLayerNormModel(RobertaPreLayerNormConfig(**SHAPE, type_vocab_size=1), add_pooling_layer=False)
+    stock.embeddings.token_type_embeddings.weight.data.zero_()
+    copy_encoder(
+        encoder,
+        stock,
+        lambda layer: (layer.attention.self, layer.attention.output.dense, layer.attention.LayerNorm),
+        ("query", "key", "value"),
+        "intermediate",
+    )
+    copy_linear(stock.LayerNorm, encoder.output_layer_norm.weight, encoder.output_layer_norm.bias)
+    return stock.eval()
+
+
+@pytest.mark.parametrize(
+    ("changes", "stock_of"),
+    [
+        ({"relative_buckets": 32}, stock_mpnet),
+        ({"relative_buckets": 0}, stock_roberta),
+        ({"relative_buckets": 0, "pre_norm": True}, stock_pre_norm),
+    ],
+)
+def test_states_of_every_layer_equal_the_stock_models(changes, stock_of):
+    model = network("mae_lm", **changes).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "norm" in name:  # so that no norm is like another
+                weight.add_(0.3 * torch.randn_like(weight))
     tokens = batch(text(12, 1), text(5, 2), text(20, 3))
     states = model.encode(tokens, layout_for(tokens, torch.full_like(tokens, PAD)))
     present = tokens.ne(PAD)

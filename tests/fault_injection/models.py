@@ -123,7 +123,7 @@ def absurd_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
     path = directory / "model.pt"
     state = read_training_state(directory)
     options = {name: value for name, value in vars(model.config).items() if name.startswith("encoder_")}
-    names = names_of((*encoder_parts(False), LM_HEAD), "fairseq", model.config.encoder_layers)
+    names = names_of((*encoder_parts("fairseq"), LM_HEAD), "fairseq", model.config.encoder_layers)
     roberta = {"cfg": {"model": {**options, "dropout": 0.1, "attention_dropout": 0.1}}, "args": None}
     roberta["model"] = to_theirs(model.weights, names)
 

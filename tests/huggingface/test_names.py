@@ -34,25 +34,29 @@ TIED |= {"vocab_projector.weight"}
     ("task", "part"),
     [("ForMaskedLM", LM_HEAD), ("ForSequenceClassification", CLASSIFICATION_HEAD), ("ForQuestionAnswering", SPAN_HEAD)],
 )
-@pytest.mark.parametrize("kind", ["mpnet", "roberta", "bert", "distilbert"])
+@pytest.mark.parametrize("kind", ["mpnet", "roberta", "roberta-prelayernorm", "bert", "distilbert"])
 def test_names_are_exactly_those_of_transformers(kind, task, part):
     if (kind, task) == ("distilbert", "ForSequenceClassification"):
         pytest.skip("its head has another activation function")
     family = FAMILIES[kind]
     config = transformers.AutoConfig.for_model(kind, **SIZES)
     expected = set(getattr(transformers, family.classes + task)(config).state_dict()) - TIED - {family.segments}
-    names = names_of([*encoder_parts(kind == "mpnet"), part], kind, 2, "any")
+    names = names_of([*encoder_parts(family.naming), part], family.naming, 2, "any")
     assert set(names.values()) == expected
     assert len(names) == len(expected)
 
 
 @pytest.mark.parametrize(
     ("kind", "changes"),
-    [("mpnet", WITH_BIAS), *((kind, WITHOUT_BIAS) for kind in ("roberta", "bert", "distilbert", "fairseq"))],
+    [
+        ("mpnet", WITH_BIAS),
+        ("roberta_prelayernorm", WITHOUT_BIAS | {"pre_norm": True}),
+        *((kind, WITHOUT_BIAS) for kind in ("roberta", "bert", "distilbert", "fairseq")),
+    ],
 )
 def test_a_round_trip_is_bit_equal(kind, changes):
     weights = pretrained("mae_lm_roberta", changes).weights
-    names = names_of([*encoder_parts(kind == "mpnet"), LM_HEAD], kind, 2)
+    names = names_of([*encoder_parts(kind), LM_HEAD], kind, 2)
     back = to_ours(to_theirs(weights, names), names)
     assert back.keys() == weights.keys() - {"autoencoder.lm_head.weight"}
     assert all(torch.equal(back[name], weights[name]) for name in back)

@@ -30,8 +30,11 @@ from mae_lm_fairseq.utils.errors import UserError
 from tests.support.disks import room_for
 from tests.support.exports import ALL_PRESETS, WITH_BIAS, WITHOUT_BIAS, pretrained
 
-CLASSES = {"mpnet": "MPNet", "roberta": "Roberta"}
-BOTH_KINDS = pytest.mark.parametrize(("kind", "changes"), [("mpnet", WITH_BIAS), ("roberta", WITHOUT_BIAS)])
+CLASSES = {"mpnet": "MPNet", "roberta": "Roberta", "pre-norm": "RobertaPreLayerNorm"}
+KINDS = pytest.mark.parametrize(
+    ("kind", "changes"),
+    [("mpnet", WITH_BIAS), ("roberta", WITHOUT_BIAS), ("pre-norm", WITHOUT_BIAS | {"pre_norm": True})],
+)
 # Single precision; hidden states are of the order of 1.
 CLOSE = {"rtol": 0, "atol": 1e-5}
 
@@ -45,7 +48,7 @@ def texts_and_ids(out, model, lines):
     return batch
 
 
-@BOTH_KINDS
+@KINDS
 @ALL_PRESETS
 def test_tokens_and_states_equal_the_original(preset, kind, changes, model, lines, tmp_path):
     original = pretrained(preset, changes, model)
@@ -67,7 +70,7 @@ def test_tokens_and_states_equal_the_original(preset, kind, changes, model, line
         torch.testing.assert_close(state[0], ours[-1][row, : alone.shape[1]], **CLOSE)
 
 
-@BOTH_KINDS
+@KINDS
 def test_the_vanilla_model_fills_in_masks(kind, changes, model, tmp_path):
     original = pretrained("mae_lm_roberta", changes, model)
     assert export_stock(original, tmp_path / "out") == f"{CLASSES[kind]}ForMaskedLM"
@@ -81,7 +84,7 @@ def test_the_vanilla_model_fills_in_masks(kind, changes, model, tmp_path):
     assert len(found) == 5
 
 
-@BOTH_KINDS
+@KINDS
 def test_classification_head_is_exported(kind, changes, model, tmp_path):
     original = pretrained("mae_lm", changes, model, heads=["sentence_classification_head"])
     assert export_stock(original, tmp_path / "out") == f"{CLASSES[kind]}ForSequenceClassification"
@@ -104,7 +107,7 @@ def test_several_heads_are_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@BOTH_KINDS
+@KINDS
 def test_span_head_is_exported(kind, changes, model, tmp_path):
     original = pretrained("mae_lm", changes, model, heads=["unused"])
     weights = {name: weight for name, weight in original.weights.items() if not name.startswith("classification")}
@@ -162,6 +165,7 @@ def test_without_tokenizer_states_are_compared_on_random_ids(tmp_path):
         ({"relative_buckets": 16}, "--relative-buckets 16, --relative-max-distance 128 and .* has no counterpart"),
         ({"relative_max_distance": 64}, "--relative-max-distance 64 and .* has no counterpart"),
         ({"relative_bucketing": RelativeBucketing.symmetric}, "--relative-bucketing symmetric has no counterpart"),
+        ({"pre_norm": True}, "pre-norm with a relative position bias has no counterpart"),
     ],
 )
 def test_options_without_counterpart_are_refused(changes, reason, tmp_path):

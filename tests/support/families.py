@@ -17,6 +17,7 @@ ROBERTA_SPECIALS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>",
 VOCABULARIES = {
     "bert": ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
     "roberta": ["<s>", "<pad>", "</s>", "<unk>"],
+    "roberta-prelayernorm": ["<s>", "<pad>", "</s>", "<unk>"],
     "xlm-roberta": ["<s>", "<pad>", "</s>", "<unk>"],
     # As in camembert-base, the first ids are of tokens that no text has.
     "camembert": ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>"],
@@ -36,7 +37,7 @@ def train(kind: str) -> tokenizers.Tokenizer:
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece()
         trainer = trainers.WordPieceTrainer(special_tokens=specials, **options)
-    elif kind == "roberta":
+    elif kind in ("roberta", "roberta-prelayernorm"):
         tokenizer = tokenizers.Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()

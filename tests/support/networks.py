@@ -16,6 +16,10 @@ VARIANTS = {
     "mae_lm_share_positions": {"decoder_share_positions": True},
     "mae_lm_renumber_visible": {"renumber_visible": True},
     "mae_lm_reset_mask_states": {"reset_mask_states": True},
+    "mae_lm_pre_norm": {"pre_norm": True},
+    "mae_lm_roberta_pre_norm": {"pre_norm": True},
+    "mae_lm_3ml_cross_pre_norm": {"pre_norm": True},
+    "mae_lm_mask_later_pre_norm": {"pre_norm": True},
     "mae_lm_3ml_cross_reset_mask_states": {"reset_mask_states": True},
 }
 """The presets, and variations of them; each name begins with the preset that it changes."""

@@ -88,12 +88,13 @@ def test_invalid_options_are_refused(data_bin):
         set_up(data_bin, "--freeze-encoder-updates", 1, arch="roberta_base")
 
 
-def test_layer_lr_decay_shrinks_the_updates_layer_by_layer(pretrain, data_bin, tmp_path):
+@pytest.mark.parametrize("pre_norm", [[], ["--pre-norm"]])
+def test_layer_lr_decay_shrinks_the_updates_layer_by_layer(pretrain, data_bin, tmp_path, pre_norm):
     """Adam's first update changes every element by the learning rate, unless its gradient is tiny."""
-    _, _, model, _ = set_up(data_bin)
+    _, _, model, _ = set_up(data_bin, *pre_norm)
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     options = ["--optimizer", "fused_adamw", "--layer-lr-decay", 0.5, "--adam-eps", 1e-20, "--lr", 1e-2]
-    after = pretrain(tmp_path, *options, "--warmup-updates", 0, "--max-update", 1)["model"]
+    after = pretrain(tmp_path, *options, *pre_norm, "--warmup-updates", 0, "--max-update", 1)["model"]
     scales = {
         "lm_head.dense.weight": 1,
         "decoder.layers.0.fc1.weight": 1,
@@ -102,6 +103,8 @@ def test_layer_lr_decay_shrinks_the_updates_layer_by_layer(pretrain, data_bin, t
         "encoder.embed_layer_norm.weight": 0.125,
         "encoder.embed_tokens.weight": 0.125,
     }
+    if pre_norm:
+        scales |= {"encoder.output_layer_norm.weight": 0.5, "decoder.output_layer_norm.weight": 1}
     for name, scale in scales.items():
         name = f"autoencoder.{name}"
         assert (after[name] - before[name]).abs().max().item() == pytest.approx(1e-2 * scale, rel=1e-3), name
