@@ -78,8 +78,9 @@ def why_no_predictions(pretrained: Pretrained) -> str:
 def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:
     """Return a model for further pretraining with a preset.
 
-    Encoder and language model head are kept, and the decoder if the model has this preset already. What is missing
-    starts from random weights. Heads of tasks are dropped. The weights are float32.
+    Encoder and language model head are kept, and the decoder if the model has this preset already. A new decoder starts
+    from the last layers of the encoder; what else is missing starts from random weights. Heads of tasks are dropped.
+    The weights are float32.
 
     Args:
         pretrained: the model.
@@ -93,9 +94,42 @@ def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:
         for name, weight in pretrained.weights.items()
         if name.startswith(NETWORK) and (same or not name.startswith(f"{NETWORK}decoder."))
     }
-    weights = completed(config, kept, len(pretrained.symbols), seed)
+    new = {} if same else decoder_from_encoder(config, kept)
+    weights = completed(config, kept | new, len(pretrained.symbols), seed)
     about = pretrained.about if same else {**pretrained.about, "architecture": f"{preset}_base", "mask_in_encoder": 0.0}
     return replace(pretrained, config=config, weights=weights, about=about)
+
+
+def decoder_from_encoder(config: MaskedAutoencoderConfig, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights of a decoder that are those of the encoder's last layers.
+
+    These are the layers, the layer norm whose output the first of them reads, and positions. Cross-attention has no
+    counterpart in the encoder. The result is empty if the layers have other sizes than the encoder's, or are more.
+
+    Args:
+        config: configuration of the network.
+        weights: weights of the encoder, by their names in checkpoints.
+    """
+    encoder, decoder = config.encoder, config.decoder
+    below = encoder.layers - decoder.layers
+    sizes = ("dim", "ffn_dim", "heads")
+    if not decoder.layers or below < 0 or any(getattr(encoder, size) != getattr(decoder, size) for size in sizes):
+        return {}
+    norm = "embed_layer_norm" if config.pre_norm or not below else f"layers.{below - 1}.final_layer_norm"
+    sources = {f"layers.{layer}": f"layers.{below + layer}" for layer in range(decoder.layers)}
+    sources |= {
+        "embed_positions": "embed_positions",
+        "embed_layer_norm": norm,
+        "output_layer_norm": "output_layer_norm",
+    }
+    if encoder.relative_buckets == decoder.relative_buckets:
+        sources["relative_bias"] = "relative_bias"
+    return {
+        f"{NETWORK}decoder.{target}{name.removeprefix(prefix)}": weight.clone()
+        for target, source in sources.items()
+        for name, weight in weights.items()
+        if name.startswith((prefix := f"{NETWORK}encoder.{source}") + ".")
+    }
 
 
 def completed(

@@ -40,7 +40,11 @@ from mae_lm_fairseq.workflows.options import AdaptOptions
 HELD_OUT_BYTES = 200_000
 """Size of the sample of the held-out text that is measured, some 50,000 tokens."""
 MEASUREMENT = {"tokens": 50_000, "pseudo_tokens": 2_000, "mask_prob": 0.15, "seed": 1}
-"""Options of ``mae-lm evaluate``."""
+"""Options of ``mae-lm evaluate``, for a training of :data:`FULLY_MEASURED` tokens or more."""
+FULLY_MEASURED = 2_000_000
+"""Number of training tokens whose computation is about ten times that of the two measurements."""
+LEAST_MEASURED = 1 / 40
+"""Fraction of the measurement for the shortest trainings."""
 OWNED = ("data-bin", "held-out.txt", "start", "start.json", "training", *TRAINED, "results.json", "report.md")
 
 
@@ -59,7 +63,7 @@ def adapt(options: AdaptOptions) -> dict[str, Any]:
     with step(2, 5, "Held-out loss before"):
         before = measured(options, "start", start) if predicts(start) else None
         print_measurement(before)
-    tokens = options.updates * options.batch_size
+    tokens = trained_tokens(options)
     passes = tokens / text.splits["train"].tokens_out
     with step(3, 5, f"Training: up to {tokens:,} tokens, at most {passes:.1f} times the text, on {machine()}"):
         run = training_run(model, options)
@@ -76,7 +80,7 @@ def adapt(options: AdaptOptions) -> dict[str, Any]:
         "stock_class": stock_class,
         "text": {name: asdict(split) for name, split in text.splits.items()},
         "training": training,
-        "measurement": MEASUREMENT,
+        "measurement": measurement(options),
         "before": before,
         "after": after,
         "machine": machine(),
@@ -145,13 +149,24 @@ def _preparation(options: AdaptOptions) -> PreparationOptions:
     )
 
 
+def trained_tokens(options: AdaptOptions) -> int:
+    """Return the largest number of tokens that training can see."""
+    return options.updates * options.batch_size
+
+
+def measurement(options: AdaptOptions) -> dict[str, Any]:
+    """Return the options of ``mae-lm evaluate``: fewer tokens for a short training."""
+    share = min(1, max(LEAST_MEASURED, trained_tokens(options) / FULLY_MEASURED))
+    return MEASUREMENT | {name: round(share * MEASUREMENT[name]) for name in ("tokens", "pseudo_tokens")}
+
+
 def measured(options: AdaptOptions, name: str, model: Pretrained) -> dict[str, Any]:
     """Return the measurements of a bundle in the output directory, of ``model``, on the held-out text."""
     path = options.out / f"{name}.json"
     if path.exists():
         return read_json(path)
     length = min(128, model.config.max_positions)
-    evaluation = Evaluation(text=options.out / "held-out.txt", tokens_per_sample=length, **MEASUREMENT)
+    evaluation = Evaluation(text=options.out / "held-out.txt", tokens_per_sample=length, **measurement(options))
     numbers = measure(open_model(options.out / name, None, with_head=True), name, evaluation)
     write_json(path, numbers)
     return numbers
@@ -197,8 +212,8 @@ times the training text), which took {seconds:,.0f} s on {machine}.
 
 {measurements}
 
-- Loss: cross-entropy at masked positions, the same ones in both rows.
-- Pseudo-perplexity: each token, or each word, is masked on its own.
+- Loss: cross-entropy at masked positions in {tokens:,} tokens, the same ones in both rows.
+- Pseudo-perplexity of {pseudo_tokens:,} tokens: each token, or each word, is masked on its own.
 - Before: {before}
 - Unigram entropy: {unigram}
 
@@ -234,6 +249,8 @@ def report(content: dict[str, Any]) -> str:
         updates=options["updates"],
         batch=options["batch_size"],
         passes=options["updates"] * options["batch_size"] / text["train"]["tokens_out"],
+        tokens=content["measurement"]["tokens"],
+        pseudo_tokens=content["measurement"]["pseudo_tokens"],
         seconds=content["training"]["seconds"],
         machine=content["machine"],
         measurements=table(measured, content["measurement"]["mask_prob"]),

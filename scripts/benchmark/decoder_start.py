@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Compare two starts of a new decoder: random weights, and the encoder's last layers.
+
+Adapts a model with mae-lm adapt's settings, with each start and seed, and measures the loss of the held-out text at the
+same masked positions after 0, 100, 250 and 1,000 updates. A run that has ended is not repeated.
+
+Example:
+    scripts/benchmark/decoder_start.py mlm.pt --data-bin data-bin --train notes.txt --valid held-out.txt \
+        --out compared --json decoder-start.json
+"""
+
+import shutil
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
+from mae_lm_fairseq.checkpoints.presets import completed
+from mae_lm_fairseq.checkpoints.reading import Pretrained
+from mae_lm_fairseq.measures.evaluation import masked_prediction
+from mae_lm_fairseq.measures.options import MaskedText
+from mae_lm_fairseq.measures.readers import open_model
+from mae_lm_fairseq.training.runner import run_all
+from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Model, Options, OutputFile, parse
+from mae_lm_fairseq.utils.errors import errors_end_the_program
+from mae_lm_fairseq.utils.files import read_json, write_json
+from mae_lm_fairseq.utils.versions import provenance
+from mae_lm_fairseq.workflows.adaptation import make_start
+from mae_lm_fairseq.workflows.adaptation_training import as_objective, training_run
+from mae_lm_fairseq.workflows.options import AdaptOptions
+
+UPDATES = (0, 100, 250, 1000)
+STARTS = ("random", "encoder")
+DECODER = "autoencoder.decoder."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonOptions(Options):
+    """Options of the comparison.
+
+    Attributes:
+        model: the model to start from, which has no decoder.
+        data_bin: for a checkpoint, data-bin with its dictionary and tokenizer.
+        train: text to train on.
+        valid: held-out text.
+        updates: number of updates.
+        batch_size: tokens per update.
+        tokens_per_sample: maximum length of a sequence.
+        seeds: number of seeds.
+        out: output directory.
+        json: JSON file for the results.
+    """
+
+    model: Model
+    data_bin: Directory | None = None
+    train: Annotated[str, Argument("PATH")]
+    valid: Annotated[str, Argument("PATH")]
+    updates: Count = 1000
+    batch_size: Count = 8192
+    tokens_per_sample: Count = 128
+    seeds: Count = 3
+    out: Directory
+    json: OutputFile
+
+
+def main(options: ComparisonOptions) -> None:
+    """Run the comparison, and write the file after every run."""
+    rows = []
+    for seed in range(1, options.seeds + 1):
+        for start in STARTS:
+            rows.append({"start": start, "seed": seed, "loss": run(options, start, seed)})
+            print(rows[-1], flush=True)
+            described = {name: str(value) for name, value in vars(options).items() if name in ("updates", "batch_size")}
+            write_json(options.json, provenance() | {"model": options.model.name, **described, "rows": rows})
+
+
+def run(options: ComparisonOptions, start: str, seed: int) -> dict[str, float]:
+    """Return the loss in nats by the number of updates."""
+    out = options.out / f"{start}-seed{seed}"
+    if (out / "losses.json").exists():
+        return read_json(out / "losses.json")
+    saved = [updates for updates in UPDATES if 0 < updates <= options.updates]
+    adaptation = AdaptOptions(
+        model=options.model,
+        data_bin=options.data_bin,
+        train=(options.train,),
+        valid=(options.valid,),
+        out=out,
+        objective="mae_lm",
+        updates=options.updates,
+        batch_size=options.batch_size,
+        tokens_per_sample=options.tokens_per_sample,
+        seed=seed,
+        extra=("--save-interval-updates", "50", "--keep-interval-updates", "-1"),
+    )
+    model = as_objective(make_start(adaptation), adaptation)
+    if start == "random":
+        model = with_random_decoder(model, seed)
+    folder = out / "training"
+    if not (folder / "start").exists():
+        write_bundle(model, folder / "start")
+    run_all([training_run(model, adaptation)])
+    models = {0: folder / "start"} | {number: checkpoint(folder / "checkpoints", number) for number in saved}
+    losses = {str(number): loss(path, out) for number, path in models.items()}
+    write_json(out / "losses.json", losses)
+    shutil.rmtree(folder / "checkpoints")
+    return losses
+
+
+def with_random_decoder(model: Pretrained, seed: int) -> Pretrained:
+    """Return the model with a decoder of random weights."""
+    others = {name: weight for name, weight in model.weights.items() if not name.startswith(DECODER)}
+    return replace(model, weights=completed(model.config, others, len(model.symbols), seed))
+
+
+def checkpoint(directory: Path, updates: int) -> Path:
+    """Return the checkpoint of a number of updates, which may be in any epoch."""
+    [path] = directory.glob(f"checkpoint_*_{updates}.pt")
+    return path
+
+
+def loss(model: Path, out: Path) -> float:
+    """Return the loss in nats at 15 % masked positions of the held-out text."""
+    text = out / "held-out.txt"
+    sample = MaskedText(tokens=50_000, tokens_per_sample=128, mask_prob=0.15, seed=1)
+    found: dict[str, Any] = masked_prediction(
+        open_model(model, out / "data-bin" if model.suffix == ".pt" else None, with_head=True), model.name, text, sample
+    )
+    return found["loss"]
+
+
+if __name__ == "__main__":
+    with errors_end_the_program():
+        main(parse(ComparisonOptions, sys.argv[1:], __doc__, "decoder_start.py"))
