@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from mae_lm_fairseq.checkpoints.presets import predicts, preset_of, with_preset
+from mae_lm_fairseq.checkpoints.presets import decoder_from_encoder, predicts, preset_of, with_preset
 from mae_lm_fairseq.checkpoints.reading import build
 from mae_lm_fairseq.checkpoints.validation import check_fit
-from mae_lm_fairseq.core.config import PRESETS
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.config import PRESETS, preset_config
 from tests.support.exports import pretrained
 
 DECODER = "autoencoder.decoder."
@@ -45,3 +46,24 @@ def test_a_model_with_random_weights_predicts_nothing(part):
     assert predicts(model)
     model.about["random_weights"] = [part]
     assert not predicts(model)
+
+
+def test_a_new_decoder_starts_from_the_last_layers_of_the_encoder():
+    model = with_preset(pretrained("mae_lm_roberta", {"encoder_layers": 3}), "mae_lm_3ml_self", seed=1)
+    assert model.config.decoder_layers == 2
+    encoder, decoder = build(model).encoder, build(model).decoder
+    for ours, theirs in zip(decoder.layers, encoder.layers[1:], strict=True):
+        for (name, one), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+            assert torch.equal(one, other), name
+    # The norm that the first of these layers reads.
+    assert torch.equal(decoder.embed_layer_norm.weight, encoder.layers[0].final_layer_norm.weight)
+    assert torch.equal(decoder.embed_positions.weight, encoder.embed_positions.weight)
+
+
+def test_a_decoder_of_another_size_starts_from_random_weights():
+    narrow = preset_config("mae_lm", "tiny", decoder_embed_dim=64, decoder_ffn_embed_dim=256, decoder_attention_heads=2)
+    deep = preset_config("mae_lm", "tiny", decoder_layers=5)
+    for config in (narrow, deep):
+        with torch.random.fork_rng():
+            weights = MaskedAutoencoder(config, 10, 1, 9).state_dict()
+        assert decoder_from_encoder(config, {f"autoencoder.{name}": weight for name, weight in weights.items()}) == {}

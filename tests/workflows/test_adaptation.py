@@ -16,7 +16,7 @@ from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.workflows.adaptation import make_start, read_model
+from mae_lm_fairseq.workflows.adaptation import make_start, measurement, read_model
 from mae_lm_fairseq.workflows.adaptation_training import (
     _read_result,
     as_objective,
@@ -131,6 +131,14 @@ def test_the_result_of_training_without_records_of_epochs(tmp_path):
     run.log.write_text("".join(record.format(2 if update > 18 else 9, 0 if update == 1 else 800, update)
                                for update in range(1, 21)))  # fmt: skip
     assert _read_result(run, tmp_path) == {"loss_of_last_tenth": pytest.approx(2 * math.log(2)), "seconds": 10}
+
+
+@pytest.mark.parametrize(
+    ("updates", "tokens", "pseudo_tokens"), [(1, 1250, 50), (100, 20_480, 819), (1000, 50_000, 2000)]
+)
+def test_short_trainings_are_measured_on_less_text(updates, tokens, pseudo_tokens, tmp_path):
+    found = measurement(options(tmp_path, "--updates", str(updates)))
+    assert (found["tokens"], found["pseudo_tokens"]) == (tokens, pseudo_tokens)
 
 
 def test_the_seed_draws_the_new_decoder(tmp_path):
