@@ -42,7 +42,7 @@ def test_a_copy_that_the_setting_does_not_measure_is_refused(monkeypatch, tmp_pa
         run_script(monkeypatch, *words, setting="cpu-large")
 
 
-@pytest.mark.slow  # starts a process for each peer, as the next test does
+@pytest.mark.slow  # starts a process for each peer
 def test_copy_that_does_not_import(monkeypatch, tmp_path, capsys):
     (tmp_path / "copy" / "fairseq").mkdir(parents=True)
     (tmp_path / "copy" / "fairseq" / "__init__.py").write_text("x = 1 / 0")
@@ -79,7 +79,7 @@ def test_directory_without_fairseq(tmp_path):
     assert results.failed == {"authors": f"FileNotFoundError: {tmp_path} has no package fairseq"}
 
 
-@pytest.mark.integration  # starts a process for each peer
+@pytest.mark.slow  # starts a process for each peer
 def test_peers_train_on_the_same_batches():
     groups = subjects(replace(TINY, extras=True), None)
     names = ("hf", "fairseq", "roberta_plain", "mae_lm_fairseq_adam", "mae_lm_sdpa")
@@ -201,6 +201,7 @@ def test_only_named_subjects():
 
 
 @pytest.mark.integration  # starts a process for each subject
+@pytest.mark.slow  # half precision is slow on CPUs
 def test_half_precision_of_every_kind():
     setting = replace(TINY, precisions=("fp32", "fp16"), extras=True)
     names = ("mae_lm_fp16_eager", "fairseq_roberta_fp16", "hf_roberta_fp16")

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.finetuning import sweep as finetuning
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
@@ -13,6 +15,7 @@ from tests.support.glue import make_rows, write_official, write_tokenizer
 from tests.support.processes import wait_for
 
 
+@pytest.mark.slow  # fine-tunes five times
 def test_a_killed_sweep_resumes_to_the_same_results(tmp_path, monkeypatch):
     tokenizer = write_tokenizer(tmp_path / "data-bin")
     checkpoint = save_pretrained(tmp_path / "pretrained.pt", tokenizer, "mae_lm_tiny")

@@ -88,6 +88,7 @@ OPTIONS = {
     "decoder-dropout": (0.3, []),
     "init-std": (0.1, []),
     "layer-norm-eps": (0.01, []),
+    "pre-norm": (True, []),
     "untie-output-weights": (True, []),
 }
 
