@@ -75,19 +75,21 @@ class PartRecord:
     """Statistics and checksums of a finished part.
 
     Attributes:
-        begins_file: whether the part begins at the beginning of a file.
+        begins_document: whether the part does not continue the document of the part before it.
         lines, tokens: size of its data-bin.
         unk: number of ``<unk>`` tokens.
         malformed: number of malformed records that were skipped.
+        lost_joiners: number of joiners that the tokenizer has dropped or replaced by a space.
         unknown: counts of the most frequent characters that became ``<unk>``.
         sha256: SHA-256 of ``tokens.bin`` and ``tokens.idx``.
     """
 
-    begins_file: bool
+    begins_document: bool
     lines: int
     tokens: int
     unk: int
     malformed: int
+    lost_joiners: int
     unknown: dict[str, int]
     sha256: dict[str, str]
 
@@ -161,22 +163,23 @@ def rename_new(directory: Path, destination: Path):
 
 def _write_part(part: Part, job: Job, directory: Path):
     tokenizer = _tokenizer(job.tokenizer)
-    begins_file = []  # for each chunk
+    begins_document = []  # for each chunk with text
 
     def encode(chunks: Iterable[Chunk]) -> Iterator[tuple[Chunk, EncodedBlock]]:
         for chunk in chunks:
-            begins_file.append(chunk.begins_file)
+            begins_document.extend([chunk.begins_document] if chunk.data else [])
             yield chunk, encode_lines(chunk.lines(), tokenizer)
 
     symbols = len(tokenizer.symbols)
     with DataBinWriter(directory / "tokens", symbols) as writer:
         statistics = encode_pieces(part.pieces, job.reading, symbols, encode, writer, lambda size: None)
     record = PartRecord(
-        begins_file=any(begins_file[:1]),
+        begins_document=any(begins_document[:1]),
         lines=statistics.lines,
         tokens=statistics.tokens,
         unk=statistics.unknown_tokens(tokenizer),
         malformed=statistics.malformed,
+        lost_joiners=statistics.lost_joiners,
         unknown=dict(statistics.unknown.most_common(_LISTED_CHARACTERS)),
         sha256=_checksums(directory),
     )

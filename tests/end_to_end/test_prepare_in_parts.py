@@ -150,7 +150,7 @@ def test_parts_share_one_trained_tokenizer(corpus, tmp_path, options):
 
 def test_every_format_gives_the_same_shards(corpus, again, tmp_path):
     both = texts(100, seed=5)
-    (tmp_path / "a.txt").write_text("".join(f"{text}\n\n" for text in both))
+    (tmp_path / "a.txt").write_text("\n\n".join(both) + "\n")
     lines = "".join(json.dumps({"text": text}) + "\n" for text in both)
     (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(lines.encode()))
     parquet.write_table(pa.table({"text": both}), tmp_path / "a.parquet", row_group_size=10)
