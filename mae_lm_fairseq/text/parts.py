@@ -31,7 +31,8 @@ MOST_PARTS = 4096
 _LISTED_CHARACTERS = 100
 RECORD = "part.json"
 _PROBES, _PROBE_BYTES = 8, 1 << 16
-_INDEX_BYTES = 12
+_INDEX_BYTES, _COUNT_BYTES = 12, 6
+"""Bytes on the disk of a line in the index, and of a count in the dictionary."""
 _WORKER_BYTES = 120_000_000
 """Memory of a process that encodes. Measured: 68 to 80 MB with 8,000 subwords (docs/results/speed.md)."""
 _TRAINING_BYTES = 85
@@ -204,15 +205,28 @@ def _checksums(directory: Path) -> dict[str, str]:
     return {name: file_sha256(directory / name) for name in ("tokens.bin", "tokens.idx")}
 
 
-def estimate(parts: list[Part], tokenizer: Tokenizer, reading: Reading, data_bins: int) -> str:
-    """Return a sentence about the disk space and memory for the training text.
+def estimate(parts: dict[str, list[Part]], tokenizer: Tokenizer, reading: Reading, data_bins: int) -> str:
+    """Return a sentence about disk space and memory.
 
     Args:
-        parts: parts of the training text, of which a few are probed.
+        parts: parts of the training and the validation text, of which a few are probed.
         tokenizer: encodes the text.
         reading: how records are read.
-        data_bins: number of data-bins.
+        data_bins: number of data-bins, each with its own copy of tokenizer, dictionary and validation text.
     """
+    (train, lines), (valid, _) = (_disk_and_lines(parts[split], tokenizer, reading) for split in ("train", "valid"))
+    dictionary = sum(len(piece.encode()) + _COUNT_BYTES for piece in tokenizer.pieces)
+    kept = train + data_bins * (valid + dictionary + sum(map(len, tokenizer.files.values())))
+    memory = lines * _TRAINING_BYTES / data_bins
+    return (
+        f"estimate: {_size(kept + train + valid)} of disk while preparing, {_size(kept)} afterwards; "
+        f"{_size(_WORKER_BYTES)} of memory per worker; in training, about {_size(memory)} "
+        "of memory per process for the index of a data-bin, whose tokens stay on disk"
+    )
+
+
+def _disk_and_lines(parts: list[Part], tokenizer: Tokenizer, reading: Reading) -> tuple[float, float]:
+    """Return the estimated size of encoded parts in bytes, and their number of lines."""
     text = lines = tokens = 0
     for part in parts[:: max(1, len(parts) // _PROBES)]:
         for chunk in read_piece(part.pieces[0], reading, _PROBE_BYTES):
@@ -220,13 +234,7 @@ def estimate(parts: list[Part], tokenizer: Tokenizer, reading: Reading, data_bin
             text, lines, tokens = text + len(chunk.data), lines + len(sizes), tokens + int(np.sum(sizes))
             break
     scale = sum(part.size for part in parts) / max(text, 1)
-    disk = scale * (tokens * token_type(len(tokenizer.symbols)).itemsize + lines * _INDEX_BYTES)
-    memory = scale * lines * _TRAINING_BYTES / data_bins
-    return (
-        f"estimate: {_size(2 * disk)} of disk while preparing, {_size(disk)} afterwards; "
-        f"{_size(_WORKER_BYTES)} of memory per worker; in training, about {_size(memory)} "
-        "of memory per process for the index of a data-bin, whose tokens stay on disk"
-    )
+    return scale * (tokens * token_type(len(tokenizer.symbols)).itemsize + lines * _INDEX_BYTES), scale * lines
 
 
 def _size(count: float) -> str:
