@@ -9,7 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from mae_lm_fairseq.checkpoints.presets import why_no_predictions
-from mae_lm_fairseq.checkpoints.reading import MULTI_LABEL, Pretrained, build, build_heads, read, score_range
+from mae_lm_fairseq.checkpoints.reading import (
+    MULTI_LABEL,
+    Pretrained,
+    build,
+    build_heads,
+    is_of_transformers,
+    read,
+    score_range,
+)
 from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead
 from mae_lm_fairseq.core.packing import batch_layout, batches_of_similar_length, to_device, unpack
@@ -22,6 +30,7 @@ from mae_lm_fairseq.measures.minimal_pairs.scores import pseudo_log_likelihoods
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, Tokenizer
+from mae_lm_fairseq.utils.errors import needs_transformers
 
 Text = str | Sequence[int] | np.ndarray | Tensor
 """A text as a string or as token ids."""
@@ -73,13 +82,13 @@ class MAELMHubInterface(nn.Module):
         """
         ids = [BOS]
         for part in (text, *more):
-            ids += [*([EOS] if len(ids) > 1 else []), *self._tokenizer().encode_masked(part), EOS]
+            ids += [*([EOS] if len(ids) > 1 else []), *self._tokenizer().encode_masked(_string(part)), EOS]
         return torch.tensor(ids)
 
-    def decode(self, ids: Tensor) -> str | list[str]:
+    def decode(self, ids: Sequence[int] | np.ndarray | Tensor) -> str | list[str]:
         """Return the text of ids [T], or a list of texts if the ids hold several, as combined by :meth:`encode`."""
         texts, previous = [[]], None
-        for index in ids.tolist():
+        for index in self._checked_ids(ids).tolist():
             if (previous, index) == (EOS, EOS):
                 texts.append([])
             texts[-1].append(index)
@@ -88,7 +97,9 @@ class MAELMHubInterface(nn.Module):
         return decoded[0] if len(decoded) == 1 else decoded
 
     @torch.no_grad()
-    def extract_features(self, texts: Text | Sequence[Text], return_all_hiddens: bool = False):
+    def extract_features(
+        self, texts: Text | Sequence[Text], return_all_hiddens: bool = False, truncate: bool = False
+    ) -> Tensor | list:
         """Return the encoder's hidden states. They are zero at ``<mask>`` if the encoder never sees it, as in MAE-LM.
 
         Args:
@@ -96,6 +107,7 @@ class MAELMHubInterface(nn.Module):
                 end of the ids [T] of one text is dropped.
             return_all_hiddens: return the hidden states of the embeddings and of every layer, not only of the last
                 layer.
+            truncate: shorten texts to the model's maximum number of positions; their last token, ``</s>``, stays.
 
         Returns:
             [1, T, dim] for one text; [B, T, dim] for ids [B, T]; a list of [T_i, dim] for a list of texts. With
@@ -103,16 +115,16 @@ class MAELMHubInterface(nn.Module):
 
         Raises:
             ValueError: if a text is longer than the model's maximum number of positions, or ids are padded on the left.
+            TypeError: if an input is neither a string nor ids.
         """
-        texts = _array_as_tensor(texts)
-        if isinstance(texts, Tensor) and texts.dim() == 2:
-            layers = self._layers(list(texts), return_all_hiddens)
+        listed, is_one = _listed(texts)
+        layers = self._layers(listed, return_all_hiddens, truncate)
+        if is_one:
+            layers = [states[0][None] for states in layers]
+        elif isinstance(texts, np.ndarray | Tensor) and texts.ndim == 2:
+            width = min(texts.shape[1], self.model.max_positions()) if truncate else texts.shape[1]
             layers = [nn.utils.rnn.pad_sequence(states, batch_first=True) for states in layers]
-            layers = [nn.functional.pad(x, (0, 0, 0, texts.shape[1] - x.shape[1])) for x in layers]
-        elif _is_one(texts):
-            layers = [states[0][None] for states in self._layers([texts], return_all_hiddens)]
-        else:
-            layers = self._layers(texts, return_all_hiddens)
+            layers = [nn.functional.pad(x, (0, 0, 0, width - x.shape[1])) for x in layers]
         return layers if return_all_hiddens else layers[0]
 
     @torch.no_grad()
@@ -135,7 +147,10 @@ class MAELMHubInterface(nn.Module):
         ids = self.encode(text)[None]
         is_mask = ids.eq(self.model.mask)
         if not is_mask.any():
-            raise ValueError(f"the text {text!r} has no {MASK}, which stands for the mask token of every tokenizer")
+            instead = "; write it instead of [MASK]" if "[MASK]" in text else ""
+            raise ValueError(
+                f"the text {text!r} has no {MASK}, which stands for the mask token of every tokenizer{instead}"
+            )
         if not 1 <= topk <= len(self.symbols):
             raise ValueError(f"topk {topk} must be from 1 to {len(self.symbols)}, the number of tokens")
         probabilities, tokens = self._predictor()(ids, is_mask).softmax(-1).topk(topk)
@@ -165,17 +180,21 @@ class MAELMHubInterface(nn.Module):
         """
         self._check_predicts()
         tokenizer = self._tokenizer()
-        words = [_with_words(tokenizer, text) for text in ([sentences] if isinstance(sentences, str) else sentences)]
+        sentences = [sentences] if isinstance(sentences, str) else sentences
+        words = [_with_words(tokenizer, _string(sentence)) for sentence in sentences]
         return torch.from_numpy(pseudo_log_likelihoods(self._predictor(), words, mask_words))
 
     @torch.no_grad()
-    def predict(self, head: str, texts: Text | Sequence[Text], return_logits: bool = False) -> Tensor:
+    def predict(
+        self, head: str, texts: Text | Sequence[Text], return_logits: bool = False, truncate: bool = False
+    ) -> Tensor:
         """Return the output of a classification head for each text.
 
         Args:
             head: name of the head; fairseq's ``sentence_prediction`` uses ``sentence_classification_head``.
             texts: as for :meth:`extract_features`; encode pairs with :meth:`encode`.
             return_logits: return logits instead of log-probabilities.
+            truncate: as for :meth:`extract_features`.
 
         Returns:
             [number of texts, number of classes] float32 log-probabilities, in the order of the labels. For a regression
@@ -192,12 +211,10 @@ class MAELMHubInterface(nn.Module):
                 f"the head {head} gives a text several labels at once; pass return_logits=True: the sigmoid of a logit "
                 "is the probability of that label"
             )
-        texts = _array_as_tensor(texts)
-        texts = list(texts) if isinstance(texts, Tensor) and texts.dim() == 2 else texts
-        texts = [texts] if _is_one(texts) else texts
+        texts, _ = _listed(texts)
         if not texts:
             raise ValueError("the list has no text")
-        [states] = self._layers(texts, all_layers=False)
+        [states] = self._layers(texts, all_layers=False, truncate=truncate)
         logits = module(torch.stack([text[:1] for text in states])).float()
         if return_logits:
             return logits
@@ -226,7 +243,7 @@ class MAELMHubInterface(nn.Module):
             ValueError: if the model has no question answering head of this name.
         """
         module = self._head(head, SpanHead)
-        paragraph = Paragraph(context, (Question("", question, ()),))
+        paragraph = Paragraph(_string(context), (Question("", _string(question), ()),))
         longest = min(TOKENS_PER_SAMPLE, self.model.max_positions())
         windows = SpanWindows([paragraph], self._tokenizer(), longest, DOC_STRIDE, seed=0)
         batch = windows.collater([windows[index] for index in range(len(windows))])
@@ -247,7 +264,7 @@ class MAELMHubInterface(nn.Module):
             ValueError: if the model does not label words.
         """
         self._tokenizer()
-        return Tagger(self).tag(text)
+        return Tagger(self).tag(_string(text) if isinstance(text, str | bytes) else [_string(word) for word in text])
 
     def _head(self, name: str, kind: type[nn.Module]) -> nn.Module:
         heads = {head: module for head, module in self.model.classification_heads.items() if isinstance(module, kind)}
@@ -270,20 +287,44 @@ class MAELMHubInterface(nn.Module):
 
     def _ids(self, text: Text) -> Tensor:
         """Return the ids [T] of a text, int64 on the CPU, without the padding at the end."""
-        if isinstance(text, str):
+        if isinstance(text, str | bytes):
             return self.encode(text)
-        ids = torch.as_tensor(text).cpu()
-        if ids.is_floating_point() and ids.numel():
-            raise ValueError(f"the token ids are {ids.dtype}; pass integers")
-        ids = ids.long()
+        ids = self._checked_ids(text)
         tokens = ids[ids.ne(self.model.pad)]
         if not torch.equal(tokens, ids[: len(tokens)]):
             raise ValueError("a token follows padding in the ids; pad on the right, or pass a list without padding")
         return tokens
 
-    def _layers(self, texts: Iterable[Text], all_layers: bool) -> list[list[Tensor]]:
+    def _checked_ids(self, ids: Sequence[int] | np.ndarray | Tensor) -> Tensor:
+        """Return the ids [T] of a text, int64 on the CPU.
+
+        Raises:
+            ValueError: if the ids are those of several texts, no integers, or not in the dictionary.
+            TypeError: if they are no ids.
+        """
+        try:
+            ids = torch.as_tensor(ids).cpu()
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(f"{ids!r:.80} is neither a string nor token ids [T]") from None
+        if ids.dim() != 1:
+            raise ValueError(f"the token ids of one text are [T], not {list(ids.shape)}; pass several texts one by one")
+        if ids.is_floating_point() and ids.numel():
+            raise ValueError(f"the token ids are {ids.dtype}; pass integers")
+        ids, largest = ids.long(), len(self.symbols) - 1
+        if len(wrong := ids[(ids < 0) | (ids > largest)]):
+            raise ValueError(f"the token id {wrong[0]} is not in the dictionary, whose ids are 0 to {largest}")
+        return ids
+
+    def _layers(self, texts: Iterable[Text], all_layers: bool, truncate: bool) -> list[list[Tensor]]:
         """Return hidden states [T_i, dim] of each text, for the last layer or for the embeddings and every layer."""
-        rows = [self._ids(text) for text in texts]
+        rows, longest = [self._ids(text) for text in texts], self.model.max_positions()
+        if truncate:
+            rows = [torch.cat((row[: longest - 1], row[-1:])) if len(row) > longest else row for row in rows]
+        elif (length := max(map(len, rows), default=0)) > longest:
+            raise ValueError(
+                f"a sequence of {length} tokens is longer than the model's {longest} positions; pass truncate=True, or "
+                "split the text"
+            )
         layers = [
             [None] * len(rows) for _ in range(len(self.model.autoencoder.encoder.layers) + 1 if all_layers else 1)
         ]
@@ -311,6 +352,10 @@ class MAELMHubInterface(nn.Module):
 
 def load(model_type: type[nn.Module], path: str | Path, data_bin: str | Path | None, ema: bool) -> MAELMHubInterface:
     """Read a trained model, see :meth:`~mae_lm_fairseq.models.mae_lm.MAELMModel.from_pretrained`."""
+    if data_bin is None and not ema and is_of_transformers(path):
+        with needs_transformers():
+            from mae_lm_fairseq.huggingface.importer import import_foreign
+        return hub_interface(model_type, import_foreign(Path(path), "mae_lm_roberta"))
     return hub_interface(model_type, read(path, data_bin, ema))
 
 
@@ -329,14 +374,37 @@ def _with_words(tokenizer: Tokenizer, text: str) -> Words:
     return Words(np.array([BOS, *ids, EOS]), np.array(words))
 
 
-def _is_one(texts: Text | Sequence[Text]) -> bool:
-    """Return whether this is a single text rather than a list of texts."""
-    if isinstance(texts, str | Tensor):
-        return True
-    return len(texts) > 0 and not isinstance(texts[0], str) and np.ndim(texts[0]) == 0
+def _string(text: Any) -> str:
+    """Return a text that every tokenizer can encode.
+
+    Raises:
+        ValueError: if the text has half of a surrogate pair, which is no character.
+        TypeError: if it is not a string.
+    """
+    if not isinstance(text, str):
+        advice = "decode it first" if isinstance(text, bytes) else "pass one text at a time"
+        raise TypeError(f"the text {text!r:.80} is not a string, but {type(text).__name__}; {advice}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = ascii(text[error.start])
+        raise ValueError(f"the text has {half}, half of a surrogate pair; remove it, or decode it as UTF-8") from None
+    return text
 
 
-def _array_as_tensor(texts: Any) -> Any:
-    """Return an array of ids as a tensor, everything else unchanged."""
-    is_ids = isinstance(texts, np.ndarray) and np.issubdtype(texts.dtype, np.integer)
-    return torch.from_numpy(texts) if is_ids else texts
+def _listed(texts: Text | Sequence[Text]) -> tuple[list[Text], bool]:
+    """Return one text or several as a list, and whether it was one.
+
+    Raises:
+        TypeError: if it is neither a text nor a list.
+    """
+    if isinstance(texts, np.ndarray) and texts.dtype.kind in "OU":
+        texts = texts.tolist()
+    if isinstance(texts, np.ndarray | Tensor) and texts.ndim == 2:
+        return list(texts), False
+    if isinstance(texts, str | bytes | np.ndarray | Tensor):
+        return [texts], True
+    if not isinstance(texts, Sequence):
+        raise TypeError(f"{texts!r:.80} is neither a text, as a string or token ids, nor a list of texts")
+    is_one = len(texts) > 0 and not isinstance(texts[0], str | bytes) and np.ndim(texts[0]) == 0
+    return ([texts], True) if is_one else (list(texts), False)

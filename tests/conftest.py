@@ -2,9 +2,12 @@
 
 import argparse
 import copy
+import getpass
+import multiprocessing.util
 import os
 import random
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -47,6 +50,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         starts_commands = {"run_cli", "fairseq_train", "torchrun", "mae_lm"} & set(getattr(item, "fixturenames", ()))
         if starts_commands or INTEGRATION & set(item.path.relative_to(ROOT).parts):
             item.add_marker(pytest.mark.integration)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the tests a temporary directory that is removed at the end, with what killed processes leave there.
+
+    These are the directories of multiprocessing, torchrun and Dask. ``tmp_path`` and compiled kernels stay.
+    """
+    if hasattr(config, "workerinput"):  # of pytest-xdist, which inherits the environment
+        return
+    directory = tempfile.TemporaryDirectory(prefix="tests-", ignore_cleanup_errors=True)
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", before := tempfile.gettempdir())
+    # torch's cache, which makes the next session faster.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(before, f"torchinductor_{getpass.getuser()}")))
+    os.environ["TMPDIR"] = tempfile.tempdir = directory.name
+    config.add_cleanup(directory.cleanup)
+    config.add_cleanup(multiprocessing.util._run_finalizers)  # before, as one of them removes a directory in it
 
 
 def pytest_sessionfinish() -> None:

@@ -1,5 +1,6 @@
 """The hub interface, against the outputs of the fairseq model."""
 
+import re
 import shutil
 import unicodedata
 
@@ -15,6 +16,7 @@ from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read_bundle, read_checkpoint
 from mae_lm_fairseq.core.packing import batches_of_similar_length
 from mae_lm_fairseq.huggingface import modeling  # noqa: F401  registers the class
+from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import TEXT, VARIANTS, saved
 from tests.support.finetuning import HEAD, set_up_finetuning
@@ -61,6 +63,52 @@ class TestText:
         hub = hubs["mae_lm_tiny"]
         assert hub.encode("in <mask>.").tolist()[-3:] == [hub.model.mask, *hub.encode("in dog.").tolist()[-2:]]
         assert hub.decode(hub.encode("<mask><mask>s")) == "<mask> <mask>s"
+
+
+class TestInputs:
+    """Every method names what is wrong with its input."""
+
+    @pytest.mark.parametrize("wrong", [b"fox", ["fox <mask>"], None])
+    def test_texts_are_strings(self, hubs, wrong):
+        hub = hubs["mae_lm_tiny"]
+        for call in (hub.encode, hub.fill_mask, lambda text: hub.encode("a", text), lambda text: hub.score([text])):
+            with pytest.raises(TypeError, match=rf"the text {re.escape(repr(wrong))} is not a string, but "):
+                call(wrong)
+        for call in (hub.extract_features, hub.score):
+            with pytest.raises(TypeError, match=r"the text b'fox' is not a string, but bytes; decode it first"):
+                call([b"fox"])
+        with pytest.raises(TypeError, match=r"the text 3 is not a string, but int"):
+            hubs["span"].answer("Who?", 3)
+
+    def test_half_of_a_surrogate_pair_is_refused(self, hubs):
+        hub = hubs["mae_lm_tiny"]
+        for call in (hub.encode, hub.fill_mask, hub.score, hub.extract_features):
+            with pytest.raises(ValueError, match=r"the text has '.ud83d', half of a surrogate pair; remove it"):
+                call("fox \ud83d")
+
+    def test_decode_takes_one_text(self, hubs):
+        hub = hubs["mae_lm_tiny"]
+        ids = hub.encode("The fox")
+        assert hub.decode(ids) == hub.decode(ids.tolist()) == hub.decode(ids.numpy()) == "The fox"
+        with pytest.raises(ValueError, match=r"the token ids of one text are \[T\], not \[1, \d+\]; pass several"):
+            hub.decode(ids[None])
+        for wrong in (-1, len(hub.symbols)):
+            with pytest.raises(ValueError, match=rf"the token id {wrong} is not in the dictionary"):
+                hub.decode([0, wrong, 2])
+            with pytest.raises(ValueError, match=rf"the token id {wrong} is not in the dictionary"):
+                hub.extract_features([0, wrong, 2])
+        with pytest.raises(TypeError, match="'The fox' is neither a string nor token ids"):
+            hub.decode("The fox")
+
+    @pytest.mark.parametrize("wrong", [3, {"a"}])
+    def test_features_of_neither_text_nor_ids(self, hubs, wrong):
+        with pytest.raises(TypeError, match=rf"{wrong} is neither a text, as a string or token ids, nor a list"):
+            hubs["mae_lm_tiny"].extract_features(wrong)
+
+    def test_arrays_of_strings_are_texts(self, hubs):
+        hub = hubs["mae_lm_tiny"]
+        for found, expected in zip(*map(hub.extract_features, (np.array(TEXT[:2]), TEXT[:2])), strict=True):
+            assert torch.equal(found, expected)
 
 
 class TestFeatures:
@@ -119,8 +167,16 @@ class TestFeatures:
         assert hubs["mae_lm_roberta_tiny"].extract_features(ids)[0, is_mask].any()
 
     def test_too_long(self, hubs):
-        with pytest.raises(ValueError, match="a sequence of 70 tokens is longer"):
-            hubs["mae_lm_tiny"].extract_features([[0, *[5] * 68, 2], "short"])
+        hub, long = hubs["mae_lm_tiny"], [0, *range(5, 73), 2]
+        with pytest.raises(ValueError, match=r"a sequence of 70 tokens is longer than the model's 64 .*truncate=True"):
+            hub.extract_features([long, "short"])
+        expected = hub.extract_features([[*long[:63], 2], "short"])
+        for found, states in zip(hub.extract_features([long, "short"], truncate=True), expected, strict=True):
+            assert torch.equal(found, states)
+        assert torch.equal(hub.extract_features(torch.tensor([long]), truncate=True), expected[0][None])
+        head = "sentence_classification_head"
+        expected = hubs["classification"].predict(head, [*long[:63], 2])
+        assert torch.equal(hubs["classification"].predict(head, long, truncate=True), expected)
 
     @given(st.lists(st.integers(1, 60), max_size=40), st.integers(1, 200))
     def test_batches_are_full_and_complete(self, lengths, tokens):
@@ -214,6 +270,8 @@ class TestFillMask:
     def test_without_a_mask(self, hubs):
         with pytest.raises(ValueError, match="the text 'The fox' has no <mask>"):
             hubs["mae_lm_tiny"].fill_mask("The fox")
+        with pytest.raises(ValueError, match=r"has no <mask>.*; write it instead of \[MASK\]"):
+            hubs["mae_lm_tiny"].fill_mask("The [MASK]")
         for topk in (0, 1000):
             with pytest.raises(ValueError, match=f"topk {topk} must be from 1 to"):
                 hubs["mae_lm_tiny"].fill_mask("The <mask>", topk=topk)
@@ -298,6 +356,17 @@ def test_dropout_is_off_until_asked_for(hubs, bundles):
     assert torch.equal(once, again)
     hub.train()
     assert not torch.equal(hub.extract_features("The dog"), once)
+
+
+@pytest.mark.parametrize("name", ["mae_lm_tiny", "classification"])
+def test_an_export_is_imported(hubs, bundles, tmp_path, name):
+    export_stock(read_bundle(bundles[name]), tmp_path / "export")
+    hub = MAELMModel.from_pretrained(tmp_path / "export")
+    ids = torch.tensor([0, 5, 6, 7, 2])
+    assert torch.equal(hub.extract_features(ids), hubs[name].extract_features(ids))
+    assert hub.decode(hub.encode(TEXT[0])) == TEXT[0]
+    if name == "classification":
+        assert torch.equal(hub.predict(HEAD, ids), hubs[name].predict(HEAD, ids))
 
 
 def test_a_bundle_works_in_another_process_and_directory(checkpoints, text_data, run_cli, tmp_path):

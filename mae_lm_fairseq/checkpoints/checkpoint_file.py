@@ -1,7 +1,10 @@
 """Safe reading of checkpoint files: no code in them runs, and damage raises a clear error message."""
 
+import contextlib
 import errno
+import io
 import os
+import pickletools
 import re
 import zipfile
 from argparse import Namespace
@@ -73,18 +76,45 @@ def refuse_code(path: str | Path, error: Exception) -> None:
     """
     # torch's message is a page long, and its first line advises disabling the protection.
     forbidden = re.search(r"GLOBAL (\S+)", str(error))
-    if forbidden:
-        raise RefusedFile(f"refused {path}: loading it could run code, it refers to {forbidden[1]}") from error
+    name = forbidden[1] if forbidden else _imported_name(Path(path)) if "Unsupported operand" in str(error) else None
+    if name:
+        raise RefusedFile(f"refused {path}: loading it could run code, it refers to {name}") from error
 
 
-def load_as_data(path: str | Path) -> dict[str, Any]:
+def _imported_name(path: Path) -> str | None:
+    """Return the first name that a pickle of protocol 4 imports, which torch refuses without naming it; or None.
+
+    Args:
+        path: a file, or a directory with files of weights.
+    """
+    for file in sorted(path.glob("*.bin")) if path.is_dir() else [path]:
+        strings = []
+        with contextlib.suppress(Exception), contextlib.ExitStack() as stack:  # a damaged file can raise anything
+            stream = stack.enter_context(open(file, "rb"))
+            if zipfile.is_zipfile(file):
+                archive = stack.enter_context(zipfile.ZipFile(stream))
+                stream = io.BytesIO(
+                    archive.read(next(name for name in archive.namelist() if name.endswith("data.pkl")))
+                )
+            while True:  # older formats have several pickles
+                for opcode, argument, _ in pickletools.genops(stream):
+                    if opcode.name == "STACK_GLOBAL":
+                        return ".".join(strings[-2:])
+                    strings += [argument] if isinstance(argument, str) else []
+    return None
+
+
+def load_as_data(path: str | Path, mapped: bool = False) -> dict[str, Any]:
     """Return the content of a fairseq checkpoint on the CPU, without running code in it.
+
+    ``mapped`` leaves tensors on the disk until they are used, if the format allows it.
 
     Raises:
         UserError: if the file cannot be read, is damaged, could run code, or is not a checkpoint.
     """
     allow_plain_values()
-    return read_checked(torch.load, str(path), path, map_location="cpu", weights_only=True)
+    options = {"map_location": "cpu", "weights_only": True, "mmap": mapped and zipfile.is_zipfile(path)}
+    return read_checked(torch.load, str(path), path, **options)
 
 
 def value_at(value: Any, *keys: str | int) -> Any:

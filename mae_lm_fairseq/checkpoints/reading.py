@@ -174,7 +174,7 @@ def _description(path: Path) -> tuple[dict, dict]:
     try:
         described = json.loads(path.read_bytes())
         about = described.get("about", {})
-        if "network" not in described and isinstance(described.get("model_type"), str):
+        if is_of_transformers(path.parent):
             raise UserError(f"{path.parent} is a directory of transformers; make a bundle of it with mae-lm import")
         network = described["network"]
     except OSError as error:
@@ -184,6 +184,16 @@ def _description(path: Path) -> tuple[dict, dict]:
     if not isinstance(network, dict) or not isinstance(about, dict):
         raise UserError(f"{path} is not the description of a bundle; create the bundle again")
     return network, about
+
+
+def is_of_transformers(directory: str | Path) -> bool:
+    """Return whether a directory holds a model of ``transformers`` instead of a bundle."""
+    try:
+        described = json.loads(Path(directory, CONFIG).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    named = isinstance(described, dict) and isinstance(described.get("model_type"), str)
+    return named and "network" not in described
 
 
 def mask_fraction(about: Mapping[str, Any]) -> float:

@@ -33,9 +33,9 @@ def main(options: Options) -> None:
     model = open_finetuned(options.model, options.data_bin)
     task = model.about.get("task")
     answers, labels_words = task == "question_answering", task == "token_classification"
-    if (options.text or options.text_pair) and (answers or labels_words):
+    if (options.text or options.text_pair or options.skip_malformed) and (answers or labels_words):
         does = "answers questions" if answers else "labels words"
-        raise UserError(f"--text and --text-pair are for sentence tasks; this model {does}")
+        raise UserError(f"--text, --text-pair and --skip-malformed are for sentence tasks; this model {does}")
     if options.column and not labels_words:
         raise UserError("--column is for models that label words; leave it out")
     if answers:
@@ -43,5 +43,5 @@ def main(options: Options) -> None:
     elif labels_words:
         label_file(model, options.input, options.out, options.column)
     else:
-        predict_file(model, options.input, options.out, options.text, options.text_pair)
+        predict_file(model, options.input, options.out, options.text, options.text_pair, options.skip_malformed)
     print(f"predictions: {options.out}")

@@ -17,6 +17,7 @@ from mae_lm_fairseq.text.preparation import PreparationOptions as Options
 from mae_lm_fairseq.text.preparation import prepare
 from mae_lm_fairseq.text.preparation_in_parts import prepare_in_parts
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.output import configure_logging
 from mae_lm_fairseq.utils.signals import handled_by
 
 
@@ -27,12 +28,19 @@ def main(options: Options) -> None:
         UserError: on any error that the user can fix.
     """
     try:
+        configure_logging()
         with handled_by(signal.default_int_handler, signal.SIGTERM):
             manifest = prepare_in_parts(options) if options.in_parts else prepare(options)
             if manifest is not None:
                 print(splits_table({name: vars(split) for name, split in manifest.splits.items()}))
                 if malformed := sum(split.malformed for split in manifest.splits.values()):
                     print(f"skipped {malformed:,} malformed records")
+                if lost := sum(split.lost_joiners for split in manifest.splits.values()):
+                    print(
+                        f"warning: the tokenizer drops {lost:,} zero-width joiners or non-joiners of this text, or "
+                        "makes spaces of them; --tokenizer byte-bpe keeps them",
+                        file=sys.stderr,
+                    )
                 print(f"ready for fairseq-train: {':'.join(map(str, options.data_bins))}")
     except OSError as error:
         raise UserError(f"{error.filename or options.destdir}: {error.strerror or error}") from None

@@ -42,7 +42,7 @@ def _load_checkpoint_as_data(load: Callable, path: str, *args, **kwargs) -> dict
         return state | {"cfg": OmegaConf.create(state["cfg"])}
     with replaced(torch, "load", functools.partial(_load_weights_only, torch.load, path)):
         try:
-            return _without_flex(load(path, *args, **kwargs), path)
+            return without_flex(load(path, *args, **kwargs), path)
         except OSError as error:
             raise UserError(f"cannot read the checkpoint {path}: {error.strerror or error}") from error
         except (KeyError, IndexError, TypeError, AttributeError) as error:  # from fairseq's upgrade of old checkpoints
@@ -50,7 +50,7 @@ def _load_checkpoint_as_data(load: Callable, path: str, *args, **kwargs) -> dict
             raise UserError(f"{path} is not a checkpoint of fairseq: {lack}") from error
 
 
-def _without_flex(state: dict[str, Any], path: str) -> dict[str, Any]:
+def without_flex(state: dict[str, Any], path: str) -> dict[str, Any]:
     """Replace an attention backend that no longer exists."""
     model = value_at(state, "cfg", "model")
     if value_at(model, "attention_backend") == "flex":

@@ -47,7 +47,9 @@ def resume_from_newest_checkpoint() -> None:
 
 def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Any, **kwargs) -> Any:
     lock_save_dir(cfg, trainer)
-    if _is_ours_to_choose(cfg, trainer):
+    if cfg.no_save and _is_default(cfg) and trainer.data_parallel_rank == 0:
+        _warn_of_newer(cfg, trainer.checkpoint_suffix)
+    if _is_default(cfg) and not (cfg.no_save or cfg.no_last_checkpoints):
         if trainer.data_parallel_rank == 0:
             restore_last(Path(cfg.save_dir), trainer.checkpoint_suffix)
         if trainer.data_parallel_world_size > 1:  # wait for the first process
@@ -109,39 +111,60 @@ def batch_limits(dataset: Mapping[str, Any]) -> dict[str, int]:
     return {name: value for name, value in limits.items() if value}
 
 
-def _is_ours_to_choose(cfg: Any, trainer: Any) -> bool:
-    return (
-        cfg.restore_file == DEFAULT_RESTORE_FILE
-        and not (cfg.no_save or cfg.no_last_checkpoints)
-        and not PathManager.path_requires_pathmanager(cfg.save_dir)
-    )
+def _is_default(cfg: Any) -> bool:
+    """Return whether a run resumes from the last checkpoint in a local directory."""
+    return cfg.restore_file == DEFAULT_RESTORE_FILE and not PathManager.path_requires_pathmanager(cfg.save_dir)
+
+
+def _warn_of_newer(cfg: Any, suffix: str) -> None:
+    """Log that a run with --no-save, which writes nothing there, does not resume from the newest checkpoint."""
+    last = Path(cfg.save_dir, f"checkpoint_last{suffix}.pt")
+    updates, path = max(((saved_updates(path), path) for path in _newer(last, suffix)), default=(-1, last))
+    if updates > saved_updates(last):
+        logger.warning(
+            "with --no-save, the run does not resume from %s, update %d; add --restore-file %s",
+            path.name,
+            updates,
+            path,
+        )
+
+
+def _newer(last: Path, suffix: str) -> list[Path]:
+    """Return the other checkpoints, without those that were written before ``checkpoint_last.pt``."""
+    others = [path for path in saved_checkpoints(last.parent, suffix) if path != last]
+    if last.exists():
+        others = [path for path in others if path.stat().st_mtime_ns > last.stat().st_mtime_ns]
+    return others
 
 
 def restore_last(save_dir: Path, suffix: str = "") -> None:
     """Make sure that ``checkpoint_last.pt`` is valid and the newest checkpoint, if there are checkpoints.
 
     If it is valid, files with an older modification time are ignored even if they have more updates: a user who copies
-    a checkpoint over ``checkpoint_last.pt`` wants to resume from it.
+    a checkpoint over ``checkpoint_last.pt`` wants to resume from it. A warning names each damaged one that is passed
+    over.
 
     Raises:
         UserError: if no checkpoint is valid, or loading the last one could run code.
     """
     last = save_dir / f"checkpoint_last{suffix}.pt"
-    others = [path for path in saved_checkpoints(save_dir, suffix) if path != last]
-    fault, least = None, -1
-    if last.exists():
-        fault = _fault(last)
-        if fault is None:
-            others = [path for path in others if path.stat().st_mtime_ns > last.stat().st_mtime_ns]
-            least = saved_updates(last) if others else 0
-    elif not others:
+    fault = _fault(last) if last.exists() else None
+    others = [path for path in saved_checkpoints(save_dir, suffix) if path != last] if fault else _newer(last, suffix)
+    if not (last.exists() or others):
         return
-    for updates, path in sorted(((saved_updates(path), path) for path in others), reverse=True):
-        if updates > least and _fault(path) is None:
-            why = f"is damaged ({fault})" if fault else "is not the newest: the run ended before it was written"
-            logger.warning("%s %s; resuming from %s, update %d", last, why, path.name, updates)
-            PathManager.copy(str(path), str(last), overwrite=True)
-            return
+    least = saved_updates(last) if others and not fault else -1
+    found = {path: saved_updates(path) for path in others}
+    # The updates of those that cannot be read are unknown.
+    for path in sorted(found, key=lambda path: (found[path] >= 0, -found[path])):
+        if -1 < found[path] <= least:
+            break
+        if damage := _fault(path):
+            logger.warning("%s is passed over: %s", path, damage)
+            continue
+        why = f"is damaged ({fault})" if fault else "is not the newest: the run ended before it was written"
+        logger.warning("%s %s; resuming from %s, update %d", last, why, path.name, found[path])
+        PathManager.copy(str(path), str(last), overwrite=True)
+        return
     if fault or not last.exists():
         raise UserError(
             f"{last}: {fault or 'no such file'}, and no other checkpoint in that directory is valid; choose one with "

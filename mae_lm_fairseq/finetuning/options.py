@@ -158,6 +158,7 @@ class SquadOptions(FinetuningOptions):
         train: training questions in SQuAD's JSON.
         dev: development questions in SQuAD's JSON.
         version_2: SQuAD 2.0, where questions may have no answer.
+        skip_malformed: drop malformed questions, such as those whose answer is not where the file says.
         tokens_per_sample: maximum sequence length (default: 384, or the model's if that is smaller).
         doc_stride: tokens between the starts of two windows of a long context.
         learning_rates: learning rates to try (default: RoBERTa's, 1.5e-5; ours, 5e-4, for tiny and small).
@@ -166,6 +167,7 @@ class SquadOptions(FinetuningOptions):
     train: File
     dev: File
     version_2: bool = False
+    skip_malformed: bool = False
     tokens_per_sample: Count | None = None
     doc_stride: Count = 128
     VALIDATES: ClassVar[bool] = False
@@ -204,6 +206,7 @@ class PredictOptions(Options):
         text: column of the text (default: that of the training file).
         text_pair: column of the second text of a pair (default: that of the training file).
         column: column of the labels of words (default: that of the training file).
+        skip_malformed: leave the predictions of rows with an empty text empty instead of stopping.
     """
 
     model: Model
@@ -213,3 +216,4 @@ class PredictOptions(Options):
     text: Column | None = None
     text_pair: Column | None = None
     column: NumberedColumn | None = None
+    skip_malformed: bool = False

@@ -8,9 +8,12 @@ from typing import Any
 from fairseq import checkpoint_utils
 
 from mae_lm_fairseq.checkpoints.averaging import read_ema
+from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data
+from mae_lm_fairseq.checkpoints.presets import read_training_state
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.checkpoints.validation import head_names
 from mae_lm_fairseq.core.config import ARCHITECTURES
+from mae_lm_fairseq.fairseq_patches.loading import without_flex
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
 from mae_lm_fairseq.models.architectures import architecture_values
 from mae_lm_fairseq.training.runner import REWRITTEN
@@ -96,8 +99,9 @@ def origin_of(path: Path) -> Origin:
         raise UserError(
             f"{path}: no such file or directory, and no architecture, for random weights: {', '.join(ARCHITECTURES)}"
         )
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
-    saved = (state["cfg"] or {}).get("model")
+    is_bundle = os.path.isdir(path)
+    state = read_training_state(path) if is_bundle else without_flex(load_as_data(path, mapped=True), str(path))
+    saved = (state.get("cfg") or {}).get("model")
     name = saved.get("_name", "") if hasattr(saved, "keys") else ""
     if name not in ARCHITECTURES:
         raise UserError(f"{path}: not a model of this package (architecture {name or 'unknown'})")
@@ -114,7 +118,7 @@ def origin_of(path: Path) -> Origin:
         (state.get("task_state") or {}).get("dictionary"),
         tuple(head_names(state["model"])),
         state["optimizer_history"][-1]["num_updates"],
-        file_sha256(path / WEIGHTS if os.path.isdir(path) else path),
+        file_sha256(path / WEIGHTS if is_bundle else path),
     )
 
 

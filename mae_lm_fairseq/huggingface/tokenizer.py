@@ -17,6 +17,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE, Model, Unigram
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from mae_lm_fairseq.checkpoints.checkpoint_file import refuse_code
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.hugging_face_tokenizer import TOKENIZER_JSON, HuggingFaceTokenizer, library_errors, steps_of
@@ -36,7 +37,11 @@ def transformers_errors(directory: Path) -> Iterator[None]:
         UserError: if the block raises an exception.
     """
     with library_errors(f"{directory}: transformers cannot load it"):
-        yield
+        try:
+            yield
+        except Exception as error:
+            refuse_code(directory, error)  # torch's message advises disabling the protection
+            raise
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:

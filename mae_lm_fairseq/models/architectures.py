@@ -60,7 +60,7 @@ class MAELMModelConfig(NetworkOptions):
     )
     compile: bool = field(
         default=False,
-        metadata={"help": "compile encoder and decoder for training with torch.compile, which takes a minute or two"},
+        metadata={"help": "compile encoder and decoder for training with torch.compile, in several pauses of minutes"},
     )
     classifier_dropout: Optional[float] = field(  # noqa: UP045
         default=None, metadata={"help": "fine-tuning: dropout in the classification head (default: --dropout)"}

@@ -80,7 +80,8 @@ class MAELMModel(BaseFairseqModel):
         """Load a trained model for use outside of fairseq's programs, without a task.
 
         Args:
-            path: a bundle, written by ``mae-lm bundle`` or ``mae-lm import``; or a checkpoint of fairseq-train.
+            path: a bundle, written by ``mae-lm bundle`` or ``mae-lm import``; a directory of ``transformers``, which is
+                imported; or a checkpoint of fairseq-train.
             data_bin: for a checkpoint, the directory of its ``dict.txt`` and tokenizer.
             ema: for a checkpoint, use the moving average of the weights, which ``--store-ema`` adds.
 

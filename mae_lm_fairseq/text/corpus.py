@@ -1,5 +1,6 @@
-"""A corpus: files of text and of records, read as chunks of lines with a blank line after each record."""
+"""A corpus: files of text and of records, read as chunks of lines with a blank line between records."""
 
+import logging
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -22,6 +23,7 @@ from mae_lm_fairseq.text.text_files import (
 )
 from mae_lm_fairseq.utils.errors import UserError
 
+logger = logging.getLogger(__name__)
 _LARGEST_SAMPLED_PIECE = 1 << 24
 _CHECKED_BYTES = 1 << 13
 # Tokenizers make nothing of white space, control, format and private use characters, nor sentencepiece of U+2581, its
@@ -75,6 +77,8 @@ def open_corpus(paths: Iterable[str | Path], reading: Reading) -> list[Path]:
     for path in files:
         if kind := format_of(path):
             fields = kind.fields(path)
+            if fields is not None and fields.count(reading.text_field) > 1:
+                raise UserError(f"{path}: two fields are called {reading.text_field!r}; rename one of them")
             if fields is not None and reading.text_field not in fields:
                 names = ", ".join(fields[:20])
                 raise UserError(
@@ -88,11 +92,18 @@ def open_corpus(paths: Iterable[str | Path], reading: Reading) -> list[Path]:
 def _check_text(path: Path):
     """Check the beginning of a plain text file. Archives, most other binary files and UTF-16 contain NUL bytes."""
     with open_text(path) as (stream, _):
-        if b"\0" in stream.read(_CHECKED_BYTES):
-            raise UserError(
-                f"{path}: has NUL bytes, so it is an archive, another binary file or UTF-16, not UTF-8 text; unpack or "
-                "convert it"
-            )
+        beginning = stream.read(_CHECKED_BYTES)
+    if b"\0" in beginning:
+        raise UserError(
+            f"{path}: has NUL bytes, so it is an archive, another binary file or UTF-16, not UTF-8 text; unpack or "
+            "convert it"
+        )
+    if b"\r" in beginning and b"\n" not in beginning:
+        logger.warning(
+            "%s: its lines end with CR only, which does not end a line here, so all of it is one line; convert it: "
+            "tr '\\r' '\\n'",
+            path,
+        )
 
 
 def file_pieces(files: Iterable[Path]) -> list[Piece]:
@@ -123,7 +134,8 @@ def small_pieces(files: Iterable[Path], reading: Reading, size: int) -> list[Pie
 def read_piece(piece: Piece, reading: Reading, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
     """Read a piece in chunks of about ``chunk_bytes``.
 
-    Plain text is read as it is. Each record becomes its lines that are not blank, and a blank line.
+    Plain text is read as it is. Each record becomes its lines that are not blank, with a blank line between two records
+    of a chunk.
 
     Raises:
         UserError: if the file cannot be read, or a record is malformed.
@@ -135,7 +147,7 @@ def read_piece(piece: Piece, reading: Reading, chunk_bytes: int = CHUNK_BYTES) -
 
 
 def _record_chunks(kind: Format, piece: Piece, reading: Reading, chunk_bytes: int) -> Iterator[Chunk]:
-    chunk = Chunk(piece.path, 1, b"", 0, piece.start)
+    chunk = Chunk(piece.path, 1, b"", 0, piece.start, from_records=True)
     documents, size, malformed = [], 0, 0
     for record in kind.records(piece.path, reading.text_field, piece.start, piece.end):
         try:
@@ -147,18 +159,18 @@ def _record_chunks(kind: Format, piece: Piece, reading: Reading, chunk_bytes: in
                 raise UserError(f"{piece.path}: {where} {error}; {advice}") from None
             malformed += 1
             continue
-        documents.append(document)
+        documents += [document] if document else []
         size += len(document)
         if size >= chunk_bytes:
-            chunk = replace(chunk, data=b"".join(documents), position=record.position, malformed=malformed)
+            chunk = replace(chunk, data=b"\n".join(documents), position=record.position, malformed=malformed)
             yield chunk
             chunk = replace(chunk, first_line=chunk.first_line + chunk.line_count())
             documents, size, malformed = [], 0, 0
-    yield replace(chunk, data=b"".join(documents), position=piece.path.stat().st_size, malformed=malformed)
+    yield replace(chunk, data=b"\n".join(documents), position=piece.path.stat().st_size, malformed=malformed)
 
 
 def _lines(record: Record) -> bytes:
-    """Return the lines of a record, which end with a blank line; nothing for a record without text.
+    """Return the lines of a record; nothing for a record without text.
 
     A blank line inside a record is dropped, because it ends a document in a data-bin.
     """
@@ -166,9 +178,12 @@ def _lines(record: Record) -> bytes:
         raise ValueError(record.problem)
     lines = [line for line in record.text.replace("\r\n", "\n").split("\n") if _is_visible(line)]
     try:
-        return "\n".join([*lines, "", ""]).encode() if lines else b""
-    except UnicodeEncodeError:
-        raise ValueError("is not UTF-8") from None
+        return "\n".join([*lines, ""]).encode() if lines else b""
+    except UnicodeEncodeError as error:
+        # Bytes that are not UTF-8 were read as these, see records; JSON can have others as escapes.
+        is_byte = "\udc80" <= error.object[error.start] <= "\udcff"
+        what = "is not UTF-8" if is_byte else f"has half of a surrogate pair, {error.object[error.start]!a}"
+        raise ValueError(what) from None
 
 
 def _is_visible(line: str) -> bool:

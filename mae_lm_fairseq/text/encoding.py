@@ -32,11 +32,13 @@ class EncodedBlock:
         tokens: int32[sum of sizes].
         sizes: int32[lines], including each line's ``</s>``.
         unknown: counts of the characters that became ``<unk>``, in the first such lines.
+        lost_joiners: number of joiners that the tokenizer has dropped or replaced by a space.
     """
 
     tokens: np.ndarray
     sizes: np.ndarray
     unknown: Counter[str]
+    lost_joiners: int = 0
 
 
 SEPARATOR = EncodedBlock(np.array([EOS], dtype=np.int32), np.ones(1, dtype=np.int32), Counter())
@@ -55,6 +57,7 @@ class RunningStatistics:
         in_document: whether the last line had text.
         unknown: counts of the characters that became ``<unk>``.
         malformed: number of malformed records that were skipped.
+        lost_joiners: number of joiners that the tokenizer has dropped or replaced by a space.
     """
 
     counts: np.ndarray
@@ -64,6 +67,7 @@ class RunningStatistics:
     in_document: bool = False
     unknown: Counter[str] = field(default_factory=Counter)
     malformed: int = 0
+    lost_joiners: int = 0
 
     def add(self, block: EncodedBlock, lines: int):
         """Add a block that encodes ``lines`` lines."""
@@ -74,6 +78,7 @@ class RunningStatistics:
         self.tokens += int(block.sizes.sum())
         self.counts += np.bincount(block.tokens, minlength=len(self.counts))
         self.unknown.update(block.unknown)
+        self.lost_joiners += block.lost_joiners
 
     def unknown_tokens(self, tokenizer: Tokenizer) -> int:
         """Return the number of tokens for unknown characters."""
@@ -132,7 +137,7 @@ def encode_pieces(
 ) -> RunningStatistics:
     """Write all lines of pieces of a corpus. A blank line is written as a single ``</s>``.
 
-    A blank line is added between two files, unless the first one ends with one.
+    A blank line is added between two records, and between two files, unless the first one ends with one.
 
     Args:
         pieces: pieces of the corpus.
@@ -150,7 +155,7 @@ def encode_pieces(
     for chunk, block in encode(chunk for piece in pieces for chunk in read_piece(piece, reading)):
         if chunk.first_line == 1:
             done = 0
-        if chunk.begins_file and statistics.in_document:
+        if chunk.begins_document and statistics.in_document:
             writer.write(SEPARATOR.tokens, SEPARATOR.sizes)
             statistics.add(SEPARATOR, 1)
         if len(block.sizes):
@@ -181,4 +186,6 @@ def encode_lines(lines: list[str], tokenizer: Tokenizer) -> EncodedBlock:
     tokens, sizes = tokenizer.encode_block(lines)
     places = np.flatnonzero(np.isin(tokens, tokenizer.unknown_ids))
     with_unknown = np.unique(np.searchsorted(np.cumsum(sizes), places, side="right"))[:_LINES_WITH_UNKNOWN]
-    return EncodedBlock(tokens, sizes, tokenizer.unknown_characters([lines[line] for line in with_unknown]))
+    unknown = tokenizer.unknown_characters([lines[line] for line in with_unknown])
+    lost = sum(line.count(joiner) for joiner in tokenizer.lost_joiners for line in lines)
+    return EncodedBlock(tokens, sizes, unknown, lost)

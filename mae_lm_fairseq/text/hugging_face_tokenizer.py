@@ -154,6 +154,10 @@ class HuggingFaceTokenizer(Tokenizer):
         encoding = self.library.encode(text, add_special_tokens=False)
         return self._fairseq_ids[encoding.ids], np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
 
+    def normalize(self, text: str) -> str:
+        normalizer = self.library.normalizer
+        return normalizer.normalize_str(text) if normalizer else text
+
     def unknown_characters(self, lines: list[str]) -> Counter[str]:
         characters = Counter()
         for line in lines:
@@ -166,8 +170,7 @@ class HuggingFaceTokenizer(Tokenizer):
         """Return the unknown characters of the text of an ``<unk>``, which for WordPiece is a word."""
         if self._description["model"]["type"] != "WordPiece":
             return text
-        normalizer, prefix = self.library.normalizer, self._continuation_prefix or ""
-        characters = "".join((normalizer.normalize_str(text) if normalizer else text).split())
+        prefix, characters = self._continuation_prefix or "", "".join(self.normalize(text).split())
         known = self.library.token_to_id
         unknown = [c for c in characters if known(c) is None and known(prefix + c) is None]
         return unknown or text  # a word that is too long can have known characters only

@@ -27,6 +27,7 @@ class SplitStatistics:
         unk: number of ``<unk>`` tokens, and of the tokenizer's own tokens for unknown characters.
         unk_rate: fraction of these among the tokens, without line ends.
         malformed: number of malformed records that were skipped.
+        lost_joiners: number of zero-width joiners and non-joiners that the tokenizer has dropped or replaced by spaces.
     """
 
     documents: int
@@ -36,6 +37,7 @@ class SplitStatistics:
     unk: int
     unk_rate: float
     malformed: int = 0
+    lost_joiners: int = 0
 
 
 def splits_table(splits: Mapping[str, Mapping[str, Any]]) -> str:
@@ -49,7 +51,7 @@ def splits_table(splits: Mapping[str, Mapping[str, Any]]) -> str:
 
 def add_up(shards: list[SplitStatistics]) -> SplitStatistics:
     """Return the statistics of all shards together."""
-    fields = ("documents", "lines", "tokens_in", "tokens_out", "unk", "malformed")
+    fields = ("documents", "lines", "tokens_in", "tokens_out", "unk", "malformed", "lost_joiners")
     total = {name: sum(getattr(shard, name) for shard in shards) for name in fields}
     return SplitStatistics(**total, unk_rate=total["unk"] / (total["tokens_out"] - total["lines"]))
 

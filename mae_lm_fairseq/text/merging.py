@@ -25,7 +25,7 @@ def merge_parts(parts: list[tuple[Path, PartRecord]], prefixes: list[Path], symb
         symbols: number of symbols in fairseq's dictionary, without ``<mask>``.
 
     Returns:
-        The statistics of each data-bin; the first one has all malformed records.
+        The statistics of each data-bin; the first one has all malformed records and lost joiners.
     """
     statistics = [RunningStatistics(np.zeros(symbols, dtype=np.int64)) for _ in prefixes]
     dealer = _Dealer(len(prefixes))
@@ -37,14 +37,15 @@ def merge_parts(parts: list[tuple[Path, PartRecord]], prefixes: list[Path], symb
                 writers[shard].write(block.tokens, block.sizes)
                 statistics[shard].add(block, len(block.sizes))
     statistics[0].malformed = sum(record.malformed for _, record in parts)
+    statistics[0].lost_joiners = sum(record.lost_joiners for _, record in parts)
     return statistics
 
 
 def _all_lines(parts: list[tuple[Path, PartRecord]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield blocks of lines, with a blank line between two files, unless the first one ends with one."""
+    """Yield blocks of lines, with a blank line between two files or records, unless the first one ends with one."""
     in_document = False
     for directory, record in parts:
-        if record.begins_file and in_document:
+        if record.begins_document and in_document:
             yield SEPARATOR.tokens, SEPARATOR.sizes
             in_document = False
         for tokens, sizes in read_lines(directory / "tokens"):

@@ -31,7 +31,8 @@ MOST_PARTS = 4096
 _LISTED_CHARACTERS = 100
 RECORD = "part.json"
 _PROBES, _PROBE_BYTES = 8, 1 << 16
-_INDEX_BYTES = 12
+_INDEX_BYTES, _COUNT_BYTES = 12, 6
+"""Bytes on the disk of a line in the index, and of a count in the dictionary."""
 _WORKER_BYTES = 120_000_000
 """Memory of a process that encodes. Measured: 68 to 80 MB with 8,000 subwords (docs/results/speed.md)."""
 _TRAINING_BYTES = 85
@@ -75,19 +76,21 @@ class PartRecord:
     """Statistics and checksums of a finished part.
 
     Attributes:
-        begins_file: whether the part begins at the beginning of a file.
+        begins_document: whether the part does not continue the document of the part before it.
         lines, tokens: size of its data-bin.
         unk: number of ``<unk>`` tokens.
         malformed: number of malformed records that were skipped.
+        lost_joiners: number of joiners that the tokenizer has dropped or replaced by a space.
         unknown: counts of the most frequent characters that became ``<unk>``.
         sha256: SHA-256 of ``tokens.bin`` and ``tokens.idx``.
     """
 
-    begins_file: bool
+    begins_document: bool
     lines: int
     tokens: int
     unk: int
     malformed: int
+    lost_joiners: int
     unknown: dict[str, int]
     sha256: dict[str, str]
 
@@ -161,22 +164,23 @@ def rename_new(directory: Path, destination: Path):
 
 def _write_part(part: Part, job: Job, directory: Path):
     tokenizer = _tokenizer(job.tokenizer)
-    begins_file = []  # for each chunk
+    begins_document = []  # for each chunk with text
 
     def encode(chunks: Iterable[Chunk]) -> Iterator[tuple[Chunk, EncodedBlock]]:
         for chunk in chunks:
-            begins_file.append(chunk.begins_file)
+            begins_document.extend([chunk.begins_document] if chunk.data else [])
             yield chunk, encode_lines(chunk.lines(), tokenizer)
 
     symbols = len(tokenizer.symbols)
     with DataBinWriter(directory / "tokens", symbols) as writer:
         statistics = encode_pieces(part.pieces, job.reading, symbols, encode, writer, lambda size: None)
     record = PartRecord(
-        begins_file=any(begins_file[:1]),
+        begins_document=any(begins_document[:1]),
         lines=statistics.lines,
         tokens=statistics.tokens,
         unk=statistics.unknown_tokens(tokenizer),
         malformed=statistics.malformed,
+        lost_joiners=statistics.lost_joiners,
         unknown=dict(statistics.unknown.most_common(_LISTED_CHARACTERS)),
         sha256=_checksums(directory),
     )
@@ -201,15 +205,28 @@ def _checksums(directory: Path) -> dict[str, str]:
     return {name: file_sha256(directory / name) for name in ("tokens.bin", "tokens.idx")}
 
 
-def estimate(parts: list[Part], tokenizer: Tokenizer, reading: Reading, data_bins: int) -> str:
-    """Return a sentence about the disk space and memory for the training text.
+def estimate(parts: dict[str, list[Part]], tokenizer: Tokenizer, reading: Reading, data_bins: int) -> str:
+    """Return a sentence about disk space and memory.
 
     Args:
-        parts: parts of the training text, of which a few are probed.
+        parts: parts of the training and the validation text, of which a few are probed.
         tokenizer: encodes the text.
         reading: how records are read.
-        data_bins: number of data-bins.
+        data_bins: number of data-bins, each with its own copy of tokenizer, dictionary and validation text.
     """
+    (train, lines), (valid, _) = (_disk_and_lines(parts[split], tokenizer, reading) for split in ("train", "valid"))
+    dictionary = sum(len(piece.encode()) + _COUNT_BYTES for piece in tokenizer.pieces)
+    kept = train + data_bins * (valid + dictionary + sum(map(len, tokenizer.files.values())))
+    memory = lines * _TRAINING_BYTES / data_bins
+    return (
+        f"estimate: {_size(kept + train + valid)} of disk while preparing, {_size(kept)} afterwards; "
+        f"{_size(_WORKER_BYTES)} of memory per worker; in training, about {_size(memory)} "
+        "of memory per process for the index of a data-bin, whose tokens stay on disk"
+    )
+
+
+def _disk_and_lines(parts: list[Part], tokenizer: Tokenizer, reading: Reading) -> tuple[float, float]:
+    """Return the estimated size of encoded parts in bytes, and their number of lines."""
     text = lines = tokens = 0
     for part in parts[:: max(1, len(parts) // _PROBES)]:
         for chunk in read_piece(part.pieces[0], reading, _PROBE_BYTES):
@@ -217,13 +234,7 @@ def estimate(parts: list[Part], tokenizer: Tokenizer, reading: Reading, data_bin
             text, lines, tokens = text + len(chunk.data), lines + len(sizes), tokens + int(np.sum(sizes))
             break
     scale = sum(part.size for part in parts) / max(text, 1)
-    disk = scale * (tokens * token_type(len(tokenizer.symbols)).itemsize + lines * _INDEX_BYTES)
-    memory = scale * lines * _TRAINING_BYTES / data_bins
-    return (
-        f"estimate: {_size(2 * disk)} of disk while preparing, {_size(disk)} afterwards; "
-        f"{_size(_WORKER_BYTES)} of memory per worker; in training, about {_size(memory)} "
-        "of memory per process for the index of a data-bin, whose tokens stay on disk"
-    )
+    return scale * (tokens * token_type(len(tokenizer.symbols)).itemsize + lines * _INDEX_BYTES), scale * lines
 
 
 def _size(count: float) -> str:

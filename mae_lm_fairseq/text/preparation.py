@@ -293,7 +293,8 @@ def split_statistics(split: str, running: RunningStatistics, tokenizer: Tokenize
         )
     unk = running.unknown_tokens(tokenizer)
     rate = unk / (tokens - lines)
-    return SplitStatistics(running.documents, lines, running.tokens, tokens, unk, rate, running.malformed)
+    counts = (running.documents, lines, running.tokens, tokens, unk)
+    return SplitStatistics(*counts, rate, running.malformed, running.lost_joiners)
 
 
 def check_unknown(split: str, rate: float, unknown: Counter[str], options: PreparationOptions):

@@ -80,7 +80,7 @@ def _prepare_in_parts(options: PreparationOptions, files: dict[str, list[Path]])
         job = Job(directory, tokenizer.path.parent, _fingerprint(tokenizer), options.reading)
         parts = {split: plan_parts(split, paths, job) for split, paths in files.items()}
         if not options.merge:
-            print(estimate(parts["train"], tokenizer, options.reading, len(options.data_bins)), flush=True)
+            print(estimate(parts, tokenizer, options.reading, len(options.data_bins)), flush=True)
             _make_parts(parts, job, executor, options)
         if options.part is not None:
             return None

@@ -84,6 +84,10 @@ class JsonLines:
 
     def fields(self, path: Path) -> list[str] | None:
         for _, line, _ in _json_lines(path, 0, None):
+            if line.lstrip().startswith(b"["):
+                raise UserError(
+                    f"{path}: is a JSON array, not JSON lines; write one object per line, for example with jq -c '.[]'"
+                )
             try:
                 found = json.loads(line)
             except (ValueError, RecursionError):

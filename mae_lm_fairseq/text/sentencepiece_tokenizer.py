@@ -120,6 +120,9 @@ class SentencePieceTokenizer(Tokenizer):
         ids, offsets = (np.array(encoded[name], dtype=np.int64) for name in ("ids", "offsets"))
         return self._fairseq_ids[ids], offsets.reshape(-1, 2)
 
+    def normalize(self, text: str) -> str:
+        return self._model.normalize(text)
+
     def unknown_characters(self, lines: list[str]) -> Counter[str]:
         characters = Counter()
         for line in lines:

@@ -42,6 +42,7 @@ class Chunk:
         position: number of bytes of the file on disk that have been read (compressed bytes for a compressed file).
         start: where reading started in the file.
         malformed: number of malformed records that were skipped.
+        from_records: whether the lines are those of records, and so begin a document.
     """
 
     path: Path
@@ -50,11 +51,12 @@ class Chunk:
     position: int
     start: int = 0
     malformed: int = 0
+    from_records: bool = False
 
     @property
-    def begins_file(self) -> bool:
-        """Whether the chunk is the first one of its file."""
-        return self.start == 0 and self.first_line == 1
+    def begins_document(self) -> bool:
+        """Whether the chunk has lines that do not continue the document of the chunk before it."""
+        return bool(self.data) and (self.from_records or (self.start == 0 and self.first_line == 1))
 
     def line_count(self) -> int:
         """Return the number of lines in ``data``; the last one may lack a line end."""

@@ -22,6 +22,8 @@ from mae_lm_fairseq.utils.errors import UserError
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 MASK = "<mask>"
 BOS, PAD, EOS, UNK = range(len(SPECIALS))
+JOINERS = ("\u200c", "\u200d")
+"""The zero-width non-joiner and joiner, which distinguish words, for example in Persian and Hindi."""
 
 
 class Tokenizer(ABC):
@@ -119,6 +121,15 @@ class Tokenizer(ABC):
             offsets: int64[tokens, 2], start and end in ``text``. Where a character becomes several tokens, they either
                 all have it, or the last one has it and the others are empty.
         """
+
+    @abstractmethod
+    def normalize(self, text: str) -> str:
+        """Return a text as the library's normalizer changes it."""
+
+    @cached_property
+    def lost_joiners(self) -> tuple[str, ...]:
+        """The :data:`JOINERS` that the normalizer drops or replaces by a space."""
+        return tuple(joiner for joiner in JOINERS if joiner not in self.normalize(f"a{joiner}b"))
 
     @abstractmethod
     def unknown_characters(self, lines: list[str]) -> Counter[str]:

@@ -62,8 +62,7 @@ def pretrain(options: PretrainOptions) -> None:
     check_words(options.flags)
     if "--cpu" not in options.flags:
         check_gpu()
-    words = build_arguments(options.preset, data, options.save_dir, options.flags, options.recipe)
-    cfg = parse_configuration(words)
+    words, cfg = configure(options.preset, data, options.save_dir, options.flags, options.recipe)
     number, rank = processes(cfg)
     if rank == 0:
         from mae_lm_fairseq.training.estimate import describe_length  # imports torch
@@ -151,9 +150,17 @@ def advice_on_precision(cfg) -> str | None:
 def build_arguments(
     architecture: str, data: str, save_dir: str, extra: Sequence[str], name: str | None = None
 ) -> list[str]:
-    """Return all arguments of fairseq-train.
+    """Return all arguments of fairseq-train, see :func:`configure`."""
+    words, _ = configure(architecture, data, save_dir, extra, name)
+    return words
 
-    They are the recipe's, this machine's, and the user's, which come last and take precedence.
+
+def configure(
+    architecture: str, data: str, save_dir: str, extra: Sequence[str], name: str | None = None
+) -> tuple[list[str], Any]:
+    """Return all arguments of fairseq-train, and its configuration, except for the batch size of validation.
+
+    The arguments are the recipe's, this machine's, and the user's, which come last and take precedence.
 
     Args:
         architecture: the preset.
@@ -171,23 +178,25 @@ def build_arguments(
     # 0 marks options that the user did not set.
     unset = ["--batch-size", "0", "--update-freq", "0"]
     asked = parse_configuration(arguments(data, as_options(chosen), [*unset, *extra]))
-    chosen["common"] |= precision(asked)
-    chosen["optimizer"] |= optimizer(asked, extra)
+    batch_size = asked.dataset.batch_size or chosen["dataset"]["batch_size"]
+    found = {"common": precision(asked), "optimizer": optimizer(asked, extra), "dataset": {"batch_size": batch_size}}
     if asked.optimization.update_freq == [0]:
         if asked.dataset.max_tokens:
             raise UserError(
                 f"--max-tokens {asked.dataset.max_tokens}: --update-freq cannot be computed, as the number of "
                 "sequences in a batch varies; add --update-freq"
             )
-        number, _ = processes(parse_configuration(arguments(data, as_options(chosen), extra)))
+        number, _ = processes(asked)
         sequences = recipe(architecture, name)["sequences"].value
-        batch_size = asked.dataset.batch_size or chosen["dataset"]["batch_size"]
         batch_size, accumulated = split_global_batch(
             sequences, number, batch_size, smaller=not asked.dataset.batch_size
         )
-        chosen["dataset"]["batch_size"] = batch_size
-        chosen["optimization"]["update_freq"] = [accumulated]
-    return arguments(data, as_options(chosen), extra)
+        found |= {"dataset": {"batch_size": batch_size}, "optimization": {"update_freq": [accumulated]}}
+    for group, values in found.items():
+        chosen[group] |= values
+        for option, value in values.items():
+            asked[group][option] = value
+    return arguments(data, as_options(chosen), extra), asked
 
 
 if __name__ == "__main__":

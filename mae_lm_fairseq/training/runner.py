@@ -293,7 +293,8 @@ class _Active:
     def _has_succeeded(self, code: int | None) -> bool:
         if code:
             run = self.run
-            raise UserError(f"{run.name} failed (exit code {code}), {run.log} ends: {_last_line(run.log)}")
+            reason = _last_line(run.log).removeprefix("error: ")
+            raise UserError(f"{run.name} failed (exit code {code}), {run.log} ends: {reason}")
         return code == 0
 
     def end(self, number: int) -> None:

@@ -101,7 +101,8 @@ class QuickstartOptions(Options):
 
     Attributes:
         smoke: run all steps in less than 2 minutes; the models learn next to nothing.
-        corpus: text file (also .gz, .xz, .bz2, .zst) to use instead of the docstrings of the installed Python packages.
+        corpus: text file (also .gz, .xz, .bz2, .zst) to use instead of the docstrings of the installed Python packages:
+            at least 300,000 characters in 100 documents (separated by blank lines; with fewer of these, 20 lines each).
         out: output directory (default: quickstart/NAME).
     """
 

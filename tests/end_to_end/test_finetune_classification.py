@@ -200,6 +200,11 @@ def test_lines_of_plain_text_and_what_predict_refuses(tokenizer, checkpoint, in_
     (tmp_path / "lines.txt").write_text("the cat sat\nvery bad\n")
     rows = predicted_cells(out / "model", tmp_path / "lines.txt", tmp_path / "lines.csv")
     assert [row["text"] for row in rows] == ["the cat sat", "very bad"]
+    (tmp_path / "blanks.txt").write_text("\nthe cat sat\n \nvery bad\n")
+    found = predicted_cells(out / "model", tmp_path / "blanks.txt", tmp_path / "blanks.csv", "--skip-malformed")
+    assert [found[1], found[3]] == rows
+    for row, text in ((found[0], ""), (found[2], " ")):
+        assert row == dict.fromkeys(row, "") | {"text": text}
     model, lines = out / "model", tmp_path / "lines.txt"
     [kept] = (out / "runs" / "lr0.001-seed1").glob("checkpoints/*.pt")
     (tmp_path / "gap.txt").write_text("a cat\n\n")
@@ -280,5 +285,6 @@ def test_answers_are_those_of_the_fine_tuning(version_2, in_process, tmp_path):
     if not version_2:  # a checkpoint does not hold the threshold of the development set
         [kept] = tmp_path.glob("out/runs/*/checkpoints/*.pt")
         assert predict_with(kept, "--input", questions, "--data-bin", tokenizer) == expected
-    with pytest.raises(UserError, match="--text and --text-pair are for sentence tasks"):
-        predict_with(model, "--input", questions, "--text", "question")
+    for words in (["--text", "question"], ["--skip-malformed"]):
+        with pytest.raises(UserError, match="--text, --text-pair and --skip-malformed are for sentence tasks"):
+            predict_with(model, "--input", questions, *words)

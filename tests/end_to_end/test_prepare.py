@@ -1,8 +1,10 @@
 import gzip
+import json
 import lzma
 import os
 import pickle
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -71,8 +73,9 @@ def again(corpus, tmp_path):
     def run(train=None, valid=None, **options):
         splits = ["--train", train or corpus / "train.txt", "--valid", valid or corpus / "valid.txt"]
         defaults = {"destdir": tmp_path / "out", "tokenizer": corpus / "data-bin/sentencepiece.bpe.model"}
-        prepare(*splits, **(defaults | options))
-        return tmp_path / "out"
+        options = defaults | options
+        prepare(*splits, **options)
+        return options["destdir"]
 
     return run
 
@@ -186,6 +189,28 @@ def test_compressed_text_gives_the_same_output(corpus, again, tmp_path):
         path.write_bytes(pack(text))
         again(path, destdir=tmp_path / f"out{suffix}")
         assert content(tmp_path / f"out{suffix}") == content(corpus / "data-bin")
+
+
+def test_records_give_the_output_of_plain_text(corpus, again, tmp_path):
+    documents = re.split(r"\n\n+", (corpus / "train.txt").read_text().strip("\n"))
+    (tmp_path / "train.txt").write_text("\n\n".join(documents) + "\n")
+    records = "".join(json.dumps({"text": text}) + "\n" for text in ["", *documents, " "])
+    (tmp_path / "train.jsonl").write_text(records)
+    expected = content(again(tmp_path / "train.txt", destdir=tmp_path / "plain"))
+    assert content(again(tmp_path / "train.jsonl", destdir=tmp_path / "records")) == expected
+    assert content(again(tmp_path / "train.jsonl", destdir=tmp_path / "parts", shards=1) / "shard0") == expected
+
+
+def test_joiners_that_a_tokenizer_drops_are_counted(again, tmp_path, capsys):
+    (tmp_path / "train.txt").write_text("a\u200cb a\u200db\n" * 50)
+    for destdir, options in [("plain", {}), ("parts", {"shards": 1})]:
+        out = again(tmp_path / "train.txt", destdir=tmp_path / destdir, max_unk_rate=1, **options)
+        assert (
+            "warning: the tokenizer drops 50 zero-width joiners or non-joiners of this text" in capsys.readouterr().err
+        )
+        assert Manifest.read(out / "manifest.json").splits["train"].lost_joiners == 50
+    again(tmp_path / "train.txt", destdir=tmp_path / "bytes", tokenizer="byte-bpe", vocab_size=261)
+    assert "joiners" not in capsys.readouterr().err
 
 
 def test_a_new_file_begins_a_new_document(again, tmp_path):

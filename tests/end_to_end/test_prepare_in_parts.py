@@ -113,6 +113,17 @@ def test_shards_hold_the_documents_of_one_data_bin(corpus, shards):
             assert (shards / f"shard{number}" / name).read_bytes() == (corpus / "data-bin" / name).read_bytes()
 
 
+def test_the_estimate_counts_what_every_shard_has(again, tmp_path, monkeypatch, capsys):
+    """Validation text, tokenizer and dictionary are most of the size of small shards."""
+    monkeypatch.setattr(parts_module, "_size", lambda count: f"{count:.0f} bytes")
+    out = tmp_path / "out"
+    again(out, "--shards", 16)
+    preparing, kept = map(int, re.search(r"estimate: (\d+) .*preparing, (\d+) ", capsys.readouterr().out).groups())
+    found = sum(path.stat().st_size for path in out.glob("shard*/*") if path.name != "manifest.json")
+    assert found == pytest.approx(kept, rel=0.1)  # probes and the lengths of counts are estimates
+    assert preparing > kept
+
+
 def test_one_shard_and_merged_parts_equal_the_data_bin(corpus, again, tmp_path):
     again(tmp_path / "shard", "--shards", 1)
     assert content(tmp_path / "shard/shard0") == content(corpus / "data-bin")
@@ -150,7 +161,7 @@ def test_parts_share_one_trained_tokenizer(corpus, tmp_path, options):
 
 def test_every_format_gives_the_same_shards(corpus, again, tmp_path):
     both = texts(100, seed=5)
-    (tmp_path / "a.txt").write_text("".join(f"{text}\n\n" for text in both))
+    (tmp_path / "a.txt").write_text("\n\n".join(both) + "\n")
     lines = "".join(json.dumps({"text": text}) + "\n" for text in both)
     (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(lines.encode()))
     parquet.write_table(pa.table({"text": both}), tmp_path / "a.parquet", row_group_size=10)

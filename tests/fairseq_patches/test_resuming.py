@@ -1,6 +1,7 @@
 """Choice of the checkpoint from which a run resumes."""
 
 import os
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
+from mae_lm_fairseq.fairseq_patches import resuming
 from mae_lm_fairseq.fairseq_patches.loading import _read_and_check
 from mae_lm_fairseq.fairseq_patches.resuming import batch_limits, convert_position, restore_last, saved_updates
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
@@ -63,8 +65,8 @@ def test_damaged_checkpoint_is_replaced_by_the_newest_valid_one(run, caplog, dam
     damage(run / "checkpoint_2_30.pt")
     restore_last(run)
     assert saved_updates(run / "checkpoint_last.pt") == 25
-    assert len(caplog.records) == 1
-    message = caplog.records[0].getMessage()
+    passed_over, message = (record.getMessage() for record in caplog.records)
+    assert re.search(r"checkpoint_2_30\.pt is passed over: it.* is damaged", passed_over)
     assert "checkpoint_last.pt is damaged" in message
     assert "resuming from checkpoint2.pt, update 25" in message
     assert {path.name for path in run.glob("checkpoint_?.*")} == set()  # no temporary files
@@ -75,6 +77,38 @@ def test_a_kill_before_the_copy(run, caplog):
     restore_last(run)
     assert saved_updates(run / "checkpoint_last.pt") == 40
     assert "is not the newest" in caplog.text
+
+
+@pytest.mark.parametrize("damage", [cut, flip])
+def test_a_damaged_newest_checkpoint_is_named(run, caplog, damage):
+    save(run / "checkpoint_3_40.pt", 40, 6)
+    damage(run / "checkpoint_3_40.pt")
+    restore_last(run)
+    [record] = caplog.records
+    assert re.search(r"checkpoint_3_40\.pt is passed over: it.* is damaged", record.getMessage())
+    assert saved_updates(run / "checkpoint_last.pt") == 30
+
+
+@pytest.mark.parametrize(
+    ("newer", "restore_file", "warned"), [(6, "checkpoint_last.pt", 1), (6, "x.pt", 0), (4, "checkpoint_last.pt", 0)]
+)
+def test_without_saving_a_newer_checkpoint_is_named(run, caplog, newer, restore_file, warned):
+    """Nothing is written, so ``checkpoint_last.pt`` stays the older one, from which the run resumes."""
+    save(run / "checkpoint_3_40.pt", 40, newer)
+    before = (run / "checkpoint_last.pt").read_bytes()
+    cfg = SimpleNamespace(no_save=True, no_last_checkpoints=False, save_dir=str(run), restore_file=restore_file)
+    optimization = SimpleNamespace(max_update=0)
+    trainer = SimpleNamespace(
+        data_parallel_rank=0,
+        data_parallel_world_size=1,
+        checkpoint_suffix="",
+        cfg=SimpleNamespace(optimization=optimization),
+    )
+    resuming._load_newest_checkpoint(lambda *_, **__: None, cfg, trainer)
+    path = run / "checkpoint_3_40.pt"
+    message = f"with --no-save, the run does not resume from {path.name}, update 40; add --restore-file {path}"
+    assert [record.getMessage() for record in caplog.records] == [message] * warned
+    assert (run / "checkpoint_last.pt").read_bytes() == before
 
 
 def test_a_kill_before_the_first_copy(run):

@@ -225,7 +225,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"refused .*pytorch_model.bin: loading it could run code, it refers to .*exec"):
         import_foreign(tmp_path / "stock", "mae_lm")
     (tmp_path / "stock" / "pytorch_model.bin").write_bytes(pickle.dumps(Malicious()))
-    with pytest.raises(UserError, match=r"pytorch_model.bin"):
+    with pytest.raises(UserError, match=r"refused .*pytorch_model.bin: loading it could run code"):
         import_foreign(tmp_path / "stock", "mae_lm")
     torch.save({"model": {}, "args": Malicious()}, tmp_path / "model.pt")
     with pytest.raises(UserError, match=r"refused .*model.pt: loading it could run code"):

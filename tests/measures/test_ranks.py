@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import random
 
 import pytest
@@ -153,6 +154,22 @@ def test_a_damaged_hugging_face_model_is_named(tmp_path, name, content, message)
     (directory / name).write_text(content)
     with pytest.raises(UserError, match=message):
         open_model(directory, None)
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_code_in_weights_is_refused_by_name(tmp_path, protocol):
+    """torch's own message, which advises to load the file nevertheless, is not shown."""
+
+    class Malicious:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "it-ran"),)
+
+    directory = save_model(tmp_path / "model", "bert", ["a", "b"])
+    (directory / "model.safetensors").unlink()
+    torch.save({"weight": Malicious()}, directory / "pytorch_model.bin", pickle_protocol=protocol)
+    with pytest.raises(UserError, match=r"refused .*model: loading it could run code, it refers to posix\.mkdir"):
+        open_model(directory, None)
+    assert not (tmp_path / "it-ran").exists()
 
 
 @pytest.mark.parametrize("random_weights", [False, True])

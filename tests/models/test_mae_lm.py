@@ -208,6 +208,28 @@ def test_padding_positions_may_be_requested(trained_on):
     assert not everywhere[tokens.flatten().eq(task.dictionary.pad())].any()
 
 
+def test_two_threads_compute_the_same_every_time(data_bin):
+    """Resuming bit for bit rests on it. One thread rounds some sums differently, so these networks use both."""
+    options = ["--encoder-layers", 1, "--decoder-layers", 1, "--encoder-embed-dim", 128, "--dropout", 0.1]
+    _, task, model, criterion = set_up(data_bin, *options)
+    task.load_dataset("train")
+    batch = batches(task, batch_size=16)[0]
+
+    def gradients(threads):
+        torch.set_num_threads(threads)
+        torch.manual_seed(1)
+        model.zero_grad()
+        criterion(model, batch)[0].backward()
+        return {name: weight.grad.clone() for name, weight in model.named_parameters()}
+
+    try:
+        first, other = gradients(2), gradients(2)
+    finally:
+        one = gradients(1)
+    assert all(torch.equal(first[name], other[name]) for name in first)
+    assert not all(torch.equal(first[name], one[name]) for name in first)
+
+
 def test_a_dictionary_without_mask_is_refused(data_bin):
     cfg, task, _, _ = set_up(data_bin)
     task.dictionary = Dictionary.load(str(data_bin / "dict.txt"))

@@ -6,6 +6,7 @@ command, each child has its own streams and exit code. :func:`run_command` runs 
 """
 
 import contextlib
+import functools
 import gc
 import io
 import multiprocessing
@@ -102,9 +103,9 @@ def run_command(
     )
 
 
-def fairseq_train(*arguments: object) -> subprocess.CompletedProcess:
+def fairseq_train(*arguments: object, threads: int = 1) -> subprocess.CompletedProcess:
     """Run ``fairseq-train`` in the checkout, in a child of the server."""
-    return _run_in_child(_train, ["fairseq-train", *arguments])
+    return _run_in_child(functools.partial(_train, threads), ["fairseq-train", *arguments])
 
 
 def mae_lm(*arguments: object, cwd: Path = ROOT) -> subprocess.CompletedProcess:
@@ -128,9 +129,11 @@ def stop_server() -> None:
     multiprocessing.forkserver._forkserver._stop()
 
 
-def _train() -> None:
+def _train(threads: int) -> None:
+    import torch
     from fairseq_cli.train import cli_main
 
+    torch.set_num_threads(threads)
     cli_main()
 
 

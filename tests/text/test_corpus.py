@@ -51,7 +51,7 @@ def json_lines(texts):
 
 
 TEXT_FORMATS = {
-    "txt": lambda texts: "".join(f"{text}\n\n" for text in texts).encode(),
+    "txt": lambda texts: "\n\n".join([*texts[:-1], f"{texts[-1]}\n"]).encode(),
     "jsonl": json_lines,
     "csv": lambda texts: table(texts, ","),
     "tsv": lambda texts: table(texts, "\t"),
@@ -71,7 +71,12 @@ def write(directory, kind, texts):
 
 
 def content(pieces, reading=READING, **options):
-    return b"".join(chunk.data for piece in pieces for chunk in read_piece(piece, reading, **options))
+    """Return the text of the chunks, with the blank lines that preparation adds between records and files."""
+    text = b""
+    for chunk in (chunk for piece in pieces for chunk in read_piece(piece, reading, **options)):
+        text += b"\n" if chunk.begins_document and text and not text.endswith(b"\n\n") else b""
+        text += chunk.data
+    return text
 
 
 KINDS = [f"{name}{packer}" for name in TEXT_FORMATS for packer in PACKERS] + ["parquet"]
@@ -86,9 +91,10 @@ def test_every_format_gives_the_same_text_and_a_bounded_sample(tmp_path, kind):
     assert content(file_pieces(files), chunk_bytes=1000) == expected
     pieces = small_pieces(files, READING, 2000)
     assert len(pieces) > 4 or "." in kind or kind in ("csv", "tsv")
-    assert all(content([piece]).endswith(b"\n\n") for piece in pieces)
-    assert content(pieces) == expected
-    assert list(sample_corpus(files, READING, 10**9)) == expected.decode().split("\n")[:-1]
+    found = b"\n\n".join(content([piece]).removesuffix(b"\n").removesuffix(b"\n") for piece in pieces)
+    assert found + b"\n" == content(pieces) == expected
+    sample = [line for line in sample_corpus(files, READING, 10**9) if line]
+    assert sample == [line for line in expected.decode().split("\n") if line]
 
 
 @pytest.mark.integration  # writes and reads large files
@@ -132,13 +138,13 @@ def test_a_record_is_one_document(tmp_path):
     text = "one\r\n\n \n\u200b\ufeff\n\uf0b7\u2066\n▁ \ufffd\ntwo\n…\n"
     (tmp_path / "a.jsonl").write_text(json.dumps({"body": text}) + "\n\n" + json.dumps({"body": " "}))
     files = open_corpus([tmp_path / "a.jsonl"], Reading("body"))
-    assert content(file_pieces(files), Reading("body")).decode() == "one\ntwo\n…\n\n"
+    assert content(file_pieces(files), Reading("body")).decode() == "one\ntwo\n…\n"
 
 
 @pytest.mark.parametrize("name", ["a.JSONL", "a.jsonlines", "a.Csv", "a.TSV", "a.Parquet", "a.jsonl.GZ"])
 def test_the_case_of_a_suffix_is_ignored(tmp_path, name):
     path = write(tmp_path, name[2:].lower().replace("jsonlines", "jsonl"), ["one"]).rename(tmp_path / name)
-    assert content(file_pieces(open_corpus([path], READING))) == b"one\n\n"
+    assert content(file_pieces(open_corpus([path], READING))) == b"one\n"
 
 
 @pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.zip", "a.txt"])
@@ -186,7 +192,7 @@ def test_a_saved_dataset_is_refused(tmp_path):
         ("a.jsonl", b'{"text": "a"}\n[1]\n', r"a\.jsonl: line 2 is not a JSON object"),
         ("a.jsonl", b'{"text": "a"}\n{"body": "a"}\n', r"a\.jsonl: line 2 has no field 'text'"),
         ("a.jsonl", b'{"text": "a"}\n{"text": null}\n', r"line 2 has a 'text' that is not text, but None"),
-        ("a.jsonl", b'{"text": "a"}\n{"text": "\\ud800"}\n', r"line 2 is not UTF-8"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "\\ud800"}\n', r"line 2 has half of a surrogate pair, '.ud800'"),
         ("a.csv", b'text,id\n"a\nb",1\nc\n', r"a\.csv: line 4 has 1 fields, and the header 2"),
         ("a.csv", b"text\na\n\xff\n", r"a\.csv: line 3 is not UTF-8"),
     ],
@@ -201,7 +207,7 @@ def test_malformed_records_are_named_or_skipped_and_counted(tmp_path, name, data
             content(small_pieces([tmp_path / name], READING, 5))
     chunks = [chunk for piece in pieces for chunk in read_piece(piece, Reading(skip_malformed=True))]
     assert sum(chunk.malformed for chunk in chunks) == 1
-    assert b"".join(chunk.data for chunk in chunks) in (b"a\n\n", b"a\nb\n\n")
+    assert b"".join(chunk.data for chunk in chunks) in (b"a\n", b"a\nb\n")
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "csv", "parquet"])
@@ -209,6 +215,33 @@ def test_a_missing_field_is_named_with_those_there_are(tmp_path, kind):
     write(tmp_path, kind, documents(3))
     with pytest.raises(UserError, match=r"has no field 'body'; its fields are id, text; choose one with --text-field"):
         open_corpus([tmp_path], Reading("body"))
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv.gz", "parquet"])
+def test_two_fields_of_one_name_are_refused(tmp_path, kind):
+    if kind == "parquet":
+        parquet.write_table(pa.table([["a"], ["b"]], names=["text", "text"]), tmp_path / "a.parquet")
+    else:
+        data = b"text,text\na,b\n" if kind == "csv" else b"text\ttext\na\tb\n"
+        (tmp_path / f"a.{kind}").write_bytes(PACKERS[kind[3:]](data))
+    with pytest.raises(UserError, match=r"two fields are called 'text'; rename one of them"):
+        open_corpus([tmp_path], READING)
+
+
+def test_a_json_array_is_refused(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps([{"text": "a"}], indent=1))
+    with pytest.raises(UserError, match=r"a\.json: is a JSON array, not JSON lines; write one object per line"):
+        open_corpus([tmp_path], READING)
+
+
+@pytest.mark.parametrize(("data", "warned"), [(b"a\rb\r", 1), (b"a\r\nb\r\n", 0), (b"a\rb\n", 0), (b"a", 0)])
+def test_line_ends_that_are_none_are_reported(tmp_path, caplog, data, warned):
+    (tmp_path / "a.txt").write_bytes(data)
+    open_corpus([tmp_path], READING)
+    assert [record.getMessage() for record in caplog.records] == warned * [
+        f"{tmp_path}/a.txt: its lines end with CR only, which does not end a line here, so all of it is one line; "
+        r"convert it: tr '\r' '\n'"
+    ]
 
 
 def test_a_field_that_is_not_text_is_refused(tmp_path):
@@ -232,7 +265,7 @@ def test_a_row_that_is_not_utf8_is_malformed(tmp_path, dictionary):
     pieces = small_pieces([tmp_path / "a.parquet"], READING, 1)
     with pytest.raises(UserError, match=r"a\.parquet: row 3 is not UTF-8"):
         content(pieces)
-    assert content(pieces, Reading(skip_malformed=True)) == b"a\n\nb\n\nc\n\n"
+    assert content(pieces, Reading(skip_malformed=True)) == b"a\n\nb\n\nc\n"
 
 
 @pytest.mark.parametrize("kind", ["jsonl.zst", "txt.zst", "txt.bz2", "csv.xz", "parquet"])

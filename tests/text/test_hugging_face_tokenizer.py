@@ -15,7 +15,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from mae_lm_fairseq.text.encoding import encode_lines
 from mae_lm_fairseq.text.hugging_face_tokenizer import FairseqBPETokenizer, HuggingFaceTokenizer
-from mae_lm_fairseq.text.tokenizer import EOS, MASK, SPECIALS, UNK
+from mae_lm_fairseq.text.tokenizer import EOS, JOINERS, MASK, SPECIALS, UNK
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer, open_tokenizer_path
 from mae_lm_fairseq.text.tokenizer_training import TRAINED_KINDS, train_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
@@ -160,6 +160,11 @@ def test_unknown_characters_are_counted():
     assert wordpiece.unknown_characters(["the 漢字 Ж漢", "the"]) == {"漢": 2, "字": 1, "ж": 1}
     assert wordpiece.unknown_characters(["theЖthe", "t" * 101]) == {"ж": 1, "t": 101}
     assert not make("byte-bpe").unknown_characters(["漢字"])
+
+
+def test_joiners_that_a_normalizer_drops():
+    assert make("bert").lost_joiners == JOINERS
+    assert make("byte-bpe").lost_joiners == ()
 
 
 def from_model(model):

@@ -15,6 +15,7 @@ from mae_lm_fairseq.cost.planner import flops_per_token
 from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.dictionary import read_symbols
+from mae_lm_fairseq.training import pretrain
 from mae_lm_fairseq.training.amount import Amount, short_schedule
 from mae_lm_fairseq.training.command import split_global_batch
 from mae_lm_fairseq.training.estimate import describe_length, duration, planned_run
@@ -38,6 +39,23 @@ ELSEWHERE = ["--distributed-init-method", "tcp://localhost:1", "--distributed-ra
 
 def configured(architecture, *extra):
     return parse_configuration(build_arguments(architecture, "data", "saved", list(extra)))
+
+
+@pytest.mark.parametrize("extra", [[], ["--batch-size", "4"], ["--max-tokens", "600", "--update-freq", "3"]])
+def test_options_are_parsed_once(extra, monkeypatch):
+    parsed = []
+
+    def parse_and_count(words):
+        parsed.append(words)
+        return parse_configuration(words)
+
+    monkeypatch.setattr(pretrain, "parse_configuration", parse_and_count)
+    words, cfg = pretrain.configure("mae_lm_tiny", "data", "saved", ["--seed", "3", *extra])
+    assert len(parsed) == 1
+    again = parse_configuration(words)
+    for group in ("common", "distributed_training", "optimization", "optimizer", "lr_scheduler", "task", "model"):
+        assert cfg[group] == again[group]
+    assert all(cfg.dataset[name] == again.dataset[name] for name in ("batch_size", "max_tokens"))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

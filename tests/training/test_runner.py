@@ -82,7 +82,7 @@ def fail_once(run):
 
 def test_files_for_resuming_are_removed_once_the_result_is_written(run):
     it = run("it", leave("text"), clean_up=fail_once)
-    with pytest.raises(UserError, match="error: interrupted"):
+    with pytest.raises(UserError, match="ends: interrupted"):
         run_all([it])
     run_all([it])
     assert it.result.with_name("found").read_text() == "text\ntext\n"
@@ -254,7 +254,7 @@ def test_a_failing_run_ends_the_others_and_its_log_is_quoted(run):
     )
     with pytest.raises(UserError) as error:
         run_all([waits, fails], jobs=2)
-    assert str(error.value) == f"fails failed (exit code 1), {fails.log} ends: error: the reason"
+    assert str(error.value) == f"fails failed (exit code 1), {fails.log} ends: the reason"
     wait_for(lambda: not is_alive(pid.read_text()))
     assert not waits.result.exists()
     assert not fails.result.exists()

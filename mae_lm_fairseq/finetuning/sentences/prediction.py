@@ -11,7 +11,7 @@ import torch
 
 from mae_lm_fairseq.finetuning.models import BATCH, logits_by_length, with_progress
 from mae_lm_fairseq.finetuning.sentences.preparation import joined, truncated
-from mae_lm_fairseq.finetuning.sentences.rows import to_rows
+from mae_lm_fairseq.finetuning.sentences.rows import Rows, to_rows
 from mae_lm_fairseq.finetuning.sentences.tables import TEXT_COLUMN, Table, format_table, read_table, write_table
 from mae_lm_fairseq.finetuning.sentences.tasks import Task, predictions
 from mae_lm_fairseq.utils.errors import UserError
@@ -23,7 +23,12 @@ PREDICTION, PROBABILITY = "prediction", "probability_"
 
 
 def predict_file(
-    model: torch.nn.Module, source: Path, out: Path, text: str | None = None, text_pair: str | None = None
+    model: torch.nn.Module,
+    source: Path,
+    out: Path,
+    text: str | None = None,
+    text_pair: str | None = None,
+    skip_malformed: bool = False,
 ):
     """Write the rows of a file with their predictions.
 
@@ -32,6 +37,7 @@ def predict_file(
         source: the file, see :mod:`~mae_lm_fairseq.finetuning.sentences.tables`.
         out: the file to write; its ending chooses the format.
         text, text_pair: columns of the texts; None for those of the training files.
+        skip_malformed: leave the predictions of rows without text empty.
 
     Raises:
         UserError: if the model's labels are not known, or the files do not suit it.
@@ -47,7 +53,7 @@ def predict_file(
     else:
         columns = tuple(given or known for given, known in zip((text, text_pair), task.columns, strict=False))
     table.check_columns(dict(zip(("--text", "--text-pair"), columns, strict=False)))
-    predict_table(model, replace(task, columns=columns), table, out)
+    predict_table(model, replace(task, columns=columns), table, out, skip_malformed)
 
 
 def plain_text_column(task: Task, table: Table) -> str:
@@ -61,30 +67,38 @@ def plain_text_column(task: Task, table: Table) -> str:
     return TEXT_COLUMN
 
 
-def predict_table(model: torch.nn.Module, task: Task, table: Table, out: Path) -> np.ndarray:
-    """Write the rows of a table with their predictions, and return the logits [rows, classes].
+def predict_table(
+    model: torch.nn.Module, task: Task, table: Table, out: Path, skip_malformed: bool = False
+) -> np.ndarray:
+    """Write the rows of a table with their predictions, and return the logits [predicted rows, classes].
 
     Raises:
         UserError: if :func:`check_predictable` does, or ``out`` cannot be written.
     """
-    check_predictable(task, table, out)
-    logits = sentence_logits(model, task, to_rows(task, table, labelled=False).sentences)
-    rows = [row | found for (_, row), found in zip(table.rows, named_predictions(task, logits), strict=True)]
-    write_table(out, [*table.columns, *prediction_columns(task)], rows)
+    rows = check_predictable(task, table, out, skip_malformed)
+    logits = sentence_logits(model, task, rows.sentences)
+    found, skipped = iter(named_predictions(task, logits)), dict(rows.malformed)
+    written = [row if line in skipped else row | next(found) for line, row in table.rows]
+    write_table(out, [*table.columns, *prediction_columns(task)], written)
     return logits
 
 
-def check_predictable(task: Task, table: Table, out: Path):
-    """Check a table, and whether ``out`` can hold its predictions, before any are made.
+def check_predictable(task: Task, table: Table, out: Path, skip_malformed: bool = False) -> Rows:
+    """Return the rows of a table, after checking them and whether ``out`` can hold their predictions.
 
     Raises:
         UserError: if a text is missing, the table has one of the columns already, or its cells do not suit the format.
     """
-    to_rows(task, table, labelled=False).check(is_test=True, skip_malformed=False)
+    rows = to_rows(task, table, labelled=False)
+    if skip_malformed and rows.malformed and rows.sentences and not table.malformed:
+        logger.warning("%s: %s; their predictions are empty", table.path, rows.describe_malformed())
+    else:
+        rows.check(is_test=True, skip_malformed=False)
     added = prediction_columns(task)
     if taken := [column for column in added if column in table.columns]:
         raise UserError(f"{table.path}: has a column {taken[0]!r} already; rename or remove it")
     format_table(out, [*table.columns, *added], [row for _, row in table.rows])
+    return rows
 
 
 def prediction_columns(task: Task) -> list[str]:

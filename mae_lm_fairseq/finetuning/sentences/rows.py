@@ -13,6 +13,7 @@ from mae_lm_fairseq.utils.errors import UserError
 logger = logging.getLogger(__name__)
 
 _MAX_SHOWN = 10
+_BLANKS = "mae-lm predict --skip-malformed leaves those of empty texts empty"
 
 
 @dataclass
@@ -46,7 +47,7 @@ class Rows:
         if self.malformed:
             message = f"{self.path}: {self.describe_malformed()}"
             if is_test:
-                raise UserError(f"{message}; fix the file: predictions are assigned by row")
+                raise UserError(f"{message}; fix the file: predictions are assigned by row ({_BLANKS})")
             if not skip_malformed:
                 raise UserError(f"{message}; fix the file, or drop them with --skip-malformed")
             logger.warning("%s; dropped", message)

@@ -1,11 +1,14 @@
 """Reader for the JSON of SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018)."""
 
 import json
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from mae_lm_fairseq.utils.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -33,25 +36,38 @@ class Paragraph:
     questions: tuple[Question, ...]
 
 
-def read_squad(path: str | Path, version_2: bool, with_answers: bool = True) -> list[Paragraph]:
+_MAX_SHOWN = 100
+
+
+def read_squad(
+    path: str | Path, version_2: bool, with_answers: bool = True, skip_malformed: bool = False
+) -> list[Paragraph]:
     """Read and validate a file in SQuAD's format.
 
     Args:
         path: the file.
         version_2: whether questions without an answer are allowed.
         with_answers: whether to read the answers. A test file may have none, or empty ones that are not marked.
+        skip_malformed: drop and log malformed questions.
 
     Raises:
-        UserError: if the file is invalid. The message gives the file, article, paragraph, question and the problem: a
-            missing key, a value of the wrong type, an answer that is not at ``answer_start``, a duplicate id, a
-            question without an answer, or a question that has answers but is marked as impossible.
+        UserError: if the file is invalid. The message lists article, paragraph, question and problem of the malformed
+            questions: a missing key, a value of the wrong type, an answer that is not at ``answer_start``, a duplicate
+            id, a question without an answer, or a question that has answers but is marked as impossible.
     """
-    seen = set()
+    seen, malformed = set(), []
     paragraphs = [
-        _read_paragraph(paragraph, version_2, with_answers, seen)
+        _read_paragraph(paragraph, version_2, with_answers, seen, malformed)
         for article in _Node(read_json(path), str(path)).list("data", "article")
         for paragraph in article.list("paragraphs", "paragraph")
     ]
+    if malformed:
+        shown = "; ".join(problem.removeprefix(f"{path}, ") for problem in malformed[:_MAX_SHOWN])
+        more = f"; and {len(malformed) - _MAX_SHOWN} more" if len(malformed) > _MAX_SHOWN else ""
+        message = f"{path}: {len(malformed)} malformed questions: {shown}{more}"
+        if not skip_malformed:
+            raise UserError(f"{message}; correct the file, or drop them (mae-lm finetune squad --skip-malformed)")
+        logger.warning("%s; dropped", message)
     if not seen:
         raise UserError(f"{path}: has no questions")
     return paragraphs
@@ -110,25 +126,34 @@ class _Node:
             yield _Node(item, f"{self.place}, {name} {number}")
 
 
-def _read_paragraph(node: _Node, version_2: bool, with_answers: bool, seen: set[str]) -> Paragraph:
+def _read_paragraph(
+    node: _Node, version_2: bool, with_answers: bool, seen: set[str], malformed: list[str]
+) -> Paragraph:
+    """Return a paragraph without malformed questions, whose problems are appended to ``malformed``."""
     context = node.text("context")
     questions = []
-    for question in node.list("qas", "question"):
-        questions.append(_read_question(question, context, version_2, with_answers))
-        if questions[-1].id in seen:
-            raise question.error(f"the id {questions[-1].id} occurs twice; ids must be unique")
-        seen.add(questions[-1].id)
+    for number, item in enumerate(node.list("qas", "question"), 1):
+        try:
+            question = _read_question(item, context, with_answers)
+            if question.id in seen:
+                raise item.error(f"the id {question.id} occurs twice; ids must be unique")
+        except UserError as error:
+            malformed.append(str(error))
+            continue
+        if with_answers and not question.answers and not version_2:
+            place = f"{node.place}, question {number} ({question.id})"
+            raise UserError(f"{place}: has no answer; add --version-2 for SQuAD 2.0")
+        seen.add(question.id)
+        questions.append(question)
     return Paragraph(context, tuple(questions))
 
 
-def _read_question(node: _Node, context: str, version_2: bool, with_answers: bool) -> Question:
+def _read_question(node: _Node, context: str, with_answers: bool) -> Question:
     name = node.text("id")
     node = _Node(node.content, f"{node.place} ({name})")
     if not with_answers:
         return Question(name, node.text("question"), ())
     answers = tuple(_read_answer(answer, context) for answer in node.list("answers", "answer"))
-    if not answers and not version_2:
-        raise node.error("has no answer; add --version-2 for SQuAD 2.0")
     impossible = node.get("is_impossible", bool) if "is_impossible" in node.content else not answers
     if impossible and answers:
         raise node.error("is marked as impossible, but has answers")

@@ -9,7 +9,7 @@ from mae_lm_fairseq.finetuning.origin import Origin, find_origin
 from mae_lm_fairseq.finetuning.results import report
 from mae_lm_fairseq.finetuning.squad.metrics import evaluate_1_1, evaluate_2_0, gold_answers
 from mae_lm_fairseq.finetuning.squad.prediction import answer_all, logits_of_batches
-from mae_lm_fairseq.finetuning.squad.questions import read_squad
+from mae_lm_fairseq.finetuning.squad.questions import read_json, read_squad
 from mae_lm_fairseq.finetuning.squad.task import QuestionAnsweringConfig
 from mae_lm_fairseq.finetuning.squad.windows import MIN_SAMPLE, SpanWindows
 from mae_lm_fairseq.finetuning.sweep import OWNED, Recipe, Sweep, for_size, run_sweep, window_sweep
@@ -57,6 +57,7 @@ def _finetune(options: SquadOptions) -> dict:
             "tokenizer": tokenizer.fingerprint,
             "updates": options.max_updates,
             "sample length": [length, options.doc_stride],
+            **({"skip malformed": True} if options.skip_malformed else {}),
         },
         owned=(*OWNED, PREDICTIONS, NA_PROB),
     )
@@ -108,8 +109,11 @@ def sample_length(options: SquadOptions, origin: Origin) -> int:
 
 def count_samples(path: Path, options: SquadOptions, tokenizer: Tokenizer, length: int) -> dict[str, int]:
     """Count and print the windows of a file, see :class:`~mae_lm_fairseq.finetuning.squad.windows.SpanWindows`."""
-    questions = read_squad(path, options.version_2)
+    questions = read_squad(path, options.version_2, skip_malformed=options.skip_malformed)
     counts = SpanWindows(questions, tokenizer, length, options.doc_stride, seed=1).counts
+    if options.skip_malformed:
+        total = sum(len(part["qas"]) for article in read_json(path)["data"] for part in article["paragraphs"])
+        counts["malformed_questions"] = total - counts["questions"]
     print(f"{path.name}: {describe(counts)}")
     return counts
 
@@ -127,7 +131,7 @@ def make_sweep(options: SquadOptions, origin: Origin, length: int, windows: int)
         "valid_file": options.dev.resolve(),
         "tokens_per_sample": length,
         "doc_stride": options.doc_stride,
-        **({"version_2": True} if options.version_2 else {}),
+        **{name: True for name in ("version_2", "skip_malformed") if getattr(options, name)},
     }
     usual = for_size(origin.model["_name"], ROBERTA, OURS)
     return window_sweep(options, origin, usual, windows, task, partial(evaluate, options=options), "f1")
@@ -145,7 +149,7 @@ def evaluate(checkpoint: Path, options: SquadOptions) -> dict[str, float]:
     answers = answer_all(logits_of_batches(model, windows), windows)
     predictions = {name: found.text for name, found in answers.items()}
     na_probs = {name: found.no_answer_probability for name, found in answers.items()}
-    gold = gold_answers(read_squad(options.dev, options.version_2))
+    gold = gold_answers(read_squad(options.dev, options.version_2, skip_malformed=options.skip_malformed))
     if options.version_2:
         searched = evaluate_2_0(gold, predictions, na_probs)
         threshold = searched["best_f1_thresh"]

@@ -25,6 +25,7 @@ class QuestionAnsweringConfig(FairseqDataclass):
     train_file: str = field(default=MISSING, metadata={"help": "training questions in SQuAD's JSON"})
     valid_file: str = field(default=MISSING, metadata={"help": "questions for validation in SQuAD's JSON"})
     version_2: bool = field(default=False, metadata={"help": "SQuAD 2.0: questions may have no answer"})
+    skip_malformed: bool = field(default=False, metadata={"help": "drop malformed questions"})
     tokens_per_sample: int = field(
         default=TOKENS_PER_SAMPLE, metadata={"help": "maximum length of a sequence in tokens, special tokens included"}
     )
@@ -60,7 +61,7 @@ class QuestionAnsweringTask(WindowTask):
             UserError: if the split does not exist, or its file is missing or not in SQuAD's format.
         """
         path = self.path_of(split)
-        questions = read_squad(path, self.cfg.version_2)
+        questions = read_squad(path, self.cfg.version_2, skip_malformed=self.cfg.skip_malformed)
         dataset = SpanWindows(questions, self.tokenizer, self.cfg.tokens_per_sample, self.cfg.doc_stride, self.cfg.seed)
         self.add_dataset(split, path, dataset)
 

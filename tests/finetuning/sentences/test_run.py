@@ -14,7 +14,7 @@ from mae_lm_fairseq.checkpoints.reading import read, read_checkpoint
 from mae_lm_fairseq.finetuning import sweep as finetuning
 from mae_lm_fairseq.finetuning.models import load
 from mae_lm_fairseq.finetuning.options import GlueOptions
-from mae_lm_fairseq.finetuning.origin import from_scratch
+from mae_lm_fairseq.finetuning.origin import from_scratch, origin_of
 from mae_lm_fairseq.finetuning.results import summarise
 from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits
 from mae_lm_fairseq.finetuning.sentences.run import finetune, make_sweep
@@ -95,6 +95,19 @@ def test_a_bundle_gives_the_results_of_its_checkpoint(options, checkpoints, toke
     (tmp_path / "bundle" / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(UserError, match="is a directory of transformers; make a bundle of it with mae-lm import"):
         finetune(replace(options, model=tmp_path / "bundle", out=tmp_path / "c"))
+
+
+def test_the_starting_checkpoint_is_read_once_without_its_tensors(checkpoints, monkeypatch):
+    """Its optimizer state takes twice the memory of the weights, and neither is needed here."""
+    loaded, load = [], torch.load
+
+    def load_and_note(*arguments, **options):
+        loaded.append(options.get("mmap"))
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(torch, "load", load_and_note)
+    assert origin_of(checkpoints["mae_lm_tiny"]).model["_name"] == "mae_lm_tiny"
+    assert loaded == [True]
 
 
 def test_finetuning_starts_from_random_weights(options):

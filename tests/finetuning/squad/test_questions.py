@@ -1,5 +1,6 @@
 import copy
 import json
+import re
 
 import pytest
 
@@ -68,6 +69,7 @@ def change(*path, to=None):
     return changed
 
 
+SECOND_QUESTION = DATASET["data"][0]["paragraphs"][0]["qas"][1]
 PARAGRAPH = ("data", 0, "paragraphs", 0)
 FIRST = (*PARAGRAPH, "qas", 0)
 SECOND = (*PARAGRAPH, "qas", 1)
@@ -97,6 +99,25 @@ SECOND = (*PARAGRAPH, "qas", 1)
 def test_errors_name_their_place_in_the_file(write, content, message):
     with pytest.raises(UserError, match=message):
         read_squad(write(content), version_2=True)
+
+
+def test_malformed_questions_are_all_listed_or_dropped(write, caplog):
+    content = change(*FIRST, "answers", 1, "answer_start", to=15)
+    content["data"][0]["paragraphs"][0]["qas"] += [SECOND_QUESTION | {"id": "q3", "is_impossible": False}]
+    path = write(content)
+    problems = (
+        r"squad\.json: 2 malformed questions: article 1, paragraph 1, question 1 \(q1\), answer 2: '5½ goals' is not "
+        r"in the context where 'answer_start' 15 points; article 1, paragraph 1, question 3 \(q3\): has no answer, but "
+        r"is not marked as impossible"
+    )
+    with pytest.raises(UserError, match=rf"{problems}; correct the file, or drop them \(mae-lm finetune squad --skip"):
+        read_squad(path, version_2=True)
+    assert not caplog.records
+    [paragraph] = read_squad(path, version_2=True, skip_malformed=True)
+    assert [question.id for question in paragraph.questions] == ["q2"]
+    assert re.search(rf"{problems}; dropped", caplog.text)
+    with pytest.raises(UserError, match=r"question 2 \(q2\): has no answer; add --version-2"):
+        read_squad(path, version_2=False, skip_malformed=True)  # these are not malformed
 
 
 def test_questions_without_answers_need_version_2(write):

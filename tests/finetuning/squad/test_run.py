@@ -106,6 +106,23 @@ def test_questions_of_2_0_need_no_mark(options, tmp_path):
     assert finetune(replace(options, dev=dev, version_2=True))["metrics"]["NoAns_total"]["values"] == [8]
 
 
+def test_malformed_questions_are_dropped_and_counted(options):
+    """A single one used to stop the fine-tuning; dropped, the metrics are those of the file without it."""
+    broken = json.loads(options.dev.read_text())
+    paragraph = broken["data"][0]["paragraphs"][0]
+    total = sum(len(part["qas"]) for article in broken["data"] for part in article["paragraphs"])
+    removed = paragraph["qas"][0]["id"]
+    paragraph["qas"][0]["answers"][0]["answer_start"] += 1
+    options.dev.write_text(json.dumps(broken))
+    with pytest.raises(UserError, match=r"dev\.json: 1 malformed questions: .* --skip-malformed"):
+        finetune(options)
+    content = finetune(replace(options, skip_malformed=True))
+    assert content["data"]["dev"]["malformed_questions"] == 1
+    assert content["data"]["dev"]["questions"] == total - 1
+    assert "1 malformed questions" in (options.out / "report.md").read_text()
+    assert removed not in json.loads((options.out / "predictions.json").read_text())
+
+
 def test_other_questions_under_the_same_name_are_refused(options):
     finetune(options)
     write_squad(options.dev, people=2)

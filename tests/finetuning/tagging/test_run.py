@@ -147,7 +147,10 @@ def test_predict_labels_files(memorised, tmp_path, checkpoint, tokenizer):
             labelled(name, text)
         assert not (tmp_path / f"labelled_{name}").exists()
     for words, message in (
-        (["--out", "b", "--text", "x"], "--text and --text-pair are for sentence tasks; this model labels words"),
+        (
+            ["--out", "b", "--text", "x"],
+            "--text, --text-pair and --skip-malformed are for sentence tasks; this model labels words",
+        ),
         (["--out", "b.gz"], "--out b.gz: the output is not compressed; leave out .gz"),
         (["--out", "b"], r"words\*.conll: no such file"),
     ):
