@@ -44,8 +44,12 @@ def explain_splits_without_batches() -> None:
     wrap(Trainer, "get_valid_iterator", _valid_iterator)
 
 
-def _train_iterator(get: Callable, trainer: Trainer, *args, **kwargs) -> Any:
-    return _get_named(trainer.cfg.dataset.train_subset, trainer.cfg, lambda: get(trainer, *args, **kwargs))
+def _train_iterator(get: Callable, trainer: Trainer, epoch: int, *args, **kwargs) -> Any:
+    iterator = _get_named(trainer.cfg.dataset.train_subset, trainer.cfg, lambda: get(trainer, epoch, *args, **kwargs))
+    if hasattr(trainer.task, "number_batches"):
+        batches = trainer.cfg.optimization.update_freq
+        trainer.task.number_batches(iterator, trainer.get_num_updates(), batches[min(epoch, len(batches)) - 1])
+    return iterator
 
 
 def _valid_iterator(get: Callable, trainer: Trainer, subset: str, *args, **kwargs) -> Any:
