@@ -69,6 +69,7 @@ def test_stopping_and_resuming_ends_where_one_run_ends(train, tmp_path, updates,
     assert half["optimizer_history"][-1]["num_updates"] == updates // 2
     resumed = train(tmp_path / "twice", *options, "--max-update", updates)
     assert "Loaded checkpoint" in resumed.stderr + resumed.stdout
+    assert "resuming with" not in resumed.stderr + resumed.stdout
     if (
         "--mask-prob-end" in options
     ):  # of updates 11 to 20; per update of 2,000 tokens, whole words cover about the rate
@@ -185,6 +186,9 @@ def test_a_checkpoint_of_other_data_or_another_model_is_refused_and_kept(train, 
     assert_one_line(train(saved, "--max-update", 2, "--encoder-layers", 3, fails=True), "encoder_layers")
     assert_one_line(train(saved, "--max-update", 2, "--optimizer", "sgd", fails=True), "--reset-optimizer")
     assert (saved / "checkpoint_last.pt").read_bytes() == before
+    other = train(saved, "--max-update", 2, "--mask-prob", 0.3, "--tokens-per-sample", 16)
+    assert "resuming with --tokens-per-sample 16 instead of 32: this epoch repeats" in other.stdout + other.stderr
+    assert "resuming with --mask-prob 0.3 instead of 0.15: the masks differ" in other.stdout + other.stderr
 
 
 def test_a_run_of_adam_resumes_with_fused_adamw(train, tmp_path):

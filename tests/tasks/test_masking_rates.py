@@ -87,6 +87,14 @@ def test_indices_are_integers_that_reach_data_workers():
     assert (index, index.updates, hash(index)) == (7, 30, hash(7))
 
 
+def test_a_sequence_that_was_read_at_another_rate_is_masked_anew(task_for):
+    """The trainer reads the first batch before it is numbered."""
+    task = task_for(*SCHEDULE)
+    dataset, pad = task.dataset(SPLIT), task.dictionary.pad()
+    predicted = [int(dataset[index]["target"].ne(pad).sum()) for index in (3, TrainingIndex(3, 40), 3)]
+    assert predicted[0] == predicted[2] > 2 * predicted[1] > 0
+
+
 @pytest.mark.parametrize("shape", ["linear", "cosine"])
 def test_each_batch_has_the_masks_of_its_update(task_for, shape):
     """Equal to fairseq's masks at the rate of the update; three batches of an update have the same rate."""
