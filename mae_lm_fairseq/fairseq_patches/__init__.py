@@ -27,7 +27,7 @@ def apply() -> None:
     for patch in (
         data.restore_numpy_compat,
         data.accumulate_batches_that_have_sequences,
-        data.explain_splits_without_batches,
+        data.check_splits,
         loading.read_checkpoints_as_data,
         loading.check_checkpoints_before_restoring,
         resuming.resume_from_newest_checkpoint,

@@ -19,7 +19,7 @@ from mae_lm_fairseq.checkpoints.checkpoint_file import allow_plain_values, read_
 from mae_lm_fairseq.checkpoints.presets import read_training_state
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
-from mae_lm_fairseq.fairseq_patches.resuming import batch_limits, convert_position
+from mae_lm_fairseq.fairseq_patches.resuming import batch_limits, convert_position, report_changes
 from mae_lm_fairseq.utils.errors import UserError, first_line
 
 logger = logging.getLogger(__name__)
@@ -69,9 +69,9 @@ def check_checkpoints_before_restoring() -> None:
     fairseq restores whatever fits and raises a bare ``Exception`` for the rest. It saves the task's state but never
     compares it, so a changed dictionary is not noticed. With this patch, the method ``check_checkpoint(filename, state,
     resumes)`` of task and model, if any, is called once the file has been read; ``resumes`` says whether the state of
-    the optimizer is restored, too. Mismatches of the weights, the optimizer or the criterion are explained, and the
-    position in the epoch is converted if the number of processes has changed. A run does not resume from a checkpoint
-    without optimizer state, with which fairseq repeats the whole training.
+    the optimizer is restored, too. Mismatches of the weights, the optimizer or the criterion are explained, changed
+    options of the data reported, and the position in the epoch is converted to the number of processes. A run does not
+    resume from a checkpoint without optimizer state, with which fairseq repeats the whole training.
     ``--finetune-from-model`` also takes a bundle, which is a directory. ``--store-ema`` can start from a checkpoint
     without EMA weights, which ended in a traceback.
 
@@ -115,6 +115,7 @@ def _read_and_check(
     if not (cfg.reset_dataloader or filename == cfg.finetune_from_model):  # these start at the first epoch
         processes = trainer.cfg.distributed_training.distributed_world_size
         convert_position(state, processes, batch_limits(trainer.cfg.dataset))
+        report_changes(state, trainer.cfg)
     for checker in (trainer.task, trainer.get_model()):
         if hasattr(checker, "check_checkpoint"):
             checker.check_checkpoint(path, state, resumes)

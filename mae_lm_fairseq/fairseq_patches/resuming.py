@@ -22,9 +22,11 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
+from omegaconf import OmegaConf
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import read_checked, value_at
 from mae_lm_fairseq.fairseq_patches.option_checks import DEFAULT_RESTORE_FILE
+from mae_lm_fairseq.fairseq_patches.option_ranges import option
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.fairseq_patches.saving import lock_save_dir
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
@@ -81,8 +83,8 @@ def convert_position(state: dict[str, Any], processes: int, limits: dict[str, in
 
     With the same batches, those that follow are the next ones of the epoch. If the number of batches done is not
     divisible by ``processes``, the last few are repeated. With another ``--batch-size`` or ``--max-tokens``, the rest
-    of the epoch is about as long as before, but the batches are others: some sequences are repeated, and others
-    skipped. If both limit a batch, or others than before, the number of batches in an epoch is unknown.
+    of the epoch is about as long as before, but the batches are others (see :func:`report_changes`). If both limit a
+    batch, or others than before, the number of batches in an epoch is unknown.
 
     Args:
         state: content of the checkpoint.
@@ -100,9 +102,6 @@ def convert_position(state: dict[str, Any], processes: int, limits: dict[str, in
     position["iterations_in_epoch"] = done
     if before != processes:
         logger.info("resuming with %d processes instead of %d, after %d batches of each", processes, before, done)
-    if limits_before and limits_before != limits:
-        now, then = (" ".join(f"{name} {value}" for name, value in each.items()) for each in (limits, limits_before))
-        logger.warning("resuming with %s instead of %s: this epoch repeats some sequences and skips others", now, then)
 
 
 def batch_limits(dataset: Mapping[str, Any]) -> dict[str, int]:
@@ -135,6 +134,53 @@ def _newer(last: Path, suffix: str) -> list[Path]:
     if last.exists():
         others = [path for path in others if path.stat().st_mtime_ns > last.stat().st_mtime_ns]
     return others
+
+
+_BATCHING = ("batch_size", "max_tokens", "required_batch_size_multiple", "train_subset")
+_BATCHING += ("grouped_shuffling", "update_ordered_indices_seed")
+"""Options of fairseq's section ``dataset`` that change which batches an epoch has, and their order."""
+_HARMLESS = ("_name", "data", "max_update", "effective_rank_interval", "freeze_encoder_updates", "ddp_timeout")
+_HARMLESS += ("include_target_tokens", "include_index", "skip_masking", "d2v2_multi")
+"""Options of a task that change neither its sequences nor their masks."""
+_MASKING = ("mask_", "leave_unmasked_prob", "random_token_prob", "freq_weighted_replacement")
+"""Beginnings of the options that change only the masks of sequences."""
+
+
+def report_changes(state: dict[str, Any], cfg: Any) -> None:
+    """Warn by name of options that change what the position in the epoch means, the sequences, or their masks.
+
+    Args:
+        state: content of the checkpoint.
+        cfg: configuration of the run that resumes.
+    """
+    batching, task = (_changes(state, cfg, section) for section in ("dataset", "task"))
+    masks = [change for name, change in task.items() if name.startswith(_MASKING)]
+    sequences = [change for name, change in task.items() if name not in _HARMLESS and not name.startswith(_MASKING)]
+    if value_at(state, "extra_state", "train_iterator", "iterations_in_epoch"):
+        sequences += [change for name, change in batching.items() if name in _BATCHING]
+        effect = "this epoch repeats some sequences and skips others"
+    else:
+        effect = "the sequences differ from those before"
+    for changes, outcome in ((sequences, effect), (masks, "the masks differ from those before, in validation, too")):
+        if changes:
+            logger.warning("resuming with %s: %s", ", ".join(changes), outcome)
+
+
+def _changes(state: dict[str, Any], cfg: Any, section: str) -> dict[str, str]:
+    """Describe the options of a section that differ between a checkpoint and a configuration, by name."""
+    then, now = (_plain(value_at(each, section)) for each in (state.get("cfg"), cfg))
+    return {
+        name: f"{option(name)} {now[name]} instead of {then[name]}"
+        for name in now
+        if name in then and now[name] != then[name]
+    }
+
+
+def _plain(section: Any) -> dict[str, Any]:
+    """Return the options of a section; those of old tasks, which have no section, are unknown."""
+    if OmegaConf.is_config(section):
+        return OmegaConf.to_container(section, resolve=True, enum_to_str=True)
+    return section if isinstance(section, dict) else {}
 
 
 def restore_last(save_dir: Path, suffix: str = "") -> None:

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Optional
 
 import numpy as np
 import torch
@@ -20,13 +21,16 @@ from fairseq.data import (
     TokenBlockDataset,
     data_utils,
 )
+from fairseq.data.iterators import EpochBatchIterator
 from fairseq.data.shorten_dataset import maybe_shorten_dataset
+from fairseq.dataclass import ChoiceEnum
 from fairseq.distributed.utils import get_data_parallel_world_size, get_global_rank
 from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
-from omegaconf import open_dict
+from omegaconf import II, open_dict
 
+from mae_lm_fairseq.checkpoints.checkpoint_file import value_at
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
 from mae_lm_fairseq.core.packing import NEEDED_BY_SOME, BatchLayout
 from mae_lm_fairseq.cost.planned_run import DEVICES, kind_of_gpu
@@ -36,6 +40,7 @@ from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.statistics.rank_monitor import MONITORED_TOKENS, RankMonitor
 from mae_lm_fairseq.tasks.long_lines import MIN_SAMPLE_TOKENS, split_long_lines
 from mae_lm_fairseq.tasks.masking import EarlyMasksDataset, LayoutDataset, masked_pair, training_flops, word_starts
+from mae_lm_fairseq.tasks.masking_rates import NumberedBatches, RateSchedule, schedule_updates, variable_rate
 from mae_lm_fairseq.text.data_bin import (
     DICTIONARY,
     check_data_bin,
@@ -49,6 +54,8 @@ from mae_lm_fairseq.text.tokenizer_files import NAMES, find_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
+
+MASK_PROB_SCHEDULES = ChoiceEnum(["linear", "cosine"])
 
 
 @dataclass
@@ -67,6 +74,20 @@ class MaskedAutoencoderLMConfig(MaskedLMConfig):
     mask_whole_words: bool = field(
         default=False, metadata={"help": "mask whole words; word starts are read from the tokenizer in the data-bin"}
     )
+    mask_prob_end: Optional[float] = field(  # noqa: UP045  as fairseq's parser understands it
+        default=None, metadata={"help": "masking rate at the end of a schedule that starts at --mask-prob"}
+    )
+    mask_prob_schedule: MASK_PROB_SCHEDULES = field(
+        default="linear", metadata={"help": "shape of the schedule from --mask-prob to --mask-prob-end"}
+    )
+    mask_prob_updates: Optional[int] = field(  # noqa: UP045
+        default=None, metadata={"help": "number of updates until --mask-prob-end is reached (default: --max-update)"}
+    )
+    mask_prob_range: Optional[str] = field(  # noqa: UP045
+        default=None,
+        metadata={"help": "draw the masking rate of each training sequence from a range, such as 0.15,0.5"},
+    )
+    max_update: int = II("optimization.max_update")
     mask_in_encoder: float = field(
         default=0.0,
         metadata={
@@ -106,6 +127,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         # Data workers that survive an epoch would keep its masks, because they are not notified of the next one.
         with open_dict(cfg):
             cfg.reuse_dataloader = cfg.persistent_workers = False
+        self.rate = variable_rate(cfg)
         self.layout_needs: frozenset[str] | None = None
         self.flops: Callable[[BatchLayout], int] | None = None
         self.peak_flops: float | None = None
@@ -146,6 +168,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         source, target = masked_pair(
             blocks,
             self.dictionary,
+            self.rate,
             mask_idx=self.mask_idx,
             seed=self.cfg.seed,
             mask_prob=self.cfg.mask_prob,
@@ -165,6 +188,20 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         with data_utils.numpy_seed(self.cfg.seed):
             shuffle = np.random.permutation(len(blocks))
         self.datasets[split] = SortDataset(dataset, sort_order=[shuffle, blocks.sizes])
+
+    def number_batches(self, iterator: EpochBatchIterator, updates: int, per_update: int):
+        """Tell the sequences of the next epoch which update trains on them, if their masking rate depends on it.
+
+        Called by the patched trainer before each epoch, and before it is continued in the middle.
+
+        Args:
+            iterator: training iterator, which has not begun the epoch.
+            updates: number of updates that are done.
+            per_update: number of batches per update of one process.
+        """
+        if self.rate is not None:
+            ordered = functools.partial(EpochBatchIterator.ordered_batches, iterator)
+            iterator.ordered_batches = lambda *args: NumberedBatches(ordered(*args), updates, per_update)
 
     def _word_starts(self):
         """Return the word starts, from the tokenizer in the (first) data directory if there is one."""
@@ -279,8 +316,14 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
 
         ``tflops`` is the FLOPs of the batches, without padding and recomputed activations, in 1e12 per second of each
         device, over the same time as fairseq's ``wps``. ``mfu`` is its fraction of the device's peak, if that is known.
+        ``mask_prob`` is the fraction of the tokens that are predicted, if the masking rate is not always the same.
         """
         super().reduce_metrics(logging_outputs, criterion)
+        if self.rate is not None:
+            predicted, tokens = (
+                sum(log.get(name, 0) for log in logging_outputs) for name in ("sample_size", "ntokens")
+            )
+            metrics.log_scalar("mask_prob", predicted / max(tokens, 1), tokens, round=4)
         if not any("flops" in log for log in logging_outputs):
             return
         flops = sum(log["flops"] for log in logging_outputs)  # of several processes a tensor, which is not read here
@@ -334,9 +377,17 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         """Check a checkpoint that training is about to start from.
 
         Raises:
-            UserError: if it was trained with another dictionary.
+            UserError: if it was trained with another dictionary, or with a masking rate that moves in another time.
         """
         self._compare_dictionary(filename, state.get("task_state") or {})
+        theirs = value_at(state, "cfg", "task")
+        if resumes and isinstance(self.rate, RateSchedule) and value_at(theirs, "mask_prob_end") is not None:
+            updates = schedule_updates(theirs)
+            if updates != self.rate.updates:
+                raise UserError(
+                    f"--mask-prob-updates {self.rate.updates} (by default --max-update): the masking rate would jump, "
+                    f"as that of {filename} moves in {updates} updates; add --mask-prob-updates {updates}"
+                )
 
     def _compare_dictionary(self, subject: str, state_dict: dict):
         theirs = state_dict.get("dictionary")

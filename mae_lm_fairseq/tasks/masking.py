@@ -4,6 +4,7 @@ fairseq's ``MaskTokensDataset`` selects the tokens to mask by seed, epoch and in
 treats ``<s>`` and ``</s>`` as ordinary tokens.
 """
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -13,12 +14,15 @@ from fairseq.data import BaseWrapperDataset, Dictionary, FairseqDataset, MaskTok
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.core.packing import NEEDED_BY_SOME, BatchLayout, batch_layout
 from mae_lm_fairseq.cost.flops import TRAINING, Sample, forward_flops
+from mae_lm_fairseq.tasks.masking_rates import RateRange, RateSchedule, VariableMasksDataset
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 
 
-def masked_pair(dataset: FairseqDataset, dictionary: Dictionary, **masking) -> tuple[FairseqDataset, FairseqDataset]:
+def masked_pair(
+    dataset: FairseqDataset, dictionary: Dictionary, rate: RateSchedule | RateRange | None = None, **masking
+) -> tuple[FairseqDataset, FairseqDataset]:
     """Return the corrupted inputs and their targets (``<pad>`` where nothing is predicted).
 
     Does not use ``MaskTokensDataset.apply_mask``: the cache that it adds ignores the epoch, so that small data sets
@@ -26,10 +30,12 @@ def masked_pair(dataset: FairseqDataset, dictionary: Dictionary, **masking) -> t
 
     Args:
         dataset: dataset of 1-D token tensors.
+        rate: masking rate in training, if it differs from sequence to sequence.
         masking: further arguments of fairseq's ``MaskTokensDataset``.
     """
+    make = MaskTokensDataset if rate is None else functools.partial(VariableMasksDataset, rate=rate)
     source, target = (
-        MaskTokensDataset(dataset, dictionary, pad_idx=dictionary.pad(), return_masked_tokens=wanted, **masking)
+        make(dataset, dictionary, pad_idx=dictionary.pad(), return_masked_tokens=wanted, **masking)
         for wanted in (False, True)
     )
     return source, target

@@ -12,6 +12,7 @@ from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.cost.planned_run import Run, kind_of_gpu
 from mae_lm_fairseq.cost.planner import flops_per_token, hours
 from mae_lm_fairseq.models.architectures import core_config
+from mae_lm_fairseq.tasks.masking_rates import variable_rate
 from mae_lm_fairseq.text.data_bin import DICTIONARY, count_tokens
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.training.amount import Amount
@@ -85,11 +86,12 @@ def planned_run(cfg: Any, vocabulary: int, updates: int, *, devices: int = 1, ki
     Raises:
         ValueError: if so little is masked that no token of a sequence is.
     """
+    rate = variable_rate(cfg.task) if hasattr(cfg.task, "mask_prob_range") else None
     accumulated = int(cfg.optimization.update_freq[0])
     batch = cfg.dataset.batch_size or max(1, cfg.dataset.max_tokens // cfg.task.tokens_per_sample)
     return TrainingRun(
         preset=cfg.model._name,
-        mask_prob=cfg.task.mask_prob,
+        mask_prob=cfg.task.mask_prob if rate is None else rate.mean(updates),
         mask_in_encoder=float(getattr(cfg.task, "mask_in_encoder", 0.0)),
         vocab_size=vocabulary,
         tokens_per_sample=cfg.task.tokens_per_sample,

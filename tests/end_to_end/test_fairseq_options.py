@@ -133,16 +133,29 @@ def test_a_run_is_not_resumed_with_another_meaning_of_its_weights(train, arch, o
         train("--arch", arch, *options, "--max-update", 3)
 
 
-@pytest.mark.parametrize(("split", "multiple"), [("train", 1000), ("valid", 64)])
-def test_splits_without_batches_are_named(train, data_bin, split, multiple):
+@pytest.mark.parametrize(("split", "multiple", "more"), [("train", 1000, ["--disable-validation"]), ("valid", 64, [])])
+def test_splits_without_batches_are_named(train, data_bin, split, multiple, more):
     """fairseq drops a last batch of another size, and may have no other."""
     numbers = ["--batch-size", multiple, "--required-batch-size-multiple", multiple]
     with pytest.raises(UserError) as caught:
-        train(*numbers, "--no-save")
+        train(*numbers, "--no-save", *more)
     assert str(caught.value) == (
         f"the split {split} of {data_bin} has no batch; use more text, or --required-batch-size-multiple 1: a last "
         f"batch whose size is not a multiple of {multiple} is dropped"
     )
+
+
+def test_long_lines_of_fairseqs_own_task_are_named_before_training(train, data_bin, caplog):
+    long = ["--task", "masked_lm", "--criterion", "masked_lm", "--tokens-per-sample", 16, "--no-save"]
+    with pytest.raises(UserError) as caught:
+        train(*long)
+    assert str(caught.value) == (
+        f"the split valid of {data_bin} has sequences of more than 16 tokens; choose --task masked_autoencoder_lm, "
+        "which splits them, or add --skip-invalid-size-inputs-valid-test to drop them, as training does"
+    )
+    assert "num_updates" not in caplog.text
+    train(*long, "--skip-invalid-size-inputs-valid-test")
+    train(*long[4:])
 
 
 def test_checkpoints_to_keep_and_patience(train):

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import shutil
 
 import numpy as np
@@ -19,6 +20,8 @@ ENCODER_SHARE = {
     "mae_lm_mask_later_tiny": 92.5,
 }
 """Percentage of tokens that an encoder layer sees, averaged over the two layers of each preset, with 15 % masked."""
+
+FALLING_RATE = ["--mask-prob", 0.4, "--mask-prob-end", 0.1, "--mask-prob-updates", 18]
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +57,9 @@ def assert_same_training_state(a, b):
     [
         # scripts/fault_injection.py also interrupts runs at arbitrary updates.
         pytest.param(10, 2, [], marks=pytest.mark.slow),
-        (20, 1, ["--batch-size", 32, "--update-freq", 2, "--num-workers", 2, "--mask-whole-words"]),
+        (20, 1, ["--batch-size", 32, "--update-freq", 2, "--num-workers", 2, "--mask-whole-words", *FALLING_RATE]),
     ],
-    ids=["within an epoch, two threads", "across epochs, update-freq, two workers, whole words"],
+    ids=["within an epoch, two threads", "across epochs, update-freq, two workers, whole words, falling rate"],
 )
 def test_stopping_and_resuming_ends_where_one_run_ends(train, tmp_path, updates, threads, options):
     """Dropout is on. The first case ends within an epoch, the second in the next one.
@@ -71,6 +74,14 @@ def test_stopping_and_resuming_ends_where_one_run_ends(train, tmp_path, updates,
     assert half["optimizer_history"][-1]["num_updates"] == updates // 2
     resumed = train(tmp_path / "twice", *options, "--max-update", updates)
     assert "Loaded checkpoint" in resumed.stderr + resumed.stdout
+    assert "resuming with" not in resumed.stderr + resumed.stdout
+    if (
+        "--mask-prob-end" in options
+    ):  # of updates 11 to 20; per update of 2,000 tokens, whole words cover about the rate
+        rates = [
+            float(rate) for rate in re.findall(r"train_inner .*mask_prob=([\d.]+)", resumed.stdout + resumed.stderr)
+        ]
+        np.testing.assert_allclose(rates, [0.4 - 0.3 * min(done / 18, 1) for done in range(10, 20)], atol=0.02)
     once, twice = checkpoint(tmp_path / "once"), checkpoint(tmp_path / "twice")
     assert once["optimizer_history"][-1]["num_updates"] == updates
     epochs = [x["extra_state"]["train_iterator"]["epoch"] for x in (half, once)]
@@ -180,6 +191,9 @@ def test_a_checkpoint_of_other_data_or_another_model_is_refused_and_kept(train, 
     assert_one_line(train(saved, "--max-update", 2, "--encoder-layers", 3, fails=True), "encoder_layers")
     assert_one_line(train(saved, "--max-update", 2, "--optimizer", "sgd", fails=True), "--reset-optimizer")
     assert (saved / "checkpoint_last.pt").read_bytes() == before
+    other = train(saved, "--max-update", 2, "--mask-prob", 0.3, "--tokens-per-sample", 16)
+    assert "resuming with --tokens-per-sample 16 instead of 32: this epoch repeats" in other.stdout + other.stderr
+    assert "resuming with --mask-prob 0.3 instead of 0.15: the masks differ" in other.stdout + other.stderr
 
 
 def test_a_run_of_adam_resumes_with_fused_adamw(train, tmp_path):

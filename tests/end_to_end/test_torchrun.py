@@ -116,7 +116,8 @@ def test_two_processes_freeze_the_encoder_as_one(train, tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_train_as_one_on_shards_of_different_sizes(train, tmp_path):
-    """Each epoch reads one shard, and the second process has no batch for its last update."""
+    """Each epoch reads one shard, and the second process has no batch for its last update. The masking rate moves."""
+    options = [*RAGGED, "--max-update", 20, "--mask-prob", 0.1, "--mask-prob-end", 0.4]
     shards = make_data(tmp_path / "shards")
     _, task, _, _ = set_up(shards)
     numbers = []
@@ -126,8 +127,8 @@ def test_two_processes_train_as_one_on_shards_of_different_sizes(train, tmp_path
     assert [number % 2 for number in numbers] == [1, 1]
     assert numbers[0] != numbers[1]
     assert sum(numbers) < 40
-    train(2, tmp_path / "two", *RAGGED, "--max-update", 20, data=shards)
-    train(1, tmp_path / "one", *RAGGED, "--max-update", 20, "--update-freq", 2, data=shards)
+    train(2, tmp_path / "two", *options, data=shards)
+    train(1, tmp_path / "one", *options, "--update-freq", 2, data=shards)
     two, one = (checkpoint(tmp_path / name) for name in ("two", "one"))
     assert_same_parameters(two, one)
     assert two["extra_state"]["train_iterator"]["epoch"] == one["extra_state"]["train_iterator"]["epoch"] > 2

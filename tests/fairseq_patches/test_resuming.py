@@ -1,5 +1,6 @@
 """Choice of the checkpoint from which a run resumes."""
 
+import argparse
 import os
 import re
 import shutil
@@ -9,10 +10,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fairseq import checkpoint_utils
+from omegaconf import OmegaConf
 
 from mae_lm_fairseq.fairseq_patches import resuming
 from mae_lm_fairseq.fairseq_patches.loading import _read_and_check
-from mae_lm_fairseq.fairseq_patches.resuming import batch_limits, convert_position, restore_last, saved_updates
+from mae_lm_fairseq.fairseq_patches.resuming import convert_position, report_changes, restore_last, saved_updates
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
 
 
@@ -220,27 +222,75 @@ def test_the_position_in_the_epoch_fits_another_number_of_tokens():
     assert state["extra_state"]["train_iterator"]["iterations_in_epoch"] == 300
 
 
+def checkpoint_of(iterations=30, **sections):
+    """Return the content of a checkpoint as fairseq saves it: plain values."""
+    cfg = {"distributed_training": {"distributed_world_size": 2}, **sections}
+    return {"cfg": OmegaConf.create(cfg), "extra_state": {"train_iterator": {"iterations_in_epoch": iterations}}}
+
+
+REPEATS = "this epoch repeats some sequences and skips others"
+MASKS = "the masks differ from those before, in validation, too"
+
+
 @pytest.mark.parametrize(
-    ("before", "now", "warning"),
+    ("section", "before", "now", "warning"),
     [
-        ((8, None), (8, None), None),
-        ((8, 512), (8, 512), None),
-        ((None, None), (8, None), None),  # a checkpoint that does not say
-        ((8, None), (16, None), "--batch-size 16 instead of --batch-size 8: this epoch repeats some sequences"),
-        ((8, 512), (8, 256), "--batch-size 8 --max-tokens 256 instead of --batch-size 8 --max-tokens 512: "),
-        ((8, None), (8, 256), "--batch-size 8 --max-tokens 256 instead of --batch-size 8: "),
-        ((None, 512), (8, None), "--batch-size 8 instead of --max-tokens 512: "),
+        ("dataset", {"batch_size": 8}, {}, None),
+        ("dataset", {}, {"batch_size": 8}, None),  # a checkpoint that does not say
+        ("dataset", {"batch_size": 8}, {"batch_size": 16}, f"--batch-size 16 instead of 8: {REPEATS}"),
+        ("dataset", {"max_tokens": None}, {"max_tokens": 256}, f"--max-tokens 256 instead of None: {REPEATS}"),
+        (
+            "dataset",
+            {"batch_size": 8, "max_tokens": None},
+            {"batch_size": None, "max_tokens": 512},
+            f"--batch-size None instead of 8, --max-tokens 512 instead of None: {REPEATS}",
+        ),
+        ("dataset", {"num_workers": 1}, {"num_workers": 2}, None),
+        (
+            "task",
+            {"tokens_per_sample": 32},
+            {"tokens_per_sample": 64},
+            f"--tokens-per-sample 64 instead of 32: {REPEATS}",
+        ),
+        ("task", {"sample_break_mode": "none"}, {"sample_break_mode": "eos"}, f"mode eos instead of none: {REPEATS}"),
+        ("task", {"seed": 1}, {"seed": 2}, f"--seed 2 instead of 1: {REPEATS}"),
+        ("task", {"mask_prob": 0.15}, {"mask_prob": 0.3}, f"--mask-prob 0.3 instead of 0.15: {MASKS}"),
+        (
+            "task",
+            {"random_token_prob": 0.1},
+            {"random_token_prob": 0.0},
+            f"--random-token-prob 0.0 instead of 0.1: {MASKS}",
+        ),
+        ("task", {"mask_whole_words": False}, {"mask_whole_words": True}, f"True instead of False: {MASKS}"),
+        (
+            "task",
+            {"data": "a", "ddp_timeout": 1, "max_update": 4},
+            {"data": "b", "ddp_timeout": 2, "max_update": 8},
+            None,
+        ),
     ],
 )
-def test_other_batches_are_reported(before, now, warning, caplog):
-    limits_before, limits = (dict(zip(("batch_size", "max_tokens"), values, strict=True)) for values in (before, now))
-    state = {
-        "cfg": {"distributed_training": {"distributed_world_size": 1}, "dataset": limits_before},
-        "extra_state": {"train_iterator": {"iterations_in_epoch": 30}},
-    }
-    convert_position(state, 1, batch_limits(limits))
-    assert ("repeats some sequences" in caplog.text) is (warning is not None)
-    assert (warning or "") in caplog.text
+def test_options_that_change_text_or_masks_are_reported(section, before, now, warning, caplog):
+    report_changes(checkpoint_of(**{section: before}), OmegaConf.create({section: before | now}))
+    found = [record.message for record in caplog.records]
+    assert len(found) == (warning is not None)
+    assert (warning or "") in "".join(found)
+
+
+def test_at_the_start_of_an_epoch_no_sequences_are_repeated(caplog):
+    cfg = OmegaConf.create({"dataset": {"batch_size": 4}, "task": {"tokens_per_sample": 64}})
+    state = checkpoint_of(0, dataset={"batch_size": 8}, task={"tokens_per_sample": 32})
+    report_changes(state, cfg)
+    [record] = caplog.records
+    assert (
+        record.message == "resuming with --tokens-per-sample 64 instead of 32: the sequences differ from those before"
+    )
+
+
+def test_old_configurations_are_not_compared(caplog):
+    report_changes({"cfg": None, "extra_state": {}}, OmegaConf.create({"dataset": {"batch_size": 4}, "task": {}}))
+    report_changes(checkpoint_of(task={"seed": 1}), {"task": argparse.Namespace(seed=2)})
+    assert not caplog.records
 
 
 def trainer_with(**settings):

@@ -271,6 +271,18 @@ def test_the_estimate_is_the_planners(data_bin, monkeypatch):
     assert f"about {duration(hours)} on this CPU" in describe_length(Amount.of(cfg, 1), cfg, [data_bin])
 
 
+def test_the_planner_takes_the_mean_of_moving_masking_rates():
+    cfg = configured("mae_lm_tiny", "--cpu", "--mask-prob", "0.3")
+    for changes, mean in (
+        ({"mask_prob_end": 0.1, "mask_prob_updates": 100}, 0.2),
+        ({"mask_prob_schedule": "cosine"}, 0.2),
+        ({"mask_prob_updates": 50}, (0.2 + 0.1) / 2),
+        ({"mask_prob_end": None, "mask_prob_range": "0.2,0.6"}, 0.4),
+    ):
+        cfg.task.update(changes)
+        assert planned_run(cfg, 200, 100, kind="h100", precision="fp32").mask_prob == pytest.approx(mean)
+
+
 def test_a_training_that_the_planner_does_not_know_has_no_estimate(data_bin):
     cfg = configured("mae_lm_tiny", "--cpu", "--mask-prob", "0.001")
     assert "no estimate of the duration: mask_prob 0.001 masks" in describe_length(Amount.of(cfg, 1), cfg, [data_bin])

@@ -1,0 +1,170 @@
+"""Masking rates that differ from sequence to sequence: a schedule over updates, or a random rate for each sequence.
+
+Data workers do not know the update, and load batches ahead. So the main process numbers the batches: the indices that
+workers receive are :class:`TrainingIndex`, which pass through all data sets as integers do. Plain integers, which
+validation uses, get the fixed rate ``--mask-prob``.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary, FairseqDataset, MaskTokensDataset
+
+from mae_lm_fairseq.utils.errors import UserError
+
+
+class TrainingIndex(int):
+    """Index of a sequence, with the number of updates before the one that trains on it."""
+
+    updates: int
+
+    def __new__(cls, index: int, updates: int = 0):
+        self = super().__new__(cls, index)
+        self.updates = updates
+        return self
+
+
+class NumberedBatches:
+    """Batches of an epoch whose indices know their update. Slicing drops the batches before the first update.
+
+    Args:
+        batches: indices of each batch, in training order.
+        updates: number of updates before the one that uses the first batch.
+        per_update: number of batches per update (``--update-freq``).
+    """
+
+    def __init__(self, batches: Sequence[Sequence[int]], updates: int, per_update: int):
+        self.batches, self.updates, self.per_update = batches, updates, per_update
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, part: slice) -> "NumberedBatches":
+        return NumberedBatches(self.batches[part], self.updates, self.per_update)
+
+    def __iter__(self) -> Iterator[list[TrainingIndex]]:
+        for position, batch in enumerate(self.batches):
+            updates = self.updates + position // self.per_update
+            yield [TrainingIndex(index, updates) for index in batch]
+
+
+@dataclass(frozen=True)
+class RateSchedule:
+    """Rate that moves from ``start`` to ``end`` in a number of updates, and stays there.
+
+    Attributes:
+        start: rate of the first update.
+        end: rate after ``updates`` updates.
+        updates: number of updates, at least 1.
+        shape: ``linear`` or ``cosine`` (half a period).
+    """
+
+    start: float
+    end: float
+    updates: int
+    shape: str
+
+    def at(self, updates: int) -> float:
+        """Return the rate after a number of updates."""
+        progress = min(updates / self.updates, 1)
+        if self.shape == "cosine":
+            progress = (1 - math.cos(math.pi * progress)) / 2
+        return self.start + (self.end - self.start) * progress
+
+    def of(self, epoch: int, index: TrainingIndex) -> float:
+        """Return the rate of a sequence."""
+        return self.at(index.updates)
+
+    def mean(self, updates: int) -> float:
+        """Return the mean rate of the first ``updates`` updates: each half of both shapes mirrors the other one."""
+        done = min(updates, self.updates)
+        moving = sum(self.at(done * (k + 0.5) / 1000) for k in range(1000)) / 1000
+        return (done * moving + (updates - done) * self.end) / updates
+
+
+@dataclass(frozen=True)
+class RateRange:
+    """Rate of each sequence drawn uniformly from ``low`` to ``high``, by seed, epoch and index of the sequence."""
+
+    low: float
+    high: float
+    seed: int
+
+    def of(self, epoch: int, index: TrainingIndex) -> float:
+        """Return the rate of a sequence."""
+        # The 2 separates these draws from those of masks and of early masks.
+        return np.random.default_rng((2, self.seed, epoch, index)).uniform(self.low, self.high)
+
+    def mean(self, updates: int) -> float:
+        """Return the expected rate."""
+        return (self.low + self.high) / 2
+
+
+def variable_rate(cfg: Any) -> RateSchedule | RateRange | None:
+    """Return the rate that the options of the task describe; None if it is always ``--mask-prob``.
+
+    Raises:
+        UserError: if the options contradict each other, or do not say how long a schedule is.
+    """
+    if cfg.mask_prob_range is not None:
+        return _range(cfg)
+    if cfg.mask_prob_end is None:
+        if cfg.mask_prob_updates is not None or cfg.mask_prob_schedule != "linear":
+            raise UserError("--mask-prob-schedule and --mask-prob-updates have no effect without --mask-prob-end")
+        return None
+    if not 0 < cfg.mask_prob_end < 1:
+        raise UserError(f"--mask-prob-end {cfg.mask_prob_end} must be above 0 and below 1")
+    updates = schedule_updates(cfg)
+    if updates < 1:
+        raise UserError(
+            f"--mask-prob-end {cfg.mask_prob_end} needs the number of updates after which it is reached: add "
+            "--mask-prob-updates (by default that is --max-update)"
+        )
+    return RateSchedule(cfg.mask_prob, cfg.mask_prob_end, updates, str(cfg.mask_prob_schedule))
+
+
+def _range(cfg: Any) -> RateRange:
+    if cfg.mask_prob_end is not None:
+        raise UserError("--mask-prob-range and --mask-prob-end contradict each other; remove one of them")
+    try:
+        low, high = map(float, cfg.mask_prob_range.split(","))
+    except ValueError:
+        low = high = math.nan
+    if not 0 < low < high < 1:
+        raise UserError(f"--mask-prob-range {cfg.mask_prob_range}: give two rising numbers in (0, 1), such as 0.15,0.5")
+    return RateRange(low, high, cfg.seed)
+
+
+def schedule_updates(cfg: Any) -> int:
+    """Return the number of updates of a schedule, by the options of the task; 0 if they do not say it."""
+    return cfg.max_update or 0 if cfg.mask_prob_updates is None else cfg.mask_prob_updates
+
+
+class VariableMasksDataset(MaskTokensDataset):
+    """fairseq's ``MaskTokensDataset`` with a rate for each sequence.
+
+    Args:
+        dataset: data set of 1-D token tensors.
+        vocab: the dictionary.
+        rate: rate of a :class:`TrainingIndex`; other indices have the rate ``mask_prob``.
+        masking: further arguments of ``MaskTokensDataset``.
+    """
+
+    def __init__(self, dataset: FairseqDataset, vocab: Dictionary, rate: RateSchedule | RateRange, **masking):
+        super().__init__(dataset, vocab, **masking)
+        self.rate, self.fixed_rate = rate, self.mask_prob
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        rate = self.rate.of(self.epoch, index) if isinstance(index, TrainingIndex) else self.fixed_rate
+        return self._masked(self.epoch, int(index), rate)
+
+    # Each sequence is read three times. fairseq's cache, which this replaces, does not distinguish rates.
+    @lru_cache(maxsize=8)  # noqa: B019
+    def _masked(self, epoch: int, index: int, rate: float) -> torch.Tensor:
+        self.mask_prob = rate
+        return MaskTokensDataset.__getitem_cached__.__wrapped__(self, self.seed, epoch, index)
