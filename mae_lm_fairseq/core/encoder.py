@@ -9,6 +9,7 @@ layout of a batch and returns packed hidden states: of the embeddings, then of e
 from torch import Tensor, nn
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
+from mae_lm_fairseq.core.expansion import CloneEmbedding, Expansion, expand
 from mae_lm_fairseq.core.packing import BatchLayout, Layout, pack, renumbered
 from mae_lm_fairseq.core.transformer import PositionEmbedding, TransformerStack
 
@@ -62,6 +63,29 @@ class RenumberingEncoder(VisibleEncoder):
         return renumbered(layout.visible)
 
 
+class ExpandedEncoder(Encoder):
+    """Encoder of ExLM: every ``[MASK]`` passes through the layers as several states."""
+
+    needs = frozenset({"masked"})
+
+    def __init__(self, config: MaskedAutoencoderConfig, vocab_size: int, pad: int):
+        super().__init__(config, vocab_size, pad)
+        self.clones = config.mask_states
+        self.embed_clones = CloneEmbedding(self.clones, config.encoder.dim)
+
+    def expansion(self, layout: BatchLayout) -> Expansion:
+        """Return the states of all positions."""
+        return expand(layout.sequence, layout.masked, self.clones)
+
+    def seen(self, layout: BatchLayout) -> Layout:
+        return self.expansion(layout).layout
+
+    def forward(self, tokens: Tensor, layout: BatchLayout) -> list[Tensor]:
+        expansion = self.expansion(layout)
+        states = self.embed_clones(self.embed_tokens(pack(tokens, layout.sequence)), expansion)
+        return self.run(list(self.layers), self.embed(states, expansion.layout), expansion.layout)
+
+
 class MaskLaterEncoder(Encoder):
     """Encoder of 3ML's analysis: ``[MASK]`` tokens join between two layers.
 
@@ -92,7 +116,7 @@ class MaskLaterEncoder(Encoder):
 def build_encoder(config: MaskedAutoencoderConfig, vocab_size: int, pad: int) -> Encoder:
     """Build the encoder for a configuration."""
     encoders = {
-        MaskJoin.embeddings: Encoder,
+        MaskJoin.embeddings: Encoder if config.mask_states == 1 else ExpandedEncoder,
         MaskJoin.encoder: MaskLaterEncoder,
         MaskJoin.decoder: RenumberingEncoder if config.renumber_visible else VisibleEncoder,
     }

@@ -38,7 +38,7 @@ def measured(
         stack.checkpoint_activations = checkpoint_activations
 
     def loss(network, _):
-        total, _ = network.lm_head.loss(network.predicted_states(tokens, layout), targets)
+        total, _ = network.lm_head.loss(network.predicted_states(tokens, layout), targets, layout)
         return total, len(targets), len(targets)
 
     spec = {"device": "cpu", "directory": directory, "precision": "bf16" if autocast else "fp32"}
@@ -52,15 +52,18 @@ def memory_of(config: MaskedAutoencoderConfig, *batch, accumulate: bool = False,
     return training_memory(FakeTrainingStep(config, VOCABULARY, *batch, **options), accumulate)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(
+    ("preset", "size"),
+    [(preset, size) for preset in PRESETS for size in SIZES if size == "tiny" or "exlm" not in preset],
+)
 def test_formula_counts_what_torch_counts(preset, size):
     sample = Sample(128, 90, 38)
     training_step = FakeTrainingStep(config(preset, size), VOCABULARY, sample, rows=2)
     with FlopCounterMode(display=False) as counter:
         training_step.run()
     flops = forward_flops(config(preset, size), VOCABULARY, [sample] * 2)
-    assert counter.get_total_flops() == pytest.approx(TRAINING * flops.total, rel=0.02)
+    again = flops.head if config(preset, size).mask_states > 1 else 0  # computed again in the backward pass
+    assert counter.get_total_flops() == pytest.approx(TRAINING * flops.total + again, rel=0.02)
 
 
 def test_an_error_removes_the_hooks(monkeypatch):
@@ -72,8 +75,10 @@ def test_an_error_removes_the_hooks(monkeypatch):
 
 
 @pytest.mark.parametrize("checkpoint_activations", [False, True], ids=["kept", "checkpointed"])
-@pytest.mark.parametrize("size", ["tiny", "small"])
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(
+    ("preset", "size"),
+    [(name, size) for name in PRESETS for size in ("tiny", "small") if size == "tiny" or "exlm" not in name],
+)
 def test_memory_equals_that_of_a_real_step(preset, size, checkpoint_activations, tmp_path):
     batch = config(preset, size), Sample(128, 90, 38), 8
     options = {"checkpoint_activations": checkpoint_activations}
