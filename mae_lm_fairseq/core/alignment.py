@@ -162,7 +162,7 @@ class AlignmentHead(LMHead):
         return loss, correct
 
     def forward(self, states: Tensor, layout: BatchLayout) -> Tensor:
-        """Return log-probabilities [number predicted, vocabulary]; holds those of all states.
+        """Return log-probabilities [number predicted, vocabulary] as logits; holds those of all states.
 
         Args:
             states: [number of states, dim] of the decoded positions: those of the ``[MASK]`` tokens, and one of each
@@ -170,15 +170,18 @@ class AlignmentHead(LMHead):
             layout: layout of the batch.
         """
         masked, decoded = layout.masked, layout.decoded
-        log_probs = super().forward(states).float().log_softmax(-1)
+        logits = super().forward(states)
+        log_probs = logits.float().log_softmax(-1)
         first = expand(decoded, masked, self.clones).layout.first
         masks = indices_in(masked, decoded)
         of_masks = (first[masks][:, None] + torch.arange(self.clones, device=first.device)).flatten()
         transitions = self._transitions(states[of_masks], masked)
         weights = target_states(transitions, masked.lengths, masked.width)
-        mixed = from_rows(weights.mT @ self._rows(log_probs[of_masks].exp(), masked), masked)
+        with torch.autocast(states.device.type, enabled=False):
+            mixed = from_rows(weights.mT @ self._rows(log_probs[of_masks].exp(), masked), masked)
         mixed = mixed.clamp_min(torch.finfo(mixed.dtype).tiny).log()
-        return log_probs[first].index_copy(0, masks, mixed).index_select(0, indices_in(layout.predicted, decoded))
+        log_probs = log_probs[first].index_copy(0, masks, mixed)
+        return log_probs.index_select(0, indices_in(layout.predicted, decoded)).to(logits.dtype)
 
     def _transitions(self, states: Tensor, masked: Layout) -> Tensor:
         return self.transitions(self._rows(states, masked), self.clones * masked.lengths)

@@ -269,7 +269,8 @@ def test_mae_lm_has_no_features_at_masks(data_bin):
     for arch in TINY:
         _, task, model, _ = set_up(data_bin, arch=arch)
         features, _ = model.extract_features(torch.tensor([[0, 5, task.mask_idx, 6, 2]]))
-        assert bool(features[0, 2].any()) is (arch in ("mae_lm_roberta_tiny", "mae_lm_mask_later_tiny"))
+        in_encoder = ("mae_lm_roberta_tiny", "mae_lm_mask_later_tiny", "mae_lm_exlm_tiny")
+        assert bool(features[0, 2].any()) is (arch in in_encoder)
 
 
 def test_inner_states_have_no_masks_below_the_join(data_bin):
