@@ -14,6 +14,7 @@ import mae_lm_fairseq
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mae_lm_fairseq"
 PRESETS = ("mae_lm", "mae_lm_roberta", "mae_lm_3ml_self", "mae_lm_3ml_cross", "mae_lm_mask_later")
+PRESETS += ("mae_lm_exlm", "mae_lm_exlm_decoder")
 SIZES = [f"{preset}_{size}" for preset in PRESETS for size in ("tiny", "small", "base", "large")]
 REGISTERED = {
     "models": {"mae_lm": "mae_lm_fairseq.models.mae_lm.MAELMModel"},

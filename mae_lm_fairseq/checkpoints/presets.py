@@ -13,6 +13,11 @@ from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES, PRESETS, MaskedAutoencoderConfig, plain_values, preset_config
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 
+_DISTINCTIVE = ("mask_join", "decoder_attention", "mask_states")
+"""Options by which presets are told apart."""
+_OF_PRESET = tuple(f"{NETWORK}{name}." for name in ("decoder", "encoder.embed_clones", "lm_head.transitions"))
+"""Weights that models of another preset lack."""
+
 
 def read_training_state(bundle: str | Path) -> dict[str, Any]:
     """Return the content of a checkpoint with the model of a bundle, and without a state of the optimizer.
@@ -51,7 +56,7 @@ def architecture_of(pretrained: Pretrained) -> str:
         return name
     for preset in PRESETS:
         config = preset_config(preset, "base")
-        if (config.mask_join, config.decoder_attention) == (network.mask_join, network.decoder_attention):
+        if all(getattr(config, name) == getattr(network, name) for name in _DISTINCTIVE):
             return f"{preset}_base"
     return "mae_lm"
 
@@ -92,7 +97,7 @@ def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:
     kept = {
         name: weight.float()
         for name, weight in pretrained.weights.items()
-        if name.startswith(NETWORK) and (same or not name.startswith(f"{NETWORK}decoder."))
+        if name.startswith(NETWORK) and (same or not name.startswith(_OF_PRESET))
     }
     new = {} if same else decoder_from_encoder(config, kept)
     weights = completed(config, kept | new, len(pretrained.symbols), seed)
@@ -146,5 +151,5 @@ def completed(
 def _around_the_encoder(preset: str) -> dict:
     """Return the options of a preset that do not concern the encoder: where masks join, and the decoder."""
     values = vars(preset_config(preset, "base"))
-    names = ("mask_join", "mask_join_layer", "renumber_visible", "reset_mask_states")
+    names = ("mask_join", "mask_join_layer", "mask_states", "renumber_visible", "reset_mask_states")
     return {name: value for name, value in values.items() if name in names or name.startswith("decoder_")}

@@ -4,9 +4,11 @@ from collections.abc import Iterable
 
 from torch import Tensor, nn
 
+from mae_lm_fairseq.core.alignment import AlignmentHead, Transitions
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, RelativeBiasInit
 from mae_lm_fairseq.core.decoder import build_decoder
 from mae_lm_fairseq.core.encoder import build_encoder
+from mae_lm_fairseq.core.expansion import CloneEmbedding
 from mae_lm_fairseq.core.heads import LMHead
 from mae_lm_fairseq.core.packing import BatchLayout, Layout, unpack
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
@@ -18,7 +20,9 @@ class MaskedAutoencoder(nn.Module):
 
     ``mask_join="decoder"`` gives MAE-LM (Meng et al., ICLR 2024, arXiv 2302.02060) or 3ML (Liao et al., Findings of
     EMNLP 2022, arXiv 2211.04898), ``"embeddings"`` the vanilla MLM of BERT and RoBERTa, and ``"encoder"`` the models of
-    3ML's analysis, which lie in between. All of them share the same building blocks.
+    3ML's analysis, which lie in between. With ``mask_states`` above 1, the ``[MASK]`` tokens are expanded where they
+    join, and the loss is that of ExLM (Zheng et al., ICML 2025, arXiv 2501.13397), see
+    :mod:`~mae_lm_fairseq.core.expansion` and :mod:`~mae_lm_fairseq.core.alignment`. All share the same building blocks.
 
     Args:
         config: configuration of the network.
@@ -34,7 +38,7 @@ class MaskedAutoencoder(nn.Module):
         # head if they have the same seed, so that a comparison of decoders is paired.
         encoder = build_encoder(config, vocab_size, pad)
         initialise(encoder.modules(), config)
-        lm_head = LMHead(config, encoder.embed_tokens)
+        lm_head = (LMHead if config.mask_states == 1 else AlignmentHead)(config, encoder.embed_tokens)
         initialise(lm_head.modules(), config)
         decoder = build_decoder(config, pad, encoder.embed_positions)
         own = (module for module in decoder.modules() if module is not encoder.embed_positions)
@@ -69,15 +73,19 @@ class MaskedAutoencoder(nn.Module):
         return self.encoder(tokens, layout)
 
     def decode(self, states: Tensor, layout: BatchLayout) -> Tensor:
-        """Return packed hidden states [number predicted, dim] of the predicted positions, from the encoder's output."""
+        """Return the packed hidden states that the language model head predicts from, from the encoder's output.
+
+        They are [number predicted, dim], of the predicted positions; or, where ``[MASK]`` tokens are expanded, the
+        states of the decoded positions.
+        """
         return self.decoder(states, self.encoder.embed_tokens.weight[self.mask], layout)
 
     def predict(self, states: Tensor, layout: BatchLayout) -> Tensor:
         """Return the logits [number predicted, vocabulary], from the encoder's output."""
-        return self.lm_head(self.decode(states, layout))
+        return self.lm_head(self.decode(states, layout), layout)
 
     def predicted_states(self, tokens: Tensor, layout: BatchLayout) -> Tensor:
-        """Return the packed hidden states [number predicted, dim] that the language model head predicts from."""
+        """Return the packed hidden states that the language model head predicts from, see :meth:`decode`."""
         return self.decode(self.encode(tokens, layout)[-1], layout)
 
     def drop_prediction(self):
@@ -109,8 +117,11 @@ def initialise(modules: Iterable[nn.Module], config: MaskedAutoencoderConfig):
     for module in modules:
         if any(parameter.is_meta for parameter in module.parameters(recurse=False)):
             return
-        if isinstance(module, nn.Linear | nn.Embedding | RelativePositionBias):
+        if isinstance(module, nn.Linear | nn.Embedding | RelativePositionBias | CloneEmbedding):
             nn.init.normal_(module.weight, std=config.init_std)
+        if isinstance(module, Transitions):
+            for parameter in module.parameters():
+                nn.init.normal_(parameter, std=config.init_std)
         if isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)
         if isinstance(module, nn.Embedding) and module.padding_idx is not None:

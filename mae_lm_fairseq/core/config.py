@@ -67,6 +67,7 @@ _SIZE_OPTIONS = (
 _MAXIMA = {
     **dict.fromkeys(("encoder_layers", "decoder_layers"), 10_000),
     **dict.fromkeys((*_SIZE_OPTIONS, "max_positions"), 1 << 24),
+    "mask_states": 1_000,
     **dict.fromkeys(("relative_buckets", "relative_max_distance", "decoder_relative_buckets"), 1 << 24),
 }
 """Upper bounds, so that a typo fails at once instead of exhausting memory or overflowing a float."""
@@ -128,6 +129,11 @@ class MaskedAutoencoderConfig:
         "ablation, where the encoder sees some [MASK] tokens: the decoder receives the mask embedding instead of their "
         "hidden states",
     )
+    mask_states: int = _option_field(
+        1,
+        "number of states of each [MASK] (ExLM): above 1, in the decoder, or in the encoder if [MASK] joins at the "
+        "embeddings; the loss then sums over the alignments of targets to states",
+    )
     renumber_visible: bool = _option_field(
         False,
         "ablation: the encoder numbers the visible tokens 0, 1, 2, ..., so its positions disagree with the decoder's",
@@ -167,7 +173,7 @@ class MaskedAutoencoderConfig:
     )
 
     def __post_init__(self):
-        for name in ("encoder_layers", *_SIZE_OPTIONS):
+        for name in ("encoder_layers", "mask_states", *_SIZE_OPTIONS):
             self._require(getattr(self, name) is None or getattr(self, name) > 0, name, "must be at least 1")
         for name, maximum in _MAXIMA.items():
             self._require((getattr(self, name) or 0) <= maximum, name, f"must be at most {maximum:,}")
@@ -234,6 +240,11 @@ class MaskedAutoencoderConfig:
             raise ValueError(
                 f"mask_join_layer {self.layers_before_masks} must be above 0 and below encoder_layers "
                 f"{self.encoder_layers}, to leave encoder layers on both sides"
+            )
+        if self.mask_states > 1 and (inside or self.decoder_attention is not DecoderAttention.self):
+            raise ValueError(
+                f"mask_states {self.mask_states} contradicts mask_join {self.mask_join.value} with decoder_attention "
+                f"{self.decoder_attention.value}: it needs mask_join decoder or embeddings, and decoder_attention self"
             )
         if self.renumber_visible and self.mask_join is not MaskJoin.decoder:
             raise ValueError(
@@ -335,10 +346,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     "mae_lm_3ml_self": {"decoder_layers": 2},
     "mae_lm_3ml_cross": {"decoder_layers": 2, "decoder_attention": DecoderAttention.self_cross},
     "mae_lm_mask_later": {"mask_join": MaskJoin.encoder, **_NO_DECODER},
+    "mae_lm_exlm": {"mask_join": MaskJoin.embeddings, "mask_states": 4, **_NO_DECODER},
+    "mae_lm_exlm_decoder": {"mask_states": 4},
 }
 """Options of each preset that differ from MAE-LM of the same size. The presets are MAE-LM (Meng et al., ICLR 2024,
-arXiv 2302.02060), vanilla MLM, and the two systems and the analysis of 3ML (Liao et al., Findings of EMNLP 2022,
-arXiv 2211.04898)."""
+arXiv 2302.02060), vanilla MLM, the two systems and the analysis of 3ML (Liao et al., Findings of EMNLP 2022,
+arXiv 2211.04898), ExLM (Zheng et al., ICML 2025, arXiv 2501.13397) and MAE-LM whose decoder is that of ExLM."""
 
 ARCHITECTURES = {f"{preset}_{size}": (preset, size) for preset in PRESETS for size in SIZES} | {
     "mae_lm": ("mae_lm", "base")

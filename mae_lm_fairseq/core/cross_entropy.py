@@ -1,4 +1,6 @@
-"""Cross-entropy of a linear output layer without materialising all logits."""
+"""Cross-entropy and log-probabilities of a linear output layer without materialising all logits."""
+
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -39,9 +41,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         # Cast once: autocast would do so for every chunk.
         dtype = F.linear(states[:0], weight[:0], bias[:0]).dtype
         weight = weight.to(dtype)
-        chunk = max(1, CHUNK_ELEMENTS // len(weight))
-        for start in range(0, len(states), chunk):
-            part = slice(start, start + chunk)
+        for part in _chunks(len(states), len(weight)):
             logits, wanted = F.linear(states[part], weight, bias).float(), targets[part, None]
             normaliser = logits.logsumexp(-1, keepdim=True)
             loss += (normaliser - logits.gather(1, wanted)).sum()
@@ -59,6 +59,61 @@ class _LinearCrossEntropy(torch.autograd.Function):
             gradient.mul_(grad_loss).to(dtype) for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         )
         return *gradients, None, None
+
+
+def linear_log_probabilities(states: Tensor, weight: Tensor, bias: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the log-probabilities of several tokens at each position, and each position's most likely token.
+
+    Positions are processed in chunks. The backward pass computes the logits of each chunk again, because their
+    gradients depend on what the log-probabilities are used for.
+
+    Args:
+        states: [N, dim].
+        weight, bias: [V, dim] and [V].
+        wanted: [N, J] int64, the tokens.
+
+    Returns:
+        Log-probabilities [N, J] float32 and tokens [N] int64.
+    """
+    return _LinearLogProbabilities.apply(states, weight, bias, wanted)
+
+
+class _LinearLogProbabilities(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, states: Tensor, weight: Tensor, bias: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.dtype = F.linear(states[:0], weight[:0], bias[:0]).dtype
+        cast = weight.to(ctx.dtype)
+        log_probs = torch.empty(wanted.shape, device=states.device)
+        normalisers = torch.empty(len(states), 1, device=states.device)
+        best = wanted.new_empty(len(states))
+        for part in _chunks(len(states), len(weight)):
+            logits = F.linear(states[part], cast, bias).float()
+            of_wanted, (largest, best[part]) = logits.gather(1, wanted[part]), logits.max(-1)
+            # In place, where logsumexp would allocate another chunk.
+            sums = logits.sub_(largest[:, None]).exp_().sum(-1, keepdim=True)
+            normalisers[part] = sums.log_() + largest[:, None]
+            log_probs[part] = of_wanted - normalisers[part]
+        ctx.save_for_backward(states, weight, bias, wanted, normalisers)
+        ctx.mark_non_differentiable(best)
+        return log_probs, best
+
+    @staticmethod
+    def backward(ctx, grad: Tensor, _) -> tuple[Tensor | None, ...]:
+        states, weight, bias, wanted, normalisers = ctx.saved_tensors
+        gradients = [torch.zeros_like(x, dtype=torch.float32) for x in (states, weight, bias)]
+        cast, cast_bias = weight.to(ctx.dtype), bias.to(ctx.dtype)
+        for part in _chunks(len(states), len(weight)):
+            logits = F.linear(states[part].to(ctx.dtype), cast, cast_bias).float()
+            probabilities = logits.sub_(normalisers[part]).exp_()
+            error = probabilities.mul_(-grad[part].sum(1, keepdim=True)).scatter_add_(1, wanted[part], grad[part])
+            _add_gradients(gradients, part, error, states[part], cast)
+        return *(gradient.to(x.dtype) for gradient, x in zip(gradients, (states, weight, bias), strict=True)), None
+
+
+def _chunks(positions: int, vocabulary: int) -> Iterator[slice]:
+    """Yield the slices of positions whose logits are computed at a time."""
+    chunk = max(1, CHUNK_ELEMENTS // vocabulary)
+    return (slice(start, start + chunk) for start in range(0, positions, chunk))
 
 
 def _add_gradients(gradients: list[Tensor], part: slice, error: Tensor, states: Tensor, weight: Tensor):

@@ -3,6 +3,8 @@
 A decoder takes the encoder's packed hidden states, the mask embedding [encoder dim] and the layout of the batch. It
 returns packed hidden states [number predicted, encoder dim] of the predicted positions. ``needs`` names the layouts
 that it reads, as in :mod:`~mae_lm_fairseq.core.encoder`. :func:`build_decoder` selects the decoder.
+Where ``[MASK]`` tokens are expanded (:mod:`~mae_lm_fairseq.core.expansion`), a decoder returns the states of
+``layout.decoded`` instead, because a prediction at one ``[MASK]`` depends on the states of all.
 
 In every decoder, a visible position starts from its hidden state in the encoder, and every other position from the mask
 embedding. Predicted positions that are visible (the kept and random tokens of 80/10/10) therefore start from the
@@ -13,7 +15,8 @@ follow from the tokens alone.
 from torch import Tensor, nn
 
 from mae_lm_fairseq.core.config import DecoderAttention, MaskedAutoencoderConfig, MaskJoin
-from mae_lm_fairseq.core.packing import BatchLayout, indices_in
+from mae_lm_fairseq.core.expansion import CloneEmbedding, expand, states_in
+from mae_lm_fairseq.core.packing import BatchLayout, Layout, indices_in
 from mae_lm_fairseq.core.transformer import PositionEmbedding, SelfCrossLayer, TransformerLayer, TransformerStack
 
 
@@ -24,6 +27,21 @@ class NoDecoder(nn.Module):
 
     def forward(self, states: Tensor, mask_embedding: Tensor, layout: BatchLayout) -> Tensor:
         return states.index_select(0, layout.predicted_in_sequence)
+
+
+class ExpandedStates(NoDecoder):
+    """Replacement for the decoder when the encoder expands ``[MASK]``: selects the states of decoded positions."""
+
+    needs = frozenset({"masked", "decoded"})
+
+    def __init__(self, clones: int):
+        super().__init__()
+        self.clones = clones
+
+    def forward(self, states: Tensor, mask_embedding: Tensor, layout: BatchLayout) -> Tensor:
+        expansion = expand(layout.sequence, layout.masked, self.clones)
+        decoded = states_in(layout.decoded, layout.sequence, expansion, layout.masked, self.clones)
+        return states.index_select(0, decoded)
 
 
 def keep_mask_states(states: Tensor, mask_embedding: Tensor, layout: BatchLayout) -> Tensor:
@@ -87,15 +105,37 @@ class SelfAttentionDecoder(Decoder):
     needs = frozenset({"visible"})
 
     def decode(self, states: Tensor, joined: Tensor, layout: BatchLayout) -> Tensor:
-        sequence, predicted = layout.sequence, layout.predicted
+        return self.apply_layers(joined, layout.sequence, layout.predicted, layout.predicted_in_sequence)
+
+    def apply_layers(self, joined: Tensor, sequence: Layout, wanted: Layout, wanted_in_sequence: Tensor) -> Tensor:
+        """Return the hidden states of ``wanted``, given those that all of ``sequence`` start from."""
         joined = self.embed(joined, sequence)
         *layers, last_layer = self.layers
         if layers:
             pattern = self.pattern(sequence, sequence)
             for layer in layers:
                 joined = self.apply_layer(layer, joined, pattern)
-        queries = joined.index_select(0, layout.predicted_in_sequence)
-        return self.apply_layer(last_layer, joined, self.pattern(predicted, sequence), queries)
+        queries = joined.index_select(0, wanted_in_sequence)
+        return self.apply_layer(last_layer, joined, self.pattern(wanted, sequence), queries)
+
+
+class ExpandedDecoder(SelfAttentionDecoder):
+    """Decoder of MAE-LM in which every ``[MASK]`` passes through the layers as several states, as in ExLM."""
+
+    needs = frozenset({"visible", "masked", "decoded"})
+
+    def __init__(self, config: MaskedAutoencoderConfig, embed_positions: PositionEmbedding):
+        super().__init__(config, embed_positions)
+        self.clones = config.mask_states
+        self.embed_clones = CloneEmbedding(self.clones, config.decoder.dim)
+
+    def decode(self, states: Tensor, joined: Tensor, layout: BatchLayout) -> Tensor:
+        """Return the states [number of states, dim] of the decoded positions."""
+        masked, decoded = layout.masked, layout.decoded
+        everything = expand(layout.sequence, masked, self.clones)
+        wanted = states_in(decoded, layout.sequence, everything, masked, self.clones)
+        joined = self.embed_clones(joined, everything)
+        return self.apply_layers(joined, everything.layout, expand(decoded, masked, self.clones).layout, wanted)
 
 
 class CrossAttentionDecoder(Decoder):
@@ -157,9 +197,10 @@ def build_decoder(config: MaskedAutoencoderConfig, pad: int, encoder_positions: 
         encoder_positions: the encoder's position table, which the decoder may share.
     """
     if config.mask_join is not MaskJoin.decoder:
-        return NoDecoder()
+        return NoDecoder() if config.mask_states == 1 else ExpandedStates(config.mask_states)
     if config.decoder_share_positions:
         positions = encoder_positions
     else:
         positions = PositionEmbedding(config.max_positions, config.decoder.dim, pad)
-    return _DECODERS[config.decoder_attention](config, positions)
+    decoder = _DECODERS[config.decoder_attention] if config.mask_states == 1 else ExpandedDecoder
+    return decoder(config, positions)

@@ -9,6 +9,7 @@ layout of a batch and returns packed hidden states: of the embeddings, then of e
 from torch import Tensor, nn
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
+from mae_lm_fairseq.core.expansion import CloneEmbedding, Expansion, expand
 from mae_lm_fairseq.core.packing import BatchLayout, Layout, pack, renumbered
 from mae_lm_fairseq.core.transformer import PositionEmbedding, TransformerStack
 
@@ -33,8 +34,8 @@ class Encoder(TransformerStack):
     def forward(self, tokens: Tensor, layout: BatchLayout) -> list[Tensor]:
         """Encode [B, T] int64 tokens; return packed hidden states [N, dim] of the embeddings and of every layer."""
         seen = self.seen(layout)
-        *states, last = self.run(list(self.layers), self.embed(self.embed_tokens(pack(tokens, seen)), seen), seen)
-        return [*states, self.output_layer_norm(last)]
+        states = self.embed(self.embed_tokens(pack(tokens, seen)), seen)
+        return self.with_output_norm(self.run(list(self.layers), states, seen))
 
     def run(self, layers: list[nn.Module], states: Tensor, layout: Layout) -> list[Tensor]:
         """Return ``states`` [N, dim], followed by the output of each of ``layers``."""
@@ -42,6 +43,11 @@ class Encoder(TransformerStack):
         for layer in layers:
             hidden_states.append(self.apply_layer(layer, hidden_states[-1], pattern))
         return hidden_states
+
+    def with_output_norm(self, states: list[Tensor]) -> list[Tensor]:
+        """Return the hidden states of all layers, with layer norm of the last one in pre-norm."""
+        *below, last = states
+        return [*below, self.output_layer_norm(last)]
 
 
 class VisibleEncoder(Encoder):
@@ -61,6 +67,30 @@ class RenumberingEncoder(VisibleEncoder):
 
     def seen(self, layout: BatchLayout) -> Layout:
         return renumbered(layout.visible)
+
+
+class ExpandedEncoder(Encoder):
+    """Encoder of ExLM: every ``[MASK]`` passes through the layers as several states."""
+
+    needs = frozenset({"masked"})
+
+    def __init__(self, config: MaskedAutoencoderConfig, vocab_size: int, pad: int):
+        super().__init__(config, vocab_size, pad)
+        self.clones = config.mask_states
+        self.embed_clones = CloneEmbedding(self.clones, config.encoder.dim)
+
+    def expansion(self, layout: BatchLayout) -> Expansion:
+        """Return the states of all positions."""
+        return expand(layout.sequence, layout.masked, self.clones)
+
+    def seen(self, layout: BatchLayout) -> Layout:
+        return self.expansion(layout).layout
+
+    def forward(self, tokens: Tensor, layout: BatchLayout) -> list[Tensor]:
+        expansion = self.expansion(layout)
+        states = self.embed_clones(self.embed_tokens(pack(tokens, layout.sequence)), expansion)
+        states = self.embed(states, expansion.layout)
+        return self.with_output_norm(self.run(list(self.layers), states, expansion.layout))
 
 
 class MaskLaterEncoder(Encoder):
@@ -86,14 +116,14 @@ class MaskLaterEncoder(Encoder):
         visible = embedded.index_select(0, layout.visible_in_sequence)
         below = self.run(layers[: self.join_layer], visible, layout.visible)
         joined = embedded.index_copy(0, layout.visible_in_sequence, below[-1])
-        _, *above, last = self.run(layers[self.join_layer :], joined, sequence)
-        return [*below, *above, self.output_layer_norm(last)]
+        _, *above = self.run(layers[self.join_layer :], joined, sequence)
+        return self.with_output_norm(below + above)
 
 
 def build_encoder(config: MaskedAutoencoderConfig, vocab_size: int, pad: int) -> Encoder:
     """Build the encoder for a configuration."""
     encoders = {
-        MaskJoin.embeddings: Encoder,
+        MaskJoin.embeddings: Encoder if config.mask_states == 1 else ExpandedEncoder,
         MaskJoin.encoder: MaskLaterEncoder,
         MaskJoin.decoder: RenumberingEncoder if config.renumber_visible else VisibleEncoder,
     }

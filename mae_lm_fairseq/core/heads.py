@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.core.cross_entropy import linear_cross_entropy
 from mae_lm_fairseq.core.dropout import Dropout
+from mae_lm_fairseq.core.packing import BatchLayout
 
 
 class LMHead(nn.Module):
@@ -26,11 +27,11 @@ class LMHead(nn.Module):
             nn.init.normal_(self.weight, std=config.init_std)
         self.bias = nn.Parameter(torch.zeros(embed_tokens.num_embeddings))
 
-    def forward(self, states: Tensor) -> Tensor:
-        """Convert hidden states [N, dim] to logits [N, vocabulary]."""
+    def forward(self, states: Tensor, layout: BatchLayout | None = None) -> Tensor:
+        """Convert hidden states [N, dim] to logits [N, vocabulary], whatever the layout."""
         return F.linear(self.transform(states), self.weight, self.bias)
 
-    def loss(self, states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, states: Tensor, targets: Tensor, layout: BatchLayout | None = None) -> tuple[Tensor, Tensor]:
         """Return the summed cross-entropy against ``targets`` [N] and the number of correct predictions.
 
         Does not materialise all logits.

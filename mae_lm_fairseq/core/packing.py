@@ -35,6 +35,8 @@ class Layout(NamedTuple):
     """B."""
     width: int
     """W."""
+    first: Tensor | None = None
+    """Index of the first state of each position, if positions have several (:mod:`~mae_lm_fairseq.core.expansion`)."""
 
     @property
     def is_full(self) -> bool:
@@ -181,8 +183,14 @@ def pack(batch: Tensor, layout: Layout) -> Tensor:
 
 
 def unpack(packed: Tensor, layout: Layout, length: int) -> Tensor:
-    """Convert [N, ...] to [B, ``length``, ...], with zeros at all other positions."""
-    return _spread(packed, layout.index, layout.rows, length)
+    """Convert [N, ...] to [B, ``length``, ...], with zeros at all other positions.
+
+    Where a position has several states, its first one is taken.
+    """
+    index = layout.index
+    if layout.first is not None:
+        packed, index = packed[layout.first], index[layout.first]
+    return _spread(packed, index, layout.rows, length)
 
 
 def to_rows(packed: Tensor, layout: Layout) -> Tensor:

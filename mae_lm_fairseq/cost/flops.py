@@ -8,7 +8,7 @@ d and feed-forward size 4 d this gives the well-known 24 d^2 + 4 K d per token w
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from mae_lm_fairseq.core.config import DecoderAttention, MaskedAutoencoderConfig, StackConfig
+from mae_lm_fairseq.core.config import DecoderAttention, MaskedAutoencoderConfig, MaskJoin, StackConfig
 
 TRAINING = 3
 """Cost of a training step in forward passes: the backward pass has two products for each one of the forward pass."""
@@ -30,6 +30,15 @@ class Sample(NamedTuple):
     def masked(self) -> int:
         """Number of ``[MASK]`` tokens that the encoder does not see."""
         return self.sequence - self.visible
+
+
+def expanded(config: MaskedAutoencoderConfig, sample: Sample) -> Sample:
+    """Return the numbers of states in place of positions, where every predicted one is a ``[MASK]`` that is expanded.
+
+    Expects that ``mask_states`` above 1 come without kept and random tokens.
+    """
+    added = (config.mask_states - 1) * sample.predicted
+    return sample._replace(sequence=sample.sequence + added, predicted=sample.predicted + added)
 
 
 class Flops(NamedTuple):
@@ -65,10 +74,17 @@ def head_flops(dim: int, vocab_size: int, predicted: int) -> int:
     return 2 * dim * (dim + vocab_size) * predicted
 
 
+def alignment_flops(config: MaskedAutoencoderConfig, sample: Sample) -> int:
+    """Return the FLOPs of the transitions between the states of the ``[MASK]`` tokens: projections and scores."""
+    dim, states = config.encoder.dim, expanded(config, sample).predicted
+    return 0 if config.mask_states == 1 else 2 * dim * (2 * dim * states + states * states)
+
+
 def encoder_flops(config: MaskedAutoencoderConfig, sample: Sample) -> int:
     """Return the FLOPs of the encoder's layers, without and with ``[MASK]`` tokens."""
     shape, before = config.encoder, config.layers_before_masks
-    seen = [sample.visible] * before + [sample.sequence] * (shape.layers - before)
+    joined = expanded(config, sample) if config.mask_join is MaskJoin.embeddings else sample
+    seen = [sample.visible] * before + [joined.sequence] * (shape.layers - before)
     return sum(layer_flops(shape.dim, shape.ffn_dim, positions, positions) for positions in seen)
 
 
@@ -105,6 +121,7 @@ def decoder_flops(config: MaskedAutoencoderConfig, sample: Sample) -> int:
     shape, width = config.decoder, config.encoder.dim
     if not shape.layers:
         return 0
+    sample = expanded(config, sample)
     projected = 0 if shape.dim == width else sample.visible + sample.predicted
     return _DECODERS[config.decoder_attention](shape, sample) + 2 * width * shape.dim * projected
 
@@ -115,5 +132,9 @@ def forward_flops(config: MaskedAutoencoderConfig, vocab_size: int, samples: Ite
     return Flops(
         encoder=sum(encoder_flops(config, sample) for sample in samples),
         decoder=sum(decoder_flops(config, sample) for sample in samples),
-        head=sum(head_flops(config.encoder.dim, vocab_size, sample.predicted) for sample in samples),
+        head=sum(
+            head_flops(config.encoder.dim, vocab_size, expanded(config, sample).predicted)
+            + alignment_flops(config, sample)
+            for sample in samples
+        ),
     )

@@ -115,7 +115,7 @@ class FakeTrainingStep:
                 enter("decoder")
                 states = self.network.decode(states[-1], self.layout)
                 enter("head")
-                loss, _ = self.network.lm_head.loss(states, self.targets)
+                loss, _ = self.network.lm_head.loss(states, self.targets, self.layout)
             enter("backward")
             loss.backward()
 

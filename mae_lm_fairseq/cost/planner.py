@@ -138,7 +138,8 @@ def flops_per_token(run: Run) -> Flops:
     """Return the training FLOPs of a run per token of the text."""
     forward = forward_flops(run.config, run.vocab_size, [run.sample])
     layers = TRAINING + 1 if run.checkpoint_activations else TRAINING
-    passes = Flops(encoder=layers, decoder=layers, head=TRAINING)
+    # The alignment loss of expanded [MASK] tokens computes the logits again in the backward pass.
+    passes = Flops(encoder=layers, decoder=layers, head=TRAINING + (run.config.mask_states > 1))
     return Flops(*(part * times / run.tokens_per_sample for part, times in zip(forward, passes, strict=True)))
 
 

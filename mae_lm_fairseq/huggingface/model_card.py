@@ -36,6 +36,8 @@ _PRESETS = {
     "mae_lm_3ml_self": "3ML-self (Liao et al., Findings of EMNLP 2022, arXiv 2211.04898)",
     "mae_lm_3ml_cross": "3ML-cross (Liao et al., Findings of EMNLP 2022, arXiv 2211.04898)",
     "mae_lm_mask_later": "[MASK] joins inside the encoder (the analysis of 3ML, arXiv 2211.04898)",
+    "mae_lm_exlm": "ExLM (Zheng et al., ICML 2025, arXiv 2501.13397)",
+    "mae_lm_exlm_decoder": "MAE-LM whose decoder expands [MASK] as ExLM does (arXiv 2302.02060, 2501.13397)",
 }
 _USE = {
     "Model": "Features of text, and fine-tuning. Not for filling in masked tokens: see below.",
@@ -66,16 +68,24 @@ _MASKS_IN_ENCODER = (
     "**This model does not fill in masks.** In pretraining, the encoder received the visible tokens and {:.0%} of the "
     f"mask tokens, and {_DECODER} To fill in masks, use a bundle (`mae-lm bundle`)."
 )
+_EXPANDED = (
+    "**This model does not fill in masks.** In pretraining, every mask token became {} hidden states, which a stock "
+    "model cannot do. On text without mask tokens the two compute the same; do not put mask tokens into its input. To "
+    "fill in masks, use a bundle (`mae-lm bundle`)."
+)
 _FINETUNED = "**Do not put mask tokens into the input.** Fine-tuning had none."
 
 
 def _mask_warnings(pretrained: Pretrained, to: "Counterpart") -> list[str]:
     """Return what to know about mask tokens; whether the encoder saw any is not known after fine-tuning."""
     joins, fraction = pretrained.config.mask_join, pretrained.mask_in_encoder
-    if joins not in _MASK_WARNING:
+    expands = joins is MaskJoin.embeddings and pretrained.config.mask_states > 1
+    if joins not in _MASK_WARNING and not expands:
         return []
     if to.head:
         return [_FINETUNED]
+    if expands:
+        return [_EXPANDED.format(pretrained.config.mask_states)]
     return [_MASKS_IN_ENCODER.format(fraction) if joins is MaskJoin.decoder and fraction else _MASK_WARNING[joins]]
 
 

@@ -158,7 +158,7 @@ def _task(pretrained: Pretrained) -> tuple[str, str]:
                 f"({config.encoder_embed_dim})"
             )
         return "ForSequenceClassification", head
-    if config.mask_join is MaskJoin.embeddings and predicts(pretrained):
+    if config.mask_join is MaskJoin.embeddings and config.mask_states == 1 and predicts(pretrained):
         return "ForMaskedLM", ""
     return "Model", ""
 

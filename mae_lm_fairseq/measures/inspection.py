@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from fairseq import checkpoint_utils, utils
 from torch import Tensor
 
+from mae_lm_fairseq.core.packing import restore
 from mae_lm_fairseq.criterions.masked_autoencoder_lm import MaskedAutoencoderLMCriterion
 from mae_lm_fairseq.statistics.effective_rank import SecondMoments, ranks
 from mae_lm_fairseq.text.offsets import encode_with_spans
@@ -61,13 +63,23 @@ def clean_batches(task) -> Iterator[Tensor]:
 def masked_loss(model: torch.nn.Module, task) -> float:
     """Return the cross-entropy in nats per masked token of the validation split, computed on a GPU if available.
 
-    Which tokens are masked depends on the task's options and seed, not on the model.
+    Which tokens are masked depends on the task's options and seed, not on the model. For a model that expands
+    ``<mask>`` tokens, whose training loss is that of all targets together, each target is predicted on its own.
     """
     criterion, batches = MaskedAutoencoderLMCriterion(task), _batches(task)
     if torch.cuda.is_available():
         model, batches = model.cuda(), map(utils.move_to_cuda, batches)
-    losses, predicted, _ = zip(*(criterion(model, batch) for batch in batches), strict=True)
+    loss_of = criterion if model.autoencoder.config.mask_states == 1 else _marginal_loss
+    losses, predicted, *_ = zip(*(loss_of(model, batch) for batch in batches), strict=True)
     return float(sum(losses)) / sum(predicted)
+
+
+def _marginal_loss(model: torch.nn.Module, batch: dict) -> tuple[Tensor, int]:
+    """Return the summed cross-entropy at the predicted positions, and their number."""
+    layout = restore(batch["layout"])
+    targets = batch["target"].flatten().index_select(0, layout.predicted.index)
+    logits, _ = model(**batch["net_input"], layout=layout)
+    return F.cross_entropy(logits.float(), targets, reduction="sum"), len(targets)
 
 
 @torch.no_grad()

@@ -230,7 +230,7 @@ class MAELMModel(BaseFairseqModel):
         compiled = self.compiled if self.training else None
         with self._precision(src_tokens):
             predicted_states = (compiled or self.autoencoder.predicted_states)(src_tokens, layout)
-            loss, correct = self.autoencoder.lm_head.loss(predicted_states, targets)
+            loss, correct = self.autoencoder.lm_head.loss(predicted_states, targets, layout)
         return loss, {"encoder_tokens": self._encoder_tokens(layout), "correct": correct}
 
     def predicted_logits(

@@ -276,7 +276,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
                 f"--max-positions {model.max_positions()}; lower it or raise the latter"
             )
         if isinstance(model, MAELMModel):
-            check_mask_in_encoder(self.cfg.mask_in_encoder, model.autoencoder.config)
+            check_masking(self.cfg, model.autoencoder.config)
             self.layout_needs = (self.layout_needs or frozenset()) | model.autoencoder.needs()
             self.flops = functools.partial(training_flops, model.autoencoder.config, len(self.dictionary))
         else:
@@ -469,8 +469,14 @@ def check_options(cfg: MaskedAutoencoderLMConfig):
             raise UserError(f"--{name.replace('_', '-')} {getattr(cfg, name)} must not be negative")
 
 
-def check_mask_in_encoder(fraction: float, network: MaskedAutoencoderConfig):
-    """Reject ablations that would have no effect."""
+def check_masking(cfg: MaskedAutoencoderLMConfig, network: MaskedAutoencoderConfig):
+    """Reject options of masking that contradict the network, or would have no effect."""
+    fraction, others = cfg.mask_in_encoder, (cfg.leave_unmasked_prob, cfg.random_token_prob)
+    if network.mask_states > 1 and any(others):
+        raise UserError(
+            f"--leave-unmasked-prob {others[0]} and --random-token-prob {others[1]} contradict --mask-states "
+            f"{network.mask_states}, whose loss aligns the targets to <mask> tokens; both must be 0"
+        )
     if fraction > 0 and network.mask_join is MaskJoin.embeddings:
         raise UserError(
             f"--mask-in-encoder {fraction} has no effect with --mask-join embeddings: the encoder sees every <mask>"

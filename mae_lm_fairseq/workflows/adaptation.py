@@ -201,6 +201,7 @@ _NAMES = {
     "mae_lm": "MAE-LM",
     "3ml": "3ML",
     "mask_later": "masks that join later",
+    "exlm": "ExLM",
 }
 _REPORT = """\
 # Adapted model

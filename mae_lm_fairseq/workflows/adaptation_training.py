@@ -30,12 +30,15 @@ PRESET_OF = {"mlm": "mae_lm_roberta", "mae_lm": "mae_lm", "3ml": "mae_lm_3ml_sel
 _OBJECTIVE_OF = {preset: objective for objective, preset in PRESET_OF.items()} | {
     "mae_lm_3ml_cross": "3ml",
     "mae_lm_mask_later": "mask_later",
+    "mae_lm_exlm": "exlm",
+    "mae_lm_exlm_decoder": "exlm",
 }
 MASKING = {
     "mlm": {"mask_prob": 0.15, "leave_unmasked_prob": 0.1, "random_token_prob": 0.1},
     "mae_lm": {"mask_prob": 0.15},
     "3ml": {"mask_prob": 0.5},
     "mask_later": {"mask_prob": 0.15},
+    "exlm": {"mask_prob": 0.15},
 }
 """Options of the task for each objective: those of the papers, and BERT's 80/10/10."""
 LONGEST = 512

@@ -10,7 +10,7 @@ from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import PRESETS, preset_config
 from tests.support.exports import pretrained
 
-DECODER = "autoencoder.decoder."
+OF_PRESET = tuple(f"autoencoder.{name}." for name in ("decoder", "encoder.embed_clones", "lm_head.transitions"))
 
 
 @pytest.mark.parametrize("target", PRESETS)
@@ -22,9 +22,9 @@ def test_encoder_and_head_are_kept_and_the_decoder_if_the_preset_is(source, targ
     check_fit(after.config, after.weights, len(after.symbols), "test")
     assert preset_of(after) == target
     assert build(after).lm_head is not None
-    kept = {name for name in before.weights if source == target or not name.startswith(DECODER)}
+    kept = {name for name in before.weights if source == target or not name.startswith(OF_PRESET)}
     assert all(torch.equal(after.weights[name], before.weights[name]) for name in kept)
-    assert {name for name in after.weights.keys() - kept if not name.startswith(DECODER)} == set()
+    assert {name for name in after.weights.keys() - kept if not name.startswith(OF_PRESET)} == set()
     assert after.mask_in_encoder == (0.5 if source == target else 0)
     assert (after.config == before.config) or source != target
 

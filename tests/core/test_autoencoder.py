@@ -1,5 +1,7 @@
 """The whole network against a plain reimplementation, and edge cases."""
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +11,8 @@ from mae_lm_fairseq.core.packing import NEEDED_BY_SOME, batch_layout
 from mae_lm_fairseq.core.relative_position import relative_position_bucket
 from tests.support.networks import EOS, MASK, PAD, VARIANTS, batch, config, layout_for, masked, network, text
 
+EXPANDING = ("mae_lm_exlm", "mae_lm_exlm_decoder")
+"""Presets in which ``[MASK]`` tokens have several states."""
 PLACES = [(0, 2), (0, 3), (1, 1), (2, 5), (2, 11)]
 
 
@@ -77,11 +81,25 @@ def plain_pre_norm_layer(queries, keys, weights, prefix, bias, heads, memory, me
     return x + plain_linear(F.gelu(plain_linear(normed, weights, f"{prefix}.fc1")), weights, f"{prefix}.fc2")
 
 
+def plain_positions(row, clones):
+    """Return the position of each state, where every ``[MASK]`` has several."""
+    return torch.tensor([i for i, token in enumerate(row) for _ in range(clones if token == MASK else 1)])
+
+
+def plain_expansion(row, x, weights, part):
+    """Return the position of each state and the hidden state that it starts from, given those of the tokens."""
+    if f"{part}.embed_clones.weight" not in weights:
+        return torch.arange(len(row)), x
+    clones = weights[f"{part}.embed_clones.weight"]
+    states = [x[i] + extra for i, token in enumerate(row) for extra in (clones if token == MASK else [0.0])]
+    return plain_positions(row, len(clones)), torch.stack(states)
+
+
 def plain_encoder(row, seen, weights, cfg):
     """Return the encoder's output: the hidden states of all tokens that have entered it by the last layer."""
-    positions = torch.arange(len(row))
+    positions, embedded = plain_expansion(row, weights["encoder.embed_tokens.weight"][row], weights, "encoder")
+    seen = seen[positions]
     numbers = torch.arange(int(seen.sum())) if cfg.renumber_visible else positions[seen]
-    embedded = weights["encoder.embed_tokens.weight"][row]
     x = plain_embed(embedded[seen], numbers, weights, "encoder")
     for layer in range(cfg.encoder_layers):
         if cfg.mask_join is MaskJoin.encoder and layer == cfg.encoder_layers // 2:
@@ -94,19 +112,22 @@ def plain_encoder(row, seen, weights, cfg):
 
 
 def plain_decoder(states, row, seen, predicted, weights, cfg):
-    """Return the hidden states of the predicted positions, given those of the positions seen by the encoder."""
+    """Return the hidden states of the predicted positions, given those of the positions seen by the encoder.
+
+    Where ``[MASK]`` tokens are expanded, return those of all of their states and of the other predicted positions.
+    """
     mask_embedding = weights["encoder.embed_tokens.weight"][MASK]
     if "decoder.project_in.weight" in weights:
         states = plain_linear(states, weights, "decoder.project_in")
         mask_embedding = plain_linear(mask_embedding, weights, "decoder.project_in")
     if cfg.reset_mask_states:
         states = torch.where(row[seen].eq(MASK)[:, None], mask_embedding, states)
-    positions = torch.arange(len(row))
     x = mask_embedding.repeat(len(row), 1)
     x[seen] = states
+    positions, x = plain_expansion(row, x, weights, "decoder")
     x = plain_embed(x, positions, weights, "decoder")
     bias, heads = plain_bias(weights, "decoder", positions, positions, cfg), cfg.decoder_attention_heads or 4
-    bias = bias if torch.is_tensor(bias) else torch.zeros(heads, len(row), len(row))
+    bias = bias if torch.is_tensor(bias) else torch.zeros(heads, len(x), len(x))
     masked = row.eq(MASK)
     for layer in range(cfg.decoder_layers):
         prefix = f"decoder.layers.{layer}"
@@ -116,14 +137,49 @@ def plain_decoder(states, row, seen, predicted, weights, cfg):
             x = plain_layer(x, states, weights, prefix, bias[:, :, seen], heads)
         else:
             x = plain_layer(x, x[masked], weights, prefix, bias[:, :, masked], heads, states, bias[:, :, seen])
-    x = plain_norm(x, weights, "decoder.output_layer_norm")[predicted] if cfg.pre_norm else x[predicted]
+    if cfg.pre_norm:
+        x = plain_norm(x, weights, "decoder.output_layer_norm")
+    x = x[plain_wanted(row, predicted, cfg)[positions]]
     return plain_linear(x, weights, "decoder.project_out") if "decoder.project_out.weight" in weights else x
 
 
-def plain_logits(model, tokens, targets, early=None):
-    """Compute the logits as the papers describe the methods: row by row, every layer at every position, with loops."""
+def plain_wanted(row, predicted, cfg):
+    """Return which positions the language model head reads."""
+    return predicted if cfg.mask_states == 1 else predicted | row.eq(MASK)
+
+
+def plain_paths(x, weights, count):
+    """Yield the states and the log-probability of every path through ``count`` of the states x [S, d]."""
+    start, end = weights["lm_head.transitions.ends"]
+    scores = (x @ weights["lm_head.transitions.query"].T) @ (x @ weights["lm_head.transitions.key"].T).T
+    first = (weights["lm_head.transitions.key"] @ x.T).T @ start
+    last = x @ weights["lm_head.transitions.query"].T @ end
+    for path in itertools.combinations(range(len(x)), count):
+        total = (first / x.shape[1] ** 0.5).log_softmax(0)[path[0]]
+        for number, state in enumerate(path):
+            onward = torch.cat([scores[state, state + 1 :], last[state, None]]) / x.shape[1] ** 0.5
+            following = path[number + 1] - state - 1 if number + 1 < count else -1
+            total = total + onward.log_softmax(0)[following]
+        yield path, total
+
+
+def plain_mixture(x, log_probs, row, predicted, weights, cfg):
+    """Return the log-probabilities at the predicted positions, given x, what the language model head reads."""
+    positions = plain_positions(row, cfg.mask_states)
+    positions = positions[plain_wanted(row, predicted, cfg)[positions]]
+    masks, of_masks = row.eq(MASK).nonzero().flatten(), row[positions].eq(MASK)
+    result = torch.stack([log_probs[positions == i].mean(0) for i in range(len(row))])  # right where it is one state
+    if len(masks):
+        paths, scores = zip(*plain_paths(x[of_masks], weights, len(masks)), strict=True)
+        emitted = log_probs[of_masks].exp()[torch.tensor(paths)]  # [paths, masks, vocabulary]
+        mixed = (torch.stack(scores).softmax(0)[:, None, None] * emitted).sum(0).log()
+        result = result.index_copy(0, masks, mixed)
+    return result[predicted]
+
+
+def plain_states(model, tokens, targets, early=None):
+    """Yield each row without its padding, its targets, and the states that the language model head predicts from."""
     weights, cfg = dict(model.named_parameters()), model.config
-    logits = []
     for number, (row, target) in enumerate(zip(tokens, targets, strict=True)):
         row, target = row[row.ne(PAD)], target[row.ne(PAD)]
         seen = row.ne(MASK) if early is None else row.ne(MASK) | early[number, : len(row)]
@@ -131,10 +187,38 @@ def plain_logits(model, tokens, targets, early=None):
             seen = row.ne(PAD)
         x = plain_encoder(row, seen, weights, cfg)
         predicted = target.ne(PAD)
-        x = plain_decoder(x, row, seen, predicted, weights, cfg) if cfg.decoder_layers else x[predicted]
-        x = plain_norm(F.gelu(plain_linear(x, weights, "lm_head.dense")), weights, "lm_head.layer_norm")
-        logits.append(x @ weights["encoder.embed_tokens.weight"].T + weights["lm_head.bias"])
+        if cfg.decoder_layers:
+            x = plain_decoder(x, row, seen, predicted, weights, cfg)
+        else:
+            x = x[plain_wanted(row, predicted, cfg)[plain_positions(row, cfg.mask_states)]]
+        yield row, target, x
+
+
+def plain_head(x, weights):
+    """Return the logits of hidden states x [N, d]."""
+    x = plain_norm(F.gelu(plain_linear(x, weights, "lm_head.dense")), weights, "lm_head.layer_norm")
+    return x @ weights["encoder.embed_tokens.weight"].T + weights["lm_head.bias"]
+
+
+def plain_logits(model, tokens, targets, early=None):
+    """Compute the logits as the papers describe the methods: row by row, every layer at every position, with loops."""
+    weights, cfg, logits = dict(model.named_parameters()), model.config, []
+    for row, target, x in plain_states(model, tokens, targets, early):
+        of_row = plain_head(x, weights)
+        if cfg.mask_states > 1:
+            of_row = plain_mixture(x, of_row.log_softmax(-1), row, target.ne(PAD), weights, cfg)
+        logits.append(of_row)
     return torch.cat(logits)
+
+
+def plain_alignment_loss(model, tokens, targets):
+    """Compute the loss of a network that expands ``[MASK]`` tokens, with a term for every path."""
+    weights, loss = dict(model.named_parameters()), 0.0
+    for row, target, x in plain_states(model, tokens, targets):
+        log_probs, wanted = plain_head(x, weights).log_softmax(-1), target[row.eq(MASK)]
+        terms = [score + log_probs[list(path), wanted].sum() for path, score in plain_paths(x, weights, len(wanted))]
+        loss = loss - torch.stack(terms).logsumexp(0)
+    return loss
 
 
 @pytest.mark.parametrize(
@@ -160,6 +244,20 @@ def test_equals_a_plain_implementation(variant, changes):
     for (name, parameter), a, b in zip(model.named_parameters(), ours, plain, strict=True):
         b = torch.zeros_like(parameter) if b is None else b
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("variant", EXPANDING)
+def test_the_alignment_loss_equals_a_plain_implementation(variant):
+    """Also with three ``[MASK]`` tokens in a row, which are 220 paths, and with none in another."""
+    model = network(variant).double().eval()
+    tokens, targets = masked(batch(text(9, 1), text(3, 2), text(14, 3)), [(0, 2), (0, 3), (2, 5), (2, 6), (2, 11)])
+    layout = batch_layout(tokens, targets.ne(PAD), PAD, MASK, needs=model.needs())
+    loss, _ = model.lm_head.loss(model.predicted_states(tokens, layout), targets[targets.ne(PAD)], layout)
+    expected = plain_alignment_loss(model, tokens[[0, 2]], targets[[0, 2]])
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=0)  # scores and logits are float32
+    ours, plain = (torch.autograd.grad(each, list(model.parameters())) for each in (loss, expected))
+    for (name, _), a, b in zip(model.named_parameters(), ours, plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -244,7 +342,7 @@ def test_masks_join_at_mask_join_layer():
         assert all(torch.equal(a, b) for a, b in zip(below, states, strict=False))
 
 
-@pytest.mark.parametrize("variant", [variant for variant in VARIANTS if "roberta" not in variant])
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if config(name).layers_before_masks])
 def test_masks_do_not_influence_states_of_visible_tokens(variant):
     """Neither their number nor their original tokens, below the layer at which they join."""
     model = network(variant).eval()

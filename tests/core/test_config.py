@@ -39,6 +39,8 @@ DIFFERENCES = {
     "mae_lm_3ml_self": {"decoder_layers"},
     "mae_lm_3ml_cross": {"decoder_layers", "decoder_attention"},
     "mae_lm_mask_later": {"mask_join", "decoder_layers", "decoder_relative_buckets"},
+    "mae_lm_exlm": {"mask_join", "mask_states", "decoder_layers", "decoder_relative_buckets"},
+    "mae_lm_exlm_decoder": {"mask_states"},
 }
 
 
@@ -53,6 +55,8 @@ def test_layers_before_masks_of_each_preset():
     found = {preset: preset_config(preset, "base").layers_before_masks for preset in PRESETS}
     assert found == {
         "mae_lm_roberta": 0,
+        "mae_lm_exlm": 0,
+        "mae_lm_exlm_decoder": 12,
         "mae_lm_mask_later": 6,
         "mae_lm_3ml_self": 12,
         "mae_lm_3ml_cross": 12,
@@ -107,6 +111,9 @@ def test_decoder_sizes_default_to_those_of_the_encoder():
         ({"preset": "mae_lm_mask_later", "encoder_layers": 1}, ["mask_join_layer 0", "encoder_layers 1"]),
         ({"preset": "mae_lm_mask_later", "decoder_layers": 2}, ["mask_join encoder", "decoder_layers 2"]),
         ({"mask_join": MaskJoin.encoder}, ["mask_join encoder", "decoder_layers 4"]),
+        ({"mask_states": 0}, ["mask_states 0"]),
+        ({"preset": "mae_lm_mask_later", "mask_states": 2}, ["mask_states 2", "mask_join encoder"]),
+        ({"preset": "mae_lm_3ml_cross", "mask_states": 2}, ["mask_states 2", "decoder_attention self_cross"]),
         ({"preset": "mae_lm_mask_later", "renumber_visible": True}, ["renumber_visible", "mask_join encoder"]),
         ({"preset": "mae_lm_roberta", "renumber_visible": True}, ["renumber_visible", "mask_join embeddings"]),
         *(

@@ -32,7 +32,7 @@ def test_a_training_step_of_every_variant(variant, masked):
     tokens, targets, early_masks = corrupted(masked, early, extra)
     layout = layout_for(tokens, targets, early_masks)
     with FlopCounterMode(display=False) as counter:
-        loss, _ = model.lm_head.loss(model.predicted_states(tokens, layout), targets[targets.ne(PAD)])
+        loss, _ = model.lm_head.loss(model.predicted_states(tokens, layout), targets[targets.ne(PAD)], layout)
         loss.backward()
     sample = Sample(40, 40 - masked + early, masked + extra)
     flops = forward_flops(model.config, VOCABULARY, [sample] * 4)

@@ -38,7 +38,7 @@ def measured(
         stack.checkpoint_activations = checkpoint_activations
 
     def loss(network, _):
-        total, _ = network.lm_head.loss(network.predicted_states(tokens, layout), targets)
+        total, _ = network.lm_head.loss(network.predicted_states(tokens, layout), targets, layout)
         return total, len(targets), len(targets)
 
     spec = {"device": "cpu", "directory": directory, "precision": "bf16" if autocast else "fp32"}
@@ -59,7 +59,8 @@ def test_formula_counts_what_torch_counts(preset, size):
     with FlopCounterMode(display=False) as counter:
         training_step.run()
     flops = forward_flops(config(preset, size), VOCABULARY, [sample] * 2)
-    assert counter.get_total_flops() == pytest.approx(TRAINING * flops.total, rel=0.02)
+    again = flops.head if config(preset, size).mask_states > 1 else 0  # computed again in the backward pass
+    assert counter.get_total_flops() == pytest.approx(TRAINING * flops.total + again, rel=0.02)
 
 
 def test_an_error_removes_the_hooks(monkeypatch):

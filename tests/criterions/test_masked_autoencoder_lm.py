@@ -106,7 +106,11 @@ def test_loss_is_not_logged_for_updates_without_masked_tokens():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "arch", ["mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_cross_tiny", "mae_lm_mask_later_tiny"]
+    "arch",
+    [
+        *("mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_3ml_cross_tiny", "mae_lm_mask_later_tiny"),
+        *("mae_lm_exlm_tiny", "mae_lm_exlm_decoder_tiny"),
+    ],
 )
 def test_a_step_never_waits_for_the_gpu(data_bin, arch, gpu):
     _, task, model, criterion = set_up(data_bin, arch=arch)

@@ -18,8 +18,12 @@ ENCODER_SHARE = {
     "mae_lm_3ml_self_tiny": 85,
     "mae_lm_3ml_cross_tiny": 85,
     "mae_lm_mask_later_tiny": 92.5,
+    "mae_lm_exlm_tiny": 145,
+    "mae_lm_exlm_decoder_tiny": 85,
 }
-"""Percentage of tokens that an encoder layer sees, averaged over the two layers of each preset, with 15 % masked."""
+"""Percentage of tokens that an encoder layer sees, averaged over the two layers of each preset, with 15 % masked.
+
+ExLM's has four states for each masked one."""
 
 FALLING_RATE = ["--mask-prob", 0.4, "--mask-prob-end", 0.1, "--mask-prob-updates", 18]
 
@@ -57,9 +61,14 @@ def assert_same_training_state(a, b):
     [
         # scripts/fault_injection.py also interrupts runs at arbitrary updates.
         pytest.param(10, 2, [], marks=pytest.mark.slow),
+        pytest.param(10, 1, ["--arch", "mae_lm_exlm_decoder_tiny"], marks=pytest.mark.slow),
         (20, 1, ["--batch-size", 32, "--update-freq", 2, "--num-workers", 2, "--mask-whole-words", *FALLING_RATE]),
     ],
-    ids=["within an epoch, two threads", "across epochs, update-freq, two workers, whole words, falling rate"],
+    ids=[
+        "within an epoch, two threads",
+        "within an epoch, expanded masks",
+        "across epochs, update-freq, two workers, whole words, falling rate",
+    ],
 )
 def test_stopping_and_resuming_ends_where_one_run_ends(train, tmp_path, updates, threads, options):
     """Dropout is on. The first case ends within an epoch, the second in the next one.
@@ -103,6 +112,7 @@ def test_training_does_not_depend_on_data_workers(train, tmp_path):
     "arch",
     [
         *("mae_lm_tiny", "mae_lm_roberta_tiny", "mae_lm_mask_later_tiny"),
+        *(pytest.param(f"mae_lm_{kind}_tiny", marks=pytest.mark.slow) for kind in ("exlm", "exlm_decoder")),
         # They differ only in the decoder, which tests/core compares with plain implementations.
         *(pytest.param(f"mae_lm_3ml_{kind}_tiny", marks=pytest.mark.slow) for kind in ("self", "cross")),
     ],

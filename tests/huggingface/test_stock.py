@@ -233,9 +233,10 @@ def test_contents_of_the_model_card(preset, model, tmp_path):
     card = (tmp_path / "out" / "README.md").read_text()
     assert f"`{preset}_tiny`" in card
     assert "updates | 7" in card
-    sees_masks = preset in ("mae_lm_roberta", "mae_lm_mask_later")
+    sees_masks = preset in ("mae_lm_roberta", "mae_lm_mask_later", "mae_lm_exlm")
     assert ("**This encoder never saw a mask token.**" in card) is not sees_masks
     assert ("**The lower layers of this encoder never saw a mask token.**" in card) is (preset == "mae_lm_mask_later")
+    assert ("every mask token became 4 hidden states" in card) is (preset == "mae_lm_exlm")
     assert "pooler" in card
     assert "U+2581" in card
 

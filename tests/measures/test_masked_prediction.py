@@ -71,7 +71,9 @@ def check(model, log_probabilities, masking):
 
 
 @pytest.mark.parametrize("masking", [each_token, each_token_and_later_subwords, each_word])
-@pytest.mark.parametrize("variant", ["mae_lm", "mae_lm_roberta", "mae_lm_3ml_cross", "mae_lm_mask_later"])
+@pytest.mark.parametrize(
+    "variant", ["mae_lm", "mae_lm_roberta", "mae_lm_3ml_cross", "mae_lm_mask_later", "mae_lm_exlm_decoder"]
+)
 def test_predictions_equal_a_loop(variant, masking):
     model = network(variant).eval()
 

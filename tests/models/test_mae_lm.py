@@ -13,7 +13,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
-from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
+from mae_lm_fairseq.core.config import PRESETS, MaskedAutoencoderConfig
 from mae_lm_fairseq.models.architectures import architecture_values, core_config
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.utils.errors import UserError
@@ -21,11 +21,7 @@ from tests.support.training import batches, parse, set_up
 
 ARCHITECTURES = [
     "mae_lm",
-    *(
-        f"{preset}_{size}"
-        for preset in ("mae_lm", "mae_lm_roberta", "mae_lm_3ml_self", "mae_lm_3ml_cross", "mae_lm_mask_later")
-        for size in ("tiny", "small", "base", "large")
-    ),
+    *(f"{preset}_{size}" for preset in PRESETS for size in ("tiny", "small", "base", "large")),
 ]
 TINY = [arch for arch in ARCHITECTURES if arch.endswith("_tiny")]
 
@@ -75,6 +71,7 @@ OPTIONS = {
     "decoder-ffn-embed-dim": (48, []),
     "decoder-attention-heads": (2, []),
     "decoder-share-positions": (True, []),
+    "mask-states": (2, []),
     "reset-mask-states": (True, ["--mask-in-encoder", 0.5]),
     "renumber-visible": (True, []),
     "max-positions": (80, []),
@@ -295,7 +292,8 @@ def test_mae_lm_has_no_features_at_masks(data_bin):
     for arch in TINY:
         _, task, model, _ = set_up(data_bin, arch=arch)
         features, _ = model.extract_features(torch.tensor([[0, 5, task.mask_idx, 6, 2]]))
-        assert bool(features[0, 2].any()) is (arch in ("mae_lm_roberta_tiny", "mae_lm_mask_later_tiny"))
+        in_encoder = ("mae_lm_roberta_tiny", "mae_lm_mask_later_tiny", "mae_lm_exlm_tiny")
+        assert bool(features[0, 2].any()) is (arch in in_encoder)
 
 
 def test_inner_states_have_no_masks_below_the_join(data_bin):

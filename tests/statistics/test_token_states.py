@@ -36,6 +36,8 @@ def masked_text():
         ("mae_lm_3ml_cross", ("clean", "as_trained", "forced")),
         ("mae_lm_mask_later", ("clean", "as_trained", "forced")),
         ("mae_lm_roberta", ("clean", "as_trained")),
+        ("mae_lm_exlm", ("clean", "as_trained")),
+        ("mae_lm_exlm_decoder", ("clean", "as_trained", "forced")),
     ],
 )
 def test_forced_input_is_for_encoders_without_masks(variant, inputs, masked_text):
@@ -48,11 +50,15 @@ def test_forced_input_is_for_encoders_without_masks(variant, inputs, masked_text
     real = {kind: {layer: len(rows) for layer, rows in found[kind, "real"].items()} for kind in inputs}
     assert set(map(str, real.values())) == {str(dict.fromkeys(range(4), 9 + 6 - 3))}
     layers = {(kind, tokens): list(rows) for (kind, tokens), rows in found.items() if tokens == "mask"}
-    seen = {"mae_lm_roberta": range(4), "mae_lm_mask_later": range(2, 4)}.get(variant)
+    seen = {"mae_lm_roberta": range(4), "mae_lm_exlm": range(4), "mae_lm_mask_later": range(2, 4)}.get(variant)
     assert layers.get(("as_trained", "mask")) == (seen and list(seen))
     assert layers.get(("forced", "mask")) == (list(range(4)) if "forced" in inputs else None)
+    states_of_masks = 12 if variant == "mae_lm_exlm" else 3
     assert all(
-        len(rows) == 3 for (_, tokens), by_layer in found.items() if tokens == "mask" for rows in by_layer.values()
+        len(rows) == states_of_masks
+        for (_, tokens), by_layer in found.items()
+        if tokens == "mask"
+        for rows in by_layer.values()
     )
 
 

@@ -8,6 +8,7 @@ import torch
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
+from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.core.heads import SpanHead, TokenClassificationHead
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
@@ -26,10 +27,7 @@ TEXT = [
 ]
 LABELS = ["B-person", "B-place", "I-person", "I-place", "O"]
 VARIANTS = {
-    **{
-        f"{preset}_tiny": (f"{preset}_tiny",)
-        for preset in ("mae_lm", "mae_lm_roberta", "mae_lm_3ml_self", "mae_lm_3ml_cross", "mae_lm_mask_later")
-    },
+    **{f"{preset}_tiny": (f"{preset}_tiny",) for preset in PRESETS},
     "without_bias": ("mae_lm_tiny", "--relative-buckets", 0, "--decoder-relative-buckets", 0),
     "shared_positions": ("mae_lm_tiny", "--decoder-share-positions"),
     "narrow_decoder": ("mae_lm_tiny", "--decoder-embed-dim", 8, "--decoder-attention-heads", 2),

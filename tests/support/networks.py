@@ -20,6 +20,8 @@ VARIANTS = {
     "mae_lm_roberta_pre_norm": {"pre_norm": True},
     "mae_lm_3ml_cross_pre_norm": {"pre_norm": True},
     "mae_lm_mask_later_pre_norm": {"pre_norm": True},
+    "mae_lm_exlm_pre_norm": {"pre_norm": True},
+    "mae_lm_exlm_decoder_pre_norm": {"pre_norm": True},
     "mae_lm_3ml_cross_reset_mask_states": {"reset_mask_states": True},
 }
 """The presets, and variations of them; each name begins with the preset that it changes."""

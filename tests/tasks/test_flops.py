@@ -19,6 +19,8 @@ SETTINGS = [
     "mae_lm_3ml_cross_tiny --decoder-layers 2",
     "mae_lm_mask_later_tiny",
     "mae_lm_tiny --mask-in-encoder 0.5",
+    "mae_lm_exlm_tiny",
+    "mae_lm_exlm_decoder_tiny --mask-in-encoder 0.5",
 ]
 
 

@@ -255,6 +255,10 @@ def test_whole_words(task_for):
         (["--mask-in-encoder", 1.5], "--mask-in-encoder"),
         (["--mask-in-encoder", -0.5], "--mask-in-encoder"),
         (["--reset-mask-states"], "--reset-mask-states .* --mask-in-encoder 0"),
+        *(
+            (["--mask-states", 2, name, 0.1], "--leave-unmasked-prob .* --random-token-prob .* --mask-states 2")
+            for name in ("--leave-unmasked-prob", "--random-token-prob")
+        ),
         (
             ["--mask-in-encoder", 0.5, "--arch", "mae_lm_roberta_tiny"],
             "--mask-in-encoder 0.5 .* --mask-join embeddings",
@@ -289,6 +293,7 @@ def test_a_sample_may_be_as_long_as_the_position_table(data_bin):
         ("mae_lm_roberta_tiny", frozenset()),
         ("mae_lm_tiny", {"visible"}),
         ("mae_lm_3ml_cross_tiny", {"visible", "masked", "decoded"}),
+        ("mae_lm_exlm_tiny", {"masked", "decoded"}),
     ],
 )
 def test_batches_have_the_layouts_that_the_model_needs(data_bin, arch, needs):

@@ -94,6 +94,8 @@ def test_epochs_are_saved_only_if_training_may_end_with_one(usual, tmp_path):
     [
         ("mae_lm_mask_later", "", "mask_later", {"--arch mae_lm_mask_later_tiny", "--mask-prob 0.15"}),
         ("mae_lm_mask_later", "--objective 3ml", "3ml", {"--arch mae_lm_3ml_self_base", "--mask-prob 0.5"}),
+        ("mae_lm_exlm_decoder", "", "exlm", {"--arch mae_lm_exlm_decoder_tiny", "--mask-prob 0.15"}),
+        ("mae_lm_exlm", "--objective mae_lm", "mae_lm", {"--arch mae_lm_base", "--mask-prob 0.15"}),
         ("mae_lm_3ml_cross", "--objective 3ml", "3ml", {"--arch mae_lm_3ml_cross_tiny", "--mask-prob 0.5"}),
     ],
 )

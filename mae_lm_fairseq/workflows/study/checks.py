@@ -12,7 +12,7 @@ from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.models.architectures import core_config
-from mae_lm_fairseq.tasks.masked_autoencoder_lm import check_mask_in_encoder, check_options
+from mae_lm_fairseq.tasks.masked_autoencoder_lm import check_masking, check_options
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.training.pretrain import parse_configuration
 from mae_lm_fairseq.utils.errors import UserError
@@ -91,7 +91,7 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
         check_settings(cfg)
         network = core_config(cfg.model)
         check_options(cfg.task)
-        check_mask_in_encoder(cfg.task.mask_in_encoder, network)
+        check_masking(cfg.task, network)
     if model.masks in ("encoder", "decoder") and network.mask_join is not MaskJoin.decoder:
         raise error((*key, "masks"), f"{model.masks!r} is for models whose [MASK]s join in the decoder")
     if model.start is not None and needs_files:

@@ -1,0 +1,191 @@
+"""Alignment loss of expanded ``[MASK]`` tokens (ExLM, Zheng et al., ICML 2025, arXiv 2501.13397).
+
+The states of all ``[MASK]`` tokens of a row (:mod:`~mae_lm_fairseq.core.expansion`), in their order, are the vertices
+of a graph with a *transition* from each to every later one. An alignment is a path with one state for each target, in
+the order of the text; which ``[MASK]`` a state belongs to does not matter. The loss is minus the logarithm of the sum
+over all paths of P(path) P(targets | path), computed by dynamic programming over the targets as in DA-Transformer
+(Huang et al., ICML 2022, arXiv 2205.07459).
+
+What differs from the paper and its code (github.com/zhengkangjie/ExLM at ad50799):
+
+- There, a path begins at the first state of ``<s>``, ends at the last one of ``</s>``, which are targets as well, and
+  may pass through their other states. Here, a learned *start* and *end* take their place: vertices without a token.
+  The sum over paths is that of the authors' ``torch_dag_loss`` for this graph. The start does not lead to the end.
+- Transitions are one softmax over query and key projections of the hidden states, the paper's equation. The code mixes
+  the softmaxes of several heads, and adds a learned embedding of the state's number in the row to the features.
+- The loss of a batch is the sum over its rows, divided by the number of targets. The code averages the rows' means.
+
+Log-probabilities are float32. Impossible transitions have :data:`NEVER` in place of minus infinity, whose gradients
+would be NaN.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
+from mae_lm_fairseq.core.cross_entropy import linear_log_probabilities
+from mae_lm_fairseq.core.expansion import expand
+from mae_lm_fairseq.core.heads import LMHead
+from mae_lm_fairseq.core.packing import BatchLayout, Layout, from_rows, indices_in, to_rows
+
+NEVER = -1e30
+"""Logarithm of a probability that is zero; hundreds of them can be added in float32."""
+
+
+class Transitions(nn.Module):
+    """Probability of each later state to be the next one of a path.
+
+    Args:
+        dim: hidden size.
+    """
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.query = nn.Parameter(torch.empty(dim, dim))
+        self.key = nn.Parameter(torch.empty(dim, dim))
+        self.ends = nn.Parameter(torch.empty(2, dim))  # query of the start, key of the end
+
+    def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
+        """Return log-probabilities [B, 1 + S, 1 + S] of transitions from row to column.
+
+        Args:
+            states: [B, S, dim], in rows.
+            lengths: [B] int64, number of states of each row.
+
+        Returns:
+            Row 0 is the start, and column 0 the end; the others are the states.
+        """
+        start, end = self.ends[:, None].expand(-1, len(states), -1).unsqueeze(2).to(states.dtype)
+        queries = torch.cat([start, F.linear(states, self.query)], 1) * states.shape[-1] ** -0.5
+        keys = torch.cat([end, F.linear(states, self.key)], 1)
+        to = torch.arange(keys.shape[1], device=states.device)
+        is_later = (to > to[:, None]) & (to <= lengths[:, None, None])
+        is_end = (to == 0) & (to[:, None] > 0)
+        scores = (queries @ keys.mT).float()
+        return scores.masked_fill(~(is_later | is_end), NEVER).log_softmax(-1)
+
+
+def log_likelihood(emissions: Tensor, transitions: Tensor, targets: Tensor) -> Tensor:
+    """Return the logarithm of the sum over all alignments, [B]; zero for a row without targets.
+
+    The states of a row are at least as many as its targets.
+
+    Args:
+        emissions: [B, S, J], log-probability of the J targets of each row at each of its S states.
+        transitions: [B, 1 + S, 1 + S], see :class:`Transitions`.
+        targets: [B] int64, number of targets of each row; the others are ignored.
+    """
+    if not emissions.shape[2]:
+        return emissions.sum() * transitions.sum() * targets  # zeros, with gradients
+    start, between, end = transitions[:, 0, 1:], transitions[:, 1:, 1:], transitions[:, 1:, 0]
+    first, *others = emissions.unbind(2)
+    paths = start + first  # [B, S]: sum over the paths that have reached each state with the last target
+    for number, emission in enumerate(others, 1):
+        longer = _LogProduct.apply(paths, between) + emission
+        paths = torch.where(number < targets[:, None], longer, paths)
+    return (paths + end).logsumexp(1).where(targets > 0, 0.0)
+
+
+def target_states(transitions: Tensor, targets: Tensor, count: int) -> Tensor:
+    """Return the probability [B, S, ``count``] that each state is the one of each target, which is not known.
+
+    It follows from the transitions and from the number of targets, which is that of the ``[MASK]`` tokens. It is the
+    derivative of the likelihood of targets that every state emits with the same probability.
+    """
+    with torch.enable_grad():
+        emissions = transitions.new_zeros(len(transitions), transitions.shape[1] - 1, count).requires_grad_()
+        total = log_likelihood(emissions, transitions, targets).sum()
+    return torch.autograd.grad(total, emissions, create_graph=torch.is_grad_enabled())[0]
+
+
+class _LogProduct(torch.autograd.Function):
+    """Vector [B, S] times matrix [B, S, S] of logarithms, which keeps no further [B, S, S] for the backward pass."""
+
+    @staticmethod
+    def forward(ctx, vector: Tensor, matrix: Tensor) -> Tensor:
+        product = (vector[:, :, None] + matrix).logsumexp(1)
+        ctx.save_for_backward(vector, matrix, product)
+        return product
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        vector, matrix, product = ctx.saved_tensors
+        parts = (vector[:, :, None] + matrix - product[:, None]).exp() * gradient[:, None]
+        return parts.sum(2), parts
+
+
+class AlignmentHead(LMHead):
+    """Language model head whose predictions are the states of expanded ``[MASK]`` tokens.
+
+    At a ``[MASK]``, the probability of a token is the mean of its probabilities at all states of the row, weighted by
+    :func:`target_states`: the marginal of the distribution whose joint likelihood is the loss.
+    """
+
+    def __init__(self, config: MaskedAutoencoderConfig, embed_tokens: nn.Embedding):
+        super().__init__(config, embed_tokens)
+        self.clones = config.mask_states
+        self.transitions = Transitions(config.encoder_embed_dim)
+
+    def loss(self, states: Tensor, targets: Tensor, layout: BatchLayout) -> tuple[Tensor, Tensor]:
+        """Return the summed loss, and the number of correct predictions.
+
+        A prediction is correct if its target is the most likely token at the state that is the most likely one of the
+        target in :func:`target_states`.
+
+        Beside one chunk of logits, the forward pass holds [number of states, J] and a few [B, S, S] of float32, where J
+        and S = k J are the most targets and states of a row, and keeps two [B, S] for each of the J steps.
+
+        Args:
+            states: [number of states, dim] of all ``[MASK]`` tokens.
+            targets: [number predicted] int64.
+            layout: layout of the batch.
+
+        Raises:
+            ValueError: if the predicted positions are not those of the ``[MASK]`` tokens.
+        """
+        masked = layout.masked
+        if len(targets) != masked.index.numel() or len(states) != self.clones * len(targets):
+            raise ValueError(
+                f"the alignment loss of mask_states {self.clones} needs a target at every [MASK], and nowhere else"
+            )
+        wanted = to_rows(targets, masked)
+        wanted_of_states = wanted.index_select(0, masked.packed_rows()).repeat_interleave(self.clones, 0)
+        emissions, best = linear_log_probabilities(self.transform(states), self.weight, self.bias, wanted_of_states)
+        transitions = self._transitions(states, masked)
+        loss = -log_likelihood(self._rows(emissions, masked), transitions, masked.lengths).sum()
+        with torch.no_grad():
+            chosen = target_states(transitions.detach(), masked.lengths, masked.width)
+            chosen = chosen.argmax(1, keepdim=True) if masked.width else chosen.long()
+            is_correct = self._rows(best[:, None], masked).eq(wanted[:, None]).gather(1, chosen)
+            correct = (is_correct & masked.occupied()[:, None]).sum()
+        return loss, correct
+
+    def forward(self, states: Tensor, layout: BatchLayout) -> Tensor:
+        """Return log-probabilities [number predicted, vocabulary] as logits; holds those of all states.
+
+        Args:
+            states: [number of states, dim] of the decoded positions: those of the ``[MASK]`` tokens, and one of each
+                other predicted position, which is read as it is in :class:`~mae_lm_fairseq.core.heads.LMHead`.
+            layout: layout of the batch.
+        """
+        masked, decoded = layout.masked, layout.decoded
+        logits = super().forward(states)
+        log_probs = logits.float().log_softmax(-1)
+        first = expand(decoded, masked, self.clones).layout.first
+        masks = indices_in(masked, decoded)
+        of_masks = (first[masks][:, None] + torch.arange(self.clones, device=first.device)).flatten()
+        transitions = self._transitions(states[of_masks], masked)
+        weights = target_states(transitions, masked.lengths, masked.width)
+        with torch.autocast(states.device.type, enabled=False):
+            mixed = from_rows(weights.mT @ self._rows(log_probs[of_masks].exp(), masked), masked)
+        mixed = mixed.clamp_min(torch.finfo(mixed.dtype).tiny).log()
+        log_probs = log_probs[first].index_copy(0, masks, mixed)
+        return log_probs.index_select(0, indices_in(layout.predicted, decoded)).to(logits.dtype)
+
+    def _transitions(self, states: Tensor, masked: Layout) -> Tensor:
+        return self.transitions(self._rows(states, masked), self.clones * masked.lengths)
+
+    def _rows(self, states: Tensor, masked: Layout) -> Tensor:
+        """Convert [number of states, ...] of the ``[MASK]`` tokens to [B, S, ...]."""
+        return to_rows(states.unflatten(0, (-1, self.clones)), masked).flatten(1, 2)

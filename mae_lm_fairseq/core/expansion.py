@@ -1,0 +1,82 @@
+"""Expansion of ``[MASK]`` tokens: k states each in place of one (ExLM, Zheng et al., ICML 2025, arXiv 2501.13397).
+
+Every ``[MASK]`` enters the layers as k states at its position: k times its embedding, plus one of k learned *clone
+embeddings*. Attention runs over the longer sequence unchanged. :mod:`~mae_lm_fairseq.core.alignment` has the loss.
+
+What differs from the paper and its code (github.com/zhengkangjie/ExLM at ad50799):
+
+- The paper lengthens the encoder. In MAE-LM (``mask_join="decoder"``), only the decoder's layers are lengthened.
+- The paper rotates one half of each attention head by the position and the other by the clone number (0 for tokens
+  that are not expanded, then 1 to k). Here, positions are those of all other presets, absolute and relative (T5), so
+  that the presets differ in nothing else and the encoder has a stock counterpart. The clone number is an embedding.
+- The code expands positions with a target, ``<s>`` and ``</s>``, the latter two in fine-tuning, too. Here, exactly the
+  ``[MASK]`` tokens are expanded: predictions depend on the text alone, and text without ``[MASK]`` on no expansion.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mae_lm_fairseq.core.packing import Layout, indices_in
+
+
+class Expansion(NamedTuple):
+    """A layout in which some positions have several states; N' states of N positions."""
+
+    layout: Layout
+    """The states. ``index`` and ``positions`` repeat those of an expanded position; ``width`` may exceed the longest
+    row, because its exact value would need a synchronisation on GPUs."""
+    source: Tensor
+    """[N'] int64: index of each state's position in the packed positions."""
+    clone: Tensor
+    """[N'] int64: number of each state of an expanded position, from 1; 0 at other positions."""
+
+
+def expand(whole: Layout, masked: Layout, clones: int) -> Expansion:
+    """Give ``clones`` states to each position of ``masked``, a part of ``whole``, and one to each of the others."""
+    device = whole.index.device
+    counts = torch.ones_like(whole.index).index_fill(0, indices_in(masked, whole), clones)
+    ends = counts.cumsum(0)
+    states = torch.arange(len(ends) + (clones - 1) * masked.index.numel(), device=device)
+    source = torch.searchsorted(ends, states, right=True)
+    first = ends - counts
+    clone = torch.where(counts[source] > 1, states - first[source] + 1, 0)
+    lengths, width = whole.lengths + (clones - 1) * masked.lengths, whole.width + (clones - 1) * masked.width
+    row = whole.packed_rows()[source]
+    slots = row * width + states - (lengths.cumsum(0) - lengths)[row]
+    positions = whole.positions[source]
+    row_positions = positions.new_zeros(whole.rows * width).index_copy(0, slots, positions).view(whole.rows, width)
+    index = whole.index[source]
+    return Expansion(Layout(index, positions, slots, lengths, row_positions, whole.rows, width, first), source, clone)
+
+
+def states_in(part: Layout, whole: Layout, expansion: Expansion, masked: Layout, clones: int) -> Tensor:
+    """Return the indices of the states of ``part`` among those of ``whole``, int64.
+
+    Args:
+        part: positions of ``whole``.
+        whole, expansion: the layout that was expanded, and its states.
+        masked, clones: the arguments of :func:`expand`; ``part`` contains ``masked``.
+    """
+    own = expand(part, masked, clones)
+    return expansion.layout.first[indices_in(part, whole)][own.source] + (own.clone - 1).clamp(min=0)
+
+
+class CloneEmbedding(nn.Module):
+    """Expands hidden states, and adds a learned vector for the number of the clone.
+
+    Args:
+        clones: number of states of an expanded position.
+        dim: hidden size.
+    """
+
+    def __init__(self, clones: int, dim: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(clones, dim))
+
+    def forward(self, states: Tensor, expansion: Expansion) -> Tensor:
+        """Convert hidden states [N, dim] to [N', dim]."""
+        table = F.pad(self.weight, (0, 0, 1, 0))  # row 0 for positions that are not expanded
+        return states.index_select(0, expansion.source) + table.index_select(0, expansion.clone)

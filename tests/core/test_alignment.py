@@ -1,0 +1,230 @@
+"""The alignment loss against all alignments of small cases, against ExLM's own code, and what its head predicts.
+
+The numbers in tests/fixtures/authors/exlm_dag_loss.safetensors are those of ``torch_dag_loss`` and its gradients in
+github.com/zhengkangjie/ExLM at ad50799, in float64, for random log-probabilities of the targets and transitions of four
+rows. In its graph, the first vertex was the start, which emits the first target with log-probability 0, and the last
+vertex the end, likewise; states and targets of the row stood between. Impossible transitions were minus infinity.
+"""
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+
+from mae_lm_fairseq.core import cross_entropy
+from mae_lm_fairseq.core.alignment import NEVER, Transitions, log_likelihood, target_states
+from mae_lm_fairseq.core.cross_entropy import linear_log_probabilities
+from tests.support.networks import PAD, batch, layout_for, masked, network, text
+
+AUTHORS = Path(__file__).parents[1] / "fixtures" / "authors" / "exlm_dag_loss.safetensors"
+PRESETS = ("mae_lm_exlm", "mae_lm_exlm_decoder")
+STATES, TARGETS = torch.tensor([8, 6, 4, 0, 3]), torch.tensor([3, 2, 1, 0, 3])
+
+
+def small_case() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return random emissions and transitions of rows with :data:`STATES` and :data:`TARGETS`, in float64."""
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(5, 9, 9, generator=generator, dtype=torch.float64)
+    to = torch.arange(9)
+    possible = (to > to[:, None]) & (to <= STATES[:, None, None]) | (to == 0) & (to[:, None] > 0)
+    transitions = scores.masked_fill(~possible, NEVER).log_softmax(-1)
+    emissions = torch.randn(5, 8, 3, generator=generator, dtype=torch.float64) - 4
+    return emissions.requires_grad_(), transitions.requires_grad_()
+
+
+def terms(emissions, transitions, row):
+    """Return every path of a row and its log-probability, targets included."""
+    count = int(TARGETS[row])
+    for path in itertools.combinations(range(int(STATES[row])), count):
+        vertices = [0, *(state + 1 for state in path), 0]
+        score = sum(transitions[row, a, b] for a, b in itertools.pairwise(vertices))
+        yield path, score + sum(emissions[row, state, target] for target, state in enumerate(path))
+
+
+def test_value_and_gradients_equal_the_sum_over_all_alignments():
+    emissions, transitions = small_case()
+    found = log_likelihood(emissions, transitions, TARGETS)
+    rows = [0, 1, 2, 4]
+    expected = torch.stack(
+        [torch.stack([s for _, s in terms(emissions, transitions, row)]).logsumexp(0) for row in rows]
+    )
+    torch.testing.assert_close(found[rows], expected, rtol=0, atol=1e-12)
+    assert found[3] == 0
+    ours, plain = (torch.autograd.grad(x.sum(), [emissions, transitions]) for x in (found, expected))
+    for a, b in zip(ours, plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_value_and_gradients_equal_the_authors():
+    numbers = load_file(AUTHORS)
+    inputs = [numbers[name].requires_grad_() for name in ("emissions", "transitions")]
+    loss = -log_likelihood(*inputs, numbers["targets"])
+    torch.testing.assert_close(loss, numbers["loss"], rtol=0, atol=1e-12)
+    for name, ours in zip(("emissions", "transitions"), torch.autograd.grad(loss.sum(), inputs), strict=True):
+        torch.testing.assert_close(ours, numbers[f"gradient/{name}"], rtol=0, atol=1e-12)
+
+
+def test_target_states_are_the_fraction_of_the_paths_without_emissions():
+    emissions, transitions = small_case()
+    found = target_states(transitions, TARGETS, 3)
+    for row in (0, 1, 2, 4):
+        paths, scores = zip(*terms(torch.zeros_like(emissions), transitions, row), strict=True)
+        expected = torch.zeros(8, 3, dtype=torch.float64)
+        for path, weight in zip(paths, torch.stack(scores).softmax(0), strict=True):
+            expected[list(path), range(len(path))] += weight
+        torch.testing.assert_close(found[row], expected, rtol=0, atol=1e-12)
+
+
+def test_transitions_lead_to_later_states_of_the_row_or_to_the_end():
+    torch.manual_seed(0)
+    transitions = Transitions(4)
+    for parameter in transitions.parameters():
+        torch.nn.init.normal_(parameter)
+    found = transitions(torch.randn(2, 3, 4), torch.tensor([3, 2])).exp()
+    possible = torch.tensor([[[0, 1, 1, 1], [1, 0, 1, 1], [1, 0, 0, 1], [1, 0, 0, 0]]] * 2)
+    possible[1, :, 3] = 0  # the second row has two states
+    assert torch.equal(found.gt(0), possible.bool())
+    torch.testing.assert_close(found.sum(-1), torch.ones(2, 4))
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 100])
+def test_log_probabilities_equal_those_of_all_logits(monkeypatch, chunk):
+    """Also where a row wants the same token twice."""
+    monkeypatch.setattr(cross_entropy, "CHUNK_ELEMENTS", chunk * 30)
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((11, 8), (30, 8), (30,))
+    inputs = [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
+    wanted = torch.randint(5, (11, 4), generator=generator)
+    found, best = linear_log_probabilities(*inputs, wanted)
+    logits = F.linear(*inputs)
+    expected = logits.log_softmax(-1).gather(1, wanted)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert torch.equal(best, logits.argmax(-1))
+    weights = torch.randn(11, 4, generator=generator)
+    ours, plain = (torch.autograd.grad((x * weights).sum(), inputs) for x in (found, expected))
+    torch.testing.assert_close(ours, plain, rtol=0, atol=2e-5)
+
+
+def loss_of(model, tokens, targets):
+    layout = layout_for(tokens, targets)
+    return model.lm_head.loss(model.predicted_states(tokens, layout), targets[targets.ne(PAD)], layout)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_one_mask_in_a_row_is_cross_entropy_of_the_prediction(preset):
+    """A row with one target has one state on each path, so that joint and marginal likelihood are the same."""
+    model = network(preset).eval()
+    tokens, targets = masked(batch(text(9, 1), text(6, 2)), [(0, 4), (1, 2)])
+    loss, correct = loss_of(model, tokens, targets)
+    # The end is a vertex as well: paths through two states or more have some of the probability.
+    layout = layout_for(tokens, targets)
+    transitions = model.lm_head._transitions(model.predicted_states(tokens, layout), layout.masked)
+    to_end = log_likelihood(torch.zeros(2, 4, 1), transitions, torch.tensor([1, 1])).sum()
+    expected = F.cross_entropy(model(tokens, layout), targets[targets.ne(PAD)], reduction="sum") - to_end
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+    assert 0 <= correct <= 2
+
+
+def test_one_state_and_one_mask_is_cross_entropy():
+    emissions = torch.tensor([[[-1.5]], [[-0.3]]])
+    states = torch.randn(2, 1, 4, generator=torch.Generator().manual_seed(0))
+    transitions = Transitions(4)
+    for parameter in transitions.parameters():
+        torch.nn.init.normal_(parameter)
+    one = torch.tensor([1, 1])
+    assert torch.equal(log_likelihood(emissions, transitions(states, one), one), emissions.flatten())
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_correct_counts_the_likely_token_of_the_likely_state(preset):
+    model = network(preset).eval()
+    tokens, targets = masked(batch(text(9, 1), text(6, 2), text(4, 3)), [(0, 4), (0, 5), (1, 2)])
+    layout = layout_for(tokens, targets)
+    states = model.predicted_states(tokens, layout)
+    weights = target_states(model.lm_head._transitions(states, layout.masked), layout.masked.lengths, 2)
+    best = F.linear(model.lm_head.transform(states), model.lm_head.weight, model.lm_head.bias).argmax(-1)
+    likely = [best[weights[0, :, 0].argmax()], best[weights[0, :, 1].argmax()], best[8 + weights[1, :4, 0].argmax()]]
+    for right in range(4):
+        wanted = torch.tensor([int(token) + (number >= right) for number, token in enumerate(likely)]) % 30
+        assert model.lm_head.loss(states, wanted, layout)[1] == right
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_loss_needs_a_target_at_every_mask_and_nowhere_else(preset):
+    model = network(preset).eval()
+    tokens, targets = masked(batch(text(9, 1), text(6, 2)), [(0, 4), (1, 2)])
+    for changed in ((0, 4, PAD), (0, 6, 7)):
+        others = targets.clone()
+        others[changed[:2]] = changed[2]
+        with pytest.raises(ValueError, match="mask_states 4 needs a target at every"):
+            loss_of(model, tokens, others)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_targets_do_not_leak_into_states(preset):
+    model = network(preset).eval()
+    original = batch(text(9, 1))
+    other = original.clone()
+    other[0, 4] = 5 if original[0, 4] != 5 else 6
+    cases = [masked(x, [(0, 4), (0, 6)]) for x in (original, other)]
+    states = [model.predicted_states(tokens, layout_for(tokens, targets)) for tokens, targets in cases]
+    assert torch.equal(*states)
+    assert states[0].shape == (8, 16)
+    losses = [loss_of(model, *case)[0] for case in cases]
+    assert losses[0] != losses[1]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_states_of_a_mask_differ(preset):
+    model = network(preset).eval()
+    tokens, targets = masked(batch(text(9, 1)), [(0, 4)])
+    states = model.predicted_states(tokens, layout_for(tokens, targets))
+    assert torch.pdist(states).min() > 0.01
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("places", [[], [(1, 2)]], ids=["no mask", "a row without masks"])
+def test_rows_without_masks_have_no_loss_and_finite_gradients(preset, places):
+    model = network(preset).eval()
+    tokens, targets = masked(batch(text(9, 1), text(6, 2)), places)
+    loss, correct = loss_of(model, tokens, targets)
+    loss.backward()
+    alone = loss_of(model, tokens[1:], targets[1:])[0]
+    torch.testing.assert_close(loss, alone, rtol=1e-6, atol=0)
+    assert bool(loss) is bool(places)
+    assert correct <= len(places)
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert torch.isfinite(parameter.grad).all(), name
+
+
+def test_networks_start_from_the_weights_of_their_preset_without_expansion():
+    """In everything but the expansion, in the decoder; in the encoder, where the head is drawn after it."""
+    for preset, plain, same in (("mae_lm_exlm_decoder", "mae_lm", ""), ("mae_lm_exlm", "mae_lm_roberta", "encoder.")):
+        weights, others = network(preset).state_dict(), network(plain).state_dict()
+        names = [name for name in others if name.startswith(same) and not name.startswith("decoder.")]
+        assert all(torch.equal(weights[name], others[name]) for name in names)
+        added = weights.keys() - others.keys()
+        part = "decoder" if preset.endswith("decoder") else "encoder"
+        transitions = {f"lm_head.transitions.{name}" for name in ("query", "key", "ends")}
+        assert added == {f"{part}.embed_clones.weight", *transitions}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_training_lowers_the_loss(dtype):
+    """Over-fits one batch, in float32 and with products in bfloat16."""
+    model = network("mae_lm_exlm_decoder", dropout=0.0, attention_dropout=0.0)
+    tokens, targets = masked(batch(text(9, 1), text(12, 2)), [(0, 4), (0, 5), (1, 2)])
+    optimizer = torch.optim.Adam(model.parameters(), lr=6e-3)
+    losses = []
+    for _ in range(12):
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
+            loss, _ = loss_of(model, tokens, targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] * 0.7
