@@ -177,7 +177,12 @@ def states_and_gradients(net, backend: AttentionBackend) -> dict[str, Tensor]:
     return found | {"states": states.detach()}
 
 
-@pytest.mark.parametrize("variant", [name if name in PRESETS else pytest.param(name, marks=SLOW) for name in VARIANTS])
+IN_THE_GATE = PRESETS.keys() - {"mae_lm_exlm_decoder"}
+
+
+@pytest.mark.parametrize(
+    "variant", [name if name in IN_THE_GATE else pytest.param(name, marks=SLOW) for name in VARIANTS]
+)
 def test_every_network_equals_eager(variant):
     net = network(variant, attention_dropout=0, **SMALL)
     expected = states_and_gradients(net, AttentionBackend.eager)
@@ -186,8 +191,9 @@ def test_every_network_equals_eager(variant):
     assert any("relative_bias" in name and gradient.any() for name, gradient in found.items())
     for name, tensor in found.items():
         scale = expected[name].abs().max()
-        # float32 sums in another order
-        torch.testing.assert_close(tensor, expected[name], rtol=0, atol=float(1e-5 * (1 + scale)), msg=name)
+        # float32 sums in another order, of more terms with expanded masks, where eager itself is 1.4e-5 off float64
+        rounding = 1e-5 if net.config.mask_states == 1 else 3e-5
+        torch.testing.assert_close(tensor, expected[name], rtol=0, atol=float(rounding * (1 + scale)), msg=name)
 
 
 def test_comparison_before_training(monkeypatch):
