@@ -177,10 +177,10 @@ class AlignmentHead(LMHead):
         of_masks = (first[masks][:, None] + torch.arange(self.clones, device=first.device)).flatten()
         transitions = self._transitions(states[of_masks], masked)
         weights = target_states(transitions, masked.lengths, masked.width)
-        with torch.autocast(states.device.type, enabled=False):
-            mixed = from_rows(weights.mT @ self._rows(log_probs[of_masks].exp(), masked), masked)
-        mixed = mixed.clamp_min(torch.finfo(mixed.dtype).tiny).log()
-        log_probs = log_probs[first].index_copy(0, masks, mixed)
+        # float64 has room for small probabilities, and autocast leaves it alone.
+        probabilities = self._rows(log_probs[of_masks], masked).double().exp()
+        mixed = from_rows(weights.double().mT @ probabilities, masked).clamp_min(1e-300).log()
+        log_probs = log_probs[first].index_copy(0, masks, mixed.to(log_probs.dtype))
         return log_probs.index_select(0, indices_in(layout.predicted, decoded)).to(logits.dtype)
 
     def _transitions(self, states: Tensor, masked: Layout) -> Tensor:

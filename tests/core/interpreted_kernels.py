@@ -192,8 +192,9 @@ def test_every_network_equals_eager(variant):
     assert any("relative_bias" in name and gradient.any() for name, gradient in found.items())
     for name, tensor in found.items():
         scale = expected[name].abs().max()
-        # float32 sums in another order
-        torch.testing.assert_close(tensor, expected[name], rtol=0, atol=float(1e-5 * (1 + scale)), msg=name)
+        # float32 sums in another order, of more terms with expanded masks, where eager itself is 1.4e-5 off float64
+        rounding = 1e-5 if net.config.mask_states == 1 else 3e-5
+        torch.testing.assert_close(tensor, expected[name], rtol=0, atol=float(rounding * (1 + scale)), msg=name)
 
 
 def test_comparison_before_training(monkeypatch):

@@ -53,9 +53,9 @@ def test_forced_input_is_for_encoders_without_masks(variant, inputs, masked_text
     seen = {"mae_lm_roberta": range(4), "mae_lm_exlm": range(4), "mae_lm_mask_later": range(2, 4)}.get(variant)
     assert layers.get(("as_trained", "mask")) == (seen and list(seen))
     assert layers.get(("forced", "mask")) == (list(range(4)) if "forced" in inputs else None)
-    states_of_masks = 12 if variant == "mae_lm_exlm" else 3
+    expected = 12 if variant == "mae_lm_exlm" else 3
     assert all(
-        len(rows) == states_of_masks
+        len(rows) == expected
         for (_, tokens), by_layer in found.items()
         if tokens == "mask"
         for rows in by_layer.values()
