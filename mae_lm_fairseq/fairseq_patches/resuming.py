@@ -161,26 +161,19 @@ def report_changes(state: dict[str, Any], cfg: Any) -> None:
         effect = "this epoch repeats some sequences and skips others"
     else:
         effect = "the sequences differ from those before"
-    for changes, outcome in ((sequences, effect), (masks, "the masks differ from those before, in validation, too")):
+    for changes, outcome in ((sequences, effect), (masks, "the masks differ from those before")):
         if changes:
             logger.warning("resuming with %s: %s", ", ".join(changes), outcome)
 
 
 def _changes(state: dict[str, Any], cfg: Any, section: str) -> dict[str, str]:
-    """Describe the options of a section that differ between a checkpoint and a configuration, by name."""
-    then, now = (_plain(value_at(each, section)) for each in (state.get("cfg"), cfg))
-    return {
-        name: f"{option(name)} {now[name]} instead of {then[name]}"
-        for name in now
-        if name in then and now[name] != then[name]
-    }
-
-
-def _plain(section: Any) -> dict[str, Any]:
-    """Return the options of a section; those of old tasks, which have no section, are unknown."""
-    if OmegaConf.is_config(section):
-        return OmegaConf.to_container(section, resolve=True, enum_to_str=True)
-    return section if isinstance(section, dict) else {}
+    """Describe by name the options of a section that differ from a checkpoint's; old tasks have no such section."""
+    both = [value_at(each, section) for each in (state.get("cfg"), cfg)]
+    if not all(map(OmegaConf.is_config, both)):
+        return {}
+    then, now = (OmegaConf.to_container(each, resolve=True, enum_to_str=True) for each in both)
+    names = [name for name in now if name in then and now[name] != then[name]]
+    return {name: f"{option(name)} {now[name]} instead of {then[name]}" for name in names}
 
 
 def restore_last(save_dir: Path, suffix: str = "") -> None:

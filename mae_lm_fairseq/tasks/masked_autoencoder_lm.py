@@ -39,7 +39,14 @@ from mae_lm_fairseq.models.architectures import Autocast
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.statistics.rank_monitor import MONITORED_TOKENS, RankMonitor
 from mae_lm_fairseq.tasks.long_lines import MIN_SAMPLE_TOKENS, split_long_lines
-from mae_lm_fairseq.tasks.masking import EarlyMasksDataset, LayoutDataset, masked_pair, training_flops, word_starts
+from mae_lm_fairseq.tasks.masking import (
+    EarlyMasksDataset,
+    LayoutDataset,
+    RepeatedTokensDataset,
+    masked_pair,
+    training_flops,
+    word_starts,
+)
 from mae_lm_fairseq.tasks.masking_rates import NumberedBatches, RateSchedule, schedule_updates, variable_rate
 from mae_lm_fairseq.text.data_bin import (
     DICTIONARY,
@@ -86,6 +93,12 @@ class MaskedAutoencoderLMConfig(MaskedLMConfig):
     mask_prob_range: Optional[str] = field(  # noqa: UP045
         default=None,
         metadata={"help": "draw the masking rate of each training sequence from a range, such as 0.15,0.5"},
+    )
+    repeat_tokens: int = field(
+        default=1,
+        metadata={
+            "help": "repeat each token N times, each copy with a mask of its own; --tokens-per-sample counts all"
+        },
     )
     max_update: int = II("optimization.max_update")
     mask_in_encoder: float = field(
@@ -190,14 +203,10 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         self.datasets[split] = SortDataset(dataset, sort_order=[shuffle, blocks.sizes])
 
     def number_batches(self, iterator: EpochBatchIterator, updates: int, per_update: int):
-        """Tell the sequences of the next epoch which update trains on them, if their masking rate depends on it.
+        """Tell the sequences of the next epoch which update trains on them, for masking rates that are not fixed.
 
-        Called by the patched trainer before each epoch, and before it is continued in the middle.
-
-        Args:
-            iterator: training iterator, which has not begun the epoch.
-            updates: number of updates that are done.
-            per_update: number of batches per update of one process.
+        Called by the patched trainer before it begins or continues an epoch, after a number of ``updates``;
+        ``per_update`` is the number of batches per update of one process.
         """
         if self.rate is not None:
             ordered = functools.partial(EpochBatchIterator.ordered_batches, iterator)
@@ -225,7 +234,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         lines = data_utils.load_indexed_dataset(prefix, self.dictionary, combine=combine)
         if len(lines) == 0:
             raise UserError(f"{prefix}.idx has no text")
-        block_size = self.cfg.tokens_per_sample - 1  # one less for <s>
+        block_size = (self.cfg.tokens_per_sample - 1) // self.cfg.repeat_tokens  # one less for <s>
         lines = maybe_shorten_dataset(
             lines, split, self.cfg.shorten_data_split_list, self.cfg.shorten_method, block_size, self.cfg.seed
         )
@@ -242,7 +251,10 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
             break_mode=self.cfg.sample_break_mode,
         )
         logger.info("loaded %d blocks from: %s", len(blocks), prefix)
-        return PrependTokenDataset(blocks, self.dictionary.bos())
+        sequences = PrependTokenDataset(blocks, self.dictionary.bos())
+        if self.cfg.repeat_tokens == 1:
+            return sequences
+        return RepeatedTokensDataset(sequences, self.cfg.repeat_tokens, [self.dictionary.bos(), self.dictionary.eos()])
 
     def _check_shard(self, directory: str, first: str):
         """Check that a shard has the dictionary of the first one, by its manifest, or else by its ``dict.txt``."""
@@ -441,6 +453,12 @@ def check_options(cfg: MaskedAutoencoderLMConfig):
     """Reject options that would raise a traceback later or have no effect."""
     if cfg.tokens_per_sample < MIN_SAMPLE_TOKENS:
         raise UserError(f"--tokens-per-sample {cfg.tokens_per_sample} must be at least {MIN_SAMPLE_TOKENS}")
+    if not 1 <= cfg.repeat_tokens <= (cfg.tokens_per_sample - 1) // (MIN_SAMPLE_TOKENS - 1):
+        room = f"leave room for {MIN_SAMPLE_TOKENS - 1} tokens in --tokens-per-sample {cfg.tokens_per_sample}"
+        raise UserError(f"--repeat-tokens {cfg.repeat_tokens} must be at least 1, and {room}")
+    if cfg.repeat_tokens > 1 and (cfg.mask_whole_words or cfg.mask_multiple_length > 1 or cfg.mask_stdev > 0):
+        others = "--mask-whole-words, --mask-multiple-length and --mask-stdev"
+        raise UserError(f"--repeat-tokens {cfg.repeat_tokens} masks copies independently; remove {others}")
     if not 0 < cfg.mask_prob < 1:
         raise UserError(f"--mask-prob {cfg.mask_prob} must be above 0 and below 1")
     for name in ("leave_unmasked_prob", "random_token_prob", "mask_in_encoder"):

@@ -41,6 +41,31 @@ def masked_pair(
     return source, target
 
 
+class RepeatedTokensDataset(BaseWrapperDataset):
+    """Sequences with several copies of each token, side by side: repeated MLM, of ExLM's pilot (arXiv 2501.13397).
+
+    Masking that follows draws positions, so it treats copies as independent tokens.
+
+    Args:
+        dataset: data set of 1-D token tensors, with ``sizes``.
+        times: number of copies.
+        special: ids of ``<s>`` and ``</s>``, which are not repeated.
+    """
+
+    def __init__(self, dataset: FairseqDataset, times: int, special: list[int]):
+        super().__init__(dataset)
+        self.times, self.special = times, torch.tensor(special)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        tokens = self.dataset[index]
+        return tokens.repeat_interleave(torch.where(torch.isin(tokens, self.special), 1, self.times))
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Upper bounds of the lengths: ``</s>`` counts as repeated."""
+        return 1 + (self.dataset.sizes - 1) * self.times
+
+
 def word_starts(dictionary: Dictionary, tokenizer: Tokenizer | None) -> "torch.ByteTensor | UnmarkedWordStarts":
     """Return [vocabulary] uint8, 1 for subwords that start a word and for special tokens.
 

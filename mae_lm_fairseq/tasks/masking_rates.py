@@ -55,13 +55,9 @@ class NumberedBatches:
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """Rate that moves from ``start`` to ``end`` in a number of updates, and stays there.
+    """Rate that moves from ``start`` to ``end`` in ``updates`` updates, and stays there.
 
-    Attributes:
-        start: rate of the first update.
-        end: rate after ``updates`` updates.
-        updates: number of updates, at least 1.
-        shape: ``linear`` or ``cosine`` (half a period).
+    ``shape`` is ``linear`` or ``cosine`` (half a period).
     """
 
     start: float
@@ -81,10 +77,8 @@ class RateSchedule:
         return self.at(index.updates)
 
     def mean(self, updates: int) -> float:
-        """Return the mean rate of the first ``updates`` updates: each half of both shapes mirrors the other one."""
-        done = min(updates, self.updates)
-        moving = sum(self.at(done * (k + 0.5) / 1000) for k in range(1000)) / 1000
-        return (done * moving + (updates - done) * self.end) / updates
+        """Return the mean rate of the first ``updates`` updates, to three digits."""
+        return sum(self.at(updates * (k + 0.5) / 1000) for k in range(1000)) / 1000
 
 
 @dataclass(frozen=True)
@@ -121,10 +115,7 @@ def variable_rate(cfg: Any) -> RateSchedule | RateRange | None:
         raise UserError(f"--mask-prob-end {cfg.mask_prob_end} must be above 0 and below 1")
     updates = schedule_updates(cfg)
     if updates < 1:
-        raise UserError(
-            f"--mask-prob-end {cfg.mask_prob_end} needs the number of updates after which it is reached: add "
-            "--mask-prob-updates (by default that is --max-update)"
-        )
+        raise UserError(f"--mask-prob-end {cfg.mask_prob_end} needs a length: add --mask-prob-updates or --max-update")
     return RateSchedule(cfg.mask_prob, cfg.mask_prob_end, updates, str(cfg.mask_prob_schedule))
 
 
@@ -146,14 +137,7 @@ def schedule_updates(cfg: Any) -> int:
 
 
 class VariableMasksDataset(MaskTokensDataset):
-    """fairseq's ``MaskTokensDataset`` with a rate for each sequence.
-
-    Args:
-        dataset: data set of 1-D token tensors.
-        vocab: the dictionary.
-        rate: rate of a :class:`TrainingIndex`; other indices have the rate ``mask_prob``.
-        masking: further arguments of ``MaskTokensDataset``.
-    """
+    """fairseq's ``MaskTokensDataset`` with a ``rate`` for each :class:`TrainingIndex`, and ``mask_prob`` for others."""
 
     def __init__(self, dataset: FairseqDataset, vocab: Dictionary, rate: RateSchedule | RateRange, **masking):
         super().__init__(dataset, vocab, **masking)

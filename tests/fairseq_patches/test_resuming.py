@@ -229,7 +229,7 @@ def checkpoint_of(iterations=30, **sections):
 
 
 REPEATS = "this epoch repeats some sequences and skips others"
-MASKS = "the masks differ from those before, in validation, too"
+MASKS = "the masks differ from those before"
 
 
 @pytest.mark.parametrize(

@@ -245,9 +245,45 @@ def test_whole_words(task_for):
     assert predicted / inside == pytest.approx(0.15, abs=0.03)
 
 
+@pytest.mark.parametrize("times", [2, 3])
+def test_repeated_tokens(task_for, times):
+    """Equal to a loop over the tokens of shorter sequences; copies are masked independently."""
+    length = 1 + 31 // times  # tokens of a sequence of 32 before they are repeated
+    task, short = (
+        task_for(*options, "--mask-prob", 0.5, splits=["valid"])
+        for options in (["--repeat-tokens", times], ["--tokens-per-sample", length])
+    )
+    blocks, pad = short._load_dataset_split("valid", 1, combine=False), task.dictionary.pad()
+    found = batches(task, "valid")
+    complete = copied = 0
+    for batch in found:
+        for row, index in enumerate(batch["id"].tolist()):
+            inputs, targets = batch["net_input"]["src_tokens"][row].tolist(), batch["target"][row].tolist()
+            position = 0
+            for token in blocks[index].tolist():
+                copies = 1 if token in (task.dictionary.bos(), task.dictionary.eos()) else times
+                masks = 0
+                for place in range(position, position + copies):
+                    assert (inputs[place], targets[place]) in ((token, pad), (task.mask_idx, token))
+                    masks += inputs[place] == task.mask_idx
+                position += copies
+                if copies > 1:
+                    complete, copied = complete + (masks == copies), copied + 1
+            assert position == batch["net_input"]["src_lengths"][row] <= 32
+            assert all(value == pad for value in inputs[position:] + targets[position:])
+    assert sum(len(batch["id"]) for batch in found) == len(blocks)
+    # Five standard deviations; that a fixed number of positions is masked lowers the fraction by less.
+    assert complete / copied == pytest.approx(0.5**times, abs=5 * (0.5**times / copied) ** 0.5)
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
+        (["--repeat-tokens", 0], "^--repeat-tokens 0 must be at least 1"),
+        (["--repeat-tokens", 11], "^--repeat-tokens 11 .* 3 tokens in --tokens-per-sample 32"),
+        (["--repeat-tokens", 2, "--mask-whole-words"], "remove --mask-whole-words"),
+        (["--repeat-tokens", 2, "--mask-multiple-length", 2], "--mask-multiple-length"),
+        (["--repeat-tokens", 2, "--mask-stdev", 1], "--mask-stdev"),
         (["--mask-prob", 0], "--mask-prob"),
         (["--mask-prob", 1], "--mask-prob"),
         (["--leave-unmasked-prob", 0.6, "--random-token-prob", 0.6], "--random-token-prob"),
