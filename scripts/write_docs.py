@@ -18,7 +18,8 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from mae_lm_fairseq.core.config import SIZES
+from mae_lm_fairseq.core.config import SIZES, preset_config
+from mae_lm_fairseq.cost.flops import Sample, forward_flops
 from mae_lm_fairseq.training.amount import Amount
 from mae_lm_fairseq.training.settings import RECIPE_OF_SIZE, RECIPES, recipe, settings
 from mae_lm_fairseq.training.stated import NOT_FOUND, ROWS, SOURCES, STATED, Cell
@@ -104,6 +105,55 @@ Options of fairseq's own models, such as `--offload-activations`, are unknown to
 
 {refused}
 """
+
+TREATMENTS_PAGE = """\
+# Treatments of `[MASK]`
+
+What the network sees at the positions that it predicts: every treatment that this package trains. *Preset* is for
+`mae-lm pretrain` or `--arch`, with a size; an *option* is for the MLM (`mae_lm_roberta`) or any other preset. Unless it
+is stated, 15 % are predicted. `mae-lm study treatments` compares them at size tiny.
+
+*Cost* is FLOPs of matrix products for a sequence of 512 tokens at size base and 32,000 subwords, by formula, relative
+to the MLM. Encoder and decoder see all other tokens, too. `scripts/write_docs.py` generates this page.
+
+{table}
+
+- Random and kept tokens are not `[MASK]`: the encoder of MAE-LM and 3ML sees them, and predicts them as the MLM does.
+- ExLM's loss is a sum over alignments of targets to states, see `core/alignment.py`; all others are cross-entropies.
+- Which encoders can be exported is in [hugging-face.md](hugging-face.md#export), the reason of each option in
+  [pretraining.md](pretraining.md#presets) and [options.md](options.md).
+"""
+_MENG = "[Meng et al., 2024](https://arxiv.org/abs/2302.02060)"
+_LIAO = "[Liao et al., 2022](https://arxiv.org/abs/2211.04898)"
+_DEVLIN = "[Devlin et al., 2019](https://arxiv.org/abs/1810.04805)"
+_ZHENG = "[Zheng et al., 2025](https://arxiv.org/abs/2501.13397)"
+_WETTIG = "[Wettig et al., 2023](https://arxiv.org/abs/2202.08005)"
+# Treatment; what the encoder and the decoder see at predicted positions; who proposed it; preset or options; for its
+# cost, preset, masking rate and the fraction of the predicted tokens that are masked.
+TREATMENTS = [
+    ("all `[MASK]`", "`[MASK]`", "none", "", "`mae_lm_roberta`", "mae_lm_roberta", 0.15, 1),
+    ("80/10/10", "80 % `[MASK]`, 10 % random, 10 % kept", "none", _DEVLIN,
+     "`--leave-unmasked-prob 0.1 --random-token-prob 0.1`", "mae_lm_roberta", 0.15, 0.8),
+    ("random tokens only", "a random token", "none", _DEVLIN, "`--random-token-prob 1`", "mae_lm_roberta", 0.15, 0),
+    ("kept tokens only", "the token itself", "none", _DEVLIN, "`--leave-unmasked-prob 1`", "mae_lm_roberta", 0.15, 0),
+    ("later", "nothing in the lower half of the layers, then `[MASK]`", "none", _LIAO, "`mae_lm_mask_later`",
+     "mae_lm_mask_later", 0.15, 1),
+    ("never", "nothing", "`[MASK]`", _MENG, "`mae_lm`", "mae_lm", 0.15, 1),
+    ("never, half of the text", "nothing", "`[MASK]`, 50 %", _LIAO, "`mae_lm_3ml_self`", "mae_lm_3ml_self", 0.5, 1),
+    ("never, half of the text", "nothing", "`[MASK]`, 50 %; they attend to each other, then to the encoder's output",
+     _LIAO, "`mae_lm_3ml_cross`", "mae_lm_3ml_cross", 0.5, 1),
+    ("some in the encoder", "`[MASK]` at a fraction", "`[MASK]`", _MENG, "`mae_lm --mask-in-encoder 0.5`", "mae_lm",
+     0.15, 0.5),
+    ("expanded", "4 states of each `[MASK]`", "none", _ZHENG, "`mae_lm_exlm`", "mae_lm_exlm", 0.15, 1),
+    ("expanded in the decoder", "nothing", "4 states of each `[MASK]`", "this project", "`mae_lm_exlm_decoder`",
+     "mae_lm_exlm_decoder", 0.15, 1),
+    ("repeated", "each token twice, each copy masked on its own; half as much text in a sequence", "none", _ZHENG,
+     "`--repeat-tokens 2`", "mae_lm_roberta", 0.15, 1),
+    ("falling rate, 30 to 5 %", "`[MASK]`", "none", "[Ankner et al., 2024](https://arxiv.org/abs/2305.15096)",
+     "`--mask-prob 0.3 --mask-prob-end 0.05`", "mae_lm_roberta", 0.175, 1),
+    ("rate drawn from 15 to 50 %", "`[MASK]`", "none", "", "`--mask-prob-range 0.15,0.5`", "mae_lm_roberta", 0.325, 1),
+    ("higher rate, 40 %", "`[MASK]`", "none", _WETTIG, "`--mask-prob 0.4`", "mae_lm_roberta", 0.4, 1),
+]  # fmt: skip
 
 PATCHES = """\
 # Patches of fairseq
@@ -312,6 +362,25 @@ def recipes() -> str:
     return f"{RECIPES_PAGE}\n## Stated settings\n\n{_stated_settings()}\n{RECIPES_USED}\n{_used_settings()}"
 
 
+# ------------------------------------------------------------------------------------------------------- treatments.md
+
+
+def treatments() -> str:
+    """Return the text of docs/treatments.md."""
+    header = ["treatment", "the encoder sees", "the decoder sees", "proposed by", "preset or options", "cost"]
+    usual = _treatment_flops("mae_lm_roberta", 0.15, 1)
+    rows = [
+        [*words, f"{_treatment_flops(preset, rate, masked) / usual:.0%}"] for *words, preset, rate, masked in TREATMENTS
+    ]
+    return TREATMENTS_PAGE.format(table=markdown_table(header, rows))
+
+
+def _treatment_flops(preset: str, rate: float, masked: float) -> int:
+    """Return the FLOPs of a sequence at size base, of which a fraction is predicted, and of that a fraction hidden."""
+    sample = Sample(512, round(512 * (1 - rate * masked)), round(512 * rate))
+    return forward_flops(preset_config(preset, "base"), 32_000, [sample]).total
+
+
 # ---------------------------------------------------------------------------------------------------------- options.md
 
 
@@ -476,6 +545,7 @@ def pages() -> dict[str, str]:
     return {
         "recipes.md": recipes(),
         "options.md": options(),
+        "treatments.md": treatments(),
         "fairseq-options.md": fairseq_options(),
         "fairseq-patches.md": patches(),
         "results/robustness.md": robustness.document(),
