@@ -73,11 +73,7 @@ class MaskedAutoencoder(nn.Module):
         return self.encoder(tokens, layout)
 
     def decode(self, states: Tensor, layout: BatchLayout) -> Tensor:
-        """Return the packed hidden states that the language model head predicts from, from the encoder's output.
-
-        They are [number predicted, dim], of the predicted positions; or, where ``[MASK]`` tokens are expanded, the
-        states of the decoded positions.
-        """
+        """Return what the head predicts from, given the encoder's output: see :mod:`~mae_lm_fairseq.core.decoder`."""
         return self.decoder(states, self.encoder.embed_tokens.weight[self.mask], layout)
 
     def predict(self, states: Tensor, layout: BatchLayout) -> Tensor:
@@ -85,7 +81,7 @@ class MaskedAutoencoder(nn.Module):
         return self.lm_head(self.decode(states, layout), layout)
 
     def predicted_states(self, tokens: Tensor, layout: BatchLayout) -> Tensor:
-        """Return the packed hidden states that the language model head predicts from, see :meth:`decode`."""
+        """Return the packed hidden states that the language model head predicts from."""
         return self.decode(self.encode(tokens, layout)[-1], layout)
 
     def drop_prediction(self):

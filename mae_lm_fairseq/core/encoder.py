@@ -9,7 +9,7 @@ layout of a batch and returns packed hidden states: of the embeddings, then of e
 from torch import Tensor, nn
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
-from mae_lm_fairseq.core.expansion import CloneEmbedding, Expansion, expand
+from mae_lm_fairseq.core.expansion import CloneEmbedding, expand
 from mae_lm_fairseq.core.packing import BatchLayout, Layout, pack, renumbered
 from mae_lm_fairseq.core.transformer import PositionEmbedding, TransformerStack
 
@@ -79,15 +79,11 @@ class ExpandedEncoder(Encoder):
         self.clones = config.mask_states
         self.embed_clones = CloneEmbedding(self.clones, config.encoder.dim)
 
-    def expansion(self, layout: BatchLayout) -> Expansion:
-        """Return the states of all positions."""
-        return expand(layout.sequence, layout.masked, self.clones)
-
     def seen(self, layout: BatchLayout) -> Layout:
-        return self.expansion(layout).layout
+        return expand(layout.sequence, layout.masked, self.clones).layout
 
     def forward(self, tokens: Tensor, layout: BatchLayout) -> list[Tensor]:
-        expansion = self.expansion(layout)
+        expansion = expand(layout.sequence, layout.masked, self.clones)
         states = self.embed_clones(self.embed_tokens(pack(tokens, layout.sequence)), expansion)
         states = self.embed(states, expansion.layout)
         return self.with_output_norm(self.run(list(self.layers), states, expansion.layout))

@@ -15,7 +15,8 @@ class MaskedAutoencoderLMCriterion(FairseqCriterion):
 
     Logs the cross-entropy in bits (``loss``), perplexity (``ppl``), accuracy on predicted tokens in per cent
     (``accuracy``), and the percentage of tokens that the encoder processes, averaged over its layers
-    (``encoder_share``).
+    (``encoder_share``). With ``--mask-states`` above 1, ``loss`` is that of :mod:`~mae_lm_fairseq.core.alignment`, per
+    target, and a prediction is that of the state which is the most likely one for the target.
 
     Computing the loss needs no host-device synchronisation if batches include their layout, as those of
     ``masked_autoencoder_lm`` do. For a batch without predicted tokens, loss and gradients are zero.

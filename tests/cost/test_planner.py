@@ -46,6 +46,16 @@ def test_flops_of_a_token():
     assert again == pytest.approx(Flops(flops.encoder * 4 / 3, flops.decoder * 4 / 3, flops.head))
 
 
+def test_expanded_masks_compute_the_logits_again():
+    run = replace(TINY, preset="mae_lm_exlm_decoder_tiny")
+    forward = forward_flops(run.config, run.vocab_size, [Sample(40, 34, 6)])
+    passes = (TRAINING, TRAINING, TRAINING + 1)
+    assert flops_per_token(run) == pytest.approx(
+        Flops(*(n * part / 40 for n, part in zip(passes, forward, strict=True)))
+    )
+    assert forward.encoder == forward_flops(TINY.config, TINY.vocab_size, [Sample(40, 34, 6)]).encoder
+
+
 def test_training_time_and_gradient_exchange():
     planned = plan(TINY)
     assert planned.hours * 3600 * 8 * 312e12 * 0.25 == pytest.approx(10**9 * planned.flops.total)
