@@ -109,9 +109,10 @@ Options of fairseq's own models, such as `--offload-activations`, are unknown to
 TREATMENTS_PAGE = """\
 # Treatments of `[MASK]`
 
-What the network sees at the positions that it predicts: every treatment that this package trains. *Preset* is for
-`mae-lm pretrain` or `--arch`, with a size; an *option* is for the MLM (`mae_lm_roberta`) or any other preset. Unless it
-is stated, 15 % are predicted. `mae-lm study treatments` compares them at size tiny.
+What the network sees at the positions that it predicts: every treatment that this package trains. A *preset* is for
+`mae-lm pretrain` or `--arch`, with a size; an *option* is for the MLM (`mae_lm_roberta`) or another preset, but random
+and kept tokens are not for `mae_lm_exlm*`. Unless it is stated, 15 % are predicted. `mae-lm study treatments` compares
+most of them at size tiny.
 
 *Cost* is FLOPs of matrix products for a sequence of 512 tokens at size base and 32,000 subwords, by formula, relative
 to the MLM. Encoder and decoder see all other tokens, too. `scripts/write_docs.py` generates this page.
@@ -131,25 +132,29 @@ _WETTIG = "[Wettig et al., 2023](https://arxiv.org/abs/2202.08005)"
 # Treatment; what the encoder and the decoder see at predicted positions; who proposed it; preset or options; for its
 # cost, preset, masking rate and the fraction of the predicted tokens that are masked.
 TREATMENTS = [
-    ("all `[MASK]`", "`[MASK]`", "none", "", "`mae_lm_roberta`", "mae_lm_roberta", 0.15, 1),
+    ("all `[MASK]`", "`[MASK]`", "none", _DEVLIN, "`mae_lm_roberta`", "mae_lm_roberta", 0.15, 1),
     ("80/10/10", "80 % `[MASK]`, 10 % random, 10 % kept", "none", _DEVLIN,
      "`--leave-unmasked-prob 0.1 --random-token-prob 0.1`", "mae_lm_roberta", 0.15, 0.8),
     ("random tokens only", "a random token", "none", _DEVLIN, "`--random-token-prob 1`", "mae_lm_roberta", 0.15, 0),
-    ("kept tokens only", "the token itself", "none", _DEVLIN, "`--leave-unmasked-prob 1`", "mae_lm_roberta", 0.15, 0),
+    ("kept tokens only", "the token itself: trivial", "none", "", "`--leave-unmasked-prob 1`", "mae_lm_roberta", 0.15,
+     0),
     ("later", "nothing in the lower half of the layers, then `[MASK]`", "none", _LIAO, "`mae_lm_mask_later`",
      "mae_lm_mask_later", 0.15, 1),
     ("never", "nothing", "`[MASK]`", _MENG, "`mae_lm`", "mae_lm", 0.15, 1),
-    ("never, half of the text", "nothing", "`[MASK]`, 50 %", _LIAO, "`mae_lm_3ml_self`", "mae_lm_3ml_self", 0.5, 1),
-    ("never, half of the text", "nothing", "`[MASK]`, 50 %; they attend to each other, then to the encoder's output",
+    ("never, 50 % predicted", "nothing", "`[MASK]`", _LIAO, "`mae_lm_3ml_self`", "mae_lm_3ml_self", 0.5, 1),
+    ("never, 50 % predicted", "nothing", "`[MASK]`; they attend to each other, then to the encoder's output",
      _LIAO, "`mae_lm_3ml_cross`", "mae_lm_3ml_cross", 0.5, 1),
     ("some in the encoder", "`[MASK]` at a fraction", "`[MASK]`", _MENG, "`mae_lm --mask-in-encoder 0.5`", "mae_lm",
      0.15, 0.5),
+    ("some in the encoder, reset", "`[MASK]` at a fraction", "`[MASK]`, without their states", _MENG,
+     "`mae_lm --mask-in-encoder 0.5 --reset-mask-states`", "mae_lm", 0.15, 0.5),
     ("expanded", "4 states of each `[MASK]`", "none", _ZHENG, "`mae_lm_exlm`", "mae_lm_exlm", 0.15, 1),
     ("expanded in the decoder", "nothing", "4 states of each `[MASK]`", "this project", "`mae_lm_exlm_decoder`",
      "mae_lm_exlm_decoder", 0.15, 1),
     ("repeated", "each token twice, each copy masked on its own; half as much text in a sequence", "none", _ZHENG,
      "`--repeat-tokens 2`", "mae_lm_roberta", 0.15, 1),
-    ("falling rate, 30 to 5 %", "`[MASK]`", "none", "[Ankner et al., 2024](https://arxiv.org/abs/2305.15096)",
+    ("falling rate, 30 to 5 %", "`[MASK]`", "none",
+     "[Ankner et al., 2024](https://arxiv.org/abs/2305.15096), 30 to 15 %",
      "`--mask-prob 0.3 --mask-prob-end 0.05`", "mae_lm_roberta", 0.175, 1),
     ("rate drawn from 15 to 50 %", "`[MASK]`", "none", "", "`--mask-prob-range 0.15,0.5`", "mae_lm_roberta", 0.325, 1),
     ("higher rate, 40 %", "`[MASK]`", "none", _WETTIG, "`--mask-prob 0.4`", "mae_lm_roberta", 0.4, 1),

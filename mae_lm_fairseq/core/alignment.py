@@ -12,7 +12,7 @@ What differs from the paper and its code (github.com/zhengkangjie/ExLM at ad5079
   may pass through their other states. Here, a learned *start* and *end* take their place: vertices without a token.
   The sum over paths is that of the authors' ``torch_dag_loss`` for this graph. The start does not lead to the end.
 - Transitions are one softmax over query and key projections of the hidden states, the paper's equation. The code mixes
-  the softmaxes of several heads, and adds a learned embedding of the state's number in the row to the features.
+  the softmaxes of several heads, whose features also include an embedding of the state's number in the row.
 - The loss of a batch is the sum over its rows, divided by the number of targets. The code averages the rows' means.
 
 Log-probabilities are float32. Impossible transitions have :data:`NEVER` in place of minus infinity, whose gradients
@@ -34,7 +34,7 @@ NEVER = -1e30
 
 
 class Transitions(nn.Module):
-    """Probability of each later state to be the next one of a path.
+    """Probability that a later state, or the end, is the next vertex of a path.
 
     Args:
         dim: hidden size.
@@ -62,14 +62,15 @@ class Transitions(nn.Module):
         to = torch.arange(keys.shape[1], device=states.device)
         is_later = (to > to[:, None]) & (to <= lengths[:, None, None])
         is_end = (to == 0) & (to[:, None] > 0)
-        scores = (queries @ keys.mT).float()
+        with torch.autocast(states.device.type, enabled=False):
+            scores = queries.float() @ keys.float().mT
         return scores.masked_fill(~(is_later | is_end), NEVER).log_softmax(-1)
 
 
 def log_likelihood(emissions: Tensor, transitions: Tensor, targets: Tensor) -> Tensor:
     """Return the logarithm of the sum over all alignments, [B]; zero for a row without targets.
 
-    The states of a row are at least as many as its targets.
+    A row has at least as many states as targets; with fewer, there is no path, and the result is about :data:`NEVER`.
 
     Args:
         emissions: [B, S, J], log-probability of the J targets of each row at each of its S states.
@@ -88,10 +89,10 @@ def log_likelihood(emissions: Tensor, transitions: Tensor, targets: Tensor) -> T
 
 
 def target_states(transitions: Tensor, targets: Tensor, count: int) -> Tensor:
-    """Return the probability [B, S, ``count``] that each state is the one of each target, which is not known.
+    """Return the probability [B, S, ``count``] that each state is the one of each target, before the targets are seen.
 
-    It follows from the transitions and from the number of targets, which is that of the ``[MASK]`` tokens. It is the
-    derivative of the likelihood of targets that every state emits with the same probability.
+    It follows from the transitions and from the number of targets, which is that of the ``[MASK]`` tokens: it is the
+    derivative of the log-likelihood by the log-probabilities of targets that all states emit alike.
     """
     with torch.enable_grad():
         emissions = transitions.new_zeros(len(transitions), transitions.shape[1] - 1, count).requires_grad_()
@@ -119,7 +120,8 @@ class AlignmentHead(LMHead):
     """Language model head whose predictions are the states of expanded ``[MASK]`` tokens.
 
     At a ``[MASK]``, the probability of a token is the mean of its probabilities at all states of the row, weighted by
-    :func:`target_states`: the marginal of the distribution whose joint likelihood is the loss.
+    :func:`target_states`: the marginal over the alignments, given that they have one state for each ``[MASK]``. The
+    loss is that of all targets together, and of their number, so that it cannot be compared with a cross-entropy.
     """
 
     def __init__(self, config: MaskedAutoencoderConfig, embed_tokens: nn.Embedding):

@@ -34,12 +34,14 @@ class MaskedAutoencoder(nn.Module):
         super().__init__()
         self.config = config
         self.mask = mask
-        # The decoder draws its weights last: networks with the same encoder start from the same weights in encoder and
-        # head if they have the same seed, so that a comparison of decoders is paired.
+        # The decoder draws its weights last, and before it what only some heads and encoders have: networks of the same
+        # sizes start from the same weights in encoder and head if they have the same seed, so that a comparison is
+        # paired.
         encoder = build_encoder(config, vocab_size, pad)
-        initialise(encoder.modules(), config)
+        clones = [module for module in encoder.modules() if isinstance(module, CloneEmbedding)]
+        initialise((module for module in encoder.modules() if module not in clones), config)
         lm_head = (LMHead if config.mask_states == 1 else AlignmentHead)(config, encoder.embed_tokens)
-        initialise(lm_head.modules(), config)
+        initialise([*lm_head.modules(), *clones], config)
         decoder = build_decoder(config, pad, encoder.embed_positions)
         own = (module for module in decoder.modules() if module is not encoder.embed_positions)
         initialise(own, config)

@@ -131,8 +131,8 @@ class MaskedAutoencoderConfig:
     )
     mask_states: int = _option_field(
         1,
-        "number of states of each [MASK] (ExLM): above 1, in the decoder, or in the encoder if [MASK] joins at the "
-        "embeddings; the loss then sums over the alignments of targets to states",
+        "number of states that each [MASK] has where it joins (ExLM); above 1, the loss sums over the alignments of "
+        "targets to states",
     )
     renumber_visible: bool = _option_field(
         False,

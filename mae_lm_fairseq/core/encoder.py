@@ -1,7 +1,8 @@
 """Encoders: the part of the network that is kept after pretraining.
 
-All encoders have the same weights; they differ in where ``[MASK]`` tokens join. An encoder takes the tokens and the
-layout of a batch and returns packed hidden states: of the embeddings, then of every layer, the encoder's output last.
+All encoders have the same weights, but for the clone embeddings of ExLM; they differ in where ``[MASK]`` tokens join,
+and in how many states they have. An encoder takes the tokens and the layout of a batch and returns packed hidden
+states: of the embeddings, then of every layer, the encoder's output last.
 ``layouts`` returns the positions that each of them belongs to, and ``needs`` names the layouts that it reads, see
 :func:`~mae_lm_fairseq.core.packing.batch_layout`. :func:`build_encoder` selects the encoder.
 """

@@ -1,16 +1,19 @@
 """Expansion of ``[MASK]`` tokens: k states each in place of one (ExLM, Zheng et al., ICML 2025, arXiv 2501.13397).
 
-Every ``[MASK]`` enters the layers as k states at its position: k times its embedding, plus one of k learned *clone
-embeddings*. Attention runs over the longer sequence unchanged. :mod:`~mae_lm_fairseq.core.alignment` has the loss.
+Every ``[MASK]`` enters the layers as k states at its position: state i is its embedding plus the i-th of k learned
+*clone embeddings*. Attention over the longer sequence is as usual; :mod:`~mae_lm_fairseq.core.alignment` has the loss.
 
-What differs from the paper and its code (github.com/zhengkangjie/ExLM at ad50799):
+With ``mask_join="embeddings"``, the encoder's sequence is longer, as in the paper; with ``mask_join="decoder"``, only
+the decoder's, which is this project's variant. What else differs from the paper and its code
+(github.com/zhengkangjie/ExLM at ad50799):
 
-- The paper lengthens the encoder. In MAE-LM (``mask_join="decoder"``), only the decoder's layers are lengthened.
-- The paper rotates one half of each attention head by the position and the other by the clone number (0 for tokens
-  that are not expanded, then 1 to k). Here, positions are those of all other presets, absolute and relative (T5), so
-  that the presets differ in nothing else and the encoder has a stock counterpart. The clone number is an embedding.
+- The paper rotates one half of each attention head by the position and the other by the clone number: 0 for tokens that
+  are not expanded, else 1 to k. Here, all states of a ``[MASK]`` have its position, absolute and relative (T5), as in
+  the other presets, and the clone number has an embedding. So the presets differ in the expansion alone, and the
+  encoder keeps its stock counterpart.
 - The code expands positions with a target, ``<s>`` and ``</s>``, the latter two in fine-tuning, too. Here, exactly the
-  ``[MASK]`` tokens are expanded: predictions depend on the text alone, and text without ``[MASK]`` on no expansion.
+  ``[MASK]`` tokens are expanded, so that predictions depend on the text alone, and text without ``[MASK]`` is encoded
+  as by the other presets.
 """
 
 from typing import NamedTuple
@@ -35,7 +38,10 @@ class Expansion(NamedTuple):
 
 
 def expand(whole: Layout, masked: Layout, clones: int) -> Expansion:
-    """Give ``clones`` states to each position of ``masked``, a part of ``whole``, and one to each of the others."""
+    """Give ``clones`` states, at least 2, to each position of ``masked``, and one to each of the others.
+
+    All positions of ``masked`` are positions of ``whole``.
+    """
     device = whole.index.device
     counts = torch.ones_like(whole.index).index_fill(0, indices_in(masked, whole), clones)
     ends = counts.cumsum(0)

@@ -28,13 +28,13 @@ class LMHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(embed_tokens.num_embeddings))
 
     def forward(self, states: Tensor, layout: BatchLayout | None = None) -> Tensor:
-        """Convert hidden states [N, dim] to logits [N, vocabulary], whatever the layout."""
+        """Convert hidden states [N, dim] to logits [N, vocabulary]; ``layout`` is not used."""
         return F.linear(self.transform(states), self.weight, self.bias)
 
     def loss(self, states: Tensor, targets: Tensor, layout: BatchLayout | None = None) -> tuple[Tensor, Tensor]:
         """Return the summed cross-entropy against ``targets`` [N] and the number of correct predictions.
 
-        Does not materialise all logits.
+        Does not materialise all logits of ``states`` [N, dim]; ``layout`` is not used.
         """
         return linear_cross_entropy(self.transform(states), self.weight, self.bias, targets)
 

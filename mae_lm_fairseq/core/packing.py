@@ -36,7 +36,8 @@ class Layout(NamedTuple):
     width: int
     """W."""
     first: Tensor | None = None
-    """Index of the first state of each position, if positions have several (:mod:`~mae_lm_fairseq.core.expansion`)."""
+    """[number of positions] int64: index of the first state of each position, if some have several
+    (:mod:`~mae_lm_fairseq.core.expansion`)."""
 
     @property
     def is_full(self) -> bool:

@@ -30,7 +30,9 @@ class TrainingIndex(int):
 
 
 class NumberedBatches:
-    """Batches of an epoch whose indices know their update. Slicing drops the batches before the first update.
+    """Batches of an epoch whose indices know their update.
+
+    fairseq slices off the batches that a resumed run has trained on; ``updates`` is that of the first one left.
 
     Args:
         batches: indices of each batch, in training order.
@@ -77,7 +79,7 @@ class RateSchedule:
         return self.at(index.updates)
 
     def mean(self, updates: int) -> float:
-        """Return the mean rate of the first ``updates`` updates, to three digits."""
+        """Return the mean rate of the first ``updates`` updates, from a thousand of them."""
         return sum(self.at(updates * (k + 0.5) / 1000) for k in range(1000)) / 1000
 
 
@@ -105,15 +107,17 @@ def variable_rate(cfg: Any) -> RateSchedule | RateRange | None:
     Raises:
         UserError: if the options contradict each other, or do not say how long a schedule is.
     """
+    if cfg.mask_prob_end is None and (cfg.mask_prob_updates is not None or cfg.mask_prob_schedule != "linear"):
+        raise UserError("--mask-prob-schedule and --mask-prob-updates have no effect without --mask-prob-end")
     if cfg.mask_prob_range is not None:
         return _range(cfg)
     if cfg.mask_prob_end is None:
-        if cfg.mask_prob_updates is not None or cfg.mask_prob_schedule != "linear":
-            raise UserError("--mask-prob-schedule and --mask-prob-updates have no effect without --mask-prob-end")
         return None
     if not 0 < cfg.mask_prob_end < 1:
         raise UserError(f"--mask-prob-end {cfg.mask_prob_end} must be above 0 and below 1")
     updates = schedule_updates(cfg)
+    if cfg.mask_prob_updates is not None and updates < 1:
+        raise UserError(f"--mask-prob-updates {updates} must be at least 1")
     if updates < 1:
         raise UserError(f"--mask-prob-end {cfg.mask_prob_end} needs a length: add --mask-prob-updates or --max-update")
     return RateSchedule(cfg.mask_prob, cfg.mask_prob_end, updates, str(cfg.mask_prob_schedule))
