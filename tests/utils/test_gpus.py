@@ -135,7 +135,7 @@ def test_trainings_in_the_background_do_not_fall_back_to_the_cpu(machine):
 
 def test_pretrain_says_so_before_it_loads_fairseq(machine, monkeypatch, tmp_path):
     machine(smi=f"{OLD}\n")
-    monkeypatch.setattr(pretrain, "build_arguments", lambda *arguments: 1 / 0)
+    monkeypatch.setattr(pretrain, "configure", lambda *arguments: 1 / 0)
     options = {"preset": "mae_lm_tiny", "data_bin": str(tmp_path), "save_dir": "saved"}
     with pytest.raises(UserError, match=TOO_OLD):
         pretrain.pretrain(pretrain.PretrainOptions(**options))
