@@ -19,7 +19,7 @@ from torch.distributed.run import get_args_parser
 
 from mae_lm_fairseq.cli import VERBS, parsed
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
-from mae_lm_fairseq.training.pretrain import build_arguments, parse_configuration
+from mae_lm_fairseq.training.pretrain import configure, parse_configuration
 from mae_lm_fairseq.utils.command_line import parse
 from tests.support import ROOT
 from tests.support.answering import write_squad
@@ -145,7 +145,7 @@ def understand_command(words: list[str]) -> None:
         arguments = arguments[len(verb.split()) :]
         if verb == "pretrain":
             asked = parsed(verb, arguments)
-            words = build_arguments(asked.preset, asked.data_bin, asked.save_dir, asked.flags, asked.recipe)
+            words, _ = configure(asked.preset, asked.data_bin, asked.save_dir, asked.flags, asked.recipe)
             assert parse_configuration(words).model._name == asked.preset
         else:
             parsed(verb, arguments)

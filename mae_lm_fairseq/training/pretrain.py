@@ -51,7 +51,7 @@ def pretrain(options: PretrainOptions) -> None:
 
     Raises:
         UserError: if the preset or a path does not exist, or a number is out of range, which is found before fairseq is
-            loaded; or if CUDA cannot use a GPU of this machine; see also :func:`build_arguments`.
+            loaded; or if CUDA cannot use a GPU of this machine; see also :func:`configure`.
     """
     recipe(options.preset)
     data = options.data_bin
@@ -145,14 +145,6 @@ def advice_on_precision(cfg) -> str | None:
     number = int(cfg.optimization.update_freq[0])
     advice = f"--autocast bf16, which adds up the gradients of {number} batches in float32, not {half}"
     return f"recommended on this GPU: {advice}"
-
-
-def build_arguments(
-    architecture: str, data: str, save_dir: str, extra: Sequence[str], name: str | None = None
-) -> list[str]:
-    """Return all arguments of fairseq-train, see :func:`configure`."""
-    words, _ = configure(architecture, data, save_dir, extra, name)
-    return words
 
 
 def configure(

@@ -10,7 +10,7 @@ from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.finetuning.sweep import Origin, Sweep, settings_for
 from mae_lm_fairseq.huggingface.importer import network_options
 from mae_lm_fairseq.training.command import train_command
-from mae_lm_fairseq.training.pretrain import build_arguments
+from mae_lm_fairseq.training.pretrain import configure
 from mae_lm_fairseq.workflows import adaptation_training as adaptation
 from mae_lm_fairseq.workflows.options import AdaptOptions
 from mae_lm_fairseq.workflows.study.plan import read_plan
@@ -46,7 +46,7 @@ def options(command):
 def test_pretraining():
     schedule = {"max-update 2000", "total-num-update 2000", "warmup-updates 500"}
     saving = {"save-dir saved", "save-interval-updates 200", "keep-interval-updates 1"}
-    assert options(build_arguments("mae_lm_tiny", "data", "saved", [])) == TINY | schedule | saving
+    assert options(configure("mae_lm_tiny", "data", "saved", [])[0]) == TINY | schedule | saving
 
 
 def test_a_study(tmp_path):

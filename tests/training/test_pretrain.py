@@ -22,7 +22,7 @@ from mae_lm_fairseq.training.estimate import describe_length, duration, planned_
 from mae_lm_fairseq.training.pretrain import (
     PretrainOptions,
     advice_on_precision,
-    build_arguments,
+    configure,
     parse_configuration,
     processes,
 )
@@ -38,7 +38,7 @@ ELSEWHERE = ["--distributed-init-method", "tcp://localhost:1", "--distributed-ra
 
 
 def configured(architecture, *extra):
-    return parse_configuration(build_arguments(architecture, "data", "saved", list(extra)))
+    return parse_configuration(configure(architecture, "data", "saved", list(extra))[0])
 
 
 @pytest.mark.parametrize("extra", [[], ["--batch-size", "4"], ["--max-tokens", "600", "--update-freq", "3"]])
@@ -88,9 +88,9 @@ def test_fairseq_understands_every_recipe(architecture):
 @pytest.mark.parametrize("size", ["tiny", "base"])
 def test_presets_of_a_size_differ_in_the_architecture_alone(size):
     presets = {preset for preset, other in ARCHITECTURES.values() if other == size}
-    of_mae_lm = build_arguments(f"mae_lm_{size}", "data", "saved", [])
+    of_mae_lm, _ = configure(f"mae_lm_{size}", "data", "saved", [])
     for preset in presets - {"mae_lm"}:
-        words = build_arguments(f"{preset}_{size}", "data", "saved", [])
+        words, _ = configure(f"{preset}_{size}", "data", "saved", [])
         options = {option for option, a, b in zip(words, words[1:], of_mae_lm[1:], strict=False) if a != b}
         assert options == ({"--arch", "--mask-prob"} if "3ml" in preset else {"--arch"})
 
@@ -249,7 +249,7 @@ def test_a_recipe_is_an_option_among_the_flags(data_bin):
     words = ["mae_lm_base", str(data_bin), "saved", "--cpu", "--recipe", "academic", "--lr", "1e-4", "--seed", "3"]
     options = parse(PretrainOptions, words, None, "mae-lm pretrain")
     assert (options.recipe, options.flags) == ("academic", ("--cpu", "--lr", "1e-4", "--seed", "3"))
-    cfg = parse_configuration(build_arguments("mae_lm_base", "data", "saved", options.flags, options.recipe))
+    cfg = parse_configuration(configure("mae_lm_base", "data", "saved", options.flags, options.recipe)[0])
     assert (cfg.optimization.max_update, cfg.task.tokens_per_sample, cfg.optimization.lr) == (23_000, 128, [1e-4])
     assert cfg.dataset.batch_size * cfg.optimization.update_freq[0] == 4096
     assert cfg.checkpoint.save_interval_updates == 10_000
@@ -277,7 +277,8 @@ def test_the_planner_takes_the_mean_of_moving_masking_rates():
         ({"mask_prob_end": 0.1, "mask_prob_updates": 100}, 0.2),
         ({"mask_prob_schedule": "cosine"}, 0.2),
         ({"mask_prob_updates": 50}, (0.2 + 0.1) / 2),
-        ({"mask_prob_end": None, "mask_prob_range": "0.2,0.6"}, 0.4),
+        ({"mask_prob_end": None, "mask_prob_schedule": "linear", "mask_prob_updates": None}, 0.3),
+        ({"mask_prob_range": "0.2,0.6"}, 0.4),
     ):
         cfg.task.update(changes)
         assert planned_run(cfg, 200, 100, kind="h100", precision="fp32").mask_prob == pytest.approx(mean)

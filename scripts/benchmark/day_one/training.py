@@ -68,10 +68,10 @@ def command(scale: Scale, preset: str, data: Path, save: Path, options: tuple[st
 
 def fp32_arguments(scale: Scale, preset: str, data: Path, save: Path, options: tuple[str, ...]) -> list[str]:
     """Return the arguments of fairseq-train without half precision, unless an option chooses it."""
-    from mae_lm_fairseq.training.pretrain import build_arguments
+    from mae_lm_fairseq.training.pretrain import configure
 
     _, _, _, *flags = words(scale, preset, data, save, options)
-    return [word for word in build_arguments(preset, str(data), str(save), flags) if word != "--fp16"]
+    return [word for word in configure(preset, str(data), str(save), flags)[0] if word != "--fp16"]
 
 
 def train(
