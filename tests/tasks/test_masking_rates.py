@@ -220,3 +220,16 @@ def test_another_length_of_the_schedule_is_refused_on_resume(data_bin):
     task("--max-update", 80).check_checkpoint("a.pt", state, resumes=False)
     with pytest.raises(UserError, match=r"^--mask-prob-updates 80 .* a\.pt moves in 40 updates.* 40$"):
         task("--max-update", 80).check_checkpoint("a.pt", state, resumes=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--mask-prob-range", "0.2,0.6", "--mask-prob-updates", 50], "no effect without --mask-prob-end"),
+        (["--mask-prob-range", "0.2,0.6", "--mask-prob-schedule", "cosine"], "no effect without --mask-prob-end"),
+        (["--mask-prob-end", 0.1, "--mask-prob-updates", 0], "--mask-prob-updates 0 must be at least 1"),
+    ],
+)
+def test_options_of_a_schedule_are_not_ignored(task_for, options, message):
+    with pytest.raises(UserError, match=message):
+        task_for(*options)
