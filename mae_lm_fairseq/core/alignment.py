@@ -15,8 +15,8 @@ What differs from the paper and its code (github.com/zhengkangjie/ExLM at ad5079
   the softmaxes of several heads, whose features also include an embedding of the state's number in the row.
 - The loss of a batch is the sum over its rows, divided by the number of targets. The code averages the rows' means.
 
-Log-probabilities are float32. Impossible transitions have :data:`NEVER` in place of minus infinity, whose gradients
-would be NaN.
+Log-probabilities are float32, of scores in the precision of all matrix products. Impossible transitions have
+:data:`NEVER` in place of minus infinity, whose gradients would be NaN.
 """
 
 import torch
@@ -62,8 +62,7 @@ class Transitions(nn.Module):
         to = torch.arange(keys.shape[1], device=states.device)
         is_later = (to > to[:, None]) & (to <= lengths[:, None, None])
         is_end = (to == 0) & (to[:, None] > 0)
-        with torch.autocast(states.device.type, enabled=False):
-            scores = queries.float() @ keys.float().mT
+        scores = (queries @ keys.mT).float()
         return scores.masked_fill(~(is_later | is_end), NEVER).log_softmax(-1)
 
 

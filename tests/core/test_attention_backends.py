@@ -47,7 +47,11 @@ def test_outputs_and_gradients_equal_eager(preset, tokens, targets):
     assert any("relative_bias" in name and gradient.any() for name, gradient in found.items())
     for name, gradient in found.items():
         scale = expected_gradients[name].abs().max()
-        torch.testing.assert_close(gradient, expected_gradients[name], rtol=0, atol=float(1e-5 * (1 + scale)), msg=name)
+        # With expanded masks, sums have more terms: eager is 8e-6 off float64, and sdpa 4e-6 in the other direction.
+        rounding = 1e-5 if net.config.mask_states == 1 else 2e-5
+        torch.testing.assert_close(
+            gradient, expected_gradients[name], rtol=0, atol=float(rounding * (1 + scale)), msg=name
+        )
 
 
 @pytest.mark.parametrize("backend", [AttentionBackend.eager, AttentionBackend.sdpa])
