@@ -174,7 +174,7 @@ def _description(path: Path) -> tuple[dict, dict]:
     try:
         described = json.loads(path.read_bytes())
         about = described.get("about", {})
-        if is_of_transformers(path.parent):
+        if _describes_transformers(described):
             raise UserError(f"{path.parent} is a directory of transformers; make a bundle of it with mae-lm import")
         network = described["network"]
     except OSError as error:
@@ -192,8 +192,11 @@ def is_of_transformers(directory: str | Path) -> bool:
         described = json.loads(Path(directory, CONFIG).read_bytes())
     except (OSError, ValueError, RecursionError):
         return False
-    named = isinstance(described, dict) and isinstance(described.get("model_type"), str)
-    return named and "network" not in described
+    return isinstance(described, dict) and _describes_transformers(described)
+
+
+def _describes_transformers(described: dict) -> bool:
+    return "network" not in described and isinstance(described.get("model_type"), str)
 
 
 def mask_fraction(about: Mapping[str, Any]) -> float:

@@ -39,9 +39,8 @@ class ExpandedStates(NoDecoder):
         self.clones = clones
 
     def forward(self, states: Tensor, mask_embedding: Tensor, layout: BatchLayout) -> Tensor:
-        expansion = expand(layout.sequence, layout.masked, self.clones)
-        decoded = states_in(layout.decoded, layout.sequence, expansion, layout.masked, self.clones)
-        return states.index_select(0, decoded)
+        own, everything = (expand(part, layout.masked, self.clones) for part in (layout.decoded, layout.sequence))
+        return states.index_select(0, states_in(layout.decoded, own, layout.sequence, everything))
 
 
 def keep_mask_states(states: Tensor, mask_embedding: Tensor, layout: BatchLayout) -> Tensor:
@@ -131,11 +130,9 @@ class ExpandedDecoder(SelfAttentionDecoder):
 
     def decode(self, states: Tensor, joined: Tensor, layout: BatchLayout) -> Tensor:
         """Return the states [number of states, dim] of the decoded positions."""
-        masked, decoded = layout.masked, layout.decoded
-        everything = expand(layout.sequence, masked, self.clones)
-        wanted = states_in(decoded, layout.sequence, everything, masked, self.clones)
-        joined = self.embed_clones(joined, everything)
-        return self.apply_layers(joined, everything.layout, expand(decoded, masked, self.clones).layout, wanted)
+        own, everything = (expand(part, layout.masked, self.clones) for part in (layout.decoded, layout.sequence))
+        wanted = states_in(layout.decoded, own, layout.sequence, everything)
+        return self.apply_layers(self.embed_clones(joined, everything), everything.layout, own.layout, wanted)
 
 
 class CrossAttentionDecoder(Decoder):

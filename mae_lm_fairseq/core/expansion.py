@@ -58,15 +58,13 @@ def expand(whole: Layout, masked: Layout, clones: int) -> Expansion:
     return Expansion(Layout(index, positions, slots, lengths, row_positions, whole.rows, width, first), source, clone)
 
 
-def states_in(part: Layout, whole: Layout, expansion: Expansion, masked: Layout, clones: int) -> Tensor:
+def states_in(part: Layout, own: Expansion, whole: Layout, expansion: Expansion) -> Tensor:
     """Return the indices of the states of ``part`` among those of ``whole``, int64.
 
     Args:
-        part: positions of ``whole``.
-        whole, expansion: the layout that was expanded, and its states.
-        masked, clones: the arguments of :func:`expand`; ``part`` contains ``masked``.
+        part, own: positions of ``whole``, all of those that are expanded among them, and their states.
+        whole, expansion: all positions, and their states.
     """
-    own = expand(part, masked, clones)
     return expansion.layout.first[indices_in(part, whole)][own.source] + (own.clone - 1).clamp(min=0)
 
 

@@ -36,9 +36,10 @@ def test_one_clone_changes_nothing():
 
 def test_states_of_a_part():
     expansion = expand(LAYOUT.sequence, LAYOUT.masked, 3)
-    found = states_in(LAYOUT.decoded, LAYOUT.sequence, expansion, LAYOUT.masked, 3)
+    own = expand(LAYOUT.decoded, LAYOUT.masked, 3)
+    found = states_in(LAYOUT.decoded, own, LAYOUT.sequence, expansion)
     assert found.tolist() == [2, 3, 4, 5, 8, 9, 10, 11, 12, 13]
-    assert torch.equal(expand(LAYOUT.decoded, LAYOUT.masked, 3).layout.index, expansion.layout.index[found])
+    assert torch.equal(own.layout.index, expansion.layout.index[found])
 
 
 def test_a_clone_embedding_is_added_to_the_states_of_masks_only():

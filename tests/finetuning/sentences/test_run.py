@@ -98,7 +98,7 @@ def test_a_bundle_gives_the_results_of_its_checkpoint(options, checkpoints, toke
 
 
 def test_the_starting_checkpoint_is_read_once_without_its_tensors(checkpoints, monkeypatch):
-    """Its optimizer state takes twice the memory of the weights, and neither is needed here."""
+    """The state of the optimizer takes twice the memory of the weights, and neither is needed here."""
     loaded, load = [], torch.load
 
     def load_and_note(*arguments, **options):
