@@ -4,8 +4,8 @@
 Prints a table of the faults, with how often each was tried, survived and lost, and writes it as JSON. The exit code is
 nonzero if anything was lost. All faults take about half an hour on two cores, --quick less than twelve minutes.
 
-With --two-nodes, the faults are those of a run on two nodes, which are namespaces of this machine; they take a quarter
-of an hour.
+With --two-nodes, the faults are those of a run on two nodes, which are namespaces of this machine; they take half an
+hour.
 """
 
 import os

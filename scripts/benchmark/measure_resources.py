@@ -38,7 +38,7 @@ from mae_lm_fairseq.utils.versions import SLOW, bfloat16_speed, provenance
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # tests/ is not installed
 
-from tests.fault_injection.processes import children  # noqa: E402
+from tests.fault_injection.processes import children, private_memory  # noqa: E402
 
 PRESETS = ("mae_lm_roberta_tiny", "mae_lm_tiny")
 PRECISIONS = {"fp32": [], "bf16": ["--autocast", "bf16"]}
@@ -81,12 +81,6 @@ def tokenizer(directory: Path) -> list[object]:
     write_text(directory / "first.txt", 2, 2)
     prepare(directory / "first.txt", directory / "valid.txt", directory / "first", "--vocab-size", 4000)
     return ["--tokenizer", directory / "first" / "sentencepiece.bpe.model"]
-
-
-def private_memory(pid: int) -> int:
-    """Return the bytes of a process's private memory, without mapped files, which processes share."""
-    found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return int(found[1]) << 10 if found else 0
 
 
 def processor_seconds(pid: int) -> float:

@@ -1,18 +1,20 @@
-"""Faults of training on two nodes: killed ranks, failing nodes, a dead link.
+"""Faults of training on two nodes: killed ranks, failing nodes, a dead link, a full disk.
 
 The nodes share the directory of the checkpoints. After the faults, training is finished and compared, bit by bit, with
 an undisturbed run on two nodes.
 """
 
+import contextlib
 import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.fairseq_patches.resuming import saved_updates
+from tests.fault_injection.processes import private_memory
 from tests.fault_injection.report import Fault, Row
 from tests.fault_injection.training import SETTINGS, Workplace, difference
 from tests.support.nodes import TORCHRUN, Node, two_nodes
@@ -26,6 +28,12 @@ _FORGET_SECONDS = 20
 process id, as here and in containers, for the one that was killed."""
 _RESUMED = re.compile(r"Loaded checkpoint .* @ (\d+) updates\)")
 _TIMED_OUT = "error: lost the connection to another process of this job: Timed out waiting {}000ms"
+_NOT_SAVED = "error: cannot save"
+_TIMEOUT = 20
+"""``--ddp-timeout`` where a link goes down, in seconds."""
+_WARM = 300
+"""Number of updates after which the memory of a rank should not grow."""
+_GROWTH = 1.03
 
 
 class TwoNodeRun:
@@ -34,16 +42,37 @@ class TwoNodeRun:
     Args:
         nodes: the nodes.
         data: data argument of ``fairseq-train``.
-        directory: for the checkpoints; the log of both nodes goes beside it.
+        directory: for the log and the temporary files of both nodes, and for the checkpoints.
         options: arguments of ``fairseq-train``.
+        checkpoints: for the checkpoints, instead.
     """
 
-    def __init__(self, nodes: tuple[Node, Node], data: str, directory: Path, *options: object):
+    def __init__(
+        self,
+        nodes: tuple[Node, Node],
+        data: str,
+        directory: Path,
+        *options: object,
+        checkpoints: Path | None = None,
+    ):
         self._nodes, self._log = nodes, directory.with_suffix(".log")
-        self.last = directory / "checkpoint_last.pt"
-        elastic = ["--nnodes", 2, "--max-restarts", 100, "-m", "fairseq_cli.train"]
-        saving = ["--user-dir", PACKAGE, "--save-dir", directory]
-        self._command = [*TORCHRUN, *elastic, data, *SETTINGS, *saving, "--log-interval", 1, *options]
+        self.temporary = directory.with_suffix(".tmp")
+        self.temporary.mkdir()
+        self.last = (checkpoints or directory) / "checkpoint_last.pt"
+        elastic = ["--nnodes", 2, "--max-restarts", 1000, "-m", "fairseq_cli.train"]
+        saving = ["--user-dir", PACKAGE, "--save-dir", self.last.parent]
+        self._command = [
+            "env",
+            f"TMPDIR={self.temporary}",
+            *TORCHRUN,
+            *elastic,
+            data,
+            *SETTINGS,
+            *saving,
+            "--log-interval",
+            1,
+            *options,
+        ]
         self.torchruns = [self._start(node) for node in nodes]
 
     def _start(self, node: Node):
@@ -72,6 +101,17 @@ class TwoNodeRun:
         """Wait until that many more updates are logged and a checkpoint exists."""
         logged = self.output().count("num_updates=")
         self.wait(lambda: self.output().count("num_updates=") >= logged + number and self.last.exists())
+
+    def disturb(self, fault: Callable[[], None]) -> str | None:
+        """Call ``fault`` and wait until the run has resumed once more; return what went wrong, or None."""
+        resumed, saved = len(self.resumes()), saved_updates(self.last)
+        fault()
+        return self.wait_for_resume(resumed + 1, saved)
+
+    def wait_for_message(self, message: str, number: int) -> None:
+        """Wait until a message has appeared that many times more."""
+        found = self.output().count(message)
+        self.wait(lambda: self.output().count(message) >= found + number)
 
     def wait_for_resume(self, number: int, least: int) -> str | None:
         """Wait until the run has resumed that often; return what went wrong, or None.
@@ -107,23 +147,95 @@ def _undisturbed(place: Workplace, *options: object) -> TwoNodeRun:
     return run
 
 
-def kills(place: Workplace, times: int) -> Iterator[Row]:
-    """Send SIGKILL to a random rank of one run repeatedly; ``torchrun`` restarts both."""
-    each = Row("SIGKILL of one of two ranks on two nodes at a random moment", "both restart from the newest checkpoint")
-    updates = 40 * times + 20
-    all_kills = Row(f"all these kills in a single run of {updates} updates", EQUAL)
-    options = ["--max-update", updates]
+def soak(place: Workplace, times: int) -> Iterator[Row]:
+    """Send SIGKILL to a random rank of one long run repeatedly; twice in ten, cut the link or fill the disk, too."""
+    updates = 60 * times
+    options = ["--max-update", updates, "--ddp-timeout", _TIMEOUT]
+    on = "both ranks restart from the newest checkpoint"
+    kills = Row("SIGKILL of one of two ranks on two nodes at a random moment", on)
+    links = Row("the link between them goes down until both ranks have ended, and comes back", on)
+    disks = Row("the disk that they save to is full until saving has failed", on)
     with two_nodes() as nodes:
-        run = TwoNodeRun(nodes, place.data, place.directory / "killed", *options)
-        for number in range(1, times + 1):
+        run = TwoNodeRun(nodes, place.data, place.directory / "soak", *options, checkpoints=nodes[0].disk / "run")
+        launchers = []
+        for number in range(times):
             run.wait_for_updates(place.random.randint(1, 20))
             time.sleep(place.random.uniform(0, 0.3))
-            saved = saved_updates(run.last)
-            for rank in place.random.choice(nodes).ranks():
-                os.kill(rank, signal.SIGKILL)
-            each.record(run.wait_for_resume(number, saved))
-        all_kills.record(run.finish(_undisturbed(place, *options)))
-    yield from (each, all_kills)
+            kills.record(run.disturb(lambda: _kill_ranks(place.random.choice(nodes))))
+            if number % 10 == 1:
+                run.wait_for_updates(place.random.randint(1, 20))
+                links.record(run.disturb(lambda: _cut_link(nodes, run)))
+            if number % 10 == 2:
+                run.wait_for_updates(place.random.randint(1, 20))
+                disks.record(run.disturb(lambda: _fill_disk(nodes[0].disk, run, place.random.uniform(0.1, 0.9))))
+                launchers.append(_memory(launcher for node in nodes for launcher in node.launchers()))
+        launchers.append(_memory(launcher for node in nodes for launcher in node.launchers()))
+        reference, ranks = _watched(place, *options)
+        whole = Row(f"all of it in one run of {updates:,} updates", f"{EQUAL}; no other file is left")
+        whole.record(run.finish(reference) or _left_over(run, reference))
+    yield from (kills, links, disks, whole, _flat("torchrun, restarted over and over", launchers))
+    yield _flat(f"the ranks of an undisturbed run after {_WARM} updates", ranks)
+
+
+def _kill_ranks(node: Node) -> None:
+    for rank in node.ranks():
+        os.kill(rank, signal.SIGKILL)
+
+
+def _cut_link(nodes: tuple[Node, Node], run: TwoNodeRun) -> None:
+    nodes[1].set_link("down")
+    run.wait_for_message(_TIMED_OUT.format(_TIMEOUT), 2)
+    nodes[1].set_link("up")
+
+
+def _fill_disk(disk: Path, run: TwoNodeRun, room: float) -> None:
+    """Leave ``room`` of a checkpoint's size until a checkpoint could not be saved."""
+    filler = disk / "filler"
+    with open(filler, "wb") as file:
+        file.truncate(0)
+        free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+        os.posix_fallocate(file.fileno(), 0, free - int(run.last.stat().st_size * room))
+    run.wait_for_message(_NOT_SAVED, 1)
+    filler.unlink()
+
+
+def _watched(place: Workplace, *options: object) -> tuple[TwoNodeRun, list[int]]:
+    """Return an undisturbed run and the memory of its ranks, second by second."""
+    with two_nodes() as nodes:
+        run, found = TwoNodeRun(nodes, place.data, place.directory / "undisturbed", *options), []
+        while any(torchrun.poll() is None for torchrun in run.torchruns):
+            if run.output().count("num_updates=") > _WARM:
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a rank has ended
+                    found.append(_memory(rank for node in nodes for rank in node.ranks()))
+            time.sleep(1)
+        problem = run.finish()
+    if problem is not None:
+        raise RuntimeError(f"the undisturbed run failed: {problem}")
+    return run, found[:-1]  # the last may be of a rank that is ending
+
+
+def _memory(processes: Iterable[int]) -> int:
+    return sum(map(private_memory, processes))
+
+
+def _flat(what: str, sizes: list[int]) -> Row:
+    megabytes = [size / 2**20 for size in sizes]
+    row = Row(
+        f"private memory of {what}, in MiB: {megabytes[0]:.1f} at first, {max(megabytes):.1f} at most",
+        f"it grows by less than {_GROWTH - 1:.0%}",
+    )
+    row.record(None if max(sizes) < _GROWTH * sizes[0] else "it grows")
+    return row
+
+
+def _left_over(run: TwoNodeRun, reference: TwoNodeRun) -> str | None:
+    """Return the files that a run has left and the reference has not, or None.
+
+    A process that is killed leaves empty directories and its sockets.
+    """
+    found, expected = ({path.name for path in of.last.parent.iterdir()} for of in (run, reference))
+    files = sorted(found ^ expected) + [str(path) for path in run.temporary.rglob("*") if path.is_file()]
+    return f"left over: {files}" if files else None
 
 
 def failing_nodes(place: Workplace, times: int) -> Iterator[Row]:
@@ -159,8 +271,7 @@ def dead_link(place: Workplace, times: int) -> Iterator[Row]:
         "the link between two nodes goes down until both ranks have ended",
         f"they end with an error message after --ddp-timeout; {EQUAL}",
     )
-    seconds = 20
-    options = ["--max-update", 60, "--ddp-timeout", seconds]
+    options = ["--max-update", 60, "--ddp-timeout", _TIMEOUT]
     reference = _undisturbed(place, *options)
     for number in range(times):
         with two_nodes() as nodes:
@@ -168,15 +279,15 @@ def dead_link(place: Workplace, times: int) -> Iterator[Row]:
             run.wait_for_updates(place.random.randint(1, 20))
             nodes[1].set_link("down")
             began = time.monotonic()
-            run.wait(lambda run=run: run.output().count(_TIMED_OUT.format(seconds)) == 2)
+            run.wait_for_message(_TIMED_OUT.format(_TIMEOUT), 2)
             waited = time.monotonic() - began
             if number % 2:
                 run.kill(nodes[1])
                 time.sleep(_FORGET_SECONDS)
                 run.start_again()
             nodes[1].set_link("up")
-            row.record(run.finish(reference) or (f"waited {waited:.0f} seconds" if waited < seconds else None))
+            row.record(run.finish(reference) or (f"waited {waited:.0f} seconds" if waited < _TIMEOUT else None))
     yield row
 
 
-FAULTS = [Fault(kills, 2, 4, 10), Fault(failing_nodes, 2, 2, 4), Fault(dead_link, 2, 2, 2)]
+FAULTS = [Fault(soak, 10, 10, 50), Fault(failing_nodes, 2, 2, 4), Fault(dead_link, 2, 2, 2)]

@@ -1,8 +1,9 @@
 """Two nodes on one machine: namespaces with a network of their own, joined by a virtual cable.
 
 A node has a host name (``node0``, ``node1``), a loopback, and one interface, ``eth0``, that reaches the other node and
-nothing else. The kernel removes a namespace with its last process, so nothing stays behind however this process ends.
-Root is needed only on systems that do not let users make user namespaces.
+nothing else. Both see this machine's files, and share a small disk that nothing else uses. The kernel removes a
+namespace with its last process, so nothing stays behind however this process ends. Root is needed only on systems that
+do not let users make user namespaces.
 """
 
 import contextlib
@@ -24,10 +25,11 @@ TORCHRUN += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "node0:29500"]
 
 _NAMESPACES = ["--net", "--uts", "--mount"]
 _DIES_WITH_THIS = ["setpriv", "--pdeathsig", "KILL"]
-_SET_UP = """
-mount -t tmpfs none /mnt && printf '127.0.0.1 localhost\n10.0.0.1 node0\n10.0.0.2 node1\n' > /mnt/hosts &&
-mount --bind /mnt/hosts /etc/hosts && hostname "node$0" && ip link set lo up && echo ready && exec sleep infinity
+_DISK = """
+mount -t tmpfs -o size=32m none /mnt && printf '127.0.0.1 localhost\n10.0.0.1 node0\n10.0.0.2 node1\n' > /mnt/hosts &&
+mount --bind /mnt/hosts /etc/hosts &&
 """
+_SET_UP = 'hostname "node$0" && ip link set lo up && echo ready && exec sleep infinity'
 
 
 class NotPermittedError(UserError):
@@ -44,6 +46,9 @@ class Node:
         number: its number, 0 or 1.
         first: the first node, for the second one.
 
+    Attributes:
+        disk: directory of the disk of 32 MiB that both nodes share; it is lost with them.
+
     Raises:
         NotPermittedError: if this machine does not allow it.
     """
@@ -51,13 +56,16 @@ class Node:
     def __init__(self, number: int, first: "Node | None" = None):
         self.number, self._commands = number, []
         isolate = [*first.enter, "unshare"] if first else ["unshare", "--user", "--map-root-user"]
-        command = [*isolate, *_NAMESPACES, *_DIES_WITH_THIS, "sh", "-c", _SET_UP, str(number)]
+        # The second node copies the mounts of the first.
+        script = _SET_UP if first else _DISK + _SET_UP
+        command = [*isolate, *_NAMESPACES, *_DIES_WITH_THIS, "sh", "-c", script, str(number)]
         with _missing_programs():
             self._holder = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
             )
         if self._holder.stdout.readline() != "ready\n":
             raise NotPermittedError(self._holder.communicate()[1].strip())
+        self.disk = Path(f"/proc/{self._holder.pid}/root/mnt")
 
     @property
     def enter(self) -> list[str]:
@@ -96,10 +104,14 @@ class Node:
             )
         return self._commands[-1]
 
-    def ranks(self) -> list[int]:
-        """Return the ids of the training processes that ``torchrun`` has started here."""
+    def launchers(self) -> list[int]:
+        """Return the process ids of the programs that run here, such as ``torchrun``."""
         running = [command.pid for command in self._commands if command.poll() is None]
-        return [rank for unshare in running for torchrun in children(unshare) for rank in children(torchrun)]
+        return [launcher for unshare in running for launcher in children(unshare)]
+
+    def ranks(self) -> list[int]:
+        """Return the process ids of the training processes that ``torchrun`` has started here."""
+        return [rank for launcher in self.launchers() for rank in children(launcher)]
 
     def close(self) -> None:
         """Kill everything on this node; its namespaces disappear with it."""
