@@ -96,7 +96,7 @@ def _plot_panels(
     figure.legend(
         [found[name] for name in ordered], ordered, loc="outside lower center", ncols=min(2, columns), frameon=False
     )
-    figure.suptitle(title)
+    figure.suptitle(title, wrap=True)
     figure.savefig(path, dpi=150)
 
 
