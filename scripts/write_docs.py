@@ -20,7 +20,6 @@ from typing import Any
 
 from mae_lm_fairseq.core.config import SIZES
 from mae_lm_fairseq.cost.planned_run import Run
-from mae_lm_fairseq.cost.planner import flops_per_token
 from mae_lm_fairseq.training.amount import Amount
 from mae_lm_fairseq.training.settings import RECIPE_OF_SIZE, RECIPES, recipe, settings
 from mae_lm_fairseq.training.stated import NOT_FOUND, ROWS, SOURCES, STATED, Cell
@@ -387,6 +386,8 @@ def _treatment_flops(preset: str, rate: float, masked: float) -> float:
 
     A fraction ``rate`` of the tokens is predicted, and of these a fraction ``masked`` hidden.
     """
+    from mae_lm_fairseq.cost.planner import flops_per_token  # imports torch
+
     return flops_per_token(Run(preset=f"{preset}_base", mask_prob=rate, mask_in_encoder=1 - masked)).total
 
 
