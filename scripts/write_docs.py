@@ -18,8 +18,8 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from mae_lm_fairseq.core.config import SIZES, preset_config
-from mae_lm_fairseq.cost.flops import Sample, forward_flops
+from mae_lm_fairseq.core.config import SIZES
+from mae_lm_fairseq.cost.planned_run import Run
 from mae_lm_fairseq.training.amount import Amount
 from mae_lm_fairseq.training.settings import RECIPE_OF_SIZE, RECIPES, recipe, settings
 from mae_lm_fairseq.training.stated import NOT_FOUND, ROWS, SOURCES, STATED, Cell
@@ -114,8 +114,9 @@ What the network sees at the positions that it predicts: every treatment that th
 and kept tokens are not for `mae_lm_exlm*`. Unless it is stated, 15 % are predicted. `mae-lm study treatments` compares
 most of them at size tiny.
 
-*Cost* is FLOPs of matrix products for a sequence of 512 tokens at size base and 32,000 subwords, by formula, relative
-to the MLM. Encoder and decoder see all other tokens, too. `scripts/write_docs.py` generates this page.
+*Cost* is FLOPs of matrix products in training, for sequences of 512 tokens at size base and 32,000 subwords, by the
+formula of `mae-lm plan`, relative to the MLM. Encoder and decoder see all other tokens, too. `scripts/write_docs.py`
+generates this page.
 
 {table}
 
@@ -380,10 +381,14 @@ def treatments() -> str:
     return TREATMENTS_PAGE.format(table=markdown_table(header, rows))
 
 
-def _treatment_flops(preset: str, rate: float, masked: float) -> int:
-    """Return the FLOPs of a sequence at size base, of which a fraction is predicted, and of that a fraction hidden."""
-    sample = Sample(512, round(512 * (1 - rate * masked)), round(512 * rate))
-    return forward_flops(preset_config(preset, "base"), 32_000, [sample]).total
+def _treatment_flops(preset: str, rate: float, masked: float) -> float:
+    """Return the FLOPs of a training step at size base, per token of the text.
+
+    A fraction ``rate`` of the tokens is predicted, and of these a fraction ``masked`` hidden.
+    """
+    from mae_lm_fairseq.cost.planner import flops_per_token  # imports torch
+
+    return flops_per_token(Run(preset=f"{preset}_base", mask_prob=rate, mask_in_encoder=1 - masked)).total
 
 
 # ---------------------------------------------------------------------------------------------------------- options.md

@@ -58,15 +58,15 @@ def last_checkpoints(directories: tuple[Path, ...], number: int) -> list[Path]:
     Raises:
         UserError: if there are fewer, one is damaged, or not one directory is given.
     """
-    from mae_lm_fairseq.fairseq_patches.resuming import saved_checkpoints, saved_updates
+    from mae_lm_fairseq.fairseq_patches.resuming import fault_of, saved_checkpoints, saved_updates
 
     if len(directories) > 1 or not directories[0].is_dir():
         raise UserError("--last is for one directory of checkpoints; without it, name the checkpoints")
     [directory] = directories
     # checkpoint_best.pt and checkpoint_last.pt are copies, and come last in this order.
     by_updates = {saved_updates(path): path for path in sorted(saved_checkpoints(directory), reverse=True)}
-    if -1 in by_updates:
-        raise UserError(f"{by_updates[-1]} is damaged; remove it, or name the checkpoints without --last")
+    if path := by_updates.get(-1):
+        raise UserError(f"{path}: {fault_of(path) or 'no updates'}; remove it, or name the checkpoints without --last")
     if len(by_updates) < number:
         raise UserError(f"--last {number}: {directory} has {len(by_updates)} checkpoints with different updates")
     return [by_updates[updates] for updates in sorted(by_updates)[-number:]]

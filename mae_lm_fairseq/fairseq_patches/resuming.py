@@ -187,7 +187,7 @@ def restore_last(save_dir: Path, suffix: str = "") -> None:
         UserError: if no checkpoint is valid, or loading the last one could run code.
     """
     last = save_dir / f"checkpoint_last{suffix}.pt"
-    fault = _fault(last) if last.exists() else None
+    fault = fault_of(last) if last.exists() else None
     others = [path for path in saved_checkpoints(save_dir, suffix) if path != last] if fault else _newer(last, suffix)
     if not (last.exists() or others):
         return
@@ -197,7 +197,7 @@ def restore_last(save_dir: Path, suffix: str = "") -> None:
     for path in sorted(found, key=lambda path: (found[path] >= 0, -found[path])):
         if -1 < found[path] <= least:
             break
-        if damage := _fault(path):
+        if damage := fault_of(path):
             logger.warning("%s is passed over: %s", path, damage)
             continue
         why = f"is damaged ({fault})" if fault else "is not the newest: the run ended before it was written"
@@ -222,7 +222,7 @@ def _load(path: Path) -> dict[str, Any]:
     return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
 
 
-def _fault(path: Path) -> str | None:
+def fault_of(path: Path) -> str | None:
     """Return what is wrong with a file, or None if it is a valid checkpoint."""
     try:
         read_checked(_load, os.fspath(path), path)

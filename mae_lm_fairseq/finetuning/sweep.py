@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from fairseq import checkpoint_utils
 
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
+from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data
 from mae_lm_fairseq.checkpoints.original import read_original
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.core.config import ARCHITECTURES
@@ -283,7 +283,7 @@ def keep_best_checkpoint(run: Run):
     kept = best_checkpoint(run)
     if not kept.exists():
         return  # removed by the user, to save space: only the best run's is needed again
-    state = torch.load(kept, weights_only=True, mmap=True)
+    state = load_as_data(kept, mapped=True)
     if state.pop("last_optimizer_state", None) is not None:
         checkpoint_utils.torch_persistent_save(state, str(kept))
     for other in kept.parent.glob("*.pt"):

@@ -62,7 +62,7 @@ class PreparationOptions(Options):
     Attributes:
         train, valid: files, globs, and directories (hidden files are ignored).
         destdir: directory for the data-bin; no file is overwritten.
-        vocab_size: train a tokenizer of N subwords, including <unk>, <s> and </s>, on a sample of at most 50 MB of the
+        vocab_size: train a tokenizer of N subwords, including <unk>, <s> and </s>, on a sample of some 50 MB of the
             training text; fairseq's dictionary also has <pad> and <mask>, so the model's embedding table has N + 2
             rows.
         tokenizer: kind of tokenizer to train: sentencepiece-bpe, sentencepiece-unigram, byte-bpe (default:

@@ -1,5 +1,7 @@
 """Averaged weights of checkpoints, and the verbs that use them."""
 
+import os
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -162,6 +164,9 @@ class TestAverage:
         with pytest.raises(UserError, match=message):
             run("average", *words, "--out", "out.pt")
         (run_of / "checkpoint_2_40.pt").write_bytes(b"")
-        with pytest.raises(UserError, match=r"checkpoint_2_40\.pt is damaged; remove it"):
+        with pytest.raises(UserError, match=r"checkpoint_2_40\.pt: it is damaged, or not a checkpoint; remove it"):
+            run("average", ".", "--last", 1, "--out", "out.pt")
+        torch.save({"model": {}, "cfg": os.mkdir}, run_of / "checkpoint_2_40.pt")
+        with pytest.raises(UserError, match=r"refused checkpoint_2_40\.pt: loading it could run code"):
             run("average", ".", "--last", 1, "--out", "out.pt")
         assert not (run_of / "out.pt").exists()

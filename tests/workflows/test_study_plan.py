@@ -140,6 +140,11 @@ MISTAKES = {
         24,
         r"model\[1\].masks: 'decoder' is for models whose \[MASK\]s join in the decoder",
     ),
+    'kind = "loss"\n': (
+        'kind = "loss"\non = "valid"\n\n[[contrast]]\nname = "P2"\nof = "loss.accuracy"\nmodel = "MLM"\n',
+        41,
+        r"contrast\[1\].of: loss has no value 'accuracy'; it has loss$",
+    ),
     "seeds = [1, 2, 5]": ("seeds = [5]", 46, r"contrast\[1\].model: a test needs at least two seeds that both"),
 }
 

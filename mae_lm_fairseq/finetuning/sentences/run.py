@@ -3,7 +3,6 @@
 Used by ``mae-lm finetune glue`` and ``mae-lm finetune classification``.
 """
 
-import json
 import math
 from functools import partial
 from pathlib import Path
@@ -19,13 +18,13 @@ from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits, targ
 from mae_lm_fairseq.finetuning.sentences.preparation import Sets, prepare
 from mae_lm_fairseq.finetuning.sentences.tasks import FROM_MNLI, SELECTIONS, Task, find_task, measure, predictions
 from mae_lm_fairseq.finetuning.sweep import OWNED, Sweep, run_sweep, settings_for
-from mae_lm_fairseq.text.data_bin import TASK
+from mae_lm_fairseq.text.data_bin import TASK, check_data_bin
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.training.runner import reserve
 from mae_lm_fairseq.training.settings import Settings
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import write_results
+from mae_lm_fairseq.utils.files import read_json, write_results
 from mae_lm_fairseq.utils.locks import directory_lock
 
 
@@ -83,7 +82,9 @@ def prepared(data: Path, sets: Sets, tokenizer: Tokenizer, max_positions: int) -
     """Return the path and the statistics of the task's data-bin, which the first call creates."""
     if (data / TASK).exists():
         print(f"data: done before, reusing {data}")
-        return data, json.loads((data / TASK).read_text(encoding="utf-8"))
+        for path in data.glob("*/*.[bi][id][nx]"):
+            check_data_bin(path.with_suffix(""))
+        return data, read_json(data / TASK)
     statistics = prepare(sets, tokenizer, data, max_positions)
     for split, counts in statistics["splits"].items():
         print(f"{split}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items()))

@@ -74,7 +74,6 @@ def outcomes(plan: Plan, values: Callable[[str, str], tuple[list[int], Values]])
     Args:
         plan: the plan. Holm's correction is over all of its primary contrasts, tested or not.
         values: model, MEASURE.VALUE -> the seeds measured, and their values.
-
     """
     found = [tested for contrast in plan.contrasts if (tested := _outcome(contrast, values)) is not None]
     return corrected(found, sum(contrast.primary for contrast in plan.contrasts))

@@ -105,16 +105,18 @@ class Loss(Kind, MaskedText):
     """Masked loss at fixed positions, the same for all models.
 
     Attributes:
-        on: the held-out text, or the validation split of the data-bin (``valid``: all of it).
+        on: the held-out text, or the validation split of the data-bin (``valid``: all of it), which has the loss alone.
     """
 
     kind: ClassVar = "loss"
+    needs: ClassVar = ("text",)
     numbers: ClassVar = ("loss", "accuracy", "unigram_entropy")
     on: Literal["text", "valid"] = "text"
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ("text",) if self.on == "text" else ()
+    def __post_init__(self):
+        super().__post_init__()
+        if self.on == "valid":
+            vars(self).update(needs=(), numbers=("loss",))
 
     def measure(self, model: Trained) -> Measured:
         """Return loss (nats per masked token), accuracy and, of a text, its unigram entropy."""
@@ -325,10 +327,8 @@ class MinimalPairs(Kind, Scoring):
 
         reader = model.open(with_head=True, random_weights=self.random_weights)
         found = measure(reader, "minimal pairs", self._paradigms(model.data), self.mask_words)
-        return {
-            "accuracy": 100 * found["model"]["overall"]["accuracy"],
-            "length": 100 * found["length"]["overall"]["accuracy"],
-        }
+        named = {"accuracy": "model", "length": "length"}
+        return {name: 100 * found[of]["overall"]["accuracy"] for name, of in named.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from fairseq.tasks.sentence_prediction import SentencePredictionTask
 from mae_lm_fairseq.finetuning.sentences import preparation
 from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
 from mae_lm_fairseq.finetuning.sentences.preparation import truncated
+from mae_lm_fairseq.finetuning.sentences.run import prepared
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, find_task
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
@@ -198,6 +199,19 @@ def test_malformed_rows_can_be_skipped_except_in_test_sets(tokenizer, tmp_path, 
     path.write_text(path.read_text() + "12\tbroken\n", encoding="utf-8")
     with pytest.raises(UserError, match="fix the file: predictions are assigned by row"):
         prepare(task, glue, tokenizer, tmp_path / "again", 64, skip_malformed=True)
+
+
+@pytest.mark.parametrize("name", ["task.json", "input0/train.bin", "input1/valid.idx", "label/train.idx"])
+def test_data_that_were_damaged_since_are_named(name, tokenizer, tmp_path):
+    """fairseq would end in a traceback that names no file."""
+    task = TASKS["RTE"]
+    write_official(tmp_path, task, make_rows(task))
+    prepare(task, tmp_path, tokenizer, data := tmp_path / "data")
+    sets, damaged = GlueFiles(task, tmp_path), data / name
+    assert prepared(data, sets, None, 64)[1]["task"] == "RTE"
+    damaged.write_bytes(damaged.read_bytes()[:-3])
+    with pytest.raises(UserError, match=f"{damaged}.* (is damaged|truncated)"):
+        prepared(data, sets, None, 64)
 
 
 def test_scores_outside_the_range_are_malformed(tokenizer, tmp_path):

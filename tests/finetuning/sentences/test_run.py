@@ -279,3 +279,8 @@ def test_the_learning_rate_with_the_best_median_is_chosen(tmp_path):
     assert result == {"score": 61.0}
     assert best.clean_up is finetuning.keep_best_checkpoint
     best.clean_up(best)  # changes nothing: its checkpoints have been removed
+    kept = best.result.parent / "checkpoints" / "checkpoint_best.pt"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"damaged")
+    with pytest.raises(UserError, match=f"cannot read the checkpoint {kept}: it is damaged"):
+        best.clean_up(best)
