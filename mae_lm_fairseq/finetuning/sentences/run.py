@@ -82,8 +82,8 @@ def prepared(data: Path, sets: Sets, tokenizer: Tokenizer, max_positions: int) -
     """Return the path and the statistics of the task's data-bin, which the first call creates."""
     if (data / TASK).exists():
         print(f"data: done before, reusing {data}")
-        for path in data.glob("*/*.[bi][id][nx]"):
-            check_data_bin(path.with_suffix(""))
+        for path in sorted({path.with_suffix("") for name in ("*/*.bin", "*/*.idx") for path in data.glob(name)}):
+            check_data_bin(path)
         return data, read_json(data / TASK)
     statistics = prepare(sets, tokenizer, data, max_positions)
     for split, counts in statistics["splits"].items():

@@ -327,8 +327,10 @@ class MinimalPairs(Kind, Scoring):
 
         reader = model.open(with_head=True, random_weights=self.random_weights)
         found = measure(reader, "minimal pairs", self._paradigms(model.data), self.mask_words)
-        named = {"accuracy": "model", "length": "length"}
-        return {name: 100 * found[of]["overall"]["accuracy"] for name, of in named.items()}
+        return {
+            "accuracy": 100 * found["model"]["overall"]["accuracy"],
+            "length": 100 * found["length"]["overall"]["accuracy"],
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
