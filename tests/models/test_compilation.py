@@ -94,7 +94,8 @@ def test_compile_option_compiles_only_training(data_bin, monkeypatch, backend, s
     _, _, plain, _ = set_up(data_bin, *layers, arch=arch)
     plain.load_state_dict(model.state_dict())
     task.load_dataset("train")
-    sample = batches(task)[0]
+    # Rows of unequal numbers of [MASK]: for them, inductor failed at the sizes of expanded rows.
+    sample = next(sample for sample in batches(task) if sample["target"].ne(model.pad).sum(1).unique().numel() > 1)
     losses = []
     for each in (model, plain):
         torch.manual_seed(0)
