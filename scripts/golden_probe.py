@@ -60,6 +60,8 @@ BEFORE = NOW | {
 """The same for revisions before version 0.2.0, which have scripts/bundle.py."""
 
 PRESETS = ("mae_lm", "mae_lm_roberta", "mae_lm_mask_later", "mae_lm_3ml_self", "mae_lm_3ml_cross")
+EXPANDING = ("mae_lm_exlm", "mae_lm_exlm_decoder")
+"""Presets that older revisions do not have."""
 UPDATES, SAVED = 50, 30
 """Length of a pretraining run, and the updates after which it also saves a checkpoint."""
 TRAINING = shlex.split(f"""
@@ -222,8 +224,8 @@ def prepare(revision: Revision) -> Items:
 
 def pretrain(revision: Revision) -> Items:
     """Train every preset at size tiny, and one with its recipe."""
-    items = {}
-    for preset in PRESETS:
+    items, config = {}, (revision.checkout / "mae_lm_fairseq" / "core" / "config.py").read_text(encoding="utf-8")
+    for preset in PRESETS + (EXPANDING if EXPANDING[0] in config else ()):
         revision.report(f"{preset}_tiny, {UPDATES} updates")
         log = revision.train("data", *TRAINING, "--arch", f"{preset}_tiny", "--save-dir", preset)
         items |= of_training(f"{preset}_tiny", log, Path(preset))

@@ -15,7 +15,7 @@ follow from the tokens alone.
 from torch import Tensor, nn
 
 from mae_lm_fairseq.core.config import DecoderAttention, MaskedAutoencoderConfig, MaskJoin
-from mae_lm_fairseq.core.expansion import CloneEmbedding, expand, states_in
+from mae_lm_fairseq.core.expansion import CloneEmbedding, expand_part
 from mae_lm_fairseq.core.packing import BatchLayout, Layout, indices_in
 from mae_lm_fairseq.core.transformer import PositionEmbedding, SelfCrossLayer, TransformerLayer, TransformerStack
 
@@ -39,8 +39,8 @@ class ExpandedStates(NoDecoder):
         self.clones = clones
 
     def forward(self, states: Tensor, mask_embedding: Tensor, layout: BatchLayout) -> Tensor:
-        own, everything = (expand(part, layout.masked, self.clones) for part in (layout.decoded, layout.sequence))
-        return states.index_select(0, states_in(layout.decoded, own, layout.sequence, everything))
+        _, _, wanted = expand_part(layout.decoded, layout.sequence, layout.masked, self.clones)
+        return states.index_select(0, wanted)
 
 
 def keep_mask_states(states: Tensor, mask_embedding: Tensor, layout: BatchLayout) -> Tensor:
@@ -130,8 +130,7 @@ class ExpandedDecoder(SelfAttentionDecoder):
 
     def decode(self, states: Tensor, joined: Tensor, layout: BatchLayout) -> Tensor:
         """Return the states [number of states, dim] of the decoded positions."""
-        own, everything = (expand(part, layout.masked, self.clones) for part in (layout.decoded, layout.sequence))
-        wanted = states_in(layout.decoded, own, layout.sequence, everything)
+        own, everything, wanted = expand_part(layout.decoded, layout.sequence, layout.masked, self.clones)
         return self.apply_layers(self.embed_clones(joined, everything), everything.layout, own.layout, wanted)
 
 

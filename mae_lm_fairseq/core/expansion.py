@@ -37,15 +37,15 @@ class Expansion(NamedTuple):
     """[N'] int64: number of each state of an expanded position, from 1; 0 at other positions."""
 
 
+@torch.compiler.disable  # whose sums of sizes fail in inductor: "Exponent must be non-negative" (torch 2.13)
 def expand(whole: Layout, masked: Layout, clones: int) -> Expansion:
     """Give ``clones`` states, at least 2, to each position of ``masked``, and one to each of the others.
 
     All positions of ``masked`` are positions of ``whole``.
     """
-    device = whole.index.device
     counts = torch.ones_like(whole.index).index_fill(0, indices_in(masked, whole), clones)
     ends = counts.cumsum(0)
-    states = torch.arange(len(ends) + (clones - 1) * masked.index.numel(), device=device)
+    states = torch.arange(len(ends) + (clones - 1) * masked.index.numel(), device=ends.device)
     source = torch.searchsorted(ends, states, right=True)
     first = ends - counts
     clone = torch.where(counts[source] > 1, states - first[source] + 1, 0)
@@ -58,14 +58,14 @@ def expand(whole: Layout, masked: Layout, clones: int) -> Expansion:
     return Expansion(Layout(index, positions, slots, lengths, row_positions, whole.rows, width, first), source, clone)
 
 
-def states_in(part: Layout, own: Expansion, whole: Layout, expansion: Expansion) -> Tensor:
-    """Return the indices of the states of ``part`` among those of ``whole``, int64.
+def expand_part(part: Layout, whole: Layout, masked: Layout, clones: int) -> tuple[Expansion, Expansion, Tensor]:
+    """Return the states of ``part``, those of ``whole``, and the indices of the former among the latter, int64.
 
-    Args:
-        part, own: positions of ``whole``, all of those that are expanded among them, and their states.
-        whole, expansion: all positions, and their states.
+    All positions of ``masked`` are positions of ``part``, and these are positions of ``whole``.
     """
-    return expansion.layout.first[indices_in(part, whole)][own.source] + (own.clone - 1).clamp(min=0)
+    own, everything = expand(part, masked, clones), expand(whole, masked, clones)
+    first = everything.layout.first[indices_in(part, whole)]
+    return own, everything, first[own.source] + (own.clone - 1).clamp(min=0)
 
 
 class CloneEmbedding(nn.Module):

@@ -87,12 +87,13 @@ def planned_run(cfg: Any, vocabulary: int, updates: int, *, devices: int = 1, ki
         ValueError: if so little is masked that no token of a sequence is.
     """
     rate = variable_rate(cfg.task) if hasattr(cfg.task, "mask_prob_range") else None
+    hidden = 1 - cfg.task.leave_unmasked_prob - cfg.task.random_token_prob  # fraction of the predicted tokens
     accumulated = int(cfg.optimization.update_freq[0])
     batch = cfg.dataset.batch_size or max(1, cfg.dataset.max_tokens // cfg.task.tokens_per_sample)
     return TrainingRun(
         preset=cfg.model._name,
         mask_prob=cfg.task.mask_prob if rate is None else rate.mean(updates),
-        mask_in_encoder=float(getattr(cfg.task, "mask_in_encoder", 0.0)),
+        mask_in_encoder=1 - hidden * (1 - float(getattr(cfg.task, "mask_in_encoder", 0.0))),
         vocab_size=vocabulary,
         tokens_per_sample=cfg.task.tokens_per_sample,
         batch_size=batch,

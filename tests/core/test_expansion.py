@@ -2,7 +2,7 @@
 
 import torch
 
-from mae_lm_fairseq.core.expansion import CloneEmbedding, expand, states_in
+from mae_lm_fairseq.core.expansion import CloneEmbedding, expand, expand_part
 from mae_lm_fairseq.core.packing import batch_layout, pack, to_rows, unpack
 
 P, M = 1, 9
@@ -35,9 +35,7 @@ def test_one_clone_changes_nothing():
 
 
 def test_states_of_a_part():
-    expansion = expand(LAYOUT.sequence, LAYOUT.masked, 3)
-    own = expand(LAYOUT.decoded, LAYOUT.masked, 3)
-    found = states_in(LAYOUT.decoded, own, LAYOUT.sequence, expansion)
+    own, expansion, found = expand_part(LAYOUT.decoded, LAYOUT.sequence, LAYOUT.masked, 3)
     assert found.tolist() == [2, 3, 4, 5, 8, 9, 10, 11, 12, 13]
     assert torch.equal(own.layout.index, expansion.layout.index[found])
 

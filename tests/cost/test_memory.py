@@ -16,8 +16,11 @@ pytestmark = pytest.mark.integration  # measures steps of all presets
 VOCABULARY = 8_000
 
 
-def config(preset: str, size: str, **changes) -> MaskedAutoencoderConfig:
-    return preset_config(preset, size, **changes)
+PRE_NORM = ("mae_lm_pre_norm", "mae_lm_exlm_pre_norm")
+
+
+def config(preset: str, size: str) -> MaskedAutoencoderConfig:
+    return preset_config(preset.removesuffix("_pre_norm"), size, pre_norm=preset in PRE_NORM)
 
 
 def measured(
@@ -73,7 +76,7 @@ def test_an_error_removes_the_hooks(monkeypatch):
 
 @pytest.mark.parametrize("checkpoint_activations", [False, True], ids=["kept", "checkpointed"])
 @pytest.mark.parametrize("size", ["tiny", pytest.param("small", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", [*PRESETS, *PRE_NORM])
 def test_memory_equals_that_of_a_real_step(preset, size, checkpoint_activations, tmp_path):
     batch = config(preset, size), Sample(128, 90, 38), 8
     options = {"checkpoint_activations": checkpoint_activations}

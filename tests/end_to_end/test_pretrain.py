@@ -25,6 +25,7 @@ ENCODER_SHARE = {
 
 ExLM's has four states for each masked one."""
 
+EIGHTY_TEN_TEN = ["--leave-unmasked-prob", 0.1, "--random-token-prob", 0.1]
 FALLING_RATE = ["--mask-prob", 0.4, "--mask-prob-end", 0.1, "--mask-prob-updates", 18]
 
 
@@ -61,17 +62,30 @@ def assert_same_training_state(a, b):
     [
         # scripts/fault_injection.py also interrupts runs at arbitrary updates.
         pytest.param(10, 2, [], marks=pytest.mark.slow),
-        pytest.param(10, 1, ["--arch", "mae_lm_exlm_decoder_tiny"], marks=pytest.mark.slow),
+        *(
+            pytest.param(10, 1, ["--arch", *options], marks=pytest.mark.slow)
+            for options in (
+                ["mae_lm_exlm_decoder_tiny"],
+                ["mae_lm_exlm_tiny", "--pre-norm"],
+                ["mae_lm_3ml_cross_tiny", "--mask-in-encoder", 0.5, "--mask-prob-range", "0.15,0.5", *EIGHTY_TEN_TEN],
+                ["mae_lm_mask_later_tiny", "--repeat-tokens", 2, *EIGHTY_TEN_TEN],
+                ["mae_lm_roberta_tiny", "--leave-unmasked-prob", 0.5, "--random-token-prob", 0.5],
+            )
+        ),
         (20, 1, ["--batch-size", 32, "--update-freq", 2, "--num-workers", 2, "--mask-whole-words", *FALLING_RATE]),
     ],
     ids=[
         "within an epoch, two threads",
-        "within an epoch, expanded masks",
+        "expanded in the decoder",
+        "expanded in the encoder, pre-norm",
+        "3ML, some masks in the encoder, rate from a range, 80/10/10",
+        "masks join later, repeated tokens, 80/10/10",
+        "random and kept tokens only",
         "across epochs, update-freq, two workers, whole words, falling rate",
     ],
 )
 def test_stopping_and_resuming_ends_where_one_run_ends(train, tmp_path, updates, threads, options):
-    """Dropout is on. The first case ends within an epoch, the second in the next one.
+    """Dropout is on. The last case ends in the next epoch, the others within one.
 
     Sums of two threads are rounded in another order than those of one, but the same every time.
     """

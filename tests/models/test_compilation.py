@@ -72,16 +72,30 @@ def test_same_results_with_dropout_and_one_graph_per_kind_of_batch(preset, check
     assert counters["stats"]["unique_graphs"] == len(kinds) == 2
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_compile_option_compiles_only_training(data_bin, monkeypatch, backend):
+@pytest.mark.parametrize(
+    ("backend", "setting"),
+    [
+        ("aot_eager", "mae_lm_tiny --decoder-layers 1"),
+        *(
+            pytest.param("inductor", setting, marks=pytest.mark.slow)
+            for setting in (
+                "mae_lm_tiny --decoder-layers 1",
+                "mae_lm_exlm_tiny",
+                "mae_lm_exlm_decoder_tiny --decoder-layers 1",
+            )
+        ),
+    ],
+)
+def test_compile_option_compiles_only_training(data_bin, monkeypatch, backend, setting):
     if backend != "inductor":  # the default, which compiles C++ for more than a minute
         monkeypatch.setattr(mae_lm, "Compiled", partial(Compiled, backend=backend))
-    layers = ["--encoder-layers", 1, "--decoder-layers", 1]
-    _, task, model, criterion = set_up(data_bin, *layers, "--compile")
-    _, _, plain, _ = set_up(data_bin, *layers)
+    arch, *layers = *setting.split(), "--encoder-layers", 1
+    _, task, model, criterion = set_up(data_bin, *layers, "--compile", arch=arch)
+    _, _, plain, _ = set_up(data_bin, *layers, arch=arch)
     plain.load_state_dict(model.state_dict())
     task.load_dataset("train")
-    sample = batches(task)[0]
+    # Rows of unequal numbers of [MASK]: for them, inductor failed at the sizes of expanded rows.
+    sample = next(sample for sample in batches(task) if sample["target"].ne(model.pad).sum(1).unique().numel() > 1)
     losses = []
     for each in (model, plain):
         torch.manual_seed(0)
@@ -89,13 +103,14 @@ def test_compile_option_compiles_only_training(data_bin, monkeypatch, backend):
         loss.backward()
         losses.append(loss.item())
     assert model.compiled.compiled is not None
-    assert counters["stats"]["unique_graphs"] == 1
+    graphs = counters["stats"]["unique_graphs"]
+    assert graphs == 1 or "exlm" in setting  # whose expansion is not compiled, and lies between graphs
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     for compiled, eager in zip(model.parameters(), plain.parameters(), strict=True):
         scale = float(eager.grad.abs().max())
         torch.testing.assert_close(compiled.grad, eager.grad, rtol=0, atol=1e-5 * scale + 1e-7)
     criterion(model.eval(), sample)
-    assert counters["stats"]["unique_graphs"] == 1
+    assert counters["stats"]["unique_graphs"] == graphs
 
 
 def test_failed_compilation_warns_once_and_runs_eagerly(caplog):

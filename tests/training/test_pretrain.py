@@ -284,6 +284,20 @@ def test_the_planner_takes_the_mean_of_moving_masking_rates():
         assert planned_run(cfg, 200, 100, kind="h100", precision="fp32").mask_prob == pytest.approx(mean)
 
 
+def test_the_planner_knows_what_the_encoder_sees():
+    cfg = configured("mae_lm_tiny", "--cpu", "--mask-prob", "0.5", "--tokens-per-sample", "100", "--pre-norm")
+    for changes, visible in (
+        ({}, 50),
+        ({"mask_in_encoder": 0.5}, 75),
+        ({"leave_unmasked_prob": 0.1, "random_token_prob": 0.1}, 80),  # 10 kept and random, 20 of 40 [MASK]
+        ({"leave_unmasked_prob": 0.0, "random_token_prob": 1.0}, 100),
+    ):
+        cfg.task.update(changes)
+        planned = planned_run(cfg, 200, 100, kind="h100", precision="fp32")
+        assert planned.sample == (100, visible, 50, None)
+        assert planned.config.pre_norm
+
+
 def test_a_training_that_the_planner_does_not_know_has_no_estimate(data_bin):
     cfg = configured("mae_lm_tiny", "--cpu", "--mask-prob", "0.001")
     assert "no estimate of the duration: mask_prob 0.001 masks" in describe_length(Amount.of(cfg, 1), cfg, [data_bin])
