@@ -28,7 +28,8 @@ pytest_plugins = ["tests.support.timeouts"]
 torch.set_num_threads(1)
 
 # The same examples in every run, and no deadline, so that the gate does not fail at random or on a loaded machine;
-# --hypothesis-profile=default draws new ones.
+# --hypothesis-profile=fresh draws new ones.
+hypothesis.settings.register_profile("fresh", deadline=None)
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
 
