@@ -236,8 +236,15 @@ def pretrain(revision: Revision) -> Items:
 
 
 def train_on(revision: Revision, before: Path) -> Items:
-    """Resume the training in another probe's working directory with its data-bin, and use its bundle."""
-    items = use("other bundle", before / "bundles" / "mae_lm")
+    """Resume the training in another probe's working directory with its data-bin, and use its bundle.
+
+    A revision refuses bundles from before its network got an option: the item is then missing.
+    """
+    theirs, own = (
+        json.loads(Path(folder, "bundles", "mae_lm", "config.json").read_bytes()) for folder in (before, "../all")
+    )
+    same_options = theirs["network"].keys() == own["network"].keys()
+    items = use("other bundle", before / "bundles" / "mae_lm") if same_options else {}
     for preset in ("mae_lm", "mae_lm_3ml_self"):
         revision.report(f"{preset}_tiny, resumed")
         Path(preset).mkdir()
