@@ -95,7 +95,8 @@ def test_promises_hold_in_the_users_commands(probed, data_bin, command, exported
 
 @pytest.mark.slow  # half a minute each
 def test_promises_hold_under_torchrun(probed, data_bin):
-    program, *words = fairseq_train(data_bin)
+    _, *words = fairseq_train(data_bin)
+    program = Path(sys.executable).with_name("fairseq-train")  # its directory may not be in PATH
     found = probed(["torchrun", "--standalone", "--nproc-per-node", 2, "--no-python", program, *words])
     assert len(found) == 2
     for each in found:
