@@ -125,7 +125,13 @@ def torchrun_command(processes: int, *arguments: object) -> list[str]:
 
 
 def stop_server() -> None:
-    """Stop the server and wait for it, so that this process is charged with the CPU time of the server's children."""
+    """Stop the server and wait for it, so that this process is charged with the CPU time of the server's children.
+
+    The server runs as long as a process holds its pipe, as the data workers do that tests have left.
+    """
+    for worker in multiprocessing.active_children():
+        worker.kill()
+        worker.join()
     multiprocessing.forkserver._forkserver._stop()
 
 
