@@ -84,6 +84,10 @@ class Kind(Options):
     numbers: ClassVar[Sequence[str] | None] = ()
     by_layer: ClassVar[Sequence[str]] = ()
 
+    def values(self) -> list[str] | None:
+        """Return the names of all its values with these options; None if they depend on more."""
+        return None if self.numbers is None else [*self.numbers, *self.by_layer]
+
     def check(self, data: Data) -> None:
         """Read the files of the measure.
 
@@ -109,14 +113,15 @@ class Loss(Kind, MaskedText):
     """
 
     kind: ClassVar = "loss"
-    needs: ClassVar = ("text",)
     numbers: ClassVar = ("loss", "accuracy", "unigram_entropy")
     on: Literal["text", "valid"] = "text"
 
-    def __post_init__(self):
-        super().__post_init__()
-        if self.on == "valid":
-            vars(self).update(needs=(), numbers=("loss",))
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ("text",) if self.on == "text" else ()
+
+    def values(self) -> list[str] | None:
+        return super().values() if self.on == "text" else ["loss"]
 
     def measure(self, model: Trained) -> Measured:
         """Return loss (nats per masked token), accuracy and, of a text, its unigram entropy."""

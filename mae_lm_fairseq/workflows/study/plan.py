@@ -324,7 +324,7 @@ def _check_value(plan: Plan, value: str, key: tuple) -> tuple[Kind, str]:
     at = next(one for one in plan.measures if one.name == measure).checkpoints(plan.checkpoints)
     if plan.train.updates not in at:
         raise plan.document.error(key, f"{measure} is measured after {at} updates, not after the last, as needed here")
-    if kind.numbers is not None and name not in (known := [*kind.numbers, *kind.by_layer]):
+    if (known := kind.values()) is not None and name not in known:
         raise plan.document.error(key, f"{measure} has no value {name!r}; it has {', '.join(known)}")
     return kind, name
 
