@@ -8,6 +8,7 @@ import contextlib
 import os
 import re
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -42,37 +43,23 @@ class TwoNodeRun:
     Args:
         nodes: the nodes.
         data: data argument of ``fairseq-train``.
-        directory: for the log and the temporary files of both nodes, and for the checkpoints.
+        directory: for the checkpoints; the log of both nodes goes beside it.
         options: arguments of ``fairseq-train``.
-        checkpoints: for the checkpoints, instead.
+        checkpoints: directory for the checkpoints, if it is another.
     """
 
     def __init__(
-        self,
-        nodes: tuple[Node, Node],
-        data: str,
-        directory: Path,
-        *options: object,
-        checkpoints: Path | None = None,
+        self, nodes: tuple[Node, Node], data: str, directory: Path, *options: object, checkpoints: Path | None = None
     ):
         self._nodes, self._log = nodes, directory.with_suffix(".log")
-        self.temporary = directory.with_suffix(".tmp")
-        self.temporary.mkdir()
+        # Not in the directory of a test, whose path is too long for the sockets of data workers.
+        self._temporary = tempfile.TemporaryDirectory(prefix="nodes-")
+        self.temporary = Path(self._temporary.name)
         self.last = (checkpoints or directory) / "checkpoint_last.pt"
         elastic = ["--nnodes", 2, "--max-restarts", 1000, "-m", "fairseq_cli.train"]
         saving = ["--user-dir", PACKAGE, "--save-dir", self.last.parent]
-        self._command = [
-            "env",
-            f"TMPDIR={self.temporary}",
-            *TORCHRUN,
-            *elastic,
-            data,
-            *SETTINGS,
-            *saving,
-            "--log-interval",
-            1,
-            *options,
-        ]
+        self._command = ["env", f"TMPDIR={self.temporary}", *TORCHRUN, *elastic, data, *SETTINGS, *saving]
+        self._command += ["--log-interval", 1, *options]
         self.torchruns = [self._start(node) for node in nodes]
 
     def _start(self, node: Node):
@@ -138,9 +125,14 @@ class TwoNodeRun:
         return reference and difference(self.last, reference.last)
 
 
-def _undisturbed(place: Workplace, *options: object) -> TwoNodeRun:
+def _undisturbed(
+    place: Workplace, *options: object, watch: Callable[[TwoNodeRun, tuple[Node, Node]], None] | None = None
+) -> TwoNodeRun:
+    """Return an undisturbed run; ``watch`` may follow it until it ends."""
     with two_nodes() as nodes:
         run = TwoNodeRun(nodes, place.data, place.directory / "undisturbed", *options)
+        if watch is not None:
+            watch(run, nodes)
         problem = run.finish()
     if problem is not None:
         raise RuntimeError(f"the undisturbed run failed: {problem}")
@@ -157,7 +149,7 @@ def soak(place: Workplace, times: int) -> Iterator[Row]:
     disks = Row("the disk that they save to is full until saving has failed", on)
     with two_nodes() as nodes:
         run = TwoNodeRun(nodes, place.data, place.directory / "soak", *options, checkpoints=nodes[0].disk / "run")
-        launchers = []
+        launchers, ranks = [], []
         for number in range(times):
             run.wait_for_updates(place.random.randint(1, 20))
             time.sleep(place.random.uniform(0, 0.3))
@@ -168,9 +160,9 @@ def soak(place: Workplace, times: int) -> Iterator[Row]:
             if number % 10 == 2:
                 run.wait_for_updates(place.random.randint(1, 20))
                 disks.record(run.disturb(lambda: _fill_disk(nodes[0].disk, run, place.random.uniform(0.1, 0.9))))
-                launchers.append(_memory(launcher for node in nodes for launcher in node.launchers()))
-        launchers.append(_memory(launcher for node in nodes for launcher in node.launchers()))
-        reference, ranks = _watched(place, *options)
+                launchers.append(_memory(map(Node.launchers, nodes)))
+        launchers.append(_memory(map(Node.launchers, nodes)))
+        reference = _undisturbed(place, *options, watch=lambda *watched: ranks.extend(_memory_of_ranks(*watched)))
         whole = Row(f"all of it in one run of {updates:,} updates", f"{EQUAL}; no other file is left")
         whole.record(run.finish(reference) or _left_over(run, reference))
     yield from (kills, links, disks, whole, _flat("torchrun, restarted over and over", launchers))
@@ -192,30 +184,28 @@ def _fill_disk(disk: Path, run: TwoNodeRun, room: float) -> None:
     """Leave ``room`` of a checkpoint's size until a checkpoint could not be saved."""
     filler = disk / "filler"
     with open(filler, "wb") as file:
-        file.truncate(0)
         free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
         os.posix_fallocate(file.fileno(), 0, free - int(run.last.stat().st_size * room))
     run.wait_for_message(_NOT_SAVED, 1)
     filler.unlink()
 
 
-def _watched(place: Workplace, *options: object) -> tuple[TwoNodeRun, list[int]]:
-    """Return an undisturbed run and the memory of its ranks, second by second."""
-    with two_nodes() as nodes:
-        run, found = TwoNodeRun(nodes, place.data, place.directory / "undisturbed", *options), []
-        while any(torchrun.poll() is None for torchrun in run.torchruns):
-            if run.output().count("num_updates=") > _WARM:
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a rank has ended
-                    found.append(_memory(rank for node in nodes for rank in node.ranks()))
-            time.sleep(1)
-        problem = run.finish()
-    if problem is not None:
-        raise RuntimeError(f"the undisturbed run failed: {problem}")
-    return run, found[:-1]  # the last may be of a rank that is ending
+def _memory_of_ranks(run: TwoNodeRun, nodes: tuple[Node, Node]) -> list[int]:
+    """Wait until the run ends or stands still; return its ranks' memory, second by second, after the first updates."""
+    found, updates, since = [], 0, time.monotonic()
+    while any(torchrun.poll() is None for torchrun in run.torchruns) and time.monotonic() - since < SECONDS:
+        if (logged := run.output().count("num_updates=")) > updates:
+            updates, since = logged, time.monotonic()
+        if logged > _WARM:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a rank has ended
+                found.append(_memory(map(Node.ranks, nodes)))
+        time.sleep(1)
+    return found[:-1]  # the last may be of a rank that is ending
 
 
-def _memory(processes: Iterable[int]) -> int:
-    return sum(map(private_memory, processes))
+def _memory(processes: Iterable[Iterable[int]]) -> int:
+    """Return the private memory of the processes of all nodes, in bytes."""
+    return sum(private_memory(pid) for of_node in processes for pid in of_node)
 
 
 def _flat(what: str, sizes: list[int]) -> Row:
