@@ -3,12 +3,12 @@
 import difflib
 import importlib
 import sys
-from importlib.metadata import version
 from types import ModuleType
 from typing import Any
 
 from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import errors_end_the_program
+from mae_lm_fairseq.utils.versions import package_version
 
 VERBS = {
     "quickstart": ("quickstart", "train two tiny models, compare them in a report"),
@@ -69,7 +69,7 @@ def main() -> int | None:
         print(HELP)
         return 0
     if words[0] == "--version":
-        print(f"mae-lm {version('mae_lm_fairseq')}")
+        print(f"mae-lm {package_version('mae_lm_fairseq')}")
         return 0
     for length in (2, 1):
         verb = " ".join(words[:length])

@@ -4,12 +4,12 @@ import json
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.output import markdown_table
+from mae_lm_fairseq.utils.versions import package_version
 
 MANIFEST = "manifest.json"
 
@@ -99,5 +99,5 @@ class Manifest:
 
 def current_versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that prepare data."""
-    packages = {name: version(name) for name in ("mae_lm_fairseq", "sentencepiece", "numpy")}
+    packages = {name: package_version(name) for name in ("mae_lm_fairseq", "sentencepiece", "numpy")}
     return {"python": platform.python_version(), **packages}

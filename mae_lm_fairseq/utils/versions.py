@@ -20,13 +20,14 @@ SLOW = 0.5
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that train the models."""
-    return {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
+    return {"python": platform.python_version()} | {name: package_version(name) for name in PACKAGES}
 
 
-def _version(package: str) -> str:
+def package_version(package: str) -> str:
+    """Return the version of an installed package; "not installed" for one that is only imported from a directory."""
     try:
         return version(package)
-    except PackageNotFoundError:  # such as a copy that is imported from PYTHONPATH
+    except PackageNotFoundError:
         return "not installed"
 
 

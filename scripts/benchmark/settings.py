@@ -47,11 +47,12 @@ class Setting:
 
     @property
     def attention(self) -> tuple[str, ...]:
-        """Attention backends of models that are not compiled: the device's default; with extras the other one, too."""
+        """Attention backends of models that are not compiled: the device's default; with extras the others, too."""
         from mae_lm_fairseq.core.attention_backends import fastest_backend  # imports torch, which --help does not need
 
         default = fastest_backend(self.device).value
-        return (default, "sdpa" if default == "eager" else "eager") if self.extras else (default,)
+        others = ("fused", "sdpa", "eager") if self.device == "cuda" else ("sdpa", "eager")
+        return (default, *(name for name in others if name != default)) if self.extras else (default,)
 
     def case(self, **changes) -> Case:
         """Return the default batch of this setting, with changes."""

@@ -71,7 +71,7 @@ def test_stage(stage, tmp_path):
 def test_stage_that_is_killed_leaves_its_measurements(tmp_path):
     path = record_path(tmp_path, "environment")
     command = [sys.executable, "-m", "benchmark.day_one.worker", "environment", str(path), "cpu"]
-    worker = subprocess.Popen(command, env=stages.environment(one_thread=True), start_new_session=True)
+    worker = subprocess.Popen(command, env=stages.environment(rehearsal=True), start_new_session=True)
     wait_for(lambda: path.exists() and read_record(path)["measurements"])
     os.killpg(worker.pid, signal.SIGKILL)
     worker.wait()

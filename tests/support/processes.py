@@ -23,7 +23,8 @@ from pathlib import Path
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from tests.support import ROOT
 
-ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+"""Environment of the commands; asking CUDA itself for GPUs in the server would keep its children from using them."""
 LONGEST_COMMAND_SECONDS = 560.0
 """Below the time limit of a test, so that a command that hangs is reported with its output."""
 _SERVER = multiprocessing.get_context("forkserver")

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -27,6 +28,8 @@ PRECISIONS = {
     "fp16": (torch.float16, AttentionBackend.sdpa, Autocast.none),
 }
 """Type of the weights, attention, and autocast."""
+TESTS_AT_ONCE = min(8, os.cpu_count() or 1)
+"""Processes of pytest on a GPU, where each has a context of 0.5 GB."""
 MARKER = re.compile(r"^(@pytest|pytestmark =|.* marks=)\W*(pytest\.)?mark\.gpu", re.MULTILINE)
 
 
@@ -94,13 +97,15 @@ def gpu_tests() -> list[Path]:
 
 
 def _pytest(scale: Scale, path: Path) -> dict:
-    """Run the tests of a module that need a GPU; on a CPU their rehearsal, without trainings.
+    """Run the tests of a module that need a GPU, several at a time if pytest-xdist is there; on a CPU their rehearsal.
 
     Raises:
         RuntimeError: if a test failed.
     """
     options = [] if scale.on_gpu else ["--gpu-tests-on", "cpu"]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", "gpu", *options]
+    if find_spec("xdist"):
+        options += ["-n", str(TESTS_AT_ONCE if scale.on_gpu else 0), "--dist", "worksteal"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", *options]
     done = subprocess.run(
         [*command, str(path)], cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

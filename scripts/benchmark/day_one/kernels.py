@@ -1,6 +1,5 @@
 """Stage 6: the fused attention kernel: is it right, how fast is it beside sdpa and eager, with which blocks."""
 
-import os
 import time
 from functools import partial
 from pathlib import Path
@@ -25,8 +24,6 @@ BLOCKS = ((32, 32), (64, 32), (32, 64), (64, 64), (128, 32), (128, 64))
 
 def measurements(scale: Scale, work: Path) -> list:
     """Return the stage's measurements. On a CPU, Triton's interpreter runs the kernel."""
-    if not scale.on_gpu:
-        os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
     lengths = (128, 256, 512) if scale.on_gpu else (16,)
     return [
         *((f"difference from eager, {_short(dtype)}", partial(_difference, scale, dtype)) for dtype in DTYPES),

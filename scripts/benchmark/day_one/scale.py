@@ -46,31 +46,39 @@ FP32 = "fp32"
 """In place of an option: no half precision, which ``mae-lm pretrain`` would choose on a GPU."""
 AUTOCAST = ("--autocast", "bf16")
 FP16 = ("--fp16",)
+FUSED = ("--attention-backend", "fused")
 COMPILED_FP32 = (FP32, "--compile", "--encoder-layers", "1", "--decoder-layers", "1")
 """As small as possible: compiling for a CPU takes a minute."""
+PEERS = (
+    *("mae_lm", "mae_lm_sdpa", "mae_lm_fused", "roberta_sdpa", "roberta_fused", "three_ml_sdpa", "roberta_plain_sdpa"),
+    *("fairseq_roberta", "hf_roberta", "mae_lm_fp16_sdpa", "fairseq_roberta_fp16", "hf_roberta_fp16"),
+)
+"""Subjects of the setting gpu-base: with all of them, the comparison takes an hour."""
 SCALES = {
     "cuda": Scale(
         device="cuda",
         preset="mae_lm_base",
         length=512,
         rows=32,
-        accumulated=8,
-        updates=30,
+        accumulated=4,
+        updates=15,
         vocabulary=32_000,
         tokens=5_000_000,
         attention=(32, 12, 64),
         repetitions=20,
         matrix=8192,
         precisions={
-            "fp32": (FP32,),
             "fp16": FP16,
-            "bf16": ("--bf16",),
             "autocast bf16": AUTOCAST,
-            "fp16, compiled": (*FP16, "--compile"),
+            "autocast bf16, fused": (*AUTOCAST, *FUSED),
+            "bf16": ("--bf16",),
             "autocast bf16, compiled": (*AUTOCAST, "--compile"),
+            "autocast bf16, fused, compiled": (*AUTOCAST, *FUSED, "--compile"),
+            "fp16, compiled": (*FP16, "--compile"),
+            "fp32": (FP32,),
         },
         setting="gpu-base",
-        peers_limits=("--minutes", "7"),
+        peers_limits=("--minutes", "7", "--only", ",".join(PEERS)),
         curve="mae_lm_small",
         large="mae_lm_large",
     ),

@@ -63,7 +63,7 @@ def run_stage(name: str, out: Path, device: str) -> str | None:
 
 
 def _run(command: list[str], seconds: float, device: str) -> str | None:
-    process = subprocess.Popen(command, env=environment(one_thread=device == "cpu"), start_new_session=True)
+    process = subprocess.Popen(command, env=environment(rehearsal=device == "cpu"), start_new_session=True)
     with _group_ends_with(process):
         try:
             code = process.wait(seconds)
@@ -85,17 +85,18 @@ def _group_ends_with(process: subprocess.Popen) -> Iterator[None]:
                 process.wait(PATIENCE_SECONDS)
 
 
-def environment(one_thread: bool = False) -> dict[str, str]:
+def environment(rehearsal: bool = False) -> dict[str, str]:
     """Return the environment of processes that import this package and scripts/ from the checkout, with one GPU.
 
     Args:
-        one_thread: compute with one thread: tiny models on a busy CPU wait for each other's threads.
+        rehearsal: compute on a CPU with one thread, since tiny models on a busy CPU wait for each other's threads, and
+            interpret the kernels of triton, which reads this when it is imported.
     """
     paths = [str(ROOT), str(ROOT / "scripts"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    threads = {"OMP_NUM_THREADS": "1"} if one_thread else {}
+    on_cpu = {"OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"} if rehearsal else {}
     return {
         "CUDA_VISIBLE_DEVICES": "0",
-        **threads,
+        **on_cpu,
         **os.environ,
         "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONUNBUFFERED": "1",
