@@ -14,6 +14,7 @@ All have dropout of the attention weights and a trainable bias. Eager attention 
 are reproducible bit by bit. The fused kernel is experimental: it has run in Triton's interpreter only.
 """
 
+import importlib
 from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -145,12 +146,27 @@ def attention_pattern(
     return RowPattern(queries, keys, _row_bias(queries, keys, position_bias), mix)
 
 
-def fastest_backend(device_type: str) -> AttentionBackend:
+def fastest_backend(device: torch.device, training: bool) -> AttentionBackend:
     """Return the backend that ``auto`` selects.
 
     On CPUs, eager attention with the dropout of this package was measured to be faster than SDPA.
     """
-    return AttentionBackend.sdpa if device_type == "cuda" else AttentionBackend.eager
+    if device.type != "cuda":
+        return AttentionBackend.eager
+    return AttentionBackend.fused if training and problem_of_fused(device) is None else AttentionBackend.sdpa
+
+
+def problem_of_fused(device: torch.device) -> str | None:
+    """Return why the fused kernel does not train on a device, and what to do about it; None if it does."""
+    if device.type != "cuda":
+        return "does not train on a CPU; use eager or sdpa"
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return "needs a GPU of compute capability 8.0 or newer; use sdpa"
+    try:
+        importlib.import_module("triton.knobs")
+    except ImportError:
+        return "needs triton 3.4 or newer: pip install 'mae_lm_fairseq[kernels]', or use sdpa"
+    return None
 
 
 def _heads(x: Tensor, layout: Layout) -> Tensor:

@@ -54,8 +54,8 @@ class MAELMModelConfig(NetworkOptions):
     attention_backend: AttentionBackend = field(
         default=AttentionBackend.auto,
         metadata={
-            "help": "eager: plain PyTorch; sdpa: torch's fused attention; fused: no padding, on CUDA, "
-            "experimental; auto: eager on CPUs, sdpa on GPUs"
+            "help": "eager: plain PyTorch; sdpa: torch's fused attention; fused: no padding, for training on GPUs; "
+            "auto: eager on CPUs, on GPUs fused, or sdpa with --compile or without triton"
         },
     )
     compile: bool = field(

@@ -48,11 +48,8 @@ class Setting:
     @property
     def attention(self) -> tuple[str, ...]:
         """Attention backends of models that are not compiled: the device's default; with extras the others, too."""
-        from mae_lm_fairseq.core.attention_backends import fastest_backend  # imports torch, which --help does not need
-
-        default = fastest_backend(self.device).value
-        others = ("fused", "sdpa", "eager") if self.device == "cuda" else ("sdpa", "eager")
-        return (default, *(name for name in others if name != default)) if self.extras else (default,)
+        backends = ("fused", "sdpa", "eager") if self.device == "cuda" else ("eager", "sdpa")
+        return backends if self.extras else backends[:1]
 
     def case(self, **changes) -> Case:
         """Return the default batch of this setting, with changes."""

@@ -1,6 +1,7 @@
 """The model in fairseq's registries: architectures, options, outputs."""
 
 import logging
+import re
 import sys
 import types
 from dataclasses import fields
@@ -12,6 +13,7 @@ from fairseq.dataclass.initialize import add_defaults
 from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf
 
+from mae_lm_fairseq.core import attention_backends
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.config import PRESETS, MaskedAutoencoderConfig
 from mae_lm_fairseq.models.architectures import architecture_values, core_config
@@ -248,7 +250,7 @@ def settings_of_cuda():
     torch.backends.cuda.enable_cudnn_sdp(True)
 
 
-@pytest.mark.parametrize("backend", ["auto", "eager"])
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
 def test_training_on_a_gpu_uses_tf32_and_no_cudnn_attention(data_bin, settings_of_cuda, caplog, recwarn, backend):
     """The weights stay on the CPU, whose kernel for attention with a trainable bias is logged."""
     _, _, model, _ = set_up(data_bin, "--attention-backend", backend)
@@ -257,7 +259,7 @@ def test_training_on_a_gpu_uses_tf32_and_no_cudnn_attention(data_bin, settings_o
     assert torch.get_float32_matmul_precision() == "high"
     assert not torch.backends.cuda.cudnn_sdp_enabled()
     assert not [warning for warning in recwarn if "TF32" in str(warning.message)]
-    assert ("kernel of sdpa in the encoder: math" in caplog.text) is (backend == "auto")
+    assert ("kernel of sdpa in the encoder: math" in caplog.text) is (backend == "sdpa")
 
 
 @pytest.mark.parametrize(
@@ -386,25 +388,81 @@ def test_the_fused_kernel_is_for_training_on_gpus(data_bin, monkeypatch):
         criterion(model, batch)
     criterion(model.eval(), batch)
     assert {stack.attention_backend for stack in model.autoencoder.stacks()} == {AttentionBackend.eager}
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    with pytest.raises(UserError, match=r"needs a GPU of compute capability 8\.0 or newer; use sdpa"):
+        model.train().begin_training(torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     monkeypatch.setitem(sys.modules, "triton.knobs", None)
     with pytest.raises(UserError, match=r"needs triton 3.4 or newer: pip install 'mae_lm_fairseq\[kernels\]'"):
         model.train().begin_training(torch.device("cuda"))
 
 
-@pytest.mark.parametrize("difference", [0.001, 0.2, float("nan")])
-def test_training_compares_the_fused_kernel_first(data_bin, monkeypatch, caplog, settings_of_cuda, difference):
+@pytest.fixture
+def compared(monkeypatch, settings_of_cuda):
+    """Simulate a GPU with triton; return a function that sets the difference of its kernel, and what was compared."""
     comparison = types.ModuleType("comparison")  # the real one needs triton
-    comparison.TOLERANCES, compared = {torch.float32: 0.01}, []
-    comparison.difference_from_eager = lambda *arguments: compared.append(arguments) or difference
+    comparison.TOLERANCES, calls = {torch.float32: 0.01}, []
     for name in ("triton", "triton.knobs"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, "mae_lm_fairseq.core.kernels.comparison", comparison)
-    _, _, model, _ = set_up(data_bin, "--attention-backend", "fused")
-    if not difference <= 0.01:
-        with pytest.raises(UserError, match=r"--attention-backend fused differs from eager .*; use sdpa"):
-            model.begin_training(torch.device("cuda"))
-        return
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(MAELMModel, "_sdpa_kernel", lambda self: "efficient_attention")
+
+    def pretend(difference):
+        def difference_from_eager(stack, dtype):
+            calls.append((stack, dtype))
+            if difference is None:
+                raise RuntimeError("Failed to find C compiler\nmore")
+            return difference
+
+        comparison.difference_from_eager = difference_from_eager
+        return calls
+
+    return pretend
+
+
+def backends(model):
+    return {stack.attention_backend for stack in model.autoencoder.stacks()}
+
+
+@pytest.mark.parametrize("backend", ["auto", "fused"])
+def test_training_compares_the_fused_kernel_first(data_bin, compared, caplog, backend):
+    _, _, model, _ = set_up(data_bin, "--attention-backend", backend)
+    calls = compared(0.001)
     with caplog.at_level(logging.INFO, logger="mae_lm_fairseq"):
         model.begin_training(torch.device("cuda"))
-    assert compared == [(stack, torch.float32) for stack in model.autoencoder.stacks()]
-    assert "equals eager within 0.10 %" in caplog.text
+    assert calls == [(stack, torch.float32) for stack in model.autoencoder.stacks()]
+    assert "fused attention equals eager within 0.10 %" in caplog.text
+    assert backends(model) == {AttentionBackend.fused}
+    model.eval().resolve_backend(torch.device("cuda"))
+    assert backends(model) == {AttentionBackend.sdpa}
+
+
+@pytest.mark.parametrize(
+    ("difference", "problem"),
+    [
+        (0.2, "differs from eager attention by 20.0% on this GPU, more than rounding"),
+        (float("nan"), "differs from eager attention by nan%"),
+        (None, r"fails on this GPU \(Failed to find C compiler\)"),
+    ],
+)
+def test_a_fused_kernel_that_does_not_work_here(data_bin, compared, caplog, difference, problem):
+    compared(difference)
+    _, _, model, _ = set_up(data_bin, "--attention-backend", "fused")
+    with pytest.raises(UserError, match=f"--attention-backend fused {problem}.*; use sdpa"):
+        model.begin_training(torch.device("cuda"))
+    _, _, model, _ = set_up(data_bin)
+    with caplog.at_level(logging.WARNING, logger="mae_lm_fairseq"):
+        model.begin_training(torch.device("cuda"))
+    assert re.search(f"attention backend: sdpa, because fused {problem}", caplog.text)
+    for training in (False, True):
+        model.train(training).resolve_backend(torch.device("cuda"))
+        assert backends(model) == {AttentionBackend.sdpa}
+
+
+def test_compiled_code_has_no_fused_kernel_unless_asked_for(data_bin, monkeypatch):
+    monkeypatch.setattr(attention_backends, "problem_of_fused", lambda device: None)
+    for options, backend in ([], AttentionBackend.fused), (["--compile"], AttentionBackend.sdpa):
+        _, _, model, _ = set_up(data_bin, *options)
+        model.resolve_backend(torch.device("cuda"))
+        assert backends(model) == {backend}
