@@ -111,9 +111,9 @@ class FakeTrainingStep:
         with self.tensors:
             with torch.autocast("cpu", torch.bfloat16, enabled=self.precision.autocast):
                 enter("encoder")
-                states = self.network.encode(self.tokens, self.layout)
+                states = self.network.encode(self.tokens, self.layout)[-1]
                 enter("decoder")
-                states = self.network.decode(states[-1], self.layout)
+                states = self.network.decode(states, self.layout)
                 enter("head")
                 loss, _ = self.network.lm_head.loss(states, self.targets, self.layout)
             enter("backward")
