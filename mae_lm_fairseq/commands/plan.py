@@ -1,7 +1,7 @@
 """Estimate what pretraining an architecture costs, beside the RoBERTa preset of its size with 15 % of the text masked.
 
 Sequences are assumed to be full. FLOPs are those of matrix products, by formula. Memory is that of tensors, counted
-while the step runs on fake tensors with unfused attention; a fused kernel needs less, the allocator and CUDA
+while the step runs on fake tensors with the fused attention kernel; sdpa needs more, the allocator and CUDA
 itself some more. MFU is the fraction of the data sheet's FLOP/s that the run reaches: 25 % is what NVIDIA's own
 BERT-large at 512 tokens reached on a V100 (30.1 sequences of 1.02 TFLOP per second, DeepLearningExamples, 2019). FLOPs
 and seconds that scripts/benchmark.py writes give yours. The exchange of gradients is assumed to hide behind the
