@@ -1,14 +1,16 @@
 """Memory of a training step, measured by running the step on fake tensors.
 
 The real network runs the step, so there is no formula that could become outdated: every allocation is counted, and
-nothing is computed. Attention is the unfused CPU implementation; a fused kernel would need less memory. Workspace of
-matrix products and fragmentation of the allocator are not counted.
+nothing is computed. Attention is written out, as on CPUs, or a stand-in for the fused kernel, as on GPUs. Memory that
+operators use inside, such as the workspace of matrix products, and fragmentation of the allocator are not counted.
 """
 
 import contextlib
 import weakref
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +20,13 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-from mae_lm_fairseq.core.packing import batch_layout
+from mae_lm_fairseq.core.packing import Layout, batch_layout
+from mae_lm_fairseq.core.relative_position import RelativePositionBias
 from mae_lm_fairseq.cost.flops import Sample
 
 PAD, TOKEN = 1, 4
+BLOCK_Q = 32
+"""Queries of a block in the backward pass of the fused kernel."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,43 @@ class Memory:
         return sum(vars(self).values())
 
 
+class FusedStandIn(NamedTuple):
+    """Attention pattern that allocates what the fused kernel does, and computes nothing; it does not need triton."""
+
+    table: Tensor | None
+    """[number of buckets, heads] float32, as the kernel's position bias."""
+    blocks: int
+    """Blocks of queries, of all rows, that have their own part of the gradient of ``table``."""
+
+    @classmethod
+    def of(cls, position_bias: RelativePositionBias | None, queries: Layout, keys: Layout) -> "FusedStandIn":
+        """Return the pattern in which each of ``queries`` attends to all ``keys`` of its row."""
+        table = None if position_bias is None else position_bias.weight.float()
+        return cls(table, queries.rows * -(-queries.width // BLOCK_Q))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout: nn.Module) -> Tensor:
+        return _FusedStandIn.apply(q, k, v, *self)
+
+
+class _FusedStandIn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, blocks: int) -> Tensor:
+        output, normaliser = q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=torch.float32)
+        ctx.save_for_backward(q, k, v, output, normaliser)
+        ctx.table, ctx.blocks = table, blocks
+        return output
+
+    @staticmethod
+    def backward(ctx, d_output: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, _, normaliser = ctx.saved_tensors
+        d_output, delta = d_output.contiguous(), torch.empty_like(normaliser)
+        gradients, d_table = [x.new_empty(x.shape) for x in (q, k, v)], None
+        if ctx.table is not None:
+            parts = delta.new_empty(ctx.blocks, q.shape[1], 1 << (len(ctx.table) - 1).bit_length())
+            d_table = parts.sum(0).T[: len(ctx.table)]
+        return *gradients, d_table, None
+
+
 class FakeTrainingStep:
     """A network and a batch of fake tensors, to run a training step on.
 
@@ -77,6 +119,7 @@ class FakeTrainingStep:
         sample, rows: the batch: the positions of a sequence, and the number of equal sequences.
         precision: training precision.
         checkpoint_activations: as the option of that name.
+        fused: whether attention is that of the fused kernel, as in training on GPUs, in place of eager attention.
     """
 
     def __init__(
@@ -87,6 +130,7 @@ class FakeTrainingStep:
         rows: int,
         precision: Precision = PRECISIONS["fp32"],
         checkpoint_activations: bool = False,
+        fused: bool = False,
     ):
         self.tensors = FakeTensorMode()
         self.precision = precision
@@ -104,6 +148,8 @@ class FakeTrainingStep:
                 parameter.data = parameter.data.to(precision.dtype)
         for stack in self.network.stacks():
             stack.checkpoint_activations = checkpoint_activations
+            if fused:
+                stack.pattern = partial(FusedStandIn.of, stack.relative_bias)
 
     def run(self, counter: "AllocationCounter | None" = None):
         """Run the forward and backward pass; gradients accumulate."""
@@ -111,9 +157,9 @@ class FakeTrainingStep:
         with self.tensors:
             with torch.autocast("cpu", torch.bfloat16, enabled=self.precision.autocast):
                 enter("encoder")
-                states = self.network.encode(self.tokens, self.layout)
+                states = self.network.encode(self.tokens, self.layout)[-1]
                 enter("decoder")
-                states = self.network.decode(states[-1], self.layout)
+                states = self.network.decode(states, self.layout)
                 enter("head")
                 loss, _ = self.network.lm_head.loss(states, self.targets, self.layout)
             enter("backward")

@@ -5,11 +5,23 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.workers.training import Training
+from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import PRESETS, MaskedAutoencoderConfig, preset_config
+from mae_lm_fairseq.core.dropout import Dropout
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.cost.flops import TRAINING, Sample, forward_flops
-from mae_lm_fairseq.cost.memory import PAD, PRECISIONS, TOKEN, FakeTrainingStep, Memory, training_memory
+from mae_lm_fairseq.cost.memory import (
+    BLOCK_Q,
+    PAD,
+    PRECISIONS,
+    TOKEN,
+    AllocationCounter,
+    FakeTrainingStep,
+    FusedStandIn,
+    Memory,
+    training_memory,
+)
 
 pytestmark = pytest.mark.integration  # measures steps of all presets
 
@@ -126,3 +138,41 @@ def test_options_that_change_memory():
     assert memory("autocast").total < usual.total
     assert memory("bf16").encoder < usual.encoder
     assert usual.gradients < memory(accumulate=True).gradients
+
+
+def test_stand_in_allocates_by_the_formula_of_the_kernel():
+    tokens, heads, head_size, buckets, blocks = 60, 2, 8, 20, 3
+    q, k, v = (torch.zeros(tokens, heads, head_size, dtype=torch.float16, requires_grad=True) for _ in range(3))
+    table, normaliser, sums = torch.zeros(buckets, heads, requires_grad=True), 4 * tokens * heads, 4 * heads * 32
+    counter = AllocationCounter()
+    with counter:
+        output = FusedStandIn(table, blocks).attend(q, k, v, Dropout(0.1))
+        assert counter.live.total() == output.nbytes + normaliser
+        output.backward(output.detach())
+    # In the backward pass: D, the gradients, and the sums by bucket of every block and of all, padded to 32 buckets.
+    assert counter.peak.total() == 4 * output.nbytes + 2 * normaliser + (blocks + 1) * sums
+
+
+class NotLaunched:
+    """Replacement for a kernel, which needs a GPU."""
+
+    def __getitem__(self, grid):
+        return lambda *arguments, **constants: None
+
+
+@pytest.mark.parametrize("checkpoint_activations", [False, True], ids=["kept", "checkpointed"])
+@pytest.mark.parametrize("preset", ["mae_lm", "mae_lm_3ml_cross"])
+def test_stand_in_allocates_what_the_kernel_does(preset, checkpoint_activations, monkeypatch):
+    pytest.importorskip("triton")
+    from mae_lm_fairseq.core.kernels import fused_attention
+
+    for name in ("_forward", "_backward_queries", "_backward_keys"):
+        monkeypatch.setattr(fused_attention, name, NotLaunched())
+    batch = config(preset, "tiny"), VOCABULARY, Sample(128, 90, 38), 8, PRECISIONS["fp16"], checkpoint_activations
+    planned, training_step = training_memory(FakeTrainingStep(*batch, fused=True), True), FakeTrainingStep(*batch)
+    for stack in training_step.network.stacks():
+        stack.attention_backend = AttentionBackend.fused
+    expected = training_memory(training_step, True)
+    assert BLOCK_Q == fused_attention.BACKWARD_BLOCK_Q
+    # The stand-in has no seeds, positions and bias of each offset: 20 KB per pattern.
+    assert 0 <= expected.total - planned.total < 5 * 21_000

@@ -10,6 +10,7 @@ from mae_lm_fairseq import cli
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.cost.flops import TRAINING, Flops, Sample, forward_flops
+from mae_lm_fairseq.cost.memory import PRECISIONS, FakeTrainingStep, training_memory
 from mae_lm_fairseq.cost.planned_run import DEVICES, ROBERTA, Run
 from mae_lm_fairseq.cost.planner import count_parameters, flops_per_token, plan
 from tests.support import ROOT
@@ -78,8 +79,15 @@ def test_rates_of_devices(kind):
 
 
 def test_plans_that_exceed_device_memory():
-    assert not plan(Run("mae_lm_base", device_kind="rtx4090", batch_size=64)).fits
-    assert plan(Run("mae_lm_base", device_kind="rtx4090", batch_size=64, checkpoint_activations=True)).fits
+    assert not plan(Run("mae_lm_base", device_kind="rtx4090", batch_size=128)).fits
+    assert plan(Run("mae_lm_base", device_kind="rtx4090", batch_size=128, checkpoint_activations=True)).fits
+
+
+def test_plans_have_the_memory_of_the_fused_kernel():
+    run = replace(TINY, tokens_per_sample=400)
+    batch = run.config, run.vocab_size, run.sample, run.batch_size, PRECISIONS[run.precision]
+    written_out, fused = (training_memory(FakeTrainingStep(*batch, fused=fused), True).total for fused in (False, True))
+    assert plan(run).memory.total == fused < 0.6 * written_out
 
 
 def test_longer_sequences_raise_max_positions():

@@ -74,10 +74,11 @@ def _memory(scale: Scale, work: Path) -> dict:
     data = write_data_bin(work / "large", scale.vocabulary, scale.tokens)
     shape = {"batch-size": scale.rows, "update-freq": 2, "tokens-per-sample": scale.length}
     options = flags(shape)
+    full = ("--sample-break-mode", "none")  # as the planner assumes
     stop = ("--max-update", str(LARGE_UPDATES), "--no-save")
-    training = train(scale, scale.large, data, work / "large-run", (*options, *stop))
+    training = train(scale, scale.large, data, work / "large-run", (*options, *full, *stop))
     precision = ["--precision", "fp16" if scale.on_gpu else "fp32", "--vocab-size", str(scale.vocabulary)]
-    command = [sys.executable, "-m", "mae_lm_fairseq", "plan", scale.large, *options, *precision, "--json"]
+    command = [sys.executable, "-m", "mae_lm_fairseq", "plan", scale.large, *options, *precision, "--devices", "1", "--json"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
     planned = json.loads(done.stdout)["plans"][0]["memory"]["total"]
     measured = training.peak_gpu_memory()
