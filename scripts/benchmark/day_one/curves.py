@@ -78,8 +78,8 @@ def _memory(scale: Scale, work: Path) -> dict:
     stop = ("--max-update", str(LARGE_UPDATES), "--no-save")
     training = train(scale, scale.large, data, work / "large-run", (*options, *full, *stop))
     precision = ["--precision", "fp16" if scale.on_gpu else "fp32", "--vocab-size", str(scale.vocabulary)]
-    command = [sys.executable, "-m", "mae_lm_fairseq", "plan", scale.large, *options, *precision, "--devices", "1", "--json"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
+    plan = [sys.executable, "-m", "mae_lm_fairseq", "plan", scale.large, "--devices", "1", "--json"]
+    done = subprocess.run([*plan, *options, *precision], env=environment(), capture_output=True, text=True, check=True)
     planned = json.loads(done.stdout)["plans"][0]["memory"]["total"]
     measured = training.peak_gpu_memory()
     return {
