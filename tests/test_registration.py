@@ -143,6 +143,29 @@ def test_an_import_changes_neither_logging_nor_the_environment(run_python):
     assert done.returncode == 0, done.stderr
 
 
+IMPORT_WITHOUT_CUDA = """
+import importlib, sys
+import fairseq, torch  # fairseq itself counts GPUs
+
+def refused(*arguments):
+    raise AssertionError("an import asks for GPUs")
+
+for name in ("is_available", "device_count", "get_device_properties", "_lazy_init"):
+    setattr(torch.cuda, name, refused)
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+
+
+def test_an_import_asks_for_no_gpus(run_cli, tmp_path):
+    """The answer would hold for the process, and may initialise CUDA, after which processes cannot be forked."""
+    paths = [path for path in PACKAGE.rglob("*.py") if "torch.cuda" in path.read_text(encoding="utf-8")]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
+    assert len(names) > 10
+    done = run_cli(["python", "-c", IMPORT_WITHOUT_CUDA, *names], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+
+
 def test_core_first_needs_register(run_python):
     """fairseq ignores a --user-dir that is already imported."""
     first = "import mae_lm_fairseq.core, fairseq\n"

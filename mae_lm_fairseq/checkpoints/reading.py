@@ -63,7 +63,8 @@ class Pretrained:
         tokenizer: the tokenizer, or None.
         about: plain JSON, as far as known: ``architecture``, ``task`` and ``updates`` of the training, ``versions`` of
             packages, ``dictionary_sha256``, ``trained_on`` (the splits in the manifest of the data-bin),
-            ``mask_in_encoder``, ``averaged`` (how, if the weights are an average), ``imported_from``,
+            ``mask_in_encoder``, ``other_tokens`` (fraction of the predicted positions that had random or kept tokens
+            instead of ``[MASK]``), ``averaged`` (how, if the weights are an average), ``imported_from``,
             ``random_weights`` (parts that an import had to add), ``problem_type`` (:data:`MULTI_LABEL`, of an import
             with such a head), ``finetuned_on`` (what predictions need to know of the task), ``development_set`` (the
             metrics of fine-tuning).
@@ -139,6 +140,9 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None, ema: b
         "trained_on": _splits(data_bin),
         "mask_in_encoder": _plain(value_at(state, "cfg", "task", "mask_in_encoder")),
     }
+    others = [value_at(state, "cfg", "task", name) for name in ("leave_unmasked_prob", "random_token_prob")]
+    if all(isinstance(fraction, float) for fraction in others):
+        about["other_tokens"] = round(sum(others), 6)
     if (averaged := _plain(state.get("averaged"))) is not None:
         about["averaged"] = averaged
     if (task := _finetuned_on(state, path, Path(data_bin, TASK))) is not None:

@@ -128,8 +128,8 @@ class AlignmentHead(LMHead):
         self.clones = config.mask_states
         self.transitions = Transitions(config.encoder_embed_dim)
 
-    def loss(self, states: Tensor, targets: Tensor, layout: BatchLayout) -> tuple[Tensor, Tensor]:
-        """Return the summed loss, and the number of correct predictions.
+    def loss(self, states: Tensor, targets: Tensor, layout: BatchLayout) -> tuple[Tensor, Tensor | None]:
+        """Return the summed loss, and the number of correct predictions; in training None, as it costs as much.
 
         A prediction is correct if its target is the most likely token at the state that is the most likely one of the
         target in :func:`target_states`.
@@ -155,6 +155,8 @@ class AlignmentHead(LMHead):
         emissions, best = linear_log_probabilities(self.transform(states), self.weight, self.bias, wanted_of_states)
         transitions = self._transitions(states, masked)
         loss = -log_likelihood(self._rows(emissions, masked), transitions, masked.lengths).sum()
+        if self.training:
+            return loss, None
         with torch.no_grad():
             chosen = target_states(transitions.detach(), masked.lengths, masked.width)
             chosen = chosen.argmax(1, keepdim=True) if masked.width else chosen.long()

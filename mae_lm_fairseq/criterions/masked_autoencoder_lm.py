@@ -16,7 +16,8 @@ class MaskedAutoencoderLMCriterion(FairseqCriterion):
     Logs the cross-entropy in bits (``loss``), perplexity (``ppl``), accuracy on predicted tokens in per cent
     (``accuracy``), and the percentage of tokens that the encoder processes, averaged over its layers
     (``encoder_share``). With ``--mask-states`` above 1, ``loss`` is that of :mod:`~mae_lm_fairseq.core.alignment`, per
-    target, and a prediction is that of the state which is the most likely one for the target.
+    target, and a prediction is that of the state which is the most likely one for the target; ``accuracy`` is logged in
+    validation only.
 
     Computing the loss needs no host-device synchronisation if batches include their layout, as those of
     ``masked_autoencoder_lm`` do. For a batch without predicted tokens, loss and gradients are zero.
@@ -40,7 +41,7 @@ class MaskedAutoencoderLMCriterion(FairseqCriterion):
         sample_size = targets.numel()
         log = {
             "loss": loss.detach(),
-            "correct": extra["correct"],
+            **({} if extra["correct"] is None else {"correct": extra["correct"]}),
             "encoder_tokens": extra["encoder_tokens"],
             "ntokens": sample["ntokens"],
             "nsentences": sample["nsentences"],
@@ -58,7 +59,8 @@ class MaskedAutoencoderLMCriterion(FairseqCriterion):
         if predicted > 0:
             metrics.log_scalar("loss", total["loss"] / predicted / math.log(2), predicted, round=3)
             metrics.log_derived("ppl", lambda meters: utils.get_perplexity(meters["loss"].avg))
-            metrics.log_scalar("accuracy", 100 * total["correct"] / predicted, predicted, round=2)
+            if "correct" in total:
+                metrics.log_scalar("accuracy", 100 * total["correct"] / predicted, predicted, round=2)
         if tokens > 0:
             metrics.log_scalar("encoder_share", 100 * total["encoder_tokens"] / tokens, tokens, round=1)
 

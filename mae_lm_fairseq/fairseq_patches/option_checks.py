@@ -12,6 +12,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from functools import cache, partial
 from importlib.util import find_spec
+from tempfile import gettempdir
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +32,8 @@ from mae_lm_fairseq.utils.versions import SLOW, bfloat16_speed
 logger = logging.getLogger(__name__)
 
 DEFAULT_RESTORE_FILE = "checkpoint_last.pt"
+LONGEST_TMPDIR = 107 - len("/pymp-XXXXXXXX/listener-XXXXXXXX")
+"""Bytes that Linux takes for the path of a socket, less the names that multiprocessing gives those of data workers."""
 
 
 class Check(NamedTuple):
@@ -237,6 +240,13 @@ CHECKS = (
         "--criterion masked_autoencoder_lm",
         _computes_no_loss,
         "is for models of mae_lm_fairseq, not --arch {cfg.model._name}; choose --criterion masked_lm",
+    ),
+    # The workers would fail, and training would wait for them forever.
+    Check(
+        "--num-workers",
+        lambda cfg: cfg.dataset.num_workers and len(os.fsencode(path := gettempdir())) > LONGEST_TMPDIR and path,
+        "{cfg.dataset.num_workers} needs sockets in the temporary directory, whose path {found} is too long: set "
+        f"TMPDIR to one of at most {LONGEST_TMPDIR} bytes, or use --num-workers 0",
     ),
     # That criterion asks for all logits, which are not compiled.
     Check(

@@ -238,16 +238,20 @@ def _check_grid(sweep: Sweep) -> None:
     path = sweep.out / "results.json"
     if not path.exists():
         return
-    grid = read_json(path)["grid"]
-    missing = grid.keys() - {f"{lr:g}" for lr in sweep.learning_rates}
-    if missing:
+    seeds_of = read_json(path, _numbers_of_seeds)
+    if missing := seeds_of.keys() - {float(f"{lr:g}") for lr in sweep.learning_rates}:
         raise UserError(
-            f"{path} has results of other learning rates; add {' '.join(sorted(missing, key=float))} to "
+            f"{path} has results of other learning rates; add {' '.join(f'{lr:g}' for lr in sorted(missing))} to "
             "--learning-rates, or choose another --out"
         )
-    seeds = max(len(summary["values"]) for of_lr in grid.values() for summary in of_lr.values())
+    seeds = max(seeds_of.values(), default=0)
     if seeds > len(sweep.seeds):
         raise UserError(f"{path} has results of {seeds} seeds; use --seeds {seeds} or more, or choose another --out")
+
+
+def _numbers_of_seeds(content: dict) -> dict[float, int]:
+    """Return the number of seeds of each learning rate in ``results.json``."""
+    return {float(lr): max(len(one["values"]) for one in metrics.values()) for lr, metrics in content["grid"].items()}
 
 
 def keep_model(sweep: Sweep, run: Run, metrics: dict[str, float]):

@@ -73,11 +73,17 @@ _EXPANDED = (
     "model cannot do. On text without mask tokens the two compute the same; do not put mask tokens into its input. To "
     "fill in masks, use a bundle (`mae-lm bundle`)."
 )
+_WITHOUT_MASKS = (
+    "**This model was trained without mask tokens.** Its predicted positions had random tokens, or their own. Do not "
+    "put mask tokens into its input: their hidden states and predictions are meaningless."
+)
 _FINETUNED = "**Do not put mask tokens into the input.** Fine-tuning had none."
 
 
 def _mask_warnings(pretrained: Pretrained, to: "Counterpart") -> list[str]:
     """Return what to know about mask tokens; whether the encoder saw any is not known after fine-tuning."""
+    if _trained_without_masks(pretrained):
+        return [_WITHOUT_MASKS]
     joins, fraction = pretrained.config.mask_join, pretrained.mask_in_encoder
     expands = joins is MaskJoin.embeddings and pretrained.config.mask_states > 1
     if joins not in _MASK_WARNING and not expands:
@@ -87,6 +93,10 @@ def _mask_warnings(pretrained: Pretrained, to: "Counterpart") -> list[str]:
     if expands:
         return [_EXPANDED.format(pretrained.config.mask_states)]
     return [_MASKS_IN_ENCODER.format(fraction) if joins is MaskJoin.decoder and fraction else _MASK_WARNING[joins]]
+
+
+def _trained_without_masks(pretrained: Pretrained) -> bool:
+    return pretrained.about.get("other_tokens") == 1
 
 
 def stock_card(pretrained: Pretrained, to: "Counterpart", lines: int, reordered: int) -> str:
@@ -107,7 +117,8 @@ def stock_card(pretrained: Pretrained, to: "Counterpart", lines: int, reordered:
         )
     loading = _loading("AutoModel" if to.task == "Model" else f"AutoModel{to.task}")
     tokenizer = _stock_tokenizer(pretrained, lines, reordered)
-    return _card(pretrained, to.architecture, _USE[to.task], warnings, loading, tokenizer)
+    use = _USE["Model" if _trained_without_masks(pretrained) else to.task]
+    return _card(pretrained, to.architecture, use, warnings, loading, tokenizer)
 
 
 def add_tokenizer_and_card(pretrained: Pretrained, directory: Path) -> None:
@@ -157,6 +168,8 @@ def bundle_card(pretrained: Pretrained, lack: str) -> str:
         added = " and ".join(pretrained.about.get("random_weights", []))
         use = f"Features of text, and further training. It predicts no tokens yet: it was imported without {added}."
         code = _OWN_LOADING
+    elif _trained_without_masks(pretrained):
+        use, code = _USE["Model"], _OWN_LOADING
     else:
         use = (
             "Features of text, fine-tuning, and filling in masked tokens, with the decoder if the model has one. "
@@ -168,6 +181,7 @@ def bundle_card(pretrained: Pretrained, lack: str) -> str:
         "Reading this directory needs the package `mae_lm_fairseq`; no code is loaded from it. `mae-lm export` makes a "
         "model of it that `transformers` reads by itself."
     )
+    warnings = [warning, _WITHOUT_MASKS] if _trained_without_masks(pretrained) else [warning]
     if lack:
         tokenizer = f"`AutoTokenizer` cannot read this directory: {lack}."
     elif isinstance(pretrained.tokenizer, SentencePieceTokenizer):
@@ -177,7 +191,7 @@ def bundle_card(pretrained: Pretrained, lack: str) -> str:
         )
     else:
         tokenizer = f"The tokenizer of the training data itself. {_SPECIAL_TOKENS}"
-    return _card(pretrained, "MAELMForMaskedLM", use, [warning], code, tokenizer)
+    return _card(pretrained, "MAELMForMaskedLM", use, warnings, code, tokenizer)
 
 
 def _loading(auto_class: str) -> str:

@@ -223,7 +223,7 @@ class MAELMModel(BaseFairseqModel):
 
         Returns:
             The loss in nats, and a dictionary with ``encoder_tokens``, the number of tokens that the encoder sees (mean
-            over its layers), and ``correct``, the number of correct predictions.
+            over its layers), and ``correct``, the number of correct predictions or None, see :class:`AlignmentHead`.
         """
         self.resolve_backend(src_tokens.device)
         # The loss is not compiled, because its number of chunks would be part of the compiled code.

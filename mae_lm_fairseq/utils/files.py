@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 from argparse import ArgumentTypeError
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +43,18 @@ def write_results(directory: Path, results: Any, report: str) -> None:
     write_json(directory / "results.json", results)
 
 
-def read_json(path: str | Path) -> Any:
-    """Return the content of a JSON file that this package wrote.
+def read_json(path: str | Path, part: Callable[[Any], Any] = lambda content: content, remedy: str = "") -> Any:
+    """Return the content of a JSON file that this package wrote, or the part of it that a function returns.
 
     Raises:
-        UserError: if it cannot be read or is damaged.
+        UserError: if it cannot be read or is damaged, or lacks that part; the message ends with the remedy.
     """
+    content = read_bytes(path)
     try:
-        return json.loads(read_bytes(path))
-    except ValueError:
-        raise UserError(f"{path} is damaged; remove it, and run the command that wrote it again") from None
+        return part(json.loads(content))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        remedy = remedy or "remove it, and run the command that wrote it again"
+        raise UserError(f"{path} is damaged; {remedy}") from None
 
 
 def read_bytes(path: str | Path) -> bytes:

@@ -43,8 +43,6 @@ MASKING = {
 """Options of the task for each objective: those of the papers, and BERT's 80/10/10."""
 LONGEST = 512
 """Maximum of the default of ``--tokens-per-sample``."""
-BATCH_TOKENS = 16_384 if torch.cuda.is_available() else 2_048
-"""Maximum number of tokens in memory at a time; a larger batch is accumulated. Encoders of base size fit with it."""
 TRAINED = ("model", "stock", "model.json")
 """Products of the training, in the output directory."""
 
@@ -79,6 +77,11 @@ def tokens_per_sample(model: Pretrained, options: AdaptOptions) -> int:
     return options.tokens_per_sample or min(model.config.max_positions, LONGEST)
 
 
+def batch_tokens() -> int:
+    """Return how many tokens may be in memory; a larger batch is accumulated. Encoders of base size fit with it."""
+    return 16_384 if torch.cuda.is_available() else 2_048
+
+
 def training_run(model: Pretrained, options: AdaptOptions) -> Run:
     """Return the run of fairseq-train, after writing the bundle that it starts from."""
     folder = options.out / "training"
@@ -107,7 +110,7 @@ def _settings(model: Pretrained, options: AdaptOptions) -> Settings:
     arXiv 2004.10964, Table 14).
     """
     length = tokens_per_sample(model, options)
-    accumulated = -(-options.batch_size // max(BATCH_TOKENS, length))
+    accumulated = -(-options.batch_size // max(batch_tokens(), length))
     masking = MASKING[objective_of(model)] | ({"mask_prob": options.mask_prob} if options.mask_prob else {})
     save_every = max(1, options.updates // 10)
     ends_after_an_epoch = any(word.startswith("--max-epoch") for word in options.extra)

@@ -106,6 +106,15 @@ def test_about_has_the_origin_without_paths(bundles):
     assert "/home/me" not in json.dumps(about)
 
 
+@pytest.mark.parametrize(("kept", "random", "others"), [(0.1, 0.1, 0.2), (0.0, 1.0, 1.0), (None, 0.1, None)])
+def test_the_fraction_of_other_tokens_is_stored(checkpoints, text_data, tmp_path, kept, random, others):
+    state = saved(checkpoints["mae_lm_roberta_tiny"])
+    state["cfg"]["task"] |= {"leave_unmasked_prob": kept, "random_token_prob": random}
+    torch.save(state, tmp_path / "others.pt")
+    write_bundle(read_checkpoint(tmp_path / "others.pt", text_data), tmp_path / "bundle")
+    assert read(tmp_path / "bundle").about.get("other_tokens") == others
+
+
 def test_mask_in_encoder_is_stored(checkpoints, text_data, tmp_path):
     state = saved(checkpoints["mae_lm_tiny"])
     state["cfg"]["task"]["mask_in_encoder"] = 0.5

@@ -2,12 +2,14 @@
 
 import contextlib
 import math
+from unittest.mock import Mock
 
 import pytest
 import torch
 from fairseq import criterions, utils
 from fairseq.logging import metrics
 
+from mae_lm_fairseq.core import alignment
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.criterions.masked_autoencoder_lm import MaskedAutoencoderLMCriterion
 from tests.support.training import batches, parse, set_up
@@ -95,6 +97,21 @@ def test_logged_values(setting):
     config = model.autoencoder.config
     unseen = late.sum().item() * config.layers_before_masks / config.encoder_layers
     assert values["encoder_share"] == pytest.approx(100 * (1 - unseen / batch["ntokens"]), abs=0.05)
+
+
+@pytest.mark.parametrize("arch", ["mae_lm_tiny", "mae_lm_exlm_tiny", "mae_lm_exlm_decoder_tiny"])
+def test_training_does_not_wait_for_an_accuracy_that_costs_as_much_as_the_loss(data_bin, arch, monkeypatch):
+    _, task, model, criterion = set_up(data_bin, arch=arch)
+    task.load_dataset("train")
+    batch, logged = batches(task)[0], {}
+    monkeypatch.setattr(alignment, "target_states", counted := Mock(side_effect=alignment.target_states))
+    for is_training in (True, False):
+        with metrics.aggregate() as aggregate:
+            criterion.reduce_metrics([criterion(model.train(is_training), batch)[2]])
+        logged[is_training] = aggregate.get_smoothed_values()
+    is_expanded = "exlm" in arch
+    assert counted.call_count == is_expanded
+    assert logged[False].keys() - logged[True].keys() == ({"accuracy"} if is_expanded else set())
 
 
 def test_loss_is_not_logged_for_updates_without_masked_tokens():

@@ -254,6 +254,21 @@ def test_the_card_knows_of_masks_in_the_encoder(model, tmp_path):
     assert "**Do not put mask tokens into the input.**" in card
 
 
+@pytest.mark.parametrize("preset", ["mae_lm_roberta", "mae_lm"])
+def test_the_cards_know_of_training_without_masks(preset, model, tmp_path):
+    original = pretrained(preset, {}, model)
+    for others in (0.2, 1.0):
+        changed, out = replace(original, about=original.about | {"other_tokens": others}), tmp_path / f"{others}"
+        write_bundle(changed, out / "bundle", add_tokenizer_and_card)
+        export_stock(changed, out / "stock")
+        for name in ("bundle", "stock"):
+            card = " ".join((out / name / "README.md").read_text().split())
+            assert ("**This model was trained without mask tokens.**" in card) is (others == 1)
+            fills = others < 1 and (preset, name) != ("mae_lm", "stock")
+            assert ("fine-tuning, and filling in masked tokens" in card) is fills
+            assert ("Not for filling in masked tokens" in card) is not fills
+
+
 def test_a_full_disk_is_named_and_nothing_is_left(model, tmp_path):
     for size in (100, 20_000):  # the configuration, the weights
         with pytest.raises(UserError, match=r"cannot write .*/out: File too large"), room_for(size):

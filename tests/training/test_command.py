@@ -75,7 +75,7 @@ def test_fine_tuning(tmp_path):
 
 
 def test_adaptation(tmp_path, monkeypatch):
-    monkeypatch.setattr(adaptation, "BATCH_TOKENS", 2048)
+    monkeypatch.setattr(adaptation, "batch_tokens", lambda: 2048)
     taken = {"model": Path("m"), "train": [], "valid": [], "out": tmp_path, "data_bin": None, "text_field": "text"}
     taken |= {"objective": "3ml", "updates": 1000, "learning_rate": 1e-4, "batch_size": 8192, "seed": 3}
     taken |= {"tokens_per_sample": 20, "mask_prob": None, "freeze_encoder_updates": 0, "layer_lr_decay": 0.8}

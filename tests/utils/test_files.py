@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import directory_while_used, make_output_directory, new_directory, write_text
+from mae_lm_fairseq.utils.files import directory_while_used, make_output_directory, new_directory, read_json, write_text
 from tests.support.disks import room_for
 
 
@@ -35,6 +35,16 @@ def test_text_for_which_the_disk_is_too_full_changes_nothing(tmp_path):
         write_text(tmp_path / "old", "x" * 10_000)
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
     assert (tmp_path / "old").read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "null", "3", '"rows"', "{}", '{"rows": null}', '{"rows": "x"}', "[" * 10**5]
+)
+def test_a_json_file_of_another_structure_is_named(tmp_path, text):
+    path = tmp_path / "counts.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"counts\.json is damaged; remove it, and run the command that wrote it again"):
+        read_json(path, lambda content: {name: int(count) for name, count in {**content, "n": content["rows"]}.items()})
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, UserError])

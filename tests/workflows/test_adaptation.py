@@ -68,14 +68,14 @@ def usual(tmp_path_factory):
 
 
 def test_a_batch_holds_the_longest_sequence(usual, tmp_path, monkeypatch):
-    monkeypatch.setattr("mae_lm_fairseq.workflows.adaptation_training.BATCH_TOKENS", 8)
+    monkeypatch.setattr("mae_lm_fairseq.workflows.adaptation_training.batch_tokens", lambda: 8)
     changed = train_options(usual[0], tmp_path / "out", "--tokens-per-sample", "20", "--batch-size", "50")
     assert changed >= {"--max-tokens 20", "--update-freq 3"}
 
 
 @pytest.mark.parametrize("flag", FLAGS)
 def test_each_flag_changes_the_training(usual, tmp_path, flag, monkeypatch):
-    monkeypatch.setattr("mae_lm_fairseq.workflows.adaptation_training.BATCH_TOKENS", 2048)
+    monkeypatch.setattr("mae_lm_fairseq.workflows.adaptation_training.batch_tokens", lambda: 2048)
     model, before = usual
     changed = train_options(model, tmp_path / "out", *flag.split()) - before
     assert changed >= FLAGS[flag]

@@ -23,6 +23,7 @@ from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.workflows.study.engine import Study, needed, reserve
 from mae_lm_fairseq.workflows.study.plan import parse_plan
+from mae_lm_fairseq.workflows.study.results import Training
 from tests.support.processes import wait_for
 from tests.support.tagging import sentences, write_conllu
 
@@ -249,6 +250,23 @@ class TestPlanThatChanged:
             change("seeds = 2", "seeds = 3")
         extended = json.loads((tmp_path / "out" / "plan.json").read_text())["extended"]
         assert extended == [f"{date.today()}: model MAE-LM: seeds, model MLM: seeds"]
+
+    @pytest.mark.parametrize(
+        "content", ["[]", "{}", '{"plan": {}, "extended": []}', '{"plan": [], "threads": 2, "extended": []}']
+    )
+    def test_a_plan_of_another_structure_is_named(self, change, tmp_path, content):
+        (tmp_path / "out" / "plan.json").write_text(content)
+        with pytest.raises(UserError, match=r"out/plan\.json is damaged; restore it, or choose another --out"):
+            change("seeds = 2", "seeds = 3")
+
+    @pytest.mark.parametrize("content", ["[]", "{}", '{"result": null}', '{"result": {"measures": [3]}}'])
+    def test_results_of_another_structure_are_named(self, tmp_path, content):
+        plan = parse_plan(PLAN, "plan.toml")
+        training = Training(plan.models[0], None, 1, tmp_path)
+        training.folder.mkdir(parents=True)
+        training.result(6).write_text(content)
+        with pytest.raises(UserError, match=r"training-6\.json is damaged; remove it, and run the command that wrote"):
+            training.measured(6)
 
     def test_runs_without_their_plan_are_refused(self, change, tmp_path):
         (tmp_path / "out" / "plan.json").unlink()

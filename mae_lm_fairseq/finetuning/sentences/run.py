@@ -84,11 +84,18 @@ def prepared(data: Path, sets: Sets, tokenizer: Tokenizer, max_positions: int) -
         print(f"data: done before, reusing {data}")
         for path in sorted({path.with_suffix("") for name in ("*/*.bin", "*/*.idx") for path in data.glob(name)}):
             check_data_bin(path)
-        return data, read_json(data / TASK)
+        return data, read_json(data / TASK, _statistics, f"remove {data}, and run the command again")
     statistics = prepare(sets, tokenizer, data, max_positions)
     for split, counts in statistics["splits"].items():
         print(f"{split}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
     return data, statistics
+
+
+def _statistics(content: dict) -> dict:
+    """Return the content of ``task.json``, with the counts that :func:`prepare` writes."""
+    names = ("rows", "tokens", "truncated", "malformed")
+    splits = {split: {name: int(counts[name]) for name in names} for split, counts in content["splits"].items()}
+    return content | {"splits": splits | {"train": splits["train"]}}
 
 
 def make_sweep(task: Task, options: FinetuningOptions, origin: Origin, data: Path, statistics: dict) -> Sweep:

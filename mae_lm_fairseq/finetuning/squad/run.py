@@ -76,8 +76,10 @@ def _finetune(options: SquadOptions) -> dict:
         **ran,
         "predictions_by": chosen.name,
     }
-    for name in (PREDICTIONS, NA_PROB):
-        write_text(out / name, (chosen.result.parent / name).read_text(encoding="utf-8"))
+    for path in (chosen.result.parent / name for name in (PREDICTIONS, NA_PROB)):
+        if not path.exists():
+            raise UserError(f"{path} is missing; remove {path.parent}, and the same command trains this run again")
+        write_text(out / path.name, path.read_text(encoding="utf-8"))
     write_results(out, content, report_of(content))
     return content
 

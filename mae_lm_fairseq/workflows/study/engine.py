@@ -91,16 +91,20 @@ def reserve(plan: Plan, out: Path, jobs: int) -> int:
     has_begun = any(out.glob("runs/*/*.json"))
     if has_begun and not path.exists():
         raise UserError(f"{out} has runs but no {PLAN}, which says what they are; choose another --out")
-    before = read_json(path) if has_begun else {}
-    changed, added = _changes(before.get("plan", described), described)
+    threads, extended, changed, added = max(1, (os.cpu_count() or 1) // jobs), [], [], []
+    if has_begun:
+        threads, extended, (changed, added) = read_json(
+            path,
+            lambda before: (int(before["threads"]), [*before["extended"]], _changes(before["plan"], described)),
+            "restore it, or choose another --out",
+        )
     if changed:
         raise UserError(
             f"{out} has results of another plan; changed, removed, or not to be added: {', '.join(changed)}. Restore "
             "the plan, or choose another --out; seeds, models, measures, checkpoints and contrasts that are not "
             "primary can be added"
         )
-    threads = before.get("threads") or max(1, (os.cpu_count() or 1) // jobs)
-    extended = before.get("extended", []) + ([f"{date.today()}: {', '.join(added)}"] if added else [])
+    extended += [f"{date.today()}: {', '.join(added)}"] if added else []
     write_json(path, {"threads": threads, "extended": extended, "plan": described})
     return threads
 

@@ -58,7 +58,7 @@ class Training:
     def records(self, updates: int) -> list[dict[str, Any]]:
         """Return what result files hold of a number of updates: of training and first measuring, then of measuring."""
         files = [self.result(updates), *sorted(self.folder.glob(f"measures-{updates}-*.json"))]
-        return [read_json(file) for file in files if file.exists()]
+        return [read_json(file, _record) for file in files if file.exists()]
 
     def measured(self, updates: int) -> dict[str, dict[str, Any]]:
         """Return what was measured after a number of updates, by measure."""
@@ -66,6 +66,11 @@ class Training:
         for record in self.records(updates):
             found |= record["result"]["measures"]
         return found
+
+
+def _record(content: dict[str, Any]) -> dict[str, Any]:
+    result = content["result"]
+    return content | {"result": result | {"measures": {**result["measures"]}}}
 
 
 def by_checkpoint(plan: Plan, training: Training, measure: str) -> dict[int, dict[str, Any]]:

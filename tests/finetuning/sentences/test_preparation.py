@@ -1,6 +1,7 @@
 """Preparation of every GLUE task, from both layouts to the data that fairseq's ``sentence_prediction`` reads."""
 
 import argparse
+import json
 import logging
 
 import numpy as np
@@ -14,6 +15,7 @@ from mae_lm_fairseq.finetuning.sentences.run import prepared
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, find_task
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_json
 from tests.support.glue import ALL, make_rows, write_hub, write_official, write_tokenizer
 
 
@@ -212,6 +214,19 @@ def test_data_that_were_damaged_since_are_named(name, tokenizer, tmp_path):
     damaged.write_bytes(damaged.read_bytes()[:-3])
     with pytest.raises(UserError, match=f"{damaged}.* (is damaged|truncated)"):
         prepared(data, sets, None, 64)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda task: [task], lambda task: {}, lambda task: {"splits": {}}, lambda task: task | {"splits": {"train": 12}}],
+)
+def test_a_description_of_another_structure_is_named(change, tokenizer, tmp_path):
+    task = TASKS["RTE"]
+    write_official(tmp_path, task, make_rows(task))
+    prepare(task, tmp_path, tokenizer, data := tmp_path / "data")
+    write_json(data / "task.json", change(json.loads((data / "task.json").read_text())))
+    with pytest.raises(UserError, match=f"{data}/task.json is damaged; remove {data}, and run the command again"):
+        prepared(data, GlueFiles(task, tmp_path), None, 64)
 
 
 def test_scores_outside_the_range_are_malformed(tokenizer, tmp_path):

@@ -257,6 +257,15 @@ def test_results_of_a_larger_grid_are_not_replaced(options):
         finetuning._check_grid(sweep([1e-4, 1e-5], 1))
 
 
+def test_results_of_another_structure_are_named(options):
+    options.out.mkdir()
+    metrics = {"score": {"values": [50.0]}}
+    for content in ([], {}, {"grid": [metrics]}, {"grid": {"low": metrics}}, {"grid": {"0.1": {"score": [50.0]}}}):
+        write_json(options.out / "results.json", content)
+        with pytest.raises(UserError, match=f"{options.out}/results.json is damaged; remove it"):
+            finetuning._check_grid(Sweep(options.out, options.out, {}, [0.1], [1], dict, "score"))
+
+
 def test_files_that_the_command_would_overwrite_are_kept(options):
     for name in ("RTE.tsv", "runs"):
         options.out.mkdir()

@@ -1,6 +1,7 @@
 """In-process fine-tuning on questions: initial weights, both versions of SQuAD, and refused inputs."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,6 +129,17 @@ def test_other_questions_under_the_same_name_are_refused(options):
     write_squad(options.dev, people=2)
     with pytest.raises(UserError, match="has results of other settings: development questions"):
         finetune(options)
+
+
+@pytest.mark.parametrize("name", ["predictions.json", "na_prob.json"])
+def test_missing_answers_of_a_finished_run_are_named(options, name):
+    content, folder = finetune(options), options.out / "runs" / "lr0.001-seed1"
+    (folder / name).unlink()
+    with pytest.raises(UserError, match=f"{folder / name} is missing; remove {folder}, and the same command trains"):
+        finetune(options)
+    shutil.rmtree(folder)
+    assert finetune(options) == content
+    assert (folder / name).read_bytes() == (options.out / name).read_bytes()
 
 
 def test_random_weights_and_further_options(options):
