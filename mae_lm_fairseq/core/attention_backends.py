@@ -161,8 +161,8 @@ def problem_of_fused(device: torch.device) -> str | None:
     """Return why the fused kernel does not train on a device, and what to do about it; None if it does."""
     if device.type != "cuda":
         return "does not train on a CPU; use eager or sdpa"
-    if torch.cuda.get_device_capability(device) < (8, 0):
-        return "needs a GPU of compute capability 8.0 or newer; use sdpa"
+    if torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
+        return "needs an NVIDIA GPU of compute capability 8.0 or newer; use sdpa"
     try:
         importlib.import_module("triton.knobs")
     except ImportError:

@@ -66,7 +66,7 @@ def _init_trainer(init: Callable, trainer: Trainer, cfg: Any, *args, **kwargs) -
     init(trainer, cfg, *args, **kwargs)
     model = trainer.get_model()
     if hasattr(model, "begin_training"):
-        model.begin_training(trainer.device)
+        model.to(trainer.device).begin_training(trainer.device)  # of several processes, fairseq moves it later
 
 
 def refuse_second_copy() -> None:

@@ -70,6 +70,7 @@ class MAELMModel(BaseFairseqModel):
         self.autocast = autocast
         self.attention_backend = attention_backend
         self.resolved_for = None
+        self.compares_kernel = False
         self.compiled = Compiled(autoencoder.predicted_states) if compile else None
         self.classifier_dropout = classifier_dropout
         self.dictionary = dictionary
@@ -313,6 +314,7 @@ class MAELMModel(BaseFairseqModel):
             UserError: if the attention backend does not train on that device. Raised here because an error in the first
                 update makes the trainer write a ``crash.pt``.
         """
+        self.compares_kernel, self.resolved_for = True, None
         self.resolve_backend(device)
         if device.type == "cpu":
             keep_freed_memory()
@@ -331,6 +333,8 @@ class MAELMModel(BaseFairseqModel):
     def resolve_backend(self, device: torch.device):
         """Choose the attention backend for a device. The fused kernel is for training only.
 
+        ``auto`` chooses it only after :meth:`begin_training`, which finds out whether it works.
+
         Raises:
             UserError: if ``--attention-backend`` does not train on that device.
         """
@@ -343,7 +347,7 @@ class MAELMModel(BaseFairseqModel):
         self.resolved_for = device.type, self.training
         if backend is AttentionBackend.auto or (backend is AttentionBackend.fused and not self.training):
             # The kernel breaks the graph that is compiled, in every layer.
-            backend = fastest_backend(device, self.training and self.compiled is None)
+            backend = fastest_backend(device, self.training and self.compares_kernel and self.compiled is None)
             if is_first:
                 logger.info("attention backend on %s: %s", device.type, backend.value)
         for stack in self.autoencoder.stacks():
@@ -383,9 +387,10 @@ class MAELMModel(BaseFairseqModel):
 
         dtype = self._product_dtype()
         try:
-            difference = max(difference_from_eager(stack, dtype) for stack in self.autoencoder.stacks())
+            differences = [difference_from_eager(stack, dtype) for stack in self.autoencoder.stacks()]
         except Exception as problem:  # triton's, of many classes, such as where there is no C compiler
             return f"fails on this GPU ({first_line(problem)})"
+        difference = float(torch.tensor(differences).max())  # NaN if one is, unlike Python's max
         if not difference <= TOLERANCES[dtype]:
             rounding = f"more than rounding ({TOLERANCES[dtype]:.0%})"
             return f"differs from eager attention by {difference:.1%} on this GPU, {rounding}"

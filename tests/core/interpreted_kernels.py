@@ -5,6 +5,7 @@ by itself.
 """
 
 import itertools
+import math
 
 import hypothesis
 import hypothesis.strategies as st
@@ -201,6 +202,18 @@ def test_comparison_before_training(monkeypatch):
     right = fused_attention_module.fused_attention
     monkeypatch.setattr(fused_attention_module, "fused_attention", lambda q, *others: right(1.1 * q, *others))
     assert difference_from_eager(net.encoder, torch.float32) > TOLERANCES_ON_A_GPU[torch.float32]
+    broken = lambda *inputs: right(*inputs) / (1 - bool(inputs[-1]))  # noqa: E731
+    monkeypatch.setattr(fused_attention_module, "fused_attention", broken)
+    assert math.isnan(difference_from_eager(net.encoder, torch.float32))  # it fails with dropout alone
+
+
+def test_second_derivatives_are_refused():
+    case = Case([3], [2], 1, 16)
+    values = [value.float().requires_grad_() for value in case.values]
+    output = fused_attention(*values, case.rows, None, 0.0)
+    (first,) = torch.autograd.grad(output.square().sum(), values[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
 
 
 def test_recomputed_activations_have_the_same_dropout():

@@ -129,8 +129,11 @@ def test_loss_is_not_logged_for_updates_without_masked_tokens():
         *("mae_lm_exlm_tiny", "mae_lm_exlm_decoder_tiny"),
     ],
 )
-def test_a_step_never_waits_for_the_gpu(data_bin, arch, gpu):
-    _, task, model, criterion = set_up(data_bin, arch=arch)
+@pytest.mark.parametrize("backend", ["sdpa", "fused"])
+def test_a_step_never_waits_for_the_gpu(data_bin, arch, backend, gpu):
+    if (gpu, backend) == ("cpu", "fused"):
+        pytest.skip("the fused kernel does not train on a CPU")
+    _, task, model, criterion = set_up(data_bin, "--attention-backend", backend, arch=arch)
     task.load_dataset("train")
     model.to(gpu).train()
     for batch in batches(task)[:3]:

@@ -5,6 +5,7 @@ import re
 import tempfile
 from contextlib import nullcontext
 from multiprocessing.connection import Listener
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from fairseq.trainer import Trainer
 
 import mae_lm_fairseq
 from mae_lm_fairseq import fairseq_patches
-from mae_lm_fairseq.fairseq_patches import option_checks
+from mae_lm_fairseq.fairseq_patches import option_checks, parsing
 from mae_lm_fairseq.utils.allocator import CAPACITIES
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.versions import SLOW
@@ -252,3 +253,17 @@ class TestChecks:
     def test_resumed_run_needs_no_initial_checkpoint(self, tmp_path):
         (tmp_path / "checkpoint_last.pt").touch()
         option_checks.check_settings(config("--finetune-from-model", tmp_path / "missing.pt", "--save-dir", tmp_path))
+
+
+def test_training_begins_on_its_device(monkeypatch):
+    """With several processes, fairseq's trainer leaves the model on the CPU until it wraps it."""
+
+    class Model(torch.nn.Linear):
+        def begin_training(self, device):
+            self.found = self.weight.device, device
+
+    model, device = Model(1, 1), torch.device("meta")
+    trainer = SimpleNamespace(device=device, get_model=lambda: model)
+    monkeypatch.setattr(parsing, "check_settings", lambda cfg: None)
+    parsing._init_trainer(lambda *inputs: None, trainer, None)
+    assert model.found == (device, device)

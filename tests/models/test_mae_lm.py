@@ -389,9 +389,13 @@ def test_the_fused_kernel_is_for_training_on_gpus(data_bin, monkeypatch):
     criterion(model.eval(), batch)
     assert {stack.attention_backend for stack in model.autoencoder.stacks()} == {AttentionBackend.eager}
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    with pytest.raises(UserError, match=r"needs a GPU of compute capability 8\.0 or newer; use sdpa"):
+    with pytest.raises(UserError, match=r"needs an NVIDIA GPU of compute capability 8\.0 or newer; use sdpa"):
         model.train().begin_training(torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    with monkeypatch.context() as on_amd:
+        on_amd.setattr(torch.version, "hip", "6.4")
+        with pytest.raises(UserError, match="needs an NVIDIA GPU"):
+            model.begin_training(torch.device("cuda"))
     monkeypatch.setitem(sys.modules, "triton.knobs", None)
     with pytest.raises(UserError, match=r"needs triton 3.4 or newer: pip install 'mae_lm_fairseq\[kernels\]'"):
         model.train().begin_training(torch.device("cuda"))
@@ -460,9 +464,32 @@ def test_a_fused_kernel_that_does_not_work_here(data_bin, compared, caplog, diff
         assert backends(model) == {AttentionBackend.sdpa}
 
 
+def test_a_kernel_that_only_works_in_the_encoder(data_bin, compared, caplog, monkeypatch):
+    compared(0.001)
+    differences = iter([0.001, float("nan")])
+    comparison = sys.modules["mae_lm_fairseq.core.kernels.comparison"]
+    monkeypatch.setattr(comparison, "difference_from_eager", lambda stack, dtype: next(differences))
+    _, _, model, _ = set_up(data_bin)
+    model.begin_training(torch.device("cuda"))
+    assert "sdpa, because fused differs from eager attention by nan%" in caplog.text
+    assert backends(model) == {AttentionBackend.sdpa}
+
+
 def test_compiled_code_has_no_fused_kernel_unless_asked_for(data_bin, monkeypatch):
     monkeypatch.setattr(attention_backends, "problem_of_fused", lambda device: None)
     for options, backend in ([], AttentionBackend.fused), (["--compile"], AttentionBackend.sdpa):
         _, _, model, _ = set_up(data_bin, *options)
+        model.compares_kernel = True  # as begin_training does
         model.resolve_backend(torch.device("cuda"))
         assert backends(model) == {backend}
+
+
+def test_auto_has_no_fused_kernel_in_training_by_other_programs(data_bin, compared):
+    """Nothing has compared it there."""
+    calls = compared(0.001)
+    _, _, model, _ = set_up(data_bin)
+    model.train().resolve_backend(torch.device("cuda"))
+    assert backends(model) == {AttentionBackend.sdpa}
+    assert not calls
+    model.begin_training(torch.device("cuda"))
+    assert backends(model) == {AttentionBackend.fused}

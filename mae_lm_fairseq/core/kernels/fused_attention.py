@@ -20,6 +20,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 RANDOM_LEVELS = 1 << 32
 """Number of values that Philox draws from."""
@@ -291,8 +292,9 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, rows: Rows, bias: PositionB
     Returns:
         [number of queries, heads, head size] packed, in the dtype of ``q``; zero in rows without keys.
     """
-    seed = torch.randint(1 << 31, (1,), device=q.device) if dropout else None
-    return _FusedAttention.apply(q, k, v, None if bias is None else bias.table, rows, bias, dropout, seed)
+    with torch.cuda.device_of(q):  # triton launches on the current device; the backward pass sets it
+        seed = torch.randint(1 << 31, (1,), device=q.device) if dropout else None
+        return _FusedAttention.apply(q, k, v, None if bias is None else bias.table, rows, bias, dropout, seed)
 
 
 class _FusedAttention(torch.autograd.Function):
@@ -322,6 +324,7 @@ class _FusedAttention(torch.autograd.Function):
         return output
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, d_output: Tensor):
         q, k, v, output, normaliser, seed = ctx.saved_tensors
         bias = None if ctx.bias is None else ctx.bias.by_offset
