@@ -55,7 +55,7 @@ class MAELMModelConfig(NetworkOptions):
         default=AttentionBackend.auto,
         metadata={
             "help": "eager: plain PyTorch; sdpa: torch's fused attention; fused: no padding, for training on GPUs; "
-            "auto: eager on CPUs, on GPUs fused, or sdpa with --compile or without triton"
+            "auto: eager on CPUs; on GPUs fused in half precision without --compile, otherwise sdpa"
         },
     )
     compile: bool = field(

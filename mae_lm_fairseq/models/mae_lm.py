@@ -333,8 +333,6 @@ class MAELMModel(BaseFairseqModel):
     def resolve_backend(self, device: torch.device):
         """Choose the attention backend for a device. The fused kernel is for training only.
 
-        ``auto`` chooses it only after :meth:`begin_training`, which finds out whether it works.
-
         Raises:
             UserError: if ``--attention-backend`` does not train on that device.
         """
@@ -346,12 +344,19 @@ class MAELMModel(BaseFairseqModel):
         is_first = self.resolved_for is None or self.resolved_for[0] != device.type
         self.resolved_for = device.type, self.training
         if backend is AttentionBackend.auto or (backend is AttentionBackend.fused and not self.training):
-            # The kernel breaks the graph that is compiled, in every layer.
-            backend = fastest_backend(device, self.training and self.compares_kernel and self.compiled is None)
+            backend = fastest_backend(device, self.training and self._may_choose_fused())
             if is_first:
                 logger.info("attention backend on %s: %s", device.type, backend.value)
         for stack in self.autoencoder.stacks():
             stack.attention_backend = backend
+
+    def _may_choose_fused(self) -> bool:
+        """Return whether ``auto`` may train with the fused kernel.
+
+        It must have been compared with eager attention first. It breaks the graph that is compiled, in every layer. In
+        float32 its speed was never measured.
+        """
+        return self.compares_kernel and self.compiled is None and self._product_dtype() is not torch.float32
 
     def _sdpa_kernel(self) -> str:
         """Return the kernel that torch chooses for the encoder's attention, by the function that ``sdpa`` asks, too.

@@ -25,6 +25,7 @@ ARCHITECTURES = [
     "mae_lm",
     *(f"{preset}_{size}" for preset in PRESETS for size in ("tiny", "small", "base", "large")),
 ]
+BF16 = ["--autocast", "bf16"]
 TINY = [arch for arch in ARCHITECTURES if arch.endswith("_tiny")]
 
 
@@ -405,7 +406,7 @@ def test_the_fused_kernel_is_for_training_on_gpus(data_bin, monkeypatch):
 def compared(monkeypatch, settings_of_cuda):
     """Simulate a GPU with triton; return a function that sets the difference of its kernel, and what was compared."""
     comparison = types.ModuleType("comparison")  # the real one needs triton
-    comparison.TOLERANCES, calls = {torch.float32: 0.01}, []
+    comparison.TOLERANCES, calls = {torch.float32: 0.01, torch.bfloat16: 0.01}, []
     for name in ("triton", "triton.knobs"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, "mae_lm_fairseq.core.kernels.comparison", comparison)
@@ -429,13 +430,17 @@ def backends(model):
     return {stack.attention_backend for stack in model.autoencoder.stacks()}
 
 
-@pytest.mark.parametrize("backend", ["auto", "fused"])
-def test_training_compares_the_fused_kernel_first(data_bin, compared, caplog, backend):
-    _, _, model, _ = set_up(data_bin, "--attention-backend", backend)
+@pytest.mark.parametrize(
+    ("options", "dtype"),
+    [(["--attention-backend", "fused"], torch.float32), (BF16, torch.bfloat16)],
+    ids=["fused", "auto"],
+)
+def test_training_compares_the_fused_kernel_first(data_bin, compared, caplog, options, dtype):
+    _, _, model, _ = set_up(data_bin, *options)
     calls = compared(0.001)
     with caplog.at_level(logging.INFO, logger="mae_lm_fairseq"):
         model.begin_training(torch.device("cuda"))
-    assert calls == [(stack, torch.float32) for stack in model.autoencoder.stacks()]
+    assert calls == [(stack, dtype) for stack in model.autoencoder.stacks()]
     assert "fused attention equals eager within 0.10 %" in caplog.text
     assert backends(model) == {AttentionBackend.fused}
     model.eval().resolve_backend(torch.device("cuda"))
@@ -455,7 +460,7 @@ def test_a_fused_kernel_that_does_not_work_here(data_bin, compared, caplog, diff
     _, _, model, _ = set_up(data_bin, "--attention-backend", "fused")
     with pytest.raises(UserError, match=f"--attention-backend fused {problem}.*; use sdpa"):
         model.begin_training(torch.device("cuda"))
-    _, _, model, _ = set_up(data_bin)
+    _, _, model, _ = set_up(data_bin, *BF16)
     with caplog.at_level(logging.WARNING, logger="mae_lm_fairseq"):
         model.begin_training(torch.device("cuda"))
     assert re.search(f"attention backend: sdpa, because fused {problem}", caplog.text)
@@ -469,27 +474,25 @@ def test_a_kernel_that_only_works_in_the_encoder(data_bin, compared, caplog, mon
     differences = iter([0.001, float("nan")])
     comparison = sys.modules["mae_lm_fairseq.core.kernels.comparison"]
     monkeypatch.setattr(comparison, "difference_from_eager", lambda stack, dtype: next(differences))
-    _, _, model, _ = set_up(data_bin)
+    _, _, model, _ = set_up(data_bin, *BF16)
     model.begin_training(torch.device("cuda"))
     assert "sdpa, because fused differs from eager attention by nan%" in caplog.text
     assert backends(model) == {AttentionBackend.sdpa}
 
 
-def test_compiled_code_has_no_fused_kernel_unless_asked_for(data_bin, monkeypatch):
+@pytest.mark.parametrize("options", [[], [*BF16, "--compile"]], ids=["float32", "compiled"])
+def test_auto_has_no_fused_kernel_where_it_was_not_measured(data_bin, monkeypatch, settings_of_cuda, options):
     monkeypatch.setattr(attention_backends, "problem_of_fused", lambda device: None)
-    for options, backend in ([], AttentionBackend.fused), (["--compile"], AttentionBackend.sdpa):
-        _, _, model, _ = set_up(data_bin, *options)
-        model.compares_kernel = True  # as begin_training does
-        model.resolve_backend(torch.device("cuda"))
-        assert backends(model) == {backend}
+    _, _, model, _ = set_up(data_bin, *options)
+    model.begin_training(torch.device("cuda"))
+    assert backends(model) == {AttentionBackend.sdpa}
 
 
 def test_auto_has_no_fused_kernel_in_training_by_other_programs(data_bin, compared):
     """Nothing has compared it there."""
     calls = compared(0.001)
-    _, _, model, _ = set_up(data_bin)
+    _, _, model, _ = set_up(data_bin, *BF16)
     model.train().resolve_backend(torch.device("cuda"))
-    assert backends(model) == {AttentionBackend.sdpa}
-    assert not calls
+    assert (backends(model), calls) == ({AttentionBackend.sdpa}, [])
     model.begin_training(torch.device("cuda"))
     assert backends(model) == {AttentionBackend.fused}
