@@ -315,8 +315,10 @@ RECIPES_USED = """\
   `<mask>` only.
 - We infer that the paper's base is as long as BERT's pretraining. `base++` and `large++` are the authors' script, which
   is sixteen times as long and has no separate settings for large.
-- `academic` is the budget that several papers on efficient pretraining share. Its learning rate is this project's
-  choice for layer norms after the sublayers, and untested.
+- `academic` is the budget that several papers on efficient pretraining share, with the learning rate and the layer
+  norms (`--pre-norm`) of its source. At size tiny, these norms trained better [at high rates](results/pre-norm.md). No
+  stock class of `transformers` has them with a relative position bias: to export the encoder, add
+  `--relative-buckets 0`.
 - `fairseq` is fairseq's recipe for RoBERTa base; [pretraining.md](pretraining.md#roberta) has the command.
 
 Batches with one process; more processes accumulate fewer:

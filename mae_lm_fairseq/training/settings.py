@@ -82,6 +82,7 @@ def settings(architecture: str, name: str | None = None) -> Settings:
             "_name": architecture,
             "dropout": value["dropout"],
             "attention_dropout": value["attention_dropout"],
+            **({"pre_norm": True} if value["pre_norm"] else {}),
         },
         "criterion": {"_name": "masked_autoencoder_lm"},
         "optimization": {"lr": [value["lr"]]},

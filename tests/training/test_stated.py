@@ -3,7 +3,7 @@
 import pytest
 
 from mae_lm_fairseq.models.architectures import architecture_values
-from mae_lm_fairseq.training.settings import ARCHITECTURES, RECIPES, recipe
+from mae_lm_fairseq.training.settings import ARCHITECTURES, RECIPES, recipe, settings
 from mae_lm_fairseq.training.stated import NOT_FOUND, ROWS, SOURCES, STATED
 
 
@@ -40,3 +40,8 @@ def test_recipes_read_as_many_tokens_as_their_sources_say(name, tokens):
     """BERT's 131 billion, 12.06 billion in papers on efficient pretraining, and 16 times BERT's in the script."""
     rows = {row: cell.value for row, cell in recipe("mae_lm_base", name).items()}
     assert rows["updates"] * rows["sequences"] * rows["tokens"] == pytest.approx(tokens, rel=1e-3)
+
+
+def test_only_academic_has_layer_norms_before_the_sublayers():
+    found = {name for name in RECIPES if settings("mae_lm_base", name)["model"].get("pre_norm")}
+    assert found == {"academic"} == {name for name in RECIPES if recipe("mae_lm_base", name)["pre_norm"].value}
