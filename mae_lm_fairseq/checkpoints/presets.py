@@ -93,7 +93,7 @@ def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:
         seed: seed of the random weights.
     """
     same = preset_of(pretrained) == preset
-    config = pretrained.config if same else replace(pretrained.config, **_around_the_encoder(preset))
+    config = pretrained.config if same else _around_the_encoder(pretrained.config, preset)
     kept = {
         name: weight.float()
         for name, weight in pretrained.weights.items()
@@ -148,8 +148,15 @@ def completed(
     return complete | {name: complete[first] for name, first in tied_names(config, complete).items()}
 
 
-def _around_the_encoder(preset: str) -> dict:
-    """Return the options of a preset that do not concern the encoder: where masks join, and the decoder."""
+def _around_the_encoder(config: MaskedAutoencoderConfig, preset: str) -> MaskedAutoencoderConfig:
+    """Return a configuration with a preset's options that do not concern its encoder: where masks join, the decoder.
+
+    Unlike the preset's, the decoder has the encoder's position bias, with which the layers that it starts from were
+    trained.
+    """
     values = vars(preset_config(preset, "base"))
     names = ("mask_join", "mask_join_layer", "mask_states", "renumber_visible", "reset_mask_states")
-    return {name: value for name, value in values.items() if name in names or name.startswith("decoder_")}
+    chosen = {name: value for name, value in values.items() if name in names or name.startswith("decoder_")}
+    if chosen["decoder_layers"]:
+        chosen["decoder_relative_buckets"] = config.relative_buckets
+    return replace(config, **chosen)

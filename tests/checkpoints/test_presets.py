@@ -58,6 +58,12 @@ def test_a_new_decoder_starts_from_the_last_layers_of_the_encoder():
     # The norm that the first of these layers reads.
     assert torch.equal(decoder.embed_layer_norm.weight, encoder.layers[0].final_layer_norm.weight)
     assert torch.equal(decoder.embed_positions.weight, encoder.embed_positions.weight)
+    assert torch.equal(decoder.relative_bias.weight, encoder.relative_bias.weight)
+
+
+def test_a_new_decoder_has_no_position_bias_if_the_encoder_has_none():
+    model = with_preset(pretrained("mae_lm_roberta", {"relative_buckets": 0}), "mae_lm", seed=1)
+    assert (model.config.decoder_layers, model.config.decoder_relative_buckets) == (4, 0)
 
 
 def test_a_decoder_of_another_size_starts_from_random_weights():

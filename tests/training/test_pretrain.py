@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -349,8 +350,11 @@ def test_ctrl_c_ends_training_without_a_traceback(data_bin, tmp_path):
     command = [*PRETRAIN, "mae_lm_tiny", data_bin, tmp_path / "saved", "--cpu"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     log = tmp_path / "log"
+    heeds_sigint = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # which a shell's background jobs ignore
     with open(log, "w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env=environment, start_new_session=True, preexec_fn=heeds_sigint
+        )
     deadline = time.monotonic() + 240
     while "begin training epoch" not in log.read_text() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.2)

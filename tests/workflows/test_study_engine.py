@@ -208,10 +208,12 @@ def test_a_second_study_in_the_same_directory_is_refused(finished, here):
     remove_part(here / "used")
     first = start(here, "used")
     wait_for((here / "used" / "runs" / "MAE-LM-seed2").exists, 120)
+    first.send_signal(signal.SIGSTOP)  # so that it does not end before the second one has started
     second = start(here, "used")
-    assert second.wait(60) == 1
+    assert second.wait(120) == 1
     assert f"another process is using used (process {first.pid} on" in second.stderr.read()
     first.send_signal(signal.SIGTERM)
+    first.send_signal(signal.SIGCONT)
     assert first.wait(60) == 1
 
 
