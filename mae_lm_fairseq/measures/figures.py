@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,42 +77,79 @@ class Lines(NamedTuple):
     """[seeds, points]; NaN for missing points."""
 
 
+class Band(NamedTuple):
+    """A shaded range of a panel."""
+
+    x: np.ndarray
+    """[points]."""
+    low: np.ndarray
+    """[points]; NaN for missing points."""
+    high: np.ndarray
+    """[points]."""
+
+
 class Panel(NamedTuple):
-    """Lines by label, with the label of the x axis."""
+    """Lines and bands by label, with the label of the x axis."""
 
     title: str
     x_label: str
     lines: Mapping[str, Lines]
+    bands: Mapping[str, Band] = {}
 
 
-def plot_panels(path: Path, title: str, *panels: Panel) -> None:
-    """Plot panels, three in a row, with the means over the seeds as lines and every seed as a faint one.
+def plot_panels(path: Path, title: str, *panels: Panel, y_label: str | None = None, zero: bool = False) -> None:
+    """Plot panels, up to three in a row, with the means over the seeds as lines and every seed as a faint one.
 
     Args:
         path: the PNG to write.
         title: title of the figure.
-        panels: the panels; lines with the same label look the same in all of them.
+        panels: the panels; what has the same label looks the same in all of them.
+        y_label: label of the y axis that all panels share; by default each has its own.
+        zero: draw a line at zero.
     """
     from matplotlib.figure import Figure
 
-    columns = min(3, len(panels))
+    columns = 2 if len(panels) == 4 else min(3, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(1 + 4.2 * columns, 0.9 + 3.6 * rows), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False).flatten()
-    labels = list(dict.fromkeys(label for panel in panels for label in panel.lines))
-    handles = {}
-    for axes, panel in zip(grid, panels, strict=False):
-        for label, line in panel.lines.items():
-            place = labels.index(label)
-            colour, y = MORE_COLOURS[place % len(MORE_COLOURS)], np.ma.masked_invalid(line.y)
-            style = {"marker": "osD^vPX"[place % 7], "linestyle": ("-", "--", "-.", ":")[place % 4], "markersize": 5}
-            axes.plot(line.x, y.T, color=colour, alpha=0.25, linewidth=0.8)
-            [handles[label]] = axes.plot(line.x, y.mean(0), color=colour, **style)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set(title=panel.title, xlabel=panel.x_label)
-        axes.grid(alpha=0.25)
-    for axes in grid[len(panels) :]:
-        axes.set_axis_off()
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=2, frameon=False)
-    figure.suptitle(f"{title}: mean and every seed")
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=y_label is not None)
+    labels = list(dict.fromkeys(label for panel in panels for label in (*panel.lines, *panel.bands)))
+    looks, handles = {label: _look(place) for place, label in enumerate(labels)}, {}
+    for axes, panel in zip(grid.flat, panels, strict=False):
+        if zero:
+            axes.axhline(0, color="black", linewidth=0.8)
+        handles |= _draw(axes, panel, looks)
+    for axes in grid[:, 0] if y_label else ():
+        axes.set_ylabel(y_label)
+    for axes in grid.flat[len(panels) :]:
+        axes.remove()
+    shown = [label for label in labels if label in handles]
+    legend = [[handles[label] for label in shown], shown]
+    narrow = len(panels) == 1 and len(shown) < 7
+    figure.legend(*legend, loc="outside lower center", ncols=1 if narrow else 2, frameon=False)
+    has_seeds = any(len(line.y) > 1 for panel in panels for line in panel.lines.values())
+    figure.suptitle(f"{title}: mean and every seed" if has_seeds else title, wrap=True)
     figure.savefig(path, dpi=120)
+
+
+def _look(place: int) -> dict[str, Any]:
+    """Return colour, marker and line style of the label at a place in the legend."""
+    colour = MORE_COLOURS[place % len(MORE_COLOURS)]
+    marker, style = "osD^vPX"[place % 7], ("-", "--", "-.", ":")[place % 4]
+    return {"color": colour, "marker": marker, "linestyle": style, "markersize": 5}
+
+
+def _draw(axes, panel: Panel, looks: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Draw a panel; return what stands for each label in the legend."""
+    handles = {}
+    for label, band in panel.bands.items():
+        handles[label] = axes.fill_between(*band, color=looks[label]["color"], alpha=0.2, linewidth=0)
+    for label, line in panel.lines.items():
+        y = np.ma.masked_invalid(line.y)
+        if len(y) > 1:
+            axes.plot(line.x, y.T, color=looks[label]["color"], alpha=0.25, linewidth=0.8)
+        [handles[label]] = axes.plot(line.x, y.mean(0), label=label, **looks[label])
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set(title=panel.title, xlabel=panel.x_label)
+    axes.grid(alpha=0.25)
+    return handles

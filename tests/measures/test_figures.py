@@ -8,8 +8,8 @@ from PIL import Image
 from mae_lm_fairseq.measures.figures import Lines, Panel, plot_panels
 
 
-@pytest.mark.parametrize(("count", "columns"), [(1, 1), (4, 3)])
-def test_panels_are_three_in_a_row(tmp_path, count, columns):
+@pytest.mark.parametrize(("count", "columns"), [(1, 1), (4, 2), (5, 3)])
+def test_panels_are_in_rows(tmp_path, count, columns):
     panel = Panel("title", "layer", {"model": Lines(np.arange(3), np.ones((2, 3)))})
     plot_panels(tmp_path / "a.png", "Title", *[panel] * count)
     width, height = Image.open(tmp_path / "a.png").size

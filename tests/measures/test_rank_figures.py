@@ -47,20 +47,20 @@ def test_ranks_have_a_panel_for_each_model(models, drawn, tmp_path):
         assert axes.get_title() == f"{model['label']} (hidden size 16)"
         assert axes.get_xlabel() == "layer (0: embeddings)"
         expected = {
-            series.label: found
-            for series in SERIES
-            if (found := values(model, "ranks", "threshold", input=series.input, tokens=series.tokens))
+            label: found
+            for (kind, tokens), label in SERIES.items()
+            if (found := values(model, "ranks", "threshold", input=kind, tokens=tokens))
         }
         assert lines(axes) == expected
     assert figure.axes[0].get_ylabel() == "directions that hold 90 % of Σσ²"
     [legend] = figure.legends
-    assert [entry.get_text() for entry in legend.get_texts()] == [series.label for series in SERIES]
+    assert [entry.get_text() for entry in legend.get_texts()] == [*SERIES.values()]
 
 
 def test_many_models_take_several_rows_of_panels(models, drawn, tmp_path):
     plot_ranks(tmp_path / "ranks.png", models * 2)
     assert len(drawn[0].axes) == 4
-    assert lines(drawn[0].axes[3])[SERIES[0].label] == values(models[1], "ranks", "threshold", input="clean")
+    assert lines(drawn[0].axes[3])[SERIES["clean", "real"]] == values(models[1], "ranks", "threshold", input="clean")
 
 
 def test_gaps_and_outside_figures_have_one_panel(models, drawn, tmp_path):
@@ -78,7 +78,7 @@ def test_gaps_and_outside_figures_have_one_panel(models, drawn, tmp_path):
         "MAE-LM, forced [MASK]": [100 * x for x in values(mae_lm, "outside", "excess", input="forced")],
     }
     assert "percentage points" in outside.get_ylabel()
-    assert all(axes.get_title() and axes.get_legend() for axes in (gaps, outside))
+    assert all(figure.get_suptitle() and figure.legends for figure in drawn)
 
 
 def test_exclusivity_stands_beside_its_controls(drawn, tmp_path):
@@ -90,7 +90,10 @@ def test_exclusivity_stands_beside_its_controls(drawn, tmp_path):
     )
     [axes] = drawn[0].axes
     found = lines(axes)
-    assert found["[MASK]"] == [20, 10]
-    assert found["each of the most frequent words"] == [10, 30, 0, 10]
+    assert found["[MASK], or what stands in its place"] == [20, 10]
+    assert found["20 most frequent words (median, range)"] == [20, 5]
+    words, groups = (band.get_paths()[0].vertices for band in axes.collections)
+    assert {tuple(point) for point in words.round(9)} >= {(1, 10), (1, 30), (2, 0), (2, 10)}
+    assert {tuple(point) for point in groups.round(9)} >= {(1, -1), (1, 2), (2, 0), (2, 1)}
     assert "15 % masked" in drawn[0].get_suptitle()
-    assert axes.get_ylabel() == "outside, minus that of held-out\nreal tokens (percentage points)"
+    assert "percentage points" in axes.get_ylabel()

@@ -59,7 +59,7 @@ class Values:
 
 def last(values: Values) -> np.ndarray:
     """Value after the last update, at the last layer."""
-    return _last_layer(values.final())
+    return last_layer(values.final())
 
 
 def last_less_first_layer(values: Values) -> np.ndarray:
@@ -81,12 +81,13 @@ def mean_of_layers(values: Values) -> np.ndarray:
 
 def end_less_best_checkpoint(values: Values) -> np.ndarray:
     """Last layer after the last update less that of the best checkpoint: below 0 if training damages it."""
-    by_checkpoint = [_last_layer(values.at(updates)) for updates in values.checkpoints]
+    by_checkpoint = [last_layer(values.at(updates)) for updates in values.checkpoints]
     best = max(by_checkpoint, key=np.mean)
     return by_checkpoint[-1] - best
 
 
-def _last_layer(values: np.ndarray) -> np.ndarray:
+def last_layer(values: np.ndarray) -> np.ndarray:
+    """Return the last layer of a value by layer, and other values as they are: float[seeds]."""
     return values if values.ndim == 1 else values[:, -1]
 
 

@@ -77,12 +77,14 @@ class Kind(Options):
         needs: the files of ``[data]`` that it reads.
         numbers: names of its values that are numbers; None if they depend on the options.
         by_layer: names of its values by layer. Models may lack some.
+        shown: names of the values that a report leads with; all if empty.
     """
 
     kind: ClassVar[str]
     needs: ClassVar[Sequence[str]] = ()
     numbers: ClassVar[Sequence[str] | None] = ()
     by_layer: ClassVar[Sequence[str]] = ()
+    shown: ClassVar[Sequence[str]] = ()
 
     def values(self) -> list[str] | None:
         """Return the names of all its values with these options; None if they depend on more."""
@@ -114,6 +116,7 @@ class Loss(Kind, MaskedText):
 
     kind: ClassVar = "loss"
     numbers: ClassVar = ("loss", "accuracy", "unigram_entropy")
+    shown: ClassVar = ("loss", "accuracy")
     on: Literal["text", "valid"] = "text"
 
     @property
@@ -150,6 +153,7 @@ class Rank(Kind, RankSettings, MaskedText):
     kind: ClassVar = "rank"
     needs: ClassVar = ("text",)
     by_layer: ClassVar = [f"{prefix}{kind}" for prefix in ("", "entropy_") for kind in _RANKED]
+    shown: ClassVar = ("real_clean", "real_as_trained", "mask_as_trained", "all_as_trained")
     tokens: Count = 20_000
     bootstrap: ClassVar = 2  # the least: a study tests over seeds
 
@@ -240,6 +244,7 @@ class Exclusivity(Kind, MaskedText):
         "type_quantile",
         *(f"{control}_{of}" for control in ("types", "groups") for of in ("lowest", "median", "highest")),
     )
+    shown: ClassVar = ("exclusivity_0.9", "types_highest", "type_quantile")
 
     def measure(self, model: Trained) -> Measured:
         """Return the numbers of :mod:`~mae_lm_fairseq.statistics.exclusivity`; of controls, a summary."""
@@ -270,6 +275,7 @@ class Probe(Kind, WordLabels):
     needs: ClassVar = ("probe_train", "probe_test")
     numbers: ClassVar = ("lookup", "most_frequent_label", "ambiguous_lookup", "ambiguous_words")
     by_layer: ClassVar = ("accuracy", "dev_accuracy", "ambiguous_accuracy")
+    shown: ClassVar = ("accuracy", "ambiguous_accuracy")
     random_weights: bool = False
 
     def check(self, data: Data) -> None:

@@ -3,15 +3,17 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
-from mae_lm_fairseq.measures.figures import COLOURS, LAYER, Lines, Panel, plot_panels
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.output import markdown_table
 from mae_lm_fairseq.workflows.study.contrasts import Outcome, outcomes
-from mae_lm_fairseq.workflows.study.endpoints import Values
-from mae_lm_fairseq.workflows.study.plan import Plan, parse_plan
+from mae_lm_fairseq.workflows.study.endpoints import Values, last_layer
+from mae_lm_fairseq.workflows.study.figures import plot_contrasts, plot_exclusivity, plot_measure, value_names
+from mae_lm_fairseq.workflows.study.measures import Exclusivity
+from mae_lm_fairseq.workflows.study.plan import Measure, Plan, parse_plan
 
 NOTES = """\
 - The quantity is the endpoint of the model, less the endpoint of the other model with the same seed. In brackets 95 %
@@ -71,16 +73,13 @@ def write_report(out: Path, content: Mapping[str, Any]) -> None:
         lines += ["![contrasts](contrasts.png)", ""]
     names = [one.contrast.name for one in tested]
     if untested := [one.name for one in plan.contrasts if one.name not in names]:
-        lines += [f"Not tested, as fewer than two seeds of each model have the value: {', '.join(untested)}.", ""]
+        lines += [f"Not tested, as fewer than two seeds of each model have the value: {'; '.join(untested)}.", ""]
     if content["extended"]:
         lines += ["Added to the plan after the study had begun:", "", *(f"- {one}" for one in content["extended"]), ""]
     lines += _rates(results)
     for measure in plan.measures:
         if measured := results.measured(measure.name):
-            last = results.last_checkpoint(measure.name)
-            lines += [f"## {measure.name}", "", *_settings(measure), f"After {last:,} updates:", "", *_tables(measured)]
-            if plot(out / f"{measure.name}.png", measure.name, measured):
-                lines += [f"![{measure.name}]({measure.name}.png)", ""]
+            lines += _measure(out, measure, measured, results.last_checkpoint(measure.name))
     lines += ["## Made by", "", *_made_by(content), ""]
     write_text(out / "report.md", "\n".join(lines))
 
@@ -142,50 +141,99 @@ def _rates(results: Results) -> list[str]:
     return [*lines, "", markdown_table(["model", "learning rate", "seed", plan.rates.lowest], rows), ""]
 
 
-def _settings(measure: Any) -> list[str]:
+def _measure(out: Path, measure: Measure, measured: Mapping[str, Values], last: int) -> list[str]:
+    """Plot a measure; return its section: what a reader looks for first, then all other values."""
+    names = value_names(measured)
+    shown = [name for name in measure.options.shown or names if name in names]
+    same = {} if len(measured) == 1 else _same_everywhere(measured, [name for name in names if name not in shown])
+    others = [name for name in names if name not in shown and name not in same]
+    lines = [f"## {measure.name}", "", *_settings(measure), f"After {last:,} updates:", "", *_final(measured, shown)]
+    lines += _by_updates(measured, shown)
+    figure = out / f"{measure.name}.png"
+    if isinstance(measure.options, Exclusivity):
+        plot_exclusivity(figure, measure.name, measured)
+    if isinstance(measure.options, Exclusivity) or plot_measure(figure, measure.name, measured, shown):
+        lines += [f"![{measure.name}]({quote(figure.name)})", ""]
+    if same:
+        lines += [
+            f"Of all models, seeds and checkpoints: {', '.join(f'{name} {same[name]:.4g}' for name in same)}.",
+            "",
+        ]
+    return lines + (_folded("All other values", _final(measured, others)) if others else [])
+
+
+def _settings(measure: Measure) -> list[str]:
     """Return what the measure is, and its options."""
     options = ", ".join(f"{name} {value}" for name, value in vars(measure.options).items() if value is not None)
-    return [f"{measure.options.__doc__.splitlines()[0]} `{options}`" if options else "", ""]
+    what = measure.options.__doc__.splitlines()[0].replace("``", "`")
+    return [f"{what} `{options}`" if options else what, ""]
 
 
-def _tables(measured: Mapping[str, Values]) -> list[str]:
-    """Return tables after the last update: of numbers, with every seed, and of values by layer."""
-    lines, names = [], _names(measured)
-    if numbers := [name for name, is_by_layer in names.items() if not is_by_layer]:
-        rows = [
-            [model, *(_cell(values.other(name).final()) if name in values.final_names() else "-" for name in numbers)]
-            for model, values in measured.items()
-        ]
-        lines += [markdown_table(["model", *numbers], rows), ""]
-    checkpoints = next(iter(measured.values())).checkpoints
-    for name in numbers if len(checkpoints) > 1 else ():
-        rows = [
-            [model, *(_cell(values.other(name).at(updates), seeds=False) for updates in checkpoints)]
-            for model, values in measured.items()
-            if name in values.final_names()
-        ]
-        lines += [markdown_table([f"{name}, by updates", *map(str, checkpoints)], rows), ""]
-    for name in (name for name, is_by_layer in names.items() if is_by_layer):
-        of_models = {
-            model: values.other(name).final() for model, values in measured.items() if name in values.final_names()
+def _same_everywhere(measured: Mapping[str, Values], names: Sequence[str]) -> dict[str, float]:
+    """Return the numbers that are equal in all models, seeds and checkpoints, such as baselines: not results."""
+    found = {
+        name: {
+            run[updates].get(name) if not isinstance(run[updates].get(name), list) else None
+            for values in measured.values()
+            for run in values.runs
+            for updates in run
         }
-        layers = max(values.shape[1] for values in of_models.values())
-        rows = [
-            [model, *(_cell(values[:, layer], seeds=False) for layer in range(values.shape[1]))]
-            for model, values in of_models.items()
-        ]
-        rows = [row + [""] * (layers + 1 - len(row)) for row in rows]
-        lines += [markdown_table([f"{name}, by layer", *map(str, range(layers))], rows), ""]
+        for name in names
+    }
+    return {name: float(*values) for name, values in found.items() if len(values) == 1 and None not in values}
+
+
+def _folded(title: str, lines: Sequence[str]) -> list[str]:
+    return ["<details>", f"<summary>{title}</summary>", "", *lines, "</details>", ""]
+
+
+def _final(measured: Mapping[str, Values], names: Sequence[str]) -> list[str]:
+    """Return tables of values after the last update: of all numbers, and of each value by layer."""
+    by_layer = value_names(measured)
+    lines = _numbers(measured, [name for name in names if not by_layer[name]])
+    for name in (name for name in names if by_layer[name]):
+        lines += _by_layer(name, {model: values.final() for model, values in _that_have(measured, name).items()})
     return lines
 
 
-def _names(measured: Mapping[str, Values]) -> dict[str, bool]:
-    """Return the names of all values, and whether they are by layer."""
-    return {
-        name: isinstance(values.runs[0][values.checkpoints[-1]][name], list)
-        for values in measured.values()
-        for name in values.final_names()
-    }
+def _by_updates(measured: Mapping[str, Values], names: Sequence[str]) -> list[str]:
+    """Return a table of each value at all checkpoints, of the last layer if it is by layer."""
+    by_layer, lines = value_names(measured), []
+    for name in names:
+        found = _that_have(measured, name)
+        checkpoints = next(iter(found.values())).checkpoints
+        rows = [
+            [model, *(_cell(last_layer(values.at(updates)), seeds=False) for updates in checkpoints)]
+            for model, values in found.items()
+        ]
+        title = f"{name}{' of the last layer' if by_layer[name] else ''}, by updates"
+        table = markdown_table([title, *(f"{updates:,}" for updates in checkpoints)], rows)
+        lines += [table, ""] if len(checkpoints) > 1 else []
+    return lines
+
+
+def _that_have(measured: Mapping[str, Values], name: str) -> dict[str, Values]:
+    """Return a value of all models that have it."""
+    return {model: values.other(name) for model, values in measured.items() if name in values.final_names()}
+
+
+def _numbers(measured: Mapping[str, Values], names: Sequence[str]) -> list[str]:
+    """Return a table of numbers after the last update, with every seed."""
+    rows = [
+        [model, *(_cell(values.other(name).final()) if name in values.final_names() else "-" for name in names)]
+        for model, values in measured.items()
+    ]
+    return [markdown_table(["model", *names], rows), ""] if names else []
+
+
+def _by_layer(name: str, of_models: Mapping[str, np.ndarray]) -> list[str]:
+    """Return a table of a value by layer; models may have different numbers of layers."""
+    layers = max(values.shape[1] for values in of_models.values())
+    rows = [
+        [model, *(_cell(column, seeds=False) for column in values.T), *[""] * (layers - values.shape[1])]
+        for model, values in of_models.items()
+    ]
+    return [markdown_table([f"{name}, by layer", *map(str, range(layers))], rows), ""]
 
 
 def _cell(values: np.ndarray, seeds: bool = True) -> str:
@@ -197,58 +245,6 @@ def _cell(values: np.ndarray, seeds: bool = True) -> str:
         return mean
     every = f" ({', '.join(f'{value:.4g}' for value in values)})" if seeds else ""
     return f"{mean} ± {np.nanstd(values, ddof=1):.2g}{every}"
-
-
-def plot(path: Path, title: str, measured: Mapping[str, Values]) -> bool:
-    """Plot a measure: values by layer after the last update, numbers by checkpoint; return whether there is anything.
-
-    Args:
-        path: the PNG to write.
-        title: title of the figure.
-        measured: values by model.
-    """
-    names, panels = _names(measured), []
-    has_layers = any(names.values())
-    for name in [name for name, is_by_layer in names.items() if is_by_layer == has_layers]:
-        lines = {}
-        for model, values in measured.items():
-            if name not in values.final_names():
-                continue
-            named = values.other(name)
-            y = named.final() if has_layers else np.stack([named.at(one) for one in named.checkpoints], axis=1)
-            if y.shape[1] > 1:
-                lines[model] = Lines(np.arange(y.shape[1]) if has_layers else np.array(named.checkpoints), y)
-        if lines:
-            panels.append(Panel(name, LAYER if has_layers else "updates", lines))
-    if panels:
-        plot_panels(path, title, *panels)
-    return bool(panels)
-
-
-def plot_contrasts(path: Path, tested: Sequence[Outcome]) -> None:
-    """Plot every contrast on an axis of its own: seeds as dots, the mean with its 95 % interval, and zero.
-
-    Args:
-        path: the PNG to write.
-        tested: the contrasts.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 0.6 + 0.9 * len(tested)), layout="constrained")
-    for axes, one in zip(figure.subplots(len(tested), 1, squeeze=False)[:, 0], tested, strict=True):
-        (low, high), colour = one.interval, COLOURS[0] if one.contrast.primary else "grey"
-        axes.axvline(0, color="black", linewidth=0.8)
-        for margin in (one.contrast.margin or 0.0, -(one.contrast.margin or 0.0)):
-            axes.axvline(margin, color="black", linewidth=0.8, linestyle=":")
-        axes.plot([low, high], [0, 0], color=colour, linewidth=2)
-        axes.plot([one.mean], [0], "D", color=colour)
-        axes.plot([*one.values.values()], [0.5] * len(one.values), "o", color=colour, alpha=0.5, markersize=4)
-        less = f" less {one.contrast.less}" if one.contrast.less else ""
-        axes.set_title(f"{one.contrast.name}: {one.contrast.of}, {one.contrast.model}{less}", fontsize=8, loc="left")
-        axes.set(ylim=(-0.5, 1), yticks=[])
-        axes.tick_params(labelsize=7)
-    figure.suptitle("Contrasts: seeds (dots), mean and 95 % interval; primary ones in colour", fontsize=9)
-    figure.savefig(path, dpi=120)
 
 
 def _made_by(content: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,96 @@
+"""Figures of a study's report."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from mae_lm_fairseq.measures.figures import COLOURS, LAYER, Lines, Panel, plot_panels
+from mae_lm_fairseq.measures.rank_figures import exclusivity_panel, plot_exclusivity_panels
+from mae_lm_fairseq.workflows.study.contrasts import Outcome
+from mae_lm_fairseq.workflows.study.endpoints import Values
+
+
+def value_names(measured: Mapping[str, Values]) -> dict[str, bool]:
+    """Return the names of all values of a measure, and whether they are by layer.
+
+    Args:
+        measured: the values by model.
+    """
+    return {
+        name: isinstance(values.runs[0][values.checkpoints[-1]][name], list)
+        for values in measured.values()
+        for name in values.final_names()
+    }
+
+
+def plot_measure(path: Path, title: str, measured: Mapping[str, Values], shown: Sequence[str]) -> bool:
+    """Plot values by layer after the last update, or else numbers by checkpoint; return whether there is anything.
+
+    Args:
+        path: the PNG to write.
+        title: title of the figure.
+        measured: values by model.
+        shown: names of the values to plot, one panel each.
+    """
+    by_layer = value_names(measured)
+    has_layers = any(by_layer[name] for name in shown)
+    panels = []
+    for name in (name for name in shown if by_layer[name] == has_layers):
+        lines = {}
+        for model, values in ((model, values.other(name)) for model, values in measured.items()):
+            if name in values.final_names():
+                y = values.final() if has_layers else np.stack([values.at(one) for one in values.checkpoints], axis=1)
+                lines[model] = Lines(np.arange(y.shape[1]) if has_layers else np.array(values.checkpoints), y)
+        if any(line.x.size > 1 for line in lines.values()):
+            panels.append(Panel(name, LAYER if has_layers else "updates", lines))
+    if panels:
+        plot_panels(path, title, *panels)
+    return bool(panels)
+
+
+def plot_exclusivity(path: Path, title: str, measured: Mapping[str, Values]) -> None:
+    """Plot the exclusivity of ``[MASK]`` by layer beside its controls, one panel per model.
+
+    Args:
+        path: the PNG to write.
+        title: title of the figure.
+        measured: values of the measure "exclusivity" by model.
+    """
+    panels = []
+    for model, values in measured.items():
+        of = {name: values.other(name).final() for name in values.final_names()}
+        controls = {
+            control: tuple(of[f"{control}_{end}"].mean(0) for end in ("lowest", "median", "highest"))
+            for control in ("types", "groups")
+            if f"{control}_median" in of
+        }
+        of_mask = of["exclusivity_0.9"]
+        panels.append(exclusivity_panel(model, np.arange(of_mask.shape[1]), of_mask, controls))
+    plot_exclusivity_panels(path, title, panels)
+
+
+def plot_contrasts(path: Path, tested: Sequence[Outcome]) -> None:
+    """Plot every contrast on an axis of its own: seeds as dots, the mean with its 95 % interval, and zero.
+
+    Args:
+        path: the PNG to write.
+        tested: the contrasts.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 0.6 + 0.9 * len(tested)), layout="constrained")
+    for axes, one in zip(figure.subplots(len(tested), 1, squeeze=False)[:, 0], tested, strict=True):
+        (low, high), colour = one.interval, COLOURS[0] if one.contrast.primary else "grey"
+        axes.axvline(0, color="black", linewidth=0.8)
+        for margin in (one.contrast.margin or 0.0, -(one.contrast.margin or 0.0)):
+            axes.axvline(margin, color="black", linewidth=0.8, linestyle=":")
+        axes.plot([low, high], [0, 0], color=colour, linewidth=2)
+        axes.plot([one.mean], [0], "D", color=colour)
+        axes.plot([*one.values.values()], [0.5] * len(one.values), "o", color=colour, alpha=0.5, markersize=4)
+        less = f" less {one.contrast.less}" if one.contrast.less else ""
+        axes.set_title(f"{one.contrast.name}: {one.contrast.of}, {one.contrast.model}{less}", fontsize=8, loc="left")
+        axes.set(ylim=(-0.5, 1), yticks=[])
+        axes.tick_params(labelsize=7)
+    figure.suptitle("Contrasts: seeds (dots), mean and 95 % interval; primary ones in colour", fontsize=9)
+    figure.savefig(path, dpi=120)

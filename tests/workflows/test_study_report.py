@@ -1,0 +1,130 @@
+"""The report of a study, from results alone."""
+
+import re
+
+import matplotlib.figure
+import numpy as np
+import pytest
+
+from mae_lm_fairseq.workflows.study import figures, report
+
+PLAN = """
+title = "Two models"
+[data]
+data_bin = "data-bin"
+text = "valid.txt"
+probe_train = "train.conllu"
+probe_test = "test.conllu"
+[train]
+updates = 8
+checkpoints = [4]
+[[model]]
+name = "MLM"
+arch = "mae_lm_roberta_tiny"
+seeds = 2
+[[model]]
+name = "MAE-LM"
+arch = "mae_lm_tiny"
+seeds = 2
+[[measure]]
+kind = "probe"
+[[measure]]
+kind = "rank"
+name = "rank at 80 %"
+threshold = 0.8
+[[measure]]
+kind = "exclusivity"
+"""
+
+
+def content() -> dict:
+    """Return results of two layers whose values tell model, seed and checkpoint."""
+    runs = []
+    for number, model in enumerate(("MLM", "MAE-LM")):
+        for seed in (1, 2):
+            measures: dict = {"probe": {}, "rank at 80 %": {}, "exclusivity": {}}
+            for updates in (4, 8):
+                value = 10 * number + seed + updates / 100
+                measures["probe"][str(updates)] = {
+                    "accuracy": [value, value + 40],
+                    "dev_accuracy": [1.0, 2.0],
+                    "lookup": 82.5,
+                    "most_frequent_label": value,
+                }
+                measures["rank at 80 %"][str(updates)] = {"real_clean": [3, 4 + number]}
+                measures["exclusivity"][str(updates)] = {
+                    "exclusivity_0.9": [0.1 * seed, 0.3],
+                    "types_lowest": [None, -0.01 * seed],
+                    "types_median": [None, 0.1],
+                    "types_highest": [None, 0.2],
+                }
+            runs.append(
+                {
+                    "model": model,
+                    "learning_rate": None,
+                    "seed": seed,
+                    "measures": measures,
+                    "seconds": {"training-8": 1800},
+                    "commits": ["a"],
+                    "machines": ["b"],
+                    "versions": ["c"],
+                }
+            )
+    rates = {model: {"rate": None, "is_known": True, "damage": None} for model in ("MLM", "MAE-LM")}
+    return {"title": "Two models", "plan": PLAN, "rates": rates, "runs": runs, "extended": [], "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    out = tmp_path_factory.mktemp("study")
+    report.write_report(out, content())
+    return out
+
+
+def test_every_figure_that_the_report_names_exists(written):
+    text = (written / "report.md").read_text()
+    links = re.findall(r"!\[.*?\]\((\S+)\)", text)
+    assert links == ["probe.png", "rank%20at%2080%20%25.png", "exclusivity.png"]
+    assert {path.name for path in written.glob("*.png")} == {"probe.png", "rank at 80 %.png", "exclusivity.png"}
+
+
+def test_what_is_the_same_everywhere_is_no_result(written):
+    text = (written / "report.md").read_text()
+    assert "Of all models, seeds and checkpoints: lookup 82.5." in text
+    assert text.count("lookup") == 1
+
+
+def test_shown_values_come_first_and_the_others_are_folded(written):
+    section = (written / "report.md").read_text().split("## ")[1]
+    shown, folded = section.split("<details>")
+    assert "| MAE-LM | 11.58 ± 0.71 | 51.58 ± 0.71 |" in shown
+    assert "| accuracy of the last layer, by updates | 4 | 8 |" in shown
+    assert "| MAE-LM | 51.54 ± 0.71 | 51.58 ± 0.71 |" in shown
+    assert "dev_accuracy" not in shown
+    assert "dev_accuracy, by layer" in folded
+    assert "| MLM | 1.58 ± 0.71 (1.08, 2.08) |" in folded
+
+
+def test_exclusivity_has_a_panel_for_each_model_with_its_controls(tmp_path, monkeypatch):
+    results = report.Results(content())
+    drawn = []
+    monkeypatch.setattr(figures, "plot_exclusivity_panels", lambda path, title, panels: drawn.extend(panels))
+    figures.plot_exclusivity(tmp_path / "a.png", "exclusivity", results.measured("exclusivity"))
+    assert [panel.title for panel in drawn] == ["MLM", "MAE-LM"]
+    for panel in drawn:
+        [line, median], [band] = panel.lines.values(), panel.bands.values()
+        assert median.y[0] == pytest.approx([np.nan, 10], nan_ok=True)
+        assert line.y == pytest.approx(np.array([[10, 30], [20, 30]]))
+        assert band.low == pytest.approx(np.array([np.nan, -1.5]), nan_ok=True)
+        assert band.high == pytest.approx(np.array([np.nan, 20]), nan_ok=True)
+
+
+def test_panels_with_a_common_axis_have_the_same_limits(tmp_path, monkeypatch):
+    saved = []
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda figure, *arguments, **options: saved.append(figure))
+    values = report.Results(content()).measured("exclusivity")
+    figures.plot_exclusivity(tmp_path / "a.png", "exclusivity", values)
+    limits = {axes.get_ylim() for axes in saved[0].axes}
+    assert len(saved[0].axes) == 2
+    assert len(limits) == 1
+    assert limits.pop()[1] > 30
