@@ -15,7 +15,8 @@ from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 
 _DISTINCTIVE = ("mask_join", "decoder_attention", "mask_states")
 """Options by which presets are told apart."""
-_OF_PRESET = tuple(f"{NETWORK}{name}." for name in ("decoder", "encoder.embed_clones", "lm_head.transitions"))
+_DECODER = f"{NETWORK}decoder."
+_OF_PRESET = (_DECODER, f"{NETWORK}encoder.embed_clones.", f"{NETWORK}lm_head.transitions.")
 """Weights that models of another preset lack."""
 
 
@@ -83,9 +84,9 @@ def why_no_predictions(pretrained: Pretrained) -> str:
 def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:
     """Return a model for further pretraining with a preset.
 
-    Encoder and language model head are kept, and the decoder if the model has this preset already. A new decoder starts
-    from the last layers of the encoder; what else is missing starts from random weights. Heads of tasks are dropped.
-    The weights are float32.
+    Encoder and language model head are kept, and a trained decoder if the model has this preset already. A new decoder
+    has the encoder's position bias and starts from its last layers; what else is missing starts from random weights.
+    Heads of tasks are dropped. The weights are float32.
 
     Args:
         pretrained: the model.
@@ -94,15 +95,26 @@ def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:
     """
     same = preset_of(pretrained) == preset
     config = pretrained.config if same else _around_the_encoder(pretrained.config, preset)
+    keeps_decoder = same and has_trained_decoder(pretrained)
+    if config.decoder_layers and not keeps_decoder:
+        # The bias with which the layers that it starts from were trained.
+        config = replace(config, decoder_relative_buckets=config.relative_buckets)
+    dropped = () if keeps_decoder else (_DECODER,) if same else _OF_PRESET
     kept = {
         name: weight.float()
         for name, weight in pretrained.weights.items()
-        if name.startswith(NETWORK) and (same or not name.startswith(_OF_PRESET))
+        if name.startswith(NETWORK) and not name.startswith(dropped)
     }
-    new = {} if same else decoder_from_encoder(config, kept)
+    new = {} if keeps_decoder else decoder_from_encoder(config, kept)
     weights = completed(config, kept | new, len(pretrained.symbols), seed)
     about = pretrained.about if same else {**pretrained.about, "architecture": f"{preset}_base", "mask_in_encoder": 0.0}
     return replace(pretrained, config=config, weights=weights, about=about)
+
+
+def has_trained_decoder(pretrained: Pretrained) -> bool:
+    """Return whether a model has a decoder that was trained: fine-tuning drops it, and imports add a random one."""
+    is_random = "decoder" in pretrained.about.get("random_weights", [])
+    return not is_random and any(name.startswith(_DECODER) for name in pretrained.weights)
 
 
 def decoder_from_encoder(config: MaskedAutoencoderConfig, weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -149,14 +161,8 @@ def completed(
 
 
 def _around_the_encoder(config: MaskedAutoencoderConfig, preset: str) -> MaskedAutoencoderConfig:
-    """Return a configuration with a preset's options that do not concern its encoder: where masks join, the decoder.
-
-    Unlike the preset's, the decoder has the encoder's position bias, with which the layers that it starts from were
-    trained.
-    """
+    """Return a configuration with a preset's options that do not concern its encoder: where masks join, the decoder."""
     values = vars(preset_config(preset, "base"))
     names = ("mask_join", "mask_join_layer", "mask_states", "renumber_visible", "reset_mask_states")
     chosen = {name: value for name, value in values.items() if name in names or name.startswith("decoder_")}
-    if chosen["decoder_layers"]:
-        chosen["decoder_relative_buckets"] = config.relative_buckets
     return replace(config, **chosen)

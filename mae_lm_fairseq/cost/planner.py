@@ -103,7 +103,7 @@ def plan(run: Run) -> Plan:
             run.batch_size,
             PRECISIONS[run.precision],
             run.checkpoint_activations,
-            fused=True,
+            fused=run.precision != "fp32",
         ),
         accumulate=run.update_freq > 1,
     )

@@ -190,7 +190,8 @@ def _kind(config: MaskedAutoencoderConfig) -> str:
     if config.pre_norm:
         raise UserError(
             "pre-norm with a relative position bias has no counterpart in transformers, where MPNet is post-norm and "
-            "RobertaPreLayerNorm has no bias. mae-lm bundle writes the model with a class of this package"
+            "RobertaPreLayerNorm has no bias (train with --relative-buckets 0). mae-lm bundle writes the model with a "
+            "class of this package"
         )
     bias = (config.relative_buckets, config.relative_max_distance, config.relative_bucketing)
     if bias == (MPNET_BUCKETS, MPNET_DISTANCE, RelativeBucketing.t5):

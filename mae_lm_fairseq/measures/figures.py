@@ -97,14 +97,17 @@ class Panel(NamedTuple):
     bands: Mapping[str, Band] = {}
 
 
-def plot_panels(path: Path, title: str, *panels: Panel, y_label: str | None = None, zero: bool = False) -> None:
+def plot_panels(
+    path: Path, title: str, *panels: Panel, y_label: str | None = None, share: bool = True, zero: bool = False
+) -> None:
     """Plot panels, up to three in a row, with the means over the seeds as lines and every seed as a faint one.
 
     Args:
         path: the PNG to write.
         title: title of the figure.
         panels: the panels; what has the same label looks the same in all of them.
-        y_label: label of the y axis that all panels share; by default each has its own.
+        y_label: label of the y axes, which then have the same limits; by default each panel has its own.
+        share: with ``y_label``, have the same limits.
         zero: draw a line at zero.
     """
     from matplotlib.figure import Figure
@@ -112,7 +115,7 @@ def plot_panels(path: Path, title: str, *panels: Panel, y_label: str | None = No
     columns = 2 if len(panels) == 4 else min(3, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(1 + 4.2 * columns, 0.9 + 3.6 * rows), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharey=y_label is not None)
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=share and y_label is not None)
     labels = list(dict.fromkeys(label for panel in panels for label in (*panel.lines, *panel.bands)))
     looks, handles = {label: _look(place) for place, label in enumerate(labels)}, {}
     for axes, panel in zip(grid.flat, panels, strict=False):

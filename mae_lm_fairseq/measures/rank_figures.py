@@ -38,7 +38,9 @@ def plot_ranks(path: Path, models: Sequence[dict[str, Any]]) -> None:
             for kind, label in SERIES.items()
         }
         panels.append(_panel(f"{model['label']} (hidden size {model['width']})", rows, "threshold"))
-    plot_panels(path, "Effective rank by layer" + _masked(models), *panels, y_label=_rank_label(models), zero=True)
+    title, label = "Effective rank by layer" + _masked(models), _rank_label(models)
+    one_width = len({model["width"] for model in models}) == 1
+    plot_panels(path, title, *panels, y_label=label, share=one_width, zero=True)
 
 
 def plot_exclusivity(path: Path, models: Sequence[dict[str, Any]]) -> None:
@@ -50,7 +52,7 @@ def plot_exclusivity(path: Path, models: Sequence[dict[str, Any]]) -> None:
     for model in models:
         rows = [row for row in model["exclusivity"] if "types" in row]
         found = {control: np.array([row[control] for row in rows]) for control in ("types", "groups")}
-        controls = {name: (of.min(1), np.median(of, 1), of.max(1)) for name, of in found.items()}
+        controls = {name: (of.min(1), np.median(of, 1), of.max(1)) for name, of in found.items() if of.size}
         of_mask = np.array([[row["exclusivity_0.9"] for row in rows]])
         layers = np.array([row["layer"] for row in rows])
         title = f"{model['label']} (hidden size {model['width']})"

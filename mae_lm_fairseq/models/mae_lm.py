@@ -344,9 +344,12 @@ class MAELMModel(BaseFairseqModel):
         is_first = self.resolved_for is None or self.resolved_for[0] != device.type
         self.resolved_for = device.type, self.training
         if backend is AttentionBackend.auto or (backend is AttentionBackend.fused and not self.training):
-            backend = fastest_backend(device, self.training and self._may_choose_fused())
+            may_fuse = self.training and self._may_choose_fused()
+            backend = fastest_backend(device, may_fuse)
             if is_first:
                 logger.info("attention backend on %s: %s", device.type, backend.value)
+            if device.type == "cuda" and may_fuse and (problem := problem_of_fused(device)):
+                logger.warning("attention backend: %s, because fused %s", backend.value, problem)
         for stack in self.autoencoder.stacks():
             stack.attention_backend = backend
 

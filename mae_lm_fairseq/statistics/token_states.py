@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.encoder import Encoder
 from mae_lm_fairseq.core.packing import batch_layout, to_device
 
@@ -98,12 +99,15 @@ class EncoderStates:
         early = early_masks(tokens, self.mask, 1.0 if see_masks else self.mask_in_encoder)
         device = self.encoder.embed_tokens.weight.device
         layout = to_device(batch_layout(tokens, torch.zeros_like(tokens).bool(), self.pad, self.mask, early), device)
-        was_training = self.encoder.training
+        was_training, backend = self.encoder.training, self.encoder.attention_backend
         self.encoder.eval()
+        if backend is AttentionBackend.fused:  # is for training only, in the precision in which it was compared
+            self.encoder.attention_backend = AttentionBackend.sdpa
         try:
             states = self.encoder(tokens.to(device), layout)
         finally:
             self.encoder.train(was_training)
+            self.encoder.attention_backend = backend
         layouts = self.encoder.layouts(layout)
         return [LayerStates(layer, seen.index.cpu()) for layer, seen in zip(states, layouts, strict=True)]
 

@@ -59,6 +59,16 @@ class Amount:
         )
 
 
+def no_stock_class(cfg: Any) -> str | None:
+    """Return a warning if the model that a training makes has no stock class of ``transformers``."""
+    if not (cfg.model.pre_norm and cfg.model.relative_buckets):
+        return None
+    return (
+        "mae-lm export and mae-lm adapt refuse models of --pre-norm with a relative position bias, which transformers "
+        "has no class for; --relative-buckets 0 leaves the bias out"
+    )
+
+
 def short_schedule(cfg: Any) -> str | None:
     """Return a warning if a training ends before its learning rate has decayed."""
     updates, total = cfg.optimization.max_update, getattr(cfg.lr_scheduler, "total_num_update", 0)

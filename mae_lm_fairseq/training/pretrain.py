@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from mae_lm_fairseq import register
 from mae_lm_fairseq.fairseq_patches.option_ranges import check_words
-from mae_lm_fairseq.training.amount import Amount, short_schedule
+from mae_lm_fairseq.training.amount import Amount, no_stock_class, short_schedule
 from mae_lm_fairseq.training.command import arguments, as_options, split_global_batch
 from mae_lm_fairseq.training.settings import RECIPES, recipe, settings
 from mae_lm_fairseq.utils.command_line import Argument, Options
@@ -72,7 +72,7 @@ def pretrain(options: PretrainOptions) -> None:
         print(describe_length(amount, cfg, [Path(path) for path in directories]))
         if advice := advice_on_precision(cfg):
             print(advice)
-        if warning := short_schedule(cfg):
+        for warning in filter(None, (short_schedule(cfg), no_stock_class(cfg))):
             print(f"warning: {warning}", file=sys.stderr)
         print(shlex.join(["fairseq-train", *words]), flush=True)
     # Logging in this process is not set up as fairseq-train expects, because other modules of fairseq were imported

@@ -108,7 +108,7 @@ def make_start(options: AdaptOptions) -> Pretrained:
     try:
         check_exportable(as_objective(start, options))
     except UserError as problem:
-        raise UserError(f"{options.model} cannot be adapted: {problem}") from None
+        raise UserError(f"{options.model} cannot be adapted, because it cannot be exported: {problem}") from None
     if not (out / "data-bin" / MANIFEST).exists():
         shutil.rmtree(out / "data-bin", ignore_errors=True)  # what a killed preparation left
         with tempfile.TemporaryDirectory() as tokenizer:  # the one of the import, whatever else the directory has

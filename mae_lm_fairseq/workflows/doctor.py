@@ -207,6 +207,19 @@ def gpu() -> Finding:
     return Finding("GPU", "works", f"{', '.join(gpus)}; {versions}; {kernels}")
 
 
+def fused_attention() -> Finding | None:
+    """Check whether the attention kernel of this package trains on the GPU; training checks its numbers."""
+    import torch
+
+    from mae_lm_fairseq.core.attention_backends import problem_of_fused
+
+    if not torch.cuda.is_available():
+        return None
+    if problem := problem_of_fused(torch.device("cuda")):
+        return Finding("fused attention", "absent", problem, "training takes sdpa, which is slower")
+    return Finding("fused attention", "works", "--attention-backend fused")
+
+
 def bf16() -> Finding:
     """Check whether bfloat16 works on the device used for training, and whether it is fast on a CPU."""
     import torch
@@ -247,7 +260,7 @@ def checks() -> list[tuple[str, Callable[[], Finding | None]]]:
     needed, wanted = ([(name, partial(package, name)) for name in names] for names in (REQUIRED, OPTIONAL))
     others = (
         *(old_fairseq, compiled_fairseq, one_copy, apex, transformers_models),
-        *(shared_memory, gpu, bf16, compilation),
+        *(shared_memory, gpu, fused_attention, bf16, compilation),
     )
     named = ((check.__name__.replace("_", " "), check) for check in others)
     return [("python", python), *needed, ("torchaudio", torchaudio), *wanted, *named]

@@ -61,6 +61,21 @@ def test_a_new_decoder_starts_from_the_last_layers_of_the_encoder():
     assert torch.equal(decoder.relative_bias.weight, encoder.relative_bias.weight)
 
 
+@pytest.mark.parametrize("lost", ["fine-tuned", "imported"])
+def test_a_decoder_that_was_not_trained_is_new_also_with_the_same_preset(lost):
+    before = pretrained("mae_lm", {"encoder_layers": 3, "decoder_layers": 2, "decoder_relative_buckets": 0})
+    if lost == "fine-tuned":
+        decoder = [name for name in before.weights if name.startswith("autoencoder.decoder.")]
+        for name in decoder:
+            del before.weights[name]
+    else:
+        before.about["random_weights"] = ["decoder"]
+    model = build(with_preset(before, "mae_lm", seed=1))
+    for ours, theirs in zip(model.decoder.layers, model.encoder.layers[1:], strict=True):
+        assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
+    assert torch.equal(model.decoder.relative_bias.weight, model.encoder.relative_bias.weight)
+
+
 def test_a_new_decoder_has_no_position_bias_if_the_encoder_has_none():
     model = with_preset(pretrained("mae_lm_roberta", {"relative_buckets": 0}), "mae_lm", seed=1)
     assert (model.config.decoder_layers, model.config.decoder_relative_buckets) == (4, 0)

@@ -90,6 +90,12 @@ def test_plans_have_the_memory_of_the_fused_kernel():
     assert plan(run).memory.total == fused < 0.6 * written_out
 
 
+def test_plans_in_float32_have_the_memory_of_attention_that_is_written_out():
+    run = replace(TINY, tokens_per_sample=400, precision="fp32")  # auto takes sdpa there, which needs less
+    batch = run.config, run.vocab_size, run.sample, run.batch_size, PRECISIONS["fp32"]
+    assert plan(run).memory.total == training_memory(FakeTrainingStep(*batch, fused=False), True).total
+
+
 def test_longer_sequences_raise_max_positions():
     assert plan(replace(TINY, tokens_per_sample=600)).run.config.max_positions == 600
 

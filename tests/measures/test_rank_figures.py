@@ -81,6 +81,21 @@ def test_gaps_and_outside_figures_have_one_panel(models, drawn, tmp_path):
     assert all(figure.get_suptitle() and figure.legends for figure in drawn)
 
 
+def test_exclusivity_of_text_without_words_of_one_token(drawn, tmp_path):
+    """Such as Japanese, which has no spaces."""
+    rows = [{"layer": layer, "exclusivity_0.9": 0.2, "types": [], "groups": [0.0, 0.1]} for layer in (1, 2)]
+    model = {"label": "MLM", "width": 8, "layers": 2, "mask_prob": 0.15, "exclusivity": rows}
+    plot_exclusivity(tmp_path / "a.png", [model])
+    assert set(lines(drawn[0].axes[0])) == {"[MASK], or what stands in its place", "random groups of real tokens"}
+
+
+def test_models_of_several_widths_have_their_own_axes(models, drawn, tmp_path):
+    wide = models[0] | {"width": 32, "ranks": [row | {"threshold": row["threshold"] + 9} for row in models[0]["ranks"]]}
+    plot_ranks(tmp_path / "ranks.png", [wide, models[1]])
+    one, other = (axes.get_ylim() for axes in drawn[0].axes)
+    assert one != other
+
+
 def test_exclusivity_stands_beside_its_controls(drawn, tmp_path):
     rows = [{"layer": 0}]
     rows += [{"layer": 1, "exclusivity_0.9": 0.2, "types": [0.1, 0.3], "groups": [-0.01, 0.02]}]

@@ -480,6 +480,15 @@ def test_a_kernel_that_only_works_in_the_encoder(data_bin, compared, caplog, mon
     assert backends(model) == {AttentionBackend.sdpa}
 
 
+def test_auto_says_why_it_has_no_fused_kernel(data_bin, compared, caplog, monkeypatch):
+    compared(0.001)
+    monkeypatch.setitem(sys.modules, "triton.knobs", None)
+    _, _, model, _ = set_up(data_bin, *BF16)
+    model.begin_training(torch.device("cuda"))
+    assert "attention backend: sdpa, because fused needs triton 3.4 or newer" in caplog.text
+    assert backends(model) == {AttentionBackend.sdpa}
+
+
 @pytest.mark.parametrize("options", [[], [*BF16, "--compile"]], ids=["float32", "compiled"])
 def test_auto_has_no_fused_kernel_where_it_was_not_measured(data_bin, monkeypatch, settings_of_cuda, options):
     monkeypatch.setattr(attention_backends, "problem_of_fused", lambda device: None)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.statistics.token_states import (
     EncoderStates,
     HuggingFaceStates,
@@ -19,6 +20,23 @@ KEEP = (BOS, EOS)
 
 def states_of(variant):
     return EncoderStates(network(variant).encoder, PAD, MASK)
+
+
+def test_the_fused_kernel_measures_nothing(monkeypatch):
+    """It is for training only, in the precision in which it was compared."""
+    states, seen = states_of("mae_lm"), []
+    states.encoder.train().attention_backend = AttentionBackend.fused
+    forward = type(states.encoder).forward
+
+    def record(self, *arguments):
+        seen.append(self.attention_backend)
+        return forward(self, *arguments)
+
+    monkeypatch.setattr(type(states.encoder), "forward", record)
+    states(batch(text(9, seed=1)), see_masks=False)
+    assert seen == [AttentionBackend.sdpa]
+    assert states.encoder.attention_backend is AttentionBackend.fused
+    assert states.encoder.training
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from mae_lm_fairseq.fairseq_patches.started_processes import join_started_proces
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.training import pretrain
-from mae_lm_fairseq.training.amount import Amount, short_schedule
+from mae_lm_fairseq.training.amount import Amount, no_stock_class, short_schedule
 from mae_lm_fairseq.training.command import split_global_batch
 from mae_lm_fairseq.training.estimate import describe_length, duration, planned_run
 from mae_lm_fairseq.training.pretrain import (
@@ -208,6 +208,13 @@ class TestOnGPUs:
         assert cfg.optimization.update_freq == [64 // (2 * gpus)]
         join_started_processes(cfg)
         assert 10_000 <= cfg.distributed_training.distributed_port < 60_000
+
+
+def test_models_that_cannot_be_exported_are_announced():
+    warning = no_stock_class(configured("mae_lm_base", "--cpu", "--pre-norm"))
+    assert "--relative-buckets 0" in warning
+    assert no_stock_class(configured("mae_lm_base", "--cpu", "--pre-norm", "--relative-buckets", "0")) is None
+    assert no_stock_class(configured("mae_lm_base", "--cpu")) is None
 
 
 def test_trains_on_a_cpu(run_cli, data_bin, tmp_path):

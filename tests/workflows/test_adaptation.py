@@ -185,7 +185,7 @@ def mpnet_with_another_padding() -> Pretrained:
 def test_models_that_cannot_be_exported_are_refused_at_the_start(start, message, tmp_path):
     write_bundle(start(), tmp_path / "bundle")
     given = options(tmp_path / "out", *splits(tmp_path), model=tmp_path / "bundle")
-    with pytest.raises(UserError, match=rf"^\S+/bundle cannot be adapted: {message}"):
+    with pytest.raises(UserError, match=rf"^\S+/bundle cannot be adapted, because it cannot be exported: {message}"):
         make_start(given)
     assert not (tmp_path / "out").exists()
 

@@ -177,6 +177,17 @@ def test_compiles_for_the_training_device(monkeypatch, device):
     assert used == [device]
 
 
+def test_the_attention_kernel_of_a_gpu(monkeypatch):
+    assert doctor.fused_attention() is None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
+    found = doctor.fused_attention()
+    assert (found.state, found.remedy) == ("absent", "training takes sdpa, which is slower")
+    assert "compute capability 8.0" in found.details
+    monkeypatch.setattr("mae_lm_fairseq.core.attention_backends.problem_of_fused", lambda device: None)
+    assert doctor.fused_attention().state == "works"
+
+
 def test_a_failing_examination_is_a_finding(monkeypatch, capsys):
     def gpu():
         raise ImportError("No module named 'torch'")

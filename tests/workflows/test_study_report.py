@@ -105,6 +105,20 @@ def test_shown_values_come_first_and_the_others_are_folded(written):
     assert "| MLM | 1.58 ± 0.71 (1.08, 2.08) |" in folded
 
 
+def test_models_with_other_checkpoints(tmp_path):
+    """As after an extended study was interrupted."""
+    results = content()
+    for run in results["runs"]:
+        if run["model"] == "MLM":
+            of_rank = run["measures"]["rank at 80 %"]
+            of_rank["6"] = of_rank["4"]
+    results["plan"] = PLAN.replace("checkpoints = [4]", "checkpoints = [4, 6]")
+    report.write_report(tmp_path, results)
+    section = (tmp_path / "report.md").read_text().split("## rank")[1]
+    assert "| real_clean of the last layer, by updates | 4 | 6 | 8 |" in section
+    assert "| MAE-LM | 5 ± 0 | - | 5 ± 0 |" in section
+
+
 def test_exclusivity_has_a_panel_for_each_model_with_its_controls(tmp_path, monkeypatch):
     results = report.Results(content())
     drawn = []

@@ -201,15 +201,16 @@ def _by_updates(measured: Mapping[str, Values], names: Sequence[str]) -> list[st
     by_layer, lines = value_names(measured), []
     for name in names:
         found = _that_have(measured, name)
-        checkpoints = next(iter(found.values())).checkpoints
-        rows = [
-            [model, *(_cell(last_layer(values.at(updates)), seeds=False) for updates in checkpoints)]
-            for model, values in found.items()
-        ]
+        checkpoints = sorted({updates for values in found.values() for updates in values.checkpoints})
+        rows = [[model, *(_at(values, updates) for updates in checkpoints)] for model, values in found.items()]
         title = f"{name}{' of the last layer' if by_layer[name] else ''}, by updates"
         table = markdown_table([title, *(f"{updates:,}" for updates in checkpoints)], rows)
         lines += [table, ""] if len(checkpoints) > 1 else []
     return lines
+
+
+def _at(values: Values, updates: int) -> str:
+    return _cell(last_layer(values.at(updates)), seeds=False) if updates in values.checkpoints else "-"
 
 
 def _that_have(measured: Mapping[str, Values], name: str) -> dict[str, Values]:
