@@ -122,8 +122,7 @@ def plot_panels(
         if zero:
             axes.axhline(0, color="black", linewidth=0.8)
         handles |= _draw(axes, panel, looks)
-    for axes in grid[:, 0] if y_label else ():
-        axes.set_ylabel(y_label)
+    figure.supylabel(y_label or "", fontsize="medium")
     for axes in grid.flat[len(panels) :]:
         axes.remove()
     shown = [label for label in labels if label in handles]

@@ -52,7 +52,7 @@ def test_ranks_have_a_panel_for_each_model(models, drawn, tmp_path):
             if (found := values(model, "ranks", "threshold", input=kind, tokens=tokens))
         }
         assert lines(axes) == expected
-    assert figure.axes[0].get_ylabel() == "directions that hold 90 % of Σσ²"
+    assert figure.get_supylabel() == "directions that hold 90 % of Σσ²"
     [legend] = figure.legends
     assert [entry.get_text() for entry in legend.get_texts()] == [*SERIES.values()]
 
@@ -77,7 +77,7 @@ def test_gaps_and_outside_figures_have_one_panel(models, drawn, tmp_path):
         "MLM": [100 * x for x in values(mlm, "outside", "excess", input="as_trained")],
         "MAE-LM, forced [MASK]": [100 * x for x in values(mae_lm, "outside", "excess", input="forced")],
     }
-    assert "percentage points" in outside.get_ylabel()
+    assert "percentage points" in drawn[1].get_supylabel()
     assert all(figure.get_suptitle() and figure.legends for figure in drawn)
 
 
@@ -111,4 +111,4 @@ def test_exclusivity_stands_beside_its_controls(drawn, tmp_path):
     assert {tuple(point) for point in words.round(9)} >= {(1, 10), (1, 30), (2, 0), (2, 10)}
     assert {tuple(point) for point in groups.round(9)} >= {(1, -1), (1, 2), (2, 0), (2, 1)}
     assert "15 % masked" in drawn[0].get_suptitle()
-    assert "percentage points" in axes.get_ylabel()
+    assert "percentage points" in drawn[0].get_supylabel()
