@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Compare two starts of a new decoder: random weights, and the encoder's last layers.
+"""Compare starts of a new decoder: random weights, and the encoder's last layers.
 
 Adapts a model with mae-lm adapt's settings, with each start and seed, and measures the loss of the held-out text at the
-same masked positions after 0, 100, 250 and 1,000 updates. A run that has ended is not repeated.
+same masked positions after 0, 100, 250 and 1,000 updates. If the encoder has no relative position bias, both starts are
+also tried with such a bias in the decoder alone. A run that has ended is not repeated.
 
 Example:
     scripts/benchmark/decoder_start.py mlm.pt --data-bin data-bin --train notes.txt --valid held-out.txt \
@@ -12,12 +13,14 @@ Example:
 import shutil
 import sys
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.presets import completed
 from mae_lm_fairseq.checkpoints.reading import Pretrained
+from mae_lm_fairseq.core.config import RelativeBiasInit
 from mae_lm_fairseq.measures.evaluation import masked_prediction
 from mae_lm_fairseq.measures.options import MaskedText
 from mae_lm_fairseq.measures.readers import open_model
@@ -32,6 +35,8 @@ from mae_lm_fairseq.workflows.options import AdaptOptions
 
 UPDATES = (0, 100, 250, 1000)
 STARTS = ("random", "encoder")
+BIASES = ("the encoder's", "own")
+OWN_BIAS = {"decoder_relative_buckets": 32, "relative_bias_init": RelativeBiasInit.neighbours}
 DECODER = "autoencoder.decoder."
 
 
@@ -67,17 +72,18 @@ class ComparisonOptions(Options):
 def main(options: ComparisonOptions) -> None:
     """Run the comparison, and write the file after every run."""
     rows = []
-    for seed in range(1, options.seeds + 1):
-        for start in STARTS:
-            rows.append({"start": start, "seed": seed, "loss": run(options, start, seed)})
-            print(rows[-1], flush=True)
-            described = {name: str(value) for name, value in vars(options).items() if name in ("updates", "batch_size")}
-            write_json(options.json, provenance() | {"model": options.model.name, **described, "rows": rows})
+    for seed, bias, start in product(range(1, options.seeds + 1), BIASES, STARTS):
+        if (losses := run(options, start, bias, seed)) is None:
+            continue
+        rows.append({"decoder_position_bias": bias, "start": start, "seed": seed, "loss": losses})
+        print(rows[-1], flush=True)
+        described = {name: str(value) for name, value in vars(options).items() if name in ("updates", "batch_size")}
+        write_json(options.json, provenance() | {"model": options.model.name, **described, "rows": rows})
 
 
-def run(options: ComparisonOptions, start: str, seed: int) -> dict[str, float]:
-    """Return the loss in nats by the number of updates."""
-    out = options.out / f"{start}-seed{seed}"
+def run(options: ComparisonOptions, start: str, bias: str, seed: int) -> dict[str, float] | None:
+    """Return the loss in nats by the number of updates; None if the encoder has a bias, and the decoder has it, too."""
+    out = options.out / f"{start}-{bias.split()[-1]}-seed{seed}"
     if (out / "losses.json").exists():
         return read_json(out / "losses.json")
     saved = [updates for updates in UPDATES if 0 < updates <= options.updates]
@@ -95,8 +101,9 @@ def run(options: ComparisonOptions, start: str, seed: int) -> dict[str, float]:
         extra=("--save-interval-updates", "50", "--keep-interval-updates", "-1"),
     )
     model = as_objective(make_start(adaptation), adaptation)
-    if start == "random":
-        model = with_random_decoder(model, seed)
+    if bias == "own" and model.config.relative_buckets:
+        return None
+    model = with_decoder(model, start, OWN_BIAS if bias == "own" else {}, seed)
     folder = out / "training"
     if not (folder / "start").exists():
         write_bundle(model, folder / "start")
@@ -108,10 +115,12 @@ def run(options: ComparisonOptions, start: str, seed: int) -> dict[str, float]:
     return losses
 
 
-def with_random_decoder(model: Pretrained, seed: int) -> Pretrained:
-    """Return the model with a decoder of random weights."""
-    others = {name: weight for name, weight in model.weights.items() if not name.startswith(DECODER)}
-    return replace(model, weights=completed(model.config, others, len(model.symbols), seed))
+def with_decoder(model: Pretrained, start: str, options: dict[str, Any], seed: int) -> Pretrained:
+    """Return the model with a decoder of these options; what it does not get from the encoder is random."""
+    dropped = DECODER if start == "random" else ()
+    kept = {name: weight for name, weight in model.weights.items() if not name.startswith(dropped)}
+    config = replace(model.config, **options)
+    return replace(model, config=config, weights=completed(config, kept, len(model.symbols), seed))
 
 
 def checkpoint(directory: Path, updates: int) -> Path:
