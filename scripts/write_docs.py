@@ -101,7 +101,7 @@ Each ends the start with one error message and exit code 1, or prints a warning:
 In the messages, `...` stands for the value. Data-bins of other implementations than mmap are refused, too:
 {is_refused_data}.
 Options of fairseq's own models, such as `--offload-activations`, are unknown to the models of this package:
-{is_unknown}. On GPUs, half precision has never run.
+{is_unknown}. What has run on a GPU is in [results/gpu.md](results/gpu.md).
 
 {refused}
 """
@@ -109,10 +109,10 @@ Options of fairseq's own models, such as `--offload-activations`, are unknown to
 TREATMENTS_PAGE = """\
 # Treatments of `[MASK]`
 
-What the network sees at the positions that it predicts: every treatment that this package trains. A *preset* is for
-`mae-lm pretrain` or `--arch`, with a size; an *option* is for the MLM (`mae_lm_roberta`) or another preset, but random
-and kept tokens are not for `mae_lm_exlm*`. Unless it is stated, 15 % are predicted. `mae-lm study treatments` compares
-most of them at size tiny.
+What the network sees at the positions that it predicts: every treatment that this package trains. The column *preset or
+options* has a preset, to which a size is added (`mae_lm_base`), or options for one, such as `mae_lm_roberta`, the MLM.
+`mae_lm_exlm*` refuses random and kept tokens. Unless it is stated, 15 % are predicted. `mae-lm study treatments --out
+OUT` compares most of them at size tiny.
 
 *Cost* is FLOPs of matrix products in training, for sequences of 512 tokens at size base and 32,000 subwords, by the
 formula of `mae-lm plan`, relative to the MLM. Encoder and decoder see all other tokens, too. `scripts/write_docs.py`
@@ -120,7 +120,8 @@ generates this page.
 
 {table}
 
-- Random and kept tokens are not `[MASK]`: the encoder of MAE-LM and 3ML sees them, and predicts them as the MLM does.
+- Random and kept tokens are not `[MASK]`: the encoder of MAE-LM and 3ML sees them, and the decoder predicts the
+  original ones.
 - ExLM's loss is a sum over alignments of targets to states, see `core/alignment.py`; all others are cross-entropies.
 - Which encoders can be exported is in [hugging-face.md](hugging-face.md#export), the reason of each option in
   [pretraining.md](pretraining.md#presets) and [options.md](options.md).
@@ -142,12 +143,13 @@ TREATMENTS = [
     ("later", "nothing in the lower half of the layers, then `[MASK]`", "none", _LIAO, "`mae_lm_mask_later`",
      "mae_lm_mask_later", 0.15, 1),
     ("never", "nothing", "`[MASK]`", _MENG, "`mae_lm`", "mae_lm", 0.15, 1),
-    ("never, 50 % predicted", "nothing", "`[MASK]`", _LIAO, "`mae_lm_3ml_self`", "mae_lm_3ml_self", 0.5, 1),
+    ("never, 50 % predicted", "nothing", "`[MASK]`", _LIAO, "`mae_lm_3ml_self --mask-prob 0.5`", "mae_lm_3ml_self",
+     0.5, 1),
     ("never, 50 % predicted", "nothing", "`[MASK]`; they attend to each other, then to the encoder's output",
-     _LIAO, "`mae_lm_3ml_cross`", "mae_lm_3ml_cross", 0.5, 1),
-    ("some in the encoder", "`[MASK]` at a fraction", "`[MASK]`", _MENG, "`mae_lm --mask-in-encoder 0.5`", "mae_lm",
-     0.15, 0.5),
-    ("some in the encoder, reset", "`[MASK]` at a fraction", "`[MASK]`, without their states", _MENG,
+     _LIAO, "`mae_lm_3ml_cross --mask-prob 0.5`", "mae_lm_3ml_cross", 0.5, 1),
+    ("some in the encoder", "`[MASK]` at half of the positions", "`[MASK]`", _MENG, "`mae_lm --mask-in-encoder 0.5`",
+     "mae_lm", 0.15, 0.5),
+    ("some in the encoder, reset", "`[MASK]` at half of the positions", "`[MASK]`, without their states", _MENG,
      "`mae_lm --mask-in-encoder 0.5 --reset-mask-states`", "mae_lm", 0.15, 0.5),
     ("expanded", "4 states of each `[MASK]`", "none", _ZHENG, "`mae_lm_exlm`", "mae_lm_exlm", 0.15, 1),
     ("expanded in the decoder", "nothing", "4 states of each `[MASK]`", "this project", "`mae_lm_exlm_decoder`",
@@ -155,7 +157,7 @@ TREATMENTS = [
     ("repeated", "each token twice, each copy masked on its own; half as much text in a sequence", "none", _ZHENG,
      "`--repeat-tokens 2`", "mae_lm_roberta", 0.15, 1),
     ("falling rate, 30 to 5 %", "`[MASK]`", "none",
-     "[Ankner et al., 2024](https://arxiv.org/abs/2305.15096), 30 to 15 %",
+     "[Ankner et al., 2024](https://arxiv.org/abs/2305.15096), from 30 to 15 %",
      "`--mask-prob 0.3 --mask-prob-end 0.05`", "mae_lm_roberta", 0.175, 1),
     ("rate drawn from 15 to 50 %", "`[MASK]`", "none", "", "`--mask-prob-range 0.15,0.5`", "mae_lm_roberta", 0.325, 1),
     ("higher rate, 40 %", "`[MASK]`", "none", _WETTIG, "`--mask-prob 0.4`", "mae_lm_roberta", 0.4, 1),

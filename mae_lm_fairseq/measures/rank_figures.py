@@ -71,7 +71,7 @@ def exclusivity_panel(title: str, layers: np.ndarray, of_mask: np.ndarray, contr
     """
     labels = {"types": "20 most frequent words (median, range)", "groups": "random groups of real tokens"}
     of = {labels[name]: [100 * values for values in ranges] for name, ranges in controls.items()}
-    lines = {"[MASK], or what stands in its place": Lines(layers, 100 * of_mask)}
+    lines = {"[MASK], forced into encoders that never saw it": Lines(layers, 100 * of_mask)}
     lines |= {label: Lines(layers, middle[None]) for label, (_, middle, _) in of.items()}
     return Panel(title, LAYER, lines, {label: Band(layers, low, high) for label, (low, _, high) in of.items()})
 

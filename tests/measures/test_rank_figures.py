@@ -86,7 +86,10 @@ def test_exclusivity_of_text_without_words_of_one_token(drawn, tmp_path):
     rows = [{"layer": layer, "exclusivity_0.9": 0.2, "types": [], "groups": [0.0, 0.1]} for layer in (1, 2)]
     model = {"label": "MLM", "width": 8, "layers": 2, "mask_prob": 0.15, "exclusivity": rows}
     plot_exclusivity(tmp_path / "a.png", [model])
-    assert set(lines(drawn[0].axes[0])) == {"[MASK], or what stands in its place", "random groups of real tokens"}
+    assert set(lines(drawn[0].axes[0])) == {
+        "[MASK], forced into encoders that never saw it",
+        "random groups of real tokens",
+    }
 
 
 def test_models_of_several_widths_have_their_own_axes(models, drawn, tmp_path):
@@ -105,7 +108,7 @@ def test_exclusivity_stands_beside_its_controls(drawn, tmp_path):
     )
     [axes] = drawn[0].axes
     found = lines(axes)
-    assert found["[MASK], or what stands in its place"] == [20, 10]
+    assert found["[MASK], forced into encoders that never saw it"] == [20, 10]
     assert found["20 most frequent words (median, range)"] == [20, 5]
     words, groups = (band.get_paths()[0].vertices for band in axes.collections)
     assert {tuple(point) for point in words.round(9)} >= {(1, 10), (1, 30), (2, 0), (2, 10)}

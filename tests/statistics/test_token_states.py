@@ -23,7 +23,7 @@ def states_of(variant):
 
 
 def test_the_fused_kernel_measures_nothing(monkeypatch):
-    """It is for training only, in the precision in which it was compared."""
+    """The kernel is for training only, in the precision in which training compared it."""
     states, seen = states_of("mae_lm"), []
     states.encoder.train().attention_backend = AttentionBackend.fused
     forward = type(states.encoder).forward
