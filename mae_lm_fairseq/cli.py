@@ -49,7 +49,12 @@ HELP = "\n".join(
 def run(verb: str, words: list[str], program: str | None = None) -> int | None:
     """Run a verb with the words of its command line, and return its exit code; a program may give it another name."""
     sys.argv = [f"mae-lm {verb}", *words]  # fairseq reads --user-dir from here
-    return _module(verb).main(parsed(verb, words, program))
+    options = parsed(verb, words, program)
+    if verb != "doctor":  # which drops what imported packages say, and runs without tqdm
+        from mae_lm_fairseq.utils.output import configure_logging
+
+        configure_logging()
+    return _module(verb).main(options)
 
 
 def parsed(verb: str, words: list[str], program: str | None = None) -> Any:

@@ -12,13 +12,11 @@ Example:
 from dataclasses import replace
 
 from mae_lm_fairseq.utils.errors import UserError, needs_transformers
-from mae_lm_fairseq.utils.output import configure_logging
 from mae_lm_fairseq.workflows.options import AdaptOptions as Options
 
 
 def main(options: Options) -> None:
     """Run the command."""
-    configure_logging()
     with needs_transformers():
         from mae_lm_fairseq.workflows.adaptation import adapt
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error

@@ -15,7 +15,6 @@ from typing import Annotated
 from mae_lm_fairseq.utils.command_line import Argument, Count, OutputFile
 from mae_lm_fairseq.utils.command_line import Options as Base
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.output import configure_logging
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,6 @@ class Options(Base):
 
 def main(options: Options) -> None:
     """Write the average and print the names of the checkpoints."""
-    configure_logging()
     import mae_lm_fairseq
 
     mae_lm_fairseq.register()

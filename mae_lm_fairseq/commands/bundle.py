@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from mae_lm_fairseq.utils.command_line import Directory, Model
 from mae_lm_fairseq.utils.command_line import Options as Base
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.output import configure_logging
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,6 @@ class Options(Base):
 
 def main(options: Options) -> None:
     """Run the command."""
-    configure_logging()
     from mae_lm_fairseq.checkpoints.bundle import write_bundle
     from mae_lm_fairseq.checkpoints.reading import read_checkpoint
     from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card

@@ -12,12 +12,10 @@ Example:
 
 from mae_lm_fairseq.measures.options import EvaluateOptions as Options
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.output import configure_logging
 
 
 def main(options: Options) -> None:
     """Run the command."""
-    configure_logging()
     from mae_lm_fairseq.measures.evaluation import measure_models, table
 
     results = measure_models(options)

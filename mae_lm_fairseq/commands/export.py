@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from mae_lm_fairseq.utils.command_line import Directory, File, Model
 from mae_lm_fairseq.utils.command_line import Options as Base
 from mae_lm_fairseq.utils.errors import UserError, needs_transformers
-from mae_lm_fairseq.utils.output import configure_logging
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +38,6 @@ class Options(Base):
 
 def main(options: Options) -> None:
     """Export the model and print a summary."""
-    configure_logging()
     with needs_transformers():
         from mae_lm_fairseq.huggingface.exporter import export_stock
     from transformers.utils.logging import disable_progress_bar

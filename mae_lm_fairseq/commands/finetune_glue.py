@@ -13,12 +13,10 @@ Example:
 """
 
 from mae_lm_fairseq.finetuning.options import GlueOptions as Options
-from mae_lm_fairseq.utils.output import configure_logging
 
 
 def main(options: Options) -> None:
     """Run the command."""
-    configure_logging()
     from mae_lm_fairseq.finetuning.results import print_summary
     from mae_lm_fairseq.finetuning.sentences.run import finetune
 

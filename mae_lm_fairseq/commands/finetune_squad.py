@@ -12,12 +12,10 @@ Example:
 """
 
 from mae_lm_fairseq.finetuning.options import SquadOptions as Options
-from mae_lm_fairseq.utils.output import configure_logging
 
 
 def main(options: Options) -> None:
     """Run the command."""
-    configure_logging()
     from mae_lm_fairseq.finetuning.results import print_summary
     from mae_lm_fairseq.finetuning.squad.run import finetune
 

@@ -14,12 +14,10 @@ Example:
 """
 
 from mae_lm_fairseq.finetuning.options import TaggingOptions as Options
-from mae_lm_fairseq.utils.output import configure_logging
 
 
 def main(options: Options) -> None:
     """Run the command."""
-    configure_logging()
     from mae_lm_fairseq.finetuning.results import print_summary
     from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR
     from mae_lm_fairseq.finetuning.tagging.run import finetune

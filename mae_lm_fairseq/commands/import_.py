@@ -17,7 +17,6 @@ from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.utils.command_line import Argument, Directory, Model
 from mae_lm_fairseq.utils.command_line import Options as Base
 from mae_lm_fairseq.utils.errors import UserError, needs_transformers
-from mae_lm_fairseq.utils.output import configure_logging
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +41,6 @@ class Options(Base):
 
 def main(options: Options) -> None:
     """Import the model and print what it can be used for."""
-    configure_logging()
     if not options.model.exists():
         raise UserError(f"{options.model} does not exist; a model of the Hugging Face hub must be downloaded first")
     with needs_transformers():

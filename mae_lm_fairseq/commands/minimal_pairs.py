@@ -11,12 +11,10 @@ Examples:
 
 from mae_lm_fairseq.measures.options import MinimalPairsOptions as Options
 from mae_lm_fairseq.utils.files import make_output_directory, write_results
-from mae_lm_fairseq.utils.output import configure_logging
 
 
 def main(options: Options) -> None:
     """Run the command."""
-    configure_logging()
     from mae_lm_fairseq.measures.minimal_pairs.measurement import markdown, measure_models
 
     make_output_directory(options.out)

@@ -15,12 +15,10 @@ Example:
 from mae_lm_fairseq.finetuning.options import PredictOptions as Options
 from mae_lm_fairseq.text.text_files import is_compressed
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.output import configure_logging
 
 
 def main(options: Options) -> None:
     """Run the command."""
-    configure_logging()
     if options.out.resolve() == options.input.resolve():
         raise UserError(f"--out {options.out} is the input; choose another file")
     if is_compressed(options.out):

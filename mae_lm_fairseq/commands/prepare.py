@@ -17,7 +17,6 @@ from mae_lm_fairseq.text.preparation import PreparationOptions as Options
 from mae_lm_fairseq.text.preparation import prepare
 from mae_lm_fairseq.text.preparation_in_parts import prepare_in_parts
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.output import configure_logging
 from mae_lm_fairseq.utils.signals import handled_by
 
 
@@ -28,7 +27,6 @@ def main(options: Options) -> None:
         UserError: on any error that the user can fix.
     """
     try:
-        configure_logging()
         with handled_by(signal.default_int_handler, signal.SIGTERM):
             manifest = prepare_in_parts(options) if options.in_parts else prepare(options)
             if manifest is not None:

@@ -17,7 +17,6 @@ Examples:
         srun --nodes 4 --ntasks-per-node 1 --gpus-per-node 8 mae-lm pretrain mae_lm_base data-bin checkpoints/mae_lm
 """
 
-import logging
 import warnings
 
 from mae_lm_fairseq.training.pretrain import PretrainOptions as Options
@@ -26,6 +25,5 @@ from mae_lm_fairseq.training.pretrain import pretrain
 
 def main(options: Options) -> None:
     """Run the command."""
-    logging.getLogger().setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=UserWarning)  # from hydra; fairseq-train repeats them
     pretrain(options)

@@ -10,7 +10,6 @@ Examples:
 
 from dataclasses import replace
 
-from mae_lm_fairseq.utils.output import configure_logging
 from mae_lm_fairseq.workflows.options import QuickstartOptions as Options
 
 
@@ -21,7 +20,6 @@ def main(options: Options) -> None:
     from mae_lm_fairseq.utils.signals import signals_as_errors
     from mae_lm_fairseq.workflows.quickstart import quickstart
 
-    configure_logging()
     check_matplotlib()
     out, corpus = options.directory, options.corpus and options.corpus.resolve()
     with signals_as_errors(), directory_lock(out):

@@ -13,13 +13,11 @@ Example:
 
 from mae_lm_fairseq.measures.options import RankOptions as Options
 from mae_lm_fairseq.utils.files import make_output_directory, write_json
-from mae_lm_fairseq.utils.output import configure_logging
 from mae_lm_fairseq.utils.versions import versions
 
 
 def main(options: Options) -> None:
     """Run the command."""
-    configure_logging()
     from mae_lm_fairseq.measures.figures import check_matplotlib
     from mae_lm_fairseq.measures.rank_figures import plot_exclusivity, plot_gaps, plot_outside, plot_ranks
     from mae_lm_fairseq.measures.ranks import measure_models, write_csv

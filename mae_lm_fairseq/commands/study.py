@@ -12,7 +12,6 @@ Example:
 from dataclasses import fields
 
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.output import configure_logging
 from mae_lm_fairseq.workflows.options import StudyOptions as Options
 
 LIST = "list"
@@ -28,7 +27,6 @@ def main(options: Options) -> None:
     plan = read_plan(options.plan)
     if options.out is None and not options.dry_run:
         raise UserError("--out is missing; only --dry-run needs none")
-    configure_logging()
     from mae_lm_fairseq.measures.figures import check_matplotlib
     from mae_lm_fairseq.workflows.study.checks import check
 

@@ -208,19 +208,22 @@ def sample_corpus(files: list[Path], reading: Reading, max_bytes: int) -> Iterat
     fraction = min(1, max_bytes / max(plain_bytes + record_bytes, 1))
     if text_files:
         yield from sample_lines(text_files, max_bytes - int(fraction * record_bytes))
-    yield from _sample_pieces(pieces, reading, fraction, block)
+    yield from _sample_pieces(pieces, reading, fraction, block, most=max_bytes)
 
 
-def _sample_pieces(pieces: list[Piece], reading: Reading, fraction: float, block: int) -> Iterator[str]:
+def _sample_pieces(pieces: list[Piece], reading: Reading, fraction: float, block: int, *, most: int) -> Iterator[str]:
     """Yield a fraction of the lines: from all over a file or one of few pieces, else the first ones of a piece.
 
-    What is kept is compared with the text up to there, not with that of the piece, of which a block can be all.
+    What is kept is compared with the text up to there, not with that of the piece, of which a block can be all. It is
+    at most ``most`` bytes, as the size of compressed text is an estimate.
     """
     few = len(pieces) < SAMPLE_BLOCKS // 2  # of a format that does not divide further
     kept = passed = 0
     for piece in pieces:
         spread, read = few or piece.is_file, 0
         for chunk in read_piece(piece, reading, block):
+            if kept >= most:
+                return
             if fraction == 1 or kept <= fraction * (passed + (read if spread else piece.size)):
                 kept += len(chunk.data)
                 yield from chunk.lines()

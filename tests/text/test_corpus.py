@@ -111,6 +111,13 @@ def test_the_sample_is_drawn_over_all_files(tmp_path, kind):
     assert len(sample) == len(list(sample_corpus(files, READING, 1_000_000)))
 
 
+@pytest.mark.parametrize("kind", ["jsonl.gz", "txt.gz"])
+def test_the_sample_is_bounded_if_text_is_larger_than_its_compressed_size_suggests(tmp_path, kind):
+    files = open_corpus([write(tmp_path, kind, ["the same line again"] * 100_000)], READING)
+    sample = list(sample_corpus(files, READING, 100_000))
+    assert sum(len(line.encode()) + 1 for line in sample) < 105_000
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 @pytest.mark.parametrize("files", [1, 40])
 def test_a_small_sample_of_records_is_spread_over_one_file_or_many(tmp_path, kind, files):
