@@ -36,6 +36,21 @@ threshold = 0.8
 kind = "exclusivity"
 """
 
+RATES = """
+[rates]
+lowest = "probe.most_frequent_label"
+[[contrast]]
+name = "A"
+of = "probe.accuracy"
+endpoint = "last_less_first_layer"
+model = "MLM"
+less = "MAE-LM"
+[[contrast]]
+name = "B"
+of = "rank at 80 %.real_clean"
+model = "MLM"
+"""
+
 
 def content() -> dict:
     """Return results of two layers whose values tell model, seed and checkpoint."""
@@ -117,6 +132,21 @@ def test_models_with_other_checkpoints(tmp_path):
     section = (tmp_path / "report.md").read_text().split("## rank")[1]
     assert "| real_clean of the last layer, by updates | 4 | 6 | 8 |" in section
     assert "| MAE-LM | 5 ± 0 | - | 5 ± 0 |" in section
+
+
+def test_every_rate_has_what_the_contrasts_compare(tmp_path):
+    """So that models can be compared at equal rates, whichever rate the rule chose for each."""
+    results = content()
+    results["plan"] = PLAN.replace("seeds = 2", "seeds = 2\nlearning_rates = [1e-3, 2e-3]") + RATES
+    for run in results["runs"]:
+        run["learning_rate"] = 0.001 if run["seed"] == 1 else 0.002
+    results["rates"] = {model: {"rate": 0.001, "is_known": True, "damage": None} for model in ("MLM", "MAE-LM")}
+    report.write_report(tmp_path, results)
+    text = (tmp_path / "report.md").read_text()
+    header = "| model | learning rate | seed | probe.most_frequent_label | last_less_first_layer of probe.accuracy |"
+    assert f"{header} last of rank at 80 %.real_clean |" in text
+    assert "| MLM | 0.001 | 1 | 1.08 | 40 | 4 |" in text
+    assert "| MAE-LM | 0.002 | 2 | 12.08 | 40 | 5 |" in text
 
 
 def test_exclusivity_has_a_panel_for_each_model_with_its_controls(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import numpy as np
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.output import markdown_table
 from mae_lm_fairseq.workflows.study.contrasts import Outcome, outcomes
-from mae_lm_fairseq.workflows.study.endpoints import Values, last_layer
+from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS, Values, last_layer
 from mae_lm_fairseq.workflows.study.figures import plot_contrasts, plot_exclusivity, plot_measure, value_names
 from mae_lm_fairseq.workflows.study.measures import Exclusivity
 from mae_lm_fairseq.workflows.study.plan import Measure, Plan, parse_plan
@@ -45,11 +45,16 @@ class Results:
 
     def values(self, model: str, value: str) -> tuple[list[int], Values]:
         """Return seeds and values of a model, of the seeds that are measured after the last update."""
+        runs, values = self.complete(self.runs(model), value)
+        return [run["seed"] for run in runs], values
+
+    def complete(self, runs: Sequence[dict[str, Any]], value: str) -> tuple[list[dict[str, Any]], Values]:
+        """Return those of some runs that are measured after the last update, and their values."""
         measure, _, name = value.partition(".")
         last = str(self.last_checkpoint(measure))
-        runs = [run for run in self.runs(model) if last in run["measures"].get(measure, {})]
-        by_checkpoint = [{int(updates): found for updates, found in run["measures"][measure].items()} for run in runs]
-        return [run["seed"] for run in runs], Values(by_checkpoint, name)
+        complete = [run for run in runs if last in run["measures"].get(measure, {})]
+        measured = [run["measures"][measure] for run in complete]
+        return complete, Values([{int(updates): found for updates, found in run.items()} for run in measured], name)
 
     def last_checkpoint(self, measure: str) -> int:
         """Return the last checkpoint at which something is measured."""
@@ -119,7 +124,7 @@ def _notes(plan: Plan, tested: Sequence[Outcome]) -> str:
 
 
 def _rates(results: Results) -> list[str]:
-    """Return what the rule for learning rates chose, and a table of all runs that it chose from."""
+    """Return what the rule for learning rates chose, and what the contrasts compare at every rate."""
     plan = results.plan
     if plan.rates is None:
         return []
@@ -131,14 +136,26 @@ def _rates(results: Results) -> list[str]:
         ending = "" if damage is None else f"; last layer at the end less its best checkpoint: {damage:+.2f}"
         halved = ", **half of the chosen one**" if damage is not None and damage < -plan.rates.by else ""
         lines.append(f"- {model.name}: {rate}{halved}{ending}")
-    measure, _, name = plan.rates.lowest.partition(".")
-    last = str(plan.train.updates)
+    compared = dict.fromkeys((one.of, one.endpoint) for one in plan.contrasts if one.of != plan.rates.lowest)
+    columns = {plan.rates.lowest: (plan.rates.lowest, "last")}
+    columns |= {f"{endpoint} of {of}": (of, endpoint) for of, endpoint in compared}
     rows = [
-        [run["model"], f"{run['learning_rate']:g}", str(run["seed"]), f"{run['measures'][measure][last][name]:.4f}"]
-        for run in results.content["runs"]
-        if run["learning_rate"] and last in run["measures"].get(measure, {})
+        [
+            run["model"],
+            f"{run['learning_rate']:g}",
+            str(run["seed"]),
+            *(_of_run(results, run, *of) for of in columns.values()),
+        ]
+        for run in results.complete(results.content["runs"], plan.rates.lowest)[0]
+        if run["learning_rate"]
     ]
-    return [*lines, "", markdown_table(["model", "learning rate", "seed", plan.rates.lowest], rows), ""]
+    return [*lines, "", markdown_table(["model", "learning rate", "seed", *columns], rows), ""]
+
+
+def _of_run(results: Results, run: dict[str, Any], of: str, endpoint: str) -> str:
+    """Return an endpoint of a single run."""
+    runs, values = results.complete([run], of)
+    return f"{ENDPOINTS[endpoint](values)[0]:.4g}" if runs and values.name in values.final_names() else "-"
 
 
 def _measure(out: Path, measure: Measure, measured: Mapping[str, Values], last: int) -> list[str]:
