@@ -120,7 +120,9 @@ def with_decoder(model: Pretrained, start: str, options: dict[str, Any], seed: i
     dropped = DECODER if start == "random" else ()
     kept = {name: weight for name, weight in model.weights.items() if not name.startswith(dropped)}
     config = replace(model.config, **options)
-    return replace(model, config=config, weights=completed(config, kept, len(model.symbols), seed))
+    weights = completed(config, kept, len(model.symbols), seed)
+    about = {name: value for name, value in model.about.items() if name != "random_weights"}  # they are measured, too
+    return replace(model, config=config, weights=weights, about=about)
 
 
 def checkpoint(directory: Path, updates: int) -> Path:

@@ -357,6 +357,7 @@ class TestRuleForLearningRates:
         assert (1e-3, 2) not in self.trainings(plan, tmp_path)  # seed 3 is missing
         self.measure(tmp_path, 2e-3, 3, 2.9, 82, 80)
         assert {(1e-3, 2), (1e-3, 3)} < set(self.trainings(plan, tmp_path))
+        assert {(2e-3, 2), (2e-3, 3)} < set(self.trainings(plan, tmp_path))  # are reported, too
 
 
 def test_every_kind_of_measure(here):

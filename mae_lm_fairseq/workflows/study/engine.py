@@ -157,6 +157,13 @@ def needed(plan: Plan, out: Path) -> list[Training]:
         for model in plan.models:
             if seed in model.all_seeds and chosen[model.name].is_known:
                 trainings.append(Training(model, chosen[model.name].rate, seed, out))
+    tried = (
+        Training(model, rate, seed, out)
+        for model in plan.models
+        for rate in model.learning_rates
+        for seed in model.all_seeds
+    )  # with all seeds, if damage was found with all seeds
+    trainings += [training for training in tried if training.result(plan.train.updates).exists()]
     return [*{training.folder: training for training in trainings}.values()]
 
 

@@ -23,7 +23,7 @@ NOTES = """\
   verdict is about p (Holm) below 0.05.
 - p (signs): exact sign-flip test, which assumes symmetry alone, not normality. With {seeds} seeds it cannot be below
   {least:.4f}.
-- ± below is the standard deviation over the seeds.
+- ± below is the standard deviation over the seeds, every one of which is in `results.json`.
 - *Not shown* is no evidence of the opposite. Descriptive contrasts have no verdict."""
 
 
@@ -274,7 +274,8 @@ def _made_by(content: Mapping[str, Any]) -> list[str]:
         "; ".join(sorted({one for run in runs for one in run[name]})) for name in ("commits", "machines", "versions")
     )
     return [
-        f"`mae-lm study`, {len(runs)} trainings, {hours:.1f} core-hours ({content['threads']} threads per run), commit "
+        f"`mae-lm study`, {len(runs)} trainings, {hours:.1f} core-hours, pauses included ({content['threads']} threads "
+        f"per run), commit "
         f"{commits}; {machines}; {versions}. `results.json` has the plan, every command, seed "
         "and checkpoint.",
         "",
