@@ -10,11 +10,20 @@ from torch import Tensor
 from mae_lm_fairseq.checkpoints.reading import Pretrained, read_bundle
 from mae_lm_fairseq.checkpoints.validation import NETWORK, PAD, head_names, tied_names
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.config import ARCHITECTURES, PRESETS, MaskedAutoencoderConfig, plain_values, preset_config
+from mae_lm_fairseq.core.config import (
+    ARCHITECTURES,
+    PRESETS,
+    MaskedAutoencoderConfig,
+    RelativeBiasInit,
+    plain_values,
+    preset_config,
+)
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 
 _DISTINCTIVE = ("mask_join", "decoder_attention", "mask_states")
 """Options by which presets are told apart."""
+_OWN_BIAS = {"decoder_relative_buckets": 32, "relative_bias_init": RelativeBiasInit.neighbours}
+"""Position bias of a new decoder around an encoder that has none."""
 _DECODER = f"{NETWORK}decoder."
 _OF_PRESET = (_DECODER, f"{NETWORK}encoder.embed_clones.", f"{NETWORK}lm_head.transitions.")
 """Weights that models of another preset lack."""
@@ -76,7 +85,7 @@ def why_no_predictions(pretrained: Pretrained) -> str:
     """Return why a model predicts no tokens, for messages: fine-tuning drops weights, and imports may lack some."""
     if f"{NETWORK}lm_head.dense.weight" not in pretrained.weights:
         return "was fine-tuned and predicts no tokens; use the pretrained model that it started from"
-    if added := pretrained.about.get("random_weights"):
+    if added := pretrained.about.get("untrained"):
         return f"predicts nothing yet, because it was imported without {' and '.join(added)}; pretrain it further first"
     return ""
 
@@ -84,9 +93,9 @@ def why_no_predictions(pretrained: Pretrained) -> str:
 def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:
     """Return a model for further pretraining with a preset.
 
-    Encoder and language model head are kept, and a trained decoder if the model has this preset already. A new decoder
-    has the encoder's position bias and starts from its last layers; what else is missing starts from random weights.
-    Heads of tasks are dropped. The weights are float32.
+    Encoder and language model head are kept, and a trained decoder if the model has this preset already; else it gets
+    :func:`new_decoder`. What else is missing starts from random weights. Heads of tasks are dropped. The weights are
+    float32.
 
     Args:
         pretrained: the model.
@@ -96,16 +105,13 @@ def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:
     same = preset_of(pretrained) == preset
     config = pretrained.config if same else _around_the_encoder(pretrained.config, preset)
     keeps_decoder = same and has_trained_decoder(pretrained)
-    if config.decoder_layers and not keeps_decoder:
-        # The bias with which the layers that it starts from were trained.
-        config = replace(config, decoder_relative_buckets=config.relative_buckets)
     dropped = () if keeps_decoder else (_DECODER,) if same else _OF_PRESET
     kept = {
         name: weight.float()
         for name, weight in pretrained.weights.items()
         if name.startswith(NETWORK) and not name.startswith(dropped)
     }
-    new = {} if keeps_decoder else decoder_from_encoder(config, kept)
+    config, new = (config, {}) if keeps_decoder else new_decoder(config, kept)
     weights = completed(config, kept | new, len(pretrained.symbols), seed)
     about = pretrained.about if same else {**pretrained.about, "architecture": f"{preset}_base", "mask_in_encoder": 0.0}
     return replace(pretrained, config=config, weights=weights, about=about)
@@ -113,8 +119,26 @@ def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:
 
 def has_trained_decoder(pretrained: Pretrained) -> bool:
     """Return whether a model has a decoder that was trained: fine-tuning drops it, and imports add a random one."""
-    is_random = "decoder" in pretrained.about.get("random_weights", [])
+    is_random = "decoder" in pretrained.about.get("untrained", [])
     return not is_random and any(name.startswith(_DECODER) for name in pretrained.weights)
+
+
+def new_decoder(
+    config: MaskedAutoencoderConfig, weights: dict[str, Tensor]
+) -> tuple[MaskedAutoencoderConfig, dict[str, Tensor]]:
+    """Return a configuration with a new decoder around a trained encoder, and the weights that it starts from.
+
+    The decoder has the encoder's relative position bias, or one of its own around an encoder without: it learned far
+    faster than without a bias, and faster from the encoder's last layers than from random weights (docs/adapting.md).
+
+    Args:
+        config: configuration of the network.
+        weights: weights of the encoder, by their names in checkpoints.
+    """
+    if config.decoder_layers:
+        buckets = {"decoder_relative_buckets": config.relative_buckets} if config.relative_buckets else _OWN_BIAS
+        config = replace(config, **buckets)
+    return config, decoder_from_encoder(config, weights)
 
 
 def decoder_from_encoder(config: MaskedAutoencoderConfig, weights: dict[str, Tensor]) -> dict[str, Tensor]:

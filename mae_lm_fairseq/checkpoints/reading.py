@@ -65,7 +65,7 @@ class Pretrained:
             packages, ``dictionary_sha256``, ``trained_on`` (the splits in the manifest of the data-bin),
             ``mask_in_encoder``, ``other_tokens`` (fraction of the predicted positions that had random or kept tokens
             instead of ``[MASK]``), ``averaged`` (how, if the weights are an average), ``imported_from``,
-            ``random_weights`` (parts that an import had to add), ``problem_type`` (:data:`MULTI_LABEL`, of an import
+            ``untrained`` (parts that an import had to add), ``problem_type`` (:data:`MULTI_LABEL`, of an import
             with such a head), ``finetuned_on`` (what predictions need to know of the task), ``development_set`` (the
             metrics of fine-tuning).
         original: what an import has kept for the export; None for a model of this package.

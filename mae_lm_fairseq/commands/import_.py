@@ -3,8 +3,8 @@
 Reads a directory of Hugging Face's transformers with a model of the type bert, roberta, xlm-roberta, camembert,
 roberta-prelayernorm, mpnet or distilbert, or a checkpoint of fairseq's RoBERTa with its dict.txt. --out becomes a
 bundle, which every command takes as a model, and which can be named as the tokenizer or data-bin. A decoder starts from
-random weights. mae-lm export writes the class of transformers that the model came from. No code is run from the files
-that are read.
+the encoder's last layers. mae-lm export writes the class of transformers that the model came from. No code is run from
+the files that are read.
 
 Example:
     mae-lm import ./roberta-base --out imported
@@ -27,9 +27,9 @@ class Options(Base):
         model: directory of ``transformers``, or checkpoint of fairseq's RoBERTa.
         out: output directory, which must not exist.
         preset: preset of the network; ``mae_lm_roberta`` predicts as the original does, and the decoder of others
-            starts from random weights.
+            is untrained.
         data_bin: directory of dict.txt, for a checkpoint (default: the checkpoint's).
-        seed: seed of the decoder's weights.
+        seed: seed of the weights that are missing, such as a head's.
     """
 
     model: Model

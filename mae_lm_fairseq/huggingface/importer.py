@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from mae_lm_fairseq.checkpoints.presets import architecture_of, completed
+from mae_lm_fairseq.checkpoints.presets import architecture_of, completed, new_decoder
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.checkpoints.validation import (
     ANSWER_HEAD,
@@ -43,8 +43,9 @@ from mae_lm_fairseq.utils.errors import UserError
 def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: int = 1) -> Pretrained:
     """Import an encoder into this package's network.
 
-    The language model head is imported, too, and a decoder starts from random weights. A model with a task head is
-    imported as a fine-tuned model, without language model head and decoder.
+    The language model head is imported, too, and a decoder is new, see
+    :func:`~mae_lm_fairseq.checkpoints.presets.new_decoder`. A model with a task head is imported as a fine-tuned model,
+    without language model head and decoder.
 
     Args:
         path: ``transformers`` directory or fairseq checkpoint.
@@ -73,8 +74,9 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
     else:
         missing = {"decoder": config.decoder_layers > 0, "lm_head": LM_HEAD not in parts}
         if added := [part for part, is_missing in missing.items() if is_missing]:
-            about["random_weights"] = added
-        weights = completed(config, weights, len(foreign.symbols), seed)
+            about["untrained"] = added
+        config, decoder = new_decoder(config, weights)
+        weights = completed(config, weights | decoder, len(foreign.symbols), seed)
     check_fit(config, weights, len(foreign.symbols), path)
     return Pretrained(config, weights, foreign.symbols, foreign.tokenizer, about, foreign.original)
 

@@ -165,7 +165,7 @@ def bundle_card(pretrained: Pretrained, lack: str) -> str:
         use = f"Predictions of the task that it was fine-tuned on (head {', '.join(f'`{head}`' for head in heads)})."
         code = _OWN_LOADING
     elif not predicts(pretrained):
-        added = " and ".join(pretrained.about.get("random_weights", []))
+        added = " and ".join(pretrained.about.get("untrained", []))
         use = f"Features of text, and further training. It predicts no tokens yet: it was imported without {added}."
         code = _OWN_LOADING
     elif _trained_without_masks(pretrained):

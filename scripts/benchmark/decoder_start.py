@@ -103,7 +103,8 @@ def run(options: ComparisonOptions, start: str, bias: str, seed: int) -> dict[st
     model = as_objective(make_start(adaptation), adaptation)
     if bias == "own" and model.config.relative_buckets:
         return None
-    model = with_decoder(model, start, OWN_BIAS if bias == "own" else {}, seed)
+    options_of_bias = OWN_BIAS if bias == "own" else {"decoder_relative_buckets": model.config.relative_buckets}
+    model = with_decoder(model, start, options_of_bias, seed)
     folder = out / "training"
     if not (folder / "start").exists():
         write_bundle(model, folder / "start")
@@ -117,11 +118,12 @@ def run(options: ComparisonOptions, start: str, bias: str, seed: int) -> dict[st
 
 def with_decoder(model: Pretrained, start: str, options: dict[str, Any], seed: int) -> Pretrained:
     """Return the model with a decoder of these options; what it does not get from the encoder is random."""
-    dropped = DECODER if start == "random" else ()
-    kept = {name: weight for name, weight in model.weights.items() if not name.startswith(dropped)}
     config = replace(model.config, **options)
+    without_bias = () if config.relative_buckets else f"{DECODER}relative_bias."
+    dropped = DECODER if start == "random" else without_bias
+    kept = {name: weight for name, weight in model.weights.items() if not name.startswith(dropped)}
     weights = completed(config, kept, len(model.symbols), seed)
-    about = {name: value for name, value in model.about.items() if name != "random_weights"}  # they are measured, too
+    about = {name: value for name, value in model.about.items() if name != "untrained"}  # they are measured, too
     return replace(model, config=config, weights=weights, about=about)
 
 

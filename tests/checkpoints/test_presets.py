@@ -44,7 +44,7 @@ def test_a_fine_tuned_model_gets_a_new_head_and_loses_its_own():
 def test_a_model_with_random_weights_predicts_nothing(part):
     model = pretrained()
     assert predicts(model)
-    model.about["random_weights"] = [part]
+    model.about["untrained"] = [part]
     assert not predicts(model)
 
 
@@ -69,16 +69,20 @@ def test_a_decoder_that_was_not_trained_is_new_also_with_the_same_preset(lost):
         for name in decoder:
             del before.weights[name]
     else:
-        before.about["random_weights"] = ["decoder"]
+        before.about["untrained"] = ["decoder"]
     model = build(with_preset(before, "mae_lm", seed=1))
     for ours, theirs in zip(model.decoder.layers, model.encoder.layers[1:], strict=True):
         assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
     assert torch.equal(model.decoder.relative_bias.weight, model.encoder.relative_bias.weight)
 
 
-def test_a_new_decoder_has_no_position_bias_if_the_encoder_has_none():
+def test_a_new_decoder_has_a_position_bias_of_its_own_if_the_encoder_has_none():
     model = with_preset(pretrained("mae_lm_roberta", {"relative_buckets": 0}), "mae_lm", seed=1)
-    assert (model.config.decoder_layers, model.config.decoder_relative_buckets) == (4, 0)
+    assert (model.config.decoder_layers, model.config.relative_buckets) == (4, 0)
+    bias = build(model).decoder.relative_bias
+    assert bias.weight.shape[0] == 32
+    near, far = (bias.weight[bias.bucket[bias.reach + offset]].max() for offset in (1, 20))
+    assert near > far + 0.5  # initialised as "neighbours"
 
 
 def test_a_decoder_of_another_size_starts_from_random_weights():

@@ -11,6 +11,7 @@ from fairseq.data import Dictionary
 from fairseq.models.roberta import RobertaModel, base_architecture
 from safetensors.torch import load_file, save_file
 
+from mae_lm_fairseq.checkpoints.presets import with_preset
 from mae_lm_fairseq.checkpoints.reading import build, build_heads
 from mae_lm_fairseq.core.config import MaskJoin
 from mae_lm_fairseq.huggingface.comparison import encoder_states
@@ -86,14 +87,26 @@ def test_bare_models_and_poolers(kind, tmp_path):
     torch.testing.assert_close(states[TOKENS.ne(1)], theirs[TOKENS.ne(1)], **CLOSE)
     assert imported.config.mask_join is MaskJoin.decoder
     assert imported.config.decoder_layers == 4
-    assert imported.about["random_weights"] == ["decoder", "lm_head"]
-    again = import_foreign(tmp_path / "stock", "mae_lm")  # the same random decoder
+    assert imported.about["untrained"] == ["decoder", "lm_head"]
+    again = import_foreign(tmp_path / "stock", "mae_lm")  # the same random head
     assert all(torch.equal(again.weights[name], weight) for name, weight in imported.weights.items())
     other = import_foreign(tmp_path / "stock", "mae_lm", seed=2)
-    assert not torch.equal(
-        other.weights["autoencoder.decoder.layers.0.fc1.weight"],
-        imported.weights["autoencoder.decoder.layers.0.fc1.weight"],
-    )
+    head = "autoencoder.lm_head.dense.weight"
+    assert not torch.equal(other.weights[head], imported.weights[head])
+
+
+@pytest.mark.parametrize(("kind", "is_own"), [("mpnet", False), ("roberta", True)])
+def test_the_new_decoder_of_an_import_is_that_of_adapt(kind, is_own, tmp_path):
+    stock(tmp_path / "stock", kind, "Model", num_hidden_layers=4)
+    imported = import_foreign(tmp_path / "stock", "mae_lm")
+    adapted = with_preset(import_foreign(tmp_path / "stock", "mae_lm_roberta"), "mae_lm", seed=1)
+    assert imported.config == adapted.config
+    assert imported.config.decoder_relative_buckets == 32
+    decoder = {name: weight for name, weight in imported.weights.items() if name.startswith("autoencoder.decoder.")}
+    assert all(torch.equal(adapted.weights[name], weight) for name, weight in decoder.items())
+    bias = imported.weights["autoencoder.decoder.relative_bias.weight"]
+    encoder = imported.weights.get("autoencoder.encoder.relative_bias.weight")
+    assert encoder is None if is_own else torch.equal(bias, encoder)
 
 
 def test_a_stock_classifier_computes_the_same_here(tmp_path):
