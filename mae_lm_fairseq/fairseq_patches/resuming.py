@@ -158,6 +158,10 @@ def report_changes(state: dict[str, Any], cfg: Any) -> None:
     sequences = [change for name, change in task.items() if name not in _HARMLESS and not name.startswith(_MASKING)]
     if value_at(state, "extra_state", "train_iterator", "iterations_in_epoch"):
         sequences += [change for name, change in batching.items() if name in _BATCHING]
+        then, now = (
+            len(str(value_at(each, "task", "data") or "").split(os.pathsep)) for each in (state.get("cfg"), cfg)
+        )
+        sequences += [f"{now} shards instead of {then}"] if "data" in task and now != then else []
         effect = "this epoch repeats some sequences and skips others"
     else:
         effect = "the sequences differ from those before"

@@ -127,7 +127,7 @@ class PreparationOptions(Options):
     def recorded(self) -> dict[str, object]:
         """Return the options for the manifest, except those that choose machines and those that are not set."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _MACHINES}
-        return {name: value for name, value in values.items() if value not in (None, False)} | {
+        return {name: value for name, value in values.items() if value is not None and value is not False} | {
             "destdir": str(self.destdir)
         }
 
@@ -237,6 +237,8 @@ def check(options: PreparationOptions):
     given = None if options.kind else options.tokenizer
     names = (*TOKENIZER_FILES, *_PRODUCTS)
     products = [Path(directory, name) for directory in options.data_bins for name in names]
+    if options.destdir.is_file():
+        raise UserError(f"--destdir {options.destdir}: is a file; choose a directory")
     for path in (*products, options.destdir / MANIFEST):
         if path.exists() and not (given and Path(given).exists() and path.samefile(given)):
             raise UserError(f"{path}: exists already; choose another --destdir, or remove it")

@@ -181,11 +181,13 @@ def _records(parts: list[Part], job: Job) -> list[PartRecord]:
 
 
 def _check_records(split: str, records: list[PartRecord], options: PreparationOptions):
-    """Raise a UserError if a split has too many ``<unk>``."""
+    """Raise a UserError if a split has no text or too many ``<unk>``."""
     unknown = Counter()
     for record in records:
         unknown.update(record.unknown)
     lines, tokens, unk = (sum(getattr(record, name) for record in records) for name in ("lines", "tokens", "unk"))
+    if tokens == lines:  # found before the long split is encoded
+        raise UserError(f"--{split}: the files contain no text")
     check_unknown(split, unk / max(tokens - lines, 1), unknown, options)
 
 

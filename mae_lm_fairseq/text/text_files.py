@@ -120,6 +120,8 @@ def expand(path: str | Path) -> list[Path]:
     Raises:
         UserError: if a glob matches nothing.
     """
+    if not str(path):
+        raise UserError("the name of a file or directory with text is empty")
     if os.path.exists(path) or not glob.has_magic(str(path)):
         return [Path(path)]
     matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]

@@ -60,6 +60,8 @@ def train_byte_bpe(lines: Iterable[str], vocab_size: int) -> HuggingFaceTokenize
     tokenizer.train_from_iterator(lines, trainer)
     tokenizer.add_special_tokens(list(SPECIALS))
     found = HuggingFaceTokenizer(TOKENIZER_JSON, tokenizer.to_str(pretty=True).encode())
+    if found.model_size == least < vocab_size:
+        raise UserError("--train: the files contain no text, or no pair of characters")
     if found.model_size < vocab_size:
         raise UserError(f"--vocab-size {vocab_size} is too large for this text: at most {found.model_size}")
     return found

@@ -41,7 +41,9 @@ def describe_length(amount: Amount, cfg: Any, data: Sequence[Path]) -> str:
         in_text = sum(count_tokens(shard / "train") for shard in data)
     except UserError:  # not the format of mae-lm prepare and fairseq-preprocess; fairseq-train says what is wrong
         in_text = 0
-    return f"{tokens / in_text:,.3g} epochs of this text ({in_text:,} tokens); {estimate}" if in_text else estimate
+    return (
+        f"at most {tokens / in_text:,.3g} epochs of this text ({in_text:,} tokens); {estimate}" if in_text else estimate
+    )
 
 
 def _estimate(amount: Amount, cfg: Any, data_bin: Path) -> tuple[float, str]:

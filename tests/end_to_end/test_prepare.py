@@ -268,6 +268,8 @@ def test_character_coverage_reaches_the_training(tmp_path):
         ({"train": "missing"}, "missing: no such file"),
         ({"train": "blank"}, "--train: the files contain no text"),
         ({"train": "empty"}, "--train: the files contain no text"),
+        ({"train": "empty", "tokenizer": "byte-bpe", "vocab_size": 300}, "--train: the files contain no text"),
+        ({"destdir": "train.txt"}, "--destdir train.txt: is a file; choose a directory"),
         ({"train": "latin1"}, "latin1: line 2 is not UTF-8"),
         (
             {"train": "latin1", "tokenizer": None, "vocab_size": 50},

@@ -21,6 +21,7 @@ from pyarrow import parquet
 
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.text import parts as parts_module
+from mae_lm_fairseq.text import preparation_in_parts
 from mae_lm_fairseq.text.manifest import Manifest
 from mae_lm_fairseq.utils.errors import Interrupted, UserError
 from mae_lm_fairseq.utils.locks import LOCK
@@ -232,6 +233,16 @@ def test_user_errors_have_messages_and_leave_no_data_bin(again, tmp_path, monkey
         again(tmp_path / "out", *options)
     assert not list(tmp_path.glob("out/*[!parts]*"))
     assert "torn" in message or not (tmp_path / "out").exists()
+
+
+def test_an_empty_validation_text_is_found_before_the_training_text_is_encoded(again, tmp_path, monkeypatch):
+    (tmp_path / "empty.txt").touch()
+    made = []
+    make = preparation_in_parts._make
+    monkeypatch.setattr(preparation_in_parts, "_make", lambda name, *rest: made.append(name) or make(name, *rest))
+    with pytest.raises(UserError, match="--valid: the files contain no text"):
+        again(tmp_path / "out", "--shards", 2, "--valid", tmp_path / "empty.txt")
+    assert made == ["valid"]
 
 
 @pytest.mark.parametrize(("count", "shards"), [(1, 2), (1, 3), (2, 3), (2, 5), (4, 5), (3, 200)])

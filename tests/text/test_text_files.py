@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mae_lm_fairseq.text import text_files
-from mae_lm_fairseq.text.text_files import find_files, read_chunks, sample_lines, split_lines
+from mae_lm_fairseq.text.text_files import expand, find_files, read_chunks, sample_lines, split_lines
 from mae_lm_fairseq.utils.errors import UserError
 
 PACKERS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
@@ -222,3 +222,9 @@ def test_a_sample_of_compressed_text_is_bounded_too(tmp_path):
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"always the same\n" * 100_000))
     sample = list(sample_lines([tmp_path / "a.gz"], 50_000))
     assert 0 < 16 * len(sample) <= 50_000
+
+
+def test_an_empty_name_is_no_directory():
+    """As of an unset variable of a shell, in quotes."""
+    with pytest.raises(UserError, match="is empty"):
+        expand("")
