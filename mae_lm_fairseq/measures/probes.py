@@ -11,6 +11,7 @@ from mae_lm_fairseq.measures.probing import (
     ITERATIONS,
     Lookup,
     accuracy,
+    check_labels,
     check_sklearn,
     first_subwords,
     probe,
@@ -50,6 +51,7 @@ def measure_models(options: ProbeOptions) -> dict[str, Any]:
     data = {"train": read_conllu(options.train, column, options.limit), "test": read_conllu(options.test, column)}
     if options.dev:
         data["dev"] = read_conllu(options.dev, column)
+    check_labels(data["train"], options.train, column)
     paths = checked_models(options)
     random_weights, models = {}, {}
     for label, path in paths.items():

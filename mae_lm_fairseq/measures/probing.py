@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from mae_lm_fairseq.core.packing import batches_of_similar_length
 from mae_lm_fairseq.statistics.resampling import ratio_interval
 from mae_lm_fairseq.statistics.token_states import StatesOf
+from mae_lm_fairseq.text.conllu import LabelledSentence
 from mae_lm_fairseq.utils.errors import UserError
 
 ITERATIONS = 1000
@@ -75,6 +77,18 @@ def token_states(
 def _at(states: Tensor, index: Tensor, wanted: Tensor) -> np.ndarray:
     """Return the states [number wanted, dim] at some positions of the flattened batch."""
     return states[torch.searchsorted(index, wanted).to(states.device)].cpu().numpy()
+
+
+def check_labels(sentences: Sequence[LabelledSentence], path: Path, column: str) -> None:
+    """Check that there are two labels to tell apart in the training sentences.
+
+    Raises:
+        UserError: if there are not.
+    """
+    labels = {label for sentence in sentences for label in sentence.labels}
+    if len(labels) < 2:
+        found = f"only the label {labels.pop()}" if labels else "no label"
+        raise UserError(f"{path}: the training sentences have {found} in column {column}; a probe needs two")
 
 
 def probe(train: tuple[np.ndarray, Sequence[str]], *tests: tuple[np.ndarray, Sequence[str]]) -> list[np.ndarray]:

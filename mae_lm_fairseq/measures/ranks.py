@@ -42,6 +42,10 @@ def model_ranks(path: Path, label: str, options: RankOptions) -> dict[str, Any]:
             f"{options.tokens_per_sample} tokens are needed"
         )
 
+    longest = max(len(text) for text in texts)
+    if not round(options.mask_prob * longest):
+        raise UserError(f"--mask-prob {options.mask_prob}: masks no token of texts of up to {longest} tokens")
+
     def progress(steps: Sequence, name: str) -> Iterable:
         return progress_bar(steps, desc=f"{label}, {name}")
 

@@ -3,7 +3,6 @@
 import inspect
 import itertools
 import json
-import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,7 +102,7 @@ class Reader:
         self._check_length(length)
         texts, tokens = [], 0
         for number, lines in enumerate(documents(read_text(path))):
-            of_document = text_samples(lines, encode, length, *ends, sys.maxsize)
+            of_document = text_samples(lines, encode, length, *ends, SPREAD * limit - tokens)
             texts += [(text, number) for text in of_document]
             tokens += sum(map(len, of_document))
             if tokens >= SPREAD * limit:

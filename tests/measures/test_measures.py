@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -232,6 +233,12 @@ class TestProbe:
             assert row["dev_accuracy"] == pytest.approx(dev.mean(), abs=1 / len(dev))
         assert model["best_layer"] == max(model["layers"], key=lambda row: row["dev_accuracy"])["layer"]
 
+    def test_a_probe_needs_two_labels(self, bundles, files, tmp_path):
+        files[0].write_text("1\tdog\t_\tNOUN\t_\t_\t_\t_\t_\t_\n\n")
+        options = ["--train", files[0], "--test", files[1], "--column", "UPOS", "--out", tmp_path / "out"]
+        with pytest.raises(UserError, match="the training sentences have only the label NOUN in column UPOS"):
+            run("probe", bundles["mae_lm_tiny"], *options)
+
     def test_words_beyond_the_longest_text_are_left_out(self, bundles, files, tmp_path):
         rows = ["\t".join([str(k), "dog", "_", "NOUN", *"______"]) for k in range(1, 200)]
         files[1].write_text("\n".join(rows) + "\n\n" + files[1].read_text())
@@ -254,6 +261,13 @@ class TestReaders:
         assert torch.equal(random, same)
         assert torch.equal(loaded, trained.weights["autoencoder.lm_head.dense.weight"])
         assert not torch.equal(random, loaded)
+
+    def test_a_long_text_without_blank_lines_is_not_read_to_its_end(self, bundles, tmp_path):
+        (tmp_path / "text").write_text("a b c\n" * 20_000)
+        reader, encoded = open_model(bundles["mae_lm_tiny"], None), []
+        counting = replace(reader, encode=lambda line: encoded.append(line) or reader.encode(line))
+        assert counting.texts(tmp_path / "text", 32, 20)
+        assert 100 < len(encoded) < 2000  # 100 times 20 tokens, of which a line has at least one
 
     def test_random_hugging_face_weights(self, stock):
         before = torch.get_rng_state()

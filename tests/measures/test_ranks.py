@@ -130,6 +130,7 @@ def test_our_texts_are_those_of_the_data_bin(folder):
         ({"data_bin": None}, "give its data-bin with --data-bin"),
         ({"tokens_per_sample": 65}, "--tokens-per-sample 65: .* takes sequences of 2 to 64"),
         ({"tokens": 10}, "too short"),
+        ({"mask_prob": 0.001}, "--mask-prob 0.001: masks no token of texts of up to"),
         ({"path": "missing.pt"}, "missing.pt: no such file"),
         ({"path": "data"}, "data/config.json: No such file"),
     ],

@@ -109,7 +109,7 @@ def make_sweep(task: Task, options: FinetuningOptions, origin: Origin, data: Pat
     chosen["task"] |= {"_name": "sentence_prediction", "num_classes": task.num_classes}
     chosen["task"] |= {"init_token": 0, "separator_token": 2}
     chosen["criterion"] |= {"_name": "sentence_prediction", "classification_head_name": task.head}
-    chosen["criterion"] |= SELECTIONS[task.selection]
+    chosen["criterion"] |= SELECTIONS[task.selection] | SELECTIONS.get(metric, {})
     if task.is_regression:
         chosen["criterion"]["regression_target"] = True
     return Sweep(

@@ -279,10 +279,10 @@ class Probe(Kind, WordLabels):
     random_weights: bool = False
 
     def check(self, data: Data) -> None:
-        from mae_lm_fairseq.measures.probing import check_sklearn
+        from mae_lm_fairseq.measures.probing import check_labels, check_sklearn
 
         check_sklearn()
-        self._sentences(data)
+        check_labels(self._sentences(data)["train"], data.probe_train, self.column)
 
     def _sentences(self, data: Data) -> dict[str, list]:
         from mae_lm_fairseq.text.conllu import read_conllu

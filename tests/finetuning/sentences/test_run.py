@@ -177,6 +177,14 @@ def test_the_lowest_loss_is_kept_if_it_chooses_the_checkpoint(options):
         assert ("--maximize-best-checkpoint-metric" in run.command) is is_maximized
 
 
+@pytest.mark.parametrize("metric", ["mcc", "f1", "acc_and_f1"])
+def test_another_metric_that_chooses_the_checkpoint_is_computed(options, metric):
+    origin, data = from_scratch("mae_lm_tiny"), {"splits": {"train": {"rows": 12}}}
+    extra = ("--best-checkpoint-metric", metric)
+    [run] = make_sweep(TASKS["RTE"], replace(options, extra=extra), origin, options.out, data).runs()
+    assert ("--report-mcc" if metric == "mcc" else "--report-acc-and-f1") in run.command
+
+
 def test_from_mnli(options, tmp_path):
     finetune(replace(options, task="MNLI", out=tmp_path / "mnli"))
     [mnli] = (tmp_path / "mnli").glob("runs/*/checkpoints/*.pt")
