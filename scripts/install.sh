@@ -47,6 +47,8 @@ create_venv() {
     "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' ||
         fail "$python is $("$python" -V), but Python 3.11, 3.12 or 3.13 is needed; set PYTHON"
     if [ -x "$venv/bin/python" ]; then return 0; fi
+    # Never into a directory with other files, which must not be removed if this fails.
+    [ -z "$(ls -A "$venv" 2>/dev/null)" ] || fail "$venv exists and is no virtual environment; remove it, or choose another directory"
     echo "Creating $venv with $("$python" -V)."
     "$python" -m venv "$venv" || {
         rm -rf "$venv"

@@ -178,7 +178,7 @@ def test_the_report_is_made_from_the_results_alone(tmp_path):
     # Seeds 1 and 2 are paired; seed 3 of B has no partner. The other learning rate does not count.
     assert "| last of probe.accuracy, A less B | positive | +2.5 [-3.85, +8.85] | +2, +3 |" in report
     assert "- A: 0.001, **half of the chosen one**; last layer at the end less its best checkpoint: -1.00" in report
-    assert "| A | 0.002 | 1 | 4.1000 |" in report
+    assert "| A | 0.002 | 1 | 4.1 | 5.1 |" in report  # loss, and what the contrast compares
     assert "| B | 4.2 ± 0.1 (4.1, 4.2, 4.3) |" in report
     assert "6 trainings, 6.0 core-hours" in report
     assert "- 2026-01-02: model B: seeds" in report

@@ -22,6 +22,7 @@ from mae_lm_fairseq.statistics.exclusivity import THRESHOLDS
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.workflows.study.engine import Study, needed, reserve
+from mae_lm_fairseq.workflows.study.measures import Data, Seconds, Trained
 from mae_lm_fairseq.workflows.study.plan import parse_plan
 from mae_lm_fairseq.workflows.study.results import Training
 from tests.support.processes import wait_for
@@ -307,6 +308,12 @@ def test_a_checkpoint_that_is_added_later_is_trained_again_and_equal(here):
         assert not list((here / out).rglob("checkpoints*"))
     assert found["parts"] == found["later"]
     assert list(found["parts"]) == ["4", "6"]
+
+
+def test_seconds_of_fewer_updates_than_the_log_interval_are_unknown(tmp_path):
+    (tmp_path / "log").touch()
+    trained = Trained(tmp_path / "4.pt", Data(tmp_path), "trained", tmp_path, tmp_path / "log")
+    assert Seconds().measure(trained) == {"per_update": None, "tokens_per_update": None}
 
 
 RATES = """

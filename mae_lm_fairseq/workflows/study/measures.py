@@ -454,6 +454,8 @@ class Seconds(Kind):
         from mae_lm_fairseq.training.training_log import read_records, seconds_per_update
 
         tokens = [float(record["wpb"]) for record in read_records(model.log, "train_inner").values()]
+        if not tokens:  # the updates since the last checkpoint are fewer than --log-interval
+            return dict.fromkeys(self.numbers)
         return {"per_update": seconds_per_update(model.log), "tokens_per_update": fmean(tokens)}
 
 
