@@ -118,9 +118,9 @@ def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:
 
 
 def has_trained_decoder(pretrained: Pretrained) -> bool:
-    """Return whether a model has a decoder that was trained: fine-tuning drops it, and imports add a random one."""
-    is_random = "decoder" in pretrained.about.get("untrained", [])
-    return not is_random and any(name.startswith(_DECODER) for name in pretrained.weights)
+    """Return whether a model has a decoder that was trained: fine-tuning drops it, and imports add a new one."""
+    is_new = "decoder" in pretrained.about.get("untrained", [])
+    return not is_new and any(name.startswith(_DECODER) for name in pretrained.weights)
 
 
 def new_decoder(
