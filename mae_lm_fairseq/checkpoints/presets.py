@@ -22,7 +22,7 @@ from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 
 _DISTINCTIVE = ("mask_join", "decoder_attention", "mask_states")
 """Options by which presets are told apart."""
-_OWN_BIAS = {"decoder_relative_buckets": 32, "relative_bias_init": RelativeBiasInit.neighbours}
+OWN_BIAS = {"decoder_relative_buckets": 32, "relative_bias_init": RelativeBiasInit.neighbours}
 """Position bias of a new decoder around an encoder that has none."""
 _DECODER = f"{NETWORK}decoder."
 _OF_PRESET = (_DECODER, f"{NETWORK}encoder.embed_clones.", f"{NETWORK}lm_head.transitions.")
@@ -136,7 +136,7 @@ def new_decoder(
         weights: weights of the encoder, by their names in checkpoints.
     """
     if config.decoder_layers:
-        buckets = {"decoder_relative_buckets": config.relative_buckets} if config.relative_buckets else _OWN_BIAS
+        buckets = {"decoder_relative_buckets": config.relative_buckets} if config.relative_buckets else OWN_BIAS
         config = replace(config, **buckets)
     return config, decoder_from_encoder(config, weights)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from omegaconf import OmegaConf
@@ -158,9 +158,7 @@ def report_changes(state: dict[str, Any], cfg: Any) -> None:
     sequences = [change for name, change in task.items() if name not in _HARMLESS and not name.startswith(_MASKING)]
     if value_at(state, "extra_state", "train_iterator", "iterations_in_epoch"):
         sequences += [change for name, change in batching.items() if name in _BATCHING]
-        then, now = (
-            len(str(value_at(each, "task", "data") or "").split(os.pathsep)) for each in (state.get("cfg"), cfg)
-        )
+        then, now = (len(utils.split_paths(value_at(each, "task", "data") or "")) for each in (state.get("cfg"), cfg))
         sequences += [f"{now} shards instead of {then}"] if "data" in task and now != then else []
         effect = "this epoch repeats some sequences and skips others"
     else:

@@ -125,10 +125,9 @@ def plot_panels(
     figure.supylabel(y_label or "", fontsize="medium")
     for axes in grid.flat[len(panels) :]:
         axes.remove()
-    shown = [label for label in labels if label in handles]
-    legend = [[handles[label] for label in shown], shown]
-    narrow = len(panels) == 1 and len(shown) < 7
-    figure.legend(*legend, loc="outside lower center", ncols=1 if narrow else 2, frameon=False)
+    narrow = len(panels) == 1 and len(labels) < 7
+    in_order = [handles[label] for label in labels]
+    figure.legend(in_order, labels, loc="outside lower center", ncols=1 if narrow else 2, frameon=False)
     has_seeds = any(len(line.y) > 1 for panel in panels for line in panel.lines.values())
     figure.suptitle(f"{title}: mean and every seed" if has_seeds else title, wrap=True)
     figure.savefig(path, dpi=120)

@@ -284,9 +284,7 @@ def _encode_splits(
 
 def split_statistics(split: str, running: RunningStatistics, tokenizer: Tokenizer, directory: Path) -> SplitStatistics:
     """Return the statistics of a finished split, after comparing them with the files on disk."""
-    if running.documents == 0:
-        malformed = f"; {running.malformed} malformed records were skipped" if running.malformed else ""
-        raise UserError(f"--{split}: the files contain no text{malformed}")
+    check_text(split, running.documents > 0, running.malformed)
     lines, tokens = check_data_bin(directory / split)
     if (lines, tokens) != (running.lines, running.tokens):
         raise UserError(
@@ -297,6 +295,13 @@ def split_statistics(split: str, running: RunningStatistics, tokenizer: Tokenize
     rate = unk / (tokens - lines)
     counts = (running.documents, lines, running.tokens, tokens, unk)
     return SplitStatistics(*counts, rate, running.malformed, running.lost_joiners)
+
+
+def check_text(split: str, has_text: bool, malformed: int):
+    """Raise a UserError if a split has no text, with the number of malformed records that were skipped."""
+    if not has_text:
+        skipped = f"; {malformed} malformed records were skipped" if malformed else ""
+        raise UserError(f"--{split}: the files contain no text{skipped}")
 
 
 def check_unknown(split: str, rate: float, unknown: Counter[str], options: PreparationOptions):

@@ -33,6 +33,7 @@ from mae_lm_fairseq.text.parts import (
 from mae_lm_fairseq.text.preparation import (
     PreparationOptions,
     check,
+    check_text,
     check_unknown,
     find_splits,
     make_manifest,
@@ -186,8 +187,8 @@ def _check_records(split: str, records: list[PartRecord], options: PreparationOp
     for record in records:
         unknown.update(record.unknown)
     lines, tokens, unk = (sum(getattr(record, name) for record in records) for name in ("lines", "tokens", "unk"))
-    if tokens == lines:  # found before the long split is encoded
-        raise UserError(f"--{split}: the files contain no text")
+    # Checked before the long split is encoded.
+    check_text(split, tokens > lines, sum(record.malformed for record in records))
     check_unknown(split, unk / max(tokens - lines, 1), unknown, options)
 
 

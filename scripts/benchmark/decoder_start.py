@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.presets import completed
+from mae_lm_fairseq.checkpoints.presets import OWN_BIAS, completed
 from mae_lm_fairseq.checkpoints.reading import Pretrained
-from mae_lm_fairseq.core.config import RelativeBiasInit
 from mae_lm_fairseq.measures.evaluation import masked_prediction
 from mae_lm_fairseq.measures.options import MaskedText
 from mae_lm_fairseq.measures.readers import open_model
@@ -36,7 +35,6 @@ from mae_lm_fairseq.workflows.options import AdaptOptions
 UPDATES = (0, 100, 250, 1000)
 STARTS = ("random", "encoder")
 BIASES = ("the encoder's", "own")
-OWN_BIAS = {"decoder_relative_buckets": 32, "relative_bias_init": RelativeBiasInit.neighbours}
 DECODER = "autoencoder.decoder."
 
 

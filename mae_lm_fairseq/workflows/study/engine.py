@@ -145,25 +145,20 @@ def needed(plan: Plan, out: Path) -> list[Training]:
 
     Seed by seed, so that every model has its first results early.
     """
-    trainings = [
+    at_all_rates = [
         Training(model, rate, seed, out)
         for model in plan.models
-        if plan.rates
         for rate in model.learning_rates
-        for seed in model.all_seeds[: plan.rates.seeds]
+        for seed in model.all_seeds
     ]
+    trainings = [one for one in at_all_rates if plan.rates and one.seed in one.model.all_seeds[: plan.rates.seeds]]
     chosen = {model.name: choose(plan, model, out) for model in plan.models}
     for seed in sorted({seed for model in plan.models for seed in model.all_seeds}):
         for model in plan.models:
             if seed in model.all_seeds and chosen[model.name].is_known:
                 trainings.append(Training(model, chosen[model.name].rate, seed, out))
-    tried = (
-        Training(model, rate, seed, out)
-        for model in plan.models
-        for rate in model.learning_rates
-        for seed in model.all_seeds
-    )  # with all seeds, if damage was found with all seeds
-    trainings += [training for training in tried if training.result(plan.train.updates).exists()]
+    # Those of a rate that was left after damage with all seeds are reported, too.
+    trainings += [one for one in at_all_rates if one.result(plan.train.updates).exists()]
     return [*{training.folder: training for training in trainings}.values()]
 
 

@@ -167,9 +167,11 @@ def _measure(out: Path, measure: Measure, measured: Mapping[str, Values], last: 
     lines = [f"## {measure.name}", "", *_settings(measure), f"After {last:,} updates:", "", *_final(measured, shown)]
     lines += _by_updates(measured, shown)
     figure = out / f"{measure.name}.png"
-    if isinstance(measure.options, Exclusivity):
+    if is_drawn := isinstance(measure.options, Exclusivity):
         plot_exclusivity(figure, measure.name, measured)
-    if isinstance(measure.options, Exclusivity) or plot_measure(figure, measure.name, measured, shown):
+    else:
+        is_drawn = plot_measure(figure, measure.name, measured, shown)
+    if is_drawn:
         lines += [f"![{measure.name}]({quote(figure.name)})", ""]
     if same:
         lines += [
@@ -190,10 +192,10 @@ def _same_everywhere(measured: Mapping[str, Values], names: Sequence[str]) -> di
     """Return the numbers that are equal in all models, seeds and checkpoints, such as baselines: not results."""
     found = {
         name: {
-            run[updates].get(name) if not isinstance(run[updates].get(name), list) else None
+            None if isinstance(value := found_then.get(name), list) else value
             for values in measured.values()
             for run in values.runs
-            for updates in run
+            for found_then in run.values()
         }
         for name in names
     }
