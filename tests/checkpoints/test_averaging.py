@@ -76,7 +76,8 @@ def test_measurements_read_the_ema_weights(command, with_ema, text_data, tmp_pat
     (tmp_path / "text").write_text("\n".join(TEXT), encoding="utf-8")
     (tmp_path / "pairs").mkdir()
     (tmp_path / "pairs" / "zorro.txt").write_text("the dog sleep\nthe dog sleeps\n")
-    (tmp_path / "words").write_text("\t".join(["1", "dog", "_", "NOUN", *"______"]) + "\n\n")
+    words = (["1", "the", "_", "DET", *"______"], ["2", "dog", "_", "NOUN", *"______"])
+    (tmp_path / "words").write_text("\n".join(map("\t".join, words)) + "\n\n")
     monkeypatch.chdir(tmp_path)
     found = []
 
