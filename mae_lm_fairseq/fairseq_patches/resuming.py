@@ -3,7 +3,8 @@
 fairseq writes a checkpoint under its own name (``checkpoint_1_500.pt``, ``checkpoint2.pt``, ``checkpoint_best.pt``) and
 copies it to ``checkpoint_last.pt``, which the next start resumes from. A kill between the two leaves an older
 ``checkpoint_last.pt`` or none, and a failing disk a damaged one. It is then replaced by the valid checkpoint with the
-most updates. A ``--restore-file`` chosen by the user is never replaced.
+most updates, and ``checkpoint_best.pt``, too, if that is the best one. A ``--restore-file`` chosen by the user is never
+replaced.
 
 fairseq stores the number of batches of the epoch that each process has had. With another number of processes, this
 number refers to another position in the epoch, so it is converted.
@@ -204,6 +205,7 @@ def restore_last(save_dir: Path, suffix: str = "") -> None:
             continue
         why = f"is damaged ({fault})" if fault else "is not the newest: the run ended before it was written"
         logger.warning("%s %s; resuming from %s, update %d", last, why, path.name, found[path])
+        _restore_best(path, save_dir / f"checkpoint_best{suffix}.pt")
         PathManager.copy(str(path), str(last), overwrite=True)
         return
     if fault or not last.exists():
@@ -211,6 +213,14 @@ def restore_last(save_dir: Path, suffix: str = "") -> None:
             f"{last}: {fault or 'no such file'}, and no other checkpoint in that directory is valid; choose one with "
             "--restore-file, or start again in another --save-dir"
         )
+
+
+def _restore_best(newest: Path, best: Path) -> None:
+    """Copy the newest checkpoint to ``checkpoint_best.pt`` if it is the best one and the run ended before that."""
+    state = value_at(_load(newest), "extra_state")
+    loss = value_at(state, "val_loss")
+    if loss is not None and loss == value_at(state, "best") and saved_updates(newest) > saved_updates(best):
+        PathManager.copy(str(newest), str(best), overwrite=True)
 
 
 def saved_checkpoints(save_dir: Path, suffix: str = "") -> list[Path]:

@@ -18,11 +18,11 @@ from mae_lm_fairseq.fairseq_patches.resuming import convert_position, report_cha
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
 
 
-def save(path: Path, updates: int, time: int):
+def save(path: Path, updates: int, time: int, **extra_state):
     """Write a checkpoint with this number of updates and this modification time."""
     history = [{"num_updates": updates, "lr_scheduler_state": {}, "optimizer_name": "Adam"}]
     state = {"model": {"weight": torch.full((5000,), float(updates))}, "args": None, "cfg": None}
-    torch.save({**state, "optimizer_history": history, "extra_state": {"train_iterator": {}}}, path)
+    torch.save({**state, "optimizer_history": history, "extra_state": {"train_iterator": {}, **extra_state}}, path)
     os.utime(path, ns=(time, time))
 
 
@@ -79,6 +79,16 @@ def test_a_kill_before_the_copy(run, caplog):
     restore_last(run)
     assert saved_updates(run / "checkpoint_last.pt") == 40
     assert "is not the newest" in caplog.text
+
+
+@pytest.mark.parametrize(("loss", "updates"), [(2.0, 40), (3.0, 20), (None, 20)])
+def test_a_kill_before_the_best_one_was_copied(run, loss, updates):
+    """Every checkpoint has the value ``best``, so that fairseq would copy no later one with a higher loss."""
+    save(run / "checkpoint_best.pt", 20, 2)
+    save(run / "checkpoint_3_40.pt", 40, 6, val_loss=loss, best=2.0)
+    restore_last(run)
+    assert saved_updates(run / "checkpoint_last.pt") == 40
+    assert saved_updates(run / "checkpoint_best.pt") == updates
 
 
 @pytest.mark.parametrize("damage", [cut, flip])
