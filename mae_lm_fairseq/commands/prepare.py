@@ -27,7 +27,7 @@ def main(options: Options) -> None:
         UserError: on any error that the user can fix.
     """
     try:
-        with handled_by(signal.default_int_handler, signal.SIGTERM):
+        with handled_by(signal.default_int_handler, signal.SIGTERM, signal.SIGHUP):
             manifest = prepare_in_parts(options) if options.in_parts else prepare(options)
             if manifest is not None:
                 print(splits_table({name: vars(split) for name, split in manifest.splits.items()}))

@@ -111,7 +111,7 @@ def run_all(
 
     Raises:
         UserError: if a run fails, or results or checkpoints come from another command. Active runs are ended first.
-        Interrupted: if the program receives SIGINT or SIGTERM. Active runs are ended first.
+        Interrupted: if the program receives SIGINT, SIGTERM or SIGHUP. Active runs are ended first.
     """
     waiting = [run for run in runs if not _is_done(run)]
     if len(waiting) < len(runs):

@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C and SIGTERM during a block of code.
+"""Handling of signals that end a program during a block of code: Ctrl-C, SIGTERM, and SIGHUP of a closed terminal.
 
 Only the main thread can handle signals, so the blocks change nothing in another one.
 """
@@ -10,16 +10,21 @@ from contextlib import AbstractContextManager, contextmanager
 
 from mae_lm_fairseq.utils.errors import Interrupted
 
-_BOTH = (signal.SIGINT, signal.SIGTERM)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that ask a program to end."""
 
 
 @contextmanager
 def handled_by(handler: Callable | signal.Handlers, *numbers: signal.Signals) -> Iterator[None]:
-    """Let another handler handle signals in the block; afterwards, the previous ones do so again."""
+    """Let another handler handle signals in the block; afterwards, the previous ones do so again.
+
+    SIGHUP stays ignored if it is, as ``nohup`` asks for.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, handler) for number in numbers}
+    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
+    before = {number: signal.signal(number, handler) for number in set(numbers) - ignored}
     try:
         yield
     finally:
@@ -28,23 +33,23 @@ def handled_by(handler: Callable | signal.Handlers, *numbers: signal.Signals) ->
 
 
 def uninterrupted() -> AbstractContextManager[None]:
-    """Return a context that ignores Ctrl-C and SIGTERM, for a block that takes moments only.
+    """Return a context that ignores these signals, for a block that takes moments only.
 
     Blocking them would not do: another thread would receive them, and Python calls their handlers in the main one.
     """
-    return handled_by(signal.SIG_IGN, *_BOTH)
+    return handled_by(signal.SIG_IGN, *ENDING)
 
 
 def signals_as_errors() -> AbstractContextManager[None]:
-    """Return a context that is left with an Interrupted on Ctrl-C or SIGTERM, once, so that cleaning up is undisturbed.
+    """Return a context that is left with an Interrupted on a signal, once, so that cleaning up is undisturbed.
 
     Raises:
-        Interrupted: in the block, on the first of these signals.
+        Interrupted: in the block, on the first of ``ENDING``.
     """
 
     def interrupt(number, frame):
-        for each in _BOTH:
+        for each in ENDING:
             signal.signal(each, signal.SIG_IGN)
         raise Interrupted(f"interrupted by {signal.Signals(number).name}; the same command resumes from here")
 
-    return handled_by(interrupt, *_BOTH)
+    return handled_by(interrupt, *ENDING)

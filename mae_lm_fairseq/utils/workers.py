@@ -12,8 +12,8 @@ from multiprocessing import connection, parent_process
 from multiprocessing.process import BaseProcess
 
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.signals import ENDING
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SECONDS_TO_CONNECT = 15
 
 
@@ -134,7 +134,7 @@ def _dask(address: str) -> Iterator[Executor]:
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
     """Block signals in the block: a new process inherits the mask, so none reaches it before it has its handlers."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
     finally:
@@ -145,7 +145,7 @@ def _start(initializer: Callable | None, initargs: tuple) -> None:
     # The parent handles Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if initializer is not None:
         initializer(*initargs)

@@ -37,6 +37,7 @@ def fork(function: Callable, *args, **options) -> multiprocessing.Process:
     def call():
         # Background processes of a shell without job control ignore SIGINT.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         gc.callbacks.clear()  # hypothesis registers one; a KeyboardInterrupt raised in it is lost
         with errors_end_the_program():

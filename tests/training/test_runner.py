@@ -260,7 +260,7 @@ def test_a_failing_run_ends_the_others_and_its_log_is_quoted(run):
     assert not fails.result.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_runs_and_their_children_and_the_next_start_reruns_them(run, capfd, number):
     interrupted = run(
         "interrupted",

@@ -53,7 +53,7 @@ class Study:
 
         Raises:
             UserError: if a run fails, or the directory has results of a plan that was not only extended.
-            Interrupted: if the program receives SIGINT or SIGTERM; what is finished is reported.
+            Interrupted: if the program receives SIGINT, SIGTERM or SIGHUP; what is finished is reported.
         """
         threads = reserve(self.plan, self.out, self.jobs)
         try:
