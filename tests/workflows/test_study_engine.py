@@ -25,6 +25,7 @@ from mae_lm_fairseq.workflows.study.engine import Study, needed, reserve
 from mae_lm_fairseq.workflows.study.measures import Data, Seconds, Trained
 from mae_lm_fairseq.workflows.study.plan import parse_plan
 from mae_lm_fairseq.workflows.study.results import Training
+from mae_lm_fairseq.workflows.study.training import training_runs
 from tests.support.processes import wait_for
 from tests.support.tagging import sentences, write_conllu
 
@@ -310,6 +311,18 @@ def test_a_checkpoint_that_is_added_later_is_trained_again_and_equal(here):
     assert list(found["parts"]) == ["4", "6"]
 
 
+def test_a_checkpoint_is_added_below_an_interrupted_training(tmp_path):
+    """A training that was saved after update 5 cannot end at update 4."""
+    plan = parse_plan(PLAN.replace("warmup = 2", "warmup = 2\ncheckpoints = [4]"), "plan.toml")
+    training = Training(plan.models[0], None, 1, tmp_path)
+    (training.folder / "checkpoints").mkdir(parents=True)
+    for saved, first in ((4, "checkpoints"), (5, "checkpoints-4")):
+        (training.folder / "checkpoints" / f"checkpoint_1_{saved}.pt").touch()
+        commands = [run.command for run in training_runs(plan, training).values()]
+        found = [Path(command[command.index("--save-dir") + 1]).name for command in commands]
+        assert found == [first, "checkpoints"]
+
+
 def test_seconds_of_fewer_updates_than_the_log_interval_are_unknown(tmp_path):
     (tmp_path / "log").touch()
     trained = Trained(tmp_path / "4.pt", Data(tmp_path), "trained", tmp_path, tmp_path / "log")
@@ -350,6 +363,21 @@ class TestRuleForLearningRates:
         assert self.trainings(plan, tmp_path) == pilot
         self.measure(tmp_path, 2e-3, 1, 2.9, 80, 80)
         assert self.trainings(plan, tmp_path) == [*pilot, (2e-3, 2), (2e-3, 3)]
+
+    def test_a_rate_that_diverges_can_be_removed(self, plan, here, tmp_path):
+        reserve(plan, tmp_path, 1)
+        self.measure(tmp_path, 1e-3, 1, 3.0, 80, 80)
+        self.measure(tmp_path, 2e-3, 1, 9.0, 80, 80)
+        left = parse_plan(plan.document.text.replace("[1e-3, 2e-3]", "[1e-3]"), "plan.toml")
+        with pytest.raises(UserError, match="to be added: model MLM: learning_rates"):
+            reserve(left, tmp_path, 1)
+        (tmp_path / "runs" / "MLM-lr0.002-seed1" / "training-6.json").unlink()
+        reserve(left, tmp_path, 1)
+        extended = json.loads((tmp_path / "plan.json").read_text())["extended"]
+        assert extended == [f"{date.today()}: model MLM: without learning rate 0.002"]
+        assert self.trainings(left, tmp_path) == [(1e-3, 1), (1e-3, 2), (1e-3, 3)]
+        with pytest.raises(UserError, match="to be added: model MLM: learning_rates"):
+            reserve(plan, tmp_path, 1)
 
     def test_damage_of_the_first_seed_halves_the_rate_of_all(self, plan, tmp_path):
         self.measure(tmp_path, 1e-3, 1, 3.0, 80, 80)

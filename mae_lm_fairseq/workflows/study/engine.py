@@ -80,11 +80,12 @@ def reserve(plan: Plan, out: Path, jobs: int) -> int:
     """Record the plan in the output directory, and return the number of threads of each run.
 
     That number is chosen when the study begins, because results depend on it in their last digits. What is added to the
-    plan later is recorded with its date, for the report.
+    plan later is recorded with its date, for the report, as is a learning rate that was removed, because it diverged.
 
     Raises:
         UserError: if the directory cannot be written, or has results of a plan of which something was changed or
-            removed; seeds, models, measures, checkpoints and contrasts that are not primary can be added.
+            removed; seeds, models, measures, checkpoints and contrasts that are not primary can be added, and learning
+            rates can be removed that no training has finished with.
     """
     make_output_directory(out)
     path, described = out / PLAN, json.loads(json.dumps(describe(plan)))
@@ -95,14 +96,14 @@ def reserve(plan: Plan, out: Path, jobs: int) -> int:
     if has_begun:
         threads, extended, (changed, added) = read_json(
             path,
-            lambda before: (int(before["threads"]), [*before["extended"]], _changes(before["plan"], described)),
+            lambda old: (int(old["threads"]), [*old["extended"]], _changes(old["plan"], described, plan, out)),
             "restore it, or choose another --out",
         )
     if changed:
         raise UserError(
             f"{out} has results of another plan; changed, removed, or not to be added: {', '.join(changed)}. Restore "
             "the plan, or choose another --out; seeds, models, measures, checkpoints and contrasts that are not "
-            "primary can be added"
+            "primary can be added, and learning rates can be removed that no training has finished with"
         )
     extended += [f"{date.today()}: {', '.join(added)}"] if added else []
     write_json(path, {"threads": threads, "extended": extended, "plan": described})
@@ -127,8 +128,8 @@ def describe(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _changes(before: dict[str, Any], now: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the names of what was changed or removed, and of what was added where a study can be extended."""
+def _changes(before: dict[str, Any], now: dict[str, Any], plan: Plan, out: Path) -> tuple[list[str], list[str]]:
+    """Return the names of what was changed or removed, and of what may differ."""
     changed, added = [name for name in before if name not in now], [name for name in now if name not in before]
     for name in before.keys() & now.keys():
         old, new = before[name], now[name]
@@ -136,8 +137,20 @@ def _changes(before: dict[str, Any], now: dict[str, Any]) -> tuple[list[str], li
             is_new = name in ("files", "checkpoints") and key not in old
             lists = (old.get(key), new.get(key)) if key in ("seeds", "at") else ()
             is_longer = bool(lists) and all(isinstance(one, list) for one in lists) and {*lists[0]} <= {*lists[1]}
-            (added if is_new or is_longer else changed).append(f"{name}: {key}")
+            if key == "learning_rates" and (removed := _given_up(name, old.get(key, []), new.get(key, []), plan, out)):
+                added.append(f"{name}: without learning rate {', '.join(map(str, removed))}")
+            else:
+                (added if is_new or is_longer else changed).append(f"{name}: {key}")
     return sorted(changed), sorted(added)
+
+
+def _given_up(name: str, old: list[float], new: list[float], plan: Plan, out: Path) -> list[float]:
+    """Return the removed learning rates of a model, if some are left and no training has finished with these."""
+    removed = sorted({*old} - {*new})
+    [model] = (model for model in plan.models if name == f"model {model.name}")
+    trainings = [Training(model, rate, seed, out) for rate in removed for seed in model.all_seeds]
+    has_finished = any(training.result(plan.train.updates).exists() for training in trainings)
+    return removed if new and {*new} < {*old} and not has_finished else []
 
 
 def needed(plan: Plan, out: Path) -> list[Training]:

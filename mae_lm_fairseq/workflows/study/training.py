@@ -84,12 +84,13 @@ def command(plan: Plan, training: Training, updates: int, save: Path, **changes:
 def training_runs(plan: Plan, training: Training) -> dict[int, Run]:
     """Return the runs of a training, which measure as well, by the number of updates at their end.
 
-    A checkpoint that was added to the plan after a later one was trained is trained again from the first update.
+    A checkpoint that was added to the plan after training had gone further is trained again from the first update.
     """
     runs: dict[int, Run] = {}
     finished = [updates for updates in plan.checkpoints if training.result(updates).exists()]
+    saved = [int(file.stem.rpartition("_")[2]) for file in training.folder.glob("checkpoints/checkpoint_*_*.pt")]
     for updates in plan.checkpoints:
-        is_late = updates not in finished and any(updates < later for later in finished)
+        is_late = updates not in finished and any(updates < later for later in (*finished, *saved))
         save = training.folder / (f"checkpoints-{updates}" if is_late else "checkpoints")
         before = max((one for one in runs if not is_late), default=0)
         ends = is_late or updates == plan.train.updates
