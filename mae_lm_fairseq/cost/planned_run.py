@@ -45,6 +45,9 @@ DEVICES = {
     "rtx4090": Device(82.6e12, 165.2e12, 24 * 10**9, "NVIDIA Ada GPU architecture whitepaper (2022), appendix A"),
 }
 
+OTHER_PRODUCTS = {"laptop", "mig", "nvl", "pcie", "ti", "d"}
+"""Words in the names of GPUs that have other peaks than the one of :data:`DEVICES` whose name they share."""
+
 
 def kind_of_gpu(properties) -> str | None:
     """Return the key in :data:`DEVICES` of a GPU; None if it is not listed.
@@ -53,9 +56,9 @@ def kind_of_gpu(properties) -> str | None:
         properties: what ``torch.cuda.get_device_properties`` returns.
     """
     words = properties.name.lower().replace("-", " ").replace("rtx ", "rtx").split()
-    if "a100" in words:
+    if "a100" in words and "mig" not in words:  # the peaks of all A100s are equal
         return "a100-80" if properties.total_memory > 60 * 10**9 else "a100-40"
-    return next((kind for kind in DEVICES if kind in words), None)
+    return None if OTHER_PRODUCTS & {*words} else next((kind for kind in DEVICES if kind in words), None)
 
 
 def _integer(text: str) -> int:

@@ -24,7 +24,7 @@ from mae_lm_fairseq.measures.masked_prediction import (
     RandomTokensPredictor,
     Words,
 )
-from mae_lm_fairseq.measures.options import ModelOptions
+from mae_lm_fairseq.measures.options import MaskedText, ModelOptions
 from mae_lm_fairseq.statistics.token_states import EncoderStates, HuggingFaceStates, StatesOf
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.text_samples import documents, evenly_spaced, read_text, text_samples
@@ -99,7 +99,7 @@ class Reader:
         self, path: str | Path, length: int, limit: int, encode: Callable[[str], list], ends: tuple[list, list]
     ) -> list[tuple[list, int]]:
         """Return evenly spaced texts and the numbers of their documents."""
-        self._check_length(length)
+        self.check_length(length)
         texts, tokens = [], 0
         for number, lines in enumerate(documents(read_text(path))):
             of_document = text_samples(lines, encode, length, *ends, SPREAD * limit - tokens)
@@ -113,7 +113,8 @@ class Reader:
         """Return a text of one line."""
         return self._words([*_inside_words(self.opening), *self._tokens(text), *_inside_words(self.closing)])
 
-    def _check_length(self, length: int) -> None:
+    def check_length(self, length: int) -> None:
+        """Raise a UserError if the model does not take texts of this length."""
         least, most = len(self.opening) + len(self.closing) + 1, self.states.max_tokens
         if not least <= length <= most:
             raise UserError(f"--tokens-per-sample {length}: {self.path} takes sequences of {least} to {most} tokens")
@@ -152,14 +153,16 @@ def model_labels(paths: Sequence[Path], labels: Sequence[str]) -> list[str]:
 
 
 def checked_models(options: ModelOptions, with_head: bool = False) -> dict[str, Path]:
-    """Return the models by label. Each is opened once, to reject unreadable ones before the first measurement.
+    """Return the models by label. Each is opened once, to reject unsuitable ones before the first measurement.
 
     Raises:
-        UserError: see :func:`model_labels` and :func:`open_model`.
+        UserError: see :func:`model_labels` and :func:`open_model`; or a model does not take sequences of the length.
     """
     models = dict(zip(model_labels(options.models, options.labels), options.models, strict=True))
     for path in models.values():
-        open_model(path, options.data_bin, options.ema, with_head)
+        reader = open_model(path, options.data_bin, options.ema, with_head)
+        if isinstance(options, MaskedText):
+            reader.check_length(options.tokens_per_sample)
     return models
 
 

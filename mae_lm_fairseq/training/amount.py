@@ -46,16 +46,14 @@ class Amount:
         """Return the amount in one sentence."""
         sequences = self.batch_size * self.accumulated * self.processes
         counted = "1 process" if self.processes == 1 else f"{self.processes} processes"
+        updates = f"{self.updates:,} updates" if self.updates else "any number of updates"
         batches = f"x {self.accumulated} accumulated x {counted}"
         if self.max_tokens:
-            return (
-                f"at most {self.max_tokens:,} tokens and {self.batch_size} sequences per batch {batches}; "
-                f"{self.updates:,} updates"
-            )
+            return f"at most {self.max_tokens:,} tokens and {self.batch_size} sequences per batch {batches}; {updates}"
         return (
             f"{sequences:,} sequences ({self.batch_size} per batch {batches}) x {self.tokens} tokens = "
-            f"{self.tokens_per_update:,} tokens per update at most; "
-            f"{self.updates:,} updates = {self.tokens_per_update * self.updates:,} tokens"
+            f"{self.tokens_per_update:,} tokens per update at most; {updates}"
+            + (f" = {self.tokens_per_update * self.updates:,} tokens" if self.updates else "")
         )
 
 

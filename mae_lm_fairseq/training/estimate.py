@@ -32,6 +32,8 @@ def describe_length(amount: Amount, cfg: Any, data: Sequence[Path]) -> str:
         data: the shards of the data-bin.
     """
     tokens = amount.tokens_per_update * amount.updates / getattr(cfg.task, "repeat_tokens", 1)
+    if not amount.updates:
+        return "no estimate of the duration: --max-update does not limit it"
     try:
         in_hours, where = _estimate(amount, cfg, data[0])
         estimate = f"about {duration(in_hours)} {where}"
@@ -53,7 +55,7 @@ def _estimate(amount: Amount, cfg: Any, data_bin: Path) -> tuple[float, str]:
     is_gpu = torch.cuda.is_available() and not cfg.common.cpu
     kind = kind_of_gpu(torch.cuda.get_device_properties(0)) if is_gpu else None
     device = {"devices": amount.processes, "kind": kind or Run.device_kind, "precision": precision}
-    run = planned_run(cfg, vocabulary_size(data_bin), max(amount.updates, 1), **device)
+    run = planned_run(cfg, vocabulary_size(data_bin), amount.updates, **device)
     flops = flops_per_token(run)
     if is_gpu:
         at = f"{run.mfu:.0%} of their {run.peak / 1e12:.0f} TFLOP/s in {run.precision}"
@@ -91,7 +93,8 @@ def planned_run(cfg: Any, vocabulary: int, updates: int, *, devices: int = 1, ki
     rate = variable_rate(cfg.task) if hasattr(cfg.task, "mask_prob_range") else None
     hidden = 1 - cfg.task.leave_unmasked_prob - cfg.task.random_token_prob  # fraction of the predicted tokens
     accumulated = int(cfg.optimization.update_freq[0])
-    batch = cfg.dataset.batch_size or max(1, cfg.dataset.max_tokens // cfg.task.tokens_per_sample)
+    limits = (cfg.dataset.batch_size, cfg.dataset.max_tokens and cfg.dataset.max_tokens // cfg.task.tokens_per_sample)
+    batch = max(1, min(limit for limit in limits if limit is not None))
     return TrainingRun(
         preset=cfg.model._name,
         mask_prob=cfg.task.mask_prob if rate is None else rate.mean(updates),

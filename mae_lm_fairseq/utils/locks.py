@@ -60,11 +60,19 @@ def lock_directory(directory: Path) -> bool:
         Whether this process has the lock; it has not on a file system without locks.
 
     Raises:
-        UserError: if another process has it.
+        UserError: if another process has it, or another user's lock file is there.
         OSError: if the directory cannot be written to.
     """
     while not holds(directory):
-        descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        except PermissionError:
+            if not (directory / LOCK).exists():
+                raise
+            raise UserError(
+                f"{directory / LOCK} belongs to another user, who may be writing there; choose another directory, or "
+                "remove that file"
+            ) from None
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -167,6 +168,23 @@ def test_invalid_evaluations_are_refused(bundles, tmp_path, options, message):
     options = ["--tokens-per-sample", 40, *options]
     with pytest.raises(UserError, match=message):
         run("evaluate", bundles["mae_lm_tiny"], "--text", tmp_path / "text", *options)
+
+
+def test_all_models_are_checked_before_the_first_is_measured(bundles, tmp_path, monkeypatch):
+    """The first takes such sequences; of the second, only the number of positions is pretended."""
+    (tmp_path / "text").write_text("The dog.\n")
+    monkeypatch.setattr("mae_lm_fairseq.measures.evaluation.measure", lambda *_: pytest.fail("measured"))
+    short = tmp_path / "short"
+    shutil.copytree(bundles["mae_lm_tiny"], short)
+
+    def opened(path, *arguments):
+        reader = open_model(path, *arguments)
+        reader.states.max_tokens = 20 if path == short else 64
+        return reader
+
+    monkeypatch.setattr("mae_lm_fairseq.measures.readers.open_model", opened)
+    with pytest.raises(UserError, match=r"--tokens-per-sample 40: .*short takes sequences of 2 to 20 tokens"):
+        run("evaluate", bundles["mae_lm_tiny"], short, "--text", tmp_path / "text", "--tokens-per-sample", 40)
 
 
 class TestProbe:

@@ -279,6 +279,21 @@ def test_the_estimate_is_the_planners(data_bin, monkeypatch):
     assert f"about {duration(hours)} on this CPU" in describe_length(Amount.of(cfg, 1), cfg, [data_bin])
 
 
+def test_no_estimate_without_a_number_of_updates(data_bin):
+    cfg = configured("mae_lm_tiny", "--cpu", "--max-update", "0", "--max-epoch", "2")
+    amount = Amount.of(cfg, 1)
+    assert describe_length(amount, cfg, [data_bin]) == "no estimate of the duration: --max-update does not limit it"
+    assert amount.describe().endswith("2,048 tokens per update at most; any number of updates")
+
+
+@pytest.mark.parametrize(("options", "batch"), [(["--max-tokens", "128"], 2), ([], 32), (["--max-tokens", "9999"], 32)])
+def test_the_planner_takes_the_tighter_limit_of_a_batch(options, batch):
+    cfg = configured(
+        "mae_lm_tiny", "--cpu", "--tokens-per-sample", "64", "--batch-size", "32", "--update-freq", "1", *options
+    )
+    assert planned_run(cfg, 200, 100, kind="h100", precision="fp32").batch_size == batch
+
+
 def test_the_planner_takes_the_mean_of_moving_masking_rates():
     cfg = configured("mae_lm_tiny", "--cpu", "--mask-prob", "0.3")
     for changes, mean in (
@@ -319,6 +334,13 @@ def test_a_training_that_the_planner_does_not_know_has_no_estimate(data_bin):
         ("NVIDIA H100 80GB HBM3", 85e9, "h100"),
         ("NVIDIA GeForce RTX 4090", 25e9, "rtx4090"),
         ("NVIDIA GeForce RTX 3090", 25e9, "rtx3090"),
+        ("NVIDIA H100 PCIe", 85e9, None),
+        ("NVIDIA H100 NVL", 100e9, None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 10e9, None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", 17e9, None),
+        ("NVIDIA GeForce RTX 3090 Ti", 25e9, None),
+        ("NVIDIA A100-PCIE-40GB", 42e9, "a100-40"),
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", 20e9, None),
         ("NVIDIA H200", 150e9, "h200"),
         ("NVIDIA GH200 480GB", 102e9, "gh200"),
         ("NVIDIA B200", 191e9, "b200"),

@@ -101,6 +101,17 @@ def test_a_file_that_its_holder_removes_in_between_is_not_locked(tmp_path, monke
         assert not is_free(tmp_path)
 
 
+def test_the_lock_file_of_another_user_is_named(tmp_path, monkeypatch):
+    (tmp_path / LOCK).touch()
+
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(UserError, match=r"\.lock belongs to another user, .* remove that file"):
+        lock_directory(tmp_path)
+
+
 def test_file_systems_without_locks(tmp_path, monkeypatch, caplog):
     def refuse(descriptor, flags):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
