@@ -86,6 +86,7 @@ def test_stock_models_that_label_words_are_imported(kind, tmp_path):
     stock_model(tmp_path / "stock", kind, "ForTokenClassification", **names)
     original = import_foreign(tmp_path / "stock", "mae_lm")
     assert export_stock(original, tmp_path / "out") == f"{FAMILIES[kind].classes}ForTokenClassification"
+    assert Tagger(hub_interface(MAELMModel, original)).labels.scheme == "BIO"
     exported, before = (load_file(tmp_path / name / "model.safetensors") for name in ("out", "stock"))
     check_labels(original, tmp_path / "out")
     assert exported.keys() == before.keys()

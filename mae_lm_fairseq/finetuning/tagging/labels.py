@@ -110,6 +110,12 @@ def scheme_of(file: WordFile) -> str | None:
     return BIO
 
 
+def scheme_of_names(names: Iterable[str]) -> str | None:
+    """Return :data:`BIO` if all labels of a model are of entities, in BIO or BIOES, otherwise None."""
+    others = {*names} - {OUTSIDE}
+    return BIO if others != {*names} and others and all(map(_INSIDE.fullmatch, others)) else None
+
+
 def entities(labels: Iterable[str]) -> list[Entity]:
     """Return the entities that labels stand for; labels of BIOES (``E-TYPE``, ``S-TYPE``) are read, too.
 

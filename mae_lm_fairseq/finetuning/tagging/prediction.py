@@ -12,7 +12,7 @@ from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
 from mae_lm_fairseq.core.heads import TokenClassificationHead
 from mae_lm_fairseq.finetuning.models import with_progress
 from mae_lm_fairseq.finetuning.tagging.files import BYTE_ORDER_MARK, WordFile, plain_name, read_text, read_words
-from mae_lm_fairseq.finetuning.tagging.labels import BIO, LabelSet, scheme_of, valid_bio
+from mae_lm_fairseq.finetuning.tagging.labels import BIO, LabelSet, scheme_of, scheme_of_names, valid_bio
 from mae_lm_fairseq.finetuning.tagging.windows import MIN_SAMPLE, WordWindows, word_logits
 from mae_lm_fairseq.text.offsets import split_words
 from mae_lm_fairseq.utils.errors import UserError
@@ -51,7 +51,8 @@ class Tagger:
         if names is None:
             raise ValueError("the model has no labels of words; fine-tune it with mae-lm finetune tagging")
         self.model = model
-        self.labels = LabelSet(tuple(names), BIO if task.get("scheme") == BIO else None)
+        # Models of other programs have no record of their scheme.
+        self.labels = LabelSet(tuple(names), BIO if task.get("scheme") == BIO else scheme_of_names(names))
         column = task.get("column")
         # A number from the last column, of fairseq-train, is another column in files of another width.
         self.column = column if isinstance(column, str) and not column.startswith("-") else None

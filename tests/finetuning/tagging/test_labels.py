@@ -12,9 +12,18 @@ from mae_lm_fairseq.finetuning.tagging.labels import (
     entities,
     learn_labels,
     scheme_of,
+    scheme_of_names,
     valid_bio,
 )
 from mae_lm_fairseq.utils.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("names", "scheme"),
+    [("O B-x I-x", BIO), ("B-x E-x I-x O S-x", BIO), ("O", None), ("B-x I-x", None), ("NOUN O B-x", None), ("", None)],
+)
+def test_scheme_of_a_models_labels(names, scheme):
+    assert scheme_of_names(names.split()) == scheme
 
 
 def written(path, *sentences):
