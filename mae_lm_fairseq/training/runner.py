@@ -238,9 +238,14 @@ def _check_command(run: Run) -> None:
 def _comparable(command: Sequence[str]) -> set[str]:
     """Return the options of a command, in any order, without the paths of Python, of this package and of checkpoints.
 
-    Of an option that is given twice, only the last value counts.
+    Of an option that is given twice, only the last value counts. Paths in an output directory, whose checkpoints are in
+    runs/NAME/checkpoints, are relative to it, so that the directory can be moved.
     """
-    first, *options = " ".join(command[1:]).split(" --")
+    words = list(command[1:])
+    if "--save-dir" in words:
+        out = Path(words[words.index("--save-dir") + 1]).parent.parent.parent
+        words = [os.path.relpath(word, out) if word.startswith(f"{out}/") else word for word in words]
+    first, *options = " ".join(words).split(" --")
     values = {name: f"--{name}{space}{value}" for name, space, value in (option.partition(" ") for option in options)}
     return {first} | {option for name, option in values.items() if name not in ("user-dir", "save-dir")}
 

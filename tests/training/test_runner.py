@@ -94,6 +94,24 @@ def test_a_result_of_another_command_is_refused(run):
         run_all([run("it", leave("new"))])
 
 
+def test_an_output_directory_can_be_moved(run, tmp_path):
+    def trained(name, data):
+        out = tmp_path / name
+        made = run(
+            f"{name}/runs/it", "import pathlib, sys; pathlib.Path(sys.argv[3]).with_name('left').write_text('text')"
+        )
+        options = ["--save-dir", str(out / "runs" / "it" / "checkpoints"), "--lr", "1"]
+        return replace(made, command=[*made.command[:3], str(out / data), *options])
+
+    (tmp_path / "before" / "runs").mkdir(parents=True)
+    run_all([trained("before", "data-bin")])
+    (tmp_path / "before").rename(tmp_path / "after")
+    with pytest.raises(UserError, match=r"is the result of another command .*other-bin"):
+        run_all([trained("after", "other-bin")])
+    (tmp_path / "after" / "runs" / "it" / "left").unlink()
+    assert run_all([trained("after", "data-bin")]) == [{"text": "text"}]
+
+
 def process_of(run, **given):
     return {"pid": os.getpid(), "threads": os.environ["OMP_NUM_THREADS"], "device": os.environ.get("DEVICE")} | given
 
