@@ -177,8 +177,10 @@ def reserve(out: Path, options: dict[str, Any], may_change: Sequence[str] = (), 
 
     Raises:
         UserError: if options differ, or one of the owned names exists in a directory that was not reserved before (the
-            message names them); or the directory cannot be written.
+            message names them); or the directory cannot be written, or fairseq would take its path for several.
     """
+    if os.pathsep in str(out.absolute()):
+        raise UserError(f"--out {out}: fairseq splits paths of data at {os.pathsep}; choose another name")
     path = out / "options.json"
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -205,6 +205,12 @@ def test_a_directory_with_others_files_is_refused_until_it_is_reserved(tmp_path)
     reserve(tmp_path, {}, owned=["model"])
 
 
+def test_a_path_that_fairseq_would_split_is_refused(tmp_path):
+    with pytest.raises(UserError, match="fairseq splits paths of data at :; choose another name"):
+        reserve(tmp_path / "at-10:30", {})
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_pattern_of_names_can_be_owned(tmp_path):
     (tmp_path / "predictions.csv").touch()
     with pytest.raises(UserError, match=r"has predictions\.csv but no options\.json"):
