@@ -13,12 +13,15 @@ install_environment() (
     case $1 in /*) venv=$1 ;; *) venv=$PWD/$1 ;; esac
     extras=$2
     cd "$(dirname "${BASH_SOURCE[0]}")/.."
-    stamp=$venv/.installed-$({ echo "$PWD $extras" && cat setup.py constraints.txt scripts/fairseq_build/requirements.txt; } | cksum | tr ' ' -)
+    requirements=.installed-$(cat setup.py constraints.txt scripts/fairseq_build/requirements.txt | cksum | tr ' ' -)
+    stamp=$venv/$requirements-$(echo "$PWD $extras" | cksum | tr ' ' -)
     if [ -e "$stamp" ] && [ -x "$venv/bin/python" ]; then
         echo "Reusing $venv, which has these requirements [$extras]."
         exit
     fi
     create_venv
+    # What other requirements have installed is replaced.
+    find "$venv" -maxdepth 1 -name '.installed-*' ! -name "$requirements-*" -delete
     # The isolated build of fairseq must use the pinned torch, too. Old pip passes PIP_CONSTRAINT on to it, new pip
     # needs PIP_BUILD_CONSTRAINT. The path is relative because pip splits these variables at spaces.
     export PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
