@@ -63,10 +63,10 @@ def test_fine_tuning_starts_from_the_ema_weights(with_ema, text_data, tmp_path):
 
 
 MEASURING = {
-    "evaluate": ["--text", "text"],
+    "evaluate": ["--text", "text", "--tokens-per-sample", 40],
     "minimal-pairs": ["--pairs", "pairs", "--out", "out"],
     "probe": ["--train", "words", "--test", "words", "--column", "UPOS", "--out", "out"],
-    "rank": ["--text", "text", "--out", "out"],
+    "rank": ["--text", "text", "--out", "out", "--tokens-per-sample", 40],
 }
 
 
