@@ -20,7 +20,7 @@ install_environment() (
         exit
     fi
     create_venv
-    # What other requirements have installed is replaced.
+    # The packages of other requirements are replaced.
     find "$venv" -maxdepth 1 -name '.installed-*' ! -name "$requirements-*" -delete
     # The isolated build of fairseq must use the pinned torch, too. Old pip passes PIP_CONSTRAINT on to it, new pip
     # needs PIP_BUILD_CONSTRAINT. The path is relative because pip splits these variables at spaces.

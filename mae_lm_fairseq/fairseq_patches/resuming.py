@@ -205,7 +205,7 @@ def restore_last(save_dir: Path, suffix: str = "") -> None:
             continue
         why = f"is damaged ({fault})" if fault else "is not the newest: the run ended before it was written"
         logger.warning("%s %s; resuming from %s, update %d", last, why, path.name, found[path])
-        _restore_best(path, save_dir / f"checkpoint_best{suffix}.pt")
+        _restore_best(path, found[path], save_dir / f"checkpoint_best{suffix}.pt")
         PathManager.copy(str(path), str(last), overwrite=True)
         return
     if fault or not last.exists():
@@ -215,11 +215,11 @@ def restore_last(save_dir: Path, suffix: str = "") -> None:
         )
 
 
-def _restore_best(newest: Path, best: Path) -> None:
+def _restore_best(newest: Path, updates: int, best: Path) -> None:
     """Copy the newest checkpoint to ``checkpoint_best.pt`` if it is the best one and the run ended before that."""
     state = value_at(_load(newest), "extra_state")
     loss = value_at(state, "val_loss")
-    if loss is not None and loss == value_at(state, "best") and saved_updates(newest) > saved_updates(best):
+    if loss is not None and loss == value_at(state, "best") and updates > saved_updates(best):
         PathManager.copy(str(newest), str(best), overwrite=True)
 
 

@@ -31,9 +31,9 @@ def describe_length(amount: Amount, cfg: Any, data: Sequence[Path]) -> str:
         cfg: configuration of fairseq-train.
         data: the shards of the data-bin.
     """
-    tokens = amount.tokens_per_update * amount.updates / getattr(cfg.task, "repeat_tokens", 1)
     if not amount.updates:
         return "no estimate of the duration: --max-update does not limit it"
+    tokens = amount.tokens_per_update * amount.updates / getattr(cfg.task, "repeat_tokens", 1)
     try:
         in_hours, where = _estimate(amount, cfg, data[0])
         estimate = f"about {duration(in_hours)} {where}"

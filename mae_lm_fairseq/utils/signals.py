@@ -23,8 +23,9 @@ def handled_by(handler: Callable | signal.Handlers, *numbers: signal.Signals) ->
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
-    before = {number: signal.signal(number, handler) for number in set(numbers) - ignored}
+    keeps_running = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    handled = [number for number in numbers if not (keeps_running and number is signal.SIGHUP)]
+    before = {number: signal.signal(number, handler) for number in handled}
     try:
         yield
     finally:

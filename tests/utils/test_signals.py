@@ -22,11 +22,8 @@ def test_the_first_signal_is_an_error_and_the_next_ones_are_ignored(number):
         try:
             signal.raise_signal(number)
         finally:
-            uninterrupted_cleaning()
-
-    def uninterrupted_cleaning():
-        for each in ENDING:
-            signal.raise_signal(each)
+            for each in ENDING:
+                signal.raise_signal(each)
 
     with pytest.raises(Interrupted, match=f"interrupted by {number.name}"), signals_as_errors():
         end()

@@ -112,8 +112,9 @@ def scheme_of(file: WordFile) -> str | None:
 
 def scheme_of_names(names: Iterable[str]) -> str | None:
     """Return :data:`BIO` if all labels of a model are of entities, in BIO or BIOES, otherwise None."""
-    others = {*names} - {OUTSIDE}
-    return BIO if others != {*names} and others and all(map(_INSIDE.fullmatch, others)) else None
+    kinds = {*names}
+    inside = kinds - {OUTSIDE}
+    return BIO if OUTSIDE in kinds and inside and all(map(_INSIDE.fullmatch, inside)) else None
 
 
 def entities(labels: Iterable[str]) -> list[Entity]:

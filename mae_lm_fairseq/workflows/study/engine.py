@@ -129,7 +129,7 @@ def describe(plan: Plan) -> dict[str, Any]:
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any], plan: Plan, out: Path) -> tuple[list[str], list[str]]:
-    """Return the names of what was changed or removed, and of what may differ."""
+    """Return the names of what was changed or removed, and of what was added or given up as a study allows it."""
     changed, added = [name for name in before if name not in now], [name for name in now if name not in before]
     for name in before.keys() & now.keys():
         old, new = before[name], now[name]
