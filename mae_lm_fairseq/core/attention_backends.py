@@ -192,4 +192,4 @@ def _fused_pattern(queries: Layout, keys: Layout, position_bias: RelativePositio
     if position_bias is None:
         return FusedPattern(rows, None)
     table = position_bias.weight.float()  # so that the gradients of the layers are summed in float32
-    return FusedPattern(rows, PositionBias.of(table, position_bias.bucket))
+    return FusedPattern(rows, PositionBias.of(table, position_bias.bucket, rows))

@@ -25,8 +25,8 @@ from mae_lm_fairseq.core.relative_position import RelativePositionBias
 from mae_lm_fairseq.cost.flops import Sample
 
 PAD, TOKEN = 1, 4
-BLOCK_Q = 32
-"""Queries of a block in the backward pass of the fused kernel."""
+BLOCK_Q = 64
+"""Queries of a block of the fused kernel, with heads of at most 64 values in half precision."""
 
 
 @dataclass(frozen=True)
@@ -79,36 +79,45 @@ class FusedStandIn(NamedTuple):
 
     table: Tensor | None
     """[number of buckets, heads] float32, as the kernel's position bias."""
+    ends: Tensor | None
+    """[number of queries, runs] int32, likewise."""
     blocks: int
     """Blocks of queries, of all rows, that have their own part of the gradient of ``table``."""
 
     @classmethod
     def of(cls, position_bias: RelativePositionBias | None, queries: Layout, keys: Layout) -> "FusedStandIn":
         """Return the pattern in which each of ``queries`` attends to all ``keys`` of its row."""
-        table = None if position_bias is None else position_bias.weight.float()
-        return cls(table, queries.rows * -(-queries.width // BLOCK_Q))
+        blocks = queries.rows * -(-queries.width // BLOCK_Q)
+        if position_bias is None:
+            return cls(None, None, blocks)
+        table = position_bias.weight.float()
+        runs = 1 << (len(table) - 1).bit_length()
+        return cls(table, table.new_empty(len(queries.index), runs, dtype=torch.int32), blocks)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout: nn.Module) -> Tensor:
-        return _FusedStandIn.apply(q, k, v, *self)
+        return _FusedStandIn.apply(q, k, v, *self, dropout.p)
 
 
 class _FusedStandIn(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, blocks: int) -> Tensor:
+    def forward(
+        ctx, q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, ends: Tensor | None, blocks: int, dropout: float
+    ) -> Tensor:
         output, normaliser = q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=torch.float32)
-        ctx.save_for_backward(q, k, v, output, normaliser)
-        ctx.table, ctx.blocks = table, blocks
+        random = q.new_empty(q.shape[:2], dtype=torch.int32) if dropout else None
+        ctx.save_for_backward(q, k, v, output, normaliser, random)
+        ctx.table, ctx.ends, ctx.blocks = table, ends, blocks
         return output
 
     @staticmethod
     def backward(ctx, d_output: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, _, normaliser = ctx.saved_tensors
+        q, k, v, _, normaliser, _ = ctx.saved_tensors
         d_output, delta = d_output.contiguous(), torch.empty_like(normaliser)
         gradients, d_table = [x.new_empty(x.shape) for x in (q, k, v)], None
         if ctx.table is not None:
-            parts = delta.new_empty(ctx.blocks, q.shape[1], 1 << (len(ctx.table) - 1).bit_length())
+            parts = delta.new_empty(ctx.blocks, q.shape[1], ctx.ends.shape[1])
             d_table = parts.sum(0).T[: len(ctx.table)]
-        return *gradients, d_table, None
+        return *gradients, d_table, None, None, None
 
 
 class FakeTrainingStep:

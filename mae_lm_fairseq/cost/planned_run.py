@@ -104,7 +104,7 @@ class Run(Options):
     devices: Count = 8
     device_kind: Annotated[Literal[*DEVICES], Argument("K")] = "a100-80"
     precision: Annotated[Literal[*PRECISIONS], Argument("P")] = "fp16"
-    mfu: Fraction = 0.19
+    mfu: Fraction = 0.23
     checkpoint_activations: bool = False
 
     def __post_init__(self):

@@ -38,7 +38,7 @@ KERNELS = (fused_attention._forward, fused_attention._backward_queries, fused_at
 HEAD_SIZE = 64
 BUCKETS = 32
 DROPOUT = 0.1
-INTEGERS = {"run": "i32", "query_starts": "i32", "key_starts": "i32", "seed": "i64"}
+INTEGERS = {"ends": "i32", "query_starts": "i32", "key_starts": "i32", "R": "i32"}
 INTEGERS |= {"query_positions": "i64", "key_positions": "i64"}
 SUMS = ("L", "D", "B", "dB")
 """Float32 arguments whatever the precision."""
@@ -52,7 +52,8 @@ def compiled(kernel: triton.JITFunction, precision: str, architecture: int) -> d
     triton.knobs.nvidia.dump_ptxas_log = triton.knobs.compilation.always_compile = True
     constants, _ = fused_attention._constants(torch.empty(1, 1, HEAD_SIZE, dtype=DTYPES[precision]), True, DROPOUT)
     if kernel is fused_attention._backward_queries:
-        constants |= {"RUNS": BUCKETS, "BLOCK_Q": fused_attention.BACKWARD_BLOCK_Q}
+        constants |= {"RUNS": BUCKETS}
+    stages = constants.pop("num_stages")
     types = {name: _type(name, precision, constants) for name in kernel.arg_names}
     # Pointers and strides are multiples of 16, as Triton finds at run time.
     aligned = [
@@ -61,7 +62,7 @@ def compiled(kernel: triton.JITFunction, precision: str, architecture: int) -> d
     attributes = {(index,): [["tt.divisibility", 16]] for index in aligned}
     source = ASTSource(kernel, types, constexprs=constants, attrs=attributes)
     with contextlib.redirect_stdout(io.StringIO()) as log:  # triton prints the log of ptxas
-        binary = triton.compile(source, target=GPUTarget("cuda", architecture, 32))
+        binary = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options={"num_stages": stages})
     registers = re.search(r"Used (\d+) registers", log.getvalue())
     spilled = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log.getvalue())
     return {

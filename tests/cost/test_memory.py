@@ -143,14 +143,15 @@ def test_options_that_change_memory():
 def test_stand_in_allocates_by_the_formula_of_the_kernel():
     tokens, heads, head_size, buckets, blocks = 60, 2, 8, 20, 3
     q, k, v = (torch.zeros(tokens, heads, head_size, dtype=torch.float16, requires_grad=True) for _ in range(3))
-    table, normaliser, sums = torch.zeros(buckets, heads, requires_grad=True), 4 * tokens * heads, 4 * heads * 32
-    counter = AllocationCounter()
+    table, sums = torch.zeros(buckets, heads, requires_grad=True), 4 * heads * 32
+    normaliser = random = 4 * tokens * heads
+    ends, counter = torch.empty(tokens, 32), AllocationCounter()
     with counter:
-        output = FusedStandIn(table, blocks).attend(q, k, v, Dropout(0.1))
-        assert counter.live.total() == output.nbytes + normaliser
+        output = FusedStandIn(table, ends, blocks).attend(q, k, v, Dropout(0.1))
+        assert counter.live.total() == output.nbytes + normaliser + random
         output.backward(output.detach())
     # In the backward pass: D, the gradients, and the sums by bucket of every block and of all, padded to 32 buckets.
-    assert counter.peak.total() == 4 * output.nbytes + 2 * normaliser + (blocks + 1) * sums
+    assert counter.peak.total() == 4 * output.nbytes + 2 * normaliser + random + (blocks + 1) * sums
 
 
 class NotLaunched:
@@ -173,6 +174,6 @@ def test_stand_in_allocates_what_the_kernel_does(preset, checkpoint_activations,
     for stack in training_step.network.stacks():
         stack.attention_backend = AttentionBackend.fused
     expected = training_memory(training_step, True)
-    assert BLOCK_Q == fused_attention.BACKWARD_BLOCK_Q
-    # The stand-in has no seeds, positions and bias of each offset: 20 KB per pattern.
+    assert fused_attention.SMALL_BLOCKS[0] == BLOCK_Q
+    # The stand-in has no positions and bias of each offset: 20 KB per pattern.
     assert 0 <= expected.total - planned.total < 5 * 21_000

