@@ -48,7 +48,8 @@ def test_a_missing_value_is_named():
 
 def outcome(predicted="positive", values=(1.0, 1.1, 0.9), margin=None, primary=True, **figures):
     contrast = Contrast("name", "probe.x", "A", "B", predicted=predicted, margin=margin, primary=primary)
-    return Outcome(contrast, dict(enumerate(values)), **{"p": 0.5, "sign_flip": 0.5} | figures)
+    values = dict(enumerate(values))
+    return Outcome(contrast, values, **{"planned": len(values), "p": 0.5, "sign_flip": 0.5} | figures)
 
 
 def test_holms_correction():
@@ -56,9 +57,11 @@ def test_holms_correction():
     outcomes = []
     for number, p in enumerate([0.003, 0.031, 0.0305, 0.002]):
         contrast = Contrast(str(number), "probe.x", "A", predicted="positive", primary=True)
-        outcomes.append(Outcome(contrast, {1: 1.0, 2: 2.0}, p, p))
-    found = corrected([*outcomes, outcome(primary=False)], 9)
-    assert [one.corrected for one in found] == [pytest.approx(p) for p in (0.024, 0.2135, 0.2135, 0.018)] + [None]
+        outcomes.append(Outcome(contrast, {1: 1.0, 2: 2.0}, 2, p, p))
+    unfinished = outcome(planned=5, p=0.0001)
+    found = corrected([*outcomes, unfinished, outcome(primary=False)], 9)
+    assert [one.corrected for one in found] == [pytest.approx(p) for p in (0.024, 0.2135, 0.2135, 0.018)] + [None, None]
+    assert found[-2].verdict == "open, 3 of 5 seeds"
 
 
 def test_p_values():
@@ -102,12 +105,12 @@ def test_the_sign_flip_test_tries_all_signs(alternative):
         ("not worse", (1.0, 1.1, 0.9), 0.01, "shown"),
         ("not worse", (1.0, 1.1, 0.9), 0.06, "not shown"),
         ("not worse", (-1.0, -1.1, -0.9), 0.99, "contradicted"),
-        ("positive", (1.0, 1.1, 0.9), None, "descriptive"),
     ],
 )
 def test_verdicts(predicted, values, corrected, verdict):
     margin = 0.5 if predicted in ("equivalent", "not worse") else None
     assert outcome(predicted, values, margin, corrected=corrected).verdict == verdict
+    assert outcome(predicted, values, margin, primary=False).verdict == "descriptive"
 
 
 PLAN = """

@@ -19,14 +19,17 @@ class Outcome:
     Attributes:
         contrast: the contrast.
         values: the quantity, by seed.
+        planned: number of seeds that the models have in the plan.
         p: p-value of Student's t test, see :func:`p_value`.
         sign_flip: the same by the exact sign-flip test: of all signs that the values could have, the fraction with a
             mean at least as extreme. With n seeds it is at least 2 / 2^n.
-        corrected: ``p`` after Holm's correction over all primary contrasts of the plan; None if not primary.
+        corrected: ``p`` after Holm's correction over all primary contrasts of the plan; None if not primary, or if
+            seeds are missing.
     """
 
     contrast: Contrast
     values: dict[int, float]
+    planned: int
     p: float
     sign_flip: float
     corrected: float | None = None
@@ -44,11 +47,14 @@ class Outcome:
     def verdict(self) -> str:
         """Verdict on the prediction: "shown", "contradicted" or "not shown"; "descriptive" if not primary.
 
-        A predicted sign is contradicted if the opposite one is significant, an equivalence if the interval lies outside
-        of the margins.
+        There is none before all seeds of the plan are measured, so that no study can end when it pleases. A predicted
+        sign is contradicted if the opposite one is significant, an equivalence if the interval lies outside of the
+        margins.
         """
-        if self.corrected is None:
+        if not self.contrast.primary:
             return "descriptive"
+        if self.corrected is None:
+            return f"open, {len(self.values)} of {self.planned} seeds"
         predicted, margin = self.contrast.predicted, self.contrast.margin or 0.0
         is_significant, (low, high) = self.corrected < LEVEL, self.interval
         if predicted in ("positive", "negative"):
@@ -75,22 +81,21 @@ def outcomes(plan: Plan, values: Callable[[str, str], tuple[list[int], Values]])
         plan: the plan. Holm's correction is over all of its primary contrasts, tested or not.
         values: model, MEASURE.VALUE -> the seeds measured, and their values.
     """
-    found = [tested for contrast in plan.contrasts if (tested := _outcome(contrast, values)) is not None]
+    found = [tested for contrast in plan.contrasts if (tested := _outcome(plan, contrast, values)) is not None]
     return corrected(found, sum(contrast.primary for contrast in plan.contrasts))
 
 
-def _outcome(contrast: Contrast, values: Callable) -> Outcome | None:
-    by_seed = [
-        _endpoint(contrast, *values(model, contrast.of))
-        for model in (contrast.model, contrast.less)
-        if model is not None
-    ]
+def _outcome(plan: Plan, contrast: Contrast, values: Callable) -> Outcome | None:
+    models = [model for model in (contrast.model, contrast.less) if model is not None]
+    by_seed = [_endpoint(contrast, *values(model, contrast.of)) for model in models]
     common = sorted(set.intersection(*(set(one) for one in by_seed)))
     if len(common) < 2:
         return None
     quantity = {seed: by_seed[0][seed] - (by_seed[1][seed] if contrast.less else 0.0) for seed in common}
+    planned = len(set.intersection(*(set(plan.model(model).all_seeds) for model in models)))
     numbers, margin = np.array([*quantity.values()]), contrast.margin or 0.0
-    return Outcome(contrast, quantity, *(p_value(numbers, contrast.predicted, margin, test) for test in (t_test, flip)))
+    p, sign_flip = (p_value(numbers, contrast.predicted, margin, test) for test in (t_test, flip))
+    return Outcome(contrast, quantity, planned, p, sign_flip)
 
 
 def _endpoint(contrast: Contrast, seeds: Sequence[int], values: Values) -> dict[int, float]:
@@ -139,9 +144,13 @@ MOST_FLIPPED = 16
 
 
 def corrected(found: list[Outcome], primaries: int) -> list[Outcome]:
-    """Return the outcomes with p-values after Holm's correction (1979) over a number of primary contrasts."""
+    """Return the outcomes with p-values after Holm's correction (1979) over a number of primary contrasts.
+
+    Those whose seeds are not complete have none; for the others, they count as if they were not shown.
+    """
     largest, by_name = 0.0, {}
-    for rank, one in enumerate(sorted((one for one in found if one.contrast.primary), key=lambda one: one.p)):
+    complete = [one for one in found if one.contrast.primary and len(one.values) == one.planned]
+    for rank, one in enumerate(sorted(complete, key=lambda one: one.p)):
         largest = max(largest, min(1.0, (primaries - rank) * one.p))
         by_name[one.contrast.name] = largest
     return [replace(one, corrected=by_name.get(one.contrast.name)) for one in found]
