@@ -94,8 +94,9 @@ def roofline(rows: int, queries: int, keys: int, heads: int) -> list[dict]:
     product = 2 * rows * heads * queries * keys * HEAD_SIZE
     q, k = (2 * rows * heads * number * HEAD_SIZE for number in (queries, keys))
     sums = 4 * rows * heads * queries
-    # Scores and output; scores, dP and dQ; scores, dP, dV and dK.
-    work = (2, 2 * q + 2 * k + sums), (3, 4 * q + 2 * k + 2 * sums), (4, 2 * q + 4 * k + 2 * sums)
+    # Scores and output; scores, dP, dQ and prefix sums; scores, dP, dV and dK. Sums: L, D, random numbers.
+    prefix = fused_attention.SMALL_BLOCKS[1] / HEAD_SIZE
+    work = (2, 2 * q + 2 * k + 2 * sums), (3 + prefix, 4 * q + 2 * k + 3 * sums), (4, 2 * q + 4 * k + 3 * sums)
     estimates = []
     for kernel, (products, moved) in zip(KERNELS, work, strict=True):
         seconds = max(products * product / H100.half, moved / H100_BANDWIDTH)

@@ -97,7 +97,7 @@ def attention_on_a_gpu(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dro
 class FusedKernels(torch.autograd.Function):
     """The reads and writes of the kernels of ``fused_attention``; replaces that function.
 
-    The rows of bias, positions and starts, which are a thousandth, are left out.
+    The bias by offset, positions, starts and ends of runs, which are a thousandth, are left out.
     """
 
     counter: ByteCounter
@@ -106,15 +106,18 @@ class FusedKernels(torch.autograd.Function):
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, rows: tuple, bias: tuple | None, dropout: float) -> Tensor:
         ctx.save_for_backward(q, k, v)
         output, ctx.sums = torch.empty_like(q), torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
-        FusedKernels.count("fused_forward", q, k, v, output, ctx.sums)
+        random = ctx.sums  # of the same size
+        FusedKernels.count("random", random)
+        FusedKernels.count("fused_forward", q, k, v, output, ctx.sums, random)
         return output
 
     @staticmethod
     def backward(ctx, d_output: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v = ctx.saved_tensors
         gradients = [torch.empty_like(x) for x in (q, k, v)]
-        FusedKernels.count("fused_backward_queries", q, k, v, q, d_output, ctx.sums, ctx.sums, gradients[0])
-        FusedKernels.count("fused_backward_keys", q, k, v, d_output, ctx.sums, ctx.sums, *gradients[1:])
+        sums = (ctx.sums,) * 3  # L, D and the random numbers
+        FusedKernels.count("fused_backward_queries", q, k, v, q, d_output, *sums, gradients[0])
+        FusedKernels.count("fused_backward_keys", q, k, v, d_output, *sums, *gradients[1:])
         return *gradients, None, None, None
 
     @classmethod

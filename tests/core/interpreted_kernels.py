@@ -32,12 +32,14 @@ TOLERANCES = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 2e-3, to
 class Case:
     """Rows of queries and keys at random positions, with random values and output gradients in float64."""
 
-    def __init__(self, queries: list[int], keys: list[int], heads: int = 2, head_size: int = 16, bucketing=None):
-        self.generator = torch.Generator().manual_seed(SEED)
-        starts = [torch.tensor([0, *lengths]).cumsum(0).int() for lengths in (queries, keys)]
+    def __init__(
+        self, queries: list[int], keys: list[int], heads: int = 2, head_size: int = 16, bucketing=None, device="cpu"
+    ):
+        self.generator, self.device = torch.Generator().manual_seed(SEED), device
+        starts = [torch.tensor([0, *lengths]).cumsum(0).int().to(device) for lengths in (queries, keys)]
         positions = [torch.cat([self._positions(number) for number in lengths]) for lengths in (queries, keys)]
-        self.rows = Rows(*starts, *positions, max(queries), max(keys))
-        self.bucket = bucketing and bucketing(torch.arange(-REACH, REACH + 1), BUCKETS, MAX_DISTANCE)
+        self.rows = Rows(*starts, *(one.to(device) for one in positions), max(queries), max(keys))
+        self.bucket = bucketing and bucketing(torch.arange(-REACH, REACH + 1), BUCKETS, MAX_DISTANCE).to(device)
         shapes = [(sum(queries), heads, head_size), *2 * [(sum(keys), heads, head_size)]]
         self.values = [self._draw(*shape) for shape in shapes] + ([self._draw(BUCKETS, heads)] if bucketing else [])
         self.gradient = self._draw(*shapes[0])
@@ -46,7 +48,7 @@ class Case:
         return torch.randperm(REACH + 1, generator=self.generator)[:number].sort().values
 
     def _draw(self, *shape: int) -> Tensor:
-        return torch.randn(shape, generator=self.generator, dtype=torch.float64)
+        return torch.randn(shape, generator=self.generator, dtype=torch.float64).to(self.device)
 
     def fused(self, dtype: torch.dtype = torch.float64, dropout: float = 0.0) -> list[Tensor]:
         """Return the kernel's output and gradients."""
@@ -69,12 +71,12 @@ class Case:
         gradient = self.gradient.to(dtype).double()
         torch.manual_seed(SEED)
         random = fused_attention_module._random_numbers(values[0])
-        output, rounding_of_scores = torch.zeros_like(values[0]), torch.zeros(())
+        output, rounding_of_scores = torch.zeros_like(values[0]), values[0].new_zeros(())
         for q, k in zip(self._slices(0), self._slices(1), strict=True):
             probabilities = self._scores(values, q, k).softmax(-1)
             weights = probabilities * kept(random[q], probabilities.shape[2], dropout)
             row_output = torch.einsum("hqk,khd->qhd", weights, values[2][k])
-            output = output.index_copy(0, torch.arange(q.start, q.stop), row_output)
+            output = output.index_copy(0, torch.arange(q.start, q.stop, device=self.device), row_output)
             rounding = torch.finfo(dtype).eps * (gradient[q] * row_output.detach()).abs().sum(-1).T[:, :, None]
             rounding = probabilities.detach() * rounding
             rounding_of_scores = rounding_of_scores + (rounding * self._scores(magnitudes, q, k)).sum()
@@ -97,7 +99,7 @@ class Case:
 def kept(random: Tensor, keys: int, dropout: float) -> Tensor:
     """Return Z [heads, queries, keys] of a row by the random numbers of its queries, [queries, heads] int32."""
     low = (1 << 32) - 1
-    x = (random.T.long() & low)[:, :, None] ^ (torch.arange(keys) * 0x9E3779B9 & low)
+    x = (random.T.long() & low)[:, :, None] ^ (torch.arange(keys, device=random.device) * 0x9E3779B9 & low)
     x = (x ^ x >> 16) * 0x7FEB352D & low
     x = (x ^ x >> 15) * 0x846CA68B & low
     dropped = round(dropout * RANDOM_LEVELS)

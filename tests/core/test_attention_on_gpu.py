@@ -61,6 +61,17 @@ def relative_difference(found, expected):
     return (found.float() - expected).norm() / expected.norm()
 
 
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("head_size", [64, 80, 128])
+def test_the_fused_kernel_equals_the_equations_with_dropout(head_size, dtype, gpu):
+    if gpu == "cpu":
+        pytest.skip("interpreted_kernels.py tests it on a CPU")
+    from mae_lm_fairseq.core.relative_position import relative_position_bucket
+    from tests.core.interpreted_kernels import Case, assert_equal
+
+    assert_equal(Case([150, 1, 64], [140, 64, 33], 4, head_size, relative_position_bucket, gpu), dtype, dropout=0.1)
+
+
 def test_a_batch_without_anything_to_predict(backend, gpu):
     tokens, _ = RAGGED
     states, found = gradients(wide_network(), backend, tokens, torch.full_like(tokens, 1), gpu)

@@ -12,8 +12,12 @@ The equations are those of FlashAttention (Dao et al., 2022, arXiv 2205.14135, a
 
 S, P, Z and B exist only in tiles of BLOCK_Q queries and BLOCK_K keys. Z is a hash of the key's number and of a random
 number that each query has in each head, so that the backward pass draws it again. Exponentials are powers of two, whose
-exponents are log2(e) times those above; L is a logarithm to base two. No kernel uses atomic operations, so that equal
-inputs give equal bits.
+exponents are log2(e) times those above; L is a logarithm to base two. P and dS are rounded to the dtype of Q before
+they are multiplied, and dS before it is summed to dB. No kernel uses atomic operations, so that equal inputs give
+equal bits.
+
+A *run* is a sequence of offsets with the same bucket. The keys of a query whose offset is in one run follow each other,
+so that dB is a difference of sums of dS over all keys up to the end of a run.
 """
 
 import math
@@ -29,10 +33,11 @@ from torch.autograd.function import once_differentiable
 RANDOM_LEVELS = 1 << 32
 """Number of values of the hash that dropout compares with its probability."""
 SMALL_BLOCKS, LARGE_BLOCKS = (64, 32), (32, 32)
-"""BLOCK_Q and BLOCK_K, for heads of at most 64 values in half precision and for others: the fastest on an H100
-(scripts/results/day-one/), and the largest without spilled registers (scripts/results/kernels.json)."""
+"""BLOCK_Q and BLOCK_K, for heads of at most 64 values in half precision, and for others. The former were the fastest on
+an H100 that all three kernels share (scripts/results/day-one/forms-of-the-kernel.json); the latter were not timed. With
+heads of 64, no registers are spilled for 32 buckets (scripts/results/kernels.json); for more than 64 they are."""
 STAGES = 2
-"""Tiles of keys or queries that are in flight; the fastest on an H100, too."""
+"""Tiles of keys or queries that are in flight, chosen likewise."""
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 """Whether Triton's interpreter runs the kernels, in place of a GPU."""
 LOG2E = tl.constexpr(math.log2(math.e))
@@ -56,17 +61,17 @@ class Rows(NamedTuple):
 
 
 class PositionBias(NamedTuple):
-    """A trained bias of every offset from -reach to reach. Each bucket of offsets is one run of them."""
+    """A trained bias of every offset from -reach to reach. Each bucket of offsets is one run."""
 
     table: Tensor
-    """[number of buckets, heads]."""
+    """[number of buckets, heads]; float32 on a GPU."""
     by_offset: Tensor
     """[heads, 2 * reach + 1]: log2(e) times the bias of each offset, without gradient."""
     ends: Tensor
-    """[number of queries, runs] int32: how many keys of the query's row have an offset in a run up to this one, in the
-    order of the offsets. The number of runs is a power of two; those behind the last one are empty."""
+    """[number of queries, runs] int32: how many keys of the query's row have at most the last offset of each run. The
+    number of runs is a power of two; those behind the last one are empty."""
     bucket_of_run: Tensor
-    """[number of buckets] int64: the bucket that each run is; 0 if there are fewer runs."""
+    """[number of buckets] int64: the bucket that each run is; 0 for empty runs, which add zero to it."""
 
     @classmethod
     def of(cls, table: Tensor, bucket: Tensor, rows: Rows) -> "PositionBias":
@@ -75,7 +80,7 @@ class PositionBias(NamedTuple):
         Args:
             table: [number of buckets, heads].
             bucket: [2 * reach + 1] int64, the bucket of each offset.
-            rows: whose positions are at most ``reach``, and ascend in every row.
+            rows: whose positions are at most ``reach``; those of keys never descend in a row.
         """
         by_offset = (LOG2E.value * table.detach()).index_select(0, bucket).T.contiguous()
         run = bucket.diff(prepend=bucket[:1]).ne(0).cumsum(0)
@@ -144,10 +149,11 @@ def _scores(
 def _look_up(pointers):
     """Load values, in the layout of the pointers.
 
-    Triton would copy what tl.load reads in a loop to shared memory, value by value, which takes longer than all else.
+    Triton would copy what tl.load reads in a loop to shared memory, value by value: a third of the forward pass's time.
     """
     if INTERPRETED:
         return tl.load(pointers)
+    tl.static_assert(pointers.dtype.element_ty == tl.float32)
     return tl.inline_asm_elementwise(
         "ld.global.nc.f32 $0, [$1];", "=f,l", [pointers.to(tl.int64)], dtype=tl.float32, is_pure=True, pack=1
     )
@@ -241,6 +247,7 @@ def _backward_queries(
         db = tl.zeros([BLOCK_Q, RUNS], ACC)
         end = tl.load(ends + (q_start + i)[:, None] * RUNS + runs[None, :], mask=is_query[:, None], other=0)
         columns = tl.arange(0, BLOCK_K)
+        # A product with this upper triangular matrix takes prefix sums.
         up_to = tl.where(columns[:, None] <= columns[None, :], 1.0, 0.0).to(Q.dtype.element_ty)
     for start in range(0, number_of_keys, BLOCK_K):
         j = start + tl.arange(0, BLOCK_K)
@@ -255,7 +262,7 @@ def _backward_queries(
         ds = p * (INVERSE_KEPT * dp - delta[:, None])
         dq += _dot(ds.to(k.dtype), k, ACC, PRECISION)
         if BIAS:
-            # A run ends in the tile, before it, or behind it: the sum of dS up to its end, or to the tile's.
+            # To each run, the sum over the keys of the tile up to its end: all if it ends later, none if earlier.
             sums = _dot(ds.to(k.dtype), up_to, ACC, PRECISION)
             last = tl.minimum(end - start, BLOCK_K) - 1
             db += tl.where(last >= 0, tl.gather(sums, tl.maximum(last, 0), 1), 0.0)
