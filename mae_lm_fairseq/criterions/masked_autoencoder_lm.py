@@ -53,14 +53,17 @@ class MaskedAutoencoderLMCriterion(FairseqCriterion):
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict]):
-        """Log averages over the predicted tokens of all processes; nothing if there are no predicted tokens."""
+        """Log averages over the predicted tokens of all processes.
+
+        Without predicted tokens the loss is NaN, with weight zero: fairseq would average -1 in if there were none.
+        """
         total = {key: sum(log.get(key, 0) for log in logging_outputs) for key in logging_outputs[0]}
         predicted, tokens = total["sample_size"], total["ntokens"]
-        if predicted > 0:
-            metrics.log_scalar("loss", total["loss"] / predicted / math.log(2), predicted, round=3)
-            metrics.log_derived("ppl", lambda meters: utils.get_perplexity(meters["loss"].avg))
-            if "correct" in total:
-                metrics.log_scalar("accuracy", 100 * total["correct"] / predicted, predicted, round=2)
+        loss = total["loss"] / predicted / math.log(2) if predicted > 0 else math.nan
+        metrics.log_scalar("loss", loss, predicted, round=3)
+        metrics.log_derived("ppl", lambda meters: utils.get_perplexity(meters["loss"].avg))
+        if predicted > 0 and "correct" in total:
+            metrics.log_scalar("accuracy", 100 * total["correct"] / predicted, predicted, round=2)
         if tokens > 0:
             metrics.log_scalar("encoder_share", 100 * total["encoder_tokens"] / tokens, tokens, round=1)
 

@@ -114,11 +114,17 @@ def test_training_does_not_wait_for_an_accuracy_that_costs_as_much_as_the_loss(d
     assert logged[False].keys() - logged[True].keys() == ({"accuracy"} if is_expanded else set())
 
 
-def test_loss_is_not_logged_for_updates_without_masked_tokens():
+def test_updates_without_masked_tokens_do_not_change_the_average_loss():
     log = {"loss": 0.0, "correct": 0, "encoder_tokens": 5, "ntokens": 5, "nsentences": 1, "sample_size": 0}
+    usual = log | {"loss": 3 * math.log(2), "correct": 1, "encoder_tokens": 3, "sample_size": 2}
     with metrics.aggregate() as aggregate:
-        MaskedAutoencoderLMCriterion.reduce_metrics([log, log])
-    assert aggregate.get_smoothed_values() == {"encoder_share": 100.0}
+        for logs in ([log, log], [usual, log], [log]):
+            MaskedAutoencoderLMCriterion.reduce_metrics(logs)
+    found = aggregate.get_smoothed_values()
+    assert (found["loss"], found["accuracy"]) == (1.5, 50)
+    with metrics.aggregate() as aggregate:
+        MaskedAutoencoderLMCriterion.reduce_metrics([log])
+    assert math.isnan(aggregate.get_smoothed_values()["loss"])
 
 
 @pytest.mark.gpu
