@@ -47,9 +47,9 @@ class Outcome:
     def verdict(self) -> str:
         """Verdict on the prediction: "shown", "contradicted" or "not shown"; "descriptive" if not primary.
 
-        There is none before all seeds of the plan are measured, so that no study can end when it pleases. A predicted
-        sign is contradicted if the opposite one is significant, an equivalence if the interval lies outside of the
-        margins.
+        It needs all seeds of the plan, so that a study cannot end when the result pleases; until then it is "open". A
+        predicted sign is contradicted if the opposite one is significant, an equivalence if the interval lies outside
+        of the margins.
         """
         if not self.contrast.primary:
             return "descriptive"

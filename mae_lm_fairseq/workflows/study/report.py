@@ -20,7 +20,7 @@ NOTES = """\
   intervals of the mean (Student), not corrected.
 - p: Student's t test; two-sided for a sign, one-sided against the margins otherwise; 1 for equal values, which have no
   variance. p (Holm): corrected over all {primaries} primary contrasts of the plan, also while some have no results. A
-  verdict is about p (Holm) below 0.05, and there is none before all seeds of the plan are measured.
+  verdict is about p (Holm) below 0.05, and needs all seeds of the plan.
 - p (signs): exact sign-flip test, which assumes symmetry alone, not normality. With {seeds} seeds it cannot be below
   {least:.4f}.
 - ± below is the standard deviation over the seeds, every one of which is in `results.json`.
