@@ -52,8 +52,8 @@ def _explanation(trainer: Trainer, batches: int, error: FloatingPointError) -> s
         f"update {trainer.get_num_updates() + 1}: {happened} ({reason}); the checkpoints in "
         f"{trainer.cfg.checkpoint.save_dir} were saved before that and are valid. The run had lr "
         f"{trainer.get_lr():.3g}, {processes} x {batches} x {a_batch} per update and --clip-norm "
-        f"{optimization.clip_norm}; {remedy} a lower --lr or a longer --warmup-updates, a larger --update-freq, "
-        "a smaller --clip-norm or another --seed"
+        f"{optimization.clip_norm}; {remedy} a lower learning rate (--lr; in a sweep "
+        "--learning-rates) or a longer --warmup-updates, a larger --update-freq, a smaller --clip-norm or another seed"
     )
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,8 +49,8 @@ class FinetuningOptions(Options):
         extra: further options of fairseq-train, which override the recipe's.
 
     Raises:
-        ValueError: if a learning rate is given twice, or an option of fairseq-train would contradict the sweep or have
-            no effect.
+        ValueError: if a learning rate is given twice, or an option of fairseq-train would contradict the sweep, have no
+            effect, or has no valid value.
     """
 
     model: Model
@@ -76,6 +77,10 @@ class FinetuningOptions(Options):
                 raise ValueError(f"{option} after -- would contradict the sweep's own; use {_SET_BY_SWEEP[option]}")
             if option in _OF_VALIDATION and not self.VALIDATES:
                 raise ValueError(f"{option} after -- has no effect: the last checkpoint of each run is used; remove it")
+        for option in ("--batch-size", "--update-freq"):  # the number of updates is computed from them
+            value = value_of(option, self.extra)
+            if value is not None and not re.fullmatch("0*[1-9][0-9]*", value):
+                raise ValueError(f"{option} {value} after -- is no positive integer")
 
     @property
     def tokenizer(self) -> Path:

@@ -14,7 +14,7 @@ from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data
 from mae_lm_fairseq.checkpoints.original import read_original
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.core.config import ARCHITECTURES
-from mae_lm_fairseq.finetuning.options import FinetuningOptions
+from mae_lm_fairseq.finetuning.options import FinetuningOptions, value_of
 from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.finetuning.results import MODEL, Summary, summarise
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
@@ -161,6 +161,20 @@ class Sweep:
         return max(of_lr, key=lambda pair: pair[1][self.selection])
 
 
+def number_of_updates(options: FinetuningOptions, sequences: int, epochs: int, batch_size: int) -> int:
+    """Return the updates of the recipe's epochs, at most ``--max-updates``.
+
+    Args:
+        options: options of the sweep; ``--batch-size`` and ``--update-freq`` after ``--`` change the size of a batch.
+        sequences: number of sequences per epoch.
+        epochs, batch_size: the recipe's.
+    """
+    per_update = int(value_of("--batch-size", options.extra) or batch_size)
+    per_update *= int(value_of("--update-freq", options.extra) or 1)
+    updates = epochs * math.ceil(sequences / per_update)
+    return min(updates, options.max_updates or updates)
+
+
 def window_sweep(
     options: FinetuningOptions,
     origin: Origin,
@@ -182,8 +196,7 @@ def window_sweep(
         task: options of the fairseq task, whose criterion has the same name.
         evaluate, selection: see :class:`Sweep`.
     """
-    updates = recipe.epochs * math.ceil(windows / recipe.batch_size)
-    updates = min(updates, options.max_updates or updates)
+    updates = number_of_updates(options, windows, recipe.epochs, recipe.batch_size)
     chosen: Settings = settings_for(origin, updates, recipe.batch_size)
     chosen["task"] = task
     chosen["criterion"] = {"_name": task["_name"]}

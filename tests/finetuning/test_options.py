@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from mae_lm_fairseq.finetuning.options import FinetuningOptions, SquadOptions, value_of
+from mae_lm_fairseq.finetuning.sweep import number_of_updates
 from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -53,6 +54,28 @@ def test_options_of_validation_are_refused_where_runs_are_not_validated(capsys):
         with pytest.raises(SystemExit):
             options(*files, "--", *words, kind=SquadOptions)
         assert f"{words[0].partition('=')[0]} after -- has no effect" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "updates"),
+    [
+        ([], 3 * 32),
+        (["--batch-size", "8"], 3 * 125),
+        (["--batch-size=8", "--update-freq", "4"], 3 * 32),
+        (["--update-freq", "2"], 3 * 16),
+    ],
+)
+def test_epochs_are_the_recipes_whatever_the_batch_size(words, updates):
+    assert number_of_updates(options("--", *words), sequences=1000, epochs=3, batch_size=32) == updates
+    limited = options("--max-updates", "50", "--", *words)
+    assert number_of_updates(limited, sequences=1000, epochs=3, batch_size=32) == min(50, updates)
+
+
+@pytest.mark.parametrize("words", [["--batch-size", "0"], ["--batch-size=many"], ["--update-freq", "4,2"]])
+def test_batches_of_no_size_are_refused(words, capsys):
+    with pytest.raises(SystemExit):
+        options("--", *words)
+    assert f"error: {' '.join(words).replace('=', ' ')} after -- is no positive integer" in capsys.readouterr().err
 
 
 def test_the_last_value_of_an_option_counts():

@@ -3,7 +3,6 @@
 Used by ``mae-lm finetune glue`` and ``mae-lm finetune classification``.
 """
 
-import math
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -17,7 +16,7 @@ from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
 from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits, targets
 from mae_lm_fairseq.finetuning.sentences.preparation import Sets, prepare
 from mae_lm_fairseq.finetuning.sentences.tasks import FROM_MNLI, SELECTIONS, Task, find_task, measure, predictions
-from mae_lm_fairseq.finetuning.sweep import OWNED, Sweep, run_sweep, settings_for
+from mae_lm_fairseq.finetuning.sweep import OWNED, Sweep, number_of_updates, run_sweep, settings_for
 from mae_lm_fairseq.text.data_bin import TASK, check_data_bin
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
@@ -100,8 +99,8 @@ def _statistics(content: dict) -> dict:
 
 def make_sweep(task: Task, options: FinetuningOptions, origin: Origin, data: Path, statistics: dict) -> Sweep:
     """Return the sweep over learning rates and seeds."""
-    updates = task.epochs * math.ceil(statistics["splits"]["train"]["rows"] / task.batch_size)
-    chosen: Settings = settings_for(origin, min(updates, options.max_updates or updates), task.batch_size)
+    updates = number_of_updates(options, statistics["splits"]["train"]["rows"], task.epochs, task.batch_size)
+    chosen: Settings = settings_for(origin, updates, task.batch_size)
     metric = value_of("--best-checkpoint-metric", options.extra) or task.selection
     chosen["checkpoint"]["best_checkpoint_metric"] = metric
     if not metric.endswith("loss"):
