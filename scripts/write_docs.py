@@ -109,20 +109,24 @@ Options of fairseq's own models, such as `--offload-activations`, are unknown to
 TREATMENTS_PAGE = """\
 # Treatments of `[MASK]`
 
-What the network sees at the positions that it predicts: every treatment that this package trains. The column *preset or
+What the network sees at the positions that it predicts: the treatments that this package trains. The column *preset or
 options* has a preset, to which a size is added (`mae_lm_base`), or options for one, such as `mae_lm_roberta`, the MLM.
 `mae_lm_exlm*` refuses random and kept tokens. Unless it is stated, 15 % are predicted. `mae-lm study treatments --out
 OUT` compares most of them at size tiny.
 
 *Cost* is FLOPs of matrix products in training, for sequences of 512 tokens at size base and 32,000 subwords, by the
-formula of `mae-lm plan`, relative to the MLM. Encoder and decoder see all other tokens, too. `scripts/write_docs.py`
-generates this page.
+formula of `mae-lm plan`, relative to the MLM. ExLM's loss computes its logits twice, which is counted; its dynamic
+programming is not, so it takes longer than the FLOPs say. Encoder and decoder see all other tokens, too.
+`scripts/write_docs.py` generates this page.
 
 {table}
 
 - Random and kept tokens are not `[MASK]`: the encoder of MAE-LM and 3ML sees them, and the decoder predicts the
   original ones.
-- ExLM's loss is a sum over alignments of targets to states, see `core/alignment.py`; all others are cross-entropies.
+- ExLM's loss is a sum over alignments of targets to states; all others are cross-entropies.
+  [core/expansion.py](../mae_lm_fairseq/core/expansion.py) expands `[MASK]`,
+  [core/alignment.py](../mae_lm_fairseq/core/alignment.py) has the loss; both say what differs from the paper.
+- [Spans and whole words](options.md#task-masked_autoencoder_lm) change which tokens are predicted, in most rows.
 - Which encoders can be exported is in [hugging-face.md](hugging-face.md#export), the reason of each option in
   [pretraining.md](pretraining.md#presets) and [options.md](options.md).
 """
@@ -154,8 +158,8 @@ TREATMENTS = [
     ("expanded", "4 states of each `[MASK]`", "none", _ZHENG, "`mae_lm_exlm`", "mae_lm_exlm", 0.15, 1),
     ("expanded in the decoder", "nothing", "4 states of each `[MASK]`", "this project", "`mae_lm_exlm_decoder`",
      "mae_lm_exlm_decoder", 0.15, 1),
-    ("repeated", "each token twice, each copy masked on its own; half as much text in a sequence", "none", _ZHENG,
-     "`--repeat-tokens 2`", "mae_lm_roberta", 0.15, 1),
+    ("repeated", "tokens twice, each copy masked on its own; a sequence has half the text and the same cost", "none",
+     _ZHENG, "`--repeat-tokens 2`", "mae_lm_roberta", 0.15, 1),
     ("falling rate, 30 to 5 %", "`[MASK]`", "none",
      "[Ankner et al., 2024](https://arxiv.org/abs/2305.15096), from 30 to 15 %",
      "`--mask-prob 0.3 --mask-prob-end 0.05`", "mae_lm_roberta", 0.175, 1),
@@ -315,6 +319,7 @@ RECIPES_USED = """\
   `mae_lm_3ml_*`, which also uses 3ML's masking rate.
 - `mae_lm_3ml_*` do not follow a recipe of 3ML's: no public source states how 3ML was optimised. Here 3ML masks with
   `<mask>` only.
+- `mae_lm_exlm_*` follow the recipe of their size, not the one of ExLM's paper, which also has 4 states per `[MASK]`.
 - We infer that the paper's base is as long as BERT's pretraining. `base++` and `large++` are the authors' script, which
   is sixteen times as long and has no separate settings for large.
 - `academic` is the budget that several papers on efficient pretraining share, with the learning rate and the layer
@@ -386,7 +391,7 @@ def treatments() -> str:
 
 
 def _treatment_flops(preset: str, rate: float, masked: float) -> float:
-    """Return the FLOPs of a training step at size base, per token of the text.
+    """Return the FLOPs of a training step at size base, per token of the sequence.
 
     A fraction ``rate`` of the tokens is predicted, and of these a fraction ``masked`` hidden.
     """

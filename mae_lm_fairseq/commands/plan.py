@@ -3,7 +3,7 @@
 Sequences are assumed to be full. FLOPs are those of matrix products, by formula. Memory is that of tensors, counted
 while the step runs on fake tensors, in half precision with the fused attention kernel (sdpa needs more), in fp32 with
 scores written out (sdpa needs less); the allocator and CUDA itself need some more. MFU is the fraction of the data
-sheet's FLOP/s that the run reaches: steps of base were measured at 15 to 22 % on an H100, and NVIDIA's own BERT-large
+sheet's FLOP/s that the run reaches: steps of base were measured at 23 to 25 % on an H100, and NVIDIA's own BERT-large
 reached 25 % on a V100 (30.1 sequences of 1.02 TFLOP per second at 512 tokens, DeepLearningExamples, 2019). Training
 logs yours as mfu. The exchange of gradients is assumed to hide behind the computation.
 

@@ -1,4 +1,4 @@
-"""The pretraining loss: cross-entropy at the predicted positions."""
+"""The pretraining loss: cross-entropy at the predicted positions, or ExLM's over alignments."""
 
 import math
 
@@ -11,7 +11,7 @@ from mae_lm_fairseq.core.packing import restore
 
 @register_criterion("masked_autoencoder_lm")
 class MaskedAutoencoderLMCriterion(FairseqCriterion):
-    """Masked language modelling loss with metrics, equal to the loss of fairseq's ``masked_lm``.
+    """Masked language modelling loss with metrics; with one state per ``[MASK]``, fairseq's ``masked_lm``.
 
     Logs the cross-entropy in bits (``loss``), perplexity (``ppl``), accuracy on predicted tokens in per cent
     (``accuracy``), and the percentage of tokens that the encoder processes, averaged over its layers

@@ -254,6 +254,12 @@ CHECKS = (
         lambda cfg: getattr(cfg.model, "compile", False) and getattr(cfg.criterion, "_name", None) == "masked_lm",
         "has no effect with --criterion masked_lm; choose --criterion masked_autoencoder_lm",
     ),
+    # It would take the cross-entropy of the alignment head's logits.
+    Check(
+        "--criterion masked_lm",
+        lambda cfg: getattr(cfg.criterion, "_name", None) == "masked_lm" and getattr(cfg.model, "mask_states", 1) > 1,
+        "is not the loss of --mask-states {cfg.model.mask_states}; choose --criterion masked_autoencoder_lm",
+    ),
     # fairseq would silently train from random weights.
     *(
         Check(option(name), partial(_missing_checkpoint, name), "{found}: no such file; check the path")

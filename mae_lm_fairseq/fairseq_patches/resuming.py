@@ -141,8 +141,9 @@ _BATCHING = ("batch_size", "max_tokens", "required_batch_size_multiple", "train_
 _BATCHING += ("grouped_shuffling", "update_ordered_indices_seed")
 """Options of fairseq's section ``dataset`` that change which batches an epoch has, and their order."""
 _HARMLESS = ("_name", "data", "max_update", "effective_rank_interval", "freeze_encoder_updates", "ddp_timeout")
-_HARMLESS += ("include_target_tokens", "include_index", "skip_masking", "d2v2_multi")
-"""Options of a task that change neither its sequences nor their masks."""
+_HARMLESS += ("include_target_tokens", "include_index", "skip_masking", "d2v2_multi", "mask_prob_updates")
+"""Options of a task that change neither its sequences nor their masks; the task itself refuses another length of a
+schedule, whether ``mask_prob_updates`` or ``max_update`` gives it."""
 _MASKING = ("mask_", "leave_unmasked_prob", "random_token_prob", "freq_weighted_replacement")
 """Beginnings of the options that change only the masks of sequences."""
 
@@ -155,8 +156,9 @@ def report_changes(state: dict[str, Any], cfg: Any) -> None:
         cfg: configuration of the run that resumes.
     """
     batching, task = (_changes(state, cfg, section) for section in ("dataset", "task"))
-    masks = [change for name, change in task.items() if name.startswith(_MASKING)]
-    sequences = [change for name, change in task.items() if name not in _HARMLESS and not name.startswith(_MASKING)]
+    changed = {name: change for name, change in task.items() if name not in _HARMLESS}
+    masks = [change for name, change in changed.items() if name.startswith(_MASKING)]
+    sequences = [change for name, change in changed.items() if not name.startswith(_MASKING)]
     if value_at(state, "extra_state", "train_iterator", "iterations_in_epoch"):
         sequences += [change for name, change in batching.items() if name in _BATCHING]
         then, now = (len(utils.split_paths(value_at(each, "task", "data") or "")) for each in (state.get("cfg"), cfg))

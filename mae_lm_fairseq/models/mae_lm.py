@@ -38,7 +38,7 @@ _HUB = "mae_lm_fairseq.hub"
 
 @register_model("mae_lm", dataclass=MAELMModelConfig)
 class MAELMModel(BaseFairseqModel):
-    """Masked language model for fairseq's trainer: MAE-LM, 3ML or vanilla MLM, depending on the architecture.
+    """Masked language model for fairseq's trainer: MAE-LM, 3ML, ExLM or vanilla MLM, depending on the architecture.
 
     For a task that does not pretrain, :meth:`build_model` builds the encoder only; the task adds its heads.
 
@@ -215,7 +215,7 @@ class MAELMModel(BaseFairseqModel):
         return self.token_logits(src_tokens, masked_tokens, early_masks, return_all_hiddens)
 
     def masked_loss(self, src_tokens: Tensor, layout: BatchLayout, targets: Tensor) -> tuple[Tensor, dict]:
-        """Compute the summed cross-entropy at the predicted positions, without materialising all logits.
+        """Compute the head's summed loss of the predicted tokens, without materialising all logits.
 
         Args:
             src_tokens: [B, T] int64.

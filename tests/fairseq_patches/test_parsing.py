@@ -146,6 +146,7 @@ REFUSED = {
         *("--criterion", "masked_autoencoder_lm"),
     ),
     "--compile has no effect with --criterion masked_lm": (*OURS, "--compile"),
+    "--criterion masked_lm is not the loss of --mask-states 4": ("--arch", "mae_lm_exlm_tiny"),
     "--restore-file nowhere.pt: no such file": ("--restore-file", "nowhere.pt"),
     "--restore-file nowhere_half.pt: no such file": (
         *("--restore-file", "nowhere.pt", "--checkpoint-suffix", "_half"),

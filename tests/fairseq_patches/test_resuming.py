@@ -272,6 +272,7 @@ MASKS = "the masks differ from those before"
             f"--random-token-prob 0.0 instead of 0.1: {MASKS}",
         ),
         ("task", {"mask_whole_words": False}, {"mask_whole_words": True}, f"True instead of False: {MASKS}"),
+        ("task", {"mask_prob_updates": None, "max_update": 4}, {"mask_prob_updates": 4, "max_update": 8}, None),
         ("task", {"data": "a:b"}, {"data": "c:d"}, None),  # the same text in another place
         ("task", {"data": "a:b"}, {"data": "a:b:c"}, f"with 3 shards instead of 2: {REPEATS}"),
         (
