@@ -71,14 +71,14 @@ def exclusivity_panel(title: str, layers: np.ndarray, of_mask: np.ndarray, contr
     """
     labels = {"types": "20 most frequent words (median, range)", "groups": "random groups of real tokens"}
     of = {labels[name]: [100 * values for values in ranges] for name, ranges in controls.items()}
-    lines = {"[MASK], forced into encoders that never saw it": Lines(layers, 100 * of_mask)}
+    lines = {"[MASK] (forced in where the encoder never saw it)": Lines(layers, 100 * of_mask)}
     lines |= {label: Lines(layers, middle[None]) for label, (_, middle, _) in of.items()}
     return Panel(title, LAYER, lines, {label: Band(layers, low, high) for label, (low, _, high) in of.items()})
 
 
 def plot_exclusivity_panels(path: Path, title: str, panels: Iterable[Panel]) -> None:
     """Plot the panels of several models; ``path`` is the PNG to write."""
-    label = "sum of squares outside the directions of real tokens,\nminus that of held-out ones (percentage points)"
+    label = "share of the sum of squares outside the directions of real tokens,\nless that of held-out ones (percentage points)"
     plot_panels(path, title, *panels, y_label=label, zero=True)
 
 

@@ -87,7 +87,7 @@ def test_exclusivity_of_text_without_words_of_one_token(drawn, tmp_path):
     model = {"label": "MLM", "width": 8, "layers": 2, "mask_prob": 0.15, "exclusivity": rows}
     plot_exclusivity(tmp_path / "a.png", [model])
     assert set(lines(drawn[0].axes[0])) == {
-        "[MASK], forced into encoders that never saw it",
+        "[MASK] (forced in where the encoder never saw it)",
         "random groups of real tokens",
     }
 
@@ -108,7 +108,7 @@ def test_exclusivity_stands_beside_its_controls(drawn, tmp_path):
     )
     [axes] = drawn[0].axes
     found = lines(axes)
-    assert found["[MASK], forced into encoders that never saw it"] == [20, 10]
+    assert found["[MASK] (forced in where the encoder never saw it)"] == [20, 10]
     assert found["20 most frequent words (median, range)"] == [20, 5]
     words, groups = (band.get_paths()[0].vertices for band in axes.collections)
     assert {tuple(point) for point in words.round(9)} >= {(1, 10), (1, 30), (2, 0), (2, 10)}
