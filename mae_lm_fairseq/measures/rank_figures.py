@@ -78,7 +78,8 @@ def exclusivity_panel(title: str, layers: np.ndarray, of_mask: np.ndarray, contr
 
 def plot_exclusivity_panels(path: Path, title: str, panels: Iterable[Panel]) -> None:
     """Plot the panels of several models; ``path`` is the PNG to write."""
-    label = "share of the sum of squares outside real tokens' directions,\nless that of held-out ones (percentage points)"
+    label = "share of the sum of squares outside the directions of"
+    label += "\nreal tokens, less that of held-out ones (percentage points)"
     plot_panels(path, title, *panels, y_label=label, zero=True)
 
 
