@@ -255,6 +255,13 @@ class TestPlanThatChanged:
         extended = json.loads((tmp_path / "out" / "plan.json").read_text())["extended"]
         assert extended == [f"{date.today()}: model MAE-LM: seeds, model MLM: seeds"]
 
+    def test_a_contrast_that_was_thought_of_later_is_recorded(self, change, tmp_path):
+        for _ in range(2):
+            change("[[contrast]]", '[[contrast]]\nname = "D"\nof = "loss.loss"\nmodel = "MLM"\n[[contrast]]')
+        change("[[contrast]]", "[[contrast]]")
+        extended = json.loads((tmp_path / "out" / "plan.json").read_text())["extended"]
+        assert extended == [f"{date.today()}: contrasts: D"]
+
     @pytest.mark.parametrize(
         "content", ["[]", "{}", '{"plan": {}, "extended": []}', '{"plan": [], "threads": 2, "extended": []}']
     )

@@ -111,7 +111,7 @@ def reserve(plan: Plan, out: Path, jobs: int) -> int:
 
 
 def describe(plan: Plan) -> dict[str, Any]:
-    """Return what results depend on, by name, as JSON-serialisable data."""
+    """Return what results depend on, and the names of other contrasts, by name, as JSON-serialisable data."""
     train = without_defaults(plan.train)
     return {
         "files": fingerprints(plan.data, [*(one.options for one in plan.measures), *plan.models]),
@@ -125,6 +125,7 @@ def describe(plan: Plan) -> dict[str, Any]:
             for one in plan.measures
         },
         "primary contrasts": {one.name: without_defaults(one) for one in plan.contrasts if one.primary},
+        "contrasts": {one.name: True for one in plan.contrasts if not one.primary},
     }
 
 
@@ -134,13 +135,15 @@ def _changes(before: dict[str, Any], now: dict[str, Any], plan: Plan, out: Path)
     for name in before.keys() & now.keys():
         old, new = before[name], now[name]
         for key in sorted(key for key in {*old, *new} if old.get(key) != new.get(key)):
-            is_new = name in ("files", "checkpoints") and key not in old
+            is_new = name in ("files", "checkpoints", "contrasts") and key not in old
             lists = (old.get(key), new.get(key)) if key in ("seeds", "at") else ()
             is_longer = bool(lists) and all(isinstance(one, list) for one in lists) and {*lists[0]} <= {*lists[1]}
             if key == "learning_rates" and (removed := _given_up(name, old.get(key, []), new.get(key, []), plan, out)):
                 added.append(f"{name}: without learning rate {', '.join(map(str, removed))}")
-            else:
-                (added if is_new or is_longer else changed).append(f"{name}: {key}")
+            elif is_new or is_longer:
+                added.append(f"{name}: {key}")
+            elif name != "contrasts":  # one that only describes can be left out
+                changed.append(f"{name}: {key}")
     return sorted(changed), sorted(added)
 
 
