@@ -203,9 +203,10 @@ TESTS = {
     "start_training_with_checks": "fairseq_patches/test_processes.py",
     "send_checkpoints_to_all_processes": "fairseq_patches/test_loading.py",
     "stop_loading_batches_at_exit": "fairseq_patches/test_processes.py",
+    "need_a_job_step": "fairseq_patches/test_started_processes.py",
     "limit_waiting": "fairseq_patches/test_started_processes.py",
     "use_pytorch_ddp_without_gpus": "fairseq_patches/test_started_processes.py",
-    "stop_at_loss_that_is_not_finite": "fairseq_patches/test_metrics.py",
+    "stop_at_updates_that_fail": "fairseq_patches/test_metrics.py",
     "define_every_correlation": "fairseq_patches/test_metrics.py",
 }
 

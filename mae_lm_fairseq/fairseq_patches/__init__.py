@@ -42,9 +42,10 @@ def apply() -> None:
         processes.start_training_with_checks,
         processes.send_checkpoints_to_all_processes,
         processes.stop_loading_batches_at_exit,
+        started_processes.need_a_job_step,
         started_processes.limit_waiting,
         started_processes.use_pytorch_ddp_without_gpus,
-        metrics.stop_at_loss_that_is_not_finite,
+        metrics.stop_at_updates_that_fail,
         metrics.define_every_correlation,
     ):
         patch()

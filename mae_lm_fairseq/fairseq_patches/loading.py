@@ -129,7 +129,7 @@ def _read_and_check(
 def _check_optimizer_state(state: dict[str, Any], path: str, cfg: Any) -> None:
     """Refuse to resume a run without optimizer state. fairseq would repeat the training from the run's own weights."""
     if state.get("last_optimizer_state") is None:
-        other = "" if cfg.finetune_from_model else ", or start a new run from its weights with --reset-optimizer"
+        other = "" if cfg.finetune_from_model else ", or start once with --reset-optimizer, a new run from its weights"
         raise UserError(
             f"{path} has no optimizer state, so the run cannot resume; remove the checkpoints in {cfg.save_dir} to "
             f"train again{other}"
@@ -143,7 +143,8 @@ def _as_user_error(error: Exception, trainer: Trainer, filename: str) -> UserErr
     if isinstance(error, ValueError) and "loaded state dict" in str(error):  # of torch's optimizers
         return UserError(
             f"the optimizer's state in {filename} does not fit: {first_line(error)}; use the optimizer options and the "
-            "precision of that run, or add --reset-optimizer, which keeps the weights and starts the schedule again"
+            "precision of that run, or start once with --reset-optimizer, which keeps the weights and begins the "
+            "schedule again"
         )
     cause = error.__context__  # the trainer replaces any error of loading the weights
     if isinstance(cause, UserError):

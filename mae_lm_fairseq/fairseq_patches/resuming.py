@@ -65,7 +65,7 @@ def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Any, **kwargs) ->
             raise
         raise UserError(
             "the checkpoint's epoch has more batches than an epoch of these data and options; use the data and options "
-            "that it was trained with, or add --reset-dataloader to start again at the first epoch"
+            "that it was trained with, or start once with --reset-dataloader, at the first epoch"
         ) from error
     _stop_if_done(trainer)
     return loaded

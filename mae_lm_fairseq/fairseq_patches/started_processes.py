@@ -125,6 +125,19 @@ def _end_with(parent: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def need_a_job_step() -> None:
+    """Take Slurm's variables for those of several processes in a job step only, which ``srun`` starts.
+
+    Elsewhere in a job, as in a batch script, fairseq took the script for the first process, and failed or waited for
+    the others. Now it uses the GPUs of the node.
+    """
+    wrap(distributed_utils, "_infer_slurm_init", _in_a_job_step)
+
+
+def _in_a_job_step(infer: Callable, cfg: Any, pipelines: int | None) -> bool:
+    return "SLURM_STEP_NUM_TASKS" in os.environ and infer(cfg, pipelines)
+
+
 def limit_waiting() -> None:
     """Pass ``--ddp-timeout`` to ``torch.distributed``.
 

@@ -161,17 +161,21 @@ class Sweep:
         return max(of_lr, key=lambda pair: pair[1][self.selection])
 
 
+def sequences_per_update(options: FinetuningOptions, batch_size: int) -> int:
+    """Return the recipe's ``batch_size``, unless ``--batch-size`` or ``--update-freq`` after ``--`` change it."""
+    size = value_of("--batch-size", options.extra) or batch_size
+    return int(size) * int(value_of("--update-freq", options.extra) or 1)
+
+
 def number_of_updates(options: FinetuningOptions, sequences: int, epochs: int, batch_size: int) -> int:
     """Return the updates of the recipe's epochs, at most ``--max-updates``.
 
     Args:
-        options: options of the sweep; ``--batch-size`` and ``--update-freq`` after ``--`` change the size of a batch.
+        options: options of the sweep.
         sequences: number of sequences per epoch.
         epochs, batch_size: the recipe's.
     """
-    per_update = int(value_of("--batch-size", options.extra) or batch_size)
-    per_update *= int(value_of("--update-freq", options.extra) or 1)
-    updates = epochs * math.ceil(sequences / per_update)
+    updates = epochs * math.ceil(sequences / sequences_per_update(options, batch_size))
     return min(updates, options.max_updates or updates)
 
 

@@ -1,10 +1,11 @@
-"""Non-finite losses and gradients (tests/fault_injection has the checkpoints), and undefined correlations."""
+"""Updates that fail (tests/fault_injection has the checkpoints), and undefined correlations."""
 
 import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from fairseq.criterions import sentence_prediction
 from fairseq.trainer import Trainer
 from scipy import stats
@@ -13,7 +14,7 @@ import mae_lm_fairseq
 from mae_lm_fairseq.fairseq_patches import metrics
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.finetuning import finetune, write_sentences
-from tests.support.training import parse
+from tests.support.training import batches, parse, set_up
 
 mae_lm_fairseq.register()
 
@@ -33,7 +34,8 @@ def error_message():
         cfg=cfg, data_parallel_world_size=4, get_num_updates=lambda: 120, get_lr=lambda: 5e-4, spec=Trainer
     )
 
-    def step(trainer, samples):
+    def step(trainer, samples, raise_oom):
+        assert raise_oom
         if isinstance(end, Exception):
             raise end
         return end
@@ -49,7 +51,7 @@ def error_message():
         return message
 
     end = None
-    error_message.passes = lambda logged: metrics._train_step(lambda *_: logged, trainer, [None])
+    error_message.passes = lambda logged: metrics._train_step(lambda *_, **__: logged, trainer, [None])
     return error_message
 
 
@@ -66,7 +68,36 @@ def test_message_names_the_settings_and_the_remedies(error_message, end):
 
 
 def test_float16(error_message):
-    assert "use --bf16 --reset-optimizer" in error_message(FloatingPointError(OVERFLOW))
+    message = error_message(FloatingPointError(OVERFLOW))
+    assert "use --bf16 --finetune-from-model checkpoints/checkpoint_last.pt with another --save-dir" in message
+
+
+def test_clipping_that_is_off_cannot_be_lowered(error_message):
+    assert "--clip-norm 2 or another seed" in error_message(DIVERGED[0])
+
+
+def test_out_of_memory(error_message):
+    message = error_message(torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore"))
+    assert message == (
+        "update 121: CUDA out of memory. Tried to allocate 2.00 GiB; the checkpoints in checkpoints are valid. A batch "
+        "has 16 sequences: use a smaller --batch-size or --max-tokens and a larger --update-freq, or "
+        "--checkpoint-activations"
+    )
+
+
+def test_an_update_that_does_not_fit_ends_the_run(data_bin, monkeypatch):
+    """fairseq left it out, and went on with the next one."""
+    cfg, task, model, criterion = set_up(data_bin)
+    task.load_dataset("train")
+    trainer, [batch, *_] = Trainer(cfg, task, model, criterion), batches(task)
+    trainer.begin_epoch(1)
+
+    def spill(*_):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(criterion, "forward", spill)
+    with pytest.raises(UserError, match=r"^update 1: CUDA out of memory; "):
+        trainer.train_step([batch])
 
 
 def test_several_processes(error_message):

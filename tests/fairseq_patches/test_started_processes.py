@@ -109,6 +109,19 @@ def test_slurm_without_scontrol(environment, monkeypatch, tmp_path):
         join_started_processes(settings())
 
 
+@pytest.mark.parametrize("tasks", ["SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"])
+def test_a_batch_script_of_slurm_is_no_task(environment, monkeypatch, tasks):
+    """Without ``srun``, the GPUs of its node train; no other process is waited for."""
+    environment({"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "node[0-1]", "SLURM_NNODES": "1", tasks: "8"})
+    environment({"SLURM_NODEID": "0", "SLURM_LOCALID": "0", "SLURM_PROCID": "0"})
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    distributed = config("--distributed-world-size", "8").distributed_training
+    distributed_utils.infer_init_method(distributed)
+    assert distributed.distributed_init_method.startswith("tcp://localhost:")
+    assert not distributed.distributed_no_spawn
+    assert (distributed.distributed_world_size, distributed.distributed_num_procs) == (8, 8)
+
+
 @pytest.mark.parametrize(("variables", "number", "port"), [(TORCHRUN, 4, -1), (SLURM, 2, 33456)])
 def test_fairseq_joins_processes_with_gpus(environment, monkeypatch, variables, number, port):
     """Also if each machine has one GPU."""

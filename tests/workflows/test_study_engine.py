@@ -11,6 +11,7 @@ import sys
 import time
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.workflows.study.engine import Study, needed, reserve
 from mae_lm_fairseq.workflows.study.measures import Data, Seconds, Trained
 from mae_lm_fairseq.workflows.study.plan import parse_plan
-from mae_lm_fairseq.workflows.study.results import Training
+from mae_lm_fairseq.workflows.study.results import Training, measure
 from mae_lm_fairseq.workflows.study.training import training_runs
 from tests.support.processes import wait_for
 from tests.support.tagging import sentences, write_conllu
@@ -330,9 +331,20 @@ def test_a_checkpoint_is_added_below_an_interrupted_training(tmp_path):
         assert found == [first, "checkpoints"]
 
 
+def test_measures_of_one_kind_keep_their_files_apart(tmp_path):
+    """Two of one task or kind may differ in any option."""
+    plan = parse_plan(PLAN, "plan.toml")
+    training = Training(plan.models[0], None, 1, tmp_path)
+    training.checkpoint(6).parent.mkdir(parents=True)
+    training.checkpoint(6).touch()
+    measures = [SimpleNamespace(name=name, options=SimpleNamespace(measure=lambda on: on.kept)) for name in ("A", "B")]
+    found = measure(None, plan, training, 6, measures)["measures"]
+    assert found == {"A": training.folder / "A-6", "B": training.folder / "B-6"}
+
+
 def test_seconds_of_fewer_updates_than_the_log_interval_are_unknown(tmp_path):
     (tmp_path / "log").touch()
-    trained = Trained(tmp_path / "4.pt", Data(tmp_path), "trained", tmp_path, tmp_path / "log")
+    trained = Trained(tmp_path / "4.pt", Data(tmp_path), "trained", tmp_path / "seconds-4", tmp_path / "log")
     assert Seconds().measure(trained) == {"per_update": None, "tokens_per_update": None}
 
 

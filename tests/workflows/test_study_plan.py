@@ -13,6 +13,7 @@ from mae_lm_fairseq.workflows.study.dry_run import count_trainings, dry_run, dur
 from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS
 from mae_lm_fairseq.workflows.study.measures import MEASURES, Data
 from mae_lm_fairseq.workflows.study.plan import SHIPPED, Contrast, Model, Rates, Train, parse_plan, read_plan
+from mae_lm_fairseq.workflows.study.training import options_of
 from tests.support import ROOT
 
 PLAN = """\
@@ -145,6 +146,11 @@ MISTAKES = {
         41,
         r"contrast\[1\].of: loss has no value 'accuracy'; it has loss$",
     ),
+    "tokens-per-sample = 32\n": (
+        "tokens-per-sample = 32\nmax-tokens = 64\n",
+        16,
+        r"options\.max-tokens: needs update-freq, the number of batches per update",
+    ),
     "seeds = [1, 2, 5]": ("seeds = [5]", 46, r"contrast\[1\].model: a test needs at least two seeds that both"),
 }
 
@@ -155,6 +161,35 @@ def test_mistakes_are_named_with_their_line(right):
     assert PLAN.count(right) == 1 or right in ("text = ",)
     with pytest.raises(UserError, match=rf"^plan\.toml, line {line}: .*{message}|^plan\.toml, line {line}: {message}"):
         check(parse_plan(PLAN.replace(right, wrong, 1), "plan.toml"), needs_files=False)
+
+
+def test_the_validation_split_is_masked_as_in_training():
+    text = PLAN.replace('kind = "loss"', 'kind = "loss"\non = "valid"')
+    check(parse_plan(text, "plan.toml"), needs_files=False)
+    text = text.replace("mask-prob = 0.3", "random-token-prob = 1.0").replace("2, 5]", '2, 5]\nmasks = "nowhere"')
+    with pytest.raises(UserError, match=r"^plan\.toml, line 31: model\[2\]\.masks: does not apply to the loss on"):
+        check(parse_plan(text, "plan.toml"), needs_files=False)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "lengths"),
+    [
+        ("polynomial_decay", {"warmup-updates": 4, "total-num-update": 40}),
+        ("cosine", {"warmup-updates": 4, "lr-period-updates": 36}),
+        ("inverse_sqrt", {"warmup-updates": 4}),
+        ("manual", {}),
+    ],
+)
+def test_schedules_have_the_length_of_the_training(scheduler, lengths):
+    """Not that of the run until its first checkpoint, after 10 updates."""
+    masking = "mask-prob = 0.3\nmask-prob-end = 0.1"
+    text = PLAN.replace("mask-prob = 0.3", f'{masking}\nlr-scheduler = "{scheduler}"')
+    plan = parse_plan(text, "plan.toml")
+    check(plan, needs_files=False)
+    options = options_of(plan, plan.models[1])
+    names = ("warmup-updates", "total-num-update", "lr-period-updates", "mask-prob-updates")
+    assert {name: options[name] for name in names if name in options} == lengths | {"mask-prob-updates": 40}
+    assert "mask-prob-updates" not in options_of(plan, plan.models[0])
 
 
 def test_mistakes_of_the_file_itself(tmp_path):

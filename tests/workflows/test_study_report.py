@@ -163,6 +163,18 @@ def test_exclusivity_has_a_panel_for_each_model_with_its_controls(tmp_path, monk
         assert band.high == pytest.approx(np.array([np.nan, 20]), nan_ok=True)
 
 
+def test_models_whose_encoder_takes_no_masks_have_no_panel(tmp_path, monkeypatch):
+    drawn, without = [], content()
+    for run in without["runs"][:2]:
+        run["measures"]["exclusivity"] = {"4": {}, "8": {}}
+    monkeypatch.setattr(figures, "plot_exclusivity_panels", lambda path, title, panels: drawn.extend(panels))
+    measured = report.Results(without).measured("exclusivity")
+    assert figures.plot_exclusivity(tmp_path / "a.png", "exclusivity", measured)
+    assert [panel.title for panel in drawn] == ["MAE-LM"]
+    assert not figures.plot_exclusivity(tmp_path / "a.png", "exclusivity", {"MLM": measured["MLM"]})
+    assert len(drawn) == 1
+
+
 def test_panels_with_a_common_axis_have_the_same_limits(tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda figure, *arguments, **options: saved.append(figure))

@@ -16,7 +16,14 @@ from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
 from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits, targets
 from mae_lm_fairseq.finetuning.sentences.preparation import Sets, prepare
 from mae_lm_fairseq.finetuning.sentences.tasks import FROM_MNLI, SELECTIONS, Task, find_task, measure, predictions
-from mae_lm_fairseq.finetuning.sweep import OWNED, Sweep, number_of_updates, run_sweep, settings_for
+from mae_lm_fairseq.finetuning.sweep import (
+    OWNED,
+    Sweep,
+    number_of_updates,
+    run_sweep,
+    sequences_per_update,
+    settings_for,
+)
 from mae_lm_fairseq.text.data_bin import TASK, check_data_bin
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
@@ -68,7 +75,10 @@ def _finetune(
         "task": task.name,
         "start": {"from": origin.kind, **origin.described()},
         "data": statistics["splits"],
-        "settings": {"updates": sweep.settings["optimization"]["max_update"], "batch_size": task.batch_size},
+        "settings": {
+            "updates": sweep.settings["optimization"]["max_update"],
+            "batch_size": sequences_per_update(options, task.batch_size),
+        },
         **ran,
         **sets.described,
         **sets.predict(chosen, data, out),

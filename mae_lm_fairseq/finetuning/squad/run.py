@@ -12,7 +12,15 @@ from mae_lm_fairseq.finetuning.squad.prediction import answer_all, logits_of_bat
 from mae_lm_fairseq.finetuning.squad.questions import read_json, read_squad
 from mae_lm_fairseq.finetuning.squad.task import QuestionAnsweringConfig
 from mae_lm_fairseq.finetuning.squad.windows import MIN_SAMPLE, SpanWindows
-from mae_lm_fairseq.finetuning.sweep import OWNED, Recipe, Sweep, for_size, run_sweep, window_sweep
+from mae_lm_fairseq.finetuning.sweep import (
+    OWNED,
+    Recipe,
+    Sweep,
+    for_size,
+    run_sweep,
+    sequences_per_update,
+    window_sweep,
+)
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.training.runner import reserve
@@ -69,7 +77,7 @@ def _finetune(options: SquadOptions) -> dict:
         "data": counts,
         "settings": {
             "updates": sweep.settings["optimization"]["max_update"],
-            "batch_size": sweep.settings["dataset"]["batch_size"],
+            "batch_size": sequences_per_update(options, sweep.settings["dataset"]["batch_size"]),
             "tokens_per_sample": length,
             "doc_stride": options.doc_stride,
         },

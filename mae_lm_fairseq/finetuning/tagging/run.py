@@ -16,6 +16,7 @@ from mae_lm_fairseq.finetuning.sweep import (
     prediction_names,
     remove_predictions,
     run_sweep,
+    sequences_per_update,
     window_sweep,
 )
 from mae_lm_fairseq.finetuning.tagging.files import WordFile, plain_name, read_words
@@ -86,7 +87,7 @@ def _finetune(options: TaggingOptions) -> dict:
         "scheme": labels.scheme,
         "settings": {
             "updates": sweep.settings["optimization"]["max_update"],
-            "batch_size": sweep.settings["dataset"]["batch_size"],
+            "batch_size": sequences_per_update(options, sweep.settings["dataset"]["batch_size"]),
             "tokens_per_sample": length,
         },
         **ran,

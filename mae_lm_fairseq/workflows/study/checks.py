@@ -84,6 +84,10 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
                 raise error((*place, name), f"options have the names of fairseq-train without the dashes: {written}")
         if "lr" in options and model.learning_rates:
             raise error((*place, "lr"), "contradicts learning_rates of the model; remove one")
+        if "max-tokens" in options and "update-freq" not in {**plan.options, **model.options}:
+            raise error((*place, "max-tokens"), "needs update-freq, the number of batches per update")
+    if model.masks != "trained" and any(getattr(one.options, "on", None) == "valid" for one in plan.measures):
+        raise error((*key, "masks"), 'does not apply to the loss on the validation split; remove it, or on = "valid"')
     rate = model.learning_rates[0] if model.learning_rates else None
     with _located(plan, key):
         trained = model if needs_files else replace(model, start=None)

@@ -49,8 +49,8 @@ def plot_measure(path: Path, title: str, measured: Mapping[str, Values], shown: 
     return bool(panels)
 
 
-def plot_exclusivity(path: Path, title: str, measured: Mapping[str, Values]) -> None:
-    """Plot the exclusivity of ``[MASK]`` by layer beside its controls, one panel per model.
+def plot_exclusivity(path: Path, title: str, measured: Mapping[str, Values]) -> bool:
+    """Plot the exclusivity of ``[MASK]`` by layer beside its controls, one panel per model; return whether any has it.
 
     Args:
         path: the PNG to write.
@@ -60,6 +60,8 @@ def plot_exclusivity(path: Path, title: str, measured: Mapping[str, Values]) -> 
     panels = []
     for model, values in measured.items():
         of = {name: values.other(name).final() for name in values.final_names()}
+        if "exclusivity_0.9" not in of:  # no layer of this model takes [MASK]
+            continue
         controls = {
             control: tuple(of[f"{control}_{end}"].mean(0) for end in ("lowest", "median", "highest"))
             for control in ("types", "groups")
@@ -67,7 +69,9 @@ def plot_exclusivity(path: Path, title: str, measured: Mapping[str, Values]) -> 
         }
         of_mask = of["exclusivity_0.9"]
         panels.append(exclusivity_panel(model, np.arange(of_mask.shape[1]), of_mask, controls))
-    plot_exclusivity_panels(path, title, panels)
+    if panels:
+        plot_exclusivity_panels(path, title, panels)
+    return bool(panels)
 
 
 def plot_contrasts(path: Path, tested: Sequence[Outcome]) -> None:

@@ -51,14 +51,14 @@ class Trained:
         path: its checkpoint.
         data: the files of the study.
         masks: where the ``[MASK]`` tokens are, see :func:`~mae_lm_fairseq.measures.readers.open_model`.
-        folder: directory for what a measure keeps.
+        kept: path, without an ending, of what the measure keeps.
         log: the log of its training.
     """
 
     path: Path
     data: Data
     masks: str
-    folder: Path
+    kept: Path
     log: Path
 
     def open(self, with_head: bool = False, random_weights: bool = False):
@@ -173,7 +173,7 @@ class Rank(Kind, RankSettings, MaskedText):
             kept.add(layer, f"{tokens}_{kind}", moments)
 
         profile = rank_profile(reader.states, texts, reader.special, self, _bars("ranks"), keep_moments=keep)
-        kept.save(model.folder / f"rank-{model.path.stem}.safetensors")
+        kept.save(model.kept.with_suffix(".safetensors"))
         found = {}
         for row in profile["ranks"]:
             layer, kind, tokens = row["layer"], row["input"], row["tokens"]
@@ -252,7 +252,7 @@ class Exclusivity(Kind, MaskedText):
 
         reader, kept = model.open(), Moments()
         rows = exclusive_directions(reader, model.data.text, self, _bars("exclusivity"), kept.add)
-        kept.save(model.folder / f"exclusivity-{model.path.stem}.safetensors")
+        kept.save(model.kept.with_suffix(".safetensors"))
         found = {}
         for row in rows:
             layer, controls = row.pop("layer"), {name: row.pop(name, []) for name in ("types", "groups")}
@@ -361,13 +361,13 @@ class Sweep(Kind):
     max_updates: Count | None = None
     trained_layers: Natural | None = None
 
-    def _options(self, model: Trained, task: str) -> dict[str, Any]:
+    def _options(self, model: Trained) -> dict[str, Any]:
         """Return the options of a fine-tuning sweep."""
         layers = self.trained_layers
         return {
             "model": model.path,
             "data_bin": model.data.data_bin,
-            "out": model.folder / f"finetuned-{model.path.stem}-{task}{'' if layers is None else f'-{layers}'}",
+            "out": model.kept,
             "seeds": self.seeds,
             "learning_rates": self.learning_rates or None,
             "max_updates": self.max_updates,
@@ -406,7 +406,7 @@ class Finetune(Sweep):
         from mae_lm_fairseq.finetuning.options import GlueOptions
         from mae_lm_fairseq.finetuning.sentences.run import finetune
 
-        options = self._options(model, self.task)
+        options = self._options(model)
         return _averaged(finetune(GlueOptions(task=self.task, glue_dir=model.data.glue_dir, **options)))
 
 
@@ -436,7 +436,7 @@ class Tagging(Sweep):
         from mae_lm_fairseq.finetuning.tagging.run import finetune
 
         files = {"train": self.train, "dev": self.dev, "column": self.column}
-        return _averaged(finetune(TaggingOptions(**files, **self._options(model, "tagging"))))
+        return _averaged(finetune(TaggingOptions(**files, **self._options(model))))
 
 
 @dataclass(frozen=True, kw_only=True)

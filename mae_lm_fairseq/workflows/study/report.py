@@ -167,8 +167,8 @@ def _measure(out: Path, measure: Measure, measured: Mapping[str, Values], last: 
     lines = [f"## {measure.name}", "", *_settings(measure), f"After {last:,} updates:", "", *_final(measured, shown)]
     lines += _by_updates(measured, shown)
     figure = out / f"{measure.name}.png"
-    if is_drawn := isinstance(measure.options, Exclusivity):
-        plot_exclusivity(figure, measure.name, measured)
+    if isinstance(measure.options, Exclusivity):
+        is_drawn = plot_exclusivity(figure, measure.name, measured)
     else:
         is_drawn = plot_measure(figure, measure.name, measured, shown)
     if is_drawn:

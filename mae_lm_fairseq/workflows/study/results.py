@@ -120,8 +120,11 @@ def measure(run: Run, plan: Plan, training: Training, updates: int, measures: Se
         )
     began = time.monotonic()
     log = training.result(updates).with_suffix(".log")
-    trained = Trained(training.checkpoint(updates), plan.data, training.model.masks, training.folder, log)
-    found = {one.name: one.options.measure(trained) for one in measures}
+    found = {}
+    for one in measures:
+        kept = training.folder / f"{one.name}-{updates}"
+        trained = Trained(training.checkpoint(updates), plan.data, training.model.masks, kept, log)
+        found[one.name] = one.options.measure(trained)
     seconds = round(time.monotonic() - began, 1)
     made_by = {"commit": commit(), "machine": machine(), "versions": versions()}
     return made_by | {"seconds": seconds, "measures": found}

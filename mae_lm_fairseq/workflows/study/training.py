@@ -36,18 +36,25 @@ OF_THE_ENGINE = {
 def options_of(plan: Plan, model: Model) -> dict[str, Any]:
     """Return the options of fairseq-train for a model, without those of one training.
 
-    They are the recipe's, then the plan's, then the model's. With another schedule than the recipe's, the plan states
-    all of its options.
+    They are the recipe's, then the plan's, then the model's. Schedules have the length of the whole training, not of
+    the run until a checkpoint. With another schedule than the recipe's, the plan states its further options.
 
     Raises:
         UserError: if the recipe's number of sequences cannot be divided into batches of this size.
     """
     chosen, given = settings(model.arch), {**plan.options, **model.options}
-    if given.get("lr-scheduler", chosen["lr_scheduler"]["_name"]) != chosen["lr_scheduler"]["_name"]:
+    scheduler = given.get("lr-scheduler", chosen["lr_scheduler"]["_name"])
+    if scheduler != chosen["lr_scheduler"]["_name"]:
         del chosen["lr_scheduler"]
     options = as_options(chosen)
-    if "lr_scheduler" in chosen:
-        options |= {"warmup-updates": plan.train.warmup, "total-num-update": plan.train.updates}
+    if scheduler in ("polynomial_decay", "cosine", "inverse_sqrt", "fixed"):
+        options["warmup-updates"] = plan.train.warmup
+    if scheduler == "polynomial_decay":
+        options["total-num-update"] = plan.train.updates
+    if scheduler == "cosine":
+        options["lr-period-updates"] = plan.train.updates - plan.train.warmup
+    if given.get("mask-prob-end"):
+        options["mask-prob-updates"] = plan.train.updates
     options |= {"log-interval": max(1, min(options["log-interval"], plan.train.updates // 4))} | given
     sequences = recipe(model.arch)["sequences"].value
     if not {"update-freq", "max-tokens"} & given.keys():
