@@ -5,7 +5,9 @@ The nodes reach each other and nothing else, and are removed at the end, also af
 fairseq-train; both have this machine's files.
 
 Example:
-    scripts/two_nodes.py -- data-bin --arch mae_lm_tiny --cpu --save-dir checkpoints
+    scripts/two_nodes.py -- data-bin --user-dir mae_lm_fairseq --task masked_autoencoder_lm \\
+        --criterion masked_autoencoder_lm --arch mae_lm_tiny --sample-break-mode complete_doc --tokens-per-sample 64 \\
+        --batch-size 16 --optimizer adam --lr 1e-3 --max-update 100 --cpu --save-dir checkpoints
 """
 
 import shlex

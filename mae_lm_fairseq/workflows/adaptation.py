@@ -175,7 +175,7 @@ def measured(options: AdaptOptions, name: str, model: Pretrained) -> dict[str, A
 def print_measurement(numbers: dict[str, Any] | None) -> None:
     """Print the most important numbers of a measurement."""
     if numbers is None:
-        print("      the model has no language model head, and cannot be measured")
+        print("      the model lacks a trained head or decoder, and cannot be measured")
     else:
         perplexity = perplexity_cell(numbers["pseudo_perplexity_per_token"])
         print(f"      {numbers['loss']:.3f} nats per masked token, pseudo-perplexity {perplexity} per token")
@@ -257,7 +257,7 @@ def report(content: dict[str, Any]) -> str:
         measurements=table(measured, content["measurement"]["mask_prob"]),
         before="predicted by the model's own head, through its decoder if it had one."
         if content["before"]
-        else "the model had no language model head, so there is nothing to compare with.",
+        else "the model lacked a trained head or decoder, so there is nothing to compare with.",
         unigram=_unigram(content["after"]),
         text=splits_table(text),
         unknown=_unknown(text),
