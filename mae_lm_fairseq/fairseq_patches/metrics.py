@@ -17,10 +17,9 @@ def stop_at_updates_that_fail() -> None:
     """Stop at a non-finite loss, and when a GPU is out of memory.
 
     fairseq continues with such a loss as long as the gradient norm is finite, and leaves out an update that does not
-    fit into memory: every one, and without end, if none does.
-
-    For others it ends with a traceback and advice that does not fit this package. Its search for the layer at fault and
-    its ``crash.pt``, the weights before the update, are kept.
+    fit into memory: every one, and without end, if none does. Its own errors end with a traceback and advice that does
+    not fit this package. Its search for the layer at fault and its ``crash.pt``, the weights before the update, are
+    kept.
     """
     wrap(Trainer, "train_step", _train_step)
 
