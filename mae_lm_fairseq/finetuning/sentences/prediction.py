@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mae_lm_fairseq.checkpoints.reading import MULTI_LABEL
 from mae_lm_fairseq.finetuning.models import BATCH, logits_by_length, with_progress
 from mae_lm_fairseq.finetuning.sentences.preparation import joined, truncated
 from mae_lm_fairseq.finetuning.sentences.rows import Rows, to_rows
@@ -139,8 +140,13 @@ def task_of(model: torch.nn.Module) -> Task:
     """Return the task that a model was fine-tuned on.
 
     Raises:
-        UserError: if it does not know the names of its labels.
+        UserError: if it does not know the names of its labels, or gives a text several of them at once.
     """
+    if model.about.get("problem_type") == MULTI_LABEL:
+        raise UserError(
+            "the model gives a text several labels at once, which this command does not; MAELMModel.predict gives "
+            "their logits with return_logits=True"
+        )
     task = described_task(model.about.get("finetuned_on"))
     heads = {
         name: head.out_proj.out_features
