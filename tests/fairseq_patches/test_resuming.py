@@ -343,7 +343,8 @@ def test_a_run_does_not_resume_without_optimizer_state(optimizer):
 
     own = "save/checkpoint_last.pt"
     message = f"{own} has no optimizer state, so the run cannot resume; remove the checkpoints in save to train again"
-    with pytest.raises(UserError, match=f"^{message}, or start once with --reset-optimizer, a new run .*$"):
+    again = "or start once with --reset-optimizer, a new run from its weights"
+    with pytest.raises(UserError, match=f"^{message}, {again}$"):
         restore(own)
     with pytest.raises(UserError, match=f"^{message}$"):  # fairseq refuses both options together
         restore(own, finetune_from_model="a.pt")
