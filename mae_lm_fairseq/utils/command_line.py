@@ -26,7 +26,8 @@ class Argument:
     Attributes:
         metavar: placeholder of the value.
         positional: whether the value has no option in front.
-        rest: whether the field takes all words after ``--``; if it is positional, all words that nothing else takes.
+        rest: whether the field takes all words after ``--``; if it is positional, all words that nothing else takes, in
+            their order.
         parse: converts a word; raises ValueError or ArgumentTypeError.
         at_least, above, at_most, below: range of a number, which is finite in any case.
     """
@@ -134,13 +135,13 @@ class Parser(argparse.ArgumentParser):
 def make_parser(options: type, description: str | None, prog: str) -> Parser:
     """Return the parser of a dataclass of options, whose help begins with a description."""
     of = kinds(options)
-    exact = any(kind.argument.rest and kind.argument.positional for kind in of.values())
+    others = [kind.argument.metavar for kind in of.values() if kind.argument.rest and kind.argument.positional]
     parser = Parser(
-        prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=not exact
+        prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=not others
     )
     texts = helps(options)
     for field, (name, kind) in zip(fields(options), of.items(), strict=True):
-        if kind.argument.rest and not kind.argument.positional:
+        if kind.argument.rest:  # since Python 3.12.7, argparse gives the values of unknown options to a positional "*"
             continue
         default = field.default
         text = texts[name].replace("%", "%%")
@@ -152,12 +153,14 @@ def make_parser(options: type, description: str | None, prog: str) -> Parser:
             how |= {"action": "store_true"}
         else:
             how |= {"type": kind.argument.parse or kind.type, "choices": kind.choices, "metavar": kind.argument.metavar}
-            how |= {"nargs": "*" if kind.argument.rest else "+"} if kind.is_many else {}
+            how |= {"nargs": "+"} if kind.is_many else {}
             how |= {"default": None if default is MISSING else default}
         if kind.argument.positional:
-            parser.add_argument(name, **how).required = not kind.argument.rest
+            parser.add_argument(name, **how)
         else:
             parser.add_argument(f"--{name.replace('_', '-')}", **how, required=default is MISSING)
+    for metavar in others:
+        parser.usage = f"{parser.format_usage().removeprefix('usage: ').rstrip()} [{metavar} ...]"
     return parser
 
 
@@ -171,7 +174,7 @@ def parse(options: type, words: Sequence[str], description: str | None, prog: st
     takes_all = [name for name, kind in kind_of.items() if kind.argument.rest and kind.argument.positional]
     if unknown and not takes_all:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    given |= {name: [*given[name], *unknown] for name in takes_all}
+    given |= {name: [word for word in unknown if word != "--"] for name in takes_all}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     try:
         return options(**given, **dict.fromkeys(rest, tuple(words[end + 1 :])))

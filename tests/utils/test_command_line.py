@@ -66,6 +66,30 @@ def test_words_become_fields():
     assert read("a --text t").mask_prob == 0.15
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wrapped(Options):
+    """A command that passes on what it does not know.
+
+    Attributes:
+        model: the model.
+        recipe: the recipe.
+        flags: flags of another program.
+    """
+
+    model: Annotated[str, Argument("MODEL", positional=True)]
+    recipe: str | None = None
+    flags: Annotated[tuple[str, ...], Argument("FLAGS", positional=True, rest=True)] = ()
+
+
+@pytest.mark.parametrize("end", ["", "-- "])
+def test_words_that_nothing_takes_keep_their_order(end):
+    """Since Python 3.12.7, argparse gives the values of unknown options to positional arguments."""
+    found = parse(Wrapped, f"m --recipe r {end}--lr 1e-3 --cpu --betas 1 2".split(), "What it does.", "mae-lm example")
+    assert found == Wrapped(model="m", recipe="r", flags=("--lr", "1e-3", "--cpu", "--betas", "1", "2"))
+    usage = make_parser(Wrapped, "What it does.", "mae-lm example").format_usage()
+    assert usage == "usage: mae-lm example [-h] [--recipe RECIPE] MODEL [FLAGS ...]\n"
+
+
 def test_help_has_every_entry_once():
     text = " ".join(make_parser(Example, "What it does.", "mae-lm example").format_help().split())
     assert text.startswith("usage: mae-lm example [-h] [--fast] --text FILE")
