@@ -140,10 +140,11 @@ def _newer(last: Path, suffix: str) -> list[Path]:
 _BATCHING = ("batch_size", "max_tokens", "required_batch_size_multiple", "train_subset")
 _BATCHING += ("grouped_shuffling", "update_ordered_indices_seed")
 """Options of fairseq's section ``dataset`` that change which batches an epoch has, and their order."""
-_HARMLESS = ("_name", "data", "max_update", "effective_rank_interval", "freeze_encoder_updates", "ddp_timeout")
-_HARMLESS += ("include_target_tokens", "include_index", "skip_masking", "d2v2_multi", "mask_prob_updates")
+_HARMLESS = ("_name", "data", "max_update", "total_num_update", "mask_prob_updates", "effective_rank_interval")
+_HARMLESS += ("freeze_encoder_updates", "ddp_timeout", "include_target_tokens", "include_index", "skip_masking")
+_HARMLESS += ("d2v2_multi",)
 """Options of a task that change neither its sequences nor their masks; the task itself refuses another length of a
-schedule, whether ``mask_prob_updates`` or ``max_update`` gives it."""
+schedule, whichever option gives it."""
 _MASKING = ("mask_", "leave_unmasked_prob", "random_token_prob", "freq_weighted_replacement")
 """Beginnings of the options that change only the masks of sequences."""
 

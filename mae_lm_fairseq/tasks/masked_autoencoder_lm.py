@@ -88,7 +88,10 @@ class MaskedAutoencoderLMConfig(MaskedLMConfig):
         default="linear", metadata={"help": "shape of the schedule from --mask-prob to --mask-prob-end"}
     )
     mask_prob_updates: Optional[int] = field(  # noqa: UP045
-        default=None, metadata={"help": "number of updates until --mask-prob-end is reached (default: --max-update)"}
+        default=None,
+        metadata={
+            "help": "number of updates until --mask-prob-end is reached (default: --total-num-update, or --max-update)"
+        },
     )
     mask_prob_range: Optional[str] = field(  # noqa: UP045
         default=None,
@@ -101,6 +104,7 @@ class MaskedAutoencoderLMConfig(MaskedLMConfig):
         },
     )
     max_update: int = II("optimization.max_update")
+    total_num_update: float = II("oc.select:lr_scheduler.total_num_update,0")
     mask_in_encoder: float = field(
         default=0.0,
         metadata={
@@ -397,7 +401,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
             updates = schedule_updates(theirs)
             if updates != self.rate.updates:
                 raise UserError(
-                    f"--mask-prob-updates {self.rate.updates} (by default --max-update): the masking rate would jump, "
+                    f"--mask-prob-updates {self.rate.updates} (by default --total-num-update): the rate would jump, "
                     f"as that of {filename} moves in {updates} updates; add --mask-prob-updates {updates}"
                 )
 

@@ -136,8 +136,9 @@ def _range(cfg: Any) -> RateRange:
 
 
 def schedule_updates(cfg: Any) -> int:
-    """Return the number of updates of a schedule, by the options of the task; 0 if they do not say it."""
-    return cfg.max_update or 0 if cfg.mask_prob_updates is None else cfg.mask_prob_updates
+    """Return the number of updates of a schedule; 0 if the options of the task do not say it."""
+    default = int(cfg.total_num_update or cfg.max_update or 0)
+    return default if cfg.mask_prob_updates is None else cfg.mask_prob_updates
 
 
 class VariableMasksDataset(MaskTokensDataset):

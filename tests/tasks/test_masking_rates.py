@@ -10,7 +10,7 @@ from fairseq import tasks
 from fairseq.data import MaskTokensDataset
 from omegaconf import OmegaConf
 
-from mae_lm_fairseq.tasks.masking_rates import RateSchedule, TrainingIndex
+from mae_lm_fairseq.tasks.masking_rates import RateSchedule, TrainingIndex, schedule_updates
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.training import RECIPE, batches, parse, set_up
 
@@ -194,7 +194,6 @@ def test_masks_of_a_fixed_rate_are_what_they_were(task_for):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--mask-prob-end", 0.05], "^--mask-prob-end 0.05 needs .* --mask-prob-updates"),
         (["--mask-prob-end", 0.05, "--mask-prob-updates", 0], "--mask-prob-updates"),
         (["--mask-prob-end", 1.5, "--max-update", 9], "^--mask-prob-end 1.5 must be"),
         (["--mask-prob-schedule", "cosine"], "no effect without --mask-prob-end"),
@@ -213,13 +212,36 @@ def test_another_length_of_the_schedule_is_refused_on_resume(data_bin):
         cfg = parse(data_bin, *RECIPE, "--arch", "mae_lm_tiny", "--mask-prob-end", 0.05, *options)
         return tasks.setup_task(cfg.task)
 
-    recorded = parse(data_bin, *RECIPE, "--arch", "mae_lm_tiny", "--mask-prob-end", 0.05, "--max-update", 40).task
+    recorded = parse(data_bin, *RECIPE, "--arch", "mae_lm_tiny", "--mask-prob-end", 0.05, "--max-update", 30).task
     state = {"cfg": OmegaConf.create({"task": OmegaConf.to_container(recorded, resolve=True)})}  # as in a checkpoint
-    task("--max-update", 40).check_checkpoint("a.pt", state, resumes=True)
-    task("--max-update", 80, "--mask-prob-updates", 40).check_checkpoint("a.pt", state, resumes=True)
-    task("--max-update", 80).check_checkpoint("a.pt", state, resumes=False)
+    task("--max-update", 80).check_checkpoint("a.pt", state, resumes=True)
+    task("--total-num-update", 80, "--mask-prob-updates", 40).check_checkpoint("a.pt", state, resumes=True)
+    task("--total-num-update", 80).check_checkpoint("a.pt", state, resumes=False)
     with pytest.raises(UserError, match=r"^--mask-prob-updates 80 .* a\.pt moves in 40 updates.* 40$"):
-        task("--max-update", 80).check_checkpoint("a.pt", state, resumes=True)
+        task("--total-num-update", 80).check_checkpoint("a.pt", state, resumes=True)
+
+
+FIXED = ["fixed" if word == "polynomial_decay" else word for word in RECIPE if word not in ("--total-num-update", "40")]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "updates"),
+    [
+        (RECIPE, ["--max-update", 30], 40),  # that of the learning rate, which the recipe gives
+        (RECIPE, ["--total-num-update", 50, "--max-update", 30, "--mask-prob-updates", 20], 20),
+        (FIXED, ["--max-update", 30], 30),
+    ],
+)
+def test_a_schedule_has_the_length_of_the_learning_rates(data_bin, recipe, options, updates):
+    cfg = parse(data_bin, *recipe, "--arch", "mae_lm_tiny", "--mask-prob-end", 0.05, *options)
+    assert tasks.setup_task(cfg.task).rate.updates == updates
+    assert schedule_updates(OmegaConf.create(OmegaConf.to_container(cfg, resolve=True)["task"])) == updates
+
+
+def test_a_schedule_needs_a_length(data_bin):
+    cfg = parse(data_bin, *FIXED, "--arch", "mae_lm_tiny", "--mask-prob-end", 0.05)
+    with pytest.raises(UserError, match=r"^--mask-prob-end 0.05 needs .* --mask-prob-updates"):
+        tasks.setup_task(cfg.task)
 
 
 @pytest.mark.parametrize(
