@@ -173,6 +173,7 @@ def _shares(moments: _Moments) -> dict[str, Any]:
     types = [
         _type_outside(fit - of_fit, held_out - of_held_out, of_held_out, first)
         for of_fit, of_held_out in zip(moments.fit_types.products, moments.held_out_types.products, strict=True)
+        if of_held_out.any()  # else it does not occur there
     ]
     groups = [fraction_outside(group, basis) - found[f"held_out_{first:g}"] for group in moments.groups.products]
     quantile = float(np.mean([of_type < of_mask for of_type in types])) if types else float("nan")

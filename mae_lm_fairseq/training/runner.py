@@ -110,7 +110,8 @@ def run_all(
         finished: called when the result of a run has been written.
 
     Raises:
-        UserError: if a run fails, or results or checkpoints come from another command. Active runs are ended first.
+        UserError: if a run fails, or results or checkpoints come from another command. Active runs are ended first,
+            and no others are started, unless a run fails after its first updates, as one that diverges does.
         Interrupted: if the program receives SIGINT, SIGTERM or SIGHUP. Active runs are ended first.
     """
     waiting = [run for run in runs if not _is_done(run)]
@@ -118,7 +119,7 @@ def run_all(
         print(f"{len(runs) - len(waiting)} of {len(runs)} runs were done before, and are reused", flush=True)
     if not waiting:
         return [read_result(run) for run in runs]
-    active: list[_Active] = []
+    active, failures = [], []
     free = [environments[number % len(environments)] for number in range(jobs)]
     with signals_as_errors(), _ending(active), _Display(runs) as display:
         while waiting or active:
@@ -127,13 +128,29 @@ def run_all(
                 if (process := _start(run, threads, free[0])) is not None:
                     active.append(process)
                     free.pop(0)
+            if not active:
+                break  # what is waiting needs runs that have failed
             time.sleep(POLL_SECONDS)
             display.show([process.run for process in active])
-            for process in [process for process in active if process.is_finished()]:
+            for process in [*active]:
+                failure = None
+                try:
+                    if not process.is_finished():
+                        continue
+                except UserError as error:
+                    if not process.run.fraction_done():
+                        raise
+                    failure = error
                 active.remove(process)
                 free.append(process.environment)
                 process.log.close()
-                finished(process.run)
+                if failure is None:
+                    finished(process.run)
+                else:
+                    failures.append(str(failure))
+                    print(f"{failure}; the other runs go on", flush=True)
+    if failures:
+        raise UserError("; ".join(failures))
     return [read_result(run) for run in runs]
 
 

@@ -312,6 +312,21 @@ def test_a_signal_ends_runs_and_their_children_and_the_next_start_reruns_them(ru
     assert run_all([interrupted]) == [{"text": "went on"}]
 
 
+def test_others_go_on_after_a_run_that_fails_in_training(run, capsys):
+    """A run that diverges says nothing about others; one that needs it is not started."""
+    program = """
+        print('x | INFO | train_inner | {"num_updates": "30", "lr": "1"}', flush=True)
+        raise SystemExit("error: the loss is nan")
+        """
+    fails, other = run("fails", program, updates=(0, 40)), run("other", leave("other"))
+    needs = run("needs", leave("needs"), after=[fails])
+    with pytest.raises(UserError, match=r"^fails failed \(exit code 1\), .* ends: the loss is nan$"):
+        run_all([fails, needs, other])
+    assert read_result(other) == {"text": "other"}
+    assert not needs.log.exists()
+    assert "the loss is nan; the other runs go on" in capsys.readouterr().out
+
+
 def test_progress_inside_a_run_is_shown(run, capsys, monkeypatch):
     monkeypatch.setattr("mae_lm_fairseq.utils.output.SECONDS_BETWEEN_LINES", 0.1)
     program = """

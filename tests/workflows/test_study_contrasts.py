@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -200,6 +201,21 @@ def test_a_value_that_a_model_lacks_is_not_tested_and_hides_nothing_else(tmp_pat
     report = (tmp_path / "report.md").read_text()
     assert "Not tested, as fewer than two seeds of each model have the value: P." in report
     assert "| other, by layer |" in report
+
+
+def test_a_contrast_that_is_not_defined_hides_nothing_else(tmp_path):
+    """Without a number for the [MASK] of layer 0, as in a model where it joins later."""
+    runs = json.loads(json.dumps(RESULTS["runs"]))
+    for one in (one for one in runs if one["model"] == "A"):
+        for values in one["measures"]["probe"].values():
+            values["accuracy"][0] = None
+    other = 'name = "Q"\nof = "probe.accuracy"\nmodel = "A"\nendpoint = "last_less_first_layer"\npredicted = "positive"'
+    plan = f"{PLAN}[[contrast]]\n{other}\nprimary = true\n"
+    write_report(tmp_path, RESULTS | {"plan": plan, "runs": runs})
+    report = (tmp_path / "report.md").read_text()
+    assert "Not tested, as fewer than two seeds of each model have the value: Q." in report
+    [p, corrected] = re.search(r"\| P \|.*\| \+2, \+3 \| ([\d.]+) \| [\d.]+ \| ([\d.]+) \|", report).groups()
+    assert float(corrected) == pytest.approx(2 * float(p), abs=0.002)  # both rounded to 0.001
 
 
 def test_a_study_without_results_has_a_report(tmp_path):

@@ -226,7 +226,8 @@ class TestPlanThatChanged:
         """Return a function that reserves the finished study for a plan with a replacement."""
         out = tmp_path / "out"
         (out / "runs" / "MLM-seed1").mkdir(parents=True)
-        (out / "runs" / "MLM-seed1" / "training-6.json").touch()
+        measured = {name: {} for name in ("loss", "rank", "probe")}
+        (out / "runs" / "MLM-seed1" / "training-6.json").write_text(json.dumps({"result": {"measures": measured}}))
         shutil.copy(finished / "plan.json", out)
 
         def change(old: str, new: str) -> int:
@@ -285,12 +286,34 @@ class TestPlanThatChanged:
         with pytest.raises(UserError, match=r"out has runs but no plan\.json"):
             change("seeds = 2", "seeds = 3")
 
+    def test_a_change_before_the_first_result_is_accepted(self, change, tmp_path):
+        """A command is recorded before its first update, and may end there."""
+        folder = tmp_path / "out" / "runs" / "MLM-seed1"
+        (folder / "training-6.json").rename(folder / "training-6.command.json")
+        (folder / "training-6.command.json").write_text('{"command": []}')
+        assert change("lr = 1e-2", "lr = 1e-3") == os.cpu_count()
+
+    def test_a_measure_can_be_changed_or_removed_until_it_is_measured(self, change, tmp_path):
+        result = tmp_path / "out" / "runs" / "MLM-seed1" / "training-6.json"
+        result.write_text('{"result": {"measures": {"rank": {}, "probe": {}}}}')
+        loss = '[[measure]]\nkind = "loss"\ntokens = 500\n'
+        change(loss, loss.replace("500", "400"))
+        change(loss, "")
+        extended = json.loads((tmp_path / "out" / "plan.json").read_text())["extended"]
+        assert extended == [
+            f"{date.today()}: measure loss: tokens",
+            f"{date.today()}: measure loss: removed before it was measured",
+        ]
+        with pytest.raises(UserError, match="measure rank"):
+            change('[[measure]]\nkind = "rank"\ntokens = 500\nat = "last"\n', "")
+
     @pytest.mark.parametrize(
         ("old", "new", "changed"),
         [
             ("lr = 1e-2", "lr = 1e-3", "options: lr"),
             ("updates = 6", "updates = 8", "checkpoints: 6, train: updates"),
             ("seeds = 2", "seeds = [1, 3]", "model MAE-LM: seeds, model MLM: seeds"),
+            ("seeds = 2", "seeds = [3, 1, 2]", "model MAE-LM: seeds, model MLM: seeds"),
             ('"MLM"', '"RoBERTa"', "model MLM"),
             ("decoder-layers = 1", "decoder-layers = 2", "model MAE-LM: options"),
             ("tokens = 500", "tokens = 400", "measure loss: tokens"),

@@ -151,6 +151,27 @@ MISTAKES = {
         16,
         r"options\.max-tokens: needs update-freq, the number of batches per update",
     ),
+    "mask-prob = 0.3\n": (
+        'mask-prob-range = "0.5,0.15"\n',
+        33,
+        r"model\[2\]\.options\.mask-prob-range: --mask-prob-range 0\.5,0\.15: give two rising numbers",
+    ),
+    "by = 0.5": ("by = -0.5", 19, r"rates\.by: by -0\.5 must be at least 0"),
+    'predicted = "positive"\nprimary': (
+        'predicted = "not worse"\nmargin = -1.0\nprimary',
+        49,
+        r"contrast\[1\]\.margin: -1\.0 must be at least 0, and finite",
+    ),
+    "tokens-per-sample = 32\n\n": (
+        "tokens-per-sample = 32\nreset-optimizer = true\n\n",
+        16,
+        r"options\.reset-optimizer: the engine sets --reset-optimizer; remove it",
+    ),
+    'kind = "probe"\n': (
+        'kind = "probe"\nname = "a:b"\n',
+        40,
+        r"measure\[2\]\.name: 'a:b' is empty, or has a character",
+    ),
     "seeds = [1, 2, 5]": ("seeds = [5]", 46, r"contrast\[1\].model: a test needs at least two seeds that both"),
 }
 

@@ -13,6 +13,7 @@ from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.tasks.masked_autoencoder_lm import check_masking, check_options
+from mae_lm_fairseq.tasks.masking_rates import variable_rate
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.training.pretrain import parse_configuration
 from mae_lm_fairseq.utils.errors import UserError
@@ -96,12 +97,17 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
         network = core_config(cfg.model)
         check_options(cfg.task)
         check_masking(cfg.task, network)
+        variable_rate(cfg.task)
     if model.masks in ("encoder", "decoder") and network.mask_join is not MaskJoin.decoder:
         raise error((*key, "masks"), f"{model.masks!r} is for models whose [MASK]s join in the decoder")
     if model.start is not None and needs_files:
         with _located(plan, (*key, "start")):
             found = read(model.start, None if model.start.is_dir() else plan.data.data_bin).config
-            options = [name for name in vars(network) if name.startswith(("encoder_", "relative_", "max_positions"))]
+            options = [
+                name
+                for name in vars(network)
+                if name.startswith(("encoder_", "relative_", "max_positions", "pre_norm"))
+            ]
             if differing := [name for name in options if getattr(found, name) != getattr(network, name)]:
                 raise UserError(f"{model.start} has another encoder than {model.arch}: {', '.join(differing)}")
     return cfg

@@ -99,11 +99,11 @@ def _outcome(plan: Plan, contrast: Contrast, values: Callable) -> Outcome | None
 
 
 def _endpoint(contrast: Contrast, seeds: Sequence[int], values: Values) -> dict[int, float]:
-    """Return the endpoint of one model by seed; empty if no seed is measured yet, or the model has no such value."""
+    """Return the endpoint of one model by seed, without seeds for which it is not defined, or not measured yet."""
     if not seeds or values.name not in values.final_names():
         return {}
     found = ENDPOINTS[contrast.endpoint](values)
-    return {seed: float(value) for seed, value in zip(seeds, found, strict=True)}
+    return {seed: float(value) for seed, value in zip(seeds, found, strict=True) if not np.isnan(value)}
 
 
 def p_value(values: np.ndarray, predicted: str | None, margin: float, test: Callable) -> float:

@@ -26,7 +26,7 @@ from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS, Values
 from mae_lm_fairseq.workflows.study.measures import fingerprints
 from mae_lm_fairseq.workflows.study.plan import Measure, Model, Plan, without_defaults
 from mae_lm_fairseq.workflows.study.report import write_report
-from mae_lm_fairseq.workflows.study.results import Training, by_checkpoint, measure, measures_at
+from mae_lm_fairseq.workflows.study.results import Training, all_results, by_checkpoint, measure, measures_at
 from mae_lm_fairseq.workflows.study.training import training_runs
 
 PLAN, RESULTS = "plan.json", "results.json"
@@ -89,7 +89,7 @@ def reserve(plan: Plan, out: Path, jobs: int) -> int:
     """
     make_output_directory(out)
     path, described = out / PLAN, json.loads(json.dumps(describe(plan)))
-    has_begun = any(out.glob("runs/*/*.json"))
+    has_begun = bool(all_results(out)) or any(out.glob("runs/*/*/*.pt"))
     if has_begun and not path.exists():
         raise UserError(f"{out} has runs but no {PLAN}, which says what they are; choose another --out")
     threads, extended, changed, added = max(1, (os.cpu_count() or 1) // jobs), [], [], []
@@ -131,18 +131,28 @@ def describe(plan: Plan) -> dict[str, Any]:
 
 def _changes(before: dict[str, Any], now: dict[str, Any], plan: Plan, out: Path) -> tuple[list[str], list[str]]:
     """Return the names of what was changed or removed, and of what was added or given up as a study allows it."""
-    changed, added = [name for name in before if name not in now], [name for name in now if name not in before]
+    measured = {f"measure {name}" for result in all_results(out) for name in result["measures"]}
+    is_free = {name: name.startswith("measure ") and name not in measured for name in before}
+    of_free = {value for name in before if is_free[name] for value in before[name].values() if isinstance(value, str)}
+    removed = before.keys() - now.keys()
+    changed = [name for name in removed if not is_free[name]]
+    added = [name for name in now if name not in before]
+    added += [f"{name}: removed before it was measured" for name in removed if is_free[name]]
     for name in before.keys() & now.keys():
         old, new = before[name], now[name]
         for key in sorted(key for key in {*old, *new} if old.get(key) != new.get(key)):
-            is_new = name in ("files", "checkpoints", "contrasts") and key not in old
+            is_new = is_free[name] or (name in ("files", "checkpoints", "contrasts") and key not in old)
             lists = (old.get(key), new.get(key)) if key in ("seeds", "at") else ()
             is_longer = bool(lists) and all(isinstance(one, list) for one in lists) and {*lists[0]} <= {*lists[1]}
-            if key == "learning_rates" and (removed := _given_up(name, old.get(key, []), new.get(key, []), plan, out)):
-                added.append(f"{name}: without learning rate {', '.join(map(str, removed))}")
+            if key == "seeds":  # the rule for learning rates takes the first ones
+                is_longer = lists[1][: len(lists[0])] == lists[0]
+            rates = old.get(key, []), new.get(key, [])
+            is_rates = key == "learning_rates" and name.startswith("model ")
+            if is_rates and (given_up := _given_up(name, *rates, plan, out)):
+                added.append(f"{name}: without learning rate {', '.join(map(str, given_up))}")
             elif is_new or is_longer:
                 added.append(f"{name}: {key}")
-            elif name != "contrasts":  # one that only describes can be left out
+            elif key in new or not (name == "contrasts" or (name == "files" and key in of_free)):
                 changed.append(f"{name}: {key}")
     return sorted(changed), sorted(added)
 

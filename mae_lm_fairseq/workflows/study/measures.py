@@ -126,6 +126,10 @@ class Loss(Kind, MaskedText):
     def values(self) -> list[str] | None:
         return super().values() if self.on == "text" else ["loss"]
 
+    def check(self, data: Data) -> None:
+        if self.on == "text":
+            super().check(data)
+
     def measure(self, model: Trained) -> Measured:
         """Return loss (nats per masked token), accuracy and, of a text, its unigram entropy."""
         if self.on == "valid":
@@ -281,6 +285,7 @@ class Probe(Kind, WordLabels):
     def check(self, data: Data) -> None:
         from mae_lm_fairseq.measures.probing import check_labels, check_sklearn
 
+        super().check(data)
         check_sklearn()
         check_labels(self._sentences(data)["train"], data.probe_train, self.column)
 
@@ -325,6 +330,7 @@ class MinimalPairs(Kind, Scoring):
     random_weights: bool = False
 
     def check(self, data: Data) -> None:
+        super().check(data)
         self._paradigms(data)
 
     def _paradigms(self, data: Data) -> list:
@@ -363,6 +369,8 @@ class Sweep(Kind):
 
     def _options(self, model: Trained) -> dict[str, Any]:
         """Return the options of a fine-tuning sweep."""
+        import torch
+
         layers = self.trained_layers
         return {
             "model": model.path,
@@ -371,6 +379,7 @@ class Sweep(Kind):
             "seeds": self.seeds,
             "learning_rates": self.learning_rates or None,
             "max_updates": self.max_updates,
+            "threads": torch.get_num_threads(),
             "extra": () if layers is None else ("--trained-layers", str(layers)),
         }
 
@@ -395,6 +404,7 @@ class Finetune(Sweep):
         from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
         from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 
+        super().check(data)
         if self.task not in TASKS:
             raise UserError(f"task {self.task} is not one of {', '.join(TASKS)}")
         sets = GlueFiles(TASKS[self.task], data.glue_dir)
@@ -426,9 +436,10 @@ class Tagging(Sweep):
 
     def check(self, data: Data) -> None:
         from mae_lm_fairseq.finetuning.tagging.files import read_words
+        from mae_lm_fairseq.finetuning.tagging.labels import learn_labels
 
-        for path in (self.train, self.dev):
-            read_words(path, self.column)
+        super().check(data)
+        learn_labels(read_words(self.train, self.column)).targets(read_words(self.dev, self.column))
 
     def measure(self, model: Trained) -> Measured:
         """Return the metrics on the development file."""

@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from mae_lm_fairseq.utils.command_line import Count, Natural, Options
+from mae_lm_fairseq.utils.command_line import Argument, Count, Natural, Options
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_bytes
 from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS, OF_LAYERS
@@ -137,7 +137,7 @@ class Rates(Options):
     lowest: str = "loss.loss"
     seeds: Count = 1
     halve: str | None = None
-    by: float = 0.0
+    by: Annotated[float, Argument(at_least=0)] = 0.0
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ def _check(plan: Plan) -> None:
         for number, name in enumerate(names):
             if name in names[:number]:
                 raise error((kind, number, "name"), f"{name!r} is the name of another {kind}; choose another one")
-            if not name.strip() or set(name) & set("|\n" if kind != "measure" else "|\n./"):
+            if not name.strip() or set(name) & set("|\n" if kind != "measure" else "|\n./:"):
                 raise error((kind, number, "name"), f"{name!r} is empty, or has a character that names cannot have")
     for number, model in enumerate(plan.models):
         _check_model(plan, model, number)
@@ -306,6 +306,8 @@ def _check_contrast(plan: Plan, contrast: Contrast, number: int) -> None:
         raise error((*key, "predicted"), f"{contrast.predicted} needs a margin")
     if contrast.margin is not None and not needs_margin:
         raise error((*key, "margin"), "only the predictions equivalent and not worse have a margin")
+    if contrast.margin is not None and not 0 <= contrast.margin < math.inf:
+        raise error((*key, "margin"), f"{contrast.margin} must be at least 0, and finite")
     if contrast.primary and contrast.predicted is None:
         raise error((*key, "predicted"), "a primary contrast needs a prediction")
     seeds = [set(plan.model(name).all_seeds) for name in (contrast.model, contrast.less or contrast.model)]

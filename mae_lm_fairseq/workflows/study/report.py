@@ -22,7 +22,7 @@ NOTES = """\
   variance. p (Holm): corrected over all {primaries} primary contrasts of the plan, also while some have no results. A
   verdict is about p (Holm) below 0.05, and needs all seeds of the plan.
 - p (signs): exact sign-flip test, which assumes symmetry alone, not normality. With {seeds} seeds it cannot be below
-  {least:.4f}.
+  {least:.4f}, or half of that if it is one-sided.
 - ± below is the standard deviation over the seeds, every one of which is in `results.json`.
 - *Not shown* is no evidence of the opposite. Descriptive contrasts have no verdict."""
 

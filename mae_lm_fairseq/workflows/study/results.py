@@ -68,6 +68,12 @@ class Training:
         return found
 
 
+def all_results(out: Path) -> list[dict[str, Any]]:
+    """Return the results of all runs of a study."""
+    contents = map(read_json, out.glob("runs/*/*.json"))
+    return [content["result"] for content in contents if "result" in content]
+
+
 def _record(content: dict[str, Any]) -> dict[str, Any]:
     result = content["result"]
     return content | {"result": result | {"measures": {**result["measures"]}}}
@@ -100,6 +106,8 @@ def keep_and_measure(run: Run, plan: Plan, training: Training, updates: int, sav
 
     state = load_as_data(save / "checkpoint_last.pt")
     del state["last_optimizer_state"]
+    for name in ("previous_training_time", "metrics"):  # trained again, it is the same file
+        state["extra_state"].pop(name, None)
     reached = state["optimizer_history"][-1]["num_updates"]
     if reached != updates:
         raise UserError(f"{run.name}: training ended after {reached} updates, not {updates}; see {run.log}")

@@ -29,6 +29,7 @@ OF_THE_ENGINE = {
     "finetune-from-model": "start of the model",
     **dict.fromkeys(("save-dir", "restore-file", "user-dir", "log-format", "no-save"), ""),
     **dict.fromkeys(("cpu", "distributed-world-size", "save-interval-updates", "keep-interval-updates"), ""),
+    **dict.fromkeys(("no-save-optimizer-state", "reset-optimizer", "reset-lr-scheduler", "reset-dataloader"), ""),
 }
 """Options of fairseq-train that the engine sets, and what to use instead."""
 
