@@ -116,7 +116,8 @@ OUT` compares most of them at size tiny.
 
 *Cost* is FLOPs of matrix products in training, for sequences of 512 tokens at size base and 32,000 subwords, by the
 formula of `mae-lm plan`, relative to the MLM. ExLM's loss computes its logits twice, which is counted; its dynamic
-programming is not, so it takes longer than the FLOPs say. Encoder and decoder see all other tokens, too.
+programming is not, so it takes longer than the FLOPs say. Encoder and decoder see all other tokens, too. The loss is
+that of the predicted positions alone, after the decoder, or after the encoder of a model without.
 `scripts/write_docs.py` generates this page.
 
 {table}

@@ -93,7 +93,8 @@ def target_states(transitions: Tensor, targets: Tensor, count: int) -> Tensor:
     It follows from the transitions and from the number of targets, which is that of the ``[MASK]`` tokens: it is the
     derivative of the log-likelihood by the log-probabilities of targets that all states emit alike.
     """
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
+        transitions = transitions.clone()  # may be an inference tensor
         emissions = transitions.new_zeros(len(transitions), transitions.shape[1] - 1, count).requires_grad_()
         total = log_likelihood(emissions, transitions, targets).sum()
     return torch.autograd.grad(total, emissions, create_graph=torch.is_grad_enabled())[0]

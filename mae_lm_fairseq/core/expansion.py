@@ -12,8 +12,8 @@ the decoder's, which is this project's variant. What else differs from the paper
   the other presets, and the clone number has an embedding. So the presets differ in the expansion alone, and the
   encoder keeps its stock counterpart.
 - The code expands positions with a target, ``<s>`` and ``</s>``, the latter two in fine-tuning, too. Here, exactly the
-  ``[MASK]`` tokens are expanded, so that predictions depend on the text alone, and text without ``[MASK]`` is encoded
-  as by the other presets.
+  ``[MASK]`` tokens are expanded, ``<s>`` and ``</s>`` only where fairseq masks them. So predictions depend on the text
+  alone, and text without ``[MASK]`` is encoded as by the other presets.
 """
 
 from typing import NamedTuple

@@ -260,6 +260,11 @@ CHECKS = (
         lambda cfg: getattr(cfg.criterion, "_name", None) == "masked_lm" and getattr(cfg.model, "mask_states", 1) > 1,
         "is not the loss of --mask-states {cfg.model.mask_states}; choose --criterion masked_autoencoder_lm",
     ),
+    Check(
+        "--task masked_lm",
+        lambda cfg: cfg.task._name == "masked_lm" and getattr(cfg.model, "mask_states", 1) > 1,
+        "keeps some tokens, unlike --mask-states {cfg.model.mask_states}; choose --task masked_autoencoder_lm",
+    ),
     # fairseq would silently train from random weights.
     *(
         Check(option(name), partial(_missing_checkpoint, name), "{found}: no such file; check the path")

@@ -16,7 +16,7 @@ from mae_lm_fairseq.checkpoints.validation import (
     network_config,
     network_skeleton,
 )
-from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_config
+from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, MaskJoin, preset_config
 from mae_lm_fairseq.huggingface.foreign import (
     TOKEN_CLASSIFICATION,
     ForeignModel,
@@ -72,7 +72,8 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
     if head:
         about |= foreign.task
     else:
-        missing = {"decoder": config.decoder_layers > 0, "lm_head": LM_HEAD not in parts}
+        is_new = config.mask_join is MaskJoin.encoder or config.mask_states > 1
+        missing = {"decoder": config.decoder_layers > 0, "lm_head": LM_HEAD not in parts, "its kind of [MASK]": is_new}
         if added := [part for part, is_missing in missing.items() if is_missing]:
             about["untrained"] = added
         config, decoder = new_decoder(config, weights)

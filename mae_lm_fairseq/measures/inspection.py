@@ -45,11 +45,11 @@ def load(checkpoint: Path, data: Path, **task_options) -> tuple[torch.nn.Module,
     return models[0].eval(), task
 
 
-def _batches(task) -> Iterator[dict]:
+def _batches(task, size: int = BATCH) -> Iterator[dict]:
     """Yield batches of the validation split, in its order."""
     dataset = task.dataset("valid")
-    for start in range(0, len(dataset), BATCH):
-        yield dataset.collater([dataset[index] for index in range(start, min(start + BATCH, len(dataset)))])
+    for start in range(0, len(dataset), size):
+        yield dataset.collater([dataset[index] for index in range(start, min(start + size, len(dataset)))])
 
 
 def clean_batches(task) -> Iterator[Tensor]:
@@ -66,10 +66,11 @@ def masked_loss(model: torch.nn.Module, task) -> float:
     Which tokens are masked depends on the task's options and seed, not on the model. For a model that expands
     ``<mask>`` tokens, whose training loss is that of all targets together, each target is predicted on its own.
     """
-    criterion, batches = MaskedAutoencoderLMCriterion(task), _batches(task)
+    states = model.autoencoder.config.mask_states
+    criterion, batches = MaskedAutoencoderLMCriterion(task), _batches(task, max(1, BATCH // states**2))
     if torch.cuda.is_available():
         model, batches = model.cuda(), map(utils.move_to_cuda, batches)
-    loss_of = criterion if model.autoencoder.config.mask_states == 1 else _marginal_loss
+    loss_of = criterion if states == 1 else _marginal_loss  # which holds the logits of all states
     losses, predicted, *_ = zip(*(loss_of(model, batch) for batch in batches), strict=True)
     return float(sum(losses)) / sum(predicted)
 

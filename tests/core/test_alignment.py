@@ -78,6 +78,14 @@ def test_target_states_are_the_fraction_of_the_paths_without_emissions():
         torch.testing.assert_close(found[row], expected, rtol=0, atol=1e-12)
 
 
+def test_target_states_are_computed_in_inference_mode():
+    _, transitions = small_case()
+    expected = target_states(transitions, TARGETS, 3)
+    with torch.inference_mode():
+        found = target_states(transitions.clone(), TARGETS.clone(), 3)
+    assert torch.equal(found, expected)
+
+
 def test_transitions_lead_to_later_states_of_the_row_or_to_the_end():
     torch.manual_seed(0)
     transitions = Transitions(4)

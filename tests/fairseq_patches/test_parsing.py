@@ -147,6 +147,9 @@ REFUSED = {
     ),
     "--compile has no effect with --criterion masked_lm": (*OURS, "--compile"),
     "--criterion masked_lm is not the loss of --mask-states 4": ("--arch", "mae_lm_exlm_tiny"),
+    "--task masked_lm keeps some tokens, unlike --mask-states 4; choose --task masked_autoencoder_lm": (
+        *("--arch", "mae_lm_exlm_tiny", "--criterion", "masked_autoencoder_lm"),
+    ),
     "--restore-file nowhere.pt: no such file": ("--restore-file", "nowhere.pt"),
     "--restore-file nowhere_half.pt: no such file": (
         *("--restore-file", "nowhere.pt", "--checkpoint-suffix", "_half"),

@@ -95,6 +95,13 @@ def test_bare_models_and_poolers(kind, tmp_path):
     assert not torch.equal(other.weights[head], imported.weights[head])
 
 
+@pytest.mark.parametrize("preset", ["mae_lm_exlm", "mae_lm_mask_later"])
+def test_a_preset_that_treats_masks_otherwise_predicts_nothing_yet(preset, tmp_path):
+    stock(tmp_path / "stock", "roberta", "ForMaskedLM")
+    assert import_foreign(tmp_path / "stock", "mae_lm_roberta").about.get("untrained") is None
+    assert import_foreign(tmp_path / "stock", preset).about["untrained"] == ["its kind of [MASK]"]
+
+
 @pytest.mark.parametrize(("kind", "is_own"), [("mpnet", False), ("roberta", True)])
 def test_the_new_decoder_of_an_import_is_that_of_adapt(kind, is_own, tmp_path):
     stock(tmp_path / "stock", kind, "Model", num_hidden_layers=4)
