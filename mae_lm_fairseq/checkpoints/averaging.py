@@ -58,7 +58,7 @@ def with_weights(state: dict[str, Any], weights: dict[str, Tensor], averaged: st
         averaged: how they were averaged.
     """
     kept = {name: value for name, value in state.items() if name != "last_optimizer_state"}
-    extra = {name: value for name, value in state["extra_state"].items() if name not in (EMA, EXACT_EMA)}
+    extra = {name: value for name, value in state.get("extra_state", {}).items() if name not in (EMA, EXACT_EMA)}
     return kept | {"model": weights, "extra_state": extra, "averaged": averaged}
 
 

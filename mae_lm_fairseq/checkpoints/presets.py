@@ -113,8 +113,9 @@ def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:
     }
     config, new = (config, {}) if keeps_decoder else new_decoder(config, kept)
     weights = completed(config, kept | new, len(pretrained.symbols), seed)
-    about = pretrained.about if same else {**pretrained.about, "architecture": f"{preset}_base", "mask_in_encoder": 0.0}
-    return replace(pretrained, config=config, weights=weights, about=about)
+    _, size = ARCHITECTURES[architecture_of(pretrained)]
+    changed = {} if same else {"architecture": f"{preset}_{size}", "mask_in_encoder": 0.0}
+    return replace(pretrained, config=config, weights=weights, about=pretrained.about | changed)
 
 
 def has_trained_decoder(pretrained: Pretrained) -> bool:

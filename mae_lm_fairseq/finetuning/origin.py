@@ -117,7 +117,7 @@ def origin_of(path: Path) -> Origin:
         saved.get("max_positions", defaults["max_positions"]),
         (state.get("task_state") or {}).get("dictionary"),
         tuple(head_names(state["model"])),
-        state["optimizer_history"][-1]["num_updates"],
+        (state.get("optimizer_history") or [{}])[-1].get("num_updates", 0),
         file_sha256(path / WEIGHTS if is_bundle else path),
     )
 

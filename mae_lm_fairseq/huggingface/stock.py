@@ -229,6 +229,8 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
     if to.task == "ForSequenceClassification" and not is_import(pretrained):
         # Without "regression", pipelines apply a sigmoid. For classes, None replaces what an original may have said.
         values["problem_type"] = "regression" if values.get("num_labels") == 1 else None
+    if to.task == "ForQuestionAnswering":
+        values["num_labels"] = 2  # start and end
     if to.task == "ForMaskedLM":  # an original without a head may say anything
         values["tie_word_embeddings"] = not config.untie_output_weights
     if to.original is not None:

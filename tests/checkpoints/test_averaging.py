@@ -135,6 +135,15 @@ class TestAverage:
         run("average", run_of / "checkpoint_1_10.pt", run_of / "other.pt", "--out", run_of / "mean.pt")
         assert (run_of / "mean.pt").exists()
 
+    def test_published_checkpoints_may_have_options_and_weights_alone(self, run_of, text_data, tmp_path):
+        state = saved(run_of / "checkpoint_1_20.pt")
+        path = run_of / "published.pt"
+        torch.save({name: state[name] for name in ("cfg", "model")}, path)
+        run("average", path, path, "--out", run_of / "mean.pt")
+        weights = saved(run_of / "mean.pt")["model"]
+        assert all(torch.equal(weights[name], weight) for name, weight in state["model"].items())
+        assert find_origin(FinetuningOptions(model=path, data_bin=text_data, out=tmp_path / "out")).updates == 0
+
     def test_half_precision_is_averaged_in_float32(self, run_of, text_data):
         paths = [run_of / f"checkpoint_{name}.pt" for name in ("1_10", "1_20")]
         for path in paths:

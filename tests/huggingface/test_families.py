@@ -390,7 +390,11 @@ def with_span_head(kind, imported) -> Pretrained:
 
 @ALL
 def test_stock_transformers_answers_as_the_fine_tuned_import(kind, imported, tmp_path):
-    original = with_span_head(kind, imported)
+    answers = with_span_head(kind, imported)
+    labels = {"id2label": {str(number): f"LABEL_{number}" for number in range(3)}}  # of another task before
+    files = answers.original.files
+    files = {**files, "config.json": json.dumps(json.loads(files["config.json"]) | labels).encode()}
+    original = replace(answers, original=replace(answers.original, files=files))
     architecture = export_stock(original, tmp_path / "stock")
     assert architecture == f"{FAMILIES[kind].classes}ForQuestionAnswering"
     fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock")

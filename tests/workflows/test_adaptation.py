@@ -42,8 +42,8 @@ FLAGS = {
     "--freeze-encoder-updates 7": {"--freeze-encoder-updates 7"},
     "--layer-lr-decay 0.8": {"--layer-lr-decay 0.8"},
     "--seed 3": {"--seed 3"},
-    "--objective mlm": {"--arch mae_lm_roberta_base", "--leave-unmasked-prob 0.1", "--random-token-prob 0.1"},
-    "--objective 3ml": {"--arch mae_lm_3ml_self_base", "--mask-prob 0.5"},
+    "--objective mlm": {"--arch mae_lm_roberta_tiny", "--leave-unmasked-prob 0.1", "--random-token-prob 0.1"},
+    "--objective 3ml": {"--arch mae_lm_3ml_self_tiny", "--mask-prob 0.5"},
 }
 """Flags of adapt, and the options of fairseq-train that they change."""
 
@@ -93,9 +93,9 @@ def test_epochs_are_saved_only_if_training_may_end_with_one(usual, tmp_path):
     ("preset", "flags", "objective", "trained"),
     [
         ("mae_lm_mask_later", "", "mask_later", {"--arch mae_lm_mask_later_tiny", "--mask-prob 0.15"}),
-        ("mae_lm_mask_later", "--objective 3ml", "3ml", {"--arch mae_lm_3ml_self_base", "--mask-prob 0.5"}),
+        ("mae_lm_mask_later", "--objective 3ml", "3ml", {"--arch mae_lm_3ml_self_tiny", "--mask-prob 0.5"}),
         ("mae_lm_exlm_decoder", "", "exlm", {"--arch mae_lm_exlm_decoder_tiny", "--mask-prob 0.15"}),
-        ("mae_lm_exlm", "--objective mae_lm", "mae_lm", {"--arch mae_lm_base", "--mask-prob 0.15"}),
+        ("mae_lm_exlm", "--objective mae_lm", "mae_lm", {"--arch mae_lm_tiny", "--mask-prob 0.15"}),
         ("mae_lm_3ml_cross", "--objective 3ml", "3ml", {"--arch mae_lm_3ml_cross_tiny", "--mask-prob 0.5"}),
     ],
 )

@@ -50,7 +50,8 @@ def predict_file(
     if text_pair is not None and len(task.columns) == 1:
         raise UserError(f"--text-pair {text_pair}: the model was fine-tuned on single texts; leave the option out")
     if table.is_plain_text:
-        columns = (text or plain_text_column(task, table),)
+        column = plain_text_column(task, table)
+        columns = (text or column,)
     else:
         columns = tuple(given or known for given, known in zip((text, text_pair), task.columns, strict=False))
     table.check_columns(dict(zip(("--text", "--text-pair"), columns, strict=False)))

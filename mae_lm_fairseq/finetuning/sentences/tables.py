@@ -129,10 +129,11 @@ def format_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str,
 
 
 def cell_text(cell: Any) -> str:
-    """Return a cell as text: numbers, truth values and what else JSON lines hold as JSON, null as nothing."""
+    """Return a cell as text: what JSON lines hold as JSON, others such as decimals by str(), null as nothing."""
     if cell is None:
         return ""
-    return cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False, default=str)
+    is_json = isinstance(cell, int | float | list | dict)
+    return json.dumps(cell, ensure_ascii=False, default=str) if is_json else str(cell)
 
 
 def _read_lines(path: Path) -> list[str]:

@@ -20,13 +20,14 @@ from mae_lm_fairseq.finetuning.sweep import (
     window_sweep,
 )
 from mae_lm_fairseq.finetuning.tagging.files import WordFile, plain_name, read_words
-from mae_lm_fairseq.finetuning.tagging.labels import LabelSet, learn_labels, scheme_of
+from mae_lm_fairseq.finetuning.tagging.labels import OUTSIDE, LabelSet, learn_labels, scheme_of
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR, ratios, values, with_intervals
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagger
 from mae_lm_fairseq.finetuning.tagging.task import TOKENS_PER_SAMPLE
 from mae_lm_fairseq.finetuning.tagging.windows import WordWindows, word_logits
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.training.runner import reserve
+from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256, write_results, write_text
 from mae_lm_fairseq.utils.locks import directory_lock
 from mae_lm_fairseq.utils.output import markdown_table
@@ -57,7 +58,11 @@ def _finetune(options: TaggingOptions) -> dict:
     labels.targets(files["dev"])  # refuses labels that the training file lacks
     if options.test:
         files["test"] = read_words(options.test, options.column, needs_labels=False)
-        scheme_of(files["test"])  # refuses invalid labels
+        kinds = {label for of_sentence in files["test"].labels for label in of_sentence} - {None, OUTSIDE}
+        if scheme_of(files["test"]) != labels.scheme and kinds:
+            raise UserError(
+                f"{options.test}: only one of it and {options.train} has labels of entities in BIO; convert it"
+            )
     origin = find_origin(options)
     tokenizer = open_tokenizer(options.tokenizer, options.model, origin.dictionary)
     length = min(TOKENS_PER_SAMPLE, origin.max_positions)

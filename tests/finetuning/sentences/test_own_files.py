@@ -3,16 +3,18 @@
 import csv
 import json
 from dataclasses import replace
+from datetime import date
+from decimal import Decimal
 
 import numpy as np
 import pytest
 
 from mae_lm_fairseq.finetuning.options import ClassificationOptions
-from mae_lm_fairseq.finetuning.sentences import own_files
+from mae_lm_fairseq.finetuning.sentences import own_files, prediction
 from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles, make_task
 from mae_lm_fairseq.finetuning.sentences.prediction import described_task
 from mae_lm_fairseq.finetuning.sentences.rows import to_rows
-from mae_lm_fairseq.finetuning.sentences.tables import format_table, read_table, write_table
+from mae_lm_fairseq.finetuning.sentences.tables import cell_text, format_table, read_table, write_table
 from mae_lm_fairseq.finetuning.sentences.tasks import measure
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -281,10 +283,20 @@ def test_labels_of_a_test_file(tmp_path):
     assert file_to_predict(task, tmp_path, "a.tsv", "text\tlabel\na\t-1\n").rows.labels == [0]
 
 
-def test_a_plain_test_file_for_pairs_is_refused(tmp_path):
+def test_a_plain_file_for_pairs_is_refused(tmp_path, monkeypatch):
     task = task_of(write_rows(tmp_path)[0], columns=("text", "other"))
     with pytest.raises(UserError, match=r"a\.txt: the model is for pairs of texts; give a \.tsv, \.csv or \.jsonl"):
         file_to_predict(task, tmp_path, "a.txt", "a\n")
+    monkeypatch.setattr(prediction, "task_of", lambda model: task)
+    with pytest.raises(UserError, match=r"a\.txt: the model is for pairs of texts"):
+        prediction.predict_file(None, tmp_path / "a.txt", tmp_path / "out.tsv", text="text")
+
+
+def test_decimals_of_a_table_are_numbers():
+    """Parquet files of databases have them."""
+    assert [*map(cell_text, (Decimal("0.50"), date(2026, 1, 2), 0.5, True, None))] == [
+        *("0.50", "2026-01-02", "0.5", "true", "")
+    ]
 
 
 def test_scores_of_a_development_file_must_differ(tmp_path):

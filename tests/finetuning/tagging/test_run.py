@@ -324,6 +324,7 @@ def test_wrong_inputs_are_refused_without_leaving_files(options, tmp_path):
         "test.conll: line 2: 'I-place' breaks the scheme BIO": {
             "test": write("test.conll", "left\tO\nUlm\tI-place\nleft\tO\nUlm\tB-place\n")
         },
+        "plain.conll: only one of it and .*train.* has labels": {"test": write("plain.conll", "left\tO\nUlm\tplace\n")},
         "one.conll: has only the label 'O'": {"train": write("one.conll", "a\tO\n")},
         "missing.pt: no such file": {"model": tmp_path / "missing.pt"},
         "has no sentencepiece": {"data_bin": tmp_path},
