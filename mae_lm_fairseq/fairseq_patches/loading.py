@@ -108,10 +108,13 @@ def _read_and_check(
     cfg = trainer.cfg.checkpoint
     if resumes and Path(path).parent == Path(cfg.save_dir):
         _check_optimizer_state(state, path, cfg)
-    if resumes and getattr(trainer.cfg.optimizer, "_name", None) == "fused_adamw":
+    if resumes:
         last = (state.get("optimizer_history") or [{}])[-1]
-        if last.get("optimizer_name") == "FairseqAdam":  # its updates and its state are the same
-            last["optimizer_name"] = "FusedAdamW"
+        match last.get("optimizer_name"), getattr(trainer.cfg.optimizer, "_name", None):
+            case "FairseqAdam", "fused_adamw":  # its updates and its state are the same
+                last["optimizer_name"] = "FusedAdamW"
+            case "FusedAdamW", "adam":
+                raise UserError(f"{path} was trained with --optimizer fused_adamw; add this option")
     if not (cfg.reset_dataloader or filename == cfg.finetune_from_model):  # these start at the first epoch
         processes = trainer.cfg.distributed_training.distributed_world_size
         convert_position(state, processes, batch_limits(trainer.cfg.dataset))

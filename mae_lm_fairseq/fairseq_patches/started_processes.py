@@ -89,6 +89,7 @@ def join_started_processes(cfg: Any) -> None:
     distributed.distributed_world_size = started.number
     if not cfg.common.cpu and torch.cuda.is_available():
         if distributed.distributed_port <= 0 and started.port is not None:
+            _first_node()  # without it, fairseq would train in each process alone
             distributed.distributed_port = started.port
         return
     distributed.distributed_init_method = distributed.distributed_init_method or started.init_method()
@@ -129,13 +130,17 @@ def need_a_job_step() -> None:
     """Take Slurm's variables for those of several processes in a job step only, which ``srun`` starts.
 
     Elsewhere in a job, as in a batch script, fairseq took the script for the first process, and failed or waited for
-    the others. Now it uses the GPUs of the node.
+    the others. Now it uses the GPUs of the node. And a task to which Slurm shows fewer GPUs than the node has, such as
+    one, took its number on the node for that of its GPU.
     """
     wrap(distributed_utils, "_infer_slurm_init", _in_a_job_step)
 
 
 def _in_a_job_step(infer: Callable, cfg: Any, pipelines: int | None) -> bool:
-    return "SLURM_STEP_NUM_TASKS" in os.environ and infer(cfg, pipelines)
+    is_step = "SLURM_STEP_NUM_TASKS" in os.environ and infer(cfg, pipelines)
+    if is_step:
+        cfg.device_id %= max(1, torch.cuda.device_count())
+    return is_step
 
 
 def limit_waiting() -> None:

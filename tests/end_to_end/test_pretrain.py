@@ -230,6 +230,8 @@ def test_a_run_of_adam_resumes_with_fused_adamw(train, tmp_path):
     assert two["optimizer_history"][-1]["optimizer_name"] == "FusedAdamW"
     for name in one["model"]:
         torch.testing.assert_close(two["model"][name], one["model"][name], rtol=0, atol=1e-5)
+    back = train(tmp_path / "two", "--max-update", 30, fails=True)
+    assert_one_line(back, "checkpoint_last.pt was trained with --optimizer fused_adamw; add this option")
 
 
 def assert_one_line(done, named):

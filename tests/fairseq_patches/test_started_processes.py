@@ -105,8 +105,20 @@ def test_gpus_are_hidden_before_torch_looks_for_them(environment, monkeypatch, v
 def test_slurm_without_scontrol(environment, monkeypatch, tmp_path):
     environment(SLURM)
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    with pytest.raises(UserError, match=r"^scontrol show hostnames node\[0-1\] failed: .*No such file"):
-        join_started_processes(settings())
+    for has_gpu in (False, True):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
+        with pytest.raises(UserError, match=r"^scontrol show hostnames node\[0-1\] failed: .*No such file"):
+            join_started_processes(settings())
+
+
+@pytest.mark.parametrize(("visible", "device"), [(1, 0), (8, 3)])
+def test_a_task_of_slurm_takes_one_of_the_gpus_that_it_sees(environment, monkeypatch, visible, device):
+    environment(SLURM | {"SLURM_NNODES": "1", "SLURM_NTASKS_PER_NODE": "8", "SLURM_NODEID": "0", "SLURM_LOCALID": "3"})
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    distributed = config("--distributed-world-size", "8", "--distributed-port", "12345").distributed_training
+    distributed_utils.infer_init_method(distributed)
+    assert distributed.device_id == device
 
 
 @pytest.mark.parametrize("tasks", ["SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"])
