@@ -197,7 +197,7 @@ def valid_record(directory: Path) -> PartRecord | None:
     try:
         record = PartRecord(**json.loads((directory / RECORD).read_text(encoding="utf-8")))
         return record if record.sha256 == _checksums(directory) else None
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, UserError):
         return None
 
 

@@ -237,6 +237,10 @@ def check(options: PreparationOptions):
     given = None if options.kind else options.tokenizer
     names = (*TOKENIZER_FILES, *_PRODUCTS)
     products = [Path(directory, name) for directory in options.data_bins for name in names]
+    if os.pathsep in str(options.destdir):
+        raise UserError(
+            f"--destdir {options.destdir}: fairseq splits paths of data at {os.pathsep}; choose another name"
+        )
     if options.destdir.is_file():
         raise UserError(f"--destdir {options.destdir}: is a file; choose a directory")
     for path in (*products, options.destdir / MANIFEST):

@@ -209,12 +209,13 @@ def _sentences(lines: Iterable[str]) -> Iterator[str]:
         # sentencepiece does not normalise U+0085, and dict.txt cannot represent white space in a piece.
         line = " ".join(line.split())
         # The limit is in bytes, and a character has at most four.
-        while len(line) > LONGEST_SENTENCE // 4:
-            cut = line.rfind(" ", 1, LONGEST_SENTENCE // 4)
-            cut = cut if cut > 0 else LONGEST_SENTENCE // 4
-            yield line[:cut]
-            line = line[cut:]
-        yield line
+        start, longest = 0, LONGEST_SENTENCE // 4
+        while len(line) - start > longest:
+            cut = max(line.rfind(" ", start + 1, start + longest), start)
+            cut = cut if cut > start else start + longest
+            yield line[start:cut]
+            start = cut
+        yield line[start:]
 
 
 def _explain(error: RuntimeError, vocab_size: int) -> UserError:

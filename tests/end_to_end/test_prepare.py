@@ -270,6 +270,7 @@ def test_character_coverage_reaches_the_training(tmp_path):
         ({"train": "empty"}, "--train: the files contain no text"),
         ({"train": "empty", "tokenizer": "byte-bpe", "vocab_size": 300}, "--train: the files contain no text"),
         ({"destdir": "train.txt"}, "--destdir train.txt: is a file; choose a directory"),
+        ({"destdir": "at 12:00"}, "--destdir at 12:00: fairseq splits paths of data at :; choose another name"),
         ({"train": "latin1"}, "latin1: line 2 is not UTF-8"),
         (
             {"train": "latin1", "tokenizer": None, "vocab_size": 50},

@@ -176,13 +176,14 @@ def test_every_format_gives_the_same_shards(corpus, again, tmp_path):
 def test_finished_parts_are_reused_after_their_checksum(again, shards, tmp_path, capsys):
     for part in ("1/2", "2/2"):
         again(tmp_path / "out", "--shards", SHARDS, "--part", part)
-    first, second, *_ = sorted((tmp_path / "out/parts").glob("train-*"))
+    first, second, third, *_ = sorted((tmp_path / "out/parts").glob("train-*"))
     tokens = bytearray((first / "tokens.bin").read_bytes())
     tokens[0] ^= 1
     (first / "tokens.bin").write_bytes(tokens)
     (second / "part.json").unlink()
+    (third / "tokens.idx").unlink()
     again(tmp_path / "out", "--shards", SHARDS)
-    assert parts_of(capsys.readouterr().out) == (PARTS, PARTS - 2)
+    assert parts_of(capsys.readouterr().out) == (PARTS, PARTS - 3)
     assert content(tmp_path / "out") == content(shards)
 
 
