@@ -3,7 +3,7 @@
 import math
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from mae_lm_fairseq.finetuning.options import FinetuningOptions, value_of
 from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.finetuning.results import MODEL, Summary, summarise
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
+from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.training.command import (
     COMMON,
     Optimisation,
@@ -27,7 +28,7 @@ from mae_lm_fairseq.training.command import (
     merge,
     train_command,
 )
-from mae_lm_fairseq.training.runner import Run, run_all
+from mae_lm_fairseq.training.runner import Run, reserve, run_all
 from mae_lm_fairseq.training.settings import DEVELOPMENT, RECIPE_OF_SIZE
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json
@@ -36,7 +37,7 @@ from mae_lm_fairseq.utils.versions import versions
 BEST, LAST = "checkpoint_best.pt", "checkpoint_last.pt"
 _NEW_MODEL = f"{MODEL}.new"
 """Temporary name while the bundle is written."""
-OWNED = (MODEL, _NEW_MODEL, "runs", "results.json", "report.md")
+_OWNED = (MODEL, _NEW_MODEL, "runs", "results.json", "report.md")
 """Names in the directory of the results that every fine-tuning uses or replaces."""
 
 
@@ -92,24 +93,32 @@ class Sweep:
     """A sweep over learning rates and seeds.
 
     Attributes:
-        out: output directory.
+        options: options of the fine-tuning.
+        origin: the starting point.
         data: the data-bin.
         settings: settings from :func:`settings_for`, with task and criterion.
         learning_rates: the learning rates to try.
-        seeds: the seeds for each learning rate.
         evaluate: checkpoint -> metrics; higher is better. Picklable, see :class:`~mae_lm_fairseq.training.runner.Run`.
         selection: the metric whose median over the seeds selects the learning rate.
-        extra: further options of fairseq-train, which take precedence.
     """
 
-    out: Path
+    options: FinetuningOptions
+    origin: Origin
     data: Path
     settings: Settings
     learning_rates: Sequence[float]
-    seeds: Sequence[int]
     evaluate: Callable[[Path], dict[str, float]]
     selection: str
-    extra: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def out(self) -> Path:
+        """The output directory."""
+        return self.options.out.resolve()
+
+    @property
+    def seeds(self) -> range:
+        """The seeds for each learning rate."""
+        return range(1, self.options.seeds + 1)
 
     def runs(self) -> list[Run]:
         """Return one run for each learning rate and seed."""
@@ -125,7 +134,7 @@ class Sweep:
         }
         return Run(
             name,
-            train_command(self.data, as_options(merge(self.settings, own)), self.extra),
+            train_command(self.data, as_options(merge(self.settings, own)), self.options.extra),
             folder / "result.json",
             read_result=self._evaluate,
             updates=(0, self.settings["optimization"]["max_update"]),
@@ -208,9 +217,19 @@ def window_sweep(
     chosen["optimizer"]["weight_decay"] = recipe.weight_decay
     chosen["dataset"]["disable_validation"] = True
     chosen["checkpoint"]["save_interval_updates"] = 500
-    rates, seeds = options.learning_rates or recipe.learning_rates, range(1, options.seeds + 1)
-    paths = options.out.resolve(), options.tokenizer.resolve()
-    return Sweep(*paths, chosen, rates, seeds, evaluate, selection, options.extra)
+    rates = options.learning_rates or recipe.learning_rates
+    return Sweep(options, origin, options.tokenizer.resolve(), chosen, rates, evaluate, selection)
+
+
+def reserve_out(
+    options: FinetuningOptions, origin: Origin, tokenizer: Tokenizer, data: dict[str, Any], *, products: Sequence[str]
+):
+    """Reserve the output directory for a fine-tuning, whose results depend on model, tokenizer, updates and ``data``.
+
+    ``products`` are the names in it that only this task uses or replaces.
+    """
+    model = {"checkpoint": origin.described(), "tokenizer": tokenizer.fingerprint, "updates": options.max_updates}
+    reserve(options.out, data | model, owned=(*_OWNED, *products))
 
 
 def best_checkpoint(run: Run) -> Path:
@@ -219,25 +238,32 @@ def best_checkpoint(run: Run) -> Path:
     return folder / (BEST if (folder / BEST).exists() else LAST)
 
 
-def run_sweep(sweep: Sweep, jobs: int, threads: int) -> tuple[dict[str, Any], Run]:
+def run_sweep(sweep: Sweep) -> tuple[dict[str, Any], Run]:
     """Run the missing runs of a sweep, and keep the best run's model as a bundle.
 
     Returns:
-        The content for a result file (the selected learning rate, its metrics, and those of the whole grid), and the
-        best run.
+        The content for a result file (start, settings, the selected learning rate, its metrics, and those of the whole
+        grid), and the best run.
 
     Raises:
         UserError: if a run fails, or there are results of learning rates or seeds that the sweep lacks.
     """
     _check_grid(sweep)
-    results = run_all(sweep.runs(), jobs=jobs, threads=threads)
+    options, chosen = sweep.options, sweep.settings
+    results = run_all(sweep.runs(), jobs=options.jobs, threads=options.threads)
     summaries = sweep.summaries(results)
     rate = sweep.best_rate(summaries)
     best, metrics = sweep.best_run(results, rate)
     keep_model(sweep, best, metrics)
     grid = {f"{lr:g}": {name: asdict(summary) for name, summary in of.items()} for lr, of in summaries.items()}
     content = {
-        "options": list(sweep.extra),
+        "start": {"from": sweep.origin.kind, **sweep.origin.described()},
+        "settings": {
+            "updates": chosen["optimization"]["max_update"],
+            "batch_size": sequences_per_update(options, chosen["dataset"]["batch_size"]),
+            **{name: chosen["task"][name] for name in ("tokens_per_sample", "doc_stride") if name in chosen["task"]},
+        },
+        "options": list(options.extra),
         "learning_rate": rate,
         "metrics": grid[f"{rate:g}"],
         "grid": grid,

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq.finetuning.options import FinetuningOptions
 from mae_lm_fairseq.finetuning.sweep import Origin, Sweep, settings_for
 from mae_lm_fairseq.huggingface.importer import network_options
 from mae_lm_fairseq.training.command import train_command
@@ -64,8 +65,9 @@ def test_a_study(tmp_path):
 
 def test_fine_tuning(tmp_path):
     start = Origin(Path("start.pt"), {"_name": "mae_lm_base", "relative_buckets": 64}, 512)
-    sweep = Sweep(tmp_path, Path("data"), settings_for(start, 1000, 16), [2e-5], [3], len, "score", ["--bf16"])
-    assert options(sweep.runs()[0].command) == COMMON | RUN | {
+    chosen = FinetuningOptions(model=start.checkpoint, out=tmp_path, seeds=3, extra=("--bf16",))
+    sweep = Sweep(chosen, start, Path("data"), settings_for(start, 1000, 16), [2e-5], len, "score")
+    assert options(sweep.runs()[-1].command) == COMMON | RUN | {
         *("arch mae_lm_base", "relative-buckets 64", "max-positions 512", "finetune-from-model start.pt"),
         *("optimizer fused_adamw", "weight-decay 0.1", "clip-norm 0.0", "dropout 0.1", "attention-dropout 0.1"),
         *("lr 2e-05", "max-update 1000", "total-num-update 1000", "warmup-updates 60", "save-interval-updates 2000"),

@@ -16,18 +16,10 @@ from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
 from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits, targets
 from mae_lm_fairseq.finetuning.sentences.preparation import Sets, prepare
 from mae_lm_fairseq.finetuning.sentences.tasks import FROM_MNLI, SELECTIONS, Task, find_task, measure, predictions
-from mae_lm_fairseq.finetuning.sweep import (
-    OWNED,
-    Sweep,
-    number_of_updates,
-    run_sweep,
-    sequences_per_update,
-    settings_for,
-)
+from mae_lm_fairseq.finetuning.sweep import Sweep, number_of_updates, reserve_out, run_sweep, settings_for
 from mae_lm_fairseq.text.data_bin import TASK, check_data_bin
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
-from mae_lm_fairseq.training.runner import reserve
 from mae_lm_fairseq.training.settings import Settings
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json, write_results
@@ -57,28 +49,14 @@ def _finetune(
     task, out = sets.task, options.out
     origin = find_origin(options, heads)
     tokenizer = open_tokenizer(options.tokenizer, options.model, origin.dictionary)
-    reserve(
-        out,
-        {
-            **sets.settings(),
-            "checkpoint": origin.described(),
-            "tokenizer": tokenizer.fingerprint,
-            "updates": options.max_updates,
-        },
-        owned=("data-bin", *OWNED, *sets.outputs),
-    )
+    reserve_out(options, origin, tokenizer, sets.settings(), products=("data-bin", *sets.outputs))
     print(f"{'scores' if task.is_regression else 'labels'}: {task.describe()}")
     data, statistics = prepared(out / "data-bin", sets, tokenizer, origin.max_positions)
     sweep = make_sweep(task, options, origin, data, statistics)
-    ran, chosen = run_sweep(sweep, options.jobs, options.threads)
+    ran, chosen = run_sweep(sweep)
     content = {
         "task": task.name,
-        "start": {"from": origin.kind, **origin.described()},
         "data": statistics["splits"],
-        "settings": {
-            "updates": sweep.settings["optimization"]["max_update"],
-            "batch_size": sequences_per_update(options, task.batch_size),
-        },
         **ran,
         **sets.described,
         **sets.predict(chosen, data, out),
@@ -121,16 +99,8 @@ def make_sweep(task: Task, options: FinetuningOptions, origin: Origin, data: Pat
     chosen["criterion"] |= SELECTIONS[task.selection] | SELECTIONS.get(metric, {})
     if task.is_regression:
         chosen["criterion"]["regression_target"] = True
-    return Sweep(
-        options.out.resolve(),
-        data.resolve(),
-        chosen,
-        options.learning_rates or task.learning_rates,
-        range(1, options.seeds + 1),
-        partial(evaluate, task, data=data),
-        "score",
-        options.extra,
-    )
+    rates = options.learning_rates or task.learning_rates
+    return Sweep(options, origin, data.resolve(), chosen, rates, partial(evaluate, task, data=data), "score")
 
 
 def evaluate(task: Task, checkpoint: Path, data: Path) -> dict[str, float]:

@@ -12,18 +12,9 @@ from mae_lm_fairseq.finetuning.squad.prediction import answer_all, logits_of_bat
 from mae_lm_fairseq.finetuning.squad.questions import read_json, read_squad
 from mae_lm_fairseq.finetuning.squad.task import QuestionAnsweringConfig
 from mae_lm_fairseq.finetuning.squad.windows import MIN_SAMPLE, SpanWindows
-from mae_lm_fairseq.finetuning.sweep import (
-    OWNED,
-    Recipe,
-    Sweep,
-    for_size,
-    run_sweep,
-    sequences_per_update,
-    window_sweep,
-)
+from mae_lm_fairseq.finetuning.sweep import Recipe, Sweep, for_size, reserve_out, run_sweep, window_sweep
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
-from mae_lm_fairseq.training.runner import reserve
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256, write_json, write_results, write_text
 from mae_lm_fairseq.utils.locks import directory_lock
@@ -55,32 +46,19 @@ def _finetune(options: SquadOptions) -> dict:
         "train": count_samples(options.train, options, tokenizer, length),
         "dev": count_samples(options.dev, options, tokenizer, length),
     }
-    reserve(
-        out,
-        {
-            "training questions": file_sha256(options.train),
-            "development questions": file_sha256(options.dev),
-            "version 2": options.version_2,
-            "checkpoint": origin.described(),
-            "tokenizer": tokenizer.fingerprint,
-            "updates": options.max_updates,
-            "sample length": [length, options.doc_stride],
-            **({"skip malformed": True} if options.skip_malformed else {}),
-        },
-        owned=(*OWNED, PREDICTIONS, NA_PROB),
-    )
+    data = {
+        "training questions": file_sha256(options.train),
+        "development questions": file_sha256(options.dev),
+        "version 2": options.version_2,
+        "sample length": [length, options.doc_stride],
+        **({"skip malformed": True} if options.skip_malformed else {}),
+    }
+    reserve_out(options, origin, tokenizer, data, products=(PREDICTIONS, NA_PROB))
     sweep = make_sweep(options, origin, length, counts["train"]["windows"])
-    ran, chosen = run_sweep(sweep, options.jobs, options.threads)
+    ran, chosen = run_sweep(sweep)
     content = {
         "task": "SQuAD 2.0" if options.version_2 else "SQuAD 1.1",
-        "start": {"from": origin.kind, **origin.described()},
         "data": counts,
-        "settings": {
-            "updates": sweep.settings["optimization"]["max_update"],
-            "batch_size": sequences_per_update(options, sweep.settings["dataset"]["batch_size"]),
-            "tokens_per_sample": length,
-            "doc_stride": options.doc_stride,
-        },
         **ran,
         "predictions_by": chosen.name,
     }

@@ -9,14 +9,13 @@ from mae_lm_fairseq.finetuning.options import TaggingOptions
 from mae_lm_fairseq.finetuning.origin import Origin, find_origin
 from mae_lm_fairseq.finetuning.results import MODEL, report
 from mae_lm_fairseq.finetuning.sweep import (
-    OWNED,
     Recipe,
     Sweep,
     for_size,
     prediction_names,
     remove_predictions,
+    reserve_out,
     run_sweep,
-    sequences_per_update,
     window_sweep,
 )
 from mae_lm_fairseq.finetuning.tagging.files import WordFile, plain_name, read_words
@@ -26,7 +25,6 @@ from mae_lm_fairseq.finetuning.tagging.prediction import Tagger
 from mae_lm_fairseq.finetuning.tagging.task import TOKENS_PER_SAMPLE
 from mae_lm_fairseq.finetuning.tagging.windows import WordWindows, word_logits
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
-from mae_lm_fairseq.training.runner import reserve
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256, write_results, write_text
 from mae_lm_fairseq.utils.locks import directory_lock
@@ -68,33 +66,18 @@ def _finetune(options: TaggingOptions) -> dict:
     length = min(TOKENS_PER_SAMPLE, origin.max_positions)
     targets = {"train": labels.targets(files["train"])}
     windows = {name: WordWindows(file.words, tokenizer, length, 0, targets.get(name)) for name, file in files.items()}
-    reserve(
-        out,
-        {
-            # Not the test file: one that is added or corrected later is labelled by the models of the finished runs.
-            **{f"{name} file": file_sha256(files[name].path) for name in ("train", "dev")},
-            "column": options.column,
-            "checkpoint": origin.described(),
-            "tokenizer": tokenizer.fingerprint,
-            "updates": options.max_updates,
-        },
-        owned=(*OWNED, *prediction_names("dev"), *prediction_names("test")),
-    )
+    # Not the test file: one that is added or corrected later is labelled by the models of the finished runs.
+    data = {f"{name} file": file_sha256(files[name].path) for name in ("train", "dev")} | {"column": options.column}
+    reserve_out(options, origin, tokenizer, data, products=(*prediction_names("dev"), *prediction_names("test")))
     print(f"labels: {', '.join(labels.names)}")
     sweep = make_sweep(options, origin, length, len(windows["train"].order), files["dev"], labels)
-    ran, chosen = run_sweep(sweep, options.jobs, options.threads)
+    ran, chosen = run_sweep(sweep)
     content = {
         "task": task_name(options),
-        "start": {"from": origin.kind, **origin.described()},
         "files": {name: "/".join(file.path.resolve().parts[-2:]) for name, file in files.items()},
         "data": {name: each.counts for name, each in windows.items()},
         "labels": list(labels.names),
         "scheme": labels.scheme,
-        "settings": {
-            "updates": sweep.settings["optimization"]["max_update"],
-            "batch_size": sequences_per_update(options, sweep.settings["dataset"]["batch_size"]),
-            "tokens_per_sample": length,
-        },
         **ran,
         "predictions_by": chosen.name,
     }
@@ -121,15 +104,9 @@ def make_sweep(
         "column": options.column,
         "tokens_per_sample": length,
     }
-    return window_sweep(
-        options,
-        origin,
-        for_size(origin.model["_name"], BERT, OURS),
-        windows,
-        task,
-        partial(evaluate, data=options.tokenizer, dev=dev),
-        "f1" if labels.kinds else "accuracy",
-    )
+    usual, selection = for_size(origin.model["_name"], BERT, OURS), "f1" if labels.kinds else "accuracy"
+    evaluation = partial(evaluate, data=options.tokenizer, dev=dev)
+    return window_sweep(options, origin, usual, windows, task, evaluation, selection)
 
 
 def evaluate(checkpoint: Path, data: Path, dev: WordFile) -> dict[str, float]:

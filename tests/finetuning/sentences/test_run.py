@@ -13,7 +13,7 @@ from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read, read_checkpoint
 from mae_lm_fairseq.finetuning import sweep as finetuning
 from mae_lm_fairseq.finetuning.models import load
-from mae_lm_fairseq.finetuning.options import GlueOptions
+from mae_lm_fairseq.finetuning.options import FinetuningOptions, GlueOptions
 from mae_lm_fairseq.finetuning.origin import from_scratch, origin_of
 from mae_lm_fairseq.finetuning.results import summarise
 from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits
@@ -253,7 +253,7 @@ def test_results_of_a_larger_grid_are_not_replaced(options):
         write_json(options.out / "results.json", {"grid": {f"{rate:g}": metrics for rate in rates}})
 
     def sweep(rates, seeds):
-        return Sweep(options.out, options.out, {}, rates, range(1, seeds + 1), dict, "score")
+        return Sweep(replace(options, seeds=seeds), None, options.out, {}, rates, dict, "score")
 
     options.out.mkdir()
     finetuning._check_grid(sweep([1e-5], 1))
@@ -271,7 +271,7 @@ def test_results_of_another_structure_are_named(options):
     for content in ([], {}, {"grid": [metrics]}, {"grid": {"low": metrics}}, {"grid": {"0.1": {"score": [50.0]}}}):
         write_json(options.out / "results.json", content)
         with pytest.raises(UserError, match=f"{options.out}/results.json is damaged; remove it"):
-            finetuning._check_grid(Sweep(options.out, options.out, {}, [0.1], [1], dict, "score"))
+            finetuning._check_grid(Sweep(options, None, options.out, {}, [0.1], dict, "score"))
 
 
 def test_files_that_the_command_would_overwrite_are_kept(options):
@@ -286,7 +286,8 @@ def test_files_that_the_command_would_overwrite_are_kept(options):
 
 def test_the_learning_rate_with_the_best_median_is_chosen(tmp_path):
     settings = {"optimization": {"max_update": 1}, "checkpoint": {}, "common": {}}
-    sweep = Sweep(tmp_path, tmp_path, settings, [1e-5, 3e-5], [1, 2, 3], lambda path: {}, "score")
+    chosen = FinetuningOptions(model=tmp_path, out=tmp_path, seeds=3)
+    sweep = Sweep(chosen, None, tmp_path, settings, [1e-5, 3e-5], lambda path: {}, "score")
     results = [{"score": value} for value in (50.0, 90.0, 51.0, 60.0, 59.0, 61.0)]
     summaries = sweep.summaries(results)
     assert summaries[1e-5]["score"] == summarise([50.0, 90.0, 51.0])
