@@ -177,11 +177,7 @@ CHECKS = (
         lambda cfg: cfg.optimization.stop_min_lr >= 0 and _decays(cfg) and cfg.lr_scheduler.warmup_updates > 0,
         "with --warmup-updates would end training before the first update, whose learning rate is 0; remove one",
     ),
-    Check(
-        "--fp16",
-        lambda cfg: cfg.common.fp16 and cfg.common.bf16,
-        "and --bf16 have the same purpose; choose one",
-    ),
+    Check("--fp16", lambda cfg: cfg.common.fp16 and cfg.common.bf16, "and --bf16 have the same purpose; choose one"),
     *(
         check
         for name in ("fp16", "bf16")

@@ -17,13 +17,7 @@ from mae_lm_fairseq.checkpoints.validation import (
     network_skeleton,
 )
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, MaskJoin, preset_config
-from mae_lm_fairseq.huggingface.foreign import (
-    TOKEN_CLASSIFICATION,
-    ForeignModel,
-    predicts,
-    read_fairseq,
-    read_stock,
-)
+from mae_lm_fairseq.huggingface.foreign import TOKEN_CLASSIFICATION, ForeignModel, predicts, read_fairseq, read_stock
 from mae_lm_fairseq.huggingface.names import (
     CLASSIFICATION_HEAD,
     LM_HEAD,

@@ -117,8 +117,7 @@ SPAN_HEAD = Part(
 # fmt: on
 
 TOKEN_CLASSIFICATION_HEAD = Part(
-    Names("classification_heads.{head}.", *[""] * 5, None),
-    (Names("classifier", *["classifier"] * 5, None),),
+    Names("classification_heads.{head}.", *[""] * 5, None), (Names("classifier", *["classifier"] * 5, None),)
 )
 
 _SEPARATE = ("q_proj", "k_proj", "v_proj")

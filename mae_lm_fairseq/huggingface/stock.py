@@ -266,10 +266,7 @@ def _labels(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
     names = label_names(pretrained.about, to.head, count)
     if names is None:
         return {"num_labels": count}
-    return {
-        "id2label": dict(enumerate(names)),
-        "label2id": {name: number for number, name in enumerate(names)},
-    }
+    return {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
 
 
 def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:

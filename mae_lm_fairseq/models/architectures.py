@@ -48,8 +48,7 @@ class MAELMModelConfig(NetworkOptions):
         metadata={"help": "bf16: matrix products in bfloat16 and the rest in float32, on GPUs and CPUs"},
     )
     checkpoint_activations: bool = field(
-        default=False,
-        metadata={"help": "recompute each layer in the backward pass instead of keeping its activations"},
+        default=False, metadata={"help": "recompute each layer in the backward pass instead of keeping its activations"}
     )
     attention_backend: AttentionBackend = field(
         default=AttentionBackend.auto,

@@ -89,11 +89,7 @@ _BASE_PLUS = _column(
     **_same("defaults", mask_prob=0.15, kept=0.0, random=0.0),
     **_norms("defaults", False),
 )
-_BASE = {
-    **_BASE_PLUS,
-    "corpus": Cell(None, "MAE-LM", "16 GB, as BERT"),
-    "updates": Cell(125_000, "inference"),
-}
+_BASE = {**_BASE_PLUS, "corpus": Cell(None, "MAE-LM", "16 GB, as BERT"), "updates": Cell(125_000, "inference")}
 _ACADEMIC = _column(
     corpus=Cell(None, "DinkyTrain", "English Wikipedia and BookCorpus, about three times"),
     **_same("DinkyTrain", tokens=128, sequences=4096, updates=23_000, warmup=1380, dropout=0.1, attention_dropout=0.1),

@@ -28,13 +28,7 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json, write_json, write_results, write_text
 from mae_lm_fairseq.utils.output import markdown_table, step
 from mae_lm_fairseq.utils.versions import machine, versions
-from mae_lm_fairseq.workflows.adaptation_training import (
-    PRESET_OF,
-    TRAINED,
-    as_objective,
-    objective_of,
-    training_run,
-)
+from mae_lm_fairseq.workflows.adaptation_training import PRESET_OF, TRAINED, as_objective, objective_of, training_run
 from mae_lm_fairseq.workflows.options import AdaptOptions
 
 HELD_OUT_BYTES = 200_000

@@ -30,8 +30,7 @@ class QuestionAnsweringConfig(FairseqDataclass):
         default=TOKENS_PER_SAMPLE, metadata={"help": "maximum length of a sequence in tokens, special tokens included"}
     )
     doc_stride: int = field(
-        default=DOC_STRIDE,
-        metadata={"help": "tokens between the starts of two windows of a long context"},
+        default=DOC_STRIDE, metadata={"help": "tokens between the starts of two windows of a long context"}
     )
     seed: int = II("common.seed")
 

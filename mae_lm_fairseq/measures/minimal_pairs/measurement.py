@@ -61,12 +61,7 @@ def measure_models(options: MinimalPairsOptions) -> dict[str, Any]:
     pairs = sum(len(paradigm.pairs) for paradigm in paradigms)
     return {
         "versions": versions(),
-        "pairs": {
-            "directory": str(options.pairs),
-            "limit": options.limit,
-            "paradigms": len(paradigms),
-            "pairs": pairs,
-        },
+        "pairs": {"directory": str(options.pairs), "limit": options.limit, "paradigms": len(paradigms), "pairs": pairs},
         "settings": {
             "ema": options.ema,
             "mask_words": options.mask_words,
