@@ -14,9 +14,9 @@ from mae_lm_fairseq.checkpoints.reading import (
     Pretrained,
     build,
     build_heads,
-    is_of_transformers,
     read,
     score_range,
+    transformers_type,
 )
 from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead
@@ -352,7 +352,7 @@ class MAELMHubInterface(nn.Module):
 
 def load(model_type: type[nn.Module], path: str | Path, data_bin: str | Path | None, ema: bool) -> MAELMHubInterface:
     """Read a trained model, see :meth:`~mae_lm_fairseq.models.mae_lm.MAELMModel.from_pretrained`."""
-    if data_bin is None and not ema and is_of_transformers(path):
+    if data_bin is None and not ema and transformers_type(path):
         with needs_transformers():
             from mae_lm_fairseq.huggingface.importer import import_foreign
         return hub_interface(model_type, import_foreign(Path(path), "mae_lm_roberta"))

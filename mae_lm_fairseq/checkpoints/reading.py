@@ -175,12 +175,11 @@ def read_bundle(directory: str | Path) -> Pretrained:
 
 def _description(path: Path) -> tuple[dict, dict]:
     """Return network and origin of a bundle."""
+    if transformers_type(path.parent):
+        raise UserError(f"{path.parent} is a directory of transformers; make a bundle of it with mae-lm import")
     try:
         described = json.loads(path.read_bytes())
-        about = described.get("about", {})
-        if _describes_transformers(described):
-            raise UserError(f"{path.parent} is a directory of transformers; make a bundle of it with mae-lm import")
-        network = described["network"]
+        network, about = described["network"], described.get("about", {})
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; is {path.parent} a bundle of mae-lm bundle?") from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -190,17 +189,13 @@ def _description(path: Path) -> tuple[dict, dict]:
     return network, about
 
 
-def is_of_transformers(directory: str | Path) -> bool:
-    """Return whether a directory holds a model of ``transformers`` instead of a bundle."""
+def transformers_type(path: str | Path) -> str | None:
+    """Return the type of the model in a directory of ``transformers``, such as "bert"; None if it is none."""
     try:
-        described = json.loads(Path(directory, CONFIG).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(described, dict) and _describes_transformers(described)
-
-
-def _describes_transformers(described: dict) -> bool:
-    return "network" not in described and isinstance(described.get("model_type"), str)
+        kind = json.loads(Path(path, CONFIG).read_bytes()).get("model_type")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+    return kind if isinstance(kind, str) and kind != MODEL_TYPE else None
 
 
 def mask_fraction(about: Mapping[str, Any]) -> float:

@@ -2,7 +2,6 @@
 
 import inspect
 import itertools
-import json
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch import nn
 
 from mae_lm_fairseq.checkpoints.averaging import check_file
 from mae_lm_fairseq.checkpoints.presets import why_no_predictions
-from mae_lm_fairseq.checkpoints.reading import MODEL_TYPE, Pretrained, build, read
+from mae_lm_fairseq.checkpoints.reading import Pretrained, build, read, transformers_type
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.measures.masked_prediction import (
     NEVER_MASKED,
@@ -194,7 +193,7 @@ def open_model(
     if ema:
         check_file(path)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if path.is_dir() and hugging_face_kind(path):
+    if transformers_type(path):
         return _open_hugging_face(path, device, with_head, random_weights)
     if not path.is_dir() and data_bin is None:
         raise UserError(f"{path} is a checkpoint; give its data-bin with --data-bin")
@@ -232,15 +231,6 @@ def _random_network(pretrained: Pretrained) -> MaskedAutoencoder:
     with torch.random.fork_rng():
         torch.manual_seed(RANDOM_SEED)
         return MaskedAutoencoder(pretrained.config, len(pretrained.symbols), pretrained.pad, pretrained.mask).eval()
-
-
-def hugging_face_kind(directory: Path) -> str | None:
-    """Return the type of a Hugging Face model, such as "bert"; None if the directory is a bundle or has no model."""
-    try:
-        kind = json.loads((directory / "config.json").read_bytes()).get("model_type")
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return None
-    return kind if isinstance(kind, str) and kind != MODEL_TYPE else None
 
 
 def _open_hugging_face(directory: Path, device: str, with_head: bool, random_weights: bool) -> Reader:

@@ -12,13 +12,13 @@ import torch
 
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.presets import predicts
-from mae_lm_fairseq.checkpoints.reading import Pretrained, read, read_checkpoint
+from mae_lm_fairseq.checkpoints.reading import Pretrained, read, read_checkpoint, transformers_type
 from mae_lm_fairseq.huggingface.exporter import check_exportable, export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.stock import counterpart
 from mae_lm_fairseq.measures.evaluation import Evaluation, measure, perplexity_cell, table
-from mae_lm_fairseq.measures.readers import hugging_face_kind, open_model
+from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.text.corpus import Reading, sample_corpus
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
@@ -123,7 +123,7 @@ def read_model(options: AdaptOptions) -> Pretrained:
     path = options.model
     if not path.exists():
         raise UserError(f"{path} does not exist; a model of the Hugging Face hub must be downloaded first")
-    if path.is_dir() and hugging_face_kind(path):
+    if transformers_type(path):
         model = import_foreign(path, PRESET_OF["mlm"], options.data_bin, options.seed)
     else:
         model = read(path, options.data_bin)

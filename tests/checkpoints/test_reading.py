@@ -193,7 +193,7 @@ DAMAGE = {
     "config.json is not the description of a bundle": lambda b: (b / "config.json").write_text("[" * 100_000),
     "dict.txt: No such file": lambda b: (b / "dict.txt").unlink(),
     "is a directory of transformers; make a bundle of it with mae-lm import": lambda b: edit_text(
-        b / "config.json", '"network"', '"other"'
+        b / "config.json", '"model_type": "mae_lm"', '"model_type": "bert"'
     ),
     "config.json: No such file": lambda b: (b / "config.json").unlink(),
     "model.safetensors is damaged": lambda b: os.truncate(b / "model.safetensors", 5000),
