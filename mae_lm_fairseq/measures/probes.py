@@ -1,6 +1,6 @@
 """Linear probes of trained models and of their controls, layer by layer."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from mae_lm_fairseq.measures.probing import (
 from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader, checked_models, open_model
 from mae_lm_fairseq.statistics.resampling import RESAMPLES, SEED
 from mae_lm_fairseq.text.conllu import LabelledSentence, read_conllu
-from mae_lm_fairseq.utils.output import accuracy_cell, markdown_table, progress_bar
+from mae_lm_fairseq.utils.output import accuracy_cell, markdown_table, progress_bars
 from mae_lm_fairseq.utils.versions import versions
 
 MEMORY = 1 << 31
@@ -137,10 +137,7 @@ def _tokenised(reader: Reader, sentences: Sequence[LabelledSentence]) -> Part:
 
 def _layers(reader: Reader, parts: dict[str, Part], label: str, is_ambiguous: np.ndarray) -> list[dict[str, Any]]:
     """Return the accuracy of a probe on each layer, of all test words and of those that ``is_ambiguous`` marks."""
-
-    def progress(steps: Sequence, name: str) -> Iterable:
-        return progress_bar(steps, desc=f"{label}, {name}")
-
+    progress = progress_bars(label)
     rows, count, words = [], reader.states.layers + 1, sum(len(part.labels) for part in parts.values())
     at_once = max(1, MEMORY // (4 * reader.states.dim * words))
     for first in range(0, count, at_once):

@@ -13,7 +13,7 @@ from mae_lm_fairseq.statistics.exclusivity import exclusivity, halves
 from mae_lm_fairseq.statistics.rank_profile import rank_profile
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
-from mae_lm_fairseq.utils.output import progress_bar
+from mae_lm_fairseq.utils.output import progress_bars
 
 
 def model_ranks(path: Path, label: str, options: RankOptions) -> dict[str, Any]:
@@ -46,9 +46,7 @@ def model_ranks(path: Path, label: str, options: RankOptions) -> dict[str, Any]:
     if not round(options.mask_prob * longest):
         raise UserError(f"--mask-prob {options.mask_prob}: masks no token of texts of up to {longest} tokens")
 
-    def progress(steps: Sequence, name: str) -> Iterable:
-        return progress_bar(steps, desc=f"{label}, {name}")
-
+    progress = progress_bars(label)
     profile = rank_profile(reader.states, texts, reader.special, options, progress)
     described = {"label": label, "model": str(path), "ema": options.ema, "text": str(options.text)}
     try:

@@ -35,7 +35,7 @@ def rank_profile(
     settings: RankSettings,
     progress: Callable[[Sequence, str], Iterable] = lambda steps, name: steps,
     memory: int = MEMORY,
-    keep_moments: Callable[[int, str, str, SecondMoments], None] = lambda *moments: None,
+    keep_moments: Callable[[int, str, SecondMoments], None] = lambda *moments: None,
 ) -> dict[str, Any]:
     """Measure the ranks of real tokens and of ``[MASK]`` in every layer, with and without ``[MASK]`` in the text.
 
@@ -46,7 +46,7 @@ def rank_profile(
         settings: settings of the measurement.
         progress: iterates over the given steps, and may show progress under the given name.
         memory: maximum bytes of second moments in memory.
-        keep_moments: is called with layer, input, tokens and their second moments.
+        keep_moments: is called with layer, TOKENS_INPUT and their second moments.
 
     Returns:
         ``width``, ``layers``, ``texts``, ``tokens``, ``chunks``, the settings, and four lists of rows:
@@ -75,8 +75,8 @@ def rank_profile(
             for key in sorted(key for key in moments if key[0] == layer):
                 found[key] = ranks(moments[key].energies(weights, settings.centred), settings.threshold)
                 counts[key] = moments[key].count
-                keep_moments(*key, moments[key])
                 _, kind, tokens = key
+                keep_moments(layer, f"{tokens}_{kind}", moments[key])
                 if tokens == "mask":
                     fractions = _outside(moments[layer, kind, "real"], moments[key], weights, settings)
                     outside.append({"layer": layer, "input": kind} | fractions)

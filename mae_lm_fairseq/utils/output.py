@@ -4,7 +4,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
 from tqdm import tqdm
@@ -55,6 +55,11 @@ def progress_bar(iterable: Iterable | None = None, stream: TextIO | None = None,
     return tqdm(
         iterable, file=_Lines(stream), ncols=120, miniters=0, mininterval=seconds, maxinterval=seconds, **options
     )
+
+
+def progress_bars(label: str) -> Callable[[Sequence, str], Iterable]:
+    """Return a function that iterates over some steps, given their name, with a progress bar."""
+    return lambda steps, name: progress_bar(steps, desc=f"{label}, {name}")
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -5,7 +5,7 @@ numbers, or lists with a number for each layer from the embeddings up. Its metho
 anything is trained. To add a kind, write the class and name it in :data:`MEASURES`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import fmean, median
@@ -16,6 +16,7 @@ from mae_lm_fairseq.statistics.rank_settings import RankSettings
 from mae_lm_fairseq.utils.command_line import Count, LearningRate, Natural, Options
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_sha256
+from mae_lm_fairseq.utils.output import progress_bars
 
 # torch, fairseq and scikit-learn are imported where they are used: the list of measures needs none of them.
 
@@ -172,11 +173,8 @@ class Rank(Kind, RankSettings, MaskedText):
 
         reader, kept = model.open(), Moments()
         texts = reader.texts(model.data.text, self.tokens_per_sample, self.tokens)
-
-        def keep(layer: int, kind: str, tokens: str, moments) -> None:
-            kept.add(layer, f"{tokens}_{kind}", moments)
-
-        profile = rank_profile(reader.states, texts, reader.special, self, _bars("ranks"), keep_moments=keep)
+        progress = progress_bars("ranks")
+        profile = rank_profile(reader.states, texts, reader.special, self, progress, keep_moments=kept.add)
         kept.save(model.kept.with_suffix(".safetensors"))
         found = {}
         for row in profile["ranks"]:
@@ -230,13 +228,6 @@ def _by_layer(found: Mapping[tuple[str, int], float], layers: int) -> Measured:
     return {name: [found.get((name, layer)) for layer in range(layers + 1)] for name in names}
 
 
-def _bars(label: str) -> Callable[[Sequence, str], Iterable]:
-    """Return a function that iterates over steps with a progress bar."""
-    from mae_lm_fairseq.utils.output import progress_bar
-
-    return lambda steps, name: progress_bar(steps, desc=f"{label}, {name}")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Exclusivity(Kind, MaskedText):
     """Share of ``[MASK]`` outside the directions of real tokens, with controls; keeps second moments."""
@@ -255,7 +246,7 @@ class Exclusivity(Kind, MaskedText):
         from mae_lm_fairseq.measures.ranks import exclusive_directions
 
         reader, kept = model.open(), Moments()
-        rows = exclusive_directions(reader, model.data.text, self, _bars("exclusivity"), kept.add)
+        rows = exclusive_directions(reader, model.data.text, self, progress_bars("exclusivity"), kept.add)
         kept.save(model.kept.with_suffix(".safetensors"))
         found = {}
         for row in rows:
