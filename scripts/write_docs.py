@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, fields
 from enum import Enum
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 from mae_lm_fairseq.core.config import SIZES
 from mae_lm_fairseq.cost.planned_run import Run
-from mae_lm_fairseq.training.amount import Amount
+from mae_lm_fairseq.training.amount import describe_amount
+from mae_lm_fairseq.training.command import merge
 from mae_lm_fairseq.training.settings import RECIPE_OF_SIZE, RECIPES, recipe, settings
 from mae_lm_fairseq.training.stated import NOT_FOUND, ROWS, SOURCES, STATED, Cell
 from mae_lm_fairseq.utils.errors import errors_end_the_program
@@ -361,16 +362,11 @@ def _used_settings() -> str:
     for name in RECIPES:
         sizes = [size for size in SIZES if RECIPE_OF_SIZE[size] == name]
         architecture = f"mae_lm_{sizes[0] if sizes else 'base'}"
-        value = {row: cell.value for row, cell in recipe(architecture, name).items()}
-        batch_size = settings(architecture, name)["dataset"]["batch_size"]
-        amount = Amount(
-            batch_size=batch_size,
-            accumulated=value["sequences"] // batch_size,
-            processes=1,
-            tokens=value["tokens"],
-            updates=value["updates"],
-        )
-        rows.append([f"`{name}`", ", ".join(sizes), amount.describe()])
+        chosen = settings(architecture, name)
+        accumulated = recipe(architecture, name)["sequences"].value // chosen["dataset"]["batch_size"]
+        chosen = merge(chosen, {"dataset": {"max_tokens": None}, "optimization": {"update_freq": [accumulated]}})
+        cfg = SimpleNamespace(**{group: SimpleNamespace(**options) for group, options in chosen.items()})
+        rows.append([f"`{name}`", ", ".join(sizes), describe_amount(cfg, processes=1)])
     return markdown_table(["recipe", "default of size", "per update, and in all"], rows) + "\n"
 
 

@@ -1,60 +1,28 @@
-"""Amount of training data: tokens per update, and updates."""
+"""Amount of training data, and warnings about a training, from the configuration of fairseq-train."""
 
-from dataclasses import dataclass
 from typing import Any
 
 
-@dataclass(frozen=True, kw_only=True)
-class Amount:
-    """Amount of training data.
+def tokens_per_update(cfg: Any, processes: int) -> int:
+    """Return the number of tokens per update of a configuration of fairseq-train, if all sequences are full."""
+    per_batch = cfg.dataset.batch_size * cfg.task.tokens_per_sample
+    return min(per_batch, cfg.dataset.max_tokens or per_batch) * cfg.optimization.update_freq[0] * processes
 
-    Attributes:
-        batch_size: sequences per batch of one process.
-        accumulated: batches per update of one process.
-        processes: number of processes.
-        tokens: maximum number of tokens per sequence.
-        updates: number of updates; 0 if it is not limited.
-        max_tokens: maximum number of tokens per batch.
-    """
 
-    batch_size: int
-    accumulated: int
-    processes: int
-    tokens: int
-    updates: int
-    max_tokens: int | None = None
-
-    @classmethod
-    def of(cls, cfg: Any, processes: int) -> "Amount":
-        """Return the amount of a configuration of fairseq-train."""
-        return cls(
-            batch_size=cfg.dataset.batch_size,
-            accumulated=cfg.optimization.update_freq[0],
-            processes=processes,
-            tokens=cfg.task.tokens_per_sample,
-            updates=cfg.optimization.max_update,
-            max_tokens=cfg.dataset.max_tokens,
-        )
-
-    @property
-    def tokens_per_update(self) -> int:
-        """Number of tokens per update, if all sequences are full."""
-        per_batch = self.batch_size * self.tokens
-        return min(per_batch, self.max_tokens or per_batch) * self.accumulated * self.processes
-
-    def describe(self) -> str:
-        """Return the amount in one sentence."""
-        sequences = self.batch_size * self.accumulated * self.processes
-        counted = "1 process" if self.processes == 1 else f"{self.processes} processes"
-        updates = f"{self.updates:,} updates" if self.updates else "any number of updates"
-        batches = f"x {self.accumulated} accumulated x {counted}"
-        if self.max_tokens:
-            return f"at most {self.max_tokens:,} tokens and {self.batch_size} sequences per batch {batches}; {updates}"
-        return (
-            f"{sequences:,} sequences ({self.batch_size} per batch {batches}) x {self.tokens} tokens = "
-            f"{self.tokens_per_update:,} tokens per update at most; {updates}"
-            + (f" = {self.tokens_per_update * self.updates:,} tokens" if self.updates else "")
-        )
+def describe_amount(cfg: Any, processes: int) -> str:
+    """Return the amount of training data of a configuration of fairseq-train in one sentence."""
+    batch_size, accumulated = cfg.dataset.batch_size, cfg.optimization.update_freq[0]
+    number, tokens = cfg.optimization.max_update, tokens_per_update(cfg, processes)
+    updates = f"{number:,} updates" if number else "any number of updates"
+    counted = "1 process" if processes == 1 else f"{processes} processes"
+    batches = f"x {accumulated} accumulated x {counted}"
+    if cfg.dataset.max_tokens:
+        return f"at most {cfg.dataset.max_tokens:,} tokens and {batch_size} sequences per batch {batches}; {updates}"
+    return (
+        f"{batch_size * accumulated * processes:,} sequences ({batch_size} per batch {batches}) x "
+        f"{cfg.task.tokens_per_sample} tokens = {tokens:,} tokens per update at most; {updates}"
+        + (f" = {tokens * number:,} tokens" if number else "")
+    )
 
 
 def no_stock_class(cfg: Any) -> str | None:

@@ -15,7 +15,7 @@ from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.tasks.masking_rates import variable_rate
 from mae_lm_fairseq.text.data_bin import DICTIONARY, count_tokens
 from mae_lm_fairseq.text.dictionary import read_symbols
-from mae_lm_fairseq.training.amount import Amount
+from mae_lm_fairseq.training.amount import tokens_per_update
 from mae_lm_fairseq.utils.errors import UserError
 
 CPU_FRACTION = 0.5
@@ -23,19 +23,19 @@ CPU_FRACTION = 0.5
 MATRIX = 1024
 
 
-def describe_length(amount: Amount, cfg: Any, data: Sequence[Path]) -> str:
+def describe_length(cfg: Any, processes: int, data: Sequence[Path]) -> str:
     """Return the epochs of the text and the estimated duration of a training in one sentence.
 
     Args:
-        amount: the amount of training data.
         cfg: configuration of fairseq-train.
+        processes: number of processes.
         data: the shards of the data-bin.
     """
-    if not amount.updates:
+    if not cfg.optimization.max_update:
         return "no estimate of the duration: --max-update does not limit it"
-    tokens = amount.tokens_per_update * amount.updates / getattr(cfg.task, "repeat_tokens", 1)
+    tokens = tokens_per_update(cfg, processes) * cfg.optimization.max_update / getattr(cfg.task, "repeat_tokens", 1)
     try:
-        in_hours, where = _estimate(amount, cfg, data[0])
+        in_hours, where = _estimate(cfg, processes, data[0])
         estimate = f"about {duration(in_hours)} {where}"
     except ValueError as problem:  # a training that the planner does not describe may still be what the user wants
         estimate = f"no estimate of the duration: {problem}"
@@ -48,14 +48,14 @@ def describe_length(amount: Amount, cfg: Any, data: Sequence[Path]) -> str:
     )
 
 
-def _estimate(amount: Amount, cfg: Any, data_bin: Path) -> tuple[float, str]:
+def _estimate(cfg: Any, processes: int, data_bin: Path) -> tuple[float, str]:
     """Return the estimated hours and the assumption behind them."""
     precision = "fp32" if cfg.model.autocast == "none" else "autocast"
     precision = next((name for name in ("fp16", "bf16") if cfg.common[name]), precision)
     is_gpu = torch.cuda.is_available() and not cfg.common.cpu
     kind = kind_of_gpu(torch.cuda.get_device_properties(0)) if is_gpu else None
-    device = {"devices": amount.processes, "kind": kind or Run.device_kind, "precision": precision}
-    run = planned_run(cfg, vocabulary_size(data_bin), amount.updates, **device)
+    device = {"devices": processes, "kind": kind or Run.device_kind, "precision": precision}
+    run = planned_run(cfg, vocabulary_size(data_bin), cfg.optimization.max_update, **device)
     flops = flops_per_token(run)
     if is_gpu:
         at = f"{run.mfu:.0%} of their {run.peak / 1e12:.0f} TFLOP/s in {run.precision}"

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from mae_lm_fairseq import register
 from mae_lm_fairseq.fairseq_patches.option_ranges import check_words
-from mae_lm_fairseq.training.amount import Amount, no_stock_class, short_schedule
+from mae_lm_fairseq.training.amount import describe_amount, no_stock_class, short_schedule
 from mae_lm_fairseq.training.command import arguments, as_options, split_global_batch
 from mae_lm_fairseq.training.settings import RECIPES, recipe, settings
 from mae_lm_fairseq.utils.command_line import Argument, Options
@@ -67,9 +67,8 @@ def pretrain(options: PretrainOptions) -> None:
     if rank == 0:
         from mae_lm_fairseq.training.estimate import describe_length  # imports torch
 
-        amount = Amount.of(cfg, number)
-        print(f"{options.preset}: {amount.describe()}")
-        print(describe_length(amount, cfg, [Path(path) for path in directories]))
+        print(f"{options.preset}: {describe_amount(cfg, number)}")
+        print(describe_length(cfg, number, [Path(path) for path in directories]))
         if advice := advice_on_precision(cfg):
             print(advice)
         for warning in filter(None, (short_schedule(cfg), no_stock_class(cfg))):

@@ -17,7 +17,7 @@ from mae_lm_fairseq.fairseq_patches.started_processes import join_started_proces
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.training import pretrain
-from mae_lm_fairseq.training.amount import Amount, no_stock_class, short_schedule
+from mae_lm_fairseq.training.amount import describe_amount, no_stock_class, short_schedule
 from mae_lm_fairseq.training.command import split_global_batch
 from mae_lm_fairseq.training.estimate import describe_length, duration, planned_run
 from mae_lm_fairseq.training.pretrain import (
@@ -111,10 +111,9 @@ def test_max_tokens_needs_update_freq():
     """The option makes batches smaller than --batch-size, of which --update-freq is computed otherwise."""
     with pytest.raises(UserError, match=r"^--max-tokens 8192: .*; add --update-freq$"):
         configured("mae_lm_base", "--max-tokens", "8192")
-    cfg = configured("mae_lm_base", "--max-tokens", "8192", "--update-freq", "4")
+    cfg = configured("mae_lm_base", "--max-tokens", "8192", "--update-freq", "4", "--max-update", "100")
     assert (cfg.dataset.max_tokens, cfg.optimization.update_freq) == (8192, [4])
-    amount = {"batch_size": 32, "accumulated": 4, "processes": 2, "tokens": 512, "updates": 100, "max_tokens": 8192}
-    assert Amount(**amount).describe() == (
+    assert describe_amount(cfg, processes=2) == (
         "at most 8,192 tokens and 32 sequences per batch x 4 accumulated x 2 processes; 100 updates"
     )
 
@@ -276,14 +275,13 @@ def test_the_estimate_is_the_planners(data_bin, monkeypatch):
     run = planned_run(cfg, len(read_symbols(data_bin / "dict.txt")), 1_000_000, kind="h100", precision="fp32")
     hours = run.tokens * flops_per_token(run).total / 0.5e12 / 3600
     assert run.tokens == 1_000_000 * 2048
-    assert f"about {duration(hours)} on this CPU" in describe_length(Amount.of(cfg, 1), cfg, [data_bin])
+    assert f"about {duration(hours)} on this CPU" in describe_length(cfg, 1, [data_bin])
 
 
 def test_no_estimate_without_a_number_of_updates(data_bin):
     cfg = configured("mae_lm_tiny", "--cpu", "--max-update", "0", "--max-epoch", "2")
-    amount = Amount.of(cfg, 1)
-    assert describe_length(amount, cfg, [data_bin]) == "no estimate of the duration: --max-update does not limit it"
-    assert amount.describe().endswith("2,048 tokens per update at most; any number of updates")
+    assert describe_length(cfg, 1, [data_bin]) == "no estimate of the duration: --max-update does not limit it"
+    assert describe_amount(cfg, 1).endswith("2,048 tokens per update at most; any number of updates")
 
 
 @pytest.mark.parametrize(("options", "batch"), [(["--max-tokens", "128"], 2), ([], 32), (["--max-tokens", "9999"], 32)])
@@ -323,7 +321,7 @@ def test_the_planner_knows_what_the_encoder_sees():
 
 def test_a_training_that_the_planner_does_not_know_has_no_estimate(data_bin):
     cfg = configured("mae_lm_tiny", "--cpu", "--mask-prob", "0.001")
-    assert "no estimate of the duration: mask_prob 0.001 masks" in describe_length(Amount.of(cfg, 1), cfg, [data_bin])
+    assert "no estimate of the duration: mask_prob 0.001 masks" in describe_length(cfg, 1, [data_bin])
 
 
 @pytest.mark.parametrize(
