@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from mae_lm_fairseq.finetuning.squad.questions import read_articles
+from mae_lm_fairseq.finetuning.squad.questions import read_json, read_squad
 from mae_lm_fairseq.utils.command_line import Argument, Directory, Options, parse
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import new_directory
@@ -34,7 +34,9 @@ class SplitOptions(Options):
 def main(words: list[str]) -> None:
     """Run the program."""
     options = parse(SplitOptions, words, __doc__, "split.py")
-    version, articles = read_articles(options.file)
+    read_squad(options.file, version_2=True)  # refuses a file that is not in SQuAD's format
+    content = read_json(options.file)
+    version, articles = content.get("version", ""), content["data"]
     if not 0 < options.dev_articles < len(articles):
         raise UserError(f"--dev-articles {options.dev_articles}: {options.file} has {len(articles)} articles")
     chosen = set(random.Random(options.seed).sample(range(len(articles)), options.dev_articles))

@@ -73,13 +73,6 @@ def read_squad(
     return paragraphs
 
 
-def read_articles(path: str | Path) -> tuple[str, list[dict]]:
-    """Return the version and the unmodified JSON articles of a file that :func:`read_squad` accepts."""
-    read_squad(path, version_2=True)
-    content = read_json(path)
-    return content.get("version", ""), content["data"]
-
-
 def read_json(path: str | Path):
     """Return the content of a JSON file.
 
