@@ -1,12 +1,14 @@
 """Labels of words, by a model that was fine-tuned on token classification."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from mae_lm_fairseq.checkpoints.checkpoint_file import value_at
 from mae_lm_fairseq.checkpoints.reading import label_names
 from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
 from mae_lm_fairseq.core.heads import TokenClassificationHead
@@ -42,9 +44,7 @@ class Tagger:
     """
 
     def __init__(self, model: torch.nn.Module):
-        about = model.about.get("finetuned_on")
-        task = about if isinstance(about, dict) else {}
-        longest = model.model.max_positions()
+        stated, longest = partial(value_at, model.about, "finetuned_on"), model.model.max_positions()
         head = dict(model.model.classification_heads.items()).get(WORD_HEAD)
         is_head = isinstance(head, TokenClassificationHead)
         names = label_names(model.about, WORD_HEAD, head.classifier.out_features) if is_head else None
@@ -52,11 +52,11 @@ class Tagger:
             raise ValueError("the model has no labels of words; fine-tune it with mae-lm finetune tagging")
         self.model = model
         # Models of other programs have no record of their scheme.
-        self.labels = LabelSet(tuple(names), BIO if task.get("scheme") == BIO else scheme_of_names(names))
-        column = task.get("column")
+        self.labels = LabelSet(tuple(names), BIO if stated("scheme") == BIO else scheme_of_names(names))
+        column = stated("column")
         # A number from the last column, of fairseq-train, is another column in files of another width.
         self.column = column if isinstance(column, str) and not column.startswith("-") else None
-        length = task.get("tokens_per_sample")
+        length = stated("tokens_per_sample")
         self.tokens_per_sample = length if isinstance(length, int) and MIN_SAMPLE <= length <= longest else longest
 
     def logits(
