@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import read_bytes
 from mae_lm_fairseq.utils.output import markdown_table
 from mae_lm_fairseq.utils.versions import package_version
 
@@ -88,11 +89,9 @@ class Manifest:
             UserError: if the file cannot be read or is not a manifest.
         """
         try:
-            fields = json.loads(Path(path).read_text(encoding="utf-8"))
+            fields = json.loads(read_bytes(path))
             splits = {name: SplitStatistics(**split) for name, split in fields.pop("splits").items()}
             return cls(splits=splits, **fields)
-        except OSError as error:
-            raise UserError(f"{path}: {error.strerror}") from None
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise UserError(f"{path}: not a manifest of a data-bin ({error}); prepare the data again") from None
 

@@ -19,6 +19,7 @@ from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
 from mae_lm_fairseq.text.dictionary import parse_symbols
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, SPECIALS, UNK, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import read_bytes
 
 WORD_START = "\u2581"
 
@@ -51,16 +52,14 @@ class SentencePieceTokenizer(Tokenizer):
     FILES, LIBRARY = (TOKENIZER,), "sentencepiece"
 
     def __init__(self, path: str | Path, model: bytes | None = None, dictionary: bytes | None = None):
+        model = read_bytes(path) if model is None else model
         try:
-            model = Path(path).read_bytes() if model is None else model
             if not model:  # sentencepiece treats an empty model as not loaded, and fails later
                 raise UserError(f"{path}: not a sentencepiece model (it is empty)")
             self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
             # One call for all ids is ten times faster.
             ids = list(range(self._model.get_piece_size()))
             pieces = self._model.id_to_piece(ids)
-        except OSError as error:
-            raise UserError(f"{Path(path)}: {error.strerror}") from None
         except (RuntimeError, UnicodeDecodeError) as error:
             raise UserError(f"{path}: not a sentencepiece model, or damaged; restore it, or use another one") from error
         special = np.array(self._model.is_unknown(ids), bool) | np.array(self._model.is_control(ids), bool)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import read_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -79,10 +80,9 @@ def read_json(path: str | Path):
     Raises:
         UserError: if the file cannot be read or is not JSON.
     """
+    content = read_bytes(path)
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
+        return json.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON in UTF-8 ({error})") from None
 
