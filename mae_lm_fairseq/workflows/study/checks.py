@@ -79,7 +79,7 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
     for place, options in ((("options",), plan.options), ((*key, "options"), model.options)):
         for name in options:
             if name in OF_THE_ENGINE:
-                raise error((*place, name), f"the engine sets --{name}; {_instead(OF_THE_ENGINE[name])}")
+                raise error((*place, name), f"the engine sets --{name}; {OF_THE_ENGINE[name]}")
             if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
                 written = name.strip("-").replace("_", "-")
                 raise error((*place, name), f"options have the names of fairseq-train without the dashes: {written}")
@@ -111,10 +111,6 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
             if differing := [name for name in options if getattr(found, name) != getattr(network, name)]:
                 raise UserError(f"{model.start} has another encoder than {model.arch}: {', '.join(differing)}")
     return cfg
-
-
-def _instead(advice: str) -> str:
-    return f"use {advice}" if advice else "remove it"
 
 
 def _parsed(words: list[str]) -> Any:

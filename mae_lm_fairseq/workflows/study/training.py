@@ -19,19 +19,19 @@ from mae_lm_fairseq.workflows.study.results import Training, keep_and_measure, r
 SAVED = 20
 """Number of times that a training is saved for resuming."""
 PRECISIONS = ("fp16", "bf16", "amp", "autocast", "memory-efficient-fp16", "memory-efficient-bf16")
+_REMOVE = "remove it"
 OF_THE_ENGINE = {
-    "arch": "arch of the model",
-    "task": "",
-    "seed": "seeds of the model",
-    "max-update": "updates of [train]",
-    "warmup-updates": "warmup of [train]",
-    "total-num-update": "updates of [train]",
-    "finetune-from-model": "start of the model",
-    **dict.fromkeys(("save-dir", "restore-file", "user-dir", "log-format", "no-save"), ""),
-    **dict.fromkeys(("cpu", "distributed-world-size", "save-interval-updates", "keep-interval-updates"), ""),
-    **dict.fromkeys(("no-save-optimizer-state", "reset-optimizer", "reset-lr-scheduler", "reset-dataloader"), ""),
+    "arch": "use arch of the model",
+    "seed": "use seeds of the model",
+    "max-update": "use updates of [train]",
+    "warmup-updates": "use warmup of [train]",
+    "total-num-update": "use updates of [train]",
+    "finetune-from-model": "use start of the model",
+    **dict.fromkeys(("task", "save-dir", "restore-file", "user-dir", "log-format", "no-save"), _REMOVE),
+    **dict.fromkeys(("cpu", "distributed-world-size", "save-interval-updates", "keep-interval-updates"), _REMOVE),
+    **dict.fromkeys(("no-save-optimizer-state", "reset-optimizer", "reset-lr-scheduler", "reset-dataloader"), _REMOVE),
 }
-"""Options of fairseq-train that the engine sets, and what to use instead."""
+"""Options of fairseq-train that the engine sets, and what to do instead."""
 
 
 def options_of(plan: Plan, model: Model) -> dict[str, Any]:
