@@ -302,8 +302,8 @@ def keep_model(sweep: Sweep, run: Run, metrics: dict[str, float]):
     pretrained = read_checkpoint(best_checkpoint(run), sweep.data)
     pretrained.about["development_set"] = metrics
     start = sweep.settings["checkpoint"].get("finetune_from_model")
-    if start is not None and start.is_dir():
-        pretrained = replace(pretrained, original=read_original(start))
+    source = start if start is not None and start.is_dir() else sweep.options.tokenizer
+    pretrained = replace(pretrained, original=read_original(source))
     new = sweep.out / _NEW_MODEL
     shutil.rmtree(new, ignore_errors=True)
     write_bundle(pretrained, new, add_tokenizer_and_card)

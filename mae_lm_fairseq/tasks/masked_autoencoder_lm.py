@@ -53,6 +53,7 @@ from mae_lm_fairseq.text.data_bin import (
     check_data_bin,
     check_dictionary,
     check_token_range,
+    count_tokens,
     dictionary_fingerprint,
 )
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
@@ -231,8 +232,10 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         """Load the sequences of a split before masking: ``<s>`` and a block of lines."""
         paths = utils.split_paths(self.cfg.data)
         directory = paths[(epoch - 1) % len(paths)]
-        if directory != paths[0]:
-            self._check_shard(directory, paths[0])
+        for shard in paths if combine else (directory,):  # of training, those of later epochs, too
+            if shard != paths[0]:
+                self._check_shard(shard, paths[0])
+                count_tokens(os.path.join(shard, split))
         prefix = os.path.join(directory, split)
         self._check_split(prefix, combine)
         lines = data_utils.load_indexed_dataset(prefix, self.dictionary, combine=combine)

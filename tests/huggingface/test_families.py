@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from mae_lm_fairseq import MAELMModel, cli
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
+from mae_lm_fairseq.checkpoints.presets import read_training_state
 from mae_lm_fairseq.checkpoints.reading import Pretrained, build, read
 from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.core.heads import SpanHead
@@ -360,7 +361,12 @@ def test_fine_tuning_starts_from_an_import_and_ends_in_its_class(kind, architect
     monkeypatch.setattr(sweep, "run_all", run_here)
     write_official(tmp_path / "glue", TASKS["RTE"], make_rows(TASKS["RTE"]))
     model = imported(kind, "mae_lm")
-    words = ["RTE", model, "--glue-dir", tmp_path / "glue", "--out", tmp_path / "rte", "--seeds", 1]
+    if kind == "camembert":  # a checkpoint, as of a pretraining that goes on from the import
+        torch.save(read_training_state(model), tmp_path / "continued.pt")
+        model = [tmp_path / "continued.pt", "--data-bin", model]
+    else:
+        model = [model]
+    words = ["RTE", *model, "--glue-dir", tmp_path / "glue", "--out", tmp_path / "rte", "--seeds", 1]
     cli.run("finetune glue", [*map(str, words), "--max-updates", "3", "--learning-rates", "1e-3"])
     assert export_stock(read(tmp_path / "rte" / "model"), tmp_path / "stock") == architecture
     fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock")

@@ -413,6 +413,8 @@ def test_shards_are_taken_in_turn(task_for, data_bin, copied):
     task.load_dataset("train", epoch=3)
     with pytest.raises(UserError, match=str(copied)):
         task.load_dataset("train", epoch=4)
+    with pytest.raises(UserError, match=str(copied)):
+        task.load_dataset("train", epoch=1, combine=True)  # as training does, to find it before epoch 2
 
 
 @pytest.mark.parametrize("has_manifest", [True, False])
