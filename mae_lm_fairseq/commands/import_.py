@@ -26,8 +26,8 @@ class Options(Base):
     Attributes:
         model: directory of ``transformers``, or checkpoint of fairseq's RoBERTa.
         out: output directory, which must not exist.
-        preset: preset of the network; ``mae_lm_roberta`` predicts as the original does, and the decoder of others
-            is untrained.
+        preset: preset of the network; ``mae_lm_roberta`` predicts as the original does, the others after further
+            training.
         data_bin: directory of dict.txt, for a checkpoint (default: the checkpoint's).
         seed: seed of the weights that are missing, such as a head's.
     """

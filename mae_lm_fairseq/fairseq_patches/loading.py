@@ -113,7 +113,7 @@ def _read_and_check(
         match last.get("optimizer_name"), getattr(trainer.cfg.optimizer, "_name", None):
             case "FairseqAdam", "fused_adamw":  # its updates and its state are the same
                 last["optimizer_name"] = "FusedAdamW"
-            case "FusedAdamW", "adam":
+            case "FusedAdamW", "adam" if state.get("last_optimizer_state") is not None:
                 raise UserError(f"{path} was trained with --optimizer fused_adamw; add this option")
     if not (cfg.reset_dataloader or filename == cfg.finetune_from_model):  # these start at the first epoch
         processes = trainer.cfg.distributed_training.distributed_world_size

@@ -258,7 +258,11 @@ CHECKS = (
     ),
     Check(
         "--task masked_lm",
-        lambda cfg: cfg.task._name == "masked_lm" and getattr(cfg.model, "mask_states", 1) > 1,
+        lambda cfg: (
+            cfg.task._name == "masked_lm"
+            and (cfg.task.leave_unmasked_prob or cfg.task.random_token_prob)
+            and getattr(cfg.model, "mask_states", 1) > 1
+        ),
         "keeps some tokens, unlike --mask-states {cfg.model.mask_states}; choose --task masked_autoencoder_lm",
     ),
     # fairseq would silently train from random weights.

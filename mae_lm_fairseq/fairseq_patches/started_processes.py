@@ -130,16 +130,16 @@ def need_a_job_step() -> None:
     """Take Slurm's variables for those of several processes in a job step only, which ``srun`` starts.
 
     Elsewhere in a job, as in a batch script, fairseq took the script for the first process, and failed or waited for
-    the others. Now it uses the GPUs of the node. And a task to which Slurm shows fewer GPUs than the node has, such as
-    one, took its number on the node for that of its GPU.
+    the others. Now it uses the GPUs of the node. And of a task that sees one GPU, it took the number on the node for
+    that of the GPU.
     """
     wrap(distributed_utils, "_infer_slurm_init", _in_a_job_step)
 
 
 def _in_a_job_step(infer: Callable, cfg: Any, pipelines: int | None) -> bool:
     is_step = "SLURM_STEP_NUM_TASKS" in os.environ and infer(cfg, pipelines)
-    if is_step:
-        cfg.device_id %= max(1, torch.cuda.device_count())
+    if is_step and torch.cuda.device_count() == 1:
+        cfg.device_id = 0
     return is_step
 
 

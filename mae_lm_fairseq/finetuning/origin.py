@@ -105,6 +105,8 @@ def origin_of(path: Path) -> Origin:
     name = saved.get("_name", "") if hasattr(saved, "keys") else ""
     if name not in ARCHITECTURES:
         raise UserError(f"{path}: not a model of this package (architecture {name or 'unknown'})")
+    if not state.get("optimizer_history"):  # which fairseq asks for
+        raise UserError(f"{path}: has weights alone; fine-tune a bundle of it, which mae-lm bundle makes")
     defaults = architecture_values(name)
     changed = {
         key: saved[key]
@@ -117,7 +119,7 @@ def origin_of(path: Path) -> Origin:
         saved.get("max_positions", defaults["max_positions"]),
         (state.get("task_state") or {}).get("dictionary"),
         tuple(head_names(state["model"])),
-        (state.get("optimizer_history") or [{}])[-1].get("num_updates", 0),
+        state["optimizer_history"][-1]["num_updates"],
         file_sha256(path / WEIGHTS if is_bundle else path),
     )
 

@@ -330,9 +330,9 @@ def keep_best_checkpoint(run: Run):
     kept = best_checkpoint(run)
     if not kept.exists():
         return  # removed by the user, to save space: only the best run's is needed again
-    for other in kept.parent.glob("*.pt"):
+    state = load_as_data(kept, mapped=True)
+    for other in kept.parent.glob("*.pt"):  # first, as the disk may be full
         if other != kept:
             other.unlink()
-    state = load_as_data(kept, mapped=True)
     if state.pop("last_optimizer_state", None) is not None:
         checkpoint_utils.torch_persistent_save(state, str(kept))

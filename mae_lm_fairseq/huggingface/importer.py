@@ -67,7 +67,11 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
         about |= foreign.task
     else:
         is_new = config.mask_join is MaskJoin.encoder or config.mask_states > 1
-        missing = {"decoder": config.decoder_layers > 0, "lm_head": LM_HEAD not in parts, "its kind of [MASK]": is_new}
+        missing = {
+            "decoder": config.decoder_layers > 0,
+            "lm_head": LM_HEAD not in parts,
+            "training with its [MASK] tokens": is_new,
+        }
         if added := [part for part, is_missing in missing.items() if is_missing]:
             about["untrained"] = added
         config, decoder = new_decoder(config, weights)

@@ -404,8 +404,9 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
             updates = schedule_updates(theirs)
             if updates != self.rate.updates:
                 raise UserError(
-                    f"--mask-prob-updates {self.rate.updates} (by default --total-num-update): the rate would jump, "
-                    f"as that of {filename} moves in {updates} updates; add --mask-prob-updates {updates}"
+                    f"--mask-prob-updates {self.rate.updates}, by default the length of the learning rate's schedule: "
+                    f"the masking rate would jump, as that of {filename} moves in {updates} updates; add "
+                    f"--mask-prob-updates {updates}"
                 )
 
     def _compare_dictionary(self, subject: str, state_dict: dict):

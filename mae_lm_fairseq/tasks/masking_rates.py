@@ -137,8 +137,9 @@ def _range(cfg: Any) -> RateRange:
 
 def schedule_updates(cfg: Any) -> int:
     """Return the number of updates of a schedule; 0 if the options of the task do not say it."""
-    default = int(cfg.total_num_update or cfg.max_update or 0)
-    return default if cfg.mask_prob_updates is None else cfg.mask_prob_updates
+    if cfg.mask_prob_updates is not None:
+        return cfg.mask_prob_updates
+    return int(getattr(cfg, "total_num_update", 0) or cfg.max_update or 0)  # older checkpoints lack the former
 
 
 class VariableMasksDataset(MaskTokensDataset):

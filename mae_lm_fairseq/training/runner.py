@@ -133,22 +133,20 @@ def run_all(
             time.sleep(POLL_SECONDS)
             display.show([process.run for process in active])
             for process in [*active]:
-                failure = None
                 try:
                     if not process.is_finished():
                         continue
-                except UserError as error:
-                    if not process.run.fraction_done():
+                except UserError as failure:
+                    if not process.failed_in_training():
                         raise
-                    failure = error
+                    failures.append(str(failure))
+                    process.end(signal.SIGKILL)  # what it has started
+                    print(f"{failure}; other runs go on", flush=True)
                 active.remove(process)
                 free.append(process.environment)
                 process.log.close()
-                if failure is None:
+                if process.run.result.exists():
                     finished(process.run)
-                else:
-                    failures.append(str(failure))
-                    print(f"{failure}; the other runs go on", flush=True)
     if failures:
         raise UserError("; ".join(failures))
     return [read_result(run) for run in runs]
@@ -279,14 +277,14 @@ def _start(run: Run, threads: int, environment: Mapping[str, str]) -> "_Active |
         if _is_done(run):
             return None
         run.result.unlink(missing_ok=True)
-        handle = None
+        handle, done = None, run.fraction_done()
         if run.command:
             write_json(run.started, {"command": list(run.command)})
             # In a new session, so that only the runner receives Ctrl-C. It then ends the run and all that it started.
             started = {"env": os.environ | limits, "start_new_session": True}
             handle = subprocess.Popen(run.command, stdout=log, stderr=log, **started)
         stack.pop_all()
-    return _Active(run, limits, environment, log, handle)
+    return _Active(run, limits, environment, log, handle, done_before=done)
 
 
 @dataclass
@@ -300,6 +298,11 @@ class _Active:
     handle: subprocess.Popen | None
     reader: BaseProcess | None = None
     began: float = field(default_factory=time.monotonic)
+    done_before: float = 0.0
+
+    def failed_in_training(self) -> bool:
+        """Return whether the command failed after its first updates."""
+        return self.reader is None and self.run.fraction_done() > self.done_before
 
     def is_finished(self) -> bool:
         """Return whether the result is written; start the next step where one has ended.

@@ -99,7 +99,7 @@ def test_bare_models_and_poolers(kind, tmp_path):
 def test_a_preset_that_treats_masks_otherwise_predicts_nothing_yet(preset, tmp_path):
     stock(tmp_path / "stock", "roberta", "ForMaskedLM")
     assert import_foreign(tmp_path / "stock", "mae_lm_roberta").about.get("untrained") is None
-    assert import_foreign(tmp_path / "stock", preset).about["untrained"] == ["its kind of [MASK]"]
+    assert import_foreign(tmp_path / "stock", preset).about["untrained"] == ["training with its [MASK] tokens"]
 
 
 @pytest.mark.parametrize(("kind", "is_own"), [("mpnet", False), ("roberta", True)])

@@ -217,7 +217,7 @@ def test_another_length_of_the_schedule_is_refused_on_resume(data_bin):
     task("--max-update", 80).check_checkpoint("a.pt", state, resumes=True)
     task("--total-num-update", 80, "--mask-prob-updates", 40).check_checkpoint("a.pt", state, resumes=True)
     task("--total-num-update", 80).check_checkpoint("a.pt", state, resumes=False)
-    with pytest.raises(UserError, match=r"^--mask-prob-updates 80 .* a\.pt moves in 40 updates.* 40$"):
+    with pytest.raises(UserError, match=r"^--mask-prob-updates 80, by default .* a\.pt moves in 40 updates.* 40$"):
         task("--total-num-update", 80).check_checkpoint("a.pt", state, resumes=True)
 
 

@@ -324,7 +324,11 @@ def test_others_go_on_after_a_run_that_fails_in_training(run, capsys):
         run_all([fails, needs, other])
     assert read_result(other) == {"text": "other"}
     assert not needs.log.exists()
-    assert "the loss is nan; the other runs go on" in capsys.readouterr().out
+    assert "the loss is nan; other runs go on" in capsys.readouterr().out
+    later = run("later", leave("later"))
+    with pytest.raises(UserError, match=r"the loss is nan$"):  # which now fails before a new update
+        run_all([fails, later])
+    assert not later.log.exists()
 
 
 def test_progress_inside_a_run_is_shown(run, capsys, monkeypatch):

@@ -40,6 +40,12 @@ def test_endpoints(name, value, expected):
 
 def test_layers_without_a_value_do_not_count():
     assert ENDPOINTS["mean_of_layers"](Values([{1: {"x": [None, None, None, 6]}}], "x")) == [6]
+    assert ENDPOINTS["last_less_best_layer"](Values([{1: {"x": [None, 5, 3]}}], "x")) == [-2]
+
+
+def test_checkpoints_without_a_value_of_a_seed_do_not_count():
+    runs = [{1: {"x": first}, 2: {"x": 5}, 3: {"x": 4}} for first in (9, None)]
+    assert ENDPOINTS["end_less_best_checkpoint"](Values(runs, "x")).tolist() == [-1, -1]
 
 
 def test_a_missing_value_is_named():

@@ -293,6 +293,13 @@ class TestPlanThatChanged:
         (folder / "training-6.command.json").write_text('{"command": []}')
         assert change("lr = 1e-2", "lr = 1e-3") == os.cpu_count()
 
+    def test_a_measure_whose_fine_tuning_was_interrupted_is_kept(self, change, tmp_path):
+        folder = tmp_path / "out" / "runs" / "MLM-seed1"
+        (folder / "training-6.json").write_text('{"result": {"measures": {"rank": {}, "probe": {}}}}')
+        (folder / "loss-6").mkdir()
+        with pytest.raises(UserError, match="measure loss: tokens"):
+            change('kind = "loss"\ntokens = 500', 'kind = "loss"\ntokens = 400')
+
     def test_a_measure_can_be_changed_or_removed_until_it_is_measured(self, change, tmp_path):
         result = tmp_path / "out" / "runs" / "MLM-seed1" / "training-6.json"
         result.write_text('{"result": {"measures": {"rank": {}, "probe": {}}}}')
@@ -316,6 +323,7 @@ class TestPlanThatChanged:
             ("seeds = 2", "seeds = [3, 1, 2]", "model MAE-LM: seeds, model MLM: seeds"),
             ('"MLM"', '"RoBERTa"', "model MLM"),
             ("decoder-layers = 1", "decoder-layers = 2", "model MAE-LM: options"),
+            ("[[contrast]]", "[rates]\nseeds = 2\n[[contrast]]", "rates: seeds"),
             ("tokens = 500", "tokens = 400", "measure loss: tokens"),
             ('predicted = "positive"', 'predicted = "negative"', "primary contrasts: P"),
             ('probe_train = "train.conllu"', 'probe_train = "test.conllu"', "files: train.conllu"),

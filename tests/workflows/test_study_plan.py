@@ -11,7 +11,7 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.workflows.study.checks import check, check_data
 from mae_lm_fairseq.workflows.study.dry_run import count_trainings, dry_run, duration
 from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS
-from mae_lm_fairseq.workflows.study.measures import MEASURES, Data
+from mae_lm_fairseq.workflows.study.measures import MEASURES, Data, Tagging
 from mae_lm_fairseq.workflows.study.plan import SHIPPED, Contrast, Model, Rates, Train, parse_plan, read_plan
 from mae_lm_fairseq.workflows.study.training import options_of
 from tests.support import ROOT
@@ -93,7 +93,7 @@ MISTAKES = {
     "[10]": ("[10, 50]", 12, r"train.checkpoints: 50 is above updates, 40"),
     "tokens-per-sample =": ("tokens-per-sampel =", 15, r"unrecognized arguments: --tokens-per-sampel 32"),
     "tokens-per-sample = 32": ("tokens-per-sample = 1", 15, r"options\.tokens-per-sample: --tokens-per-sample 1 must"),
-    "tokens-per-sample": ("seed", 15, r"options.seed: the engine sets --seed; use seeds of the model"),
+    "tokens-per-sample": ("seed", 15, r"options.seed: the engine decides on --seed; use seeds of the model"),
     'halve = "probe.accuracy"': (
         'halve = "prob.accuracy"',
         18,
@@ -165,7 +165,7 @@ MISTAKES = {
     "tokens-per-sample = 32\n\n": (
         "tokens-per-sample = 32\nreset-optimizer = true\n\n",
         16,
-        r"options\.reset-optimizer: the engine sets --reset-optimizer; remove it",
+        r"options\.reset-optimizer: the engine decides on --reset-optimizer; remove it",
     ),
     'kind = "probe"\n': (
         'kind = "probe"\nname = "a:b"\n',
@@ -284,6 +284,17 @@ def test_the_listing_has_plans_measures_with_options_and_endpoints():
 def test_only_a_dry_run_needs_no_output_directory():
     with pytest.raises(UserError, match="--out is missing; only --dry-run needs none"):
         cli.run("study", ["presets"])
+
+
+def test_labels_of_tagging_are_checked_before_training(text_data, tmp_path):
+    """The last column of the training file is that of the development file, too, whatever its width."""
+    (tmp_path / "train.conll").write_text("Ulm\tplace\nleft\tnone\n")
+    (tmp_path / "dev.conll").write_text("Ulm\tplace\tx9\n")
+    measure = Tagging(train=tmp_path / "train.conll", dev=tmp_path / "dev.conll", column="-1")
+    measure.check(Data(text_data))
+    (tmp_path / "dev.conll").write_text("Elbe\triver\tnone\n")
+    with pytest.raises(UserError, match=r"dev\.conll: line 1: the training file has no label 'river'"):
+        measure.check(Data(text_data))
 
 
 def test_incomplete_data_are_refused_before_training(data_bin, tmp_path):

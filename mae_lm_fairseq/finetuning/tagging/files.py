@@ -136,6 +136,11 @@ class _Rows(NamedTuple):
     """Index of the labels."""
 
 
+def column_of(file: WordFile, column: str) -> str:
+    """Return the column for further files: one that is counted from the last is another in files of another width."""
+    return str(file.column + 1) if column.startswith("-") else column
+
+
 def read_words(path: Path, column: str | None, needs_labels: bool = True) -> WordFile:
     """Read a file.
 

@@ -18,7 +18,7 @@ from mae_lm_fairseq.finetuning.sweep import (
     run_sweep,
     window_sweep,
 )
-from mae_lm_fairseq.finetuning.tagging.files import WordFile, plain_name, read_words
+from mae_lm_fairseq.finetuning.tagging.files import WordFile, column_of, plain_name, read_words
 from mae_lm_fairseq.finetuning.tagging.labels import OUTSIDE, LabelSet, learn_labels, scheme_of
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR, ratios, values, with_intervals
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagger
@@ -48,9 +48,7 @@ def finetune(options: TaggingOptions) -> dict:
 
 def _finetune(options: TaggingOptions) -> dict:
     out, files = options.out, {"train": read_words(options.train, options.column)}
-    if options.column.startswith("-"):
-        # The last column of files of another width is another column.
-        options = replace(options, column=str(files["train"].column + 1))
+    options = replace(options, column=column_of(files["train"], options.column))
     files["dev"] = read_words(options.dev, options.column)
     labels = learn_labels(files["train"])
     labels.targets(files["dev"])  # refuses labels that the training file lacks

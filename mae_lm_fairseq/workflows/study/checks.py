@@ -79,7 +79,7 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
     for place, options in ((("options",), plan.options), ((*key, "options"), model.options)):
         for name in options:
             if name in OF_THE_ENGINE:
-                raise error((*place, name), f"the engine sets --{name}; {OF_THE_ENGINE[name]}")
+                raise error((*place, name), f"the engine decides on --{name}; {OF_THE_ENGINE[name]}")
             if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
                 written = name.strip("-").replace("_", "-")
                 raise error((*place, name), f"options have the names of fairseq-train without the dashes: {written}")

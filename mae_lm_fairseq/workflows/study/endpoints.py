@@ -70,7 +70,8 @@ def last_less_first_layer(values: Values) -> np.ndarray:
 def last_less_best_layer(values: Values) -> np.ndarray:
     """Last layer less the best layer below it; dev_NAME, if measured, chooses that layer by its mean over the seeds."""
     dev = values.other(f"dev_{values.name}")
-    best = (dev if dev.name in dev.final_names() else values).final().mean(0)[:-1].argmax()
+    means = (dev if dev.name in dev.final_names() else values).final().mean(0)[:-1]
+    best = np.nan_to_num(means, nan=-np.inf).argmax()
     return values.final()[:, -1] - values.final()[:, best]
 
 
@@ -82,7 +83,7 @@ def mean_of_layers(values: Values) -> np.ndarray:
 def end_less_best_checkpoint(values: Values) -> np.ndarray:
     """Last layer after the last update less that of the best checkpoint: below 0 if training damages it."""
     by_checkpoint = [last_layer(values.at(updates)) for updates in values.checkpoints]
-    best = max(by_checkpoint, key=np.mean)
+    best = max(by_checkpoint, key=lambda found: np.nan_to_num(found.mean(), nan=-np.inf))
     return by_checkpoint[-1] - best
 
 

@@ -84,8 +84,8 @@ def reserve(plan: Plan, out: Path, jobs: int) -> int:
 
     Raises:
         UserError: if the directory cannot be written, or has results of a plan of which something was changed or
-            removed; seeds, models, measures, checkpoints and contrasts that are not primary can be added, and learning
-            rates can be removed that no training has finished with.
+            removed; further seeds, models, measures, checkpoints and contrasts that are not primary can be added,
+            measures without results changed, and learning rates removed that no training has finished with.
     """
     make_output_directory(out)
     path, described = out / PLAN, json.loads(json.dumps(describe(plan)))
@@ -102,8 +102,9 @@ def reserve(plan: Plan, out: Path, jobs: int) -> int:
     if changed:
         raise UserError(
             f"{out} has results of another plan; changed, removed, or not to be added: {', '.join(changed)}. Restore "
-            "the plan, or choose another --out; seeds, models, measures, checkpoints and contrasts that are not "
-            "primary can be added, and learning rates can be removed that no training has finished with"
+            "the plan, or choose another --out; further seeds, models, measures, checkpoints and contrasts that are "
+            "not primary can be added, measures without results changed, and learning rates removed that no training "
+            "has finished with"
         )
     extended += [f"{date.today()}: {', '.join(added)}"] if added else []
     write_json(path, {"threads": threads, "extended": extended, "plan": described})
@@ -132,6 +133,8 @@ def describe(plan: Plan) -> dict[str, Any]:
 def _changes(before: dict[str, Any], now: dict[str, Any], plan: Plan, out: Path) -> tuple[list[str], list[str]]:
     """Return the names of what was changed or removed, and of what was added or given up as a study allows it."""
     measured = {f"measure {name}" for result in all_results(out) for name in result["measures"]}
+    kept = [path.name for path in out.glob("runs/*/*")]  # a fine-tuning that was interrupted has a directory
+    measured |= {name for name in before if any(one.startswith(f"{name.removeprefix('measure ')}-") for one in kept)}
     is_free = {name: name.startswith("measure ") and name not in measured for name in before}
     of_free = {value for name in before if is_free[name] for value in before[name].values() if isinstance(value, str)}
     removed = before.keys() - now.keys()
@@ -144,7 +147,7 @@ def _changes(before: dict[str, Any], now: dict[str, Any], plan: Plan, out: Path)
             is_new = is_free[name] or (name in ("files", "checkpoints", "contrasts") and key not in old)
             lists = (old.get(key), new.get(key)) if key in ("seeds", "at") else ()
             is_longer = bool(lists) and all(isinstance(one, list) for one in lists) and {*lists[0]} <= {*lists[1]}
-            if key == "seeds":  # the rule for learning rates takes the first ones
+            if key == "seeds" and name.startswith("model "):  # the rule for learning rates takes the first ones
                 is_longer = lists[1][: len(lists[0])] == lists[0]
             rates = old.get(key, []), new.get(key, [])
             is_rates = key == "learning_rates" and name.startswith("model ")
@@ -223,14 +226,15 @@ def choose(plan: Plan, model: Model, out: Path) -> Choice:
     )
     if None in means.values():
         return Choice(is_known=False)
-    rate = min(means, key=means.get)
+    rate = min(means, key=lambda rate: (math.isnan(means[rate]), means[rate]))
     if rule.halve is None:
         return Choice(rate)
     # First by the seeds that the rate was chosen with, so that damage is found before the others are trained.
     found = [mean(rule.halve, "end_less_best_checkpoint", rate, seeds) for seeds in (first, model.all_seeds)]
     damage = next((one for one in found if one is not None and one < -rule.by), found[0])
     is_damaged = damage is not None and damage < -rule.by
-    return Choice(rate / 2 if is_damaged else rate, found[0] is not None, damage)
+    is_defined = damage is not None and not math.isnan(damage)
+    return Choice(rate / 2 if is_damaged else rate, found[0] is not None, damage if is_defined else None)
 
 
 def runs_of(plan: Plan, training: Training) -> list[Run]:

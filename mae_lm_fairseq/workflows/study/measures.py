@@ -426,11 +426,12 @@ class Tagging(Sweep):
     column: str = "UPOS"
 
     def check(self, data: Data) -> None:
-        from mae_lm_fairseq.finetuning.tagging.files import read_words
+        from mae_lm_fairseq.finetuning.tagging.files import column_of, read_words
         from mae_lm_fairseq.finetuning.tagging.labels import learn_labels
 
         super().check(data)
-        learn_labels(read_words(self.train, self.column)).targets(read_words(self.dev, self.column))
+        train = read_words(self.train, self.column)
+        learn_labels(train).targets(read_words(self.dev, column_of(train, self.column)))
 
     def measure(self, model: Trained) -> Measured:
         """Return the metrics on the development file."""

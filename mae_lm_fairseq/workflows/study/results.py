@@ -106,7 +106,8 @@ def keep_and_measure(run: Run, plan: Plan, training: Training, updates: int, sav
 
     state = load_as_data(save / "checkpoint_last.pt")
     del state["last_optimizer_state"]
-    for name in ("previous_training_time", "metrics"):  # trained again, it is the same file
+    state["optimizer_history"] = state["optimizer_history"][-1:]
+    for name in ("previous_training_time", "metrics"):  # on a CPU, the file is the same if it is trained again
         state["extra_state"].pop(name, None)
     reached = state["optimizer_history"][-1]["num_updates"]
     if reached != updates:

@@ -31,7 +31,7 @@ OF_THE_ENGINE = {
     **dict.fromkeys(("cpu", "distributed-world-size", "save-interval-updates", "keep-interval-updates"), _REMOVE),
     **dict.fromkeys(("no-save-optimizer-state", "reset-optimizer", "reset-lr-scheduler", "reset-dataloader"), _REMOVE),
 }
-"""Options of fairseq-train that the engine sets, and what to do instead."""
+"""Options of fairseq-train that the engine decides on, and what to do instead."""
 
 
 def options_of(plan: Plan, model: Model) -> dict[str, Any]:

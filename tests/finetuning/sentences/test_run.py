@@ -284,7 +284,10 @@ def test_files_that_the_command_would_overwrite_are_kept(options):
         options.out.rmdir()
 
 
-def test_the_learning_rate_with_the_best_median_is_chosen(tmp_path):
+def test_the_learning_rate_with_the_best_median_is_chosen(tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise OSError("No space left")
+
     settings = {"optimization": {"max_update": 1}, "checkpoint": {}, "common": {}}
     chosen = FinetuningOptions(model=tmp_path, out=tmp_path, seeds=3)
     sweep = Sweep(chosen, None, tmp_path, settings, [1e-5, 3e-5], lambda path: {}, "score")
@@ -303,4 +306,9 @@ def test_the_learning_rate_with_the_best_median_is_chosen(tmp_path):
     kept.with_name("checkpoint_last.pt").touch()
     with pytest.raises(UserError, match=f"cannot read the checkpoint {kept}: it is damaged"):
         best.clean_up(best)
-    assert [*kept.parent.iterdir()] == [kept]  # the others leave first: the disk may be full
+    assert kept.with_name("checkpoint_last.pt").exists()
+    torch.save({"model": {}, "cfg": {}, "last_optimizer_state": {}}, kept)
+    monkeypatch.setattr(finetuning.checkpoint_utils, "torch_persistent_save", fail)
+    with pytest.raises(OSError, match="No space left"):
+        best.clean_up(best)
+    assert [*kept.parent.iterdir()] == [kept]
