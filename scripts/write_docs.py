@@ -113,7 +113,7 @@ TREATMENTS_PAGE = """\
 What the network sees at the positions that it predicts: the treatments that this package trains. The column *preset or
 options* has a preset, to which a size is added (`mae_lm_base`), or options for one, such as `mae_lm_roberta`, the MLM.
 `mae_lm_exlm*` refuses random and kept tokens. Unless it is stated, 15 % are predicted. `mae-lm study treatments --out
-OUT` compares most of them at size tiny.
+OUT` compares most of them at size tiny ([results](results/treatments.md)).
 
 *Cost* is FLOPs of matrix products in training, for sequences of 512 tokens at size base and 32,000 subwords, by the
 formula of `mae-lm plan`, relative to the MLM. ExLM's loss computes its logits twice, which is counted; its dynamic

@@ -361,7 +361,7 @@ def test_fine_tuning_starts_from_an_import_and_ends_in_its_class(kind, architect
     monkeypatch.setattr(sweep, "run_all", run_here)
     write_official(tmp_path / "glue", TASKS["RTE"], make_rows(TASKS["RTE"]))
     model = imported(kind, "mae_lm")
-    if kind == "camembert":  # a checkpoint, as of a pretraining that goes on from the import
+    if kind == "camembert":  # a checkpoint, as of further pretraining of the import
         torch.save(read_training_state(model), tmp_path / "continued.pt")
         model = [tmp_path / "continued.pt", "--data-bin", model]
     else:
