@@ -132,19 +132,14 @@ def describe(plan: Plan) -> dict[str, Any]:
 
 def _changes(before: dict[str, Any], now: dict[str, Any], plan: Plan, out: Path) -> tuple[list[str], list[str]]:
     """Return the names of what was changed or removed, and of what was added or given up as a study allows it."""
-    measured = {f"measure {name}" for result in all_results(out) for name in result["measures"]}
-    kept = [path.name for path in out.glob("runs/*/*")]  # a fine-tuning that was interrupted has a directory
-    measured |= {name for name in before if any(one.startswith(f"{name.removeprefix('measure ')}-") for one in kept)}
-    is_free = {name: name.startswith("measure ") and name not in measured for name in before}
-    of_free = {value for name in before if is_free[name] for value in before[name].values() if isinstance(value, str)}
-    removed = before.keys() - now.keys()
-    changed = [name for name in removed if not is_free[name]]
-    added = [name for name in now if name not in before]
-    added += [f"{name}: removed before it was measured" for name in removed if is_free[name]]
+    free, removed = _unmeasured(before, out), before.keys() - now.keys()
+    of_free = {value for name in free for value in before[name].values() if isinstance(value, str)}
+    changed, added = [*(removed - free)], [name for name in now if name not in before]
+    added += [f"{name}: removed before it was measured" for name in removed & free]
     for name in before.keys() & now.keys():
         old, new = before[name], now[name]
         for key in sorted(key for key in {*old, *new} if old.get(key) != new.get(key)):
-            is_new = is_free[name] or (name in ("files", "checkpoints", "contrasts") and key not in old)
+            is_new = name in free or (name in ("files", "checkpoints", "contrasts") and key not in old)
             lists = (old.get(key), new.get(key)) if key in ("seeds", "at") else ()
             is_longer = bool(lists) and all(isinstance(one, list) for one in lists) and {*lists[0]} <= {*lists[1]}
             if key == "seeds" and name.startswith("model "):  # the rule for learning rates takes the first ones
@@ -158,6 +153,18 @@ def _changes(before: dict[str, Any], now: dict[str, Any], plan: Plan, out: Path)
             elif key in new or not (name == "contrasts" or (name == "files" and key in of_free)):
                 changed.append(f"{name}: {key}")
     return sorted(changed), sorted(added)
+
+
+def _unmeasured(described: dict[str, Any], out: Path) -> set[str]:
+    """Return the measures of :func:`describe` that have no value yet, nor a directory of an interrupted fine-tuning."""
+    measured = {name for result in all_results(out) for name in result["measures"]}
+    begun = [path.name for path in out.glob("runs/*/*")]
+    names = {key: key.removeprefix("measure ") for key in described if key.startswith("measure ")}
+    return {
+        key
+        for key, name in names.items()
+        if name not in measured and not any(one.startswith(f"{name}-") for one in begun)
+    }
 
 
 def _given_up(name: str, old: list[float], new: list[float], plan: Plan, out: Path) -> list[float]:

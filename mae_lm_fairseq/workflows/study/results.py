@@ -71,7 +71,7 @@ class Training:
 def all_results(out: Path) -> list[dict[str, Any]]:
     """Return the results of all runs of a study."""
     contents = map(read_json, out.glob("runs/*/*.json"))
-    return [content["result"] for content in contents if "result" in content]
+    return [content["result"] for content in contents if isinstance(content, dict) and content.get("result")]
 
 
 def _record(content: dict[str, Any]) -> dict[str, Any]:
