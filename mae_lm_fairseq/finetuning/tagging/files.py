@@ -96,8 +96,13 @@ class WordFile:
         return [sentence.labels for sentence in self.sentences]
 
     @property
+    def kinds(self) -> set[str]:
+        """The different labels."""
+        return {label for labels in self.labels for label in labels} - {None}
+
+    @property
     def is_labelled(self) -> bool:
-        return any(label is not None for labels in self.labels for label in labels)
+        return bool(self.kinds)
 
     @property
     def suffix(self) -> str:

@@ -75,7 +75,7 @@ def learn_labels(file: WordFile) -> LabelSet:
         UserError: if labels of entities are invalid, or there are fewer than two labels.
     """
     scheme = scheme_of(file)
-    found = {label for labels in file.labels for label in labels} - {None}
+    found = file.kinds
     if len(found) < 2:
         raise UserError(
             f"{file.path}: has only the label {found.pop()!r:.80}; training needs at least two different ones"
@@ -89,7 +89,7 @@ def scheme_of(file: WordFile) -> str | None:
     Raises:
         UserError: if labels of entities are not valid BIO.
     """
-    kinds = {label for labels in file.labels for label in labels} - {None}
+    kinds = file.kinds
     inside = {label for label in kinds if _INSIDE.fullmatch(label)}
     if not inside or not (OUTSIDE in kinds or inside == kinds):
         return None

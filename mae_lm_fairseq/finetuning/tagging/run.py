@@ -54,8 +54,7 @@ def _finetune(options: TaggingOptions) -> dict:
     labels.targets(files["dev"])  # refuses labels that the training file lacks
     if options.test:
         files["test"] = read_words(options.test, options.column, needs_labels=False)
-        kinds = {label for of_sentence in files["test"].labels for label in of_sentence} - {None, OUTSIDE}
-        if scheme_of(files["test"]) != labels.scheme and kinds:
+        if scheme_of(files["test"]) != labels.scheme and files["test"].kinds - {OUTSIDE}:
             raise UserError(
                 f"{options.test}: only one of it and {options.train} has labels of entities in BIO; convert it"
             )

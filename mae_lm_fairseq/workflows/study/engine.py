@@ -140,19 +140,23 @@ def _changes(before: dict[str, Any], now: dict[str, Any], plan: Plan, out: Path)
         old, new = before[name], now[name]
         for key in sorted(key for key in {*old, *new} if old.get(key) != new.get(key)):
             is_new = name in free or (name in ("files", "checkpoints", "contrasts") and key not in old)
-            lists = (old.get(key), new.get(key)) if key in ("seeds", "at") else ()
-            is_longer = bool(lists) and all(isinstance(one, list) for one in lists) and {*lists[0]} <= {*lists[1]}
-            if key == "seeds" and name.startswith("model "):  # the rule for learning rates takes the first ones
-                is_longer = lists[1][: len(lists[0])] == lists[0]
             rates = old.get(key, []), new.get(key, [])
             is_rates = key == "learning_rates" and name.startswith("model ")
             if is_rates and (given_up := _given_up(name, *rates, plan, out)):
                 added.append(f"{name}: without learning rate {', '.join(map(str, given_up))}")
-            elif is_new or is_longer:
+            elif is_new or _is_longer(key, old.get(key), new.get(key)):
                 added.append(f"{name}: {key}")
             elif key in new or not (name == "contrasts" or (name == "files" and key in of_free)):
                 changed.append(f"{name}: {key}")
     return sorted(changed), sorted(added)
+
+
+def _is_longer(key: str, old: Any, new: Any) -> bool:
+    """Return whether seeds were appended to those of a model, or checkpoints added to those of a measure."""
+    if key not in ("seeds", "at") or not isinstance(old, list) or not isinstance(new, list):
+        return False
+    # The rule for learning rates takes the first seeds.
+    return new[: len(old)] == old if key == "seeds" else {*old} <= {*new}
 
 
 def _unmeasured(described: dict[str, Any], out: Path) -> set[str]:
