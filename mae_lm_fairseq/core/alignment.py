@@ -94,7 +94,7 @@ def target_states(transitions: Tensor, targets: Tensor, count: int) -> Tensor:
     derivative of the log-likelihood by the log-probabilities of targets that all states emit alike.
     """
     with torch.inference_mode(False), torch.enable_grad():
-        transitions = transitions.clone()  # may be an inference tensor
+        transitions = transitions.clone() if transitions.is_inference() else transitions
         emissions = transitions.new_zeros(len(transitions), transitions.shape[1] - 1, count).requires_grad_()
         total = log_likelihood(emissions, transitions, targets).sum()
     return torch.autograd.grad(total, emissions, create_graph=torch.is_grad_enabled())[0]
