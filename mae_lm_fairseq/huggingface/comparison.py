@@ -89,7 +89,9 @@ def load(model_class: type, directory: Path, to: Counterpart) -> transformers.Pr
     """
     options = {"add_pooling_layer": False} if to.task == "Model" and to.has_unset_pooler else {}
     with transformers_errors(directory):
-        model, loaded = model_class.from_pretrained(directory, output_loading_info=True, **options)
+        model, loaded = model_class.from_pretrained(
+            directory, output_loading_info=True, use_safetensors=True, **options
+        )
     loaded["unexpected_keys"] = set(loaded["unexpected_keys"]) - to.kept.keys()
     if problems := {kind: sorted(map(str, names)) for kind, names in loaded.items() if names}:
         raise UserError(f"{NOTHING_WRITTEN}: its weights do not match {model_class.__name__}: {problems}")

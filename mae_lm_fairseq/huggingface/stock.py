@@ -30,6 +30,7 @@ from mae_lm_fairseq.huggingface.families import (
     folded,
     read_config,
 )
+from mae_lm_fairseq.huggingface.loading import without_kernels
 from mae_lm_fairseq.huggingface.names import (
     CLASSIFICATION_HEAD,
     LM_BIAS,
@@ -234,7 +235,7 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
     if to.task == "ForMaskedLM":  # an original without a head may say anything
         values["tie_word_embeddings"] = not config.untie_output_weights
     if to.original is not None:
-        return _changed(json.loads(to.original.files[STOCK_CONFIG]), values)
+        return _changed(without_kernels(json.loads(to.original.files[STOCK_CONFIG])), values)
     values |= {
         "vocab_size": len(pretrained.symbols),
         "hidden_act": "gelu",

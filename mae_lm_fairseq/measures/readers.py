@@ -35,8 +35,6 @@ RANDOM_SEED = 1
 """Seed of the random weights that a model is compared with."""
 SPREAD = 100
 """Tokens that are read per token that is taken, where texts are taken evenly spaced from a file."""
-_AS_DATA = {"local_files_only": True, "trust_remote_code": False}
-"""Options for loading with ``transformers``, which otherwise asks whether to run code from the directory."""
 
 
 @dataclass(frozen=True)
@@ -239,13 +237,14 @@ def _open_hugging_face(directory: Path, device: str, with_head: bool, random_wei
 
         from transformers import AutoTokenizer
 
+        from mae_lm_fairseq.huggingface.loading import AS_DATA
         from mae_lm_fairseq.huggingface.tokenizer import transformers_errors
     except ImportError:
         raise UserError(
             f"{directory} is a Hugging Face model, which needs transformers; pip install transformers"
         ) from None
     with transformers_errors(directory):
-        tokenizer = AutoTokenizer.from_pretrained(directory, **_AS_DATA)
+        tokenizer = AutoTokenizer.from_pretrained(directory, **AS_DATA)
         model = _load_hugging_face(directory, with_head, random_weights)
     if model.config.is_encoder_decoder:
         raise UserError(f"{directory}: {model.config.model_type} is an encoder-decoder; only encoders can be measured")
@@ -313,15 +312,18 @@ def _ignores_padding(states: HuggingFaceStates, text: list[int]) -> bool:
 
 
 def _load_hugging_face(directory: Path, with_head: bool, random_weights: bool) -> nn.Module:
-    from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+    from transformers import AutoModel, AutoModelForMaskedLM
 
-    config = AutoConfig.from_pretrained(directory, **_AS_DATA)
+    from mae_lm_fairseq.huggingface.loading import load_config, weights_as_data
+
+    config = load_config(directory)
     kind, options = (AutoModelForMaskedLM, {}) if with_head else (AutoModel, _without_pooler(config))
     if random_weights:
         with torch.random.fork_rng():
             torch.manual_seed(RANDOM_SEED)
             return kind.from_config(config, **options)
-    model, loading = kind.from_pretrained(directory, config=config, output_loading_info=True, **_AS_DATA, **options)
+    options |= weights_as_data(directory)
+    model, loading = kind.from_pretrained(directory, config=config, output_loading_info=True, **options)
     if with_head and loading["missing_keys"]:
         raise UserError(f"{directory} has no language model head ({min(loading['missing_keys'])} is missing); name a "
                         "model that was saved with it")  # fmt: skip
