@@ -165,7 +165,8 @@ TREATMENTS = [
     ("falling rate, 30 to 5 %", "`[MASK]`", "none",
      "[Ankner et al., 2024](https://arxiv.org/abs/2305.15096), from 30 to 15 %",
      "`--mask-prob 0.3 --mask-prob-end 0.05`", "mae_lm_roberta", 0.175, 1),
-    ("rate drawn from 15 to 50 %", "`[MASK]`", "none", "", "`--mask-prob-range 0.15,0.5`", "mae_lm_roberta", 0.325, 1),
+    ("rate drawn from 15 to 50 %", "`[MASK]`", "none", "[R2MAE, 2025](https://arxiv.org/abs/2509.21650), per sequence",
+     "`--mask-prob-range 0.15,0.5`", "mae_lm_roberta", 0.325, 1),
     ("higher rate, 40 %", "`[MASK]`", "none", _WETTIG, "`--mask-prob 0.4`", "mae_lm_roberta", 0.4, 1),
 ]  # fmt: skip
 

@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""Compute every measured result of README.md's table of findings, and those that the pages of results add to it.
+
+Each is a phrase as it stands on a page, made from committed JSON alone; tests/test_findings.py looks for it there. Run
+as a program, it prints the phrases by page.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import t, ttest_1samp
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+README, EVIDENCE, TREATMENTS = "README.md", "docs/results/evidence.md", "docs/results/treatments.md"
+REPRODUCTION, FINETUNING = "docs/results/reproduction.md", "docs/results/finetuning.md"
+SEEDS, HIGH, LOW, END = range(1, 6), 0.002, 0.001, "7600"
+MLM, MAE, ALL = "MLM", "MAE-LM", "MAE-LM, all [MASK]s in its encoder"
+BERT, RANDOM = "MLM, 80/10/10", "MLM, random tokens"
+WORDS = 20
+"""Number of frequent words that [MASK] is compared with."""
+RATES, AT = (HIGH, LOW), ("points at 2e-3", "at 1e-3")
+EXCLUSIVITY, AMBIGUOUS = "exclusivity.exclusivity_0.9", "probe.ambiguous_accuracy"
+FRACTIONS = ("exclusivity.exclusivity", "exclusivity.types")
+"""Beginnings of the values that are fractions; they are returned in points."""
+
+
+@cache
+def study(name: str) -> dict[tuple, Mapping[str, Any]]:
+    """Return the measures of a study by model, learning rate and seed."""
+    rows = json.loads((RESULTS / name / "results.json").read_text(encoding="utf-8"))["runs"]
+    return {(row["model"], row["learning_rate"], row["seed"]): row["measures"] for row in rows}
+
+
+def layers(model: str, value: str, rate: float = HIGH, updates: str = END) -> np.ndarray:
+    """Return a value of the second study by seed and layer, [seeds, layers]; at the lower rate there is one seed."""
+    measure, _, name = value.partition(".")
+    runs = [study("evidence-2").get((model, rate, seed), {}).get(measure) for seed in SEEDS]
+    return in_points(value) * np.array([run[updates][name] for run in runs if run], dtype=float)
+
+
+def in_points(value: str) -> float:
+    """Return the factor of a value."""
+    return 100.0 if value.startswith(FRACTIONS) else 1.0
+
+
+def above_words(model: str) -> np.ndarray:
+    """Return how far [MASK] lies outside beyond the most extreme frequent word, in points, [seeds, layers]."""
+    return layers(model, EXCLUSIVITY) - layers(model, "exclusivity.types_highest")
+
+
+def tagging(first: str, second: str, measure: str = "UPOS, last two layers trained") -> np.ndarray:
+    """Return the differences of accuracy after fine-tuning, over the seeds of pretraining that both models have."""
+    found = [[study("evidence-2")[model, HIGH, seed].get(measure) for model in (first, second)] for seed in SEEDS]
+    return np.array([a[END]["accuracy"] - b[END]["accuracy"] for a, b in found if a and b])
+
+
+def glue(task: str) -> np.ndarray:
+    """Return MAE-LM's scores less the RoBERTa preset's, by the seed of fine-tuning."""
+
+    def scores(model: str) -> np.ndarray:
+        metrics = json.loads((RESULTS / "finetuning" / model / task / "results.json").read_text())["metrics"]
+        names = {"squad": ["f1"], "STS-B": ["pearson", "spearman"]}.get(task, [next(iter(metrics))])
+        return np.mean([metrics[name]["values"] for name in names], axis=0)
+
+    return scores("mae_lm") - scores("roberta")
+
+
+def mean_interval(values: Sequence[float], digits: int = 1, sign: bool = True) -> str:
+    """Return the mean and Student's 95 % interval."""
+    numbers = np.asarray(values)
+    half = t.ppf(0.975, len(numbers) - 1) * numbers.std(ddof=1) / len(numbers) ** 0.5 if np.ptp(numbers) else 0.0
+    mean = f"{numbers.mean():{'+' if sign else ''}.{digits}f}"
+    return minus(f"{mean} [{numbers.mean() - half:.{digits}f}, {numbers.mean() + half:.{digits}f}]")
+
+
+def minus(text: str) -> str:
+    """Return a text with minus signs in place of hyphens before digits."""
+    return text.replace("-", "−")  # noqa: RUF001
+
+
+def listed(values: Sequence[float], digits: int = 1, sign: bool = False) -> str:
+    """Return numbers as "a, b and c"."""
+    *first, last = (minus(f"{value:{'+' if sign else ''}.{digits}f}") for value in values)
+    return f"{', '.join(first)} and {last}"
+
+
+def by_layer(values: np.ndarray) -> np.ndarray:
+    """Return the means over the seeds of layers 2 to 4."""
+    return values.mean(0)[2:]
+
+
+def p_values() -> tuple[float, float]:
+    """Return the p-value of CoLA, and that after Holm's correction over the five tasks of the page."""
+    found = {task: float(ttest_1samp(glue(task), 0).pvalue) for task in ("SST-2", "CoLA", "RTE", "STS-B", "squad")}
+    if min(found, key=found.get) != "CoLA":
+        raise ValueError("CoLA no longer has the smallest p-value: Holm's correction of it is another one")
+    return found["CoLA"], min(1.0, len(found) * found["CoLA"])
+
+
+def full_input(model: str, rate: float = HIGH) -> np.ndarray:
+    """Return Figure 1(a)'s quantity: directions of all tokens in masked text less those of real ones in clean text."""
+    return layers(model, "rank.all_as_trained", rate) - layers(model, "rank.real_clean", rate)
+
+
+def best(model: str, rate: float = HIGH) -> np.ndarray:
+    """Return the accuracy on ambiguous words at the best layer of each seed."""
+    return layers(model, AMBIGUOUS, rate).max(1)
+
+
+def last_layer(model: str, value: str, rate: float = HIGH) -> np.ndarray:
+    """Return a value at the last layer, by seed."""
+    return layers(model, value, rate)[:, -1]
+
+
+def words_inside(rate: float) -> int:
+    """Return how many of the frequent words lie less far outside than the MLM's [MASK]: fewest of layers 2 and 3."""
+    return round(WORDS * layers(MLM, "exclusivity.type_quantile", rate)[:, 2:4].min())
+
+
+def treatment(model: str, value: str) -> np.ndarray:
+    """Return a value of the treatments by seed (and layer)."""
+    measure, _, name = value.partition(".")
+    runs = [study("treatments")[model, None, seed][measure]["3800"] for seed in (1, 2)]
+    return in_points(value) * np.array([run[name] for run in runs], dtype=float)
+
+
+def front_page() -> list[str]:
+    """Return the phrases of README.md."""
+    outside = {model: layers(model, EXCLUSIVITY)[:, 2:].mean() for model in (MLM, RANDOM)}
+    full, rank = by_layer(full_input(MLM)), layers(MLM, "rank.mask_as_trained").mean(0)
+    real = {(model, rate): last_layer(model, "rank.real_clean", rate).mean() for model in (MAE, MLM) for rate in RATES}
+    at_last, at_best = (
+        {rate: of(MAE, rate) - of(MLM, rate) for rate in RATES}
+        for of in (lambda model, rate: last_layer(model, AMBIGUOUS, rate), best)
+    )
+    is_better = at_last[LOW][0] > 0 and at_best[LOW][0] > 0
+    p, corrected = p_values()
+    return [
+        f"{outside[MLM]:.0f} points more of the energy of `[MASK]`",
+        f"(layers 2 to 4, 2e-3; control: {outside[RANDOM]:.0f})",
+        f"{'any' if words_inside(HIGH) == WORDS else 'most'} of the {WORDS} most frequent words",
+        f"(at 1e-3: than {words_inside(LOW)})",
+        *(f"{last_layer(MLM, EXCLUSIVITY, rate).mean():.0f} {text}" for rate, text in zip(RATES, AT, strict=True)),
+        f"{full.min():+.1f} to {full.max():+.1f} of 128 directions",
+        f"{real[MAE, HIGH]:.0f} of 128 directions, the MLM {real[MLM, HIGH]:.0f}",
+        f"at 1e-3 {real[MAE, LOW]:.0f} and {real[MLM, LOW]:.0f}",
+        f"{mean_interval(tagging(ALL, MAE))} points better",
+        f"p = {p:.2f}, after correction for five tasks {corrected:.2f}",
+        f"{mean_interval(at_last[HIGH])} at the last layer",
+        f"{mean_interval(at_best[HIGH])} at the best one",
+        f"at 1e-3, {'better' if is_better else 'not better'} at both",
+        f"{rank[1]:.0f} directions in layer 1, {rank[-1]:.0f} in layer 4",
+    ]
+
+
+def evidence() -> list[str]:
+    """Return the phrases of the page of the second study."""
+    stages = [layers(MLM, EXCLUSIVITY, updates=updates)[:, 2:].mean() for updates in ("950", "1900", "3800", END)]
+    old = treatment("all [MASK]", EXCLUSIVITY)[:, -1]
+    at_best = best(MAE) - best(MLM)
+    losses = [layers(model, "loss.loss").mean() for model in (MAE, ALL)]
+    return [
+        mean_interval(layers(MLM, EXCLUSIVITY)[:, 2:].mean(1)),
+        f"leaves {mean_interval(above_words(MLM)[:, 2:].mean(1))}",
+        f"({listed(by_layer(above_words(MLM)), sign=True)} in layers 2 to 4)",
+        f"{last_layer(MLM, EXCLUSIVITY, LOW)[0]:.1f} at 1e-3 with seed 1, {listed(old)} in the treatments",
+        f"{listed(stages)} points after 950, 1,900, 3,800 and 7,600 updates",
+        f"{mean_interval(tagging(ALL, MLM), 2)} above the MLM (four pairs)",
+        f"{mean_interval(tagging(ALL, MAE), 2)} above MAE-LM (five pairs)",
+        *map(mean_interval, full_input(MLM)[:, 2:].T),
+        f"with 80/10/10 {listed(by_layer(full_input(BERT)), sign=True)}",
+        f"at 1e-3 (seed 1) {listed(full_input(MLM, LOW)[0, 2:], 0, sign=True)}",
+        f"{mean_interval(at_best, 2)} at the best layer",
+        f"{best(MAE, LOW)[0] - best(MLM, LOW)[0]:+.1f} at 1e-3 with seed 1",
+        f"{mean_interval(best(ALL) - best(MLM), 2)} with all `[MASK]`s",
+        f"{listed(by_layer(layers(MAE, 'exclusivity.types_highest')), 0)} points",
+        f"from {losses[0]:.2f} to {losses[1]:.2f} nats",
+    ]
+
+
+def phrases() -> dict[str, list[str]]:
+    """Return the phrases by page."""
+    later = treatment("later", "loss.loss") - treatment("all [MASK]", "loss.loss")
+    ends = ("random tokens only", min), ("kept tokens only", max)
+    least, most = (of(treatment(model, EXCLUSIVITY)[:, 2:].mean(1)) for model, of in ends)
+    real = [last_layer(model, "rank.real_clean").mean() for model in (MAE, MLM)]
+    p, corrected = p_values()
+    return {
+        README: front_page(),
+        EVIDENCE: evidence(),
+        TREATMENTS: [f"{listed(later, 2, sign=True)} nats", f"between {least:.0f} and {most:.0f} points"],
+        REPRODUCTION: [f"{real[0]:.0f} against {real[1]:.0f}"],
+        FINETUNING: [f"p = {p:.3f}", f"{corrected:.2f} after Holm's correction"],
+    }
+
+
+if __name__ == "__main__":
+    for page, found in phrases().items():
+        print(f"{page}:", *found, sep="\n  ")
