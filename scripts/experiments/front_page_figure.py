@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """Draw README.md's figure of the second evidence study from its committed results.json."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
-from findings import ALL, END, HIGH, LOW, MAE, MLM, RANDOM, RESULTS, SEEDS, layers, study
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from experiments.findings import ALL, END, HIGH, LOW, MAE, MLM, RANDOM, RESULTS, SEEDS, layers, study
 
 COLOURS = {MLM: "#0072B2", RANDOM: "#666666", MAE: "#D55E00", ALL: "#009E73"}
 NAMES = {

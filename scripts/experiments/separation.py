@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Read the two plans of docs/results/separation.md: the verdict at 2e-3, and all seeds at 1e-3.
+
+    scripts/experiments/separation.py RESULTS [RESULTS_AT_1E-3]      (results.json of each plan)
+
+At 1e-3, seed 1 of three of the models is that of the second evidence study.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import t
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from experiments.findings import ALL, END, LOW, MAE, MLM, RESULTS
+
+RESET = "MAE-LM, [MASK] states reset"
+MARGIN = 0.3
+"""Points of contextual gain within which the presence of [MASK] counts as harmless."""
+MEASURES = {
+    "contextual gain": lambda measures: _gain(measures["probe"][END]["ambiguous_accuracy"]),
+    "ambiguous words, last layer": lambda measures: measures["probe"][END]["ambiguous_accuracy"][-1],
+    "ambiguous words, best layer": lambda measures: max(measures["probe"][END]["ambiguous_accuracy"]),
+    "UPOS, two layers trained": lambda measures: measures["UPOS, last two layers trained"][END]["accuracy"],
+    "UPOS, all layers trained": lambda measures: measures["UPOS, all layers trained"][END]["accuracy"],
+    "loss (nats)": lambda measures: measures["loss"][END]["loss"],
+    "directions of real tokens": lambda measures: measures["rank"][END]["real_clean"][-1],
+}
+"""What is compared, by name, as a function of the measures of one training."""
+Runs = dict[str, dict[int, dict]]
+"""Measures by model and seed."""
+
+
+def _gain(by_layer: Sequence[float]) -> float:
+    return by_layer[-1] - by_layer[0]
+
+
+def interval(values: Sequence[float], level: float) -> tuple[float, float]:
+    """Return Student's interval of the mean."""
+    numbers = np.asarray(values, dtype=float)
+    half = t.ppf((1 + level) / 2, len(numbers) - 1) * numbers.std(ddof=1) / len(numbers) ** 0.5
+    return numbers.mean() - half, numbers.mean() + half
+
+
+def verdict(differences: Sequence[float]) -> str:
+    """Return the result of the rule, for reset less MAE-LM in the contextual gain, in points."""
+    low, high = interval(differences, 0.9)
+    if low > -MARGIN and high < MARGIN:
+        return "harmless"
+    low, high = interval(differences, 0.95)
+    return "the paper's mechanism" if high < 0 else "contradicted" if low > 0 else "cannot tell"
+
+
+def read(path: Path, rate: float | None = None) -> Runs:
+    """Return the finished trainings of a study, at a learning rate if that is given."""
+    found: Runs = {}
+    for row in json.loads(path.read_text(encoding="utf-8"))["runs"]:
+        is_finished = END in row["measures"].get("probe", {})
+        if is_finished and (rate is None or row["learning_rate"] == rate):
+            found.setdefault(row["model"], {})[row["seed"]] = row["measures"]
+    return found
+
+
+def pairs(runs: Runs, first: str, second: str, measure: str) -> dict[int, float]:
+    """Return the differences of a measure by seed, of the seeds that both models have."""
+    found, value = {}, MEASURES[measure]
+    for seed in sorted(runs.get(first, {}).keys() & runs.get(second, {}).keys()):
+        try:
+            found[seed] = value(runs[first][seed]) - value(runs[second][seed])
+        except KeyError:  # not measured yet
+            continue
+    return found
+
+
+def table(runs: Runs, contrasts: Sequence[tuple[str, str]]) -> str:
+    """Return every contrast of every measure, with its seeds, in Markdown."""
+    lines = ["| contrast | measure | mean [95 %] | seeds |", "| --- | --- | --- | --- |"]
+    for first, second in contrasts:
+        for measure in MEASURES:
+            found = pairs(runs, first, second, measure)
+            values = [*found.values()]
+            mean = f"{np.mean(values):+.2f}" if values else "-"
+            if len(values) > 1:
+                mean += " [{:.2f}, {:.2f}]".format(*interval(values, 0.95))
+            listed = " ".join(f"{seed}: {value:+.2f}" for seed, value in found.items())
+            lines.append(f"| {first} less {second} | {measure} | {mean} | {listed} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print the tables and the verdict."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path, help="results.json of the plan separation")
+    parser.add_argument("low", type=Path, nargs="?", help="results.json of the plan separation-1e-3")
+    options = parser.parse_args()
+    runs = read(options.results)
+    primary = [*pairs(runs, RESET, MAE, "contextual gain").values()]
+    print(table(runs, [(RESET, MAE)]))
+    print(f"\nverdict, {len(primary)} of 5 seeds: {verdict(primary) if len(primary) == 5 else 'open'}")
+    if options.low:
+        low, before = read(options.low), read(RESULTS / "evidence-2" / "results.json", LOW)
+        joined = {model: before.get(model, {}) | low.get(model, {}) for model in (MLM, MAE, ALL, RESET)}
+        print("\n" + table(joined, [(RESET, MAE), (ALL, MAE), (MAE, MLM), (ALL, MLM)]))
+
+
+if __name__ == "__main__":
+    main()
