@@ -59,7 +59,7 @@ Defined in `mae_lm_fairseq/models/architectures.py`.
 
 ## Task `masked_autoencoder_lm`
 
-Defined in `mae_lm_fairseq/tasks/masked_autoencoder_lm.py`, which extends fairseq's `masked_lm`. The descriptions of
+Defined in `mae_lm_fairseq/tasks/options.py`, which extends fairseq's `masked_lm`. The descriptions of
 inherited options are fairseq's. The data2vec options `--include-target-tokens`, `--skip-masking` and `--d2v2-multi`
 have no effect. The criterion of the same name has no options.
 
@@ -412,7 +412,7 @@ def options() -> str:
     from mae_lm_fairseq.finetuning.tagging.task import TokenClassificationConfig
     from mae_lm_fairseq.models.architectures import MAELMModelConfig
     from mae_lm_fairseq.optim.fused_adamw import FusedAdamWConfig
-    from mae_lm_fairseq.tasks.masked_autoencoder_lm import MaskedAutoencoderLMConfig
+    from mae_lm_fairseq.tasks.options import MaskedAutoencoderLMConfig
 
     network = fields(MaskedAutoencoderConfig)
     names = {option.name for option in network}

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from mae_lm_fairseq.core.config import DecoderAttention, MaskedAutoencoderConfig, MaskJoin, StackConfig
+from mae_lm_fairseq.core.packing import BatchLayout
 
 TRAINING = 3
 """Cost of a training step in forward passes: the backward pass has two products for each one of the forward pass."""
@@ -138,3 +139,11 @@ def forward_flops(config: MaskedAutoencoderConfig, vocab_size: int, samples: Ite
             for sample in samples
         ),
     )
+
+
+def training_flops(config: MaskedAutoencoderConfig, vocab_size: int, layout: BatchLayout) -> int:
+    """Return the FLOPs of a training step by formula, from the numbers of positions of every sequence in the batch."""
+    sequence, predicted = layout.sequence.lengths.numpy(), layout.predicted.lengths.numpy()
+    visible = sequence if layout.visible is None else layout.visible.lengths.numpy()
+    # The formula is that of one sequence; with arrays in place of numbers it computes all of them at once.
+    return TRAINING * int(forward_flops(config, vocab_size, [Sample(sequence, visible, predicted)]).total.sum())

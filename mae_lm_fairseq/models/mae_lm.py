@@ -3,32 +3,30 @@
 import contextlib
 import importlib
 import logging
-import warnings
 from pathlib import Path
 
 import torch
 from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend
 
 from mae_lm_fairseq.checkpoints.validation import check_ties
-from mae_lm_fairseq.core.attention_backends import AttentionBackend, fastest_backend, problem_of_fused
+from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead, TokenClassificationHead
 from mae_lm_fairseq.core.packing import BatchLayout, batch_layout, to_device, unpack
 from mae_lm_fairseq.models.architectures import Autocast, MAELMModelConfig, core_config, register_architectures
+from mae_lm_fairseq.models.backend import BackendChoice
 from mae_lm_fairseq.models.compilation import Compiled
 from mae_lm_fairseq.models.finetuning import (
     check_origin,
-    freeze_below,
     mark_depths,
     predicts_masked_tokens,
     select_weights,
 )
+from mae_lm_fairseq.models.freezing import freeze_below
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
-from mae_lm_fairseq.utils.allocator import keep_freed_memory
-from mae_lm_fairseq.utils.errors import UserError, first_line
+from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -68,10 +66,8 @@ class MAELMModel(BaseFairseqModel):
         self.pad = pad
         self.mask = mask
         self.autocast = autocast
-        self.attention_backend = attention_backend
-        self.resolved_for = None
-        self.compares_kernel = False
         self.compiled = Compiled(autoencoder.predicted_states) if compile else None
+        self.backend = BackendChoice(autoencoder, attention_backend, autocast, compile)
         self.classifier_dropout = classifier_dropout
         self.dictionary = dictionary
         self.classification_heads = nn.ModuleDict()
@@ -306,104 +302,12 @@ class MAELMModel(BaseFairseqModel):
         return self.autoencoder.config.max_positions
 
     def begin_training(self, device: torch.device):
-        """Prepare for training on a device. Called by the patched trainer when it starts.
-
-        On a CPU, this changes memory settings of the process; on a GPU, how torch multiplies matrices and attends.
-
-        Raises:
-            UserError: if the attention backend does not train on that device. Raised here because an error in the first
-                update makes the trainer write a ``crash.pt``.
-        """
-        self.compares_kernel, self.resolved_for = True, None
-        self.resolve_backend(device)
-        if device.type == "cpu":
-            keep_freed_memory()
-        if device.type == "cuda":
-            with warnings.catch_warnings():
-                # torch 2.9 deprecates this function, and its successor breaks torch.compile there (pytorch 166387).
-                warnings.simplefilter("ignore")
-                torch.set_float32_matmul_precision("high")
-            # cuDNN plans each new shape of a batch, and has returned gradients that are NaN (pytorch 196678).
-            torch.backends.cuda.enable_cudnn_sdp(False)
-            if self.autoencoder.encoder.attention_backend is AttentionBackend.fused:
-                self._check_kernel(device)
-            if self.autoencoder.encoder.attention_backend is AttentionBackend.sdpa:
-                logger.info("float32 matrix products: TF32; kernel of sdpa in the encoder: %s", self._sdpa_kernel())
+        """Prepare for training on a device, see :class:`BackendChoice`. Called by the patched trainer."""
+        self.backend.begin_training(device, self.training)
 
     def resolve_backend(self, device: torch.device):
-        """Choose the attention backend for a device. The fused kernel is for training only.
-
-        Raises:
-            UserError: if ``--attention-backend`` does not train on that device.
-        """
-        backend = self.attention_backend
-        if self.resolved_for == (device.type, self.training):
-            return
-        if backend is AttentionBackend.fused and self.training and (problem := problem_of_fused(device)):
-            raise UserError(f"--attention-backend fused {problem}")
-        is_first = self.resolved_for is None or self.resolved_for[0] != device.type
-        self.resolved_for = device.type, self.training
-        if backend is AttentionBackend.auto or (backend is AttentionBackend.fused and not self.training):
-            may_fuse = self.training and self._may_choose_fused()
-            backend = fastest_backend(device, may_fuse)
-            if is_first:
-                logger.info("attention backend on %s: %s", device.type, backend.value)
-            if device.type == "cuda" and may_fuse and (problem := problem_of_fused(device)):
-                logger.warning("attention backend: %s, because fused %s", backend.value, problem)
-        for stack in self.autoencoder.stacks():
-            stack.attention_backend = backend
-
-    def _may_choose_fused(self) -> bool:
-        """Return whether ``auto`` may train with the fused kernel.
-
-        It must have been compared with eager attention first. It breaks the graph that is compiled, in every layer. In
-        float32 its speed was never measured.
-        """
-        return self.compares_kernel and self.compiled is None and self._product_dtype() is not torch.float32
-
-    def _sdpa_kernel(self) -> str:
-        """Return the kernel that torch chooses for the encoder's attention, by the function that ``sdpa`` asks, too.
-
-        The choice depends on device, precision, bias, dropout and head size; full rows without a position bias, which
-        have no bias at all, may get another one.
-        """
-        encoder, device = self.autoencoder.config.encoder, self.autoencoder.encoder.embed_tokens.weight.device
-        shape = (1, encoder.heads, 64, encoder.dim // encoder.heads)
-        q = torch.empty(shape, dtype=self._product_dtype(), device=device, requires_grad=True)
-        bias = q.new_empty(1, encoder.heads, 64, 64)
-        bias.requires_grad_(encoder.relative_buckets > 0)
-        choice = torch._fused_sdp_choice(q, q, q, bias, encoder.attention_dropout, False, scale=1.0)
-        return SDPBackend(choice).name.lower()
-
-    def _check_kernel(self, device: torch.device):
-        """Compare the fused kernel with eager attention; ``auto`` becomes ``sdpa`` if the kernel does not work here.
-
-        Raises:
-            UserError: if the kernel was asked for by name, and fails or differs by more than rounding.
-        """
-        problem = self._problem_of_kernel()
-        if problem is None:
-            return
-        if self.attention_backend is AttentionBackend.fused:
-            raise UserError(f"--attention-backend fused {problem}; use sdpa")
-        logger.warning("attention backend: sdpa, because fused %s", problem)
-        self.attention_backend, self.resolved_for = AttentionBackend.sdpa, None
-        self.resolve_backend(device)
-
-    def _problem_of_kernel(self) -> str | None:
-        from mae_lm_fairseq.core.kernels.comparison import TOLERANCES, difference_from_eager  # needs triton
-
-        dtype = self._product_dtype()
-        try:
-            differences = [difference_from_eager(stack, dtype) for stack in self.autoencoder.stacks()]
-        except Exception as problem:  # triton's, of many classes, such as where there is no C compiler
-            return f"fails on this GPU ({first_line(problem)})"
-        difference = float(torch.tensor(differences).max())  # NaN if one is, unlike Python's max
-        if not difference <= TOLERANCES[dtype]:
-            rounding = f"more than rounding ({TOLERANCES[dtype]:.0%})"
-            return f"differs from eager attention by {difference:.1%} on this GPU, {rounding}"
-        logger.info("fused attention equals eager within %.2f %%", 100 * difference)
-        return None
+        """Choose the attention backend for a device, see :class:`BackendChoice`."""
+        self.backend.resolve(device, self.training)
 
     def _layout(
         self, src_tokens: Tensor, masked_tokens: Tensor | None = None, early_masks: Tensor | None = None
@@ -427,11 +331,6 @@ class MAELMModel(BaseFairseqModel):
         if layout.predicted.index.numel() < int(masked_tokens.sum()):
             return unpack(logits, layout.predicted, length)[masked_tokens]
         return logits
-
-    def _product_dtype(self) -> torch.dtype:
-        """Return the precision of matrix products in training."""
-        weight = self.autoencoder.encoder.embed_tokens.weight
-        return weight.dtype if self.autocast is Autocast.none else torch.bfloat16
 
     def _precision(self, src_tokens: Tensor):
         if self.autocast is Autocast.none:

@@ -11,9 +11,7 @@ import numpy as np
 import torch
 from fairseq.data import BaseWrapperDataset, Dictionary, FairseqDataset, MaskTokensDataset
 
-from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.core.packing import NEEDED_BY_SOME, BatchLayout, batch_layout
-from mae_lm_fairseq.cost.flops import TRAINING, Sample, forward_flops
 from mae_lm_fairseq.tasks.masking_rates import RateRange, RateSchedule, VariableMasksDataset
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START
 from mae_lm_fairseq.text.tokenizer import Tokenizer
@@ -154,14 +152,6 @@ class EarlyMasksDataset(BaseWrapperDataset):
         generator = np.random.default_rng((1, self.seed, self.epoch, sample))
         count = int(self.fraction * len(positions) + generator.random())
         return positions[torch.from_numpy(generator.choice(len(positions), count, replace=False))]
-
-
-def training_flops(config: MaskedAutoencoderConfig, vocab_size: int, layout: BatchLayout) -> int:
-    """Return the FLOPs of a training step by formula, from the numbers of positions of every sequence in the batch."""
-    sequence, predicted = layout.sequence.lengths.numpy(), layout.predicted.lengths.numpy()
-    visible = sequence if layout.visible is None else layout.visible.lengths.numpy()
-    # The formula is that of one sequence; with arrays in place of numbers it computes all of them at once.
-    return TRAINING * int(forward_flops(config, vocab_size, [Sample(sequence, visible, predicted)]).total.sum())
 
 
 class LayoutDataset(BaseWrapperDataset):

@@ -108,7 +108,8 @@ def record_batch(data_bin: Path, case: Case) -> Batch:
     from fairseq.data import Dictionary
     from omegaconf import OmegaConf
 
-    from mae_lm_fairseq.tasks.masked_autoencoder_lm import MaskedAutoencoderLMConfig, MaskedAutoencoderLMTask
+    from mae_lm_fairseq.tasks.masked_autoencoder_lm import MaskedAutoencoderLMTask
+    from mae_lm_fairseq.tasks.options import MaskedAutoencoderLMConfig
 
     cfg = MaskedAutoencoderLMConfig(data=str(data_bin), tokens_per_sample=case.length, mask_prob=case.mask_prob)
     cfg.seed, cfg.sample_break_mode = SEED, "complete_doc"

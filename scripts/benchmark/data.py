@@ -70,7 +70,8 @@ def measure_pipeline(data_bin: Path, length: int, batches: int, gpu_flops: float
     """
     from omegaconf import OmegaConf
 
-    from mae_lm_fairseq.tasks.masked_autoencoder_lm import MaskedAutoencoderLMConfig, MaskedAutoencoderLMTask
+    from mae_lm_fairseq.tasks.masked_autoencoder_lm import MaskedAutoencoderLMTask
+    from mae_lm_fairseq.tasks.options import MaskedAutoencoderLMConfig
 
     cfg = MaskedAutoencoderLMConfig(data=str(data_bin), tokens_per_sample=length, seed=1)
     task = MaskedAutoencoderLMTask.setup_task(OmegaConf.structured(cfg))

@@ -17,6 +17,7 @@ from mae_lm_fairseq.core import attention_backends
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.config import PRESETS, MaskedAutoencoderConfig
 from mae_lm_fairseq.models.architectures import architecture_values, core_config
+from mae_lm_fairseq.models.backend import BackendChoice
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.training import batches, parse, set_up
@@ -270,7 +271,7 @@ def test_training_on_a_gpu_uses_tf32_and_no_cudnn_attention(data_bin, settings_o
 def test_the_kernel_is_the_one_that_torch_chooses(data_bin, options, kernel):
     """On a CPU, the fused kernel takes neither a bias that needs a gradient nor dropout."""
     _, _, model, _ = set_up(data_bin, *options.split())
-    assert model._sdpa_kernel() == kernel
+    assert model.backend.sdpa_kernel() == kernel
 
 
 def test_training_on_a_cpu_leaves_the_precision_of_products(data_bin):
@@ -411,7 +412,7 @@ def compared(monkeypatch, settings_of_cuda):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, "mae_lm_fairseq.core.kernels.comparison", comparison)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(MAELMModel, "_sdpa_kernel", lambda self: "efficient_attention")
+    monkeypatch.setattr(BackendChoice, "sdpa_kernel", lambda self: "efficient_attention")
 
     def pretend(difference):
         def difference_from_eager(stack, dtype):

@@ -12,7 +12,8 @@ from fairseq.logging import metrics
 from fairseq_cli import train
 
 from mae_lm_fairseq.statistics.rank_monitor import MONITORED_TOKENS
-from mae_lm_fairseq.tasks import masked_autoencoder_lm
+from mae_lm_fairseq.tasks import rank_monitoring
+from mae_lm_fairseq.tasks.splits import load_sequences
 from mae_lm_fairseq.utils.errors import UserError
 from tests.end_to_end.test_pretrain import assert_same_training_state, checkpoint
 from tests.support.training import RECIPE, parse, set_up
@@ -95,14 +96,14 @@ def test_texts_come_from_all_over_the_validation_split(data_bin, monkeypatch):
     state = np.random.get_state()[1].copy()
     task.begin_epoch(1, model)
     assert np.array_equal(np.random.get_state()[1], state)
-    blocks = task._load_dataset_split("valid", 1, False)
-    rows = [row[row.ne(1)] for batch in task.rank_monitor.batches for row in batch.tokens]
+    blocks = load_sequences(task.cfg, task.dictionary, "valid", 1, combine=False)
+    rows = [row[row.ne(1)] for batch in task.ranks.monitor.batches for row in batch.tokens]
     assert len(rows) == len(blocks)  # the test data has fewer tokens than the limit
     assert all(torch.equal(row, block) for row, block in zip(rows, blocks, strict=True))
-    monkeypatch.setattr(masked_autoencoder_lm, "MONITORED_TOKENS", int(np.sum(blocks.sizes)) // 4)
+    monkeypatch.setattr(rank_monitoring, "MONITORED_TOKENS", int(np.sum(blocks.sizes)) // 4)
     _, task, model, _ = set_up(data_bin, *EVERY_4)
     task.begin_epoch(1, model)
-    rows = [row[row.ne(1)] for batch in task.rank_monitor.batches for row in batch.tokens]
+    rows = [row[row.ne(1)] for batch in task.ranks.monitor.batches for row in batch.tokens]
     assert len(rows) == pytest.approx(len(blocks) / 4, abs=1)
     assert torch.equal(rows[-1], blocks[len(blocks) * (len(rows) - 1) // len(rows)])
     assert MONITORED_TOKENS == 4096
@@ -111,12 +112,12 @@ def test_texts_come_from_all_over_the_validation_split(data_bin, monkeypatch):
 def test_masks_that_the_encoder_sees_in_training_are_measured_as_trained(data_bin):
     _, task, model, _ = set_up(data_bin, *EVERY_4, "--mask-in-encoder", "1")
     task.begin_epoch(1, model)
-    found = task.rank_monitor.measure(model.autoencoder.encoder)
+    found = task.ranks.monitor.measure(model.autoencoder.encoder)
     assert set(found) == {"rank_real_clean", "rank_real_as_trained", "rank_mask_as_trained"}
 
 
 def test_only_the_first_process_measures(data_bin, monkeypatch, tmp_path, pretrain):
-    monkeypatch.setattr(masked_autoencoder_lm, "get_global_rank", lambda: 1)
+    monkeypatch.setattr(rank_monitoring, "get_global_rank", lambda: 1)
     assert pretrain(tmp_path, *EVERY_4, "--max-update", 4) == {}
 
 
@@ -131,7 +132,7 @@ def test_no_validation_split(data_bin, pretrain, tmp_path):
 
 
 def test_invalid_options_are_refused(data_bin):
-    with pytest.raises(UserError, match="--effective-rank-interval -1 must not be negative"):
+    with pytest.raises(UserError, match="--effective-rank-interval -1 must be at least 0"):
         set_up(data_bin, "--effective-rank-interval", -1)
     with pytest.raises(UserError, match="choose such an --arch"):
         set_up(data_bin, *EVERY_4, arch="roberta_base")

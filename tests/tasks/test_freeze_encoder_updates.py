@@ -82,7 +82,7 @@ def test_what_cannot_leave_weights_alone_is_refused(monkeypatch, options, named)
 
 
 def test_invalid_options_are_refused(data_bin):
-    with pytest.raises(UserError, match="--freeze-encoder-updates -1 must not be negative"):
+    with pytest.raises(UserError, match="--freeze-encoder-updates -1 must be at least 0"):
         set_up(data_bin, "--freeze-encoder-updates", -1)
     with pytest.raises(UserError, match="--freeze-encoder-updates is for models of mae_lm_fairseq"):
         set_up(data_bin, "--freeze-encoder-updates", 1, arch="roberta_base")

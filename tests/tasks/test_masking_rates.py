@@ -11,6 +11,7 @@ from fairseq.data import MaskTokensDataset
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq.tasks.masking_rates import RateSchedule, TrainingIndex, schedule_updates
+from mae_lm_fairseq.tasks.splits import load_sequences
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.training import RECIPE, batches, parse, set_up
 
@@ -52,7 +53,7 @@ def rate_of(batch, pad):
 def by_hand(task, batch, epoch, rate):
     """Return inputs and targets of a batch by fairseq's dataset of a fixed rate, sequence by sequence."""
     dictionary, pad = task.dictionary, task.dictionary.pad()
-    blocks, rows = task._load_dataset_split(SPLIT, 1, combine=False), []
+    blocks, rows = load_sequences(task.cfg, task.dictionary, SPLIT, 1, combine=False), []
     for index in batch["id"].tolist():
         for wanted in (False, True):
             options = {"seed": task.cfg.seed, "leave_unmasked_prob": 0.0, "random_token_prob": 0.0}

@@ -12,8 +12,8 @@ from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.models.architectures import core_config
-from mae_lm_fairseq.tasks.masked_autoencoder_lm import check_masking, check_options
 from mae_lm_fairseq.tasks.masking_rates import variable_rate
+from mae_lm_fairseq.tasks.options import check_masking, check_options
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.training.pretrain import parse_configuration
 from mae_lm_fairseq.utils.errors import UserError

@@ -1,0 +1,135 @@
+"""Choice of the attention backend of a network, and the settings of torch that training on a device needs."""
+
+import logging
+import warnings
+
+import torch
+from torch.nn.attention import SDPBackend
+
+from mae_lm_fairseq.core.attention_backends import AttentionBackend, fastest_backend, problem_of_fused
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.models.architectures import Autocast
+from mae_lm_fairseq.utils.allocator import keep_freed_memory
+from mae_lm_fairseq.utils.errors import UserError, first_line
+
+logger = logging.getLogger(__name__)
+
+
+class BackendChoice:
+    """Chooses the attention backend of a network for a device and for training or evaluation.
+
+    The fused kernel is for training only, and is compared with eager attention before it trains.
+
+    Args:
+        network: the network, whose stacks attend.
+        backend: ``--attention-backend``.
+        autocast: precision of matrix products.
+        is_compiled: whether training compiles the network.
+    """
+
+    def __init__(self, network: MaskedAutoencoder, backend: AttentionBackend, autocast: Autocast, is_compiled: bool):
+        self.network = network
+        self.backend = backend
+        self.autocast = autocast
+        self.is_compiled = is_compiled
+        self.compares_kernel = False
+        self.resolved_for: tuple[str, bool] | None = None
+
+    def begin_training(self, device: torch.device, training: bool) -> None:
+        """Prepare for training on a device: on a CPU memory settings of the process, on a GPU how torch computes.
+
+        Raises:
+            UserError: if the attention backend does not train on that device. Raised here because an error in the first
+                update makes the trainer write a ``crash.pt``.
+        """
+        self.compares_kernel, self.resolved_for = True, None
+        self.resolve(device, training)
+        if device.type == "cpu":
+            keep_freed_memory()
+        if device.type == "cuda":
+            with warnings.catch_warnings():
+                # torch 2.9 deprecates this function, and its successor breaks torch.compile there (pytorch 166387).
+                warnings.simplefilter("ignore")
+                torch.set_float32_matmul_precision("high")
+            # cuDNN plans each new shape of a batch, and has returned gradients that are NaN (pytorch 196678).
+            torch.backends.cuda.enable_cudnn_sdp(False)
+            if self.network.encoder.attention_backend is AttentionBackend.fused:
+                self._check_kernel(device, training)
+            if self.network.encoder.attention_backend is AttentionBackend.sdpa:
+                logger.info("float32 matrix products: TF32; kernel of sdpa in the encoder: %s", self.sdpa_kernel())
+
+    def resolve(self, device: torch.device, training: bool) -> None:
+        """Set the backend of all stacks for a device, and for training or evaluation.
+
+        Raises:
+            UserError: if ``--attention-backend`` does not train on that device.
+        """
+        backend = self.backend
+        if self.resolved_for == (device.type, training):
+            return
+        if backend is AttentionBackend.fused and training and (problem := problem_of_fused(device)):
+            raise UserError(f"--attention-backend fused {problem}")
+        is_first = self.resolved_for is None or self.resolved_for[0] != device.type
+        self.resolved_for = device.type, training
+        if backend is AttentionBackend.auto or (backend is AttentionBackend.fused and not training):
+            may_fuse = training and self._may_choose_fused()
+            backend = fastest_backend(device, may_fuse)
+            if is_first:
+                logger.info("attention backend on %s: %s", device.type, backend.value)
+            if device.type == "cuda" and may_fuse and (problem := problem_of_fused(device)):
+                logger.warning("attention backend: %s, because fused %s", backend.value, problem)
+        for stack in self.network.stacks():
+            stack.attention_backend = backend
+
+    def sdpa_kernel(self) -> str:
+        """Return the kernel that torch chooses for the encoder's attention, by the function that ``sdpa`` asks, too.
+
+        The choice depends on device, precision, bias, dropout and head size; full rows without a position bias, which
+        have no bias at all, may get another one.
+        """
+        encoder, device = self.network.config.encoder, self.network.encoder.embed_tokens.weight.device
+        shape = (1, encoder.heads, 64, encoder.dim // encoder.heads)
+        q = torch.empty(shape, dtype=self._product_dtype(), device=device, requires_grad=True)
+        bias = q.new_empty(1, encoder.heads, 64, 64)
+        bias.requires_grad_(encoder.relative_buckets > 0)
+        choice = torch._fused_sdp_choice(q, q, q, bias, encoder.attention_dropout, False, scale=1.0)
+        return SDPBackend(choice).name.lower()
+
+    def _may_choose_fused(self) -> bool:
+        """Return whether ``auto`` may train with the fused kernel.
+
+        It must have been compared with eager attention first. It breaks the graph that is compiled, in every layer. In
+        float32 its speed was never measured.
+        """
+        return self.compares_kernel and not self.is_compiled and self._product_dtype() is not torch.float32
+
+    def _check_kernel(self, device: torch.device, training: bool) -> None:
+        """Compare the fused kernel with eager attention; ``auto`` becomes ``sdpa`` if the kernel does not work here."""
+        problem = self._problem_of_kernel()
+        if problem is None:
+            return
+        if self.backend is AttentionBackend.fused:
+            raise UserError(f"--attention-backend fused {problem}; use sdpa")
+        logger.warning("attention backend: sdpa, because fused %s", problem)
+        self.backend, self.resolved_for = AttentionBackend.sdpa, None
+        self.resolve(device, training)
+
+    def _problem_of_kernel(self) -> str | None:
+        from mae_lm_fairseq.core.kernels.comparison import TOLERANCES, difference_from_eager  # needs triton
+
+        dtype = self._product_dtype()
+        try:
+            differences = [difference_from_eager(stack, dtype) for stack in self.network.stacks()]
+        except Exception as problem:  # triton's, of many classes, such as where there is no C compiler
+            return f"fails on this GPU ({first_line(problem)})"
+        difference = float(torch.tensor(differences).max())  # NaN if one is, unlike Python's max
+        if not difference <= TOLERANCES[dtype]:
+            rounding = f"more than rounding ({TOLERANCES[dtype]:.0%})"
+            return f"differs from eager attention by {difference:.1%} on this GPU, {rounding}"
+        logger.info("fused attention equals eager within %.2f %%", 100 * difference)
+        return None
+
+    def _product_dtype(self) -> torch.dtype:
+        """Return the precision of matrix products in training."""
+        weight = self.network.encoder.embed_tokens.weight
+        return weight.dtype if self.autocast is Autocast.none else torch.bfloat16

@@ -1,0 +1,134 @@
+"""Options of the pretraining task, and checks of what contradicts each other or would be ignored."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Optional
+
+from fairseq.dataclass import ChoiceEnum
+from fairseq.tasks.masked_lm import MaskedLMConfig
+from omegaconf import II
+
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
+from mae_lm_fairseq.fairseq_patches.started_processes import DDP_TIMEOUT
+from mae_lm_fairseq.tasks.long_lines import MIN_SAMPLE_TOKENS
+from mae_lm_fairseq.utils.errors import UserError
+
+MASK_PROB_SCHEDULES = ChoiceEnum(["linear", "cosine"])
+
+
+@dataclass
+class MaskedAutoencoderLMConfig(MaskedLMConfig):
+    """Options of fairseq's ``masked_lm``, with MAE-LM's defaults: 15 % predicted, all replaced by ``<mask>``."""
+
+    tokens_per_sample: int = field(
+        default=512, metadata={"help": "maximum length of a sequence in tokens, <s> included"}
+    )
+    leave_unmasked_prob: float = field(
+        default=0.0, metadata={"help": "fraction of the predicted tokens that are left unchanged (RoBERTa: 0.1)"}
+    )
+    random_token_prob: float = field(
+        default=0.0, metadata={"help": "fraction of the predicted tokens that are replaced at random (RoBERTa: 0.1)"}
+    )
+    mask_whole_words: bool = field(
+        default=False, metadata={"help": "mask whole words; word starts are read from the tokenizer in the data-bin"}
+    )
+    mask_prob_end: Optional[float] = field(  # noqa: UP045  as fairseq's parser understands it
+        default=None, metadata={"help": "masking rate at the end of a schedule that starts at --mask-prob"}
+    )
+    mask_prob_schedule: MASK_PROB_SCHEDULES = field(
+        default="linear", metadata={"help": "shape of the schedule from --mask-prob to --mask-prob-end"}
+    )
+    mask_prob_updates: Optional[int] = field(  # noqa: UP045
+        default=None,
+        metadata={
+            "help": "number of updates until --mask-prob-end is reached (default: --total-num-update, or --max-update)"
+        },
+    )
+    mask_prob_range: Optional[str] = field(  # noqa: UP045
+        default=None,
+        metadata={"help": "draw the masking rate of each training sequence from a range, such as 0.15,0.5"},
+    )
+    repeat_tokens: int = field(
+        default=1,
+        metadata={
+            "help": "repeat each token N times, each copy with a mask of its own; --tokens-per-sample counts all"
+        },
+    )
+    max_update: int = II("optimization.max_update")
+    total_num_update: float = II("oc.select:lr_scheduler.total_num_update,0")
+    mask_in_encoder: float = field(
+        default=0.0,
+        metadata={
+            "help": "ablation: fraction of the <mask> tokens that the encoder sees (0: none, as in MAE-LM; 1: all)"
+        },
+    )
+    effective_rank_interval: int = field(
+        default=0,
+        metadata={
+            "help": "log the effective rank of the encoder's hidden states on a fixed part of the validation text "
+            "every N updates (0: never)"
+        },
+    )
+    freeze_encoder_updates: int = field(
+        default=0,
+        metadata={
+            "help": "do not train the encoder, with the token embeddings that the head shares, in the first N updates"
+        },
+    )
+    ddp_timeout: int = field(
+        default=DDP_TIMEOUT,
+        metadata={"help": "seconds that a process waits for the others of a job before it ends with an error message"},
+    )
+
+
+def check_options(cfg: MaskedAutoencoderLMConfig) -> None:
+    """Reject values that fairseq ignores, or meets with an assertion that does not name the option.
+
+    Raises:
+        UserError: if there is one.
+    """
+    longest = cfg.tokens_per_sample
+    _check_ranges(
+        cfg,
+        tokens_per_sample=(MIN_SAMPLE_TOKENS, math.inf),
+        repeat_tokens=(1, (longest - 1) // (MIN_SAMPLE_TOKENS - 1)),
+        leave_unmasked_prob=(0, 1),
+        random_token_prob=(0, 1 - cfg.leave_unmasked_prob),
+        mask_in_encoder=(0, 1),
+        mask_multiple_length=(1, longest),
+        mask_stdev=(0, longest),
+        effective_rank_interval=(0, math.inf),
+        freeze_encoder_updates=(0, math.inf),
+        ddp_timeout=(1, math.inf),
+    )
+    if not 0 < cfg.mask_prob < 1:
+        raise UserError(f"--mask-prob {cfg.mask_prob} must be above 0 and below 1")
+    if cfg.repeat_tokens > 1 and (cfg.mask_whole_words or cfg.mask_multiple_length > 1 or cfg.mask_stdev > 0):
+        others = "--mask-whole-words, --mask-multiple-length and --mask-stdev"
+        raise UserError(f"--repeat-tokens {cfg.repeat_tokens} masks copies independently; remove {others}")
+    if cfg.freq_weighted_replacement and cfg.random_token_prob == 0:
+        raise UserError("--freq-weighted-replacement has no effect with --random-token-prob 0")
+
+
+def _check_ranges(cfg: MaskedAutoencoderLMConfig, **ranges: tuple[float, float]) -> None:
+    for name, (low, high) in ranges.items():
+        value = getattr(cfg, name)
+        if not low <= value <= high:
+            allowed = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+            raise UserError(f"--{name.replace('_', '-')} {value} must be {allowed}")
+
+
+def check_masking(cfg: MaskedAutoencoderLMConfig, network: MaskedAutoencoderConfig):
+    """Reject options of masking that contradict the network, or would have no effect."""
+    fraction, others = cfg.mask_in_encoder, (cfg.leave_unmasked_prob, cfg.random_token_prob)
+    if network.mask_states > 1 and any(others):
+        raise UserError(
+            f"--leave-unmasked-prob {others[0]} and --random-token-prob {others[1]} contradict --mask-states "
+            f"{network.mask_states}, whose loss aligns the targets to <mask> tokens; both must be 0"
+        )
+    if fraction > 0 and network.mask_join is MaskJoin.embeddings:
+        raise UserError(
+            f"--mask-in-encoder {fraction} has no effect with --mask-join embeddings: the encoder sees every <mask>"
+        )
+    if fraction == 0 and network.reset_mask_states:
+        raise UserError("--reset-mask-states has no effect with --mask-in-encoder 0: the encoder sees no <mask>")

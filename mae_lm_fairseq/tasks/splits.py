@@ -1,0 +1,126 @@
+"""Splits of a data-bin as sequences before masking, checked to belong together."""
+
+import itertools
+import logging
+import os
+
+import numpy as np
+from fairseq import utils
+from fairseq.data import Dictionary, FairseqDataset, PrependTokenDataset, TokenBlockDataset, data_utils
+from fairseq.data.shorten_dataset import maybe_shorten_dataset
+
+from mae_lm_fairseq.tasks.long_lines import split_long_lines
+from mae_lm_fairseq.tasks.masking import RepeatedTokensDataset
+from mae_lm_fairseq.tasks.options import MaskedAutoencoderLMConfig
+from mae_lm_fairseq.text.data_bin import (
+    DICTIONARY,
+    check_data_bin,
+    check_dictionary,
+    check_token_range,
+    count_tokens,
+    dictionary_fingerprint,
+)
+from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
+from mae_lm_fairseq.text.tokenizer_files import NAMES, find_tokenizer
+from mae_lm_fairseq.utils.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+def first_directory(cfg: MaskedAutoencoderLMConfig) -> str:
+    """Return the (first) data directory, which has the dictionary and the tokenizer."""
+    return utils.split_paths(cfg.data)[0]
+
+
+def load_dictionary(cfg: MaskedAutoencoderLMConfig) -> Dictionary:
+    """Load the dictionary of the (first) data directory, and log what is known of its tokenizer.
+
+    Raises:
+        UserError: if it is missing or damaged, or the manifest beside it names another dictionary.
+    """
+    directory = first_directory(cfg)
+    path = os.path.join(directory, DICTIONARY)
+    if not os.path.isfile(path):
+        raise UserError(f"{path} does not exist; name a data-bin made by mae-lm prepare")
+    dictionary = _read_dictionary(path)
+    check_dictionary(directory, dictionary.symbols)
+    logger.info("dictionary: %d types", len(dictionary))
+    tokenizer = find_tokenizer(directory)
+    if tokenizer is None:
+        needed = "Training does not need one, but mae-lm bundle, rank and fine-tuning do: copy it there"
+        logger.warning("%s has no tokenizer. %s (%s)", directory, needed, NAMES)
+    elif tokenizer.has_own_order:
+        logger.info("%s: the ids of %s are matched to it by symbol", path, tokenizer.path)
+    return dictionary
+
+
+def _read_dictionary(path: str) -> Dictionary:
+    try:
+        return Dictionary.load(path)
+    except Exception as problem:  # fairseq raises a bare Exception for text that is not UTF-8
+        reason = " ".join(str(problem).split())
+        raise UserError(f"{path} is not a dictionary of fairseq: {reason}") from None
+
+
+def load_sequences(
+    cfg: MaskedAutoencoderLMConfig, dictionary: Dictionary, split: str, epoch: int, combine: bool
+) -> FairseqDataset:
+    """Load the sequences of a split before masking: ``<s>`` and a block of lines.
+
+    Args:
+        cfg: options of the task.
+        dictionary: dictionary of the data.
+        split: name of the split.
+        epoch: of sharded data, the epoch whose shard is loaded.
+        combine: also load the further parts of the split (train1, train2, ...), as for training.
+
+    Raises:
+        UserError: if the split is missing, truncated or empty, or a shard is of another dictionary.
+    """
+    paths = utils.split_paths(cfg.data)
+    directory = paths[(epoch - 1) % len(paths)]
+    for shard in paths if combine else (directory,):  # of training, those of later epochs, too
+        if shard != paths[0]:
+            _check_shard(shard, paths[0], dictionary)
+            count_tokens(os.path.join(shard, split))
+    prefix = os.path.join(directory, split)
+    for part in (prefix, *(_further_parts(prefix) if combine else ())):
+        check_data_bin(part)
+        check_token_range(part, dictionary.index("<mask>"))
+    lines = data_utils.load_indexed_dataset(prefix, dictionary, combine=combine)
+    if len(lines) == 0:
+        raise UserError(f"{prefix}.idx has no text")
+    block_size = (cfg.tokens_per_sample - 1) // cfg.repeat_tokens  # one less for <s>
+    lines = maybe_shorten_dataset(lines, split, cfg.shorten_data_split_list, cfg.shorten_method, block_size, cfg.seed)
+    if cfg.sample_break_mode != "none":
+        lines = split_long_lines(lines, block_size)
+    if np.max(lines.sizes) < 2 and cfg.sample_break_mode == "complete_doc":
+        raise UserError(f"{prefix}.idx has only empty lines")
+    pad, eos = dictionary.pad(), dictionary.eos()
+    blocks = TokenBlockDataset(lines, lines.sizes, block_size, pad=pad, eos=eos, break_mode=cfg.sample_break_mode)
+    logger.info("loaded %d blocks from: %s", len(blocks), prefix)
+    sequences = PrependTokenDataset(blocks, dictionary.bos())
+    if cfg.repeat_tokens == 1:
+        return sequences
+    return RepeatedTokensDataset(sequences, cfg.repeat_tokens, [dictionary.bos(), eos])
+
+
+def _further_parts(prefix: str) -> list[str]:
+    numbered = (f"{prefix}{number}" for number in itertools.count(1))
+    return list(itertools.takewhile(lambda part: os.path.exists(f"{part}.idx"), numbered))
+
+
+def _check_shard(directory: str, first: str, dictionary: Dictionary) -> None:
+    """Check that a shard has the dictionary of the first one, by its manifest, or else by its ``dict.txt``."""
+    manifest, path = (os.path.join(directory, name) for name in (MANIFEST, DICTIONARY))
+    if os.path.exists(manifest):
+        theirs = Manifest.read(manifest).dictionary_sha256
+    elif os.path.exists(path):
+        theirs = dictionary_fingerprint(_read_dictionary(path).symbols)
+    else:
+        return
+    if theirs != dictionary_fingerprint(dictionary.symbols):
+        raise UserError(
+            f"{directory} was prepared with another dictionary than {first}; prepare all shards with one tokenizer "
+            f"(mae-lm prepare --tokenizer {first})"
+        )
