@@ -91,7 +91,7 @@ class MainSentenceOptions(Options):
         device: cpu for --choose-rates and --smoke.
         smoke: rehearse every step with one pair of tiny models.
         choose_rates: choose the learning rates of both arms.
-        updates: updates of every pretraining; slot 2 needs those of slot 1 (default: as many as the time suffices for).
+        updates: updates of every pretraining; slot 2 needs those of slot 1 (default: as many as there is time for).
         seconds: time from start to end.
         at_once: pairs that are trained at the same time; twice as many for secondary measures.
     """
@@ -172,7 +172,7 @@ class Experiment:
                     f"{self.path} has other settings or data: {self.record['settings']}; choose another --out"
                 )
         else:
-            updates = RATE_UPDATES if options.choose_rates else options.updates
+            updates = options.updates or (RATE_UPDATES if options.choose_rates else None)
             self.record = {"settings": settings, **provenance(), "id": uuid.uuid4().hex, "updates": updates}
             self.record |= {"planned_seconds": None, "timing": [], "rows": [], "errors": [], "starts": 0}
         self.record["starts"] += 1
@@ -199,7 +199,7 @@ class Experiment:
         """Return everything to do, the most important first."""
         if self.options.choose_rates:
             members = [Member(arm, 1, rate) for rate in TRIED_RATES for arm in ("MLM", "MAE-LM")]
-            return [Group((member,), CHOICE_OF_RATE, False) for member in members]
+            return [Group((member,), CHOICE_OF_RATE, True) for member in members]
         first = 1 + PAIRS * (self.options.slot - 1)
         seeds = range(first, first + (1 if self.options.smoke else PAIRS))
         pairs = [tuple(Member(arm, seed, rate) for arm, rate in self.rates.items()) for seed in seeds]
@@ -217,7 +217,7 @@ class Experiment:
         )
         sets, runs = load(self.data).tasks, len(FINE_TUNING_RATES) * len(FINE_TUNING_SEEDS)
         count = sum(TASKS[task].epochs * (len(sets[task]["train"]) // TASKS[task].batch) for task in PRIMARY_TASKS)
-        fine_tuning *= 1.2 * runs * count  # more than CoLA's batches take, and the evaluation
+        fine_tuning *= 1.1 * runs * count  # the evaluation, and batches that are larger than CoLA's
         waves = 1 if self.options.smoke else math.ceil(PAIRS / self.options.at_once)
         most = 40 if self.options.smoke else MOST_TOKENS // (SIZES[self.size].sequences * LENGTH)
         seconds = (self.left() - RESERVE - MARGIN) / waves
