@@ -280,8 +280,9 @@ class OneModel:
             *inputs, labels = self.batch(rows, chosen)
             with self.autocast():
                 logits = model(*inputs).float()
-                is_score = logits.shape[1] == 1
-                yield F.mse_loss(logits[:, 0], labels) if is_score else F.cross_entropy(logits, labels.long())
+            # Outside: what waits here must not keep the cast weights of autocast.
+            is_score = logits.shape[1] == 1
+            yield F.mse_loss(logits[:, 0], labels) if is_score else F.cross_entropy(logits, labels.long())
 
     def batch(self, rows: Rows, chosen: Sequence[int]) -> tuple[Tensor, BatchLayout, Tensor, Tensor]:
         """Return tokens, layout, the packed positions that have a label, and the labels."""

@@ -23,6 +23,7 @@ from experiments.one_model import (
     PRIMARY,
     PRIMARY_TASKS,
     SECONDARY,
+    TASKS,
     Job,
     OneModel,
     draw_masks,
@@ -211,6 +212,19 @@ def test_every_arm_is_fine_tuned_with_its_own_encoder():
     full = batch_layout(tokens, torch.zeros_like(tokens).bool(), PAD, model.data.mask)
     plain = model.plain_encoder(network.encoder.state_dict(), 0.0).eval()
     assert torch.equal(plain(tokens, layout)[-1], network.encode(tokens, full)[-1])
+
+
+def test_no_loss_waits_inside_autocast():
+    model = one_model("MLM")
+    model.autocast = lambda: torch.autocast("cpu", torch.bfloat16)
+    classifier = model.classifier(model.network().encoder.state_dict(), "CoLA", 1)
+    losses = (
+        model.pretraining_losses(model.network()),
+        model.fine_tuning_losses(classifier, model.data.tasks["CoLA"]["train"], TASKS["CoLA"], 1),
+    )
+    for each in losses:
+        assert next(each).dtype is torch.float32
+        assert not torch.is_autocast_enabled("cpu")
 
 
 def test_data_are_read_as_they_were_written(tmp_path):
