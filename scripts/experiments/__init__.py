@@ -1,0 +1,1 @@
+"""Experiments that were planned for one machine and one call."""
