@@ -40,6 +40,7 @@ setup(
         "test": [
             "pytest",
             "import-linter",
+            "psutil",
             "pytest-timeout",
             "pytest-xdist",
             "coverage>=7.10",

@@ -23,8 +23,8 @@ fi
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/lint-imports --no-logo --no-cache
-# A hanging test is ended by its time limit, with all processes of the run (tests/support/timeouts.py): "timeout" puts them
-# into one process group, and ends a run that hangs outside of any test.
+# A hanging test fails alone, at its time limit (tests/support/timeouts.py); "timeout" ends a run that hangs outside of any
+# test, with its process group.
 limit=(timeout --kill-after 60)
 if [ -t 0 ]; then limit+=(--foreground); fi
 limit+=(2h)
