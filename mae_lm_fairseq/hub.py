@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mae_lm_fairseq.checkpoints.presets import why_no_predictions
+from mae_lm_fairseq.checkpoints.conversion import why_no_predictions
 from mae_lm_fairseq.checkpoints.reading import (
     MULTI_LABEL,
     Pretrained,

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from mae_lm_fairseq.checkpoints.averaging import EMA, EXACT_EMA
 from mae_lm_fairseq.checkpoints.checkpoint_file import allow_plain_values, read_checked, value_at
-from mae_lm_fairseq.checkpoints.presets import read_training_state
+from mae_lm_fairseq.checkpoints.conversion import read_training_state
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
 from mae_lm_fairseq.fairseq_patches.resuming import batch_limits, convert_position, report_changes

@@ -9,7 +9,7 @@ from fairseq import checkpoint_utils
 
 from mae_lm_fairseq.checkpoints.averaging import read_ema
 from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data
-from mae_lm_fairseq.checkpoints.presets import read_training_state
+from mae_lm_fairseq.checkpoints.conversion import read_training_state
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.checkpoints.validation import head_names
 from mae_lm_fairseq.core.config import ARCHITECTURES

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from mae_lm_fairseq.checkpoints.presets import architecture_of, completed, new_decoder
+from mae_lm_fairseq.checkpoints.conversion import architecture_of, completed, new_decoder
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.checkpoints.validation import (
     ANSWER_HEAD,
@@ -38,8 +38,8 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
     """Import an encoder into this package's network.
 
     The language model head is imported, too, and a decoder is new, see
-    :func:`~mae_lm_fairseq.checkpoints.presets.new_decoder`. A model with a task head is imported as a fine-tuned model,
-    without language model head and decoder.
+    :func:`~mae_lm_fairseq.checkpoints.conversion.new_decoder`. A model with a task head is imported as a fine-tuned
+    model, without language model head and decoder.
 
     Args:
         path: ``transformers`` directory or fairseq checkpoint.

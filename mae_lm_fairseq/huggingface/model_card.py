@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mae_lm_fairseq.checkpoints.presets import predicts
+from mae_lm_fairseq.checkpoints.conversion import predicts
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.checkpoints.validation import head_names
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig
 
+from mae_lm_fairseq.checkpoints.conversion import predicts
 from mae_lm_fairseq.checkpoints.original import KEPT_WEIGHTS, ORIGINAL, STOCK_CONFIG, Original
-from mae_lm_fairseq.checkpoints.presets import predicts
 from mae_lm_fairseq.checkpoints.reading import Pretrained, label_names, score_range
 from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
 from mae_lm_fairseq.checkpoints.validation import HEADS, head_names

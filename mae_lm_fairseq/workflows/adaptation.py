@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.presets import predicts
+from mae_lm_fairseq.checkpoints.conversion import predicts
 from mae_lm_fairseq.checkpoints.reading import Pretrained, read, read_checkpoint, transformers_type
 from mae_lm_fairseq.huggingface.exporter import check_exportable, export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign

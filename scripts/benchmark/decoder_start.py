@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.presets import OWN_BIAS, completed
+from mae_lm_fairseq.checkpoints.conversion import OWN_BIAS, completed
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.measures.evaluation import masked_prediction
 from mae_lm_fairseq.measures.options import MaskedText

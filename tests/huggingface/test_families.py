@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from mae_lm_fairseq import MAELMModel, cli
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.presets import read_training_state
+from mae_lm_fairseq.checkpoints.conversion import read_training_state
 from mae_lm_fairseq.checkpoints.reading import Pretrained, build, read
 from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.core.heads import SpanHead

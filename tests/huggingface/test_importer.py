@@ -11,7 +11,7 @@ from fairseq.data import Dictionary
 from fairseq.models.roberta import RobertaModel, base_architecture
 from safetensors.torch import load_file, save_file
 
-from mae_lm_fairseq.checkpoints.presets import with_preset
+from mae_lm_fairseq.checkpoints.conversion import with_preset
 from mae_lm_fairseq.checkpoints.reading import build, build_heads
 from mae_lm_fairseq.core.config import MaskJoin
 from mae_lm_fairseq.huggingface.comparison import encoder_states

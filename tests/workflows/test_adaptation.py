@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.presets import predicts, preset_of
+from mae_lm_fairseq.checkpoints.conversion import predicts, preset_of
 from mae_lm_fairseq.checkpoints.reading import Pretrained, read, read_checkpoint
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign, network_options

@@ -1,4 +1,4 @@
-"""Pretrained models as the start of further training: as a checkpoint, and with the decoder and head of a preset."""
+"""Conversion of pretrained models: to the state that training starts from, and to the decoder of a preset."""
 
 from dataclasses import replace
 from pathlib import Path

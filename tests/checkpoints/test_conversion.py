@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mae_lm_fairseq.checkpoints.presets import decoder_from_encoder, predicts, preset_of, with_preset
+from mae_lm_fairseq.checkpoints.conversion import decoder_from_encoder, predicts, preset_of, with_preset
 from mae_lm_fairseq.checkpoints.reading import build
 from mae_lm_fairseq.checkpoints.validation import check_fit
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
