@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from mae_lm_fairseq.checkpoints.conversion import why_no_predictions
+from mae_lm_fairseq.checkpoints.info import MULTI_LABEL
 from mae_lm_fairseq.checkpoints.reading import (
-    MULTI_LABEL,
     Pretrained,
     build,
     build_heads,
     read,
-    score_range,
     transformers_type,
 )
 from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
@@ -57,7 +56,7 @@ class MAELMHubInterface(nn.Module):
     Attributes:
         model: the fairseq model, with its heads.
         symbols: the dictionary in the order of ids.
-        about: information about the training, see :class:`~mae_lm_fairseq.checkpoints.reading.Pretrained`.
+        about: facts about the training, a :class:`~mae_lm_fairseq.checkpoints.info.ModelInfo`.
     """
 
     def __init__(self, model: nn.Module, pretrained: Pretrained):
@@ -206,7 +205,7 @@ class MAELMHubInterface(nn.Module):
                 gives a text several labels at once, which have logits only.
         """
         module = self._head(head, ClassificationHead)
-        if self.about.get("problem_type") == MULTI_LABEL and not return_logits:
+        if self.about.problem_type == MULTI_LABEL and not return_logits:
             raise ValueError(
                 f"the head {head} gives a text several labels at once; pass return_logits=True: the sigmoid of a logit "
                 "is the probability of that label"
@@ -220,7 +219,7 @@ class MAELMHubInterface(nn.Module):
             return logits
         if logits.shape[1] > 1:
             return logits.log_softmax(-1)
-        low, high = score_range(self.about, head) or (0.0, 1.0)
+        low, high = self.about.score_range_of(head) or (0.0, 1.0)
         return low + logits * (high - low)
 
     @torch.no_grad()

@@ -13,12 +13,14 @@ from transformers import AutoModelForMaskedLM
 
 from mae_lm_fairseq import PACKAGE, MAELMModel
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
+from mae_lm_fairseq.checkpoints.info import SentenceTask
 from mae_lm_fairseq.checkpoints.reading import read_bundle, read_checkpoint
 from mae_lm_fairseq.core.packing import batches_of_similar_length
 from mae_lm_fairseq.huggingface import modeling  # noqa: F401  registers the class
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import TEXT, VARIANTS, saved
+from tests.support.exports import with_facts
 from tests.support.finetuning import HEAD, set_up_finetuning
 from tests.support.training import set_up
 
@@ -219,8 +221,7 @@ class TestScore:
 
     def test_masks_in_the_encoder_as_in_pretraining(self, bundles, tmp_path):
         pretrained = read_bundle(bundles["mae_lm_tiny"])
-        pretrained.about["mask_in_encoder"] = 1.0
-        write_bundle(pretrained, tmp_path / "bundle")
+        write_bundle(with_facts(pretrained, mask_in_encoder=1.0), tmp_path / "bundle")
         hub = MAELMModel.from_pretrained(tmp_path / "bundle")
         word = words_of_one_subword(hub)[0]
         ids = hub.encode(word)
@@ -304,9 +305,8 @@ class TestPredict:
 
     def test_regression_gives_scores_in_their_range(self, hubs, bundles, tmp_path):
         pretrained = read_bundle(bundles["regression"])
-        task = {"task": "scores", "head": HEAD, "columns": ["text"], "labels": [], "score_range": [-1, 3.0]}
-        pretrained.about["finetuned_on"] = task
-        write_bundle(pretrained, tmp_path / "bundle")
+        task = SentenceTask("scores", HEAD, ("text",), labels=(), score_range=(-1, 3.0))
+        write_bundle(with_facts(pretrained, finetuned_on=task), tmp_path / "bundle")
         hub = MAELMModel.from_pretrained(tmp_path / "bundle")
         ids = hub.encode("The dog")
         unit = hubs["regression"].predict(HEAD, ids)

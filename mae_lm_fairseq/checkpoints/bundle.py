@@ -69,7 +69,7 @@ def description(pretrained: Pretrained, order: TokenOrder) -> dict:
         "mask_token_id": order.mask,
         "dtype": str(next(iter(pretrained.weights.values())).dtype).removeprefix("torch."),
         "tokenizer": pretrained.tokenizer and pretrained.tokenizer.FILES[0],
-        "about": pretrained.about,
+        "about": pretrained.about.to_json(),
     }
 
 

@@ -10,7 +10,7 @@ import transformers
 from tokenizers.models import Unigram
 from torch import Tensor
 
-from mae_lm_fairseq.checkpoints.reading import Pretrained, build, build_heads, score_range
+from mae_lm_fairseq.checkpoints.reading import Pretrained, build, build_heads
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.huggingface.stock import Counterpart
@@ -71,7 +71,7 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
             heads = predictions(network, pretrained, to, states[-1])
         for layer, (ours, their) in enumerate(zip(states, theirs.hidden_states, strict=True)):
             require_same(f"states of layer {layer}", ours[is_token], their[is_token])
-        low, high = score_range(pretrained.about, to.head) or (0.0, 1.0)
+        low, high = pretrained.about.score_range_of(to.head) or (0.0, 1.0)
         for name, ours in heads.items():
             their = (getattr(theirs, name) - low) / (high - low)
             if to.task == "ForMaskedLM":

@@ -6,7 +6,7 @@ Reading a file never runs code from it.
 import re
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data
+from mae_lm_fairseq.checkpoints.info import MULTI_LABEL, ModelInfo, SentenceTask, WordTask
 from mae_lm_fairseq.checkpoints.original import STOCK_CONFIG, Original, stock_files
-from mae_lm_fairseq.checkpoints.reading import MULTI_LABEL
 from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
 from mae_lm_fairseq.checkpoints.validation import SENTENCE_HEAD, head_names
 from mae_lm_fairseq.huggingface.families import Family, find_family, folded, read_config
@@ -33,7 +33,6 @@ from mae_lm_fairseq.utils.files import read_bytes
 
 _ADDS_NOTHING = re.compile(r"(\w+\.)?embeddings\.(position_ids|token_type_ids)|encoder\.sentence_encoder\.version")
 """Entries that are no weights."""
-TOKEN_CLASSIFICATION = "token_classification"
 _OLD_ENDS = {".gamma": ".weight", ".beta": ".bias"}
 """Names in checkpoints that were converted from TensorFlow, such as bert-base-uncased."""
 
@@ -52,8 +51,7 @@ class ForeignModel:
         tokenizer: the tokenizer, if it gives these ids.
         order: order of the rows in the weights.
         original: what the network has no place for.
-        task: ``task``, ``finetuned_on`` and ``problem_type`` of a bundle, if the configuration is that of a fine-tuned
-            model.
+        about: the task, if the configuration is that of a fine-tuned model.
     """
 
     kind: str
@@ -64,7 +62,7 @@ class ForeignModel:
     tokenizer: Tokenizer | None
     order: TokenOrder
     original: Original | None = None
-    task: dict[str, Any] = field(default_factory=dict)
+    about: ModelInfo = ModelInfo()
 
 
 def read_stock(directory: Path) -> ForeignModel:
@@ -82,8 +80,8 @@ def read_stock(directory: Path) -> ForeignModel:
     is_untied = config.get("tie_word_embeddings") is False and predicts(weights, family.naming)
     values["untie_output_weights"] = is_untied
     weights = _without_tied(weights, family.naming, is_untied, directory)
-    task = _task(config, path)
-    labels_words = task.get("task") == TOKEN_CLASSIFICATION
+    about = _task(config, path)
+    labels_words = isinstance(about.finetuned_on, WordTask)
     uses_pooler = family.naming == "bert" and "classifier.weight" in weights and not labels_words
     weights, kept = _without_kept(weights, family, is_untied, uses_pooler, directory)
     tokenizer = _stock_tokenizer(directory)
@@ -93,34 +91,35 @@ def read_stock(directory: Path) -> ForeignModel:
     _check_vocabulary(weights.get(f"{family.naming}.embeddings.word_embeddings.weight"), tokenizer, directory)
     original = Original(stock_files(directory), kept)
     kind, symbols = config["model_type"], (*tokenizer.symbols, MASK)
-    return ForeignModel(kind, family.naming, values, weights, symbols, tokenizer, order, original, task)
+    return ForeignModel(kind, family.naming, values, weights, symbols, tokenizer, order, original, about)
 
 
-def _task(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return ``task``, ``finetuned_on`` and ``problem_type`` of a bundle; what is not known is missing.
+def _task(config: Mapping[str, Any], path: Path) -> ModelInfo:
+    """Return the task of a fine-tuned model.
 
     A configuration does not say whether sentences are pairs, nor whether questions may have no answer.
     """
     classes = config.get("architectures")
     architecture = str(classes[0]) if isinstance(classes, list) and classes else ""
     if architecture.endswith("ForQuestionAnswering"):
-        return {"task": "question_answering"}
+        return ModelInfo(task="question_answering")
     if architecture.endswith("ForTokenClassification"):
-        return {"task": TOKEN_CLASSIFICATION, "finetuned_on": {"labels": _labels(config, path)}}
+        return ModelInfo(task="token_classification", finetuned_on=WordTask(labels=_labels(config, path)))
     if not architecture.endswith("ForSequenceClassification"):
-        return {}
+        return ModelInfo()
     if config.get("problem_type") == MULTI_LABEL:
-        return {"problem_type": MULTI_LABEL}
+        return ModelInfo(problem_type=MULTI_LABEL)
     labels = _labels(config, path)
-    known = {"labels": labels} if len(labels) > 1 else {"labels": [], "score_range": [0, 1]}
-    about = {"task": path.resolve().parent.name, "head": SENTENCE_HEAD, "columns": [], **known}
-    return {"task": "sentence_prediction", "finetuned_on": about}
+    known = {"labels": labels} if len(labels) > 1 else {"labels": (), "score_range": (0, 1)}
+    task = SentenceTask(path.resolve().parent.name, SENTENCE_HEAD, columns=(), **known)
+    return ModelInfo(task="sentence_prediction", finetuned_on=task)
 
 
-def _labels(config: Mapping[str, Any], path: Path) -> list[str]:
+def _labels(config: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     names = config["id2label"]
     try:
-        return [str({int(number): name for number, name in names.items()}[index]) for index in range(len(names))]
+        by_number = {int(number): str(name) for number, name in names.items()}
+        return tuple(by_number[index] for index in range(len(names)))
     except (AttributeError, KeyError, TypeError, ValueError):
         raise UserError(f"{path}: id2label does not map 0, 1, 2, ... to the names of labels; correct it") from None
 

@@ -1,12 +1,14 @@
 """Import of encoders from elsewhere."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
 
 from mae_lm_fairseq.checkpoints.conversion import architecture_of, completed, new_decoder
-from mae_lm_fairseq.checkpoints.reading import Pretrained
+from mae_lm_fairseq.checkpoints.info import ModelInfo, WordTask
+from mae_lm_fairseq.checkpoints.reading import Pretrained, check_task
 from mae_lm_fairseq.checkpoints.validation import (
     ANSWER_HEAD,
     SENTENCE_HEAD,
@@ -17,7 +19,7 @@ from mae_lm_fairseq.checkpoints.validation import (
     network_skeleton,
 )
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, MaskJoin, preset_config
-from mae_lm_fairseq.huggingface.foreign import TOKEN_CLASSIFICATION, ForeignModel, predicts, read_fairseq, read_stock
+from mae_lm_fairseq.huggingface.foreign import ForeignModel, predicts, read_fairseq, read_stock
 from mae_lm_fairseq.huggingface.names import (
     CLASSIFICATION_HEAD,
     LM_HEAD,
@@ -58,25 +60,24 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
     parts, head = _parts(foreign, path)
     weights = foreign.order.restored(_under_our_names(foreign, config, parts, head, path))
     _check_shapes(weights, config, len(foreign.symbols), path)
-    about = {
-        "architecture": f"{preset}_base",
-        "imported_from": f"{path.resolve().name}, {foreign.kind}",
-        "dictionary_sha256": dictionary_fingerprint(foreign.symbols),
-    }
-    if head:
-        about |= foreign.task
-    else:
+    about = replace(
+        foreign.about if head else ModelInfo(),
+        architecture=f"{preset}_base",
+        imported_from=f"{path.resolve().name}, {foreign.kind}",
+        dictionary_sha256=dictionary_fingerprint(foreign.symbols),
+    )
+    if not head:
         is_new = config.mask_join is MaskJoin.encoder or config.mask_states > 1
         missing = {
             "decoder": config.decoder_layers > 0,
             "lm_head": LM_HEAD not in parts,
             "training with its [MASK] tokens": is_new,
         }
-        if added := [part for part, is_missing in missing.items() if is_missing]:
-            about["untrained"] = added
+        about = replace(about, untrained=tuple(part for part, is_missing in missing.items() if is_missing))
         config, decoder = new_decoder(config, weights)
         weights = completed(config, weights | decoder, len(foreign.symbols), seed)
     check_fit(config, weights, len(foreign.symbols), path)
+    check_task(about, weights, path)
     return Pretrained(config, weights, foreign.symbols, foreign.tokenizer, about, foreign.original)
 
 
@@ -89,7 +90,7 @@ def _parts(foreign: ForeignModel, source: Path) -> tuple[tuple[Part, ...], str]:
             raise UserError(f"{source} has several heads ({', '.join(heads)}); at most one can be imported")
         if heads:
             return (*encoder, CLASSIFICATION_HEAD), heads[0]
-    elif foreign.task.get("task") == TOKEN_CLASSIFICATION:
+    elif isinstance(foreign.about.finetuned_on, WordTask):
         return (*encoder, TOKEN_CLASSIFICATION_HEAD), WORD_HEAD
     elif "pre_classifier.weight" in found:
         raise UserError(
@@ -164,5 +165,5 @@ def usage(pretrained: Pretrained, bundle: Path) -> str:
         return f"To train it with fairseq-train, add\n{shlex.join(words)}"
     if pretrained.tokenizer is None:
         return "It has a task head and no tokenizer: MAELMModel.from_pretrained takes it, with token ids"
-    predict = f"mae-lm predict {bundle} uses its task head; " if "task" in pretrained.about else ""
+    predict = f"mae-lm predict {bundle} uses its task head; " if pretrained.about.task else ""
     return f"{predict}mae-lm adapt {bundle} trains its encoder further, without the task head"

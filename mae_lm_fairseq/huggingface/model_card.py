@@ -96,7 +96,7 @@ def _mask_warnings(pretrained: Pretrained, to: "Counterpart") -> list[str]:
 
 
 def _trained_without_masks(pretrained: Pretrained) -> bool:
-    return pretrained.about.get("other_tokens") == 1
+    return pretrained.about.other_tokens == 1
 
 
 def stock_card(pretrained: Pretrained, to: "Counterpart", lines: int, reordered: int) -> str:
@@ -165,7 +165,7 @@ def bundle_card(pretrained: Pretrained, lack: str) -> str:
         use = f"Predictions of the task that it was fine-tuned on (head {', '.join(f'`{head}`' for head in heads)})."
         code = _OWN_LOADING
     elif not predicts(pretrained):
-        added = " and ".join(pretrained.about.get("untrained", []))
+        added = " and ".join(pretrained.about.untrained)
         use = f"Features of text, and further training. It predicts no tokens yet: it was imported without {added}."
         code = _OWN_LOADING
     elif _trained_without_masks(pretrained):
@@ -205,18 +205,18 @@ def _card(
     pretrained: Pretrained, architecture: str, use: str, warnings: list[str], loading: str, tokenizer: str
 ) -> str:
     about = pretrained.about
-    name = about.get("architecture") or "unknown"
+    name = about.architecture or "unknown"
     preset = _PRESETS[ARCHITECTURES[name][0]] if name in ARCHITECTURES else ""
     precision = "float32" if architecture != "MAELMForMaskedLM" else _precision(pretrained)
     facts = {
         "class": f"`{architecture}`, {precision}",
         "architecture in pretraining": f"`{name}` {preset}".rstrip(),
-        "imported from": about.get("imported_from"),
-        "task": about.get("task"),
-        "updates": about.get("updates"),
-        "data": _inline(about.get("trained_on")),
-        "dictionary (SHA-256)": about.get("dictionary_sha256"),
-        "versions": _inline(about.get("versions")),
+        "imported from": about.imported_from,
+        "task": about.task,
+        "updates": about.updates,
+        "data": _inline(about.trained_on),
+        "dictionary (SHA-256)": about.dictionary_sha256,
+        "versions": _inline(about.versions),
         "maximum sequence length": f"{pretrained.config.max_positions} tokens, special tokens included",
     }
     table = "\n".join(f"| {key} | {value} |" for key, value in facts.items() if value is not None)

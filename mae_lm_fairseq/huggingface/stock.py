@@ -17,7 +17,7 @@ from transformers import AutoConfig
 
 from mae_lm_fairseq.checkpoints.conversion import predicts
 from mae_lm_fairseq.checkpoints.original import KEPT_WEIGHTS, ORIGINAL, STOCK_CONFIG, Original
-from mae_lm_fairseq.checkpoints.reading import Pretrained, label_names, score_range
+from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
 from mae_lm_fairseq.checkpoints.validation import HEADS, head_names
 from mae_lm_fairseq.core.config import TRAINING_OPTIONS, MaskedAutoencoderConfig, MaskJoin, RelativeBucketing
@@ -107,7 +107,7 @@ class Counterpart:
 
 def is_import(pretrained: Pretrained) -> bool:
     """Return whether a model is as it was imported, without any training here."""
-    return "imported_from" in pretrained.about
+    return pretrained.about.imported_from is not None
 
 
 def counterpart(pretrained: Pretrained) -> Counterpart:
@@ -263,8 +263,8 @@ def _changed(config: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
 def _labels(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
     """Return the names of the classes for a configuration, or their number if the names are not known."""
     count = len(pretrained.weights[f"{HEADS}{to.head}.{_OUTPUT_BIAS[to.task]}"])
-    names = label_names(pretrained.about, to.head, count)
-    if names is None:
+    names = pretrained.about.labels_of(to.head)
+    if not names:
         return {"num_labels": count}
     return {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
 
@@ -290,7 +290,7 @@ def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
 
 def _scaled_output(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
     """Return the float32 output layer of a regression, scaled to give scores in the range of the training file."""
-    scores = score_range(pretrained.about, to.head) if to.task == "ForSequenceClassification" else None
+    scores = pretrained.about.score_range_of(to.head) if to.task == "ForSequenceClassification" else None
     if scores is None:
         return {}
     low, high = scores

@@ -121,7 +121,7 @@ def with_decoder(model: Pretrained, start: str, options: dict[str, Any], seed: i
     dropped = DECODER if start == "random" else without_bias
     kept = {name: weight for name, weight in model.weights.items() if not name.startswith(dropped)}
     weights = completed(config, kept, len(model.symbols), seed)
-    about = {name: value for name, value in model.about.items() if name != "untrained"}  # they are measured, too
+    about = replace(model.about, untrained=())  # they are measured, too
     return replace(model, config=config, weights=weights, about=about)
 
 

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from mae_lm_fairseq import MAELMModel, cli
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.conversion import read_training_state
+from mae_lm_fairseq.checkpoints.info import ModelInfo
 from mae_lm_fairseq.checkpoints.reading import Pretrained, build, read
 from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.core.heads import SpanHead
@@ -184,7 +185,7 @@ def test_a_head_trained_here_is_tied_whatever_the_original_says(tmp_path):
     """An encoder without a head has no output weights that could be tied."""
     stock_model(tmp_path / "source", "bert", "Model", tie_word_embeddings=False)
     pretrained = import_foreign(tmp_path / "source", "mae_lm_roberta")
-    trained = replace(pretrained, about={})
+    trained = replace(pretrained, about=ModelInfo())
     assert export_stock(trained, tmp_path / "stock") == "BertForMaskedLM"
 
 
@@ -391,7 +392,7 @@ def with_span_head(kind, imported) -> Pretrained:
     torch.manual_seed(1)
     head = SpanHead(16, init_std=0.5).state_dict()
     weights |= {f"classification_heads.span.{name}": weight for name, weight in head.items()}
-    return replace(pretrained, weights=weights, about={"task": "question_answering"})
+    return replace(pretrained, weights=weights, about=ModelInfo(task="question_answering"))
 
 
 @ALL

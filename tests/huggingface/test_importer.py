@@ -87,7 +87,7 @@ def test_bare_models_and_poolers(kind, tmp_path):
     torch.testing.assert_close(states[TOKENS.ne(1)], theirs[TOKENS.ne(1)], **CLOSE)
     assert imported.config.mask_join is MaskJoin.decoder
     assert imported.config.decoder_layers == 4
-    assert imported.about["untrained"] == ["decoder", "lm_head"]
+    assert imported.about.untrained == ("decoder", "lm_head")
     again = import_foreign(tmp_path / "stock", "mae_lm")  # the same random head
     assert all(torch.equal(again.weights[name], weight) for name, weight in imported.weights.items())
     other = import_foreign(tmp_path / "stock", "mae_lm", seed=2)
@@ -98,8 +98,8 @@ def test_bare_models_and_poolers(kind, tmp_path):
 @pytest.mark.parametrize("preset", ["mae_lm_exlm", "mae_lm_mask_later"])
 def test_a_preset_that_treats_masks_otherwise_predicts_nothing_yet(preset, tmp_path):
     stock(tmp_path / "stock", "roberta", "ForMaskedLM")
-    assert import_foreign(tmp_path / "stock", "mae_lm_roberta").about.get("untrained") is None
-    assert import_foreign(tmp_path / "stock", preset).about["untrained"] == ["training with its [MASK] tokens"]
+    assert import_foreign(tmp_path / "stock", "mae_lm_roberta").about.untrained == ()
+    assert import_foreign(tmp_path / "stock", preset).about.untrained == ("training with its [MASK] tokens",)
 
 
 @pytest.mark.parametrize(("kind", "is_own"), [("mpnet", False), ("roberta", True)])
