@@ -41,7 +41,7 @@ def export_stock(pretrained: Pretrained, out: Path, lines: Sequence[str] = ()) -
         write_stock(pretrained, to, directory)
         with _errors_of_kept_files(to, out):
             _write_tokenizer(pretrained, to, directory)
-            if to.task == "ForTokenClassification":
+            if to.task.reads_words:
                 read_lists_of_words(pretrained.tokenizer, directory)
             reordered = check_stock(directory, pretrained, to, lines)
         card = stock_card(pretrained, to, len(lines), reordered)

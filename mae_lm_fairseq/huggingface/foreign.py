@@ -18,9 +18,10 @@ from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data
 from mae_lm_fairseq.checkpoints.info import MULTI_LABEL, ModelInfo, SentenceTask, WordTask
 from mae_lm_fairseq.checkpoints.original import STOCK_CONFIG, Original, stock_files
 from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
-from mae_lm_fairseq.checkpoints.validation import SENTENCE_HEAD, head_names
+from mae_lm_fairseq.checkpoints.validation import head_names
 from mae_lm_fairseq.huggingface.families import Family, find_family, folded, read_config
-from mae_lm_fairseq.huggingface.names import EMBEDDINGS, LM_BIAS, LM_HEAD, LM_WEIGHT, OUTPUT_WEIGHTS, names_of
+from mae_lm_fairseq.huggingface.names import EMBEDDINGS, FAIRSEQ, LM_BIAS, LM_WEIGHT, Part, names_of
+from mae_lm_fairseq.huggingface.task_classes import FINETUNED, SENTENCES, WORDS
 from mae_lm_fairseq.huggingface.tokenizer import load_tokenizer, transformers_errors
 from mae_lm_fairseq.huggingface.weight_files import floats, read_weights
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
@@ -101,18 +102,19 @@ def _task(config: Mapping[str, Any], path: Path) -> ModelInfo:
     """
     classes = config.get("architectures")
     architecture = str(classes[0]) if isinstance(classes, list) and classes else ""
-    if architecture.endswith("ForQuestionAnswering"):
-        return ModelInfo(task="question_answering")
-    if architecture.endswith("ForTokenClassification"):
-        return ModelInfo(task="token_classification", finetuned_on=WordTask(labels=_labels(config, path)))
-    if not architecture.endswith("ForSequenceClassification"):
+    task = next((task for task in FINETUNED if architecture.endswith(task.ending)), None)
+    if task is None:
         return ModelInfo()
+    if task is WORDS:
+        return ModelInfo(task=task.task, finetuned_on=WordTask(labels=_labels(config, path)))
+    if task is not SENTENCES:
+        return ModelInfo(task=task.task)
     if config.get("problem_type") == MULTI_LABEL:
         return ModelInfo(problem_type=MULTI_LABEL)
     labels = _labels(config, path)
     known = {"labels": labels} if len(labels) > 1 else {"labels": (), "score_range": (0, 1)}
-    task = SentenceTask(path.resolve().parent.name, SENTENCE_HEAD, columns=(), **known)
-    return ModelInfo(task="sentence_prediction", finetuned_on=task)
+    described = SentenceTask(path.resolve().parent.name, task.head, columns=(), **known)
+    return ModelInfo(task=task.task, finetuned_on=described)
 
 
 def _labels(config: Mapping[str, Any], path: Path) -> tuple[str, ...]:
@@ -145,7 +147,7 @@ def _with_usual_names(weights: Mapping[str, Tensor], family: Family) -> dict[str
 
 def predicts(weights: Mapping[str, Tensor], naming: str) -> bool:
     """Return whether there is a language model head."""
-    return any(name in weights for name in names_of((LM_HEAD,), naming, 0).values())
+    return any(name in weights for name in names_of([Part.lm_head], naming).values())
 
 
 def _without_kept(
@@ -160,7 +162,7 @@ def _without_kept(
         is_pooler = name.startswith(family.pooler) and not uses_pooler
         is_kept = is_pooler or name == family.segments or name.startswith("cls.seq_relationship.")
         (kept if is_kept else used)[name] = weight
-    bias, own_bias = (names_of((part,), family.naming, 0)[LM_BIAS] for part in (LM_HEAD, OUTPUT_WEIGHTS))
+    bias, own_bias = (names_of([part], family.naming)[LM_BIAS] for part in (Part.lm_head, Part.output_weights))
     if is_untied and bias != own_bias and bias in used:  # transformers adds the bias of the output weights only
         kept[bias] = used.pop(bias)
         used.setdefault(own_bias, kept[bias])
@@ -227,12 +229,12 @@ def read_fairseq(path: Path, data_bin: Path) -> ForeignModel:
         raise UserError(f"{path} is not a checkpoint of fairseq's RoBERTa")
     is_untied = options.get("untie_weights_roberta") is True
     values |= {"max_positions": len(positions) - PAD - 1, "relative_buckets": 0, "untie_output_weights": is_untied}
-    weights = _without_tied(weights, "fairseq", is_untied, path)
+    weights = _without_tied(weights, FAIRSEQ, is_untied, path)
     symbols = read_symbols(data_bin / DICTIONARY)
     tokenizer = find_tokenizer(data_bin)
     is_its_own = tokenizer is not None and (*tokenizer.symbols, MASK) == symbols
     order = token_order(None, len(symbols))
-    return ForeignModel("fairseq", "fairseq", values, weights, symbols, tokenizer if is_its_own else None, order)
+    return ForeignModel(FAIRSEQ, FAIRSEQ, values, weights, symbols, tokenizer if is_its_own else None, order)
 
 
 def _options(state: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -264,8 +266,8 @@ def _without_tied(weights: Mapping[str, Tensor], naming: str, is_untied: bool, s
     """Drop the language model head's copies of the token embeddings and of its bias."""
     if is_untied:
         return dict(weights)
-    embeddings = names_of((EMBEDDINGS,), naming, 0)["autoencoder.encoder.embed_tokens.weight"]
-    output, bias = names_of((OUTPUT_WEIGHTS,), naming, 0), names_of((LM_HEAD,), naming, 0)[LM_BIAS]
+    embeddings = names_of([Part.encoder], naming)[EMBEDDINGS]
+    output, bias = names_of([Part.output_weights], naming), names_of([Part.lm_head], naming)[LM_BIAS]
     copies = {output[LM_WEIGHT]: embeddings} | ({output[LM_BIAS]: bias} if output[LM_BIAS] != bias else {})
     kept = {}
     for name, weight in weights.items():

@@ -10,9 +10,6 @@ from mae_lm_fairseq.checkpoints.conversion import architecture_of, completed, ne
 from mae_lm_fairseq.checkpoints.info import ModelInfo, WordTask
 from mae_lm_fairseq.checkpoints.reading import Pretrained, check_task
 from mae_lm_fairseq.checkpoints.validation import (
-    ANSWER_HEAD,
-    SENTENCE_HEAD,
-    WORD_HEAD,
     check_fit,
     head_names,
     network_config,
@@ -20,17 +17,8 @@ from mae_lm_fairseq.checkpoints.validation import (
 )
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, MaskJoin, preset_config
 from mae_lm_fairseq.huggingface.foreign import ForeignModel, predicts, read_fairseq, read_stock
-from mae_lm_fairseq.huggingface.names import (
-    CLASSIFICATION_HEAD,
-    LM_HEAD,
-    OUTPUT_WEIGHTS,
-    SPAN_HEAD,
-    TOKEN_CLASSIFICATION_HEAD,
-    Part,
-    encoder_parts,
-    names_of,
-    to_ours,
-)
+from mae_lm_fairseq.huggingface.names import FAIRSEQ, Part, names_of, to_ours
+from mae_lm_fairseq.huggingface.task_classes import ANSWERS, SENTENCES, WORDS
 from mae_lm_fairseq.huggingface.tokenizer import load_tokenizer, pair_differences
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.utils.errors import UserError
@@ -70,7 +58,7 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
         is_new = config.mask_join is MaskJoin.encoder or config.mask_states > 1
         missing = {
             "decoder": config.decoder_layers > 0,
-            "lm_head": LM_HEAD not in parts,
+            "lm_head": Part.lm_head not in parts,
             "training with its [MASK] tokens": is_new,
         }
         about = replace(about, untrained=tuple(part for part, is_missing in missing.items() if is_missing))
@@ -83,27 +71,27 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
 
 def _parts(foreign: ForeignModel, source: Path) -> tuple[tuple[Part, ...], str]:
     """Return the parts to import, and our name of the task head (empty for none)."""
-    encoder, found = encoder_parts(foreign.naming), foreign.weights.keys()
-    if foreign.naming == "fairseq":
+    found = foreign.weights.keys()
+    if foreign.naming == FAIRSEQ:
         heads = head_names(found)
         if len(heads) > 1:
             raise UserError(f"{source} has several heads ({', '.join(heads)}); at most one can be imported")
         if heads:
-            return (*encoder, CLASSIFICATION_HEAD), heads[0]
-    elif isinstance(foreign.about.finetuned_on, WordTask):
-        return (*encoder, TOKEN_CLASSIFICATION_HEAD), WORD_HEAD
-    elif "pre_classifier.weight" in found:
+            return (Part.encoder, Part.classification_head), heads[0]
+    if "pre_classifier.weight" in found:
         raise UserError(
             f"{source}: DistilBERT's classification head uses ReLU, and this package's tanh; import the model that it "
             "was fine-tuned from"
         )
-    elif found & {"classifier.dense.weight", "classifier.weight"}:
-        return (*encoder, CLASSIFICATION_HEAD), SENTENCE_HEAD
-    elif "qa_outputs.weight" in found:
-        return (*encoder, SPAN_HEAD), ANSWER_HEAD
+    if isinstance(foreign.about.finetuned_on, WordTask):
+        return (Part.encoder, WORDS.part), WORDS.head
+    if found & {"classifier.dense.weight", "classifier.weight"}:
+        return (Part.encoder, SENTENCES.part), SENTENCES.head
+    if "qa_outputs.weight" in found:
+        return (Part.encoder, ANSWERS.part), ANSWERS.head
     if not predicts(foreign.weights, foreign.naming):
-        return encoder, ""
-    return (*encoder, LM_HEAD, *([OUTPUT_WEIGHTS] if foreign.values["untie_output_weights"] else [])), ""
+        return (Part.encoder,), ""
+    return (Part.encoder, Part.lm_head, *([Part.output_weights] if foreign.values["untie_output_weights"] else [])), ""
 
 
 def _under_our_names(
@@ -115,7 +103,7 @@ def _under_our_names(
     names = names_of(parts, foreign.naming, config.encoder_layers, head)
     expected, found = set(names.values()), set(foreign.weights)
     if head:  # fairseq keeps the language model head in fine-tuning
-        found -= set(names_of((LM_HEAD, OUTPUT_WEIGHTS), foreign.naming, 0).values())
+        found -= set(names_of((Part.lm_head, Part.output_weights), foreign.naming).values())
     if different := sorted(expected ^ found):
         fault = "is missing" if different[0] in expected else "is unknown to this package"
         raise UserError(f"{source}: the weight {different[0]} {fault} ({len(different)} differences in total)")

@@ -10,6 +10,7 @@ from mae_lm_fairseq.checkpoints.conversion import predicts
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.checkpoints.validation import head_names
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin
+from mae_lm_fairseq.huggingface.task_classes import ENCODER
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.utils.errors import UserError
@@ -38,16 +39,6 @@ _PRESETS = {
     "mae_lm_mask_later": "[MASK] joins inside the encoder (the analysis of 3ML, arXiv 2211.04898)",
     "mae_lm_exlm": "ExLM (Zheng et al., ICML 2025, arXiv 2501.13397)",
     "mae_lm_exlm_decoder": "MAE-LM whose decoder expands [MASK] as ExLM does (arXiv 2302.02060, 2501.13397)",
-}
-_USE = {
-    "Model": "Features of text, and fine-tuning. Not for filling in masked tokens: see below.",
-    "ForMaskedLM": "Features of text, fine-tuning, and filling in masked tokens.",
-    "ForSequenceClassification": "Classifying texts, or pairs of them, as in the task that it was fine-tuned on.",
-    "ForTokenClassification": (
-        "Labelling words: give the tokenizer lists of words, with `is_split_into_words=True`, and take the label of "
-        "each word's first token."
-    ),
-    "ForQuestionAnswering": "Finding the answer to a question in a text.",
 }
 _DECODER = "a decoder, which is not part of this export, predicted the masked ones."
 _MASK_WARNING = {
@@ -115,9 +106,9 @@ def stock_card(pretrained: Pretrained, to: "Counterpart", lines: int, reordered:
             "`AutoModel` warns that it starts from random weights, and `pooler_output` is meaningless. Use "
             "`last_hidden_state`."
         )
-    loading = _loading("AutoModel" if to.task == "Model" else f"AutoModel{to.task}")
+    loading = _loading("AutoModel" if to.task is ENCODER else f"AutoModel{to.task.ending}")
     tokenizer = _stock_tokenizer(pretrained, lines, reordered)
-    use = _USE["Model" if _trained_without_masks(pretrained) else to.task]
+    use = (ENCODER if _trained_without_masks(pretrained) else to.task).use
     return _card(pretrained, to.architecture, use, warnings, loading, tokenizer)
 
 
@@ -169,7 +160,7 @@ def bundle_card(pretrained: Pretrained, lack: str) -> str:
         use = f"Features of text, and further training. It predicts no tokens yet: it was imported without {added}."
         code = _OWN_LOADING
     elif _trained_without_masks(pretrained):
-        use, code = _USE["Model"], _OWN_LOADING
+        use, code = ENCODER.use, _OWN_LOADING
     else:
         use = (
             "Features of text, fine-tuning, and filling in masked tokens, with the decoder if the model has one. "

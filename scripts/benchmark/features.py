@@ -27,6 +27,7 @@ from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import SIZES, preset_config
 from mae_lm_fairseq.hub import MAELMHubInterface, hub_interface
 from mae_lm_fairseq.huggingface.stock import Counterpart, exported_order, stock_config, stock_weights
+from mae_lm_fairseq.huggingface.task_classes import ENCODER
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.utils.files import write_json
@@ -143,7 +144,7 @@ def models(size: str, relative_bias: bool) -> tuple[MAELMHubInterface, transform
     symbols = ("<s>", "<pad>", "</s>", "<unk>", *map(str, range(VOCABULARY - 5)), "<mask>")
     pretrained = Pretrained(config, weights, symbols, None, {})
     kind = "mpnet" if relative_bias else "roberta"
-    to = Counterpart(kind, "Model", exported_order(pretrained, kind))
+    to = Counterpart(kind, ENCODER, exported_order(pretrained, kind))
     config = transformers.AutoConfig.for_model(**stock_config(pretrained, to))
     stock = getattr(transformers, to.architecture)(config, add_pooling_layer=False)
     stock.load_state_dict(stock_weights(pretrained, to), strict=False)
