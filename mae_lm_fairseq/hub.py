@@ -26,6 +26,7 @@ from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPL
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagged, Tagger
 from mae_lm_fairseq.measures.masked_prediction import NEVER_MASKED, NetworkPredictor, Words
 from mae_lm_fairseq.measures.minimal_pairs.scores import pseudo_log_likelihoods
+from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, Tokenizer
@@ -349,17 +350,34 @@ class MAELMHubInterface(nn.Module):
         return Filling((before + word + after).lstrip(), probability, word)
 
 
-def load(model_type: type[nn.Module], path: str | Path, data_bin: str | Path | None, ema: bool) -> MAELMHubInterface:
-    """Read a trained model, see :meth:`~mae_lm_fairseq.models.mae_lm.MAELMModel.from_pretrained`."""
+def from_pretrained(
+    model_type: type[MAELMModel], path: str | Path, data_bin: str | Path | None = None, ema: bool = False
+) -> MAELMHubInterface:
+    """Load a trained model for use outside of fairseq's programs, without a task.
+
+    This is the class method ``MAELMModel.from_pretrained``.
+
+    Args:
+        path: a bundle, written by ``mae-lm bundle`` or ``mae-lm import``; a directory of ``transformers``, which is
+            imported; or a checkpoint of fairseq-train.
+        data_bin: for a checkpoint, the directory of its ``dict.txt`` and tokenizer.
+        ema: for a checkpoint, use the moving average of the weights, which ``--store-ema`` adds.
+
+    Raises:
+        UserError: if a file is missing, damaged, could run code, or does not match the others.
+    """
     if data_bin is None and not ema and transformers_type(path):
         with needs_transformers():
             from mae_lm_fairseq.huggingface.importer import import_foreign
-        return hub_interface(model_type, import_foreign(Path(path), "mae_lm_roberta"))
-    return hub_interface(model_type, read(path, data_bin, ema))
+        return hub_interface(import_foreign(Path(path), "mae_lm_roberta"), model_type)
+    return hub_interface(read(path, data_bin, ema), model_type)
 
 
-def hub_interface(model_type: type[nn.Module], pretrained: Pretrained) -> MAELMHubInterface:
-    """Return the hub interface of a pretrained network; ``model_type`` is its model class."""
+MAELMModel.from_pretrained = classmethod(from_pretrained)
+
+
+def hub_interface(pretrained: Pretrained, model_type: type[MAELMModel] = MAELMModel) -> MAELMHubInterface:
+    """Return the hub interface of a pretrained network, with a model of a class."""
     fingerprint = dictionary_fingerprint(pretrained.symbols)
     model = model_type(build(pretrained), pretrained.pad, pretrained.mask, dictionary=fingerprint)
     model.classification_heads = build_heads(pretrained)

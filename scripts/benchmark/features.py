@@ -28,7 +28,6 @@ from mae_lm_fairseq.core.config import SIZES, preset_config
 from mae_lm_fairseq.hub import MAELMHubInterface, hub_interface
 from mae_lm_fairseq.huggingface.stock import Counterpart, exported_order, stock_config, stock_weights
 from mae_lm_fairseq.huggingface.task_classes import ENCODER
-from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.command_line import Count, Options, OutputFile
@@ -148,7 +147,7 @@ def models(size: str, relative_bias: bool) -> tuple[MAELMHubInterface, transform
     config = transformers.AutoConfig.for_model(**stock_config(pretrained, to))
     stock = getattr(transformers, to.architecture)(config, add_pooling_layer=False)
     stock.load_state_dict(stock_weights(pretrained, to), strict=False)
-    return hub_interface(MAELMModel, pretrained), stock.eval()
+    return hub_interface(pretrained), stock.eval()
 
 
 def draw_sentences(count: int) -> list[Tensor]:

@@ -407,7 +407,7 @@ def test_stock_transformers_answers_as_the_fine_tuned_import(kind, imported, tmp
     fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock")
     model = getattr(transformers, architecture).from_pretrained(tmp_path / "stock").eval()
     question, context = "the of", "the language of the models"
-    hub = hub_interface(MAELMModel, original)
+    hub = hub_interface(original)
     states = hub.extract_features(hub.encode(question, context))
     with torch.no_grad():
         theirs = model(**fast(question, context, return_tensors="pt"))

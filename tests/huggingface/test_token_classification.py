@@ -15,7 +15,6 @@ from mae_lm_fairseq.hub import hub_interface
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.families import FAMILIES
 from mae_lm_fairseq.huggingface.importer import import_foreign
-from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import WITH_BIAS, WITHOUT_BIAS, pretrained, with_facts
 from tests.support.families import change_config, stock_model
@@ -50,7 +49,7 @@ def check_labels(original, directory):
     batch = fast(SENTENCES, is_split_into_words=True, padding=True, return_tensors="pt")
     with torch.no_grad():
         theirs = model(**batch).logits
-    hub = hub_interface(MAELMModel, original)
+    hub = hub_interface(original)
     for row, (words, ours) in enumerate(zip(SENTENCES, Tagger(hub).logits(SENTENCES), strict=True)):
         numbers = batch.word_ids(row)
         first = [numbers.index(word) for word in range(len(words))]
@@ -87,7 +86,7 @@ def test_stock_models_that_label_words_are_imported(kind, tmp_path):
     stock_model(tmp_path / "stock", kind, "ForTokenClassification", **names)
     original = import_foreign(tmp_path / "stock", "mae_lm")
     assert export_stock(original, tmp_path / "out") == f"{FAMILIES[kind].classes}ForTokenClassification"
-    assert Tagger(hub_interface(MAELMModel, original)).labels.scheme == "BIO"
+    assert Tagger(hub_interface(original)).labels.scheme == "BIO"
     exported, before = (load_file(tmp_path / name / "model.safetensors") for name in ("out", "stock"))
     check_labels(original, tmp_path / "out")
     assert exported.keys() == before.keys()
