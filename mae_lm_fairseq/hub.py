@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,8 +12,7 @@ from mae_lm_fairseq.checkpoints.conversion import why_no_predictions
 from mae_lm_fairseq.checkpoints.info import MULTI_LABEL
 from mae_lm_fairseq.checkpoints.reading import (
     Pretrained,
-    build,
-    build_heads,
+    build_all,
     read,
     transformers_type,
 )
@@ -82,7 +81,7 @@ class MAELMHubInterface(nn.Module):
         """
         ids = [BOS]
         for part in (text, *more):
-            ids += [*([EOS] if len(ids) > 1 else []), *self._tokenizer().encode_masked(_string(part)), EOS]
+            ids += [*([EOS] if len(ids) > 1 else []), *self._tokenizer().encode_masked(part), EOS]
         return torch.tensor(ids)
 
     def decode(self, ids: Sequence[int] | np.ndarray | Tensor) -> str | list[str]:
@@ -115,7 +114,6 @@ class MAELMHubInterface(nn.Module):
 
         Raises:
             ValueError: if a text is longer than the model's maximum number of positions, or ids are padded on the left.
-            TypeError: if an input is neither a string nor ids.
         """
         listed, is_one = _listed(texts)
         layers = self._layers(listed, return_all_hiddens, truncate)
@@ -181,7 +179,7 @@ class MAELMHubInterface(nn.Module):
         self._check_predicts()
         tokenizer = self._tokenizer()
         sentences = [sentences] if isinstance(sentences, str) else sentences
-        words = [_with_words(tokenizer, _string(sentence)) for sentence in sentences]
+        words = [_with_words(tokenizer, sentence) for sentence in sentences]
         return torch.from_numpy(pseudo_log_likelihoods(self._predictor(), words, mask_words))
 
     @torch.no_grad()
@@ -243,7 +241,7 @@ class MAELMHubInterface(nn.Module):
             ValueError: if the model has no question answering head of this name.
         """
         module = self._head(head, SpanHead)
-        paragraph = Paragraph(_string(context), (Question("", _string(question), ()),))
+        paragraph = Paragraph(context, (Question("", question, ()),))
         longest = min(TOKENS_PER_SAMPLE, self.model.max_positions())
         windows = SpanWindows([paragraph], self._tokenizer(), longest, DOC_STRIDE, seed=0)
         batch = windows.collater([windows[index] for index in range(len(windows))])
@@ -264,7 +262,7 @@ class MAELMHubInterface(nn.Module):
             ValueError: if the model does not label words.
         """
         self._tokenizer()
-        return Tagger(self).tag(_string(text) if isinstance(text, str | bytes) else [_string(word) for word in text])
+        return Tagger(self).tag(text if isinstance(text, str) else list(text))
 
     def _head(self, name: str, kind: type[nn.Module]) -> nn.Module:
         heads = {head: module for head, module in self.model.classification_heads.items() if isinstance(module, kind)}
@@ -300,17 +298,11 @@ class MAELMHubInterface(nn.Module):
 
         Raises:
             ValueError: if the ids are those of several texts, no integers, or not in the dictionary.
-            TypeError: if they are no ids.
         """
-        try:
-            ids = torch.as_tensor(ids).cpu()
-        except (TypeError, ValueError, RuntimeError):
-            raise TypeError(f"{ids!r:.80} is neither a string nor token ids [T]") from None
-        if ids.dim() != 1:
-            raise ValueError(f"the token ids of one text are [T], not {list(ids.shape)}; pass several texts one by one")
-        if ids.is_floating_point() and ids.numel():
-            raise ValueError(f"the token ids are {ids.dtype}; pass integers")
-        ids, largest = ids.long(), len(self.symbols) - 1
+        ids, largest = torch.as_tensor(ids).cpu(), len(self.symbols) - 1
+        if ids.dim() != 1 or (ids.is_floating_point() and ids.numel()):
+            raise ValueError(f"the token ids of one text are integers [T], not {ids.dtype} {list(ids.shape)}")
+        ids = ids.long()
         if len(wrong := ids[(ids < 0) | (ids > largest)]):
             raise ValueError(f"the token id {wrong[0]} is not in the dictionary, whose ids are 0 to {largest}")
         return ids
@@ -379,8 +371,9 @@ MAELMModel.from_pretrained = classmethod(from_pretrained)
 def hub_interface(pretrained: Pretrained, model_type: type[MAELMModel] = MAELMModel) -> MAELMHubInterface:
     """Return the hub interface of a pretrained network, with a model of a class."""
     fingerprint = dictionary_fingerprint(pretrained.symbols)
-    model = model_type(build(pretrained), pretrained.pad, pretrained.mask, dictionary=fingerprint)
-    model.classification_heads = build_heads(pretrained)
+    network, heads = build_all(pretrained)
+    model = model_type(network, pretrained.pad, pretrained.mask, dictionary=fingerprint)
+    model.classification_heads = heads
     return MAELMHubInterface(model, pretrained).eval()
 
 
@@ -391,37 +384,13 @@ def _with_words(tokenizer: Tokenizer, text: str) -> Words:
     return Words(np.array([BOS, *ids, EOS]), np.array(words))
 
 
-def _string(text: Any) -> str:
-    """Return a text that every tokenizer can encode.
-
-    Raises:
-        ValueError: if the text has half of a surrogate pair, which is no character.
-        TypeError: if it is not a string.
-    """
-    if not isinstance(text, str):
-        advice = "decode it first" if isinstance(text, bytes) else "pass one text at a time"
-        raise TypeError(f"the text {text!r:.80} is not a string, but {type(text).__name__}; {advice}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        half = ascii(text[error.start])
-        raise ValueError(f"the text has {half}, half of a surrogate pair; remove it, or decode it as UTF-8") from None
-    return text
-
-
 def _listed(texts: Text | Sequence[Text]) -> tuple[list[Text], bool]:
-    """Return one text or several as a list, and whether it was one.
-
-    Raises:
-        TypeError: if it is neither a text nor a list.
-    """
+    """Return one text or several as a list, and whether it was one."""
     if isinstance(texts, np.ndarray) and texts.dtype.kind in "OU":
         texts = texts.tolist()
     if isinstance(texts, np.ndarray | Tensor) and texts.ndim == 2:
         return list(texts), False
     if isinstance(texts, str | bytes | np.ndarray | Tensor):
         return [texts], True
-    if not isinstance(texts, Sequence):
-        raise TypeError(f"{texts!r:.80} is neither a text, as a string or token ids, nor a list of texts")
     is_one = len(texts) > 0 and not isinstance(texts[0], str | bytes) and np.ndim(texts[0]) == 0
     return ([texts], True) if is_one else (list(texts), False)

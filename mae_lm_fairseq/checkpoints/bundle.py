@@ -11,7 +11,8 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from mae_lm_fairseq.checkpoints.reading import ALIGNMENT, CONFIG, MODEL_TYPE, WEIGHTS, Pretrained
+from mae_lm_fairseq.checkpoints.original import CONFIG
+from mae_lm_fairseq.checkpoints.reading import ALIGNMENT, MODEL_TYPE, WEIGHTS, Pretrained
 from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
 from mae_lm_fairseq.checkpoints.validation import tied_names
 from mae_lm_fairseq.text.data_bin import DICTIONARY

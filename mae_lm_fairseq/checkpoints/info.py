@@ -4,6 +4,7 @@ import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
 from itertools import repeat
 from types import UnionType
 from typing import Any, get_args, get_origin
@@ -126,12 +127,14 @@ class ModelInfo:
         Raises:
             ValueError: if a key is unknown, or a value is of another type or out of range.
         """
-        return _typed(content, cls)
+        return typed(content, cls)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the facts as JSON. What is not known is missing or null."""
-        values = vars(self) | {"finetuned_on": self.finetuned_on and dict(vars(self.finetuned_on))}
-        is_trained = self.versions is not None
+        """Return the facts as JSON. What is not known is missing, or null for a model that was trained here."""
+        is_trained, task = self.versions is not None, self.finetuned_on
+        values = vars(self) | {
+            "finetuned_on": task and {name: x for name, x in vars(task).items() if x is not None or is_trained}
+        }
         return {
             name: value
             for name, value in values.items()
@@ -150,8 +153,8 @@ class ModelInfo:
         return task.score_range if isinstance(task, SentenceTask) and task.head == head else None
 
 
-def _typed(value: Any, kind: Any) -> Any:
-    """Return a JSON value as an annotated type. Lists become tuples, and objects dataclasses.
+def typed(value: Any, kind: Any) -> Any:
+    """Return a JSON value as an annotated type. Lists become tuples, strings enums, and objects dataclasses.
 
     Raises:
         ValueError: if it is of another type.
@@ -160,20 +163,31 @@ def _typed(value: Any, kind: Any) -> Any:
     if origin is UnionType:
         for one in arguments:
             with contextlib.suppress(ValueError):
-                return _typed(value, one)
+                return typed(value, one)
     elif origin is tuple and isinstance(value, list | tuple):
         kinds = repeat(arguments[0], len(value)) if arguments[-1] is Ellipsis else arguments
-        return tuple(_typed(each, one) for each, one in zip(value, kinds, strict=True))
+        return tuple(typed(each, one) for each, one in zip(value, kinds, strict=True))
     elif origin is Mapping and isinstance(value, dict):
-        return {_typed(name, arguments[0]): _typed(each, arguments[1]) for name, each in value.items()}
+        return {typed(name, arguments[0]): typed(each, arguments[1]) for name, each in value.items()}
     elif is_dataclass(kind) and isinstance(value, dict):
-        types = {field.name: field.type for field in fields(kind)}
-        if unknown := value.keys() - types.keys():
-            raise ValueError(f"{min(unknown)} is unknown")
-        try:
-            return kind(**{name: _typed(each, types[name]) for name, each in value.items()})
-        except TypeError as error:  # a field is missing
-            raise ValueError(str(error)) from None
+        return _dataclass(value, kind)
+    elif isinstance(kind, type) and issubclass(kind, Enum) and isinstance(value, str):
+        return kind(value)
     elif type(value) is kind or (kind is float and type(value) is int):
         return value
-    raise ValueError(f"{value!r:.80} is not of type {kind}")
+    raise ValueError(f"{value!r:.80} is not of type {getattr(kind, '__name__', kind)}")
+
+
+def _dataclass(values: dict[str, Any], kind: type) -> Any:
+    types, given = {field.name: field.type for field in fields(kind)}, {}
+    for name, value in values.items():
+        if name not in types:
+            raise ValueError(f"{name} is unknown")
+        try:
+            given[name] = typed(value, types[name])
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    try:
+        return kind(**given)
+    except TypeError as error:  # a field is missing
+        raise ValueError(str(error)) from None

@@ -17,19 +17,17 @@ from torch import Tensor, nn
 from mae_lm_fairseq.checkpoints.averaging import check_file, read_ema
 from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data, value_at
 from mae_lm_fairseq.checkpoints.info import AnswerTask, ModelInfo, WordTask
-from mae_lm_fairseq.checkpoints.original import Original, read_original
+from mae_lm_fairseq.checkpoints.original import CONFIG, Original, read_original
 from mae_lm_fairseq.checkpoints.token_order import token_order
 from mae_lm_fairseq.checkpoints.validation import (
     HEADS,
-    NETWORK,
     PAD,
     WORD_HEAD,
     check_fit,
     head_names,
-    heads_skeleton,
     network_config,
-    network_skeleton,
     saved_config,
+    skeleton,
     tied_names,
 )
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
@@ -44,8 +42,8 @@ from mae_lm_fairseq.utils.files import read_json
 
 ALIGNMENT = 64
 """Alignment of torch's tensors in bytes. Most weights in a bundle have it, too."""
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
-"""Files of a bundle. Dictionary and tokenizer have the same names as in a data-bin."""
+WEIGHTS = "model.safetensors"
+"""Weights of a bundle. Dictionary and tokenizer have the same names as in a data-bin."""
 MODEL_TYPE = "mae_lm"
 """Type of the model in ``config.json``, for ``transformers``."""
 
@@ -179,22 +177,18 @@ def build(pretrained: Pretrained) -> MaskedAutoencoder:
 
     Decoder and language model head are None if ``pretrained`` has no weights for them.
     """
-    network = network_skeleton(pretrained.config, pretrained.weights, len(pretrained.symbols))
-    network.load_state_dict(_part(pretrained.weights, NETWORK), assign=True)
+    network, _ = build_all(pretrained)
+    return network
+
+
+def build_all(pretrained: Pretrained) -> tuple[MaskedAutoencoder, nn.ModuleDict]:
+    """Build the network, see :func:`build`, and the heads by name; none if the model was not fine-tuned."""
+    modules = skeleton(pretrained.config, pretrained.weights, len(pretrained.symbols))
+    modules.load_state_dict(pretrained.weights, assign=True)
+    network, heads = modules.eval().values()
     if network.lm_head is not None and not pretrained.config.untie_output_weights:
         network.lm_head.weight = network.encoder.embed_tokens.weight
-    return network.eval()
-
-
-def build_heads(pretrained: Pretrained) -> nn.ModuleDict:
-    """Build the heads by name, for evaluation; empty if the model was not fine-tuned."""
-    heads = heads_skeleton(pretrained.config, pretrained.weights)
-    heads.load_state_dict(_part(pretrained.weights, HEADS), assign=True)
-    return heads.eval()
-
-
-def _part(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
+    return network, heads
 
 
 def _info_of(state: dict[str, Any], path: str | Path, data_bin: str | Path) -> dict[str, Any]:
@@ -256,11 +250,6 @@ def check_task(info: ModelInfo, weights: Mapping[str, Tensor], source: str | Pat
 
 
 def _check_tokenizer(symbols: tuple[str, ...], tokenizer: Tokenizer | None):
-    """Check that the symbols of a tokenizer, if any, are those of the dictionary.
-
-    Raises:
-        UserError: if they are not.
-    """
     if tokenizer and (*tokenizer.symbols, MASK) != symbols:
         raise UserError(f"{tokenizer.path}: its pieces are not, in order, the symbols of the {DICTIONARY} beside it")
 

@@ -1,7 +1,7 @@
 """Comparison of an exported model with the original: token ids, hidden states and head outputs."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ import transformers
 from tokenizers.models import Unigram
 from torch import Tensor
 
-from mae_lm_fairseq.checkpoints.reading import Pretrained, build, build_heads
+from mae_lm_fairseq.checkpoints.reading import Pretrained, build_all
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.huggingface.stock import Counterpart
@@ -63,17 +63,17 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
     """
     ids, reordered = texts(directory, pretrained, to, lines)
     model = load(getattr(transformers, to.architecture), directory, to)
-    network = build(pretrained).float()
+    network, heads = (module.float() for module in build_all(pretrained))
     for tokens in batches(ids, pretrained.pad):
         is_token = tokens.ne(pretrained.pad)
         with torch.inference_mode():
             theirs = model(to.order.ids[tokens], attention_mask=is_token.long(), output_hidden_states=True)
             states = encoder_states(network, tokens, pretrained.pad)
-            heads = predictions(network, pretrained, to, states[-1])
+            outputs = predictions(network, heads, to, states[-1])
         for layer, (ours, their) in enumerate(zip(states, theirs.hidden_states, strict=True)):
             require_same(f"states of layer {layer}", ours[is_token], their[is_token])
         low, high = pretrained.about.score_range_of(to.head) or (0.0, 1.0)
-        for name, ours in heads.items():
+        for name, ours in outputs.items():
             their = (getattr(theirs, name) - low) / (high - low)
             if to.task is MASKED_LM:
                 their = their[..., to.order.ids]
@@ -176,11 +176,13 @@ def encoder_states(network: MaskedAutoencoder, tokens: Tensor, pad: int) -> list
     return network.unpack_states(network.encode(tokens, layout), layout, tokens.shape[1])
 
 
-def predictions(network: MaskedAutoencoder, pretrained: Pretrained, to: Counterpart, states: Tensor) -> dict:
+def predictions(
+    network: MaskedAutoencoder, heads: Mapping[str, torch.nn.Module], to: Counterpart, states: Tensor
+) -> dict[str, Tensor]:
     """Apply the original heads to hidden states [B, T, dim]; return outputs by the counterpart's names."""
     if to.task is ENCODER:
         return {}
-    head = network.lm_head if to.task is MASKED_LM else build_heads(pretrained)[to.head].float()
+    head = network.lm_head if to.task is MASKED_LM else heads[to.head]
     outputs, logits = to.task.outputs, head(states)
     return dict(zip(outputs, [logits] if len(outputs) == 1 else logits.unbind(-1), strict=True))
 

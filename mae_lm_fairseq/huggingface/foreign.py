@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data
 from mae_lm_fairseq.checkpoints.info import MULTI_LABEL, ModelInfo, SentenceTask, WordTask
-from mae_lm_fairseq.checkpoints.original import STOCK_CONFIG, Original, stock_files
+from mae_lm_fairseq.checkpoints.original import CONFIG, Original, stock_files
 from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
 from mae_lm_fairseq.checkpoints.validation import head_names
 from mae_lm_fairseq.huggingface.families import Family, find_family, folded, read_config
@@ -68,8 +68,8 @@ class ForeignModel:
 
 def read_stock(directory: Path) -> ForeignModel:
     """Read a ``transformers`` directory."""
-    path = directory / STOCK_CONFIG
-    config = read_config(read_bytes(path) if path.exists() else None, path)
+    path = directory / CONFIG
+    config = read_config(read_bytes(path), path)
     family = find_family(config, path)
     _refuse_other_computation(family, config, path)
     values = {ours: config[theirs] for theirs, ours in family.options.items()} | family.constants
@@ -84,7 +84,7 @@ def read_stock(directory: Path) -> ForeignModel:
     about = _task(config, path)
     labels_words = isinstance(about.finetuned_on, WordTask)
     uses_pooler = family.naming == "bert" and "classifier.weight" in weights and not labels_words
-    weights, kept = _without_kept(weights, family, is_untied, uses_pooler, directory)
+    weights, kept = _without_kept(weights, family, is_untied, uses_pooler)
     tokenizer = _stock_tokenizer(directory)
     order = replace(token_order(tokenizer, tokenizer.mask + 1), first_position=family.first_position(pad))
     if order.pad != pad:
@@ -151,7 +151,7 @@ def predicts(weights: Mapping[str, Tensor], naming: str) -> bool:
 
 
 def _without_kept(
-    weights: Mapping[str, Tensor], family: Family, is_untied: bool, uses_pooler: bool, source: Path
+    weights: Mapping[str, Tensor], family: Family, is_untied: bool, uses_pooler: bool
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the weights that our network has a place for, and those to keep for an export.
 
@@ -169,7 +169,7 @@ def _without_kept(
     segments, positions = kept.get(family.segments), used.get(family.positions)
     if positions is not None:
         kept[family.positions] = positions
-        used[family.positions] = folded(positions, segments, source)
+        used[family.positions] = folded(positions, segments)
     return used, kept
 
 
@@ -177,10 +177,6 @@ def _stock_tokenizer(directory: Path) -> Tokenizer:
     """Return the tokenizer in a directory, as ``transformers`` builds it.
 
     A sentencepiece model whose pieces are the tokens is preferred to the fast tokenizer that was made from it.
-
-    Raises:
-        UserError: if the tokenizer is missing or has no ``tokenizer.json``, fairseq cannot represent its tokens, or it
-            puts something else than ``<s>`` and ``</s>`` around a text.
     """
     loaded = load_tokenizer(directory)
     with transformers_errors(directory):
@@ -200,7 +196,6 @@ def _stock_tokenizer(directory: Path) -> Tokenizer:
 
 
 def _check_vocabulary(embeddings: Tensor | None, tokenizer: Tokenizer, directory: Path):
-    """Check that every token has an embedding and the other way round."""
     if embeddings is not None and embeddings.dim() and len(embeddings) != tokenizer.mask + 1:
         raise UserError(
             f"{directory}: has embeddings of {len(embeddings)} tokens, but its tokenizer, special tokens included, has "
@@ -218,7 +213,7 @@ def read_fairseq(path: Path, data_bin: Path) -> ForeignModel:
         )
     names = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
     values = {name: options.get(name) for name in (*names, "dropout", "attention_dropout")}
-    weights = _current_names(floats(state["model"], path), path)
+    weights = _current_names(floats(state["model"], path))
     if head_names(weights) and options.get("pooler_activation_fn", "tanh") != "tanh":
         raise UserError(
             f"{path}: the activation function of its head is {options['pooler_activation_fn']}, but this package only "
@@ -247,14 +242,11 @@ def _options(state: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def _current_names(weights: Mapping[str, Tensor], source: Path) -> dict[str, Tensor]:
-    """Rename the weights as in the newest version of fairseq."""
+def _current_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     renamed = {}
     for name, weight in weights.items():
         name = re.sub(r"^decoder\.", "encoder.", name).replace(".emb_layer_norm.", ".layernorm_embedding.")
         if joined := re.fullmatch(r"(.*\.self_attn\.)in_proj_(weight|bias)", name):
-            if not weight.dim() or len(weight) % 3:
-                raise UserError(f"{source}: {name} has shape {list(weight.shape)}, which has no three equal parts")
             for part, separate in zip("qkv", weight.chunk(3), strict=True):
                 renamed[f"{joined[1]}{part}_proj.{joined[2]}"] = separate
         elif not _ADDS_NOTHING.fullmatch(name):

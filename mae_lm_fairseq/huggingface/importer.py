@@ -10,10 +10,11 @@ from mae_lm_fairseq.checkpoints.conversion import architecture_of, completed, ne
 from mae_lm_fairseq.checkpoints.info import ModelInfo, WordTask
 from mae_lm_fairseq.checkpoints.reading import Pretrained, check_task
 from mae_lm_fairseq.checkpoints.validation import (
+    NETWORK,
     check_fit,
     head_names,
     network_config,
-    network_skeleton,
+    skeleton,
 )
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, MaskJoin, preset_config
 from mae_lm_fairseq.huggingface.foreign import ForeignModel, predicts, read_fairseq, read_stock
@@ -43,10 +44,13 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
     """
     if path.is_dir() and data_bin is not None:
         raise UserError(f"--data-bin is for a checkpoint; {path} is a directory of transformers; remove the option")
-    foreign = read_stock(path) if path.is_dir() else read_fairseq(path, data_bin or path.parent)
-    config = network_config(vars(preset_config(preset, "base")) | foreign.values, path)
-    parts, head = _parts(foreign, path)
-    weights = foreign.order.restored(_under_our_names(foreign, config, parts, head, path))
+    try:
+        foreign = read_stock(path) if path.is_dir() else read_fairseq(path, data_bin or path.parent)
+        config = network_config(vars(preset_config(preset, "base")) | foreign.values, path)
+        parts, head = _parts(foreign, path)
+        weights = foreign.order.restored(_under_our_names(foreign, config, parts, head, path))
+    except (RuntimeError, IndexError) as error:  # of torch
+        raise UserError(f"{path}: its weights have shapes that do not match each other") from error
     _check_shapes(weights, config, len(foreign.symbols), path)
     about = replace(
         foreign.about if head else ModelInfo(),
@@ -70,7 +74,6 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
 
 
 def _parts(foreign: ForeignModel, source: Path) -> tuple[tuple[Part, ...], str]:
-    """Return the parts to import, and our name of the task head (empty for none)."""
     found = foreign.weights.keys()
     if foreign.naming == FAIRSEQ:
         heads = head_names(found)
@@ -107,17 +110,14 @@ def _under_our_names(
     if different := sorted(expected ^ found):
         fault = "is missing" if different[0] in expected else "is unknown to this package"
         raise UserError(f"{source}: the weight {different[0]} {fault} ({len(different)} differences in total)")
-    try:
-        return to_ours(foreign.weights, names)
-    except (RuntimeError, IndexError):  # for mismatched shapes of q, k and v
-        raise UserError(f"{source}: its weights have shapes that do not match each other") from None
+    return to_ours(foreign.weights, names)
 
 
 def _check_shapes(weights: dict[str, Tensor], config: MaskedAutoencoderConfig, symbols: int, source: Path):
     """Check the weights against the configuration before building a network of that size."""
-    expected = network_skeleton(config, weights, symbols).state_dict()
-    for name, expectation in expected.items():
-        weight = weights.get(f"autoencoder.{name}", expectation)
+    of_network = {name: weight for name, weight in weights.items() if name.startswith(NETWORK)}
+    for name, expectation in skeleton(config, of_network, symbols).state_dict().items():
+        weight = weights.get(name, expectation)
         if weight.shape != expectation.shape:
             raise UserError(
                 f"{source}: {name} has shape {list(weight.shape)}, but configuration and dictionary require "

@@ -63,16 +63,7 @@ _DISTILBERT_LAYER = {
     "fc2": "ffn.lin2",
     "final_layer_norm": "output_layer_norm",
 }
-_FAIRSEQ_LAYER = {
-    "attention.q_proj": "self_attn.q_proj",
-    "attention.k_proj": "self_attn.k_proj",
-    "attention.v_proj": "self_attn.v_proj",
-    "attention.out_proj": "self_attn.out_proj",
-    "attention_layer_norm": "self_attn_layer_norm",
-    "fc1": "fc1",
-    "fc2": "fc2",
-    "final_layer_norm": "final_layer_norm",
-}
+_FAIRSEQ_LAYER = {name: name.replace("attention", "self_attn") for name in _BERT_LAYER}
 _STOCK_HEADS = {
     Part.lm_head: {
         f"{_LM_HEAD}dense": "lm_head.dense",

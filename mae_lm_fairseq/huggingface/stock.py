@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import AutoConfig
 
 from mae_lm_fairseq.checkpoints.conversion import predicts
-from mae_lm_fairseq.checkpoints.original import KEPT_WEIGHTS, ORIGINAL, STOCK_CONFIG, Original
+from mae_lm_fairseq.checkpoints.original import CONFIG, KEPT_WEIGHTS, ORIGINAL, Original
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
 from mae_lm_fairseq.checkpoints.validation import HEADS, head_names
@@ -102,28 +102,18 @@ def counterpart(pretrained: Pretrained) -> Counterpart:
     Raises:
         UserError: if no class is equivalent; the message gives the reason.
     """
-    task, head = _task(pretrained)
-    kind = _original_kind(pretrained)
-    if kind is None or (kind == "distilbert" and task is SENTENCES):  # whose head has ReLU
-        kind = _kind(pretrained.config)
-        return Counterpart(kind, task, exported_order(pretrained, kind), head)
-    return Counterpart(kind, task, exported_order(pretrained, kind), head, pretrained.original)
-
-
-def exported_order(pretrained: Pretrained, kind: str) -> TokenOrder:
-    """Return the order of the tokens in a model of a type.
-
-    Raises:
-        UserError: if the class takes another token for padding.
-    """
     order = token_order(pretrained.tokenizer, len(pretrained.symbols))
+    task, head = _task(pretrained)
+    kind, original = _original_kind(pretrained), pretrained.original
+    if kind is None or (kind == "distilbert" and task is SENTENCES):  # whose head has ReLU
+        kind, original = _kind(pretrained.config), None
     if kind == "mpnet":
         _check_mpnet_padding(pretrained, order)
-    return replace(order, first_position=FAMILIES[kind].first_position(order.pad))
+    order = replace(order, first_position=FAMILIES[kind].first_position(order.pad))
+    return Counterpart(kind, task, order, head, original)
 
 
 def _task(pretrained: Pretrained) -> tuple[TaskClass, str]:
-    """Return the class, and our name of its head (empty for none)."""
     config, weights = pretrained.config, pretrained.weights
     heads = head_names(weights)
     if len(heads) > 1:
@@ -158,7 +148,7 @@ def _original_kind(pretrained: Pretrained) -> str | None:
 
 def original_config(original: Original) -> dict[str, Any]:
     """Return the configuration of an imported model."""
-    return read_config(original.files.get(STOCK_CONFIG), Path(ORIGINAL, STOCK_CONFIG))
+    return read_config(original.files[CONFIG], Path(ORIGINAL, CONFIG))
 
 
 def _kind(config: MaskedAutoencoderConfig) -> str:
@@ -211,7 +201,7 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
     if to.task is MASKED_LM:  # an original without a head may say anything
         values["tie_word_embeddings"] = not config.untie_output_weights
     if to.original is not None:
-        return _changed(json.loads(to.original.files[STOCK_CONFIG]), values)
+        return _changed(json.loads(to.original.files[CONFIG]), values)
     values |= {
         "vocab_size": len(pretrained.symbols),
         "hidden_act": "gelu",
@@ -227,7 +217,6 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
 
 
 def _changed(config: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return an original configuration with values of the exported model."""
     labels = config.get("id2label")
     if "num_labels" in values and isinstance(labels, dict) and len(labels) == values["num_labels"]:
         values.pop("num_labels")
@@ -282,11 +271,12 @@ def _unfolded(positions: Tensor, to: Counterpart) -> dict[str, Tensor]:
     If the positions were not trained since the import, they are those of the imported model, bit for bit.
     """
     kept, (name, segments) = to.original.weights, (to.family.positions, to.family.segments)
-    if name not in kept or kept[name].shape != positions.shape:
+    types = {segments: kept[segments]} if segments in kept else {}
+    fits = name in kept and kept[name].shape == positions.shape
+    if not fits or any(weight.shape[1:] != positions.shape[1:] for weight in types.values()):
         raise UserError(f"{ORIGINAL}/{KEPT_WEIGHTS}: {name} does not match the model; import the model again")
     before, first = kept[name], to.order.first_position
-    unchanged = torch.equal(folded(before, kept.get(segments), Path(ORIGINAL))[first:], positions[first:])
-    types = {segments: kept[segments]} if segments in kept else {}
+    unchanged = torch.equal(folded(before, kept.get(segments))[first:], positions[first:])
     if not unchanged:
         trained = positions - kept[segments][0] if types else positions
         before = torch.cat([before[:first], trained[first:]])
@@ -294,9 +284,9 @@ def _unfolded(positions: Tensor, to: Counterpart) -> dict[str, Tensor]:
 
 
 def write_config(pretrained: Pretrained, to: Counterpart, directory: Path):
-    """Write ``config.json``."""
+    """Write the content of :func:`stock_config`."""
     config = json.dumps(stock_config(pretrained, to), indent=2)
-    (directory / STOCK_CONFIG).write_text(config + "\n", encoding="utf-8")
+    (directory / CONFIG).write_text(config + "\n", encoding="utf-8")
 
 
 def write_stock(pretrained: Pretrained, to: Counterpart, directory: Path):

@@ -13,8 +13,8 @@ from transformers import AutoModel, AutoTokenizer
 from mae_lm_fairseq import MAELMModel
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.conversion import read_training_state
-from mae_lm_fairseq.checkpoints.original import KEPT_WEIGHTS
-from mae_lm_fairseq.checkpoints.reading import CONFIG, WEIGHTS, Pretrained, read
+from mae_lm_fairseq.checkpoints.original import CONFIG, KEPT_WEIGHTS
+from mae_lm_fairseq.checkpoints.reading import WEIGHTS, Pretrained, read
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.huggingface.names import FAIRSEQ, Part, names_of, to_theirs
