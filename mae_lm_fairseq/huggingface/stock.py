@@ -102,8 +102,8 @@ def counterpart(pretrained: Pretrained) -> Counterpart:
     Raises:
         UserError: if no class is equivalent; the message gives the reason.
     """
-    order = token_order(pretrained.tokenizer, len(pretrained.symbols))
     task, head = _task(pretrained)
+    order = token_order(pretrained.tokenizer, len(pretrained.symbols))
     kind, original = _original_kind(pretrained), pretrained.original
     if kind is None or (kind == "distilbert" and task is SENTENCES):  # whose head has ReLU
         kind, original = _kind(pretrained.config), None
