@@ -177,12 +177,12 @@ def fast_tokenizer(model: bytes, symbols: tuple[str, ...], max_length: int) -> P
         max_length: maximum sequence length in tokens, ``<s>`` and ``</s>`` included.
 
     Raises:
-        UserError: if `tokenizers` cannot reproduce this model.
+        UserError: if `tokenizers` cannot reproduce this model, or pieces are missing from the dictionary.
     """
     from sentencepiece import sentencepiece_model_pb2
 
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
-    _check(proto)
+    _check(proto, symbols)
     tokenizer = FastTokenizer((_bpe if proto.trainer_spec.model_type == _BPE else _unigram)(proto, symbols))
     tokenizer.normalizer = _normalizer(proto.normalizer_spec)
     # A text starts with a word, but text directly after a <mask> continues one.
@@ -205,9 +205,16 @@ def fast_tokenizer(model: bytes, symbols: tuple[str, ...], max_length: int) -> P
     return _with_roles(tokenizer, *SPECIALS, mask, max_length)
 
 
-def _check(proto):
+def _check(proto, symbols: tuple[str, ...]):
+    known = set(symbols)
+    missing = [piece for piece in _pieces(proto) if piece not in known]
     if proto.trainer_spec.model_type not in (_UNIGRAM, _BPE):
         raise UserError("the sentencepiece model is neither BPE nor unigram, so it has no fast tokenizer")
+    if missing:  # fairseq-preprocess leaves out what does not occur
+        raise UserError(
+            f"the dictionary lacks pieces of the sentencepiece model ({len(missing)}, the first {missing[0]!r}); "
+            "use those of one data-bin"
+        )
     other = [p.piece for p in proto.pieces if p.type not in (_NORMAL, _UNKNOWN, _CONTROL, _BYTE)]
     if other:
         raise UserError(

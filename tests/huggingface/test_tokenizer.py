@@ -131,3 +131,9 @@ def test_a_damaged_table_of_normalisation_is_refused(model):
     proto.normalizer_spec.precompiled_charsmap = b"damaged"
     with pytest.raises(UserError, match="table of normalisation is damaged"):
         fast_tokenizer(proto.SerializeToString(), tuple(pieces(model)), 64)
+
+
+def test_a_dictionary_that_lacks_pieces_is_refused(model):
+    symbols = pieces(model)
+    with pytest.raises(UserError, match="dictionary lacks pieces"):
+        fast_tokenizer(model, (*symbols[:-2], symbols[-1]), 64)
