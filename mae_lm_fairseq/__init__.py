@@ -25,7 +25,7 @@ __all__ = ["PACKAGE", "MAELMModel", "register"]
 PACKAGE = Path(__file__).resolve().parent
 """Directory to pass to fairseq's ``--user-dir``."""
 
-_PUBLIC = {"MAELMModel": "mae_lm_fairseq.models.mae_lm"}
+_PUBLIC = {"MAELMModel": "mae_lm_fairseq.hub"}
 _PLUGINS = {
     "fairseq.models.MODEL_REGISTRY": {"mae_lm": "models.mae_lm"},
     "fairseq.tasks.TASK_REGISTRY": {
@@ -68,6 +68,7 @@ def register() -> None:
         with _root_logger_unchanged():
             fairseq_patches.apply()
             _import_plugins()
+            importlib.import_module("mae_lm_fairseq.hub")  # adds MAELMModel.from_pretrained
     except BaseException:
         _registered = False
         raise

@@ -2,20 +2,18 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mae_lm_fairseq.checkpoints.presets import why_no_predictions
+from mae_lm_fairseq.checkpoints.conversion import why_no_predictions
+from mae_lm_fairseq.checkpoints.info import MULTI_LABEL
 from mae_lm_fairseq.checkpoints.reading import (
-    MULTI_LABEL,
     Pretrained,
-    build,
-    build_heads,
+    build_all,
     read,
-    score_range,
     transformers_type,
 )
 from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
@@ -27,6 +25,7 @@ from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPL
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagged, Tagger
 from mae_lm_fairseq.measures.masked_prediction import NEVER_MASKED, NetworkPredictor, Words
 from mae_lm_fairseq.measures.minimal_pairs.scores import pseudo_log_likelihoods
+from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, Tokenizer
@@ -57,7 +56,7 @@ class MAELMHubInterface(nn.Module):
     Attributes:
         model: the fairseq model, with its heads.
         symbols: the dictionary in the order of ids.
-        about: information about the training, see :class:`~mae_lm_fairseq.checkpoints.reading.Pretrained`.
+        about: facts about the training, a :class:`~mae_lm_fairseq.checkpoints.info.ModelInfo`.
     """
 
     def __init__(self, model: nn.Module, pretrained: Pretrained):
@@ -82,7 +81,7 @@ class MAELMHubInterface(nn.Module):
         """
         ids = [BOS]
         for part in (text, *more):
-            ids += [*([EOS] if len(ids) > 1 else []), *self._tokenizer().encode_masked(_string(part)), EOS]
+            ids += [*([EOS] if len(ids) > 1 else []), *self._tokenizer().encode_masked(part), EOS]
         return torch.tensor(ids)
 
     def decode(self, ids: Sequence[int] | np.ndarray | Tensor) -> str | list[str]:
@@ -115,7 +114,6 @@ class MAELMHubInterface(nn.Module):
 
         Raises:
             ValueError: if a text is longer than the model's maximum number of positions, or ids are padded on the left.
-            TypeError: if an input is neither a string nor ids.
         """
         listed, is_one = _listed(texts)
         layers = self._layers(listed, return_all_hiddens, truncate)
@@ -181,7 +179,7 @@ class MAELMHubInterface(nn.Module):
         self._check_predicts()
         tokenizer = self._tokenizer()
         sentences = [sentences] if isinstance(sentences, str) else sentences
-        words = [_with_words(tokenizer, _string(sentence)) for sentence in sentences]
+        words = [_with_words(tokenizer, sentence) for sentence in sentences]
         return torch.from_numpy(pseudo_log_likelihoods(self._predictor(), words, mask_words))
 
     @torch.no_grad()
@@ -206,7 +204,7 @@ class MAELMHubInterface(nn.Module):
                 gives a text several labels at once, which have logits only.
         """
         module = self._head(head, ClassificationHead)
-        if self.about.get("problem_type") == MULTI_LABEL and not return_logits:
+        if self.about.problem_type == MULTI_LABEL and not return_logits:
             raise ValueError(
                 f"the head {head} gives a text several labels at once; pass return_logits=True: the sigmoid of a logit "
                 "is the probability of that label"
@@ -220,7 +218,7 @@ class MAELMHubInterface(nn.Module):
             return logits
         if logits.shape[1] > 1:
             return logits.log_softmax(-1)
-        low, high = score_range(self.about, head) or (0.0, 1.0)
+        low, high = self.about.score_range_of(head) or (0.0, 1.0)
         return low + logits * (high - low)
 
     @torch.no_grad()
@@ -243,7 +241,7 @@ class MAELMHubInterface(nn.Module):
             ValueError: if the model has no question answering head of this name.
         """
         module = self._head(head, SpanHead)
-        paragraph = Paragraph(_string(context), (Question("", _string(question), ()),))
+        paragraph = Paragraph(context, (Question("", question, ()),))
         longest = min(TOKENS_PER_SAMPLE, self.model.max_positions())
         windows = SpanWindows([paragraph], self._tokenizer(), longest, DOC_STRIDE, seed=0)
         batch = windows.collater([windows[index] for index in range(len(windows))])
@@ -264,7 +262,7 @@ class MAELMHubInterface(nn.Module):
             ValueError: if the model does not label words.
         """
         self._tokenizer()
-        return Tagger(self).tag(_string(text) if isinstance(text, str | bytes) else [_string(word) for word in text])
+        return Tagger(self).tag(text if isinstance(text, str) else list(text))
 
     def _head(self, name: str, kind: type[nn.Module]) -> nn.Module:
         heads = {head: module for head, module in self.model.classification_heads.items() if isinstance(module, kind)}
@@ -300,17 +298,11 @@ class MAELMHubInterface(nn.Module):
 
         Raises:
             ValueError: if the ids are those of several texts, no integers, or not in the dictionary.
-            TypeError: if they are no ids.
         """
-        try:
-            ids = torch.as_tensor(ids).cpu()
-        except (TypeError, ValueError, RuntimeError):
-            raise TypeError(f"{ids!r:.80} is neither a string nor token ids [T]") from None
-        if ids.dim() != 1:
-            raise ValueError(f"the token ids of one text are [T], not {list(ids.shape)}; pass several texts one by one")
-        if ids.is_floating_point() and ids.numel():
-            raise ValueError(f"the token ids are {ids.dtype}; pass integers")
-        ids, largest = ids.long(), len(self.symbols) - 1
+        ids, largest = torch.as_tensor(ids).cpu(), len(self.symbols) - 1
+        if ids.dim() != 1 or (ids.is_floating_point() and ids.numel()):
+            raise ValueError(f"the token ids of one text are integers [T], not {ids.dtype} {list(ids.shape)}")
+        ids = ids.long()
         if len(wrong := ids[(ids < 0) | (ids > largest)]):
             raise ValueError(f"the token id {wrong[0]} is not in the dictionary, whose ids are 0 to {largest}")
         return ids
@@ -350,20 +342,38 @@ class MAELMHubInterface(nn.Module):
         return Filling((before + word + after).lstrip(), probability, word)
 
 
-def load(model_type: type[nn.Module], path: str | Path, data_bin: str | Path | None, ema: bool) -> MAELMHubInterface:
-    """Read a trained model, see :meth:`~mae_lm_fairseq.models.mae_lm.MAELMModel.from_pretrained`."""
+def from_pretrained(
+    model_type: type[MAELMModel], path: str | Path, data_bin: str | Path | None = None, ema: bool = False
+) -> MAELMHubInterface:
+    """Load a trained model for use outside of fairseq's programs, without a task.
+
+    This is the class method ``MAELMModel.from_pretrained``.
+
+    Args:
+        path: a bundle, written by ``mae-lm bundle`` or ``mae-lm import``; a directory of ``transformers``, which is
+            imported; or a checkpoint of fairseq-train.
+        data_bin: for a checkpoint, the directory of its ``dict.txt`` and tokenizer.
+        ema: for a checkpoint, use the moving average of the weights, which ``--store-ema`` adds.
+
+    Raises:
+        UserError: if a file is missing, damaged, could run code, or does not match the others.
+    """
     if data_bin is None and not ema and transformers_type(path):
         with needs_transformers():
             from mae_lm_fairseq.huggingface.importer import import_foreign
-        return hub_interface(model_type, import_foreign(Path(path), "mae_lm_roberta"))
-    return hub_interface(model_type, read(path, data_bin, ema))
+        return hub_interface(import_foreign(Path(path), "mae_lm_roberta"), model_type)
+    return hub_interface(read(path, data_bin, ema), model_type)
 
 
-def hub_interface(model_type: type[nn.Module], pretrained: Pretrained) -> MAELMHubInterface:
-    """Return the hub interface of a pretrained network; ``model_type`` is its model class."""
+MAELMModel.from_pretrained = classmethod(from_pretrained)
+
+
+def hub_interface(pretrained: Pretrained, model_type: type[MAELMModel] = MAELMModel) -> MAELMHubInterface:
+    """Return the hub interface of a pretrained network, with a model of a class."""
     fingerprint = dictionary_fingerprint(pretrained.symbols)
-    model = model_type(build(pretrained), pretrained.pad, pretrained.mask, dictionary=fingerprint)
-    model.classification_heads = build_heads(pretrained)
+    network, heads = build_all(pretrained)
+    model = model_type(network, pretrained.pad, pretrained.mask, dictionary=fingerprint)
+    model.classification_heads = heads
     return MAELMHubInterface(model, pretrained).eval()
 
 
@@ -374,37 +384,13 @@ def _with_words(tokenizer: Tokenizer, text: str) -> Words:
     return Words(np.array([BOS, *ids, EOS]), np.array(words))
 
 
-def _string(text: Any) -> str:
-    """Return a text that every tokenizer can encode.
-
-    Raises:
-        ValueError: if the text has half of a surrogate pair, which is no character.
-        TypeError: if it is not a string.
-    """
-    if not isinstance(text, str):
-        advice = "decode it first" if isinstance(text, bytes) else "pass one text at a time"
-        raise TypeError(f"the text {text!r:.80} is not a string, but {type(text).__name__}; {advice}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        half = ascii(text[error.start])
-        raise ValueError(f"the text has {half}, half of a surrogate pair; remove it, or decode it as UTF-8") from None
-    return text
-
-
 def _listed(texts: Text | Sequence[Text]) -> tuple[list[Text], bool]:
-    """Return one text or several as a list, and whether it was one.
-
-    Raises:
-        TypeError: if it is neither a text nor a list.
-    """
+    """Return one text or several as a list, and whether it was one."""
     if isinstance(texts, np.ndarray) and texts.dtype.kind in "OU":
         texts = texts.tolist()
     if isinstance(texts, np.ndarray | Tensor) and texts.ndim == 2:
         return list(texts), False
     if isinstance(texts, str | bytes | np.ndarray | Tensor):
         return [texts], True
-    if not isinstance(texts, Sequence):
-        raise TypeError(f"{texts!r:.80} is neither a text, as a string or token ids, nor a list of texts")
     is_one = len(texts) > 0 and not isinstance(texts[0], str | bytes) and np.ndim(texts[0]) == 0
     return ([texts], True) if is_one else (list(texts), False)

@@ -91,11 +91,7 @@ def average(paths: Sequence[str | Path]) -> dict[str, Any]:
 
 
 def _network(state: dict[str, Any], path: str | Path) -> dict[str, Any]:
-    """Return what must be equal in checkpoints that are averaged: options, dictionary and shapes of weights.
-
-    Raises:
-        UserError: if it is not a checkpoint of this package.
-    """
+    """Return what must be equal in checkpoints that are averaged: options, dictionary and shapes of weights."""
     check_tensors(state["model"], path)
     values = plain_values(saved_config(state, path))
     options = {name: value for name, value in values.items() if name not in TRAINING_OPTIONS}

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from mae_lm_fairseq.checkpoints.reading import ALIGNMENT, CONFIG, MODEL_TYPE, WEIGHTS, Pretrained
+from mae_lm_fairseq.checkpoints.original import CONFIG
+from mae_lm_fairseq.checkpoints.reading import ALIGNMENT, MODEL_TYPE, WEIGHTS, Pretrained
 from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
 from mae_lm_fairseq.checkpoints.validation import tied_names
 from mae_lm_fairseq.text.data_bin import DICTIONARY
@@ -69,7 +70,7 @@ def description(pretrained: Pretrained, order: TokenOrder) -> dict:
         "mask_token_id": order.mask,
         "dtype": str(next(iter(pretrained.weights.values())).dtype).removeprefix("torch."),
         "tokenizer": pretrained.tokenizer and pretrained.tokenizer.FILES[0],
-        "about": pretrained.about,
+        "about": pretrained.about.to_json(),
     }
 
 

@@ -16,9 +16,10 @@ from mae_lm_fairseq.utils.files import check_link, read_bytes
 
 ORIGINAL, KEPT_WEIGHTS = "original", "kept.safetensors"
 """Folder in a bundle, and the file of weights in it."""
-STOCK_CONFIG = "config.json"
+CONFIG = "config.json"
+"""Configuration of a model, in a bundle and in a directory of ``transformers``."""
 STOCK_FILES = (
-    STOCK_CONFIG,
+    CONFIG,
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -81,4 +82,7 @@ def read_original(bundle: Path) -> Original | None:
         weights = safetensors.torch.load_file(directory / KEPT_WEIGHTS)
     except (OSError, safetensors.SafetensorError) as error:
         raise UserError(f"{directory / KEPT_WEIGHTS} is damaged or missing; import the model again") from error
-    return Original(stock_files(directory), weights)
+    files = stock_files(directory)
+    if CONFIG not in files:
+        raise UserError(f"{directory / CONFIG} is missing; import the model again")
+    return Original(files, weights)

@@ -3,10 +3,10 @@
 Nothing that is read can run code, and everything is validated before a network is built.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,18 @@ from torch import Tensor, nn
 
 from mae_lm_fairseq.checkpoints.averaging import check_file, read_ema
 from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data, value_at
-from mae_lm_fairseq.checkpoints.original import Original, read_original
+from mae_lm_fairseq.checkpoints.info import AnswerTask, ModelInfo, WordTask
+from mae_lm_fairseq.checkpoints.original import CONFIG, Original, read_original
 from mae_lm_fairseq.checkpoints.token_order import token_order
 from mae_lm_fairseq.checkpoints.validation import (
     HEADS,
-    NETWORK,
     PAD,
+    WORD_HEAD,
     check_fit,
     head_names,
-    heads_skeleton,
     network_config,
-    network_skeleton,
     saved_config,
+    skeleton,
     tied_names,
 )
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
@@ -38,13 +38,12 @@ from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, current_versions
 from mae_lm_fairseq.text.tokenizer import MASK, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import read_json
 
 ALIGNMENT = 64
 """Alignment of torch's tensors in bytes. Most weights in a bundle have it, too."""
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
-"""Files of a bundle. Dictionary and tokenizer have the same names as in a data-bin."""
-MULTI_LABEL = "multi_label_classification"
-"""``problem_type`` of a head that gives a text several labels at once."""
+WEIGHTS = "model.safetensors"
+"""Weights of a bundle. Dictionary and tokenizer have the same names as in a data-bin."""
 MODEL_TYPE = "mae_lm"
 """Type of the model in ``config.json``, for ``transformers``."""
 
@@ -61,13 +60,7 @@ class Pretrained:
             that they were saved in. After fine-tuning, decoder and language model head are missing.
         symbols: the dictionary in the order of ids, from ``<s> <pad> </s> <unk>`` to ``<mask>``.
         tokenizer: the tokenizer, or None.
-        about: plain JSON, as far as known: ``architecture``, ``task`` and ``updates`` of the training, ``versions`` of
-            packages, ``dictionary_sha256``, ``trained_on`` (the splits in the manifest of the data-bin),
-            ``mask_in_encoder``, ``other_tokens`` (fraction of the predicted positions that had random or kept tokens
-            instead of ``[MASK]``), ``averaged`` (how, if the weights are an average), ``imported_from``,
-            ``untrained`` (parts that an import had to add), ``problem_type`` (:data:`MULTI_LABEL`, of an import
-            with such a head), ``finetuned_on`` (what predictions need to know of the task), ``development_set`` (the
-            metrics of fine-tuning).
+        about: facts about its training.
         original: what an import has kept for the export; None for a model of this package.
     """
 
@@ -75,7 +68,7 @@ class Pretrained:
     weights: dict[str, Tensor]
     symbols: tuple[str, ...]
     tokenizer: Tokenizer | None
-    about: dict[str, Any]
+    about: ModelInfo
     original: Original | None = None
 
     @property
@@ -91,7 +84,7 @@ class Pretrained:
     @property
     def mask_in_encoder(self) -> float:
         """Value of ``--mask-in-encoder`` in pretraining; 0 if unknown, as after fine-tuning."""
-        return mask_fraction(self.about)
+        return self.about.mask_in_encoder or 0.0
 
 
 def read(path: str | Path, data_bin: str | Path | None = None, ema: bool = False) -> Pretrained:
@@ -131,25 +124,15 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None, ema: b
     if value_at(state, "task_state", "dictionary") not in (None, fingerprint):
         raise UserError(f"{path} was trained with another dictionary than the {DICTIONARY} of {data_bin}")
     check_fit(config, weights, len(symbols), path)
-    about = {
-        "architecture": state["cfg"]["model"]["_name"],
-        "task": _plain(value_at(state, "cfg", "task", "_name")),
-        "updates": _plain(value_at(state, "optimizer_history", -1, "num_updates")),
-        "versions": {**current_versions(), "torch": str(torch.__version__)},
-        "dictionary_sha256": fingerprint,
-        "trained_on": _splits(data_bin),
-        "mask_in_encoder": _plain(value_at(state, "cfg", "task", "mask_in_encoder")),
-    }
-    others = [value_at(state, "cfg", "task", name) for name in ("leave_unmasked_prob", "random_token_prob")]
-    if all(isinstance(fraction, float) for fraction in others):
-        about["other_tokens"] = round(sum(others), 6)
-    if (averaged := _plain(state.get("averaged"))) is not None:
-        about["averaged"] = averaged
-    if (task := _finetuned_on(state, path, Path(data_bin, TASK))) is not None:
-        about["finetuned_on"] = task
+    about = _info_of(state, path, data_bin) | {"dictionary_sha256": fingerprint}
+    try:
+        info = ModelInfo.from_json(about)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from None
+    check_task(info, weights, f"{path}, {data_bin}")
     tokenizer = find_tokenizer(data_bin)
     _check_tokenizer(symbols, tokenizer)
-    return Pretrained(config, weights, symbols, tokenizer, about, read_original(Path(data_bin)))
+    return Pretrained(config, weights, symbols, tokenizer, info, read_original(Path(data_bin)))
 
 
 def read_bundle(directory: str | Path) -> Pretrained:
@@ -159,7 +142,9 @@ def read_bundle(directory: str | Path) -> Pretrained:
         UserError: if a file is missing, damaged, or does not match the others.
     """
     directory = Path(directory)
-    network, about = _description(directory / CONFIG)
+    if transformers_type(directory):
+        raise UserError(f"{directory} is a directory of transformers; make a bundle of it with mae-lm import")
+    network, info = read_json(directory / CONFIG, _description, "create the bundle again")
     config, tokenizer = network_config(network, directory / CONFIG), find_tokenizer(directory)
     symbols = read_symbols(directory / DICTIONARY)
     weights = token_order(tokenizer, len(symbols)).restored(_weights(directory / WEIGHTS))
@@ -167,60 +152,24 @@ def read_bundle(directory: str | Path) -> Pretrained:
         if first in weights:
             weights.setdefault(name, weights[first])
     check_fit(config, weights, len(symbols), directory / WEIGHTS)
+    check_task(info, weights, directory)
     _check_tokenizer(symbols, tokenizer)
-    if tokenizer and tokenizer.has_own_order and about.get("dictionary_sha256") != dictionary_fingerprint(symbols):
+    if tokenizer and tokenizer.has_own_order and info.dictionary_sha256 != dictionary_fingerprint(symbols):
         raise UserError(f"{directory / DICTIONARY} is not the one that the bundle was written with; restore it")
-    return Pretrained(config, weights, symbols, tokenizer, about, read_original(directory))
+    return Pretrained(config, weights, symbols, tokenizer, info, read_original(directory))
 
 
-def _description(path: Path) -> tuple[dict, dict]:
-    """Return network and origin of a bundle."""
-    if transformers_type(path.parent):
-        raise UserError(f"{path.parent} is a directory of transformers; make a bundle of it with mae-lm import")
-    try:
-        described = json.loads(path.read_bytes())
-        network, about = described["network"], described.get("about", {})
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; is {path.parent} a bundle of mae-lm bundle?") from None
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise UserError(f"{path} is not the description of a bundle; create the bundle again") from None
-    if not isinstance(network, dict) or not isinstance(about, dict):
-        raise UserError(f"{path} is not the description of a bundle; create the bundle again")
-    return network, about
+def _description(content: dict) -> tuple[dict, ModelInfo]:
+    return dict(content["network"]), ModelInfo.from_json(content.get("about", {}))
 
 
 def transformers_type(path: str | Path) -> str | None:
     """Return the type of the model in a directory of ``transformers``, such as "bert"; None if it is none."""
     try:
-        kind = json.loads(Path(path, CONFIG).read_bytes()).get("model_type")
-    except (OSError, ValueError, AttributeError, RecursionError):
+        kind = read_json(Path(path, CONFIG), lambda content: content.get("model_type"))
+    except UserError:
         return None
     return kind if isinstance(kind, str) and kind != MODEL_TYPE else None
-
-
-def mask_fraction(about: Mapping[str, Any]) -> float:
-    """Return the value of ``--mask-in-encoder`` in ``about``; 0 if it does not have one."""
-    fraction = about.get("mask_in_encoder")
-    return fraction if isinstance(fraction, float) and 0 <= fraction <= 1 else 0.0
-
-
-def label_names(about: Mapping[str, Any], head: str, count: int) -> list[str] | None:
-    """Return the names of the ``count`` labels of a head; None if ``about`` does not have them."""
-    names = value_at(about, "finetuned_on", "labels")
-    if value_at(about, "finetuned_on", "head") not in (None, head):
-        return None
-    is_valid = isinstance(names, list) and len(names) == count and all(isinstance(name, str) for name in names)
-    return names if is_valid else None
-
-
-def score_range(about: Mapping[str, Any], head: str) -> tuple[float, float] | None:
-    """Return the scores that a head for regression gives as 0 and as 1; None if ``about`` does not have them."""
-    task = about.get("finetuned_on")
-    if not isinstance(task, Mapping) or task.get("labels") != [] or task.get("head") != head:
-        return None
-    scores = task.get("score_range")
-    are_numbers = isinstance(scores, list) and all(isinstance(score, int | float) for score in scores)
-    return tuple(scores) if are_numbers and len(scores) == 2 and scores[0] < scores[1] else None
 
 
 def build(pretrained: Pretrained) -> MaskedAutoencoder:
@@ -228,71 +177,79 @@ def build(pretrained: Pretrained) -> MaskedAutoencoder:
 
     Decoder and language model head are None if ``pretrained`` has no weights for them.
     """
-    network = network_skeleton(pretrained.config, pretrained.weights, len(pretrained.symbols))
-    network.load_state_dict(_part(pretrained.weights, NETWORK), assign=True)
+    network, _ = build_all(pretrained)
+    return network
+
+
+def build_all(pretrained: Pretrained) -> tuple[MaskedAutoencoder, nn.ModuleDict]:
+    """Build the network, see :func:`build`, and the heads by name; none if the model was not fine-tuned."""
+    modules = skeleton(pretrained.config, pretrained.weights, len(pretrained.symbols))
+    modules.load_state_dict(pretrained.weights, assign=True)
+    network, heads = modules.eval().values()
     if network.lm_head is not None and not pretrained.config.untie_output_weights:
         network.lm_head.weight = network.encoder.embed_tokens.weight
-    return network.eval()
+    return network, heads
 
 
-def build_heads(pretrained: Pretrained) -> nn.ModuleDict:
-    """Build the heads by name, for evaluation; empty if the model was not fine-tuned."""
-    heads = heads_skeleton(pretrained.config, pretrained.weights)
-    heads.load_state_dict(_part(pretrained.weights, HEADS), assign=True)
-    return heads.eval()
+def _info_of(state: dict[str, Any], path: str | Path, data_bin: str | Path) -> dict[str, Any]:
+    """Return what a checkpoint and its data-bin say about the training, as for :meth:`ModelInfo.from_json`."""
+    manifest, of_task = Path(data_bin, MANIFEST), partial(value_at, state, "cfg", "task")
+    others = [of_task(name) for name in ("leave_unmasked_prob", "random_token_prob")]
+    return {
+        "architecture": state["cfg"]["model"]["_name"],
+        "task": of_task("_name"),
+        "updates": value_at(state, "optimizer_history", -1, "num_updates"),
+        "versions": {**current_versions(), "torch": str(torch.__version__)},
+        "trained_on": (
+            {name: vars(split) for name, split in Manifest.read(manifest).splits.items()} if manifest.exists() else None
+        ),
+        "mask_in_encoder": of_task("mask_in_encoder"),
+        "other_tokens": round(sum(others), 6) if all(isinstance(fraction, float) for fraction in others) else None,
+        "averaged": state.get("averaged"),
+        "finetuned_on": _finetuned_on(state, Path(data_bin, TASK)),
+    }
 
 
-def _part(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
-
-
-def _plain(value: Any) -> str | int | float | None:
-    return value if isinstance(value, str | int | float) else None
-
-
-def _splits(data_bin: str | Path) -> dict[str, dict] | None:
-    path = Path(data_bin, MANIFEST)
-    return {name: vars(split) for name, split in Manifest.read(path).splits.items()} if path.exists() else None
-
-
-def _finetuned_on(state: dict[str, Any], checkpoint: str | Path, path: Path) -> dict[str, Any] | None:
+def _finetuned_on(state: dict[str, Any], path: Path) -> dict[str, Any] | None:
     """Return what predictions need to know of the task of a fine-tuned model; None where that is not known.
 
     A checkpoint holds the options of question answering, and options and labels of token classification. The names of a
     sentence task's labels are with its data.
     """
-    if value_at(state, "cfg", "task", "_name") == "token_classification":
-        options = ("column", "tokens_per_sample")
-        return {
-            **{name: _plain(value_at(state, "cfg", "task", name)) for name in options},
-            "labels": value_at(state, "task_state", "labels", "names"),
-            "scheme": value_at(state, "task_state", "labels", "scheme"),
+    of_task = partial(value_at, state, "cfg", "task")
+    if of_task("_name") == "token_classification":
+        labels = value_at(state, "task_state", "labels")
+        return {name: of_task(name) for name in ("column", "tokens_per_sample")} | {
+            "labels": value_at(labels, "names"),
+            "scheme": value_at(labels, "scheme"),
         }
-    if value_at(state, "cfg", "task", "_name") == "question_answering":
-        options = ("tokens_per_sample", "doc_stride", "version_2")
-        return {name: _plain(value_at(state, "cfg", "task", name)) for name in options}
-    heads = head_names(state["model"])
-    if not (heads and path.exists()):
+    if of_task("_name") == "question_answering":
+        return {name: of_task(name) for name in ("tokens_per_sample", "doc_stride", "version_2")}
+    if not (head_names(state["model"]) and path.exists()):
         return None
-    try:
-        described = json.loads(path.read_bytes())
-        found = {name: described[name] for name in ("head", "task", "columns", "labels", "score_range")}
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        raise UserError(f"{path} does not describe a task; prepare the data again") from None
-    if found["head"] not in heads:
+    names = ("task", "head", "columns", "labels", "score_range")
+    return read_json(path, lambda content: {name: content[name] for name in names}, "prepare the data again")
+
+
+def check_task(info: ModelInfo, weights: Mapping[str, Tensor], source: str | Path):
+    """Check that labels are those of the head: others would name its classes wrongly.
+
+    Raises:
+        UserError: if the heads lack that of the task, or it has another number of classes.
+    """
+    task, heads = info.finetuned_on, head_names(weights)
+    if not heads or isinstance(task, AnswerTask | None):
+        return
+    is_words = isinstance(task, WordTask)
+    name = f"{HEADS}{WORD_HEAD}.classifier.bias" if is_words else f"{HEADS}{task.head}.out_proj.bias"
+    if name not in weights or len(weights[name]) != (len(task.labels) or 1):
         raise UserError(
-            f"{path} describes another task ({found['task']}) than that of {checkpoint} ({', '.join(heads)}); "
-            "name the data-bin of its fine-tuning"
+            f"{source}: its description is of another task than that of its heads ({', '.join(heads)}); for a "
+            "checkpoint, name the data-bin of its fine-tuning"
         )
-    return found
 
 
 def _check_tokenizer(symbols: tuple[str, ...], tokenizer: Tokenizer | None):
-    """Check that the symbols of a tokenizer, if any, are those of the dictionary.
-
-    Raises:
-        UserError: if they are not.
-    """
     if tokenizer and (*tokenizer.symbols, MASK) != symbols:
         raise UserError(f"{tokenizer.path}: its pieces are not, in order, the symbols of the {DICTIONARY} beside it")
 

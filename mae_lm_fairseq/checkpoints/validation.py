@@ -1,20 +1,18 @@
 """Validation: weights, configuration and dictionary must match before any of the weights is used."""
 
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import Field, fields
-from enum import Enum
+from dataclasses import fields
 from pathlib import Path
-from types import NoneType
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import value_at
+from mae_lm_fairseq.checkpoints.info import typed
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig
-from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead, TokenClassificationHead
+from mae_lm_fairseq.core.heads import head_like
 from mae_lm_fairseq.text.tokenizer import PAD
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -41,11 +39,11 @@ def network_config(values: Mapping[str, Any], source: str | Path) -> MaskedAutoe
     Raises:
         UserError: if a value is missing, unknown, of another type, out of range, or contradicts another.
     """
-    options = {option.name: option for option in fields(MaskedAutoencoderConfig)}
-    if different := sorted(options.keys() ^ values.keys()):
-        raise UserError(f"{source}: {different[0]} is {'missing' if different[0] in options else 'unknown'}")
+    names = {option.name for option in fields(MaskedAutoencoderConfig)}
+    if missing := sorted(names - values.keys()):
+        raise UserError(f"{source}: {missing[0]} is missing")
     try:
-        return MaskedAutoencoderConfig(**{name: _typed(option, values[name]) for name, option in options.items()})
+        return typed(dict(values), MaskedAutoencoderConfig)
     except (ValueError, OverflowError) as problem:
         raise UserError(f"{source}: {problem}") from None
 
@@ -64,32 +62,25 @@ def saved_config(state: Mapping[str, Any], source: str | Path) -> MaskedAutoenco
     return network_config(values, source)
 
 
-def network_skeleton(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor], symbols: int) -> MaskedAutoencoder:
-    """Return the network on the meta device, which takes no memory, without the parts that ``weights`` lack."""
+def skeleton(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor], symbols: int) -> nn.ModuleDict:
+    """Return network and heads on the meta device, which takes no memory, without the parts that ``weights`` lack.
+
+    Its weights have their names in checkpoints.
+
+    Raises:
+        KeyError: if a head has an invalid name.
+    """
+    heads = {head: _under(f"{HEADS}{head}.", weights) for head in head_names(weights)}
     with torch.device("meta"):
         network = MaskedAutoencoder(config, symbols, PAD, mask=symbols - 1)
-    if not any(name.startswith(PREDICTION) for name in weights):
-        network.drop_prediction()
-    return network
+        if not any(name.startswith(PREDICTION) for name in weights):
+            network.drop_prediction()
+        modules = {name: head_like(of_head, config.encoder_embed_dim) for name, of_head in heads.items()}
+        return nn.ModuleDict({"autoencoder": network, "classification_heads": nn.ModuleDict(modules)})
 
 
-def heads_skeleton(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) -> nn.ModuleDict:
-    """Return the heads in ``weights`` by name, on the meta device."""
-
-    def rows(name: str) -> int:
-        return len(weights[name]) if name in weights and weights[name].dim() else 1
-
-    def make(head: str) -> nn.Module:
-        if any(name.startswith(f"{HEADS}{head}.qa_outputs.") for name in weights):
-            return SpanHead(config.encoder_embed_dim, config.init_std)
-        if any(name.startswith(f"{HEADS}{head}.classifier.") for name in weights):
-            classes = rows(f"{HEADS}{head}.classifier.weight")
-            return TokenClassificationHead(config.encoder_embed_dim, classes, 0.0, config.init_std)
-        classes, inner_dim = (rows(f"{HEADS}{head}.{layer}.weight") for layer in ("out_proj", "dense"))
-        return ClassificationHead(config.encoder_embed_dim, classes, inner_dim, 0.0, config.init_std)
-
-    with torch.device("meta"):
-        return nn.ModuleDict({name: make(name) for name in head_names(weights)})
+def _under(prefix: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
 
 
 def tied_names(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) -> dict[str, str]:
@@ -121,13 +112,10 @@ def check_fit(config: MaskedAutoencoderConfig, weights: Mapping[str, Any], symbo
     """
     check_tensors(weights, source)
     _check_extent(config, weights, symbols, source)
-    network = network_skeleton(config, weights, symbols)
     try:
-        heads = heads_skeleton(config, weights)
+        expected = {name: weight.shape for name, weight in skeleton(config, weights, symbols).state_dict().items()}
     except KeyError as error:  # PyTorch rejects empty names and names of methods
         raise UserError(f"{source}: a head has an invalid name: {error.args[0]}") from None
-    expected = {NETWORK + name: weight.shape for name, weight in network.state_dict().items()}
-    expected |= {HEADS + name: weight.shape for name, weight in heads.state_dict().items()}
     if different := sorted(expected.keys() ^ weights.keys()):
         fault = "is missing" if different[0] in expected else "is unknown to the network"
         more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
@@ -151,17 +139,6 @@ def check_ties(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor], s
         if one is not None and other is not None and one is not other and not torch.equal(one, other):
             option = "decoder-share-positions" if "positions" in name else "untie-output-weights"
             raise UserError(f"{source}: {name} and {first} differ, but the network ties the two (--{option})")
-
-
-def _typed(option: Field, value: Any) -> Any:
-    kinds = get_args(option.type) or (option.type,)
-    if value is None and NoneType in kinds:
-        return None
-    if issubclass(kinds[0], Enum) and isinstance(value, str):
-        return kinds[0](value)
-    if (type(value) is kinds[0] or (kinds[0] is float and type(value) is int)) and math.isfinite(value):
-        return value
-    raise ValueError(f"{option.name} is {value!r}, which is not of type {kinds[0].__name__}")
 
 
 def is_plain(weight: Any) -> bool:

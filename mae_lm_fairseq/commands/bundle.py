@@ -43,4 +43,4 @@ def main(options: Options) -> None:
     if pretrained.tokenizer is None:
         raise UserError(f"{options.data_bin} has no tokenizer ({NAMES}); put the data's tokenizer there")
     write_bundle(pretrained, options.out, add_tokenizer_and_card)
-    print(f"{options.out}: {pretrained.about['architecture']} after {pretrained.about['updates']} updates")
+    print(f"{options.out}: {pretrained.about.architecture} after {pretrained.about.updates} updates")

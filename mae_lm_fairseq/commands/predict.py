@@ -29,7 +29,7 @@ def main(options: Options) -> None:
     from mae_lm_fairseq.finetuning.tagging.prediction import label_file
 
     model = open_finetuned(options.model, options.data_bin)
-    task = model.about.get("task")
+    task = model.about.task
     answers, labels_words = task == "question_answering", task == "token_classification"
     if (options.text or options.text_pair or options.skip_malformed) and (answers or labels_words):
         does = "answers questions" if answers else "labels words"

@@ -1,5 +1,7 @@
 """Heads for pretraining, classification, token classification and extractive question answering."""
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -117,3 +119,19 @@ class TokenClassificationHead(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Convert hidden states [B, T, dim] to logits [B, T, num_classes]."""
         return self.classifier(self.dropout(features))
+
+
+def head_like(weights: Mapping[str, Tensor], dim: int) -> nn.Module:
+    """Return a new head, without dropout, of the class and size that trained weights have.
+
+    Args:
+        weights: weights of the head, by their names in it.
+        dim: hidden size of the encoder.
+    """
+    rows = {name: len(weight) for name, weight in weights.items() if weight.dim()}
+    if any(name.startswith("qa_outputs.") for name in weights):
+        return SpanHead(dim, init_std=0.0)
+    if any(name.startswith("classifier.") for name in weights):
+        return TokenClassificationHead(dim, rows.get("classifier.weight", 1), dropout=0.0, init_std=0.0)
+    classes, inner_dim = (rows.get(f"{layer}.weight", 1) for layer in ("out_proj", "dense"))
+    return ClassificationHead(dim, classes, inner_dim, dropout=0.0, init_std=0.0)

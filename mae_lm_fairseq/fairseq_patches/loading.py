@@ -1,7 +1,6 @@
 """Patches of how fairseq loads checkpoints."""
 
 import functools
-import logging
 import os
 import textwrap
 from argparse import Namespace
@@ -15,14 +14,12 @@ from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq.checkpoints.averaging import EMA, EXACT_EMA
-from mae_lm_fairseq.checkpoints.checkpoint_file import allow_plain_values, read_checked, value_at
-from mae_lm_fairseq.checkpoints.presets import read_training_state
+from mae_lm_fairseq.checkpoints.checkpoint_file import allow_plain_values, read_checked
+from mae_lm_fairseq.checkpoints.conversion import read_training_state
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
 from mae_lm_fairseq.fairseq_patches.resuming import batch_limits, convert_position, report_changes
 from mae_lm_fairseq.utils.errors import UserError, first_line
-
-logger = logging.getLogger(__name__)
 
 
 def read_checkpoints_as_data() -> None:
@@ -42,21 +39,12 @@ def _load_checkpoint_as_data(load: Callable, path: str, *args, **kwargs) -> dict
         return state | {"cfg": OmegaConf.create(state["cfg"])}
     with replaced(torch, "load", functools.partial(_load_weights_only, torch.load, path)):
         try:
-            return without_flex(load(path, *args, **kwargs), path)
+            return load(path, *args, **kwargs)
         except OSError as error:
             raise UserError(f"cannot read the checkpoint {path}: {error.strerror or error}") from error
         except (KeyError, IndexError, TypeError, AttributeError) as error:  # from fairseq's upgrade of old checkpoints
             lack = f"it has no {error}" if isinstance(error, KeyError) else "its content has another structure"
             raise UserError(f"{path} is not a checkpoint of fairseq: {lack}") from error
-
-
-def without_flex(state: dict[str, Any], path: str) -> dict[str, Any]:
-    """Replace an attention backend that no longer exists."""
-    model = value_at(state, "cfg", "model")
-    if value_at(model, "attention_backend") == "flex":
-        logger.warning("%s was trained with --attention-backend flex, which was removed; using auto", path)
-        model["attention_backend"] = "auto"
-    return state
 
 
 def _load_weights_only(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:

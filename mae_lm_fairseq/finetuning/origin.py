@@ -9,11 +9,10 @@ from fairseq import checkpoint_utils
 
 from mae_lm_fairseq.checkpoints.averaging import read_ema
 from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data
-from mae_lm_fairseq.checkpoints.presets import read_training_state
+from mae_lm_fairseq.checkpoints.conversion import read_training_state
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.checkpoints.validation import head_names
 from mae_lm_fairseq.core.config import ARCHITECTURES
-from mae_lm_fairseq.fairseq_patches.loading import without_flex
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
 from mae_lm_fairseq.models.architectures import architecture_values
 from mae_lm_fairseq.training.runner import REWRITTEN
@@ -100,7 +99,7 @@ def origin_of(path: Path) -> Origin:
             f"{path}: no such file or directory, and no architecture, for random weights: {', '.join(ARCHITECTURES)}"
         )
     is_bundle = os.path.isdir(path)
-    state = read_training_state(path) if is_bundle else without_flex(load_as_data(path, mapped=True), str(path))
+    state = read_training_state(path) if is_bundle else load_as_data(path, mapped=True)
     saved = (state.get("cfg") or {}).get("model")
     name = saved.get("_name", "") if hasattr(saved, "keys") else ""
     if name not in ARCHITECTURES:

@@ -300,10 +300,11 @@ def _numbers_of_seeds(content: dict) -> dict[float, int]:
 def keep_model(sweep: Sweep, run: Run, metrics: dict[str, float]):
     """Write the bundle of a run's best checkpoint, with its metrics, in place of an earlier one."""
     pretrained = read_checkpoint(best_checkpoint(run), sweep.data)
-    pretrained.about["development_set"] = metrics
     start = sweep.settings["checkpoint"].get("finetune_from_model")
     source = start if start is not None and start.is_dir() else sweep.options.tokenizer
-    pretrained = replace(pretrained, original=read_original(source))
+    pretrained = replace(
+        pretrained, about=replace(pretrained.about, development_set=metrics), original=read_original(source)
+    )
     new = sweep.out / _NEW_MODEL
     shutil.rmtree(new, ignore_errors=True)
     write_bundle(pretrained, new, add_tokenizer_and_card)

@@ -1,7 +1,7 @@
 """Comparison of an exported model with the original: token ids, hidden states and head outputs."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +10,11 @@ import transformers
 from tokenizers.models import Unigram
 from torch import Tensor
 
-from mae_lm_fairseq.checkpoints.reading import Pretrained, build, build_heads, score_range
+from mae_lm_fairseq.checkpoints.reading import Pretrained, build_all
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.huggingface.stock import Counterpart
+from mae_lm_fairseq.huggingface.task_classes import ENCODER, MASKED_LM
 from mae_lm_fairseq.huggingface.tokenizer import load_tokenizer, pair_differences, transformers_errors
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, SPECIALS, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
@@ -62,19 +63,19 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
     """
     ids, reordered = texts(directory, pretrained, to, lines)
     model = load(getattr(transformers, to.architecture), directory, to)
-    network = build(pretrained).float()
+    network, heads = (module.float() for module in build_all(pretrained))
     for tokens in batches(ids, pretrained.pad):
         is_token = tokens.ne(pretrained.pad)
         with torch.inference_mode():
             theirs = model(to.order.ids[tokens], attention_mask=is_token.long(), output_hidden_states=True)
             states = encoder_states(network, tokens, pretrained.pad)
-            heads = predictions(network, pretrained, to, states[-1])
+            outputs = predictions(network, heads, to, states[-1])
         for layer, (ours, their) in enumerate(zip(states, theirs.hidden_states, strict=True)):
             require_same(f"states of layer {layer}", ours[is_token], their[is_token])
-        low, high = score_range(pretrained.about, to.head) or (0.0, 1.0)
-        for name, ours in heads.items():
+        low, high = pretrained.about.score_range_of(to.head) or (0.0, 1.0)
+        for name, ours in outputs.items():
             their = (getattr(theirs, name) - low) / (high - low)
-            if to.task == "ForMaskedLM":
+            if to.task is MASKED_LM:
                 their = their[..., to.order.ids]
             per_token = ours.shape[:2] == tokens.shape
             require_same(name, *((x[is_token] if per_token else x) for x in (ours, their)))
@@ -87,7 +88,7 @@ def load(model_class: type, directory: Path, to: Counterpart) -> transformers.Pr
     Raises:
         UserError: if weights are missing or unexpected.
     """
-    options = {"add_pooling_layer": False} if to.task == "Model" and to.has_unset_pooler else {}
+    options = {"add_pooling_layer": False} if to.task is ENCODER and to.has_unset_pooler else {}
     with transformers_errors(directory):
         model, loaded = model_class.from_pretrained(
             directory, output_loading_info=True, use_safetensors=True, **options
@@ -104,8 +105,7 @@ def texts(
     """Return the ids for the comparison, and the number of reordered lines from :func:`compare_ids`."""
     if pretrained.tokenizer is None:
         return random_ids(pretrained), 0
-    as_words, as_pairs = to.task == "ForTokenClassification", to.takes_our_pairs(pretrained)
-    return compare_ids(directory, pretrained, lines, as_words, as_pairs)
+    return compare_ids(directory, pretrained, lines, to.task.reads_words, to.takes_our_pairs(pretrained))
 
 
 def compare_ids(
@@ -178,16 +178,15 @@ def encoder_states(network: MaskedAutoencoder, tokens: Tensor, pad: int) -> list
     return network.unpack_states(network.encode(tokens, layout), layout, tokens.shape[1])
 
 
-def predictions(network: MaskedAutoencoder, pretrained: Pretrained, to: Counterpart, states: Tensor) -> dict:
+def predictions(
+    network: MaskedAutoencoder, heads: Mapping[str, torch.nn.Module], to: Counterpart, states: Tensor
+) -> dict[str, Tensor]:
     """Apply the original heads to hidden states [B, T, dim]; return outputs by the counterpart's names."""
-    if to.task == "ForMaskedLM":
-        return {"logits": network.lm_head(states)}
-    if to.head:
-        logits = build_heads(pretrained)[to.head].float()(states)
-        if to.task != "ForQuestionAnswering":
-            return {"logits": logits}
-        return dict(zip(("start_logits", "end_logits"), logits.unbind(-1), strict=True))
-    return {}
+    if to.task is ENCODER:
+        return {}
+    head = network.lm_head if to.task is MASKED_LM else heads[to.head]
+    outputs, logits = to.task.outputs, head(states)
+    return dict(zip(outputs, [logits] if len(outputs) == 1 else logits.unbind(-1), strict=True))
 
 
 def require_same(what: str, ours: Tensor, theirs: Tensor):

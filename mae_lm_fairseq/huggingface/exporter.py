@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from mae_lm_fairseq.checkpoints.original import STOCK_CONFIG
+from mae_lm_fairseq.checkpoints.original import CONFIG
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.huggingface.comparison import check_stock, comparable, texts
 from mae_lm_fairseq.huggingface.model_card import stock_card
@@ -41,7 +41,7 @@ def export_stock(pretrained: Pretrained, out: Path, lines: Sequence[str] = ()) -
         write_stock(pretrained, to, directory)
         with _errors_of_kept_files(to, out):
             _write_tokenizer(pretrained, to, directory)
-            if to.task == "ForTokenClassification":
+            if to.task.reads_words:
                 read_lists_of_words(pretrained.tokenizer, directory)
             reordered = check_stock(directory, pretrained, to, lines)
         card = stock_card(pretrained, to, len(lines), reordered)
@@ -73,7 +73,7 @@ def _write_tokenizer(pretrained: Pretrained, to: Counterpart, directory: Path):
     The files of an imported model are not written if they join pairs of texts otherwise than the head was trained here.
     """
     if to.original is not None:
-        files = [directory / name for name in to.original.files if name != STOCK_CONFIG]
+        files = [directory / name for name in to.original.files if name != CONFIG]
         for path in files:
             path.write_bytes(to.original.files[path.name])
         if not to.takes_our_pairs(pretrained) or not pair_differences(load_tokenizer(directory)):

@@ -1,6 +1,5 @@
 """Families of encoders in ``transformers`` that compute what this package's encoder computes."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +8,8 @@ from typing import Any
 from torch import Tensor
 from transformers import AutoConfig
 
-from mae_lm_fairseq.checkpoints.reading import MODEL_TYPE
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import parse_json
 
 MPNET_BUCKETS, MPNET_DISTANCE = 32, 128
 """Constants in MPNet's code, which its configuration does not change."""
@@ -106,31 +105,24 @@ FAMILIES = {
 size than their hidden states, DeBERTa has another attention."""
 
 
-def read_config(content: bytes | None, path: Path) -> dict[str, Any]:
+def read_config(content: bytes, path: Path) -> dict[str, Any]:
     """Return a configuration of ``transformers``. Missing values are the defaults of its type.
 
     Raises:
-        UserError: if the file is missing or damaged, or the type is not one of :data:`FAMILIES`.
+        UserError: if it is damaged, or the type is not one of :data:`FAMILIES`.
     """
-    if content is None:
-        raise UserError(f"{path}: No such file or directory; give a directory of transformers, or a checkpoint")
-    try:
-        config = json.loads(content)
-    except (ValueError, RecursionError):
-        raise UserError(f"{path}: damaged, or not JSON; restore it") from None
+    config = parse_json(content, path, lambda config: dict(config.items()), "restore it")
     find_family(config, path)
     return AutoConfig.for_model(config["model_type"]).to_dict() | config
 
 
-def find_family(config: Any, path: Path) -> Family:
+def find_family(config: Mapping[str, Any], path: Path) -> Family:
     """Return the family of a configuration.
 
     Raises:
         UserError: if this package has no counterpart of it.
     """
-    kind = config.get("model_type") if isinstance(config, dict) else None
-    if kind == MODEL_TYPE:
-        raise UserError(f"{path} is a bundle of this package, which every command reads; it need not be imported")
+    kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise UserError(
             f"{path}: its model type is {kind!r}, which has no counterpart here; only {', '.join(FAMILIES)} can be "
@@ -139,17 +131,6 @@ def find_family(config: Any, path: Path) -> Family:
     return FAMILIES[kind]
 
 
-def folded(positions: Tensor, segments: Tensor | None, source: Path) -> Tensor:
-    """Return position embeddings that include the embedding of the first token type.
-
-    Raises:
-        UserError: if the two do not match.
-    """
-    if segments is None:
-        return positions
-    if segments.dim() != 2 or not len(segments) or segments.shape[1:] != positions.shape[1:]:
-        raise UserError(
-            f"{source}: the embeddings of positions and token types have shapes that do not match each other: "
-            f"{list(positions.shape)} and {list(segments.shape)}"
-        )
-    return positions + segments[0]
+def folded(positions: Tensor, segments: Tensor | None) -> Tensor:
+    """Return position embeddings that include the embedding of the first token type."""
+    return positions if segments is None else positions + segments[0].reshape(positions.shape[1])

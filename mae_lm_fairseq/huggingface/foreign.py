@@ -6,7 +6,7 @@ Reading a file never runs code from it.
 import re
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data
-from mae_lm_fairseq.checkpoints.original import STOCK_CONFIG, Original, stock_files
-from mae_lm_fairseq.checkpoints.reading import MULTI_LABEL
+from mae_lm_fairseq.checkpoints.info import MULTI_LABEL, ModelInfo, SentenceTask, WordTask
+from mae_lm_fairseq.checkpoints.original import CONFIG, Original, stock_files
 from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
-from mae_lm_fairseq.checkpoints.validation import SENTENCE_HEAD, head_names
+from mae_lm_fairseq.checkpoints.validation import head_names
 from mae_lm_fairseq.huggingface.families import Family, find_family, folded, read_config
-from mae_lm_fairseq.huggingface.names import EMBEDDINGS, LM_BIAS, LM_HEAD, LM_WEIGHT, OUTPUT_WEIGHTS, names_of
+from mae_lm_fairseq.huggingface.names import EMBEDDINGS, FAIRSEQ, LM_BIAS, LM_WEIGHT, Part, names_of
+from mae_lm_fairseq.huggingface.task_classes import FINETUNED, SENTENCES, WORDS
 from mae_lm_fairseq.huggingface.tokenizer import load_tokenizer, transformers_errors
 from mae_lm_fairseq.huggingface.weight_files import floats, read_weights
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
@@ -33,7 +34,6 @@ from mae_lm_fairseq.utils.files import read_bytes
 
 _ADDS_NOTHING = re.compile(r"(\w+\.)?embeddings\.(position_ids|token_type_ids)|encoder\.sentence_encoder\.version")
 """Entries that are no weights."""
-TOKEN_CLASSIFICATION = "token_classification"
 _OLD_ENDS = {".gamma": ".weight", ".beta": ".bias"}
 """Names in checkpoints that were converted from TensorFlow, such as bert-base-uncased."""
 
@@ -52,8 +52,7 @@ class ForeignModel:
         tokenizer: the tokenizer, if it gives these ids.
         order: order of the rows in the weights.
         original: what the network has no place for.
-        task: ``task``, ``finetuned_on`` and ``problem_type`` of a bundle, if the configuration is that of a fine-tuned
-            model.
+        about: the task, if the configuration is that of a fine-tuned model.
     """
 
     kind: str
@@ -64,13 +63,13 @@ class ForeignModel:
     tokenizer: Tokenizer | None
     order: TokenOrder
     original: Original | None = None
-    task: dict[str, Any] = field(default_factory=dict)
+    about: ModelInfo = ModelInfo()
 
 
 def read_stock(directory: Path) -> ForeignModel:
     """Read a ``transformers`` directory."""
-    path = directory / STOCK_CONFIG
-    config = read_config(read_bytes(path) if path.exists() else None, path)
+    path = directory / CONFIG
+    config = read_config(read_bytes(path), path)
     family = find_family(config, path)
     _refuse_other_computation(family, config, path)
     values = {ours: config[theirs] for theirs, ours in family.options.items()} | family.constants
@@ -82,10 +81,10 @@ def read_stock(directory: Path) -> ForeignModel:
     is_untied = config.get("tie_word_embeddings") is False and predicts(weights, family.naming)
     values["untie_output_weights"] = is_untied
     weights = _without_tied(weights, family.naming, is_untied, directory)
-    task = _task(config, path)
-    labels_words = task.get("task") == TOKEN_CLASSIFICATION
+    about = _task(config, path)
+    labels_words = isinstance(about.finetuned_on, WordTask)
     uses_pooler = family.naming == "bert" and "classifier.weight" in weights and not labels_words
-    weights, kept = _without_kept(weights, family, is_untied, uses_pooler, directory)
+    weights, kept = _without_kept(weights, family, is_untied, uses_pooler)
     tokenizer = _stock_tokenizer(directory)
     order = replace(token_order(tokenizer, tokenizer.mask + 1), first_position=family.first_position(pad))
     if order.pad != pad:
@@ -93,34 +92,36 @@ def read_stock(directory: Path) -> ForeignModel:
     _check_vocabulary(weights.get(f"{family.naming}.embeddings.word_embeddings.weight"), tokenizer, directory)
     original = Original(stock_files(directory), kept)
     kind, symbols = config["model_type"], (*tokenizer.symbols, MASK)
-    return ForeignModel(kind, family.naming, values, weights, symbols, tokenizer, order, original, task)
+    return ForeignModel(kind, family.naming, values, weights, symbols, tokenizer, order, original, about)
 
 
-def _task(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return ``task``, ``finetuned_on`` and ``problem_type`` of a bundle; what is not known is missing.
+def _task(config: Mapping[str, Any], path: Path) -> ModelInfo:
+    """Return the task of a fine-tuned model.
 
     A configuration does not say whether sentences are pairs, nor whether questions may have no answer.
     """
     classes = config.get("architectures")
     architecture = str(classes[0]) if isinstance(classes, list) and classes else ""
-    if architecture.endswith("ForQuestionAnswering"):
-        return {"task": "question_answering"}
-    if architecture.endswith("ForTokenClassification"):
-        return {"task": TOKEN_CLASSIFICATION, "finetuned_on": {"labels": _labels(config, path)}}
-    if not architecture.endswith("ForSequenceClassification"):
-        return {}
+    task = next((task for task in FINETUNED if architecture.endswith(task.ending)), None)
+    if task is None:
+        return ModelInfo()
+    if task is WORDS:
+        return ModelInfo(task=task.task, finetuned_on=WordTask(labels=_labels(config, path)))
+    if task is not SENTENCES:
+        return ModelInfo(task=task.task)
     if config.get("problem_type") == MULTI_LABEL:
-        return {"problem_type": MULTI_LABEL}
+        return ModelInfo(problem_type=MULTI_LABEL)
     labels = _labels(config, path)
-    known = {"labels": labels} if len(labels) > 1 else {"labels": [], "score_range": [0, 1]}
-    about = {"task": path.resolve().parent.name, "head": SENTENCE_HEAD, "columns": [], **known}
-    return {"task": "sentence_prediction", "finetuned_on": about}
+    known = {"labels": labels} if len(labels) > 1 else {"labels": (), "score_range": (0, 1)}
+    described = SentenceTask(path.resolve().parent.name, task.head, columns=(), **known)
+    return ModelInfo(task=task.task, finetuned_on=described)
 
 
-def _labels(config: Mapping[str, Any], path: Path) -> list[str]:
+def _labels(config: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     names = config["id2label"]
     try:
-        return [str({int(number): name for number, name in names.items()}[index]) for index in range(len(names))]
+        by_number = {int(number): str(name) for number, name in names.items()}
+        return tuple(by_number[index] for index in range(len(names)))
     except (AttributeError, KeyError, TypeError, ValueError):
         raise UserError(f"{path}: id2label does not map 0, 1, 2, ... to the names of labels; correct it") from None
 
@@ -146,11 +147,11 @@ def _with_usual_names(weights: Mapping[str, Tensor], family: Family) -> dict[str
 
 def predicts(weights: Mapping[str, Tensor], naming: str) -> bool:
     """Return whether there is a language model head."""
-    return any(name in weights for name in names_of((LM_HEAD,), naming, 0).values())
+    return any(name in weights for name in names_of([Part.lm_head], naming).values())
 
 
 def _without_kept(
-    weights: Mapping[str, Tensor], family: Family, is_untied: bool, uses_pooler: bool, source: Path
+    weights: Mapping[str, Tensor], family: Family, is_untied: bool, uses_pooler: bool
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the weights that our network has a place for, and those to keep for an export.
 
@@ -161,14 +162,14 @@ def _without_kept(
         is_pooler = name.startswith(family.pooler) and not uses_pooler
         is_kept = is_pooler or name == family.segments or name.startswith("cls.seq_relationship.")
         (kept if is_kept else used)[name] = weight
-    bias, own_bias = (names_of((part,), family.naming, 0)[LM_BIAS] for part in (LM_HEAD, OUTPUT_WEIGHTS))
+    bias, own_bias = (names_of([part], family.naming)[LM_BIAS] for part in (Part.lm_head, Part.output_weights))
     if is_untied and bias != own_bias and bias in used:  # transformers adds the bias of the output weights only
         kept[bias] = used.pop(bias)
         used.setdefault(own_bias, kept[bias])
     segments, positions = kept.get(family.segments), used.get(family.positions)
     if positions is not None:
         kept[family.positions] = positions
-        used[family.positions] = folded(positions, segments, source)
+        used[family.positions] = folded(positions, segments)
     return used, kept
 
 
@@ -176,10 +177,6 @@ def _stock_tokenizer(directory: Path) -> Tokenizer:
     """Return the tokenizer in a directory, as ``transformers`` builds it.
 
     A sentencepiece model whose pieces are the tokens is preferred to the fast tokenizer that was made from it.
-
-    Raises:
-        UserError: if the tokenizer is missing or has no ``tokenizer.json``, fairseq cannot represent its tokens, or it
-            puts something else than ``<s>`` and ``</s>`` around a text.
     """
     loaded = load_tokenizer(directory)
     with transformers_errors(directory):
@@ -199,7 +196,6 @@ def _stock_tokenizer(directory: Path) -> Tokenizer:
 
 
 def _check_vocabulary(embeddings: Tensor | None, tokenizer: Tokenizer, directory: Path):
-    """Check that every token has an embedding and the other way round."""
     if embeddings is not None and embeddings.dim() and len(embeddings) != tokenizer.mask + 1:
         raise UserError(
             f"{directory}: has embeddings of {len(embeddings)} tokens, but its tokenizer, special tokens included, has "
@@ -217,7 +213,7 @@ def read_fairseq(path: Path, data_bin: Path) -> ForeignModel:
         )
     names = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
     values = {name: options.get(name) for name in (*names, "dropout", "attention_dropout")}
-    weights = _current_names(floats(state["model"], path), path)
+    weights = _current_names(floats(state["model"], path))
     if head_names(weights) and options.get("pooler_activation_fn", "tanh") != "tanh":
         raise UserError(
             f"{path}: the activation function of its head is {options['pooler_activation_fn']}, but this package only "
@@ -228,12 +224,12 @@ def read_fairseq(path: Path, data_bin: Path) -> ForeignModel:
         raise UserError(f"{path} is not a checkpoint of fairseq's RoBERTa")
     is_untied = options.get("untie_weights_roberta") is True
     values |= {"max_positions": len(positions) - PAD - 1, "relative_buckets": 0, "untie_output_weights": is_untied}
-    weights = _without_tied(weights, "fairseq", is_untied, path)
+    weights = _without_tied(weights, FAIRSEQ, is_untied, path)
     symbols = read_symbols(data_bin / DICTIONARY)
     tokenizer = find_tokenizer(data_bin)
     is_its_own = tokenizer is not None and (*tokenizer.symbols, MASK) == symbols
     order = token_order(None, len(symbols))
-    return ForeignModel("fairseq", "fairseq", values, weights, symbols, tokenizer if is_its_own else None, order)
+    return ForeignModel(FAIRSEQ, FAIRSEQ, values, weights, symbols, tokenizer if is_its_own else None, order)
 
 
 def _options(state: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -246,14 +242,11 @@ def _options(state: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def _current_names(weights: Mapping[str, Tensor], source: Path) -> dict[str, Tensor]:
-    """Rename the weights as in the newest version of fairseq."""
+def _current_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     renamed = {}
     for name, weight in weights.items():
         name = re.sub(r"^decoder\.", "encoder.", name).replace(".emb_layer_norm.", ".layernorm_embedding.")
         if joined := re.fullmatch(r"(.*\.self_attn\.)in_proj_(weight|bias)", name):
-            if not weight.dim() or len(weight) % 3:
-                raise UserError(f"{source}: {name} has shape {list(weight.shape)}, which has no three equal parts")
             for part, separate in zip("qkv", weight.chunk(3), strict=True):
                 renamed[f"{joined[1]}{part}_proj.{joined[2]}"] = separate
         elif not _ADDS_NOTHING.fullmatch(name):
@@ -265,8 +258,8 @@ def _without_tied(weights: Mapping[str, Tensor], naming: str, is_untied: bool, s
     """Drop the language model head's copies of the token embeddings and of its bias."""
     if is_untied:
         return dict(weights)
-    embeddings = names_of((EMBEDDINGS,), naming, 0)["autoencoder.encoder.embed_tokens.weight"]
-    output, bias = names_of((OUTPUT_WEIGHTS,), naming, 0), names_of((LM_HEAD,), naming, 0)[LM_BIAS]
+    embeddings = names_of([Part.encoder], naming)[EMBEDDINGS]
+    output, bias = names_of([Part.output_weights], naming), names_of([Part.lm_head], naming)[LM_BIAS]
     copies = {output[LM_WEIGHT]: embeddings} | ({output[LM_BIAS]: bias} if output[LM_BIAS] != bias else {})
     kept = {}
     for name, weight in weights.items():

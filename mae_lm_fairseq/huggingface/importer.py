@@ -1,34 +1,25 @@
 """Import of encoders from elsewhere."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
 
-from mae_lm_fairseq.checkpoints.presets import architecture_of, completed, new_decoder
-from mae_lm_fairseq.checkpoints.reading import Pretrained
+from mae_lm_fairseq.checkpoints.conversion import architecture_of, completed, new_decoder
+from mae_lm_fairseq.checkpoints.info import ModelInfo, WordTask
+from mae_lm_fairseq.checkpoints.reading import Pretrained, check_task
 from mae_lm_fairseq.checkpoints.validation import (
-    ANSWER_HEAD,
-    SENTENCE_HEAD,
-    WORD_HEAD,
+    NETWORK,
     check_fit,
     head_names,
     network_config,
-    network_skeleton,
+    skeleton,
 )
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, MaskJoin, preset_config
-from mae_lm_fairseq.huggingface.foreign import TOKEN_CLASSIFICATION, ForeignModel, predicts, read_fairseq, read_stock
-from mae_lm_fairseq.huggingface.names import (
-    CLASSIFICATION_HEAD,
-    LM_HEAD,
-    OUTPUT_WEIGHTS,
-    SPAN_HEAD,
-    TOKEN_CLASSIFICATION_HEAD,
-    Part,
-    encoder_parts,
-    names_of,
-    to_ours,
-)
+from mae_lm_fairseq.huggingface.foreign import ForeignModel, predicts, read_fairseq, read_stock
+from mae_lm_fairseq.huggingface.names import FAIRSEQ, Part, names_of, to_ours
+from mae_lm_fairseq.huggingface.task_classes import ANSWERS, SENTENCES, WORDS
 from mae_lm_fairseq.huggingface.tokenizer import load_tokenizer, pair_differences
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.utils.errors import UserError
@@ -38,8 +29,8 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
     """Import an encoder into this package's network.
 
     The language model head is imported, too, and a decoder is new, see
-    :func:`~mae_lm_fairseq.checkpoints.presets.new_decoder`. A model with a task head is imported as a fine-tuned model,
-    without language model head and decoder.
+    :func:`~mae_lm_fairseq.checkpoints.conversion.new_decoder`. A model with a task head is imported as a fine-tuned
+    model, without language model head and decoder.
 
     Args:
         path: ``transformers`` directory or fairseq checkpoint.
@@ -53,56 +44,57 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
     """
     if path.is_dir() and data_bin is not None:
         raise UserError(f"--data-bin is for a checkpoint; {path} is a directory of transformers; remove the option")
-    foreign = read_stock(path) if path.is_dir() else read_fairseq(path, data_bin or path.parent)
-    config = network_config(vars(preset_config(preset, "base")) | foreign.values, path)
-    parts, head = _parts(foreign, path)
-    weights = foreign.order.restored(_under_our_names(foreign, config, parts, head, path))
+    try:
+        foreign = read_stock(path) if path.is_dir() else read_fairseq(path, data_bin or path.parent)
+        config = network_config(vars(preset_config(preset, "base")) | foreign.values, path)
+        parts, head = _parts(foreign, path)
+        weights = foreign.order.restored(_under_our_names(foreign, config, parts, head, path))
+    except (RuntimeError, IndexError) as error:  # of torch
+        raise UserError(f"{path}: its weights have shapes that do not match each other") from error
     _check_shapes(weights, config, len(foreign.symbols), path)
-    about = {
-        "architecture": f"{preset}_base",
-        "imported_from": f"{path.resolve().name}, {foreign.kind}",
-        "dictionary_sha256": dictionary_fingerprint(foreign.symbols),
-    }
-    if head:
-        about |= foreign.task
-    else:
+    about = replace(
+        foreign.about if head else ModelInfo(),
+        architecture=f"{preset}_base",
+        imported_from=f"{path.resolve().name}, {foreign.kind}",
+        dictionary_sha256=dictionary_fingerprint(foreign.symbols),
+    )
+    if not head:
         is_new = config.mask_join is MaskJoin.encoder or config.mask_states > 1
         missing = {
             "decoder": config.decoder_layers > 0,
-            "lm_head": LM_HEAD not in parts,
+            "lm_head": Part.lm_head not in parts,
             "training with its [MASK] tokens": is_new,
         }
-        if added := [part for part, is_missing in missing.items() if is_missing]:
-            about["untrained"] = added
+        about = replace(about, untrained=tuple(part for part, is_missing in missing.items() if is_missing))
         config, decoder = new_decoder(config, weights)
         weights = completed(config, weights | decoder, len(foreign.symbols), seed)
     check_fit(config, weights, len(foreign.symbols), path)
+    check_task(about, weights, path)
     return Pretrained(config, weights, foreign.symbols, foreign.tokenizer, about, foreign.original)
 
 
 def _parts(foreign: ForeignModel, source: Path) -> tuple[tuple[Part, ...], str]:
-    """Return the parts to import, and our name of the task head (empty for none)."""
-    encoder, found = encoder_parts(foreign.naming), foreign.weights.keys()
-    if foreign.naming == "fairseq":
+    found = foreign.weights.keys()
+    if foreign.naming == FAIRSEQ:
         heads = head_names(found)
         if len(heads) > 1:
             raise UserError(f"{source} has several heads ({', '.join(heads)}); at most one can be imported")
         if heads:
-            return (*encoder, CLASSIFICATION_HEAD), heads[0]
-    elif foreign.task.get("task") == TOKEN_CLASSIFICATION:
-        return (*encoder, TOKEN_CLASSIFICATION_HEAD), WORD_HEAD
-    elif "pre_classifier.weight" in found:
+            return (Part.encoder, Part.classification_head), heads[0]
+    if "pre_classifier.weight" in found:
         raise UserError(
             f"{source}: DistilBERT's classification head uses ReLU, and this package's tanh; import the model that it "
             "was fine-tuned from"
         )
-    elif found & {"classifier.dense.weight", "classifier.weight"}:
-        return (*encoder, CLASSIFICATION_HEAD), SENTENCE_HEAD
-    elif "qa_outputs.weight" in found:
-        return (*encoder, SPAN_HEAD), ANSWER_HEAD
+    if isinstance(foreign.about.finetuned_on, WordTask):
+        return (Part.encoder, WORDS.part), WORDS.head
+    if found & {"classifier.dense.weight", "classifier.weight"}:
+        return (Part.encoder, SENTENCES.part), SENTENCES.head
+    if "qa_outputs.weight" in found:
+        return (Part.encoder, ANSWERS.part), ANSWERS.head
     if not predicts(foreign.weights, foreign.naming):
-        return encoder, ""
-    return (*encoder, LM_HEAD, *([OUTPUT_WEIGHTS] if foreign.values["untie_output_weights"] else [])), ""
+        return (Part.encoder,), ""
+    return (Part.encoder, Part.lm_head, *([Part.output_weights] if foreign.values["untie_output_weights"] else [])), ""
 
 
 def _under_our_names(
@@ -114,21 +106,18 @@ def _under_our_names(
     names = names_of(parts, foreign.naming, config.encoder_layers, head)
     expected, found = set(names.values()), set(foreign.weights)
     if head:  # fairseq keeps the language model head in fine-tuning
-        found -= set(names_of((LM_HEAD, OUTPUT_WEIGHTS), foreign.naming, 0).values())
+        found -= set(names_of((Part.lm_head, Part.output_weights), foreign.naming).values())
     if different := sorted(expected ^ found):
         fault = "is missing" if different[0] in expected else "is unknown to this package"
         raise UserError(f"{source}: the weight {different[0]} {fault} ({len(different)} differences in total)")
-    try:
-        return to_ours(foreign.weights, names)
-    except (RuntimeError, IndexError):  # for mismatched shapes of q, k and v
-        raise UserError(f"{source}: its weights have shapes that do not match each other") from None
+    return to_ours(foreign.weights, names)
 
 
 def _check_shapes(weights: dict[str, Tensor], config: MaskedAutoencoderConfig, symbols: int, source: Path):
     """Check the weights against the configuration before building a network of that size."""
-    expected = network_skeleton(config, weights, symbols).state_dict()
-    for name, expectation in expected.items():
-        weight = weights.get(f"autoencoder.{name}", expectation)
+    of_network = {name: weight for name, weight in weights.items() if name.startswith(NETWORK)}
+    for name, expectation in skeleton(config, of_network, symbols).state_dict().items():
+        weight = weights.get(name, expectation)
         if weight.shape != expectation.shape:
             raise UserError(
                 f"{source}: {name} has shape {list(weight.shape)}, but configuration and dictionary require "
@@ -164,5 +153,5 @@ def usage(pretrained: Pretrained, bundle: Path) -> str:
         return f"To train it with fairseq-train, add\n{shlex.join(words)}"
     if pretrained.tokenizer is None:
         return "It has a task head and no tokenizer: MAELMModel.from_pretrained takes it, with token ids"
-    predict = f"mae-lm predict {bundle} uses its task head; " if "task" in pretrained.about else ""
+    predict = f"mae-lm predict {bundle} uses its task head; " if pretrained.about.task else ""
     return f"{predict}mae-lm adapt {bundle} trains its encoder further, without the task head"

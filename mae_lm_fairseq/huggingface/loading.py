@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import AutoConfig, PreTrainedConfig
 
-from mae_lm_fairseq.checkpoints.original import STOCK_CONFIG
+from mae_lm_fairseq.checkpoints.original import CONFIG
 from mae_lm_fairseq.huggingface.weight_files import STOCK_WEIGHTS, read_weights
 
 AS_DATA = {"local_files_only": True, "trust_remote_code": False}
@@ -34,7 +34,7 @@ def load_config(directory: Path) -> PreTrainedConfig:
     Raises:
         OSError, ValueError: if the file cannot be read, or ``transformers`` does not know the type of the model.
     """
-    content = without_kernels(json.loads((directory / STOCK_CONFIG).read_bytes()))
+    content = without_kernels(json.loads((directory / CONFIG).read_bytes()))
     return AutoConfig.for_model(content["model_type"]).from_dict(content, name_or_path=str(directory))
 
 

@@ -6,10 +6,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mae_lm_fairseq.checkpoints.presets import predicts
+from mae_lm_fairseq.checkpoints.conversion import predicts
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.checkpoints.validation import head_names
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin
+from mae_lm_fairseq.huggingface.task_classes import ENCODER
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.utils.errors import UserError
@@ -38,16 +39,6 @@ _PRESETS = {
     "mae_lm_mask_later": "[MASK] joins inside the encoder (the analysis of 3ML, arXiv 2211.04898)",
     "mae_lm_exlm": "ExLM (Zheng et al., ICML 2025, arXiv 2501.13397)",
     "mae_lm_exlm_decoder": "MAE-LM whose decoder expands [MASK] as ExLM does (arXiv 2302.02060, 2501.13397)",
-}
-_USE = {
-    "Model": "Features of text, and fine-tuning. Not for filling in masked tokens: see below.",
-    "ForMaskedLM": "Features of text, fine-tuning, and filling in masked tokens.",
-    "ForSequenceClassification": "Classifying texts, or pairs of them, as in the task that it was fine-tuned on.",
-    "ForTokenClassification": (
-        "Labelling words: give the tokenizer lists of words, with `is_split_into_words=True`, and take the label of "
-        "each word's first token."
-    ),
-    "ForQuestionAnswering": "Finding the answer to a question in a text.",
 }
 _DECODER = "a decoder, which is not part of this export, predicted the masked ones."
 _MASK_WARNING = {
@@ -96,7 +87,7 @@ def _mask_warnings(pretrained: Pretrained, to: "Counterpart") -> list[str]:
 
 
 def _trained_without_masks(pretrained: Pretrained) -> bool:
-    return pretrained.about.get("other_tokens") == 1
+    return pretrained.about.other_tokens == 1
 
 
 def stock_card(pretrained: Pretrained, to: "Counterpart", lines: int, reordered: int) -> str:
@@ -115,9 +106,9 @@ def stock_card(pretrained: Pretrained, to: "Counterpart", lines: int, reordered:
             "`AutoModel` warns that it starts from random weights, and `pooler_output` is meaningless. Use "
             "`last_hidden_state`."
         )
-    loading = _loading("AutoModel" if to.task == "Model" else f"AutoModel{to.task}")
+    loading = _loading("AutoModel" if to.task is ENCODER else f"AutoModel{to.task.ending}")
     tokenizer = _stock_tokenizer(pretrained, lines, reordered)
-    use = _USE["Model" if _trained_without_masks(pretrained) else to.task]
+    use = (ENCODER if _trained_without_masks(pretrained) else to.task).use
     return _card(pretrained, to.architecture, use, warnings, loading, tokenizer)
 
 
@@ -165,11 +156,11 @@ def bundle_card(pretrained: Pretrained, lack: str) -> str:
         use = f"Predictions of the task that it was fine-tuned on (head {', '.join(f'`{head}`' for head in heads)})."
         code = _OWN_LOADING
     elif not predicts(pretrained):
-        added = " and ".join(pretrained.about.get("untrained", []))
+        added = " and ".join(pretrained.about.untrained)
         use = f"Features of text, and further training. It predicts no tokens yet: it was imported without {added}."
         code = _OWN_LOADING
     elif _trained_without_masks(pretrained):
-        use, code = _USE["Model"], _OWN_LOADING
+        use, code = ENCODER.use, _OWN_LOADING
     else:
         use = (
             "Features of text, fine-tuning, and filling in masked tokens, with the decoder if the model has one. "
@@ -205,18 +196,18 @@ def _card(
     pretrained: Pretrained, architecture: str, use: str, warnings: list[str], loading: str, tokenizer: str
 ) -> str:
     about = pretrained.about
-    name = about.get("architecture") or "unknown"
+    name = about.architecture or "unknown"
     preset = _PRESETS[ARCHITECTURES[name][0]] if name in ARCHITECTURES else ""
     precision = "float32" if architecture != "MAELMForMaskedLM" else _precision(pretrained)
     facts = {
         "class": f"`{architecture}`, {precision}",
         "architecture in pretraining": f"`{name}` {preset}".rstrip(),
-        "imported from": about.get("imported_from"),
-        "task": about.get("task"),
-        "updates": about.get("updates"),
-        "data": _inline(about.get("trained_on")),
-        "dictionary (SHA-256)": about.get("dictionary_sha256"),
-        "versions": _inline(about.get("versions")),
+        "imported from": about.imported_from,
+        "task": about.task,
+        "updates": about.updates,
+        "data": _inline(about.trained_on),
+        "dictionary (SHA-256)": about.dictionary_sha256,
+        "versions": _inline(about.versions),
         "maximum sequence length": f"{pretrained.config.max_positions} tokens, special tokens included",
     }
     table = "\n".join(f"| {key} | {value} |" for key, value in facts.items() if value is not None)

@@ -15,7 +15,8 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 
-from mae_lm_fairseq.checkpoints.reading import MODEL_TYPE, mask_fraction
+from mae_lm_fairseq.checkpoints.info import ModelInfo
+from mae_lm_fairseq.checkpoints.reading import MODEL_TYPE
 from mae_lm_fairseq.checkpoints.validation import network_config, tied_names
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, plain_values
@@ -34,7 +35,7 @@ class MAELMConfig(PreTrainedConfig):
         network: values of :class:`~mae_lm_fairseq.core.config.MaskedAutoencoderConfig` that differ from its defaults.
         vocab_size: number of tokens, special tokens included.
         mask_token_id: id of ``<mask>``; None for the last id.
-        about: information about the training, see :class:`~mae_lm_fairseq.checkpoints.reading.Pretrained`.
+        about: facts about the training, as by :meth:`~mae_lm_fairseq.checkpoints.info.ModelInfo.to_json`.
         others: see ``PreTrainedConfig``.
     """
 
@@ -58,7 +59,7 @@ class MAELMConfig(PreTrainedConfig):
     @property
     def mask_in_encoder(self) -> float:
         """Value of ``--mask-in-encoder`` in pretraining."""
-        return mask_fraction(self.about)
+        return ModelInfo.from_json(self.about).mask_in_encoder or 0.0
 
     @property
     def hidden_size(self) -> int:

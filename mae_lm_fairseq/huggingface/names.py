@@ -1,151 +1,164 @@
-"""Table of weight names in this package, in ``transformers`` and in fairseq's RoBERTa.
+"""Names of weights in this package, in each family of ``transformers``, and in fairseq's RoBERTa.
 
-The table is used in both directions, so that a round trip preserves every bit. Apart from names, one layout differs:
-queries, keys and values are a single matrix here and three matrices elsewhere.
+The mappings are used in both directions, so that a round trip preserves every bit. Apart from names, one layout
+differs: queries, keys and values are a single matrix here and three matrices elsewhere.
 """
 
+import itertools
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from enum import Enum
 
 import torch
 from torch import Tensor
 
+from mae_lm_fairseq.checkpoints.validation import HEADS
+
+EMBEDDINGS = "autoencoder.encoder.embed_tokens.weight"
 LM_WEIGHT, LM_BIAS = "autoencoder.lm_head.weight", "autoencoder.lm_head.bias"
-"""Our names of the language model head's weights that may be tied."""
+"""Our names of the weights that may be tied."""
+FAIRSEQ = "fairseq"
 
 
-class Names(NamedTuple):
-    """Names of a module or weight. A name that ends in neither ``weight`` nor ``bias`` stands for both of them."""
+class Part(Enum):
+    """A part of a model. The output weights replace the bias of the language model head if they are not tied."""
 
-    ours: str
-    mpnet: str | None
-    roberta: str | None
-    roberta_prelayernorm: str | None
-    bert: str | None
-    distilbert: str | None
-    fairseq: str | None
-
-
-class Part(NamedTuple):
-    """A part of a model: the prefix of its names, and the names after the prefix."""
-
-    prefix: Names
-    names: tuple[Names, ...]
+    encoder = "encoder"
+    lm_head = "lm_head"
+    output_weights = "output_weights"
+    classification_head = "classification_head"
+    span_head = "span_head"
+    token_classification_head = "token_classification_head"
 
 
-EMBEDDINGS = Part(
-    Names(
-        "autoencoder.encoder.",
-        "mpnet.embeddings.",
-        "roberta.embeddings.",
-        "roberta_prelayernorm.embeddings.",
-        "bert.embeddings.",
-        "distilbert.embeddings.",
-        "encoder.sentence_encoder.",
-    ),
-    (
-        Names("embed_tokens.weight", *["word_embeddings.weight"] * 5, "embed_tokens.weight"),
-        Names("embed_positions.weight", *["position_embeddings.weight"] * 5, "embed_positions.weight"),
-        Names("embed_layer_norm", *["LayerNorm"] * 5, "layernorm_embedding"),
-    ),
-)
-RELATIVE_BIAS = Part(
-    Names("autoencoder.encoder.", "mpnet.encoder.", *[None] * 5),
-    (Names("relative_bias.weight", "relative_attention_bias.weight", *[None] * 5),),
-)
-# fmt: off
-LAYER = Part(
-    Names(
-        "autoencoder.encoder.layers.{layer}.",
-        "mpnet.encoder.layer.{layer}.",
-        "roberta.encoder.layer.{layer}.",
-        "roberta_prelayernorm.encoder.layer.{layer}.",
-        "bert.encoder.layer.{layer}.",
-        "distilbert.transformer.layer.{layer}.",
-        "encoder.sentence_encoder.layers.{layer}.",
-    ),
-    (
-        Names("attention.q_proj", "attention.attn.q", *["attention.self.query"] * 3, "attention.q_lin",
-              "self_attn.q_proj"),
-        Names("attention.k_proj", "attention.attn.k", *["attention.self.key"] * 3, "attention.k_lin",
-              "self_attn.k_proj"),
-        Names("attention.v_proj", "attention.attn.v", *["attention.self.value"] * 3, "attention.v_lin",
-              "self_attn.v_proj"),
-        Names("attention.out_proj", "attention.attn.o", *["attention.output.dense"] * 3, "attention.out_lin",
-              "self_attn.out_proj"),
-        Names("attention_layer_norm", "attention.LayerNorm", "attention.output.LayerNorm", "attention.LayerNorm",
-              "attention.output.LayerNorm", "sa_layer_norm", "self_attn_layer_norm"),
-        Names("fc1", *["intermediate.dense"] * 4, "ffn.lin1", "fc1"),
-        Names("fc2", *["output.dense"] * 4, "ffn.lin2", "fc2"),
-        Names("final_layer_norm", *["output.LayerNorm"] * 2, "intermediate.LayerNorm", "output.LayerNorm",
-              "output_layer_norm", "final_layer_norm"),
-    ),
-)
-OUTPUT_LAYER_NORM = Part(
-    Names("autoencoder.encoder.", None, None, "roberta_prelayernorm.", None, None, None),
-    (Names("output_layer_norm", None, None, "LayerNorm", None, None, None),),
-)
-_LM_HEAD = Names("autoencoder.lm_head.", *["lm_head."] * 3, "cls.predictions.", "", "encoder.lm_head.")
-LM_HEAD = Part(
-    _LM_HEAD,
-    (
-        Names("dense", *["dense"] * 3, "transform.dense", "vocab_transform", "dense"),
-        Names("layer_norm", *["layer_norm"] * 3, "transform.LayerNorm", "vocab_layer_norm", "layer_norm"),
-        Names("bias", *["bias"] * 4, "vocab_projector.bias", "bias"),
-    ),
-)
-OUTPUT_WEIGHTS = Part(
-    _LM_HEAD,
-    (
-        Names("weight", *["decoder.weight"] * 4, "vocab_projector.weight", "weight"),
-        Names("bias", *["decoder.bias"] * 4, "vocab_projector.bias", "bias"),
-    ),
-)
-"""Replaces the bias of the language model head if its weights are not tied to the token embeddings."""
-CLASSIFICATION_HEAD = Part(
-    Names("classification_heads.{head}.", *["classifier."] * 3, "", None, "classification_heads.{head}."),
-    (
-        Names("dense", *["dense"] * 3, "bert.pooler.dense", None, "dense"),
-        Names("out_proj", *["out_proj"] * 3, "classifier", None, "out_proj"),
-    ),
-)
-"""DistilBERT's head has another activation function."""
-SPAN_HEAD = Part(
-    Names("classification_heads.{head}.", *[""] * 5, None),
-    (Names("qa_outputs", *["qa_outputs"] * 5, None),),
-)
-# fmt: on
+_ENCODER, _LAYER, _LM_HEAD = "autoencoder.encoder.", "autoencoder.encoder.layers.{layer}.", "autoencoder.lm_head."
+_HEAD = f"{HEADS}{{head}}."
+_BERT_LAYER = {
+    "attention.q_proj": "attention.self.query",
+    "attention.k_proj": "attention.self.key",
+    "attention.v_proj": "attention.self.value",
+    "attention.out_proj": "attention.output.dense",
+    "attention_layer_norm": "attention.output.LayerNorm",
+    "fc1": "intermediate.dense",
+    "fc2": "output.dense",
+    "final_layer_norm": "output.LayerNorm",
+}
+_PRE_NORM_LAYER = _BERT_LAYER | {
+    "attention_layer_norm": "attention.LayerNorm",
+    "final_layer_norm": "intermediate.LayerNorm",
+}
+_MPNET_LAYER = _BERT_LAYER | {
+    "attention.q_proj": "attention.attn.q",
+    "attention.k_proj": "attention.attn.k",
+    "attention.v_proj": "attention.attn.v",
+    "attention.out_proj": "attention.attn.o",
+    "attention_layer_norm": "attention.LayerNorm",
+}
+_DISTILBERT_LAYER = {
+    "attention.q_proj": "attention.q_lin",
+    "attention.k_proj": "attention.k_lin",
+    "attention.v_proj": "attention.v_lin",
+    "attention.out_proj": "attention.out_lin",
+    "attention_layer_norm": "sa_layer_norm",
+    "fc1": "ffn.lin1",
+    "fc2": "ffn.lin2",
+    "final_layer_norm": "output_layer_norm",
+}
+_FAIRSEQ_LAYER = {name: name.replace("attention", "self_attn") for name in _BERT_LAYER}
+_STOCK_HEADS = {
+    Part.lm_head: {
+        f"{_LM_HEAD}dense": "lm_head.dense",
+        f"{_LM_HEAD}layer_norm": "lm_head.layer_norm",
+        LM_BIAS: "lm_head.bias",
+    },
+    Part.output_weights: {LM_WEIGHT: "lm_head.decoder.weight", LM_BIAS: "lm_head.decoder.bias"},
+    Part.classification_head: {f"{_HEAD}dense": "classifier.dense", f"{_HEAD}out_proj": "classifier.out_proj"},
+    Part.span_head: {f"{_HEAD}qa_outputs": "qa_outputs"},
+    Part.token_classification_head: {f"{_HEAD}classifier": "classifier"},
+}
 
-TOKEN_CLASSIFICATION_HEAD = Part(
-    Names("classification_heads.{head}.", *[""] * 5, None), (Names("classifier", *["classifier"] * 5, None),)
-)
+
+def _stock_encoder(prefix: str, layer: Mapping[str, str], layers: str = "encoder.layer") -> dict[str, str]:
+    return {
+        EMBEDDINGS: f"{prefix}.embeddings.word_embeddings.weight",
+        f"{_ENCODER}embed_positions.weight": f"{prefix}.embeddings.position_embeddings.weight",
+        f"{_ENCODER}embed_layer_norm": f"{prefix}.embeddings.LayerNorm",
+        **{f"{_LAYER}{ours}": f"{prefix}.{layers}.{{layer}}.{theirs}" for ours, theirs in layer.items()},
+    }
+
+
+NAMES: Mapping[str, Mapping[Part, Mapping[str, str]]] = {
+    "roberta": {Part.encoder: _stock_encoder("roberta", _BERT_LAYER), **_STOCK_HEADS},
+    "roberta_prelayernorm": {
+        Part.encoder: _stock_encoder("roberta_prelayernorm", _PRE_NORM_LAYER)
+        | {f"{_ENCODER}output_layer_norm": "roberta_prelayernorm.LayerNorm"},
+        **_STOCK_HEADS,
+    },
+    "mpnet": {
+        Part.encoder: _stock_encoder("mpnet", _MPNET_LAYER)
+        | {f"{_ENCODER}relative_bias.weight": "mpnet.encoder.relative_attention_bias.weight"},
+        **_STOCK_HEADS,
+    },
+    "bert": {
+        **_STOCK_HEADS,
+        Part.encoder: _stock_encoder("bert", _BERT_LAYER),
+        Part.lm_head: {
+            f"{_LM_HEAD}dense": "cls.predictions.transform.dense",
+            f"{_LM_HEAD}layer_norm": "cls.predictions.transform.LayerNorm",
+            LM_BIAS: "cls.predictions.bias",
+        },
+        Part.output_weights: {LM_WEIGHT: "cls.predictions.decoder.weight", LM_BIAS: "cls.predictions.decoder.bias"},
+        Part.classification_head: {f"{_HEAD}dense": "bert.pooler.dense", f"{_HEAD}out_proj": "classifier"},
+    },
+    "distilbert": {
+        Part.encoder: _stock_encoder("distilbert", _DISTILBERT_LAYER, "transformer.layer"),
+        Part.lm_head: {
+            f"{_LM_HEAD}dense": "vocab_transform",
+            f"{_LM_HEAD}layer_norm": "vocab_layer_norm",
+            LM_BIAS: "vocab_projector.bias",
+        },
+        Part.output_weights: {LM_WEIGHT: "vocab_projector.weight", LM_BIAS: "vocab_projector.bias"},
+        # Its classification head has another activation function.
+        Part.span_head: _STOCK_HEADS[Part.span_head],
+        Part.token_classification_head: _STOCK_HEADS[Part.token_classification_head],
+    },
+    FAIRSEQ: {
+        Part.encoder: {
+            EMBEDDINGS: "encoder.sentence_encoder.embed_tokens.weight",
+            f"{_ENCODER}embed_positions.weight": "encoder.sentence_encoder.embed_positions.weight",
+            f"{_ENCODER}embed_layer_norm": "encoder.sentence_encoder.layernorm_embedding",
+            **{f"{_LAYER}{x}": f"encoder.sentence_encoder.layers.{{layer}}.{y}" for x, y in _FAIRSEQ_LAYER.items()},
+        },
+        Part.lm_head: {
+            f"{_LM_HEAD}dense": "encoder.lm_head.dense",
+            f"{_LM_HEAD}layer_norm": "encoder.lm_head.layer_norm",
+            LM_BIAS: "encoder.lm_head.bias",
+        },
+        Part.output_weights: {LM_WEIGHT: "encoder.lm_head.weight", LM_BIAS: "encoder.lm_head.bias"},
+        Part.classification_head: {f"{_HEAD}dense": f"{_HEAD}dense", f"{_HEAD}out_proj": f"{_HEAD}out_proj"},
+    },
+}
+"""For each family, the names of modules and weights by ours. A name that ends in neither ``weight`` nor ``bias`` stands
+for both of them."""
 
 _SEPARATE = ("q_proj", "k_proj", "v_proj")
 _FUSED = "qkv_proj"
 
 
-def encoder_parts(kind: str) -> tuple[Part, ...]:
-    """Return the parts of an encoder, for a column of the table."""
-    parts = (EMBEDDINGS, RELATIVE_BIAS, LAYER, OUTPUT_LAYER_NORM)
-    return tuple(part for part in parts if getattr(part.prefix, kind) is not None)
-
-
-def names_of(parts: Iterable[Part], kind: str, layers: int, head: str = "") -> dict[str, str]:
+def names_of(parts: Iterable[Part], naming: str, layers: int = 0, head: str = "") -> dict[str, str]:
     """Return a mapping from our names of all weights of some parts to the names elsewhere.
 
     Args:
         parts: parts of the model.
-        kind: column of the table, such as ``mpnet``.
+        naming: key of :data:`NAMES`.
         layers: number of encoder layers.
         head: our name of the classification head.
     """
     spelled_out = {}
-    for part in parts:
-        for layer in range(layers if part is LAYER else 1):
-            prefix, theirs = (getattr(part.prefix, side).format(layer=layer, head=head) for side in ("ours", kind))
-            for row in part.names:
-                for end in ("",) if row.ours.endswith(("weight", "bias")) else (".weight", ".bias"):
-                    spelled_out[f"{prefix}{row.ours}{end}"] = f"{theirs}{getattr(row, kind)}{end}"
+    for ours, theirs in itertools.chain.from_iterable(NAMES[naming][part].items() for part in parts):
+        ends = ("",) if ours.endswith(("weight", "bias")) else (".weight", ".bias")
+        for layer in range(layers if ours.startswith(_LAYER) else 1):
+            one, other = (name.format(layer=layer, head=head) for name in (ours, theirs))
+            spelled_out |= {one + end: other + end for end in ends}
     return spelled_out
 
 

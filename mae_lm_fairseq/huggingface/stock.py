@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig
 
-from mae_lm_fairseq.checkpoints.original import KEPT_WEIGHTS, ORIGINAL, STOCK_CONFIG, Original
-from mae_lm_fairseq.checkpoints.presets import predicts
-from mae_lm_fairseq.checkpoints.reading import Pretrained, label_names, score_range
+from mae_lm_fairseq.checkpoints.conversion import predicts
+from mae_lm_fairseq.checkpoints.original import CONFIG, KEPT_WEIGHTS, ORIGINAL, Original
+from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
 from mae_lm_fairseq.checkpoints.validation import HEADS, head_names
 from mae_lm_fairseq.core.config import TRAINING_OPTIONS, MaskedAutoencoderConfig, MaskJoin, RelativeBucketing
@@ -31,18 +31,8 @@ from mae_lm_fairseq.huggingface.families import (
     read_config,
 )
 from mae_lm_fairseq.huggingface.loading import without_kernels
-from mae_lm_fairseq.huggingface.names import (
-    CLASSIFICATION_HEAD,
-    LM_BIAS,
-    LM_HEAD,
-    OUTPUT_WEIGHTS,
-    SPAN_HEAD,
-    TOKEN_CLASSIFICATION_HEAD,
-    Part,
-    encoder_parts,
-    names_of,
-    to_theirs,
-)
+from mae_lm_fairseq.huggingface.names import LM_BIAS, Part, names_of, to_theirs
+from mae_lm_fairseq.huggingface.task_classes import ANSWERS, ENCODER, FINETUNED, MASKED_LM, SENTENCES, TaskClass
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, UNK
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -53,15 +43,14 @@ class Counterpart:
 
     Attributes:
         kind: ``model_type`` of its configuration.
-        task: ``Model``, ``ForMaskedLM``, ``ForSequenceClassification``, ``ForTokenClassification`` or
-            ``ForQuestionAnswering``.
+        task: the class.
         order: order of the exported tokens, and the row of the first position.
-        head: our name of the head for that task.
+        head: our name of the head that fine-tuning trained; empty for none.
         original: what an import has kept of a model of this type; None for a new one.
     """
 
     kind: str
-    task: str
+    task: TaskClass
     order: TokenOrder
     head: str = ""
     original: Original | None = None
@@ -70,31 +59,28 @@ class Counterpart:
     def family(self) -> Family:
         return FAMILIES[self.kind]
 
-    def takes_our_pairs(self, pretrained: Pretrained) -> bool:
-        """Return whether the head may have been trained here on pairs of texts, which this package joins in its way."""
-        return self.task in ("ForSequenceClassification", "ForQuestionAnswering") and not is_import(pretrained)
-
     @property
     def architecture(self) -> str:
         """Name of the class."""
-        return self.family.classes + self.task
+        return self.family.classes + self.task.ending
 
-    def parts(self, config: MaskedAutoencoderConfig) -> tuple[Part, ...]:
-        """Return the parts that both networks share."""
-        heads = {
-            "ForMaskedLM": (LM_HEAD, OUTPUT_WEIGHTS) if config.untie_output_weights else (LM_HEAD,),
-            "ForSequenceClassification": (CLASSIFICATION_HEAD,),
-            "ForTokenClassification": (TOKEN_CLASSIFICATION_HEAD,),
-            "ForQuestionAnswering": (SPAN_HEAD,),
-        }
-        return encoder_parts(self.family.naming) + heads.get(self.task, ())
+    def takes_our_pairs(self, pretrained: Pretrained) -> bool:
+        """Return whether the head may have been trained here on pairs of texts, which this package joins in its way."""
+        return self.task.joins_pairs and not is_import(pretrained)
+
+    def names(self, config: MaskedAutoencoderConfig) -> dict[str, str]:
+        """Return the names of the weights that both networks share, by ours."""
+        parts = [Part.encoder, *([self.task.part] if self.task.part else [])]
+        if self.task is MASKED_LM and config.untie_output_weights:
+            parts.append(Part.output_weights)
+        return names_of(parts, self.family.naming, config.encoder_layers, self.head)
 
     @property
     def kept(self) -> dict[str, Tensor]:
         """Further weights of the imported model: the pooler of a model without a task, and what was trained with it."""
-        if self.original is None or self.task not in ("Model", "ForMaskedLM"):
+        if self.original is None or self.head:
             return {}
-        if self.task == "Model":
+        if self.task is ENCODER:
             return {name: w for name, w in self.original.weights.items() if name.startswith(self.family.pooler)}
         elsewhere = (self.family.positions, self.family.segments)
         return {name: weight for name, weight in self.original.weights.items() if name not in elsewhere}
@@ -103,12 +89,12 @@ class Counterpart:
     def has_unset_pooler(self) -> bool:
         """Whether the encoder's class, ``...Model``, has a pooler for which there are no weights."""
         has_weights = any(name.startswith(self.family.pooler) for name in self.kept)
-        return self.task in ("Model", "ForMaskedLM") and self.kind != "distilbert" and not has_weights
+        return not self.head and self.kind != "distilbert" and not has_weights
 
 
 def is_import(pretrained: Pretrained) -> bool:
     """Return whether a model is as it was imported, without any training here."""
-    return "imported_from" in pretrained.about
+    return pretrained.about.imported_from is not None
 
 
 def counterpart(pretrained: Pretrained) -> Counterpart:
@@ -118,27 +104,17 @@ def counterpart(pretrained: Pretrained) -> Counterpart:
         UserError: if no class is equivalent; the message gives the reason.
     """
     task, head = _task(pretrained)
-    kind = _original_kind(pretrained)
-    if kind is None or (kind == "distilbert" and task == "ForSequenceClassification"):  # whose head has ReLU
-        kind = _kind(pretrained.config)
-        return Counterpart(kind, task, exported_order(pretrained, kind), head)
-    return Counterpart(kind, task, exported_order(pretrained, kind), head, pretrained.original)
-
-
-def exported_order(pretrained: Pretrained, kind: str) -> TokenOrder:
-    """Return the order of the tokens in a model of a type.
-
-    Raises:
-        UserError: if the class takes another token for padding.
-    """
     order = token_order(pretrained.tokenizer, len(pretrained.symbols))
+    kind, original = _original_kind(pretrained), pretrained.original
+    if kind is None or (kind == "distilbert" and task is SENTENCES):  # whose head has ReLU
+        kind, original = _kind(pretrained.config), None
     if kind == "mpnet":
         _check_mpnet_padding(pretrained, order)
-    return replace(order, first_position=FAMILIES[kind].first_position(order.pad))
+    order = replace(order, first_position=FAMILIES[kind].first_position(order.pad))
+    return Counterpart(kind, task, order, head, original)
 
 
-def _task(pretrained: Pretrained) -> tuple[str, str]:
-    """Return the task of the class, and our name of its head (empty for none)."""
+def _task(pretrained: Pretrained) -> tuple[TaskClass, str]:
     config, weights = pretrained.config, pretrained.weights
     heads = head_names(weights)
     if len(heads) > 1:
@@ -146,26 +122,17 @@ def _task(pretrained: Pretrained) -> tuple[str, str]:
             f"the model has several heads ({', '.join(heads)}), and classes of transformers have one; export a model "
             "that was fine-tuned on one task"
         )
-    if heads:
-        [head] = heads
-        if f"{HEADS}{head}.qa_outputs.weight" in weights:
-            return "ForQuestionAnswering", head
-        if f"{HEADS}{head}.classifier.weight" in weights:
-            return "ForTokenClassification", head
-        inner_dim = len(weights[f"{HEADS}{head}.dense.weight"])
-        if inner_dim != config.encoder_embed_dim:
-            raise UserError(
-                f"the head {head} has the inner size {inner_dim}; transformers only supports the encoder's hidden size "
-                f"({config.encoder_embed_dim})"
-            )
-        return "ForSequenceClassification", head
-    if config.mask_join is MaskJoin.embeddings and config.mask_states == 1 and predicts(pretrained):
-        return "ForMaskedLM", ""
-    return "Model", ""
-
-
-_OUTPUT_BIAS = {"ForSequenceClassification": "out_proj.bias", "ForTokenClassification": "classifier.bias"}
-"""The weight of a head that has one element per class."""
+    if not heads:
+        fills_masks = config.mask_join is MaskJoin.embeddings and config.mask_states == 1 and predicts(pretrained)
+        return MASKED_LM if fills_masks else ENCODER, ""
+    [head] = heads
+    task = next(task for task in FINETUNED if f"{HEADS}{head}.{task.module}.weight" in weights)
+    if task is SENTENCES and len(weights[f"{HEADS}{head}.dense.weight"]) != config.encoder_embed_dim:
+        raise UserError(
+            f"the head {head} has the inner size {len(weights[f'{HEADS}{head}.dense.weight'])}; transformers only "
+            f"supports the encoder's hidden size ({config.encoder_embed_dim})"
+        )
+    return task, head
 
 
 def _original_kind(pretrained: Pretrained) -> str | None:
@@ -182,7 +149,7 @@ def _original_kind(pretrained: Pretrained) -> str | None:
 
 def original_config(original: Original) -> dict[str, Any]:
     """Return the configuration of an imported model."""
-    return read_config(original.files.get(STOCK_CONFIG), Path(ORIGINAL, STOCK_CONFIG))
+    return read_config(original.files[CONFIG], Path(ORIGINAL, CONFIG))
 
 
 def _kind(config: MaskedAutoencoderConfig) -> str:
@@ -225,17 +192,17 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
         "dtype": "float32",
         **{theirs: getattr(config, ours) for theirs, ours in to.family.options.items()},
     }
-    if to.task in _OUTPUT_BIAS:
+    if to.task.has_labels:
         values |= _labels(pretrained, to)
-    if to.task == "ForSequenceClassification" and not is_import(pretrained):
+    if to.task is SENTENCES and not is_import(pretrained):
         # Without "regression", pipelines apply a sigmoid. For classes, None replaces what an original may have said.
         values["problem_type"] = "regression" if values.get("num_labels") == 1 else None
-    if to.task == "ForQuestionAnswering":
+    if to.task is ANSWERS:
         values["num_labels"] = 2  # start and end
-    if to.task == "ForMaskedLM":  # an original without a head may say anything
+    if to.task is MASKED_LM:  # an original without a head may say anything
         values["tie_word_embeddings"] = not config.untie_output_weights
     if to.original is not None:
-        return _changed(without_kernels(json.loads(to.original.files[STOCK_CONFIG])), values)
+        return _changed(without_kernels(json.loads(to.original.files[CONFIG])), values)
     values |= {
         "vocab_size": len(pretrained.symbols),
         "hidden_act": "gelu",
@@ -251,7 +218,6 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
 
 
 def _changed(config: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return an original configuration with values of the exported model."""
     labels = config.get("id2label")
     if "num_labels" in values and isinstance(labels, dict) and len(labels) == values["num_labels"]:
         values.pop("num_labels")
@@ -263,9 +229,9 @@ def _changed(config: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
 
 def _labels(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
     """Return the names of the classes for a configuration, or their number if the names are not known."""
-    count = len(pretrained.weights[f"{HEADS}{to.head}.{_OUTPUT_BIAS[to.task]}"])
-    names = label_names(pretrained.about, to.head, count)
-    if names is None:
+    count = len(pretrained.weights[f"{HEADS}{to.head}.{to.task.module}.bias"])
+    names = pretrained.about.labels_of(to.head)
+    if not names:
         return {"num_labels": count}
     return {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
 
@@ -273,7 +239,7 @@ def _labels(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
 def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
     """Return the counterpart's ``state_dict()`` in float32, without tied weights."""
     config = pretrained.config
-    names = names_of(to.parts(config), to.family.naming, config.encoder_layers, to.head)
+    names = to.names(config)
     ours = pretrained.weights | _scaled_output(pretrained, to)
     theirs = to_theirs(to.order.exported(ours), names)
     weights = {name: weight.detach().float().contiguous() for name, weight in theirs.items()}
@@ -281,17 +247,17 @@ def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
         weights |= _unfolded(weights[to.family.positions], to) | to.kept
     elif to.family.segments:
         weights[to.family.segments] = torch.zeros(1, config.encoder_embed_dim)  # zero has no effect
-    if to.task == "ForMaskedLM" and config.untie_output_weights:  # transformers has an unused copy of the bias
-        unused = names_of((LM_HEAD,), to.family.naming, 0)[LM_BIAS]
+    if to.task is MASKED_LM and config.untie_output_weights:  # transformers has an unused copy of the bias
+        unused = names_of([Part.lm_head], to.family.naming)[LM_BIAS]
         weights.setdefault(unused, weights[names[LM_BIAS]].clone())
-    if to.task == "Model":
+    if to.task is ENCODER:
         return {name.removeprefix(f"{to.family.naming}."): weight for name, weight in weights.items()}
     return weights
 
 
 def _scaled_output(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
     """Return the float32 output layer of a regression, scaled to give scores in the range of the training file."""
-    scores = score_range(pretrained.about, to.head) if to.task == "ForSequenceClassification" else None
+    scores = pretrained.about.score_range_of(to.head)
     if scores is None:
         return {}
     low, high = scores
@@ -306,11 +272,12 @@ def _unfolded(positions: Tensor, to: Counterpart) -> dict[str, Tensor]:
     If the positions were not trained since the import, they are those of the imported model, bit for bit.
     """
     kept, (name, segments) = to.original.weights, (to.family.positions, to.family.segments)
-    if name not in kept or kept[name].shape != positions.shape:
+    types = {segments: kept[segments]} if segments in kept else {}
+    fits = name in kept and kept[name].shape == positions.shape
+    if not fits or any(weight.shape[1:] != positions.shape[1:] for weight in types.values()):
         raise UserError(f"{ORIGINAL}/{KEPT_WEIGHTS}: {name} does not match the model; import the model again")
     before, first = kept[name], to.order.first_position
-    unchanged = torch.equal(folded(before, kept.get(segments), Path(ORIGINAL))[first:], positions[first:])
-    types = {segments: kept[segments]} if segments in kept else {}
+    unchanged = torch.equal(folded(before, kept.get(segments))[first:], positions[first:])
     if not unchanged:
         trained = positions - kept[segments][0] if types else positions
         before = torch.cat([before[:first], trained[first:]])
@@ -318,9 +285,9 @@ def _unfolded(positions: Tensor, to: Counterpart) -> dict[str, Tensor]:
 
 
 def write_config(pretrained: Pretrained, to: Counterpart, directory: Path):
-    """Write ``config.json``."""
+    """Write the content of :func:`stock_config`."""
     config = json.dumps(stock_config(pretrained, to), indent=2)
-    (directory / STOCK_CONFIG).write_text(config + "\n", encoding="utf-8")
+    (directory / CONFIG).write_text(config + "\n", encoding="utf-8")
 
 
 def write_stock(pretrained: Pretrained, to: Counterpart, directory: Path):

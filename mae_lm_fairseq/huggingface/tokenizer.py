@@ -13,7 +13,8 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.models import BPE, Model, Unigram
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -122,7 +123,7 @@ def library_tokenizer(tokenizer: HuggingFaceTokenizer, max_length: int) -> PreTr
     Raises:
         UserError: if fairseq's dictionary lacks some of its tokens, which would have to become ``<unk>``.
     """
-    library = Tokenizer.from_str(tokenizer.library.to_str())
+    library = FastTokenizer.from_str(tokenizer.library.to_str())
     if library.get_vocab_size() > tokenizer.mask + 1:
         raise UserError(
             f"{tokenizer.path}: dict.txt lacks {library.get_vocab_size() - tokenizer.mask - 1} of its tokens, which "
@@ -143,7 +144,7 @@ def library_tokenizer(tokenizer: HuggingFaceTokenizer, max_length: int) -> PreTr
 
 
 def _with_roles(
-    tokenizer: Tokenizer,
+    tokenizer: FastTokenizer,
     bos: str | AddedToken,
     pad: str | AddedToken,
     eos: str | AddedToken,
@@ -182,7 +183,7 @@ def fast_tokenizer(model: bytes, symbols: tuple[str, ...], max_length: int) -> P
 
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     _check(proto, symbols)
-    tokenizer = Tokenizer((_bpe if proto.trainer_spec.model_type == _BPE else _unigram)(proto, symbols))
+    tokenizer = FastTokenizer((_bpe if proto.trainer_spec.model_type == _BPE else _unigram)(proto, symbols))
     tokenizer.normalizer = _normalizer(proto.normalizer_spec)
     # A text starts with a word, but text directly after a <mask> continues one.
     scheme = "first" if proto.normalizer_spec.add_dummy_prefix else "never"
@@ -205,12 +206,11 @@ def fast_tokenizer(model: bytes, symbols: tuple[str, ...], max_length: int) -> P
 
 
 def _check(proto, symbols: tuple[str, ...]):
-    """Reject models that the fast tokenizer cannot reproduce."""
     known = set(symbols)
     missing = [piece for piece in _pieces(proto) if piece not in known]
     if proto.trainer_spec.model_type not in (_UNIGRAM, _BPE):
         raise UserError("the sentencepiece model is neither BPE nor unigram, so it has no fast tokenizer")
-    if missing:
+    if missing:  # fairseq-preprocess leaves out what does not occur
         raise UserError(
             f"the dictionary lacks pieces of the sentencepiece model ({len(missing)}, the first {missing[0]!r}); "
             "use those of one data-bin"
@@ -221,8 +221,6 @@ def _check(proto, symbols: tuple[str, ...]):
             f"the sentencepiece model has user-defined or unused pieces ({other[0]!r}), which a fast tokenizer treats "
             "differently"
         )
-    if tuple(symbols[: len(SPECIALS)]) != SPECIALS or MASK not in known:
-        raise UserError(f"the dictionary does not begin with {' '.join(SPECIALS)}, or has no {MASK}")
     spaces = proto.normalizer_spec
     if proto.trainer_spec.treat_whitespace_as_suffix or not (
         spaces.escape_whitespaces and spaces.remove_extra_whitespaces

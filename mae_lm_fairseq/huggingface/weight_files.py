@@ -3,7 +3,6 @@
 Pickles are read as data. An index cannot name files outside of the directory.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import Tensor
 from mae_lm_fairseq.checkpoints.checkpoint_file import check_sums, refuse_code
 from mae_lm_fairseq.checkpoints.validation import is_plain
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import check_link
+from mae_lm_fairseq.utils.files import check_link, read_json
 
 STOCK_WEIGHTS, STOCK_PICKLE = "model.safetensors", "pytorch_model.bin"
 _INDEX = ".index.json"
@@ -46,16 +45,12 @@ def _read_file(path: Path) -> dict[str, Tensor]:
         raise
     except Exception as error:  # damaged files can raise anything
         refuse_code(path, error)
-        raise UserError(f"{path}: damaged, or not a file of weights") from None
+        raise UserError(f"{path}: damaged, missing, or not a file of weights") from None
 
 
 def _read_shards(index: Path) -> dict[str, Tensor]:
-    try:
-        files = json.loads(index.read_bytes())["weight_map"]
-        names = set(files.values())
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise UserError(f"{index}: damaged, or not the index of a model's files; restore it") from None
-    shards = {name: _read_file(_beside(index, name)) for name in sorted(names, key=str)}
+    files = read_json(index, lambda content: dict(content["weight_map"].items()), "restore it")
+    shards = {path.name: _read_file(path) for path in {_beside(index, name) for name in files.values()}}
     for weight, name in files.items():
         if weight not in shards[name]:
             raise UserError(f"{index}: {name} has no weight {weight}; restore the file")

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from mae_lm_fairseq.checkpoints.averaging import check_file
-from mae_lm_fairseq.checkpoints.presets import why_no_predictions
+from mae_lm_fairseq.checkpoints.conversion import why_no_predictions
 from mae_lm_fairseq.checkpoints.reading import Pretrained, build, read, transformers_type
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.measures.masked_prediction import (

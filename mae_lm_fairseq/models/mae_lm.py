@@ -1,9 +1,7 @@
 """The network as a fairseq model."""
 
 import contextlib
-import importlib
 import logging
-from pathlib import Path
 
 import torch
 from fairseq.models import BaseFairseqModel, register_model
@@ -29,9 +27,6 @@ from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
-
-_HUB = "mae_lm_fairseq.hub"
-"""Module of the hub interface, by name: it uses fine-tuning and measures, which training must not import."""
 
 
 @register_model("mae_lm", dataclass=MAELMModelConfig)
@@ -71,24 +66,6 @@ class MAELMModel(BaseFairseqModel):
         self.classifier_dropout = classifier_dropout
         self.dictionary = dictionary
         self.classification_heads = nn.ModuleDict()
-
-    @classmethod
-    def from_pretrained(cls, path: str | Path, data_bin: str | Path | None = None, ema: bool = False) -> nn.Module:
-        """Load a trained model for use outside of fairseq's programs, without a task.
-
-        Args:
-            path: a bundle, written by ``mae-lm bundle`` or ``mae-lm import``; a directory of ``transformers``, which is
-                imported; or a checkpoint of fairseq-train.
-            data_bin: for a checkpoint, the directory of its ``dict.txt`` and tokenizer.
-            ema: for a checkpoint, use the moving average of the weights, which ``--store-ema`` adds.
-
-        Returns:
-            A :class:`~mae_lm_fairseq.hub.MAELMHubInterface`.
-
-        Raises:
-            UserError: if a file is missing, damaged, could run code, or does not match the others.
-        """
-        return importlib.import_module(_HUB).load(cls, path, data_bin, ema)
 
     @classmethod
     def build_model(cls, cfg: MAELMModelConfig, task) -> "MAELMModel":

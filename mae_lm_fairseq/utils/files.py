@@ -49,12 +49,19 @@ def read_json(path: str | Path, part: Callable[[Any], Any] = lambda content: con
     Raises:
         UserError: if it cannot be read or is damaged, or lacks that part; the message ends with the remedy.
     """
-    content = read_bytes(path)
+    return parse_json(read_bytes(path), path, part, remedy or "remove it, and run the command that wrote it again")
+
+
+def parse_json(content: bytes, source: str | Path, part: Callable[[Any], Any], remedy: str) -> Any:
+    """Return the part of JSON that a function returns.
+
+    Raises:
+        UserError: if the JSON is damaged, or lacks that part; the message names the source, and ends with the remedy.
+    """
     try:
         return part(json.loads(content))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        remedy = remedy or "remove it, and run the command that wrote it again"
-        raise UserError(f"{path} is damaged; {remedy}") from None
+        raise UserError(f"{source} is damaged; {remedy}") from None
 
 
 def read_bytes(path: str | Path) -> bytes:

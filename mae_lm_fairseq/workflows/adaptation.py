@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.presets import predicts
+from mae_lm_fairseq.checkpoints.conversion import predicts
 from mae_lm_fairseq.checkpoints.reading import Pretrained, read, read_checkpoint, transformers_type
 from mae_lm_fairseq.huggingface.exporter import check_exportable, export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign
@@ -70,7 +70,7 @@ def adapt(options: AdaptOptions) -> dict[str, Any]:
     content = {
         "options": options.described(),
         "objective": objective_of(model),
-        "start": start.about,
+        "start": start.about.to_json(),
         "stock_class": stock_class,
         "text": {name: asdict(split) for name, split in text.splits.items()},
         "training": training,
@@ -180,9 +180,9 @@ def write_models(start: Pretrained, options: AdaptOptions) -> str:
     out = options.out
     adapted = read_checkpoint(out / "training" / "checkpoints" / "checkpoint_last.pt", out / "start")
     splits = Manifest.read(out / "data-bin" / MANIFEST).splits
-    adapted.about["trained_on"] = {name: vars(split) for name, split in splits.items()}
-    if "imported_from" in start.about:
-        adapted.about["imported_from"] = start.about["imported_from"]
+    trained_on = {name: vars(split) for name, split in splits.items()}
+    about = replace(adapted.about, trained_on=trained_on, imported_from=start.about.imported_from)
+    adapted = replace(adapted, about=about)
     if not (out / "model").exists():
         write_bundle(adapted, out / "model", add_tokenizer_and_card)
     if not (out / "stock").exists():

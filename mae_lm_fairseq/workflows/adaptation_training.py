@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.presets import preset_of, with_preset
+from mae_lm_fairseq.checkpoints.conversion import preset_of, with_preset
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.huggingface.importer import network_options
 from mae_lm_fairseq.training.command import (

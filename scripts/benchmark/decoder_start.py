@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.presets import OWN_BIAS, completed
+from mae_lm_fairseq.checkpoints.conversion import OWN_BIAS, completed
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.measures.evaluation import masked_prediction
 from mae_lm_fairseq.measures.options import MaskedText
@@ -121,7 +121,7 @@ def with_decoder(model: Pretrained, start: str, options: dict[str, Any], seed: i
     dropped = DECODER if start == "random" else without_bias
     kept = {name: weight for name, weight in model.weights.items() if not name.startswith(dropped)}
     weights = completed(config, kept, len(model.symbols), seed)
-    about = {name: value for name, value in model.about.items() if name != "untrained"}  # they are measured, too
+    about = replace(model.about, untrained=())  # they are measured, too
     return replace(model, config=config, weights=weights, about=about)
 
 

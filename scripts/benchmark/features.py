@@ -26,8 +26,8 @@ from benchmark.workers.training import operator_seconds
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import SIZES, preset_config
 from mae_lm_fairseq.hub import MAELMHubInterface, hub_interface
-from mae_lm_fairseq.huggingface.stock import Counterpart, exported_order, stock_config, stock_weights
-from mae_lm_fairseq.models.mae_lm import MAELMModel
+from mae_lm_fairseq.huggingface.stock import counterpart, stock_config, stock_weights
+from mae_lm_fairseq.checkpoints.info import ModelInfo
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.command_line import Count, Options, OutputFile
@@ -141,13 +141,12 @@ def models(size: str, relative_bias: bool) -> tuple[MAELMHubInterface, transform
     network.drop_prediction()
     weights = {f"autoencoder.{name}": weight for name, weight in network.state_dict().items()}
     symbols = ("<s>", "<pad>", "</s>", "<unk>", *map(str, range(VOCABULARY - 5)), "<mask>")
-    pretrained = Pretrained(config, weights, symbols, None, {})
-    kind = "mpnet" if relative_bias else "roberta"
-    to = Counterpart(kind, "Model", exported_order(pretrained, kind))
+    pretrained = Pretrained(config, weights, symbols, tokenizer=None, about=ModelInfo())
+    to = counterpart(pretrained)
     config = transformers.AutoConfig.for_model(**stock_config(pretrained, to))
     stock = getattr(transformers, to.architecture)(config, add_pooling_layer=False)
     stock.load_state_dict(stock_weights(pretrained, to), strict=False)
-    return hub_interface(MAELMModel, pretrained), stock.eval()
+    return hub_interface(pretrained), stock.eval()
 
 
 def draw_sentences(count: int) -> list[Tensor]:

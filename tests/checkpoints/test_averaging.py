@@ -40,9 +40,9 @@ def test_a_bundle_of_the_ema_weights(with_ema, text_data, tmp_path):
     run("bundle", with_ema, "--data-bin", text_data, "--out", tmp_path / "bundle", "--ema")
     written = read_bundle(tmp_path / "bundle")
     assert_is_ema(written.weights, with_ema)
-    assert written.about["averaged"] == "EMA"
+    assert written.about.averaged == "EMA"
     assert_is_ema(MAELMModel.from_pretrained(with_ema, text_data, ema=True).model.state_dict(), with_ema)
-    assert "averaged" not in read(with_ema, text_data).about
+    assert read(with_ema, text_data).about.averaged is None
 
 
 def test_an_export_of_the_ema_weights(with_ema, text_data, tmp_path):
@@ -126,7 +126,7 @@ class TestAverage:
         assert found["optimizer_history"][-1]["num_updates"] == 30
         assert "last_optimizer_state" not in found
         about = read(run_of / "mean.pt", text_data).about
-        assert about["averaged"] == "mean of 2 checkpoints, updates 20, 30"
+        assert about.averaged == "mean of 2 checkpoints, updates 20, 30"
 
     def test_options_of_training_may_differ(self, run_of):
         state = saved(run_of / "checkpoint_1_20.pt")

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from mae_lm_fairseq import MAELMModel, cli
 from mae_lm_fairseq.checkpoints import bundle as writing
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
+from mae_lm_fairseq.checkpoints.info import ModelInfo
 from mae_lm_fairseq.checkpoints.reading import build, read, read_bundle, read_checkpoint
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.utils.errors import UserError
@@ -101,9 +102,9 @@ def test_half_precision_is_kept(checkpoints, text_data, tmp_path):
 
 def test_about_has_the_origin_without_paths(bundles):
     about = read(bundles["classification"]).about
-    assert (about["architecture"], about["task"], about["updates"]) == ("mae_lm_tiny", "sentence_prediction", 1)
-    assert about["trained_on"]["train"]["tokens_out"] == 1000
-    assert "/home/me" not in json.dumps(about)
+    assert (about.architecture, about.task, about.updates) == ("mae_lm_tiny", "sentence_prediction", 1)
+    assert about.trained_on["train"]["tokens_out"] == 1000
+    assert "/home/me" not in json.dumps(about.to_json())
 
 
 @pytest.mark.parametrize(("kept", "random", "others"), [(0.1, 0.1, 0.2), (0.0, 1.0, 1.0), (None, 0.1, None)])
@@ -112,7 +113,7 @@ def test_the_fraction_of_other_tokens_is_stored(checkpoints, text_data, tmp_path
     state["cfg"]["task"] |= {"leave_unmasked_prob": kept, "random_token_prob": random}
     torch.save(state, tmp_path / "others.pt")
     write_bundle(read_checkpoint(tmp_path / "others.pt", text_data), tmp_path / "bundle")
-    assert read(tmp_path / "bundle").about.get("other_tokens") == others
+    assert read(tmp_path / "bundle").about.other_tokens == others
 
 
 def test_mask_in_encoder_is_stored(checkpoints, text_data, tmp_path):
@@ -122,9 +123,7 @@ def test_mask_in_encoder_is_stored(checkpoints, text_data, tmp_path):
     pretrained = read_checkpoint(tmp_path / "half.pt", text_data)
     write_bundle(pretrained, tmp_path / "bundle")
     assert pretrained.mask_in_encoder == read(tmp_path / "bundle").mask_in_encoder == 0.5
-    for unknown in (None, "all", 2.0, -0.5, float("nan")):
-        assert replace(pretrained, about={"mask_in_encoder": unknown}).mask_in_encoder == 0
-    assert replace(pretrained, about={}).mask_in_encoder == 0
+    assert replace(pretrained, about=ModelInfo()).mask_in_encoder == 0
 
 
 class TestWriting:
@@ -174,29 +173,18 @@ def swap_lines(path):
 
 BIAS = "autoencoder.encoder.relative_bias.weight"
 DAMAGE = {
-    "config.json: encoder_layers is '2', which is not of type int": lambda b: edit_config(b, encoder_layers="2"),
-    "encoder_layers is True, which is not": lambda b: edit_config(b, encoder_layers=True),
-    "encoder_layers is 2.0, which is not": lambda b: edit_config(b, encoder_layers=2.0),
-    "dropout is nan, which is not": lambda b: edit_config(b, dropout=float("nan")),
-    "mask_join is 7, which is not": lambda b: edit_config(b, mask_join=7),
-    "'nowhere' is not a valid MaskJoin": lambda b: edit_config(b, mask_join="nowhere"),
+    "encoder_layers: True is not of type int": lambda b: edit_config(b, encoder_layers=True),
     "config.json: shell is unknown": lambda b: edit_config(b, shell="true"),
-    "dropout 1.5 must be in": lambda b: edit_config(b, dropout=1.5),
-    "mask_join embeddings contradicts": lambda b: edit_config(b, mask_join="embeddings"),
     "too few for the layers": lambda b: edit_config(b, encoder_layers=9_000),
     "encoder_layers 1000000000 must be at most": lambda b: edit_config(b, encoder_layers=10**9),
     "embed_positions are of shape": lambda b: edit_config(b, max_positions=10**7),
     "a head has an invalid name": lambda b: edit_weights(
         b, lambda w: w.update({"classification_heads.pop.dense.weight": w[BIAS].clone()})
     ),
-    "but the network needs": lambda b: edit_config(b, decoder_ffn_embed_dim=5),
-    "config.json is not the description of a bundle": lambda b: (b / "config.json").write_text("[" * 100_000),
-    "dict.txt: No such file": lambda b: (b / "dict.txt").unlink(),
+    "config.json is damaged; create the bundle again": lambda b: (b / "config.json").write_text("[" * 100_000),
     "is a directory of transformers; make a bundle of it with mae-lm import": lambda b: edit_text(
         b / "config.json", '"model_type": "mae_lm"', '"model_type": "bert"'
     ),
-    "config.json: No such file": lambda b: (b / "config.json").unlink(),
-    "model.safetensors is damaged": lambda b: os.truncate(b / "model.safetensors", 5000),
     "model.safetensors: the weight evil is unknown": lambda b: edit_weights(b, lambda w: w.update(evil=w[BIAS] + 1)),
     f"the weight {BIAS} is missing": lambda b: edit_weights(b, lambda w: w.pop(BIAS)),
     f"{BIAS} has shape": lambda b: edit_weights(b, lambda w: w.update({BIAS: w[BIAS][:16].clone()})),
@@ -205,10 +193,8 @@ DAMAGE = {
         b, lambda w: w.update({"autoencoder.lm_head.weight": w["autoencoder.encoder.embed_tokens.weight"] + 1})
     ),
     "dict.txt: e occurs twice": lambda b: edit_text(b / "dict.txt", "he 1\n", "e 1\n"),
-    "line 1 is not a symbol": lambda b: (b / "dict.txt").write_text("x\n"),
     "dictionary and configuration require": lambda b: edit_text(b / "dict.txt", "he 1\n", ""),
     "dict.txt is not the one that the bundle was written with": lambda b: swap_lines(b / "dict.txt"),
-    "not a sentencepiece model": lambda b: (b / "sentencepiece.bpe.model").write_bytes(b"other"),
 }
 
 
@@ -281,26 +267,6 @@ def test_pickles_cannot_run_code(kind, tmp_path, text_data, bundles):
 
 
 class TestCheckpoints:
-    def test_damaged_weights_in_our_words(self, bundles, tmp_path):
-        shutil.copytree(bundles["mae_lm_tiny"], tmp_path / "bundle")
-        (tmp_path / "bundle" / "model.safetensors").write_bytes(b"damaged")
-        with pytest.raises(UserError, match=r"is damaged or missing; create the bundle again$"):
-            read(tmp_path / "bundle")
-
-    def test_tokenizer_that_is_a_directory(self, checkpoints, text_data, tmp_path):
-        (tmp_path / "dict.txt").symlink_to(text_data / "dict.txt")
-        (tmp_path / "sentencepiece.bpe.model").mkdir()
-        with pytest.raises(UserError, match=r"sentencepiece\.bpe\.model: Is a directory"):
-            read(checkpoints["mae_lm_tiny"], tmp_path)
-
-    def test_path_that_is_too_long(self):
-        with pytest.raises(UserError, match="File name too long"):
-            read("x" * 300, "data-bin")
-
-    def test_data_bin_is_asked_for(self, checkpoints):
-        with pytest.raises(UserError, match="give its data-bin"):
-            read(checkpoints["mae_lm_tiny"])
-
     def test_other_dictionary(self, checkpoints, text_data, tmp_path):
         swap_lines(shutil.copytree(text_data, tmp_path / "data") / "dict.txt")
         with pytest.raises(UserError, match="is not the one that the data-bin was prepared with"):

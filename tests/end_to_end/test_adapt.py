@@ -174,4 +174,4 @@ def test_a_bundle_gets_a_decoder_and_options_of_fairseq_train(stock, text, tmp_p
     adapted = read(tmp_path / "out" / "model")
     assert adapted.config.decoder_layers == {"mae_lm": 4, "3ml": 2}[objective]
     assert adapted.config.dropout == 0
-    assert adapted.about["architecture"] == {"mae_lm": "mae_lm_base", "3ml": "mae_lm_3ml_self_base"}[objective]
+    assert adapted.about.architecture == {"mae_lm": "mae_lm_base", "3ml": "mae_lm_3ml_self_base"}[objective]

@@ -100,7 +100,7 @@ def test_pretraining_continues_from_an_import(preset, trained, text_bin, exporte
     loaded = read(still, text_bin)
     assert all(torch.equal(loaded.weights[name], again.weights[name]) for name in again.weights)
     moved = read(pretrain(text_bin, tmp_path / "on", *options, "--max-update", 3), text_bin)
-    assert moved.about["updates"] == 3
+    assert moved.about.updates == 3
     assert not all(torch.equal(moved.weights[name], again.weights[name]) for name in encoder)
 
 

@@ -35,13 +35,6 @@ class TestReading:
         assert best == value
         assert type(best) is type(value)
 
-    def test_attention_backend_that_was_removed(self, tmp_path, caplog):
-        path = str(tmp_path / "checkpoint.pt")
-        model = {"_name": "mae_lm_tiny", "attention_backend": "flex"}
-        torch.save({**STATE, "cfg": {"model": model}}, path)
-        assert checkpoint_utils.load_checkpoint_to_cpu(path)["cfg"]["model"]["attention_backend"] == "auto"
-        assert "--attention-backend flex, which was removed; using auto" in caplog.text
-
     @pytest.mark.parametrize("module", [b"numpy.core.multiarray", b"numpy._core.multiarray"])
     def test_scalars_of_either_numpy(self, tmp_path, module):
         path = tmp_path / "checkpoint.pt"
@@ -76,7 +69,7 @@ class TestReading:
         torch.save({**STATE, "best": Malicious()}, path, **options)
         monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
         message = refusal(checkpoint_utils.load_checkpoint_to_cpu, str(path))
-        assert f"refused {path}: loading it could run code, it refers to " in message
+        assert f"refused {path}: loading it could run code" in message
         assert not proof.exists()
         with pytest.warns(UserWarning, match="weights_only"):
             checkpoint_utils.load_checkpoint_to_cpu.__wrapped__(str(path))
@@ -110,7 +103,7 @@ class TestReading:
 
     def test_path_that_is_no_file(self, tmp_path):
         message = refusal(checkpoint_utils.load_checkpoint_to_cpu, str(tmp_path))
-        assert message == f"{tmp_path}/config.json: No such file or directory; is {tmp_path} a bundle of mae-lm bundle?"
+        assert message == f"{tmp_path}/config.json: No such file or directory"
 
     @pytest.mark.parametrize("content", [{"encoder.weight": torch.zeros(2)}, [1, 2], torch.zeros(2)])
     def test_file_of_something_else(self, tmp_path, content):

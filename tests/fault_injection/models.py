@@ -12,12 +12,12 @@ from transformers import AutoModel, AutoTokenizer
 
 from mae_lm_fairseq import MAELMModel
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.original import KEPT_WEIGHTS
-from mae_lm_fairseq.checkpoints.presets import read_training_state
-from mae_lm_fairseq.checkpoints.reading import CONFIG, WEIGHTS, Pretrained, read
+from mae_lm_fairseq.checkpoints.conversion import read_training_state
+from mae_lm_fairseq.checkpoints.original import CONFIG, KEPT_WEIGHTS
+from mae_lm_fairseq.checkpoints.reading import WEIGHTS, Pretrained, read
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign
-from mae_lm_fairseq.huggingface.names import LM_HEAD, encoder_parts, names_of, to_theirs
+from mae_lm_fairseq.huggingface.names import FAIRSEQ, Part, names_of, to_theirs
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
 from tests.fault_injection.damage import (
     JSON,
@@ -123,7 +123,7 @@ def absurd_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
     path = directory / "model.pt"
     state = read_training_state(directory)
     options = {name: value for name, value in vars(model.config).items() if name.startswith("encoder_")}
-    names = names_of((*encoder_parts("fairseq"), LM_HEAD), "fairseq", model.config.encoder_layers)
+    names = names_of((Part.encoder, Part.lm_head), FAIRSEQ, model.config.encoder_layers)
     roberta = {"cfg": {"model": {**options, "dropout": 0.1, "attention_dropout": 0.1}}, "args": None}
     roberta["model"] = to_theirs(model.weights, names)
 

@@ -16,6 +16,7 @@ from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.utils.errors import UserError
+from tests.support.exports import with_facts
 from tests.support.families import stock_model
 from tests.support.tokenizers import paragraphs
 
@@ -97,9 +98,9 @@ def test_the_scores_of_a_regression_survive_export_and_import(kind, tmp_path):
     """A model trained here gives 0 to 1 inside, and scores in the range of its training file outside."""
     _, first = imported(tmp_path / "first", kind, "ForSequenceClassification", num_labels=1)
     trained = read(first)
-    about = {key: value for key, value in trained.about.items() if key != "imported_from"}
-    about["finetuned_on"] = trained.about["finetuned_on"] | {"columns": ["text"], "score_range": [1, 5.5]}
-    write_bundle(replace(trained, about=about), tmp_path / "trained", add_tokenizer_and_card)
+    task = replace(trained.about.finetuned_on, columns=("text",), score_range=(1, 5.5))
+    trained = with_facts(trained, imported_from=None, finetuned_on=task)
+    write_bundle(trained, tmp_path / "trained", add_tokenizer_and_card)
     export_stock(read(tmp_path / "trained"), tmp_path / "stock")
     cli.run("import", [str(tmp_path / "stock"), "--out", str(tmp_path / "imported")])
     scores = MAELMModel.from_pretrained(first).predict(SENTENCE_HEAD, TEXTS) * 4.5 + 1
@@ -128,9 +129,8 @@ def test_several_labels_at_once_have_no_prediction(tmp_path):
 def test_a_classifier_trained_here_loses_the_problem_of_its_original(tmp_path):
     _, bundle = imported(tmp_path, "roberta", "ForSequenceClassification", problem_type="multi_label_classification")
     model = read(bundle)
-    about = {key: value for key, value in model.about.items() if key != "imported_from"}
     export_stock(model, tmp_path / "import")
-    export_stock(replace(model, about=about), tmp_path / "trained")
+    export_stock(with_facts(model, imported_from=None), tmp_path / "trained")
     kinds = [transformers.AutoConfig.from_pretrained(tmp_path / name).problem_type for name in ("import", "trained")]
     assert kinds == ["multi_label_classification", None]
 

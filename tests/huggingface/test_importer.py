@@ -11,8 +11,8 @@ from fairseq.data import Dictionary
 from fairseq.models.roberta import RobertaModel, base_architecture
 from safetensors.torch import load_file, save_file
 
-from mae_lm_fairseq.checkpoints.presets import with_preset
-from mae_lm_fairseq.checkpoints.reading import build, build_heads
+from mae_lm_fairseq.checkpoints.conversion import with_preset
+from mae_lm_fairseq.checkpoints.reading import build, build_all
 from mae_lm_fairseq.core.config import MaskJoin
 from mae_lm_fairseq.huggingface.comparison import encoder_states
 from mae_lm_fairseq.huggingface.exporter import export_stock
@@ -51,32 +51,6 @@ def test_export_and_import_of_a_head_are_bit_equal(kind, changes, model, tmp_pat
     assert all(torch.equal(again.weights[name], original.weights[name]) for name in original.weights)
 
 
-@pytest.mark.parametrize("pickled", [False, True])
-@pytest.mark.parametrize("kind", ["mpnet", "roberta", "xlm-roberta"])
-def test_stock_models_compute_the_same_here(kind, pickled, tmp_path):
-    model = stock(tmp_path / "stock", kind, pickled=pickled)
-    with torch.no_grad():
-        if kind != "mpnet":  # a model trained in transformers has learned token type embeddings
-            model.roberta.embeddings.token_type_embeddings.weight[0] += 1
-            if not pickled:
-                model.save_pretrained(tmp_path / "stock")
-            else:
-                torch.save(model.state_dict(), tmp_path / "stock" / "pytorch_model.bin")
-    imported = import_foreign(tmp_path / "stock", "mae_lm_roberta")
-    network = build(imported)
-    tokens = TOKENS.clamp(max=11)
-    theirs = model(tokens, attention_mask=tokens.ne(1).long(), output_hidden_states=True)
-    ours = encoder_states(network, tokens, 1)
-    for their, our in zip(theirs.hidden_states, ours, strict=True):
-        torch.testing.assert_close(our[tokens.ne(1)], their[tokens.ne(1)], **CLOSE)
-    torch.testing.assert_close(network.lm_head(ours[-1])[tokens.ne(1)], theirs.logits[tokens.ne(1)], rtol=0, atol=1e-4)
-    assert imported.symbols[4:8] == ("a", "b", "Ġa", "Ġb")
-    ours, theirs = (json.loads(content) for content in (
-        imported.tokenizer.files["tokenizer.json"], (tmp_path / "stock" / "tokenizer.json").read_bytes()
-    ))  # fmt: skip
-    assert ours == theirs
-
-
 @pytest.mark.parametrize("kind", ["mpnet", "roberta"])
 def test_bare_models_and_poolers(kind, tmp_path):
     model = stock(tmp_path / "stock", kind, "Model")
@@ -87,7 +61,7 @@ def test_bare_models_and_poolers(kind, tmp_path):
     torch.testing.assert_close(states[TOKENS.ne(1)], theirs[TOKENS.ne(1)], **CLOSE)
     assert imported.config.mask_join is MaskJoin.decoder
     assert imported.config.decoder_layers == 4
-    assert imported.about["untrained"] == ["decoder", "lm_head"]
+    assert imported.about.untrained == ("decoder", "lm_head")
     again = import_foreign(tmp_path / "stock", "mae_lm")  # the same random head
     assert all(torch.equal(again.weights[name], weight) for name, weight in imported.weights.items())
     other = import_foreign(tmp_path / "stock", "mae_lm", seed=2)
@@ -98,8 +72,8 @@ def test_bare_models_and_poolers(kind, tmp_path):
 @pytest.mark.parametrize("preset", ["mae_lm_exlm", "mae_lm_mask_later"])
 def test_a_preset_that_treats_masks_otherwise_predicts_nothing_yet(preset, tmp_path):
     stock(tmp_path / "stock", "roberta", "ForMaskedLM")
-    assert import_foreign(tmp_path / "stock", "mae_lm_roberta").about.get("untrained") is None
-    assert import_foreign(tmp_path / "stock", preset).about["untrained"] == ["training with its [MASK] tokens"]
+    assert import_foreign(tmp_path / "stock", "mae_lm_roberta").about.untrained == ()
+    assert import_foreign(tmp_path / "stock", preset).about.untrained == ("training with its [MASK] tokens",)
 
 
 @pytest.mark.parametrize(("kind", "is_own"), [("mpnet", False), ("roberta", True)])
@@ -116,29 +90,11 @@ def test_the_new_decoder_of_an_import_is_that_of_adapt(kind, is_own, tmp_path):
     assert encoder is None if is_own else torch.equal(bias, encoder)
 
 
-def test_a_stock_classifier_computes_the_same_here(tmp_path):
-    model = stock(tmp_path / "stock", "roberta", "ForSequenceClassification")
-    imported = import_foreign(tmp_path / "stock", "mae_lm")
-    assert not any("decoder" in name or "lm_head" in name for name in imported.weights)
-    states = encoder_states(build(imported), TOKENS, 1)[-1]
-    ours = build_heads(imported)["sentence_classification_head"](states)
-    torch.testing.assert_close(ours, model(TOKENS, attention_mask=TOKENS.ne(1).long()).logits, **CLOSE)
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
-        ({"layer_norm_eps": 2}, "Validation error for field .layer_norm_eps.|--layer-norm-eps 2 must be"),
-        ({"is_decoder": True}, "is_decoder is True"),
-        ({"model_type": "mae_lm"}, "is a bundle of this package, which every command reads"),
-        ({"model_type": "electra"}, "its model type is 'electra', which has no counterpart here; only bert, roberta"),
         ({"model_type": ["bert"]}, "its model type is .'bert'., which has no counterpart here"),
-        ({"model_type": "bert"}, "stock: the weight bert.embeddings.LayerNorm.bias is missing"),
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
-        ({"pad_token_id": 2}, "pad_token_id is 2, but the tokenizer's token for padding has the id 1"),
         ({"pad_token_id": None}, "pad_token_id None and max_position_embeddings 42 must be numbers"),
-        ({"vocab_size": 12, "tie_word_embeddings": False}, r"the weight lm_head\.decoder\.weight is missing"),
         ({"num_hidden_layers": 9_000}, "fewer weights"),
         ({"num_hidden_layers": 10**9}, "encoder_layers 1000000000 must be at most"),
         (
@@ -147,8 +103,6 @@ def test_a_stock_classifier_computes_the_same_here(tmp_path):
         ),
         ({"intermediate_size": 10**7}, "has shape"),
         ({"intermediate_size": 10**40}, "encoder_ffn_embed_dim 1(0{40}) must be at most"),
-        ({"hidden_size": "16"}, "'hidden_size'"),
-        ({"hidden_size": 12}, "has shape"),
         ({"max_position_embeddings": 10**7}, "has shape"),
     ],
 )
@@ -235,11 +189,6 @@ class Malicious:
         return exec, ("raise SystemExit('the code in the file ran')",)
 
 
-def test_a_data_bin_for_a_directory_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"--data-bin is for a checkpoint; .* is a directory of transformers; remove"):
-        import_foreign(tmp_path, "mae_lm", tmp_path)
-
-
 def test_a_pickle_that_would_run_code_is_refused(tmp_path):
     stock(tmp_path / "stock", "roberta", pickled=True)
     torch.save({"weight": torch.zeros(1), "evil": Malicious()}, tmp_path / "stock" / "pytorch_model.bin")
@@ -318,10 +267,6 @@ def test_fairseq_roberta_computes_the_same_here(is_untied, tmp_path):
         ({"args": torch.ones(3)}, "is not a checkpoint of fairseq's RoBERTa"),
         ({"model": {5: torch.ones(3)}}, "is not a dictionary of weights"),
         ({"model": {"encoder.sentence_encoder.embed_positions.weight": torch.ones(())}}, "is not a checkpoint of"),
-        (
-            {"model": {"encoder.sentence_encoder.layers.0.self_attn.in_proj_bias": torch.ones(16)}},
-            r"in_proj_bias has shape \[16\], which has no three equal parts",
-        ),
     ],
 )
 def test_a_checkpoint_that_holds_something_else_is_refused(changes, message, tmp_path):
@@ -355,4 +300,4 @@ def test_fairseq_roberta_of_an_older_version_and_with_a_head(tmp_path):
     assert not any("lm_head" in name for name in imported.weights)
     states = encoder_states(build(imported), TOKENS, 1)[-1]
     theirs, _ = model(TOKENS, features_only=True, classification_head_name="mnli")
-    torch.testing.assert_close(build_heads(imported)["mnli"](states), theirs, **CLOSE)
+    torch.testing.assert_close(build_all(imported)[1]["mnli"](states), theirs, **CLOSE)

@@ -28,7 +28,7 @@ from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.disks import room_for
-from tests.support.exports import ALL_PRESETS, WITH_BIAS, WITHOUT_BIAS, pretrained
+from tests.support.exports import ALL_PRESETS, WITH_BIAS, WITHOUT_BIAS, pretrained, with_facts
 
 CLASSES = {"mpnet": "MPNet", "roberta": "Roberta", "pre-norm": "RobertaPreLayerNorm"}
 KINDS = pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_contents_of_the_model_card(preset, model, tmp_path):
 
 def test_the_card_knows_of_masks_in_the_encoder(model, tmp_path):
     original = pretrained("mae_lm", {}, model)
-    export_stock(replace(original, about=original.about | {"mask_in_encoder": 0.25}), tmp_path / "some")
+    export_stock(with_facts(original, mask_in_encoder=0.25), tmp_path / "some")
     card = (tmp_path / "some" / "README.md").read_text()
     assert "never saw" not in card
     assert "the visible tokens and 25% of the mask tokens" in card
@@ -258,7 +258,7 @@ def test_the_card_knows_of_masks_in_the_encoder(model, tmp_path):
 def test_the_cards_know_of_training_without_masks(preset, model, tmp_path):
     original = pretrained(preset, {}, model)
     for others in (0.2, 1.0):
-        changed, out = replace(original, about=original.about | {"other_tokens": others}), tmp_path / f"{others}"
+        changed, out = with_facts(original, other_tokens=others), tmp_path / f"{others}"
         write_bundle(changed, out / "bundle", add_tokenizer_and_card)
         export_stock(changed, out / "stock")
         for name in ("bundle", "stock"):

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokenizer, pipeline
 
+from mae_lm_fairseq.checkpoints.info import ModelInfo, WordTask
 from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
 from mae_lm_fairseq.core.heads import TokenClassificationHead
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagger
@@ -14,9 +15,8 @@ from mae_lm_fairseq.hub import hub_interface
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.families import FAMILIES
 from mae_lm_fairseq.huggingface.importer import import_foreign
-from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.utils.errors import UserError
-from tests.support.exports import WITH_BIAS, WITHOUT_BIAS, pretrained
+from tests.support.exports import WITH_BIAS, WITHOUT_BIAS, pretrained, with_facts
 from tests.support.families import change_config, stock_model
 from tests.support.tokenizers import ALL_KINDS, make
 
@@ -37,8 +37,8 @@ def tagger(original):
     head = TokenClassificationHead(original.config.encoder_embed_dim, len(LABELS), 0.0, init_std=0.3)
     weights = {name: weight for name, weight in original.weights.items() if name.startswith("autoencoder.encoder.")}
     weights |= {f"classification_heads.{WORD_HEAD}.{name}": weight for name, weight in head.state_dict().items()}
-    about = {"task": "token_classification", "finetuned_on": {"labels": LABELS, "scheme": "BIO", "column": "2"}}
-    return replace(original, weights=weights, about=original.about | about)
+    task = WordTask(labels=tuple(LABELS), scheme="BIO", column="2")
+    return with_facts(replace(original, weights=weights), task="token_classification", finetuned_on=task)
 
 
 def check_labels(original, directory):
@@ -49,7 +49,7 @@ def check_labels(original, directory):
     batch = fast(SENTENCES, is_split_into_words=True, padding=True, return_tensors="pt")
     with torch.no_grad():
         theirs = model(**batch).logits
-    hub = hub_interface(MAELMModel, original)
+    hub = hub_interface(original)
     for row, (words, ours) in enumerate(zip(SENTENCES, Tagger(hub).logits(SENTENCES), strict=True)):
         numbers = batch.word_ids(row)
         first = [numbers.index(word) for word in range(len(words))]
@@ -86,7 +86,7 @@ def test_stock_models_that_label_words_are_imported(kind, tmp_path):
     stock_model(tmp_path / "stock", kind, "ForTokenClassification", **names)
     original = import_foreign(tmp_path / "stock", "mae_lm")
     assert export_stock(original, tmp_path / "out") == f"{FAMILIES[kind].classes}ForTokenClassification"
-    assert Tagger(hub_interface(MAELMModel, original)).labels.scheme == "BIO"
+    assert Tagger(hub_interface(original)).labels.scheme == "BIO"
     exported, before = (load_file(tmp_path / name / "model.safetensors") for name in ("out", "stock"))
     check_labels(original, tmp_path / "out")
     assert exported.keys() == before.keys()
@@ -102,6 +102,6 @@ def test_damaged_names_of_labels_are_refused(labels, tmp_path):
 
 
 def test_labels_that_are_not_known_get_numbers(tmp_path):
-    original = replace(tagger(pretrained("mae_lm", WITH_BIAS, tokenizer=make("sentencepiece-bpe"))), about={})
+    original = replace(tagger(pretrained("mae_lm", WITH_BIAS, tokenizer=make("sentencepiece-bpe"))), about=ModelInfo())
     export_stock(original, tmp_path / "out")
     assert AutoConfig.from_pretrained(tmp_path / "out").id2label == {0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}

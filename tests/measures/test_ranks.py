@@ -144,8 +144,8 @@ def test_invalid_inputs_are_named(folder, options, message):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("config.json", "[" * 100_000, r"config\.json is not the description of a bundle"),
-        ("config.json", '{"model_type": ["bert"]}', r"config\.json is not the description of a bundle"),
+        ("config.json", "[" * 100_000, r"config\.json is damaged"),
+        ("config.json", '{"model_type": ["bert"]}', r"config\.json is damaged"),
         ("tokenizer.json", "{}", "model: transformers cannot load it: "),
         ("model.safetensors", "nothing", "model: transformers cannot load it: "),
     ],
@@ -158,7 +158,7 @@ def test_a_damaged_hugging_face_model_is_named(tmp_path, name, content, message)
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
-def test_code_in_weights_is_refused_by_name(tmp_path, protocol):
+def test_code_in_weights_is_refused(tmp_path, protocol):
     """torch's own message, which advises to load the file nevertheless, is not shown."""
 
     class Malicious:
@@ -168,7 +168,7 @@ def test_code_in_weights_is_refused_by_name(tmp_path, protocol):
     directory = save_model(tmp_path / "model", "bert", ["a", "b"])
     (directory / "model.safetensors").unlink()
     torch.save({"weight": Malicious()}, directory / "pytorch_model.bin", pickle_protocol=protocol)
-    with pytest.raises(UserError, match=r"refused .*model\.bin: loading it could run code, it refers to posix\.mkdir"):
+    with pytest.raises(UserError, match=r"refused .*model\.bin: loading it could run code"):
         open_model(directory, None)
     assert not (tmp_path / "it-ran").exists()
 

@@ -1,6 +1,7 @@
 """Tiny randomly initialised networks to export."""
 
 import io
+from dataclasses import replace
 
 import pytest
 import sentencepiece
@@ -8,6 +9,7 @@ import torch
 import transformers
 from tokenizers.pre_tokenizers import ByteLevel
 
+from mae_lm_fairseq.checkpoints.info import ModelInfo
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import PRESETS, preset_config
@@ -54,8 +56,13 @@ def pretrained(
     for head in heads:
         modules = ClassificationHead(config.encoder_embed_dim, 3, config.encoder_embed_dim, 0.0, 0.3).state_dict()
         weights |= {f"classification_heads.{head}.{name}": weight for name, weight in modules.items()}
-    about = {"architecture": f"{preset}_tiny", "task": "masked_autoencoder_lm", "updates": 7}
+    about = ModelInfo(architecture=f"{preset}_tiny", task="masked_autoencoder_lm", updates=7)
     return Pretrained(config, weights, symbols, tokenizer, about)
+
+
+def with_facts(model: Pretrained, **facts) -> Pretrained:
+    """Return a model with other facts about its training."""
+    return replace(model, about=replace(model.about, **facts))
 
 
 def pieces(model: bytes) -> list[str]:

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.presets import predicts, preset_of
+from mae_lm_fairseq.checkpoints.conversion import predicts, preset_of
+from mae_lm_fairseq.checkpoints.info import ModelInfo
 from mae_lm_fairseq.checkpoints.reading import Pretrained, read, read_checkpoint
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign, network_options
@@ -107,9 +108,9 @@ def test_presets_that_are_no_objective(preset, flags, objective, trained, tmp_pa
 
 
 def test_a_model_without_an_architecture():
-    assert network_options(replace(pretrained(), about={}))[:2] == ["--arch", "mae_lm_base"]
+    assert network_options(replace(pretrained(), about=ModelInfo()))[:2] == ["--arch", "mae_lm_base"]
     model = pretrained("mae_lm_roberta")
-    assert preset_of(replace(model, about={})) == "mae_lm_roberta"
+    assert preset_of(replace(model, about=ModelInfo())) == "mae_lm_roberta"
 
 
 def test_the_seed_draws_the_new_head(tmp_path):

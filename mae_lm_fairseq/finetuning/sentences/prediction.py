@@ -1,7 +1,7 @@
 """Predictions of sentence classification and regression for the rows of a file, and for the sets of a data-bin."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mae_lm_fairseq.checkpoints.reading import MULTI_LABEL
+from mae_lm_fairseq.checkpoints.info import MULTI_LABEL, SentenceTask
 from mae_lm_fairseq.finetuning.models import BATCH, logits_by_length, with_progress
 from mae_lm_fairseq.finetuning.sentences.preparation import joined, truncated
 from mae_lm_fairseq.finetuning.sentences.rows import Rows, to_rows
@@ -140,48 +140,23 @@ def sentence_logits(model: torch.nn.Module, task: Task, sentences: Sequence[tupl
 def task_of(model: torch.nn.Module) -> Task:
     """Return the task that a model was fine-tuned on.
 
+    The task has no columns if the model was imported.
+
     Raises:
         UserError: if it does not know the names of its labels, or gives a text several of them at once.
     """
-    if model.about.get("problem_type") == MULTI_LABEL:
+    if model.about.problem_type == MULTI_LABEL:
         raise UserError(
             "the model gives a text several labels at once, which this command does not; MAELMModel.predict gives "
             "their logits with return_logits=True"
         )
-    task = described_task(model.about.get("finetuned_on"))
-    heads = {
-        name: head.out_proj.out_features
-        for name, head in model.model.classification_heads.items()
-        if hasattr(head, "out_proj")  # not those of other tasks
-    }
-    if task is None or heads.get(task.head) != task.num_classes:
+    task = model.about.finetuned_on
+    if not isinstance(task, SentenceTask):
         raise UserError(
             "the model does not know the names of its labels; for one of mae-lm finetune, name the data-bin/ in its "
             "--out as --data-bin, for a bundle when it is made"
         )
-    return task
-
-
-def described_task(description: Any) -> Task | None:
-    """Return the task that a bundle describes as ``finetuned_on``, for predictions; None if it does not.
-
-    The task has no columns if the model was imported. Bundles can hold anything there: types are checked.
-    """
-    if not isinstance(description, Mapping):
-        return None
-    name, head, columns, labels, score_range = (
-        description.get(key) for key in ("task", "head", "columns", "labels", "score_range")
-    )
-    if not (_all([name, head], str) and _all(columns, str) and len(columns) <= 2 and _all(labels, str)):
-        return None
-    if not labels and not (_all(score_range, int | float) and len(score_range) == 2):
-        return None
-    ranged = {} if labels else {"score_range": tuple(score_range)}
-    return Task(name, tuple(columns), "", tuple(labels), metrics=(), head=head, **ranged)
-
-
-def _all(values: Any, kind: type) -> bool:
-    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
+    return Task(task.task, task.columns, "", task.labels, metrics=(), head=task.head, score_range=task.score_range)
 
 
 def _rounded(value: float) -> float:

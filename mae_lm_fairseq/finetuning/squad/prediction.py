@@ -6,14 +6,12 @@ Start and end logits are decoded as in BERT's recipe for SQuAD 1.1 and 2.0 (Devl
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from mae_lm_fairseq.checkpoints.checkpoint_file import value_at
+from mae_lm_fairseq.checkpoints.info import AnswerTask
 from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
 from mae_lm_fairseq.finetuning.models import logits_by_length, with_progress
 from mae_lm_fairseq.finetuning.squad.questions import read_squad
@@ -142,21 +140,16 @@ def answer_file(model: torch.nn.Module, source: Path, out: Path):
         UserError: if the questions are not in SQuAD's format, or the file cannot be written.
     """
     paragraphs = read_squad(source, version_2=True, with_answers=False)
-    stated, longest = partial(value_at, model.about, "finetuned_on"), model.model.max_positions()
-    length = _integer(stated("tokens_per_sample"), MIN_SAMPLE, longest, min(TOKENS_PER_SAMPLE, longest))
-    stride = _integer(stated("doc_stride"), 1, math.inf, DOC_STRIDE)
-    windows = SpanWindows(paragraphs, model.tokenizer, length, stride, seed=0)
+    task = model.about.finetuned_on
+    if not isinstance(task, AnswerTask):
+        task = AnswerTask(TOKENS_PER_SAMPLE, DOC_STRIDE, version_2=False)
+    length = min(max(task.tokens_per_sample, MIN_SAMPLE), model.model.max_positions())
+    windows = SpanWindows(paragraphs, model.tokenizer, length, task.doc_stride, seed=0)
     batches = with_progress(logits_of_batches(model.model, windows), math.ceil(len(windows) / BATCH))
     answers = answer_all(batches, windows)
     threshold = math.inf
-    if stated("version_2"):
-        best = value_at(model.about, "development_set", "best_f1_thresh")
-        threshold = best if isinstance(best, int | float) else EVEN_CHANCE
+    if task.version_2:
+        threshold = (model.about.development_set or {}).get("best_f1_thresh", EVEN_CHANCE)
     write_json(
         out, {name: "" if found.no_answer_probability > threshold else found.text for name, found in answers.items()}
     )
-
-
-def _integer(value: Any, low: int, high: float, default: int) -> int:
-    """Return a number that a bundle states, or the default if it is none that can be used."""
-    return value if isinstance(value, int) and low <= value <= high else default

@@ -1,17 +1,14 @@
 """Labels of words, by a model that was fine-tuned on token classification."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from mae_lm_fairseq.checkpoints.checkpoint_file import value_at
-from mae_lm_fairseq.checkpoints.reading import label_names
+from mae_lm_fairseq.checkpoints.info import WordTask
 from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
-from mae_lm_fairseq.core.heads import TokenClassificationHead
 from mae_lm_fairseq.finetuning.models import with_progress
 from mae_lm_fairseq.finetuning.tagging.files import BYTE_ORDER_MARK, WordFile, plain_name, read_text, read_words
 from mae_lm_fairseq.finetuning.tagging.labels import BIO, LabelSet, scheme_of, scheme_of_names, valid_bio
@@ -44,20 +41,15 @@ class Tagger:
     """
 
     def __init__(self, model: torch.nn.Module):
-        stated, longest = partial(value_at, model.about, "finetuned_on"), model.model.max_positions()
-        head = dict(model.model.classification_heads.items()).get(WORD_HEAD)
-        is_head = isinstance(head, TokenClassificationHead)
-        names = label_names(model.about, WORD_HEAD, head.classifier.out_features) if is_head else None
-        if names is None:
+        task, longest = model.about.finetuned_on, model.model.max_positions()
+        if not isinstance(task, WordTask) or WORD_HEAD not in model.model.classification_heads:
             raise ValueError("the model has no labels of words; fine-tune it with mae-lm finetune tagging")
         self.model = model
         # Models of other programs have no record of their scheme.
-        self.labels = LabelSet(tuple(names), BIO if stated("scheme") == BIO else scheme_of_names(names))
-        column = stated("column")
+        self.labels = LabelSet(task.labels, BIO if task.scheme == BIO else scheme_of_names(task.labels))
         # A number from the last column, of fairseq-train, is another column in files of another width.
-        self.column = column if isinstance(column, str) and not column.startswith("-") else None
-        length = stated("tokens_per_sample")
-        self.tokens_per_sample = length if isinstance(length, int) and MIN_SAMPLE <= length <= longest else longest
+        self.column = None if task.column is None or task.column.startswith("-") else task.column
+        self.tokens_per_sample = min(max(task.tokens_per_sample or longest, MIN_SAMPLE), longest)
 
     def logits(
         self, sentences: Sequence[Sequence[str]], progress: Callable[[Sequence], Iterable] = iter

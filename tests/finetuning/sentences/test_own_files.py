@@ -1,7 +1,6 @@
 """Files of the user's own: formats, the task that they make, and every error by name."""
 
 import csv
-import json
 from dataclasses import replace
 from datetime import date
 from decimal import Decimal
@@ -12,7 +11,6 @@ import pytest
 from mae_lm_fairseq.finetuning.options import ClassificationOptions
 from mae_lm_fairseq.finetuning.sentences import own_files, prediction
 from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles, make_task
-from mae_lm_fairseq.finetuning.sentences.prediction import described_task
 from mae_lm_fairseq.finetuning.sentences.rows import to_rows
 from mae_lm_fairseq.finetuning.sentences.tables import cell_text, format_table, read_table, write_table
 from mae_lm_fairseq.finetuning.sentences.tasks import measure
@@ -224,33 +222,6 @@ def test_tsv_refuses_what_it_cannot_hold(tmp_path):
 def test_cells_of_json_become_text_elsewhere(tmp_path):
     write_table(tmp_path / "a.tsv", ["a", "b", "c"], [{"a": 1, "b": None}, {"c": [True, "ü"]}])
     assert (tmp_path / "a.tsv").read_text(encoding="utf-8") == 'a\tb\tc\n1\t\t\n\t\t[true, "ü"]\n'
-
-
-DESCRIPTION = {"task": "a/b", "head": "h", "columns": ["text"], "labels": ["no", "yes"], "score_range": None}
-
-
-def test_a_description_makes_a_task_for_predictions():
-    task = described_task(json.loads(json.dumps(DESCRIPTION)))
-    assert (task.head, task.columns, task.labels) == ("h", ("text",), ("no", "yes"))
-    assert described_task(DESCRIPTION | {"labels": [], "score_range": [1, 5]}).score_range == (1, 5)
-    assert described_task(DESCRIPTION | {"columns": []}).columns == ()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"labels": "ny"},
-        {"labels": [0, 1]},
-        {"labels": []},
-        {"columns": ["a", "b", "c"]},
-        {"columns": None},
-        {"head": 1},
-        {"task": 2},
-    ],
-)
-def test_damaged_descriptions_make_none(change):
-    assert described_task(DESCRIPTION | change) is None
-    assert described_task(None) is None
 
 
 def file_to_predict(task, directory, name, text):

@@ -233,7 +233,7 @@ def test_results_of_other_options_are_not_overwritten(options, tmp_path, monkeyp
         patch.setattr(finetuning, "write_bundle", lambda *_: sys.exit("killed"))
         with pytest.raises(SystemExit):
             finetune(options)
-    assert read(options.out / "model").about["development_set"]
+    assert read(options.out / "model").about.development_set
     before = (options.out / "results.json").read_bytes()
     with pytest.raises(UserError, match="has results of other settings: files, task"):
         finetune(replace(options, task="WNLI"))

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from mae_lm_fairseq.checkpoints.presets import decoder_from_encoder, predicts, preset_of, with_preset
+from mae_lm_fairseq.checkpoints.conversion import decoder_from_encoder, predicts, preset_of, with_preset
 from mae_lm_fairseq.checkpoints.reading import build
 from mae_lm_fairseq.checkpoints.validation import check_fit
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import PRESETS, preset_config
-from tests.support.exports import pretrained
+from tests.support.exports import pretrained, with_facts
 
 OF_PRESET = tuple(f"autoencoder.{name}." for name in ("decoder", "encoder.embed_clones", "lm_head.transitions"))
 
@@ -16,8 +16,7 @@ OF_PRESET = tuple(f"autoencoder.{name}." for name in ("decoder", "encoder.embed_
 @pytest.mark.parametrize("target", PRESETS)
 @pytest.mark.parametrize("source", PRESETS)
 def test_encoder_and_head_are_kept_and_the_decoder_if_the_preset_is(source, target):
-    before = pretrained(source)
-    before.about["mask_in_encoder"] = 0.5
+    before = with_facts(pretrained(source), mask_in_encoder=0.5)
     after = with_preset(before, target, seed=1)
     check_fit(after.config, after.weights, len(after.symbols), "test")
     assert preset_of(after) == target
@@ -44,8 +43,7 @@ def test_a_fine_tuned_model_gets_a_new_head_and_loses_its_own():
 def test_a_model_with_random_weights_predicts_nothing(part):
     model = pretrained()
     assert predicts(model)
-    model.about["untrained"] = [part]
-    assert not predicts(model)
+    assert not predicts(with_facts(model, untrained=(part,)))
 
 
 def test_a_new_decoder_starts_from_the_last_layers_of_the_encoder():
@@ -69,7 +67,7 @@ def test_a_decoder_that_was_not_trained_is_new_also_with_the_same_preset(lost):
         for name in decoder:
             del before.weights[name]
     else:
-        before.about["untrained"] = ["decoder"]
+        before = with_facts(before, untrained=("decoder",))
     model = build(with_preset(before, "mae_lm", seed=1))
     for ours, theirs in zip(model.decoder.layers, model.encoder.layers[1:], strict=True):
         assert all(map(torch.equal, ours.parameters(), theirs.parameters()))

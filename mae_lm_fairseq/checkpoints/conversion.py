@@ -1,4 +1,4 @@
-"""Pretrained models as the start of further training: as a checkpoint, and with the decoder and head of a preset."""
+"""Conversion of pretrained models: to the state that training starts from, and to the decoder of a preset."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -37,12 +37,11 @@ def read_training_state(bundle: str | Path) -> dict[str, Any]:
     """
     pretrained = read_bundle(bundle)
     options = plain_values(pretrained.config)
-    updates = pretrained.about.get("updates")
     history = {
         "criterion_name": "none",
         "optimizer_name": "none",
         "lr_scheduler_state": {},
-        "num_updates": updates if isinstance(updates, int) else 0,
+        "num_updates": pretrained.about.updates or 0,
     }
     task = "sentence_prediction" if head_names(pretrained.weights) else "masked_autoencoder_lm"
     return {
@@ -61,7 +60,7 @@ def architecture_of(pretrained: Pretrained) -> str:
 
     If that is unknown, it is the first preset, of base size, that masks and decodes in the same way; or ``mae_lm``.
     """
-    name, network = pretrained.about.get("architecture"), pretrained.config
+    name, network = pretrained.about.architecture, pretrained.config
     if name in ARCHITECTURES:
         return name
     for preset in PRESETS:
@@ -85,7 +84,7 @@ def why_no_predictions(pretrained: Pretrained) -> str:
     """Return why a model predicts no tokens, for messages: fine-tuning drops weights, and imports may lack some."""
     if f"{NETWORK}lm_head.dense.weight" not in pretrained.weights:
         return "was fine-tuned and predicts no tokens; use the pretrained model that it started from"
-    if added := pretrained.about.get("untrained"):
+    if added := pretrained.about.untrained:
         return f"predicts nothing yet, because it was imported without {' and '.join(added)}; pretrain it further first"
     return ""
 
@@ -115,12 +114,12 @@ def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:
     weights = completed(config, kept | new, len(pretrained.symbols), seed)
     _, size = ARCHITECTURES[architecture_of(pretrained)]
     changed = {} if same else {"architecture": f"{preset}_{size}", "mask_in_encoder": 0.0}
-    return replace(pretrained, config=config, weights=weights, about=pretrained.about | changed)
+    return replace(pretrained, config=config, weights=weights, about=replace(pretrained.about, **changed))
 
 
 def has_trained_decoder(pretrained: Pretrained) -> bool:
     """Return whether a model has a decoder that was trained: fine-tuning drops it, and imports add a new one."""
-    is_new = "decoder" in pretrained.about.get("untrained", [])
+    is_new = "decoder" in pretrained.about.untrained
     return not is_new and any(name.startswith(_DECODER) for name in pretrained.weights)
 
 
