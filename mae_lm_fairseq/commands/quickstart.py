@@ -10,15 +10,15 @@ Examples:
 
 from dataclasses import replace
 
-from mae_lm_fairseq.workflows.options import QuickstartOptions as Options
+from mae_lm_fairseq.study.options import QuickstartOptions as Options
 
 
 def main(options: Options) -> None:
     """Run the command."""
     from mae_lm_fairseq.measures.figures import check_matplotlib
+    from mae_lm_fairseq.quickstart import quickstart
     from mae_lm_fairseq.utils.locks import directory_lock
     from mae_lm_fairseq.utils.signals import signals_as_errors
-    from mae_lm_fairseq.workflows.quickstart import quickstart
 
     check_matplotlib()
     out, corpus = options.directory, options.corpus and options.corpus.resolve()

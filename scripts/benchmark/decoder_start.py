@@ -17,20 +17,20 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
+from mae_lm_fairseq.adapt import make_start
+from mae_lm_fairseq.adapt_training import as_objective, training_run
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.presets import OWN_BIAS, completed
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.measures.evaluation import masked_prediction
 from mae_lm_fairseq.measures.options import MaskedText
 from mae_lm_fairseq.measures.readers import open_model
+from mae_lm_fairseq.study.options import AdaptOptions
 from mae_lm_fairseq.training.runner import run_all
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Model, Options, OutputFile, parse
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import read_json, write_json
 from mae_lm_fairseq.utils.versions import provenance
-from mae_lm_fairseq.workflows.adaptation import make_start
-from mae_lm_fairseq.workflows.adaptation_training import as_objective, training_run
-from mae_lm_fairseq.workflows.options import AdaptOptions
 
 UPDATES = (0, 100, 250, 1000)
 STARTS = ("random", "encoder")

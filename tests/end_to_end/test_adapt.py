@@ -12,13 +12,13 @@ import torch
 import transformers
 
 from mae_lm_fairseq import cli
+from mae_lm_fairseq.adapt import report
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.core.config import RelativeBucketing
 from mae_lm_fairseq.huggingface.families import FAMILIES
 from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.workflows.adaptation import report
 from tests.support.disks import room_for
 from tests.support.exports import pretrained
 from tests.support.fairseq_commands import refusal

@@ -7,13 +7,13 @@ import signal
 
 import pytest
 
+from mae_lm_fairseq import quickstart as module
+from mae_lm_fairseq.quickstart import quickstart
+from mae_lm_fairseq.study.options import QuickstartOptions
+from mae_lm_fairseq.study.plan import Train
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.utils.errors import Interrupted, UserError
 from mae_lm_fairseq.utils.signals import signals_as_errors
-from mae_lm_fairseq.workflows import quickstart as module
-from mae_lm_fairseq.workflows.options import QuickstartOptions
-from mae_lm_fairseq.workflows.quickstart import quickstart
-from mae_lm_fairseq.workflows.study.plan import Train
 from tests.support import ROOT
 
 FEW_UPDATES = dataclasses.replace(

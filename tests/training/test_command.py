@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq import adapt_training as adaptation
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
 from mae_lm_fairseq.finetuning.sweep import Origin, Sweep, settings_for
 from mae_lm_fairseq.huggingface.importer import network_options
+from mae_lm_fairseq.study.options import AdaptOptions
+from mae_lm_fairseq.study.plan import read_plan
+from mae_lm_fairseq.study.results import Training
+from mae_lm_fairseq.study.training import command
 from mae_lm_fairseq.training.command import train_command
 from mae_lm_fairseq.training.pretrain import configure
-from mae_lm_fairseq.workflows import adaptation_training as adaptation
-from mae_lm_fairseq.workflows.options import AdaptOptions
-from mae_lm_fairseq.workflows.study.plan import read_plan
-from mae_lm_fairseq.workflows.study.results import Training
-from mae_lm_fairseq.workflows.study.training import command
 from tests.support.exports import pretrained
 from tests.support.tokenizers import make
 

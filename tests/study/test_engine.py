@@ -20,13 +20,13 @@ import torch
 
 from mae_lm_fairseq.statistics.effective_rank import ranks
 from mae_lm_fairseq.statistics.exclusivity import THRESHOLDS
+from mae_lm_fairseq.study.engine import Study, needed, reserve
+from mae_lm_fairseq.study.measures import Data, Seconds, Trained
+from mae_lm_fairseq.study.plan import parse_plan
+from mae_lm_fairseq.study.results import Training, measure
+from mae_lm_fairseq.study.training import training_runs
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.workflows.study.engine import Study, needed, reserve
-from mae_lm_fairseq.workflows.study.measures import Data, Seconds, Trained
-from mae_lm_fairseq.workflows.study.plan import parse_plan
-from mae_lm_fairseq.workflows.study.results import Training, measure
-from mae_lm_fairseq.workflows.study.training import training_runs
 from tests.support.processes import wait_for
 from tests.support.tagging import sentences, write_conllu
 

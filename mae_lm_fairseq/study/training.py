@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from mae_lm_fairseq.study.plan import Model, Plan
+from mae_lm_fairseq.study.results import Training, keep_and_measure, remove
 from mae_lm_fairseq.training.command import as_options, in_background, split_global_batch, train_command
 from mae_lm_fairseq.training.runner import Run, keep_everything
 from mae_lm_fairseq.training.settings import recipe, settings
-from mae_lm_fairseq.workflows.study.plan import Model, Plan
-from mae_lm_fairseq.workflows.study.results import Training, keep_and_measure, remove
 
 SAVED = 20
 """Number of times that a training is saved for resuming."""

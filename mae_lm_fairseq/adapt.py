@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from mae_lm_fairseq.adapt_training import PRESET_OF, TRAINED, as_objective, objective_of, training_run
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.presets import predicts
 from mae_lm_fairseq.checkpoints.reading import Pretrained, read, read_checkpoint, transformers_type
@@ -19,6 +20,7 @@ from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.stock import counterpart
 from mae_lm_fairseq.measures.evaluation import Evaluation, measure, perplexity_cell, table
 from mae_lm_fairseq.measures.readers import open_model
+from mae_lm_fairseq.study.options import AdaptOptions
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.text.corpus import Reading, sample_corpus
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
@@ -28,8 +30,6 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json, write_json, write_results, write_text
 from mae_lm_fairseq.utils.output import markdown_table, step
 from mae_lm_fairseq.utils.versions import machine, versions
-from mae_lm_fairseq.workflows.adaptation_training import PRESET_OF, TRAINED, as_objective, objective_of, training_run
-from mae_lm_fairseq.workflows.options import AdaptOptions
 
 HELD_OUT_BYTES = 200_000
 """Size of the sample of the held-out text that is measured, some 50,000 tokens."""

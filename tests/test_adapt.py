@@ -7,23 +7,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.presets import predicts, preset_of
-from mae_lm_fairseq.checkpoints.reading import Pretrained, read, read_checkpoint
-from mae_lm_fairseq.huggingface.exporter import export_stock
-from mae_lm_fairseq.huggingface.importer import import_foreign, network_options
-from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
-from mae_lm_fairseq.training.runner import Run
-from mae_lm_fairseq.utils.command_line import parse
-from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.workflows.adaptation import make_start, measurement, read_model
-from mae_lm_fairseq.workflows.adaptation_training import (
+from mae_lm_fairseq.adapt import make_start, measurement, read_model
+from mae_lm_fairseq.adapt_training import (
     _read_result,
     as_objective,
     objective_of,
     training_run,
 )
-from mae_lm_fairseq.workflows.options import AdaptOptions
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
+from mae_lm_fairseq.checkpoints.presets import predicts, preset_of
+from mae_lm_fairseq.checkpoints.reading import Pretrained, read, read_checkpoint
+from mae_lm_fairseq.huggingface.exporter import export_stock
+from mae_lm_fairseq.huggingface.importer import import_foreign, network_options
+from mae_lm_fairseq.study.options import AdaptOptions
+from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
+from mae_lm_fairseq.training.runner import Run
+from mae_lm_fairseq.utils.command_line import parse
+from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import TEXT
 from tests.support.exports import pretrained, train_sentencepiece
 from tests.support.families import stock_model
@@ -68,14 +68,14 @@ def usual(tmp_path_factory):
 
 
 def test_a_batch_holds_the_longest_sequence(usual, tmp_path, monkeypatch):
-    monkeypatch.setattr("mae_lm_fairseq.workflows.adaptation_training.batch_tokens", lambda: 8)
+    monkeypatch.setattr("mae_lm_fairseq.adapt_training.batch_tokens", lambda: 8)
     changed = train_options(usual[0], tmp_path / "out", "--tokens-per-sample", "20", "--batch-size", "50")
     assert changed >= {"--max-tokens 20", "--update-freq 3"}
 
 
 @pytest.mark.parametrize("flag", FLAGS)
 def test_each_flag_changes_the_training(usual, tmp_path, flag, monkeypatch):
-    monkeypatch.setattr("mae_lm_fairseq.workflows.adaptation_training.batch_tokens", lambda: 2048)
+    monkeypatch.setattr("mae_lm_fairseq.adapt_training.batch_tokens", lambda: 2048)
     model, before = usual
     changed = train_options(model, tmp_path / "out", *flag.split()) - before
     assert changed >= FLAGS[flag]

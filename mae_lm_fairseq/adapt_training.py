@@ -11,6 +11,7 @@ from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.presets import preset_of, with_preset
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.huggingface.importer import network_options
+from mae_lm_fairseq.study.options import AdaptOptions
 from mae_lm_fairseq.training.command import (
     COMMON,
     Optimisation,
@@ -23,7 +24,6 @@ from mae_lm_fairseq.training.command import (
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.training.training_log import loss_curve, training_seconds
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.workflows.options import AdaptOptions
 
 PRESET_OF = {"mlm": "mae_lm_roberta", "mae_lm": "mae_lm", "3ml": "mae_lm_3ml_self"}
 """The preset of each objective, for models of another one."""

@@ -9,11 +9,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from mae_lm_fairseq import MAELMModel
+from mae_lm_fairseq import MAELMModel, docstrings
+from mae_lm_fairseq.corpus import split_corpus
 from mae_lm_fairseq.measures import inspection
 from mae_lm_fairseq.measures.figures import plot_losses
 from mae_lm_fairseq.measures.inspection import Gap
 from mae_lm_fairseq.measures.masked_prediction import unigram_entropy
+from mae_lm_fairseq.study.options import QuickstartOptions
+from mae_lm_fairseq.study.plan import Plan, read_plan
+from mae_lm_fairseq.study.results import Training
+from mae_lm_fairseq.study.training import command
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START
@@ -24,12 +29,6 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json, write_json, write_text
 from mae_lm_fairseq.utils.output import markdown_table, step
 from mae_lm_fairseq.utils.versions import versions
-from mae_lm_fairseq.workflows import docstrings
-from mae_lm_fairseq.workflows.corpus import split_corpus
-from mae_lm_fairseq.workflows.options import QuickstartOptions
-from mae_lm_fairseq.workflows.study.plan import Plan, read_plan
-from mae_lm_fairseq.workflows.study.results import Training
-from mae_lm_fairseq.workflows.study.training import command
 
 FIGURE = "losses.png"
 DATA = ("text", "data-bin")

@@ -7,13 +7,13 @@ import pytest
 
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.commands.study import listing
+from mae_lm_fairseq.study.checks import check, check_data
+from mae_lm_fairseq.study.dry_run import count_trainings, dry_run, duration
+from mae_lm_fairseq.study.endpoints import ENDPOINTS
+from mae_lm_fairseq.study.measures import MEASURES, Data, Tagging
+from mae_lm_fairseq.study.plan import SHIPPED, Contrast, Model, Rates, Train, parse_plan, read_plan
+from mae_lm_fairseq.study.training import options_of
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.workflows.study.checks import check, check_data
-from mae_lm_fairseq.workflows.study.dry_run import count_trainings, dry_run, duration
-from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS
-from mae_lm_fairseq.workflows.study.measures import MEASURES, Data, Tagging
-from mae_lm_fairseq.workflows.study.plan import SHIPPED, Contrast, Model, Rates, Train, parse_plan, read_plan
-from mae_lm_fairseq.workflows.study.training import options_of
 from tests.support import ROOT
 
 PLAN = """\

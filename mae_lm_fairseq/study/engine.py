@@ -19,15 +19,15 @@ from typing import Any
 import torch
 
 from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values
+from mae_lm_fairseq.study.measures import fingerprints
+from mae_lm_fairseq.study.plan import Measure, Model, Plan, without_defaults
+from mae_lm_fairseq.study.report import write_report
+from mae_lm_fairseq.study.results import Training, all_results, by_checkpoint, measure, measures_at
+from mae_lm_fairseq.study.training import training_runs
 from mae_lm_fairseq.training.runner import Run, read_record, run_all
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import make_output_directory, read_json, write_json, write_text
-from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS, Values
-from mae_lm_fairseq.workflows.study.measures import fingerprints
-from mae_lm_fairseq.workflows.study.plan import Measure, Model, Plan, without_defaults
-from mae_lm_fairseq.workflows.study.report import write_report
-from mae_lm_fairseq.workflows.study.results import Training, all_results, by_checkpoint, measure, measures_at
-from mae_lm_fairseq.workflows.study.training import training_runs
 
 PLAN, RESULTS = "plan.json", "results.json"
 MEASURING_WEIGHT = 0.02

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from mae_lm_fairseq.study.endpoints import ENDPOINTS, OF_LAYERS
+from mae_lm_fairseq.study.measures import MEASURES, Data, Kind
+from mae_lm_fairseq.study.toml import Document
 from mae_lm_fairseq.utils.command_line import Argument, Count, Natural, Options
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_bytes
-from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS, OF_LAYERS
-from mae_lm_fairseq.workflows.study.measures import MEASURES, Data, Kind
-from mae_lm_fairseq.workflows.study.toml import Document
 
 SHIPPED = {path.stem: path for path in sorted(Path(__file__).with_name("plans").glob("*.toml"))}
 """Plans of this package by name."""
@@ -102,7 +102,7 @@ class Contrast:
         of: the measured value, as MEASURE.VALUE.
         model: the model.
         less: the model to subtract.
-        endpoint: a name of :data:`~mae_lm_fairseq.workflows.study.endpoints.ENDPOINTS`.
+        endpoint: a name of :data:`~mae_lm_fairseq.study.endpoints.ENDPOINTS`.
         predicted: the prediction: the sign, equivalence within ``margin``, or not below ``-margin``. Without one, the
             test against zero is two-sided, and there is no verdict.
         margin: the margin, in the unit of the value.
@@ -142,7 +142,7 @@ class Rates(Options):
 
 @dataclass(frozen=True)
 class Plan:
-    """A study, checked in itself; :mod:`~mae_lm_fairseq.workflows.study.checks` checks it against files and fairseq."""
+    """A study, checked in itself; :mod:`~mae_lm_fairseq.study.checks` checks it against files and fairseq."""
 
     document: Document
     title: str

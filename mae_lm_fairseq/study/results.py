@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mae_lm_fairseq.study.measures import Trained
+from mae_lm_fairseq.study.plan import Measure, Model, Plan
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json
 from mae_lm_fairseq.utils.versions import commit, machine, versions
-from mae_lm_fairseq.workflows.study.measures import Trained
-from mae_lm_fairseq.workflows.study.plan import Measure, Model, Plan
 
 
 @dataclass(frozen=True)

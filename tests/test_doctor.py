@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import mae_lm_fairseq
-from mae_lm_fairseq import cli
+from mae_lm_fairseq import cli, doctor
 from mae_lm_fairseq.utils import gpus, versions
-from mae_lm_fairseq.workflows import doctor
 from tests.support import ROOT
 
 

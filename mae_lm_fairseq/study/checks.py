@@ -12,14 +12,14 @@ from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.models.architectures import core_config
+from mae_lm_fairseq.study.plan import Plan
+from mae_lm_fairseq.study.results import Training
+from mae_lm_fairseq.study.training import OF_THE_ENGINE, command
 from mae_lm_fairseq.tasks.masked_autoencoder_lm import check_masking, check_options
 from mae_lm_fairseq.tasks.masking_rates import variable_rate
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.training.pretrain import parse_configuration
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.workflows.study.plan import Plan
-from mae_lm_fairseq.workflows.study.results import Training
-from mae_lm_fairseq.workflows.study.training import OF_THE_ENGINE, command
 
 
 def check(plan: Plan, needs_files: bool = True) -> list[Any]:

@@ -7,13 +7,13 @@ from urllib.parse import quote
 
 import numpy as np
 
+from mae_lm_fairseq.study.contrasts import Outcome, outcomes
+from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values, last_layer
+from mae_lm_fairseq.study.figures import plot_contrasts, plot_exclusivity, plot_measure, value_names
+from mae_lm_fairseq.study.measures import Exclusivity
+from mae_lm_fairseq.study.plan import Measure, Plan, parse_plan
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.output import markdown_table
-from mae_lm_fairseq.workflows.study.contrasts import Outcome, outcomes
-from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS, Values, last_layer
-from mae_lm_fairseq.workflows.study.figures import plot_contrasts, plot_exclusivity, plot_measure, value_names
-from mae_lm_fairseq.workflows.study.measures import Exclusivity
-from mae_lm_fairseq.workflows.study.plan import Measure, Plan, parse_plan
 
 NOTES = """\
 - The quantity is the endpoint of the model, less the endpoint of the other model with the same seed. In brackets 95 %

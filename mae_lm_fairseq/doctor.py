@@ -19,7 +19,7 @@ from pathlib import Path
 # The package and its dependencies are imported inside the checks, so that the report also works if fairseq, torch or
 # both are missing or broken.
 
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parent
 REQUIRED = {
     "torch": ("2.6", None),
     "numpy": ("1.24", "2.6"),
