@@ -1,36 +1,63 @@
 """Adaptation of a pretrained model to a text: further pretraining, measured before and after.
 
-``mae-lm adapt`` uses this module. Every step leaves its result in the output directory and is skipped if that exists.
+An adaptation is a study of one model with a start, which is measured at 0 updates: ``mae-lm adapt`` prepares what the
+study reads, and makes a report and two models of what it leaves.
 """
 
-import shutil
 import tempfile
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from mae_lm_fairseq.adapt_training import PRESET_OF, TRAINED, as_objective, objective_of, training_run
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.presets import predicts
+from mae_lm_fairseq.checkpoints.presets import predicts, preset_of, with_preset
 from mae_lm_fairseq.checkpoints.reading import Pretrained, read, read_checkpoint, transformers_type
 from mae_lm_fairseq.huggingface.exporter import check_exportable, export_stock
-from mae_lm_fairseq.huggingface.importer import import_foreign
+from mae_lm_fairseq.huggingface.importer import import_foreign, network_options
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.stock import counterpart
-from mae_lm_fairseq.measures.evaluation import Evaluation, measure, perplexity_cell, table
-from mae_lm_fairseq.measures.readers import open_model
+from mae_lm_fairseq.measures.evaluation import table
+from mae_lm_fairseq.study.engine import complete
+from mae_lm_fairseq.study.measures import Data, Evaluate, fingerprints
 from mae_lm_fairseq.study.options import AdaptOptions
+from mae_lm_fairseq.study.plan import Measure, Model, Plan, Train
+from mae_lm_fairseq.study.results import Training
+from mae_lm_fairseq.study.toml import Document
+from mae_lm_fairseq.study.training import Workspace
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.text.corpus import Reading, sample_corpus
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
 from mae_lm_fairseq.text.preparation import PreparationOptions
-from mae_lm_fairseq.training.runner import reserve, run_all
+from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
+from mae_lm_fairseq.training.command import COMMON, Optimisation, Settings, as_options, merge, warmup_updates
+from mae_lm_fairseq.training.keys import Products, values_of_words
+from mae_lm_fairseq.training.settings import settings
+from mae_lm_fairseq.training.training_log import loss_curve, training_seconds
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import read_json, write_json, write_results, write_text
+from mae_lm_fairseq.utils.files import directory_sha256, write_results, write_text
 from mae_lm_fairseq.utils.output import markdown_table, step
 from mae_lm_fairseq.utils.versions import machine, versions
 
+PRESET_OF = {"mlm": "mae_lm_roberta", "mae_lm": "mae_lm", "3ml": "mae_lm_3ml_self"}
+"""The preset of each objective, for models of another one."""
+_OBJECTIVE_OF = {preset: objective for objective, preset in PRESET_OF.items()} | {
+    "mae_lm_3ml_cross": "3ml",
+    "mae_lm_mask_later": "mask_later",
+    "mae_lm_exlm": "exlm",
+    "mae_lm_exlm_decoder": "exlm",
+}
+MASKING = {
+    "mlm": {"mask_prob": 0.15, "leave_unmasked_prob": 0.1, "random_token_prob": 0.1},
+    "mae_lm": {"mask_prob": 0.15},
+    "3ml": {"mask_prob": 0.5},
+    "mask_later": {"mask_prob": 0.15},
+    "exlm": {"mask_prob": 0.15},
+}
+"""Options of the task for each objective: those of the papers, and BERT's 80/10/10."""
+LONGEST = 512
+"""Maximum of the default of ``--tokens-per-sample``."""
 HELD_OUT_BYTES = 200_000
 """Size of the sample of the held-out text that is measured, some 50,000 tokens."""
 MEASUREMENT = {"tokens": 50_000, "pseudo_tokens": 2_000, "mask_prob": 0.15, "seed": 1}
@@ -39,44 +66,44 @@ FULLY_MEASURED = 2_000_000
 """Number of training tokens whose computation is about ten times that of the two measurements."""
 LEAST_MEASURED = 1 / 40
 """Fraction of the measurement for the shortest trainings."""
-OWNED = ("data-bin", "held-out.txt", "start", "start.json", "training", *TRAINED, "results.json", "report.md")
+START, INITIAL, DATA, HELD_OUT = "start", "initial", "data-bin", "held-out.txt"
+OWNED = (START, INITIAL, DATA, HELD_OUT, "runs", "model", "stock", "results.json", "report.md")
 
 
 def adapt(options: AdaptOptions) -> dict[str, Any]:
-    """Run, or resume, all steps, and return the content of ``results.json``.
+    """Run, or resume, everything, and return the content of ``results.json``.
 
     Raises:
-        UserError: if the model or the text cannot be used, training fails, or the directory has other results.
+        UserError: if the model or the text cannot be used, or training fails.
     """
-    # Options of fairseq-train may change until the first checkpoint, see run_all.
-    reserve(options.out, options.recorded(), may_change=("extra",), owned=OWNED)
-    with step(1, 5, f"Text and model: {options.model}"):
-        start = make_start(options)
-        model = as_objective(start, options)
-        text = Manifest.read(options.out / "data-bin" / MANIFEST)
-    with step(2, 5, "Held-out loss before"):
-        before = measured(options, "start", start) if predicts(start) else None
-        print_measurement(before)
+    products = Products(options.out, OWNED)
+    with step(1, 3, f"Text and model: {options.model}"):
+        start = make_start(products, options)
+        model = make_initial(products, start, options)
+        text = Manifest.read(options.out / DATA / MANIFEST)
+    measure = Measure("evaluation", "all" if predicts(start) else "last", evaluation(model, options))
+    plan = plan_of(model, options, [measure])
+    workspace = workspace_of(plan, options)
+    training = workspace.training(plan.models[0], None, options.seed)
     tokens = trained_tokens(options)
     passes = tokens / text.splits["train"].tokens_out
-    with step(3, 5, f"Training: up to {tokens:,} tokens, at most {passes:.1f} times the text, on {machine()}"):
-        run = training_run(model, options)
-        [training] = run_all([run], threads=torch.get_num_threads())
-    with step(4, 5, "Model"):
-        stock_class = write_models(start, options)
-    with step(5, 5, "Held-out loss after"):
-        after = measured(options, "model", model)
-        print_measurement(after)
+    with step(2, 3, f"Training: up to {tokens:,} tokens, at most {passes:.1f} times the text, on {machine()}"):
+        if not predicts(start):
+            print("the model lacks a trained head or decoder, and is not measured before")
+        complete(workspace)
+    measured = workspace.values(training, measure)
+    with step(3, 3, "Model"):
+        stock_class = write_models(products, start, training, options)
     content = {
         "options": options.described(),
         "objective": objective_of(model),
         "start": start.about,
         "stock_class": stock_class,
         "text": {name: asdict(split) for name, split in text.splits.items()},
-        "training": training,
+        "training": summary(training, options.updates),
         "measurement": measurement(options),
-        "before": before,
-        "after": after,
+        "before": measured.get(0),
+        "after": measured[options.updates],
         "machine": machine(),
         "versions": versions(),
     }
@@ -84,34 +111,48 @@ def adapt(options: AdaptOptions) -> dict[str, Any]:
     return content
 
 
-def make_start(options: AdaptOptions) -> Pretrained:
-    """Return the model to start from, after making ``data-bin``, ``held-out.txt`` and ``start``, a bundle of it.
-
-    Nothing is written if the model or the text cannot be used, so that a corrected command can have the same directory.
+def make_start(products: Products, options: AdaptOptions) -> Pretrained:
+    """Return the model to start from, after making ``start``, a bundle of it, ``data-bin`` and ``held-out.txt``.
 
     Raises:
-        UserError: if they cannot.
+        UserError: if the model or the text cannot be used.
     """
-    out = options.out
-    if (out / "start").exists():
-        print(f"done before, reusing {out / 'start'}")
-        return read(out / "start")
     texts = _preparation(options)
     files = preparation.find_splits(texts)
-    start = read_model(options)
+    hashes = {split: [directory_sha256(path) for path in paths] for split, paths in files.items()}
+    if not options.model.exists():
+        raise UserError(f"{options.model} does not exist; a model of the Hugging Face hub must be downloaded first")
+    tokenizer = options.data_bin and find_tokenizer(options.data_bin)
+    made_from = [directory_sha256(options.model), tokenizer and tokenizer.fingerprint, options.seed]
+    start = read(
+        products.make(START, made_from, lambda path: write_bundle(read_model(options), path, add_tokenizer_and_card))
+    )
     try:
         check_exportable(as_objective(start, options))
     except UserError as problem:
         raise UserError(f"{options.model} cannot be adapted, because it cannot be exported: {problem}") from None
-    if not (out / "data-bin" / MANIFEST).exists():
-        shutil.rmtree(out / "data-bin", ignore_errors=True)  # what a killed preparation left
-        with tempfile.TemporaryDirectory() as tokenizer:  # the one of the import, whatever else the directory has
-            start.tokenizer.save(tokenizer)
-            preparation.prepare(replace(texts, tokenizer=tokenizer))
-    sample = sample_corpus(files["valid"], Reading(options.text_field), HELD_OUT_BYTES)
-    write_text(out / "held-out.txt", "".join(f"{line}\n" for line in sample))
-    write_bundle(start, out / "start", add_tokenizer_and_card)
+
+    def prepare(path: Path) -> None:
+        with tempfile.TemporaryDirectory() as directory:  # the one of the import, whatever else the directory has
+            start.tokenizer.save(directory)
+            preparation.prepare(replace(texts, destdir=path, tokenizer=directory))
+
+    def sample(path: Path) -> None:
+        lines = sample_corpus(files["valid"], Reading(options.text_field), HELD_OUT_BYTES)
+        write_text(path, "".join(f"{line}\n" for line in lines))
+
+    text = {"files": hashes, "field": options.text_field}
+    products.make(DATA, text | {"tokenizer": start.tokenizer.fingerprint}, prepare)
+    products.make(HELD_OUT, text, sample)
     return start
+
+
+def make_initial(products: Products, start: Pretrained, options: AdaptOptions) -> Pretrained:
+    """Return the model to train, after making ``initial``, a bundle of it: the start, with the objective's decoder."""
+    model = as_objective(start, options)
+    made_from = {"start": directory_sha256(options.out / START), "preset": preset_of(model), "seed": options.seed}
+    products.make(INITIAL, made_from, lambda path: write_bundle(model, path))
+    return model
 
 
 def read_model(options: AdaptOptions) -> Pretrained:
@@ -121,8 +162,6 @@ def read_model(options: AdaptOptions) -> Pretrained:
         UserError: if a file is missing or damaged, the model cannot be imported, or it has no tokenizer.
     """
     path = options.model
-    if not path.exists():
-        raise UserError(f"{path} does not exist; a model of the Hugging Face hub must be downloaded first")
     if transformers_type(path):
         model = import_foreign(path, PRESET_OF["mlm"], options.data_bin, options.seed)
     else:
@@ -143,6 +182,41 @@ def _preparation(options: AdaptOptions) -> PreparationOptions:
     )
 
 
+def objective_of(model: Pretrained) -> str:
+    """Return the objective that a model was trained with: one of :data:`MASKING`."""
+    return _OBJECTIVE_OF[preset_of(model)]
+
+
+def as_objective(start: Pretrained, options: AdaptOptions) -> Pretrained:
+    """Return the model to train: the start with decoder and head of the objective.
+
+    Raises:
+        UserError: if the options do not fit the model.
+    """
+    objective = options.objective or objective_of(start)
+    preset = preset_of(start) if objective == objective_of(start) else PRESET_OF[objective]
+    try:
+        model = with_preset(start, preset, options.seed)
+    except ValueError as problem:
+        raise UserError(f"--objective {objective} does not fit {options.model}: {problem}") from None
+    length = tokens_per_sample(model, options)
+    if length > model.config.max_positions:
+        raise UserError(f"--tokens-per-sample {length}: the model takes up to {model.config.max_positions} tokens")
+    if options.batch_size < length:
+        raise UserError(f"--batch-size {options.batch_size} must be at least --tokens-per-sample, {length}")
+    return model
+
+
+def tokens_per_sample(model: Pretrained, options: AdaptOptions) -> int:
+    """Return the maximum sequence length of training."""
+    return options.tokens_per_sample or min(model.config.max_positions, LONGEST)
+
+
+def batch_tokens() -> int:
+    """Return how many tokens may be in memory; a larger batch is accumulated. Encoders of base size fit with it."""
+    return 16_384 if torch.cuda.is_available() else 2_048
+
+
 def trained_tokens(options: AdaptOptions) -> int:
     """Return the largest number of tokens that training can see."""
     return options.updates * options.batch_size
@@ -154,39 +228,100 @@ def measurement(options: AdaptOptions) -> dict[str, Any]:
     return MEASUREMENT | {name: round(share * MEASUREMENT[name]) for name in ("tokens", "pseudo_tokens")}
 
 
-def measured(options: AdaptOptions, name: str, model: Pretrained) -> dict[str, Any]:
-    """Return the measurements of a bundle in the output directory, of ``model``, on the held-out text."""
-    path = options.out / f"{name}.json"
-    if path.exists():
-        return read_json(path)
-    length = min(128, model.config.max_positions)
-    evaluation = Evaluation(text=options.out / "held-out.txt", tokens_per_sample=length, **measurement(options))
-    numbers = measure(open_model(options.out / name, None, with_head=True), name, evaluation)
-    write_json(path, numbers)
-    return numbers
+def evaluation(model: Pretrained, options: AdaptOptions) -> Evaluate:
+    """Return the measure of the held-out text."""
+    return Evaluate(tokens_per_sample=min(128, model.config.max_positions), **measurement(options))
 
 
-def print_measurement(numbers: dict[str, Any] | None) -> None:
-    """Print the most important numbers of a measurement."""
-    if numbers is None:
-        print("      the model lacks a trained head or decoder, and cannot be measured")
-    else:
-        perplexity = perplexity_cell(numbers["pseudo_perplexity_per_token"])
-        print(f"      {numbers['loss']:.3f} nats per masked token, pseudo-perplexity {perplexity} per token")
+def plan_of(
+    model: Pretrained, options: AdaptOptions, measures: list[Measure], checkpoints: tuple[int, ...] = ()
+) -> Plan:
+    """Return the plan of a training that starts from ``initial``, and of its measures.
+
+    Args:
+        model: the model to train.
+        options: options of the adaptation.
+        measures: what is measured of ``start`` and of the trained model.
+        checkpoints: further numbers of updates to measure at.
+    """
+    out, begins = options.out, any(one.at == "all" for one in measures)
+    words = {name: " ".join(values) or True for name, values in values_of_words(network_options(model)).items()}
+    further = {name: " ".join(values) or True for name, values in values_of_words(options.extra).items()}
+    given = as_options(_settings(model, options)) | words
+    # The recipe is for pretraining from random weights: here, what is not given is fairseq's default.
+    unset = dict.fromkeys(as_options(settings(words["arch"])).keys() - given.keys(), False)
+    return Plan(
+        Document("", "adapt"),
+        "Adaptation",
+        Data(out / DATA, out / HELD_OUT),
+        Train(options.updates, warmup_updates(options.updates), (0, *checkpoints) if begins else checkpoints),
+        unset | given | further,
+        (Model("adapted", words["arch"], seeds=(options.seed,), start=out / START),),
+        tuple(measures),
+        (),
+        None,
+    )
 
 
-def write_models(start: Pretrained, options: AdaptOptions) -> str:
+def workspace_of(plan: Plan, options: AdaptOptions) -> Workspace:
+    """Return where the plan is run."""
+    return Workspace(plan, options.out, torch.get_num_threads(), fingerprints(plan.data, plan.models))
+
+
+def _settings(model: Pretrained, options: AdaptOptions) -> Settings:
+    """Return fairseq's options but those of the network and those that every study sets.
+
+    Adam, weight decay and the shape of the schedule are those of task-adaptive pretraining (Gururangan et al., 2020,
+    arXiv 2004.10964, Table 14).
+    """
+    length = tokens_per_sample(model, options)
+    accumulated = -(-options.batch_size // max(batch_tokens(), length))
+    masking = MASKING[objective_of(model)] | ({"mask_prob": options.mask_prob} if options.mask_prob else {})
+    optimisation = Optimisation(updates=options.updates, weight_decay=0.01, clip_norm=1.0)
+    chosen: Settings = {
+        "task": {
+            "_name": "masked_autoencoder_lm",
+            "tokens_per_sample": length,
+            "sample_break_mode": "complete_doc",
+            "mask_in_encoder": model.mask_in_encoder,
+            "freeze_encoder_updates": options.freeze_encoder_updates,
+            **masking,
+        },
+        "criterion": {"_name": "masked_autoencoder_lm"},
+        "optimizer": {"layer_lr_decay": options.layer_lr_decay},
+        "optimization": {"lr": [options.learning_rate], "update_freq": [accumulated]},
+        "dataset": {"max_tokens": max(length, -(-options.batch_size // accumulated)), "num_workers": 1},
+        "checkpoint": {
+            "finetune_from_model": options.out / INITIAL,
+            "save_interval": options.updates + 1,  # a small text has hundreds of epochs
+        },
+        "common": {"log_interval": max(1, options.updates // 1000)},  # an update can take a minute on a CPU
+    }
+    if torch.cuda.is_available():
+        chosen["model"] = {"autocast": "bf16"}
+    return merge(COMMON, optimisation.settings(), chosen)
+
+
+def summary(training: Training, updates: int) -> dict[str, Any]:
+    """Return what the report says of the training, from its log."""
+    log = training.result(updates).with_suffix(".log")
+    numbers, losses = loss_curve(log, "train_inner")
+    last = losses[numbers > 0.9 * numbers.max(initial=0)]
+    loss = float(last.mean()) if len(last) else None
+    return {"loss_of_last_tenth": loss, "seconds": training_seconds(log), "directory": training.folder.name}
+
+
+def write_models(products: Products, start: Pretrained, training: Training, options: AdaptOptions) -> str:
     """Write ``model``, a bundle, and ``stock``, a directory of ``transformers``; return the class of the latter."""
     out = options.out
-    adapted = read_checkpoint(out / "training" / "checkpoints" / "checkpoint_last.pt", out / "start")
-    splits = Manifest.read(out / "data-bin" / MANIFEST).splits
+    adapted = read_checkpoint(training.checkpoint(options.updates), out / START)
+    splits = Manifest.read(out / DATA / MANIFEST).splits
     adapted.about["trained_on"] = {name: vars(split) for name, split in splits.items()}
     if "imported_from" in start.about:
         adapted.about["imported_from"] = start.about["imported_from"]
-    if not (out / "model").exists():
-        write_bundle(adapted, out / "model", add_tokenizer_and_card)
-    if not (out / "stock").exists():
-        export_stock(adapted, out / "stock")
+    run = training.folder.name
+    products.make("model", run, lambda path: write_bundle(adapted, path, add_tokenizer_and_card))
+    products.make("stock", run, lambda path: export_stock(adapted, path))
     return counterpart(adapted).architecture
 
 
@@ -222,7 +357,8 @@ times the training text), which took {seconds:,.0f} s on {machine}.
 
 - `stock/`: `AutoModel.from_pretrained` and `AutoTokenizer.from_pretrained` of transformers load it (`{stock_class}`).
 - `model/`: a bundle with the whole network, for `mae-lm` and `MAELMModel.from_pretrained`.
-- `training/result.json` has the training command and `training/result.log` its output.
+- `runs/{directory}/` has the checkpoint; `training-{updates_plain}.json` there has the training command, and
+  `training-{updates_plain}.log` its output.
 
 ## Options
 
@@ -242,6 +378,8 @@ def report(content: dict[str, Any]) -> str:
         model=options["model"],
         objective=_NAMES[content["objective"]],
         updates=options["updates"],
+        updates_plain=options["updates"],
+        directory=content["training"]["directory"],
         batch=options["batch_size"],
         passes=options["updates"] * options["batch_size"] / text["train"]["tokens_out"],
         tokens=content["measurement"]["tokens"],

@@ -1,51 +1,62 @@
 """Pretraining and comparison of two small models, in minutes on two CPU cores.
 
-The steps are: collect text, preprocess it, pretrain MAE-LM and the RoBERTa preset on the same data with the same masks
-and number of updates, and write a report.
+A quickstart is a study by a shipped plan, of the docstrings that every installation has or of a user's text. This
+module prepares the text, and adds to the study's report what a newcomer looks for, and a bundle of each model.
 """
 
-import zlib
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from mae_lm_fairseq import MAELMModel, docstrings
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
+from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.corpus import split_corpus
-from mae_lm_fairseq.measures import inspection
-from mae_lm_fairseq.measures.figures import plot_losses
-from mae_lm_fairseq.measures.inspection import Gap
-from mae_lm_fairseq.measures.masked_prediction import unigram_entropy
+from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
+from mae_lm_fairseq.study.engine import RESULTS, Study
+from mae_lm_fairseq.study.measures import Data
 from mae_lm_fairseq.study.options import QuickstartOptions
-from mae_lm_fairseq.study.plan import Plan, read_plan
-from mae_lm_fairseq.study.results import Training
-from mae_lm_fairseq.study.training import command
+from mae_lm_fairseq.study.plan import Model, Plan, read_plan
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START
-from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
-from mae_lm_fairseq.training.runner import Run, reserve, run_all
-from mae_lm_fairseq.training.training_log import loss_curve, training_seconds
-from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import read_json, write_json, write_text
+from mae_lm_fairseq.text.tokenizer import MASK
+from mae_lm_fairseq.training.keys import Products
+from mae_lm_fairseq.utils.files import directory_sha256, file_sha256, write_text
 from mae_lm_fairseq.utils.output import markdown_table, step
-from mae_lm_fairseq.utils.versions import versions
 
-FIGURE = "losses.png"
-DATA = ("text", "data-bin")
-"""Directories of :func:`make_text` and :func:`prepare`."""
-DOCSTRING_GAP = Gap("Returns the <mask> of the array.")
+OWNED = ("text", "data-bin", "runs", "models", "plan.json", RESULTS, "report.md")
+_WORD = re.compile(r"(?<=[^\W\d_] )[^\W\d_]{4,}(?= [^\W\d_])")
+"""A word of at least four letters between two others."""
+_COMMON = 200
+_LONGEST = 160
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A sentence with one ``<mask>``, and the original word if the sentence comes from a text."""
+
+    sentence: str
+    true_word: str | None = None
+
+
+DOCSTRING_GAP = Gap(f"Returns the {MASK} of the array.")
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Text and plan of a full run or a smoke run of the quickstart.
 
-    Args:
+    Attributes:
         packages: packages whose docstrings are read.
         max_bytes: maximum number of bytes read from a user's corpus.
-        vocabulary: size of a trained tokenizer.
-        plan: the plan that has the models and their length; they are validated at the first checkpoint and after as
-            many updates each time.
+        vocabulary: size of the tokenizer that is trained.
+        plan: the plan, whose data are in the output directory.
     """
 
     packages: tuple[str, ...]
@@ -53,226 +64,143 @@ class Recipe:
     vocabulary: int
     plan: Plan
 
-    @property
-    def titles(self) -> dict[str, str]:
-        """Names of the models by architecture."""
-        return {model.arch: model.name for model in self.plan.models}
-
 
 FULL = Recipe(docstrings.PACKAGES, 40_000_000, 3000, read_plan("quickstart"))
 SMOKE = Recipe(("stdlib", "numpy"), 4_000_000, 1500, read_plan("quickstart-smoke"))
 
 
-def describe(corpus: Path) -> str:
-    """Describe a corpus by name, size and checksum, independent of its location."""
-    try:
-        with open(corpus, "rb") as file:
-            return f"{corpus.name}, {corpus.stat().st_size} bytes, CRC {zlib.crc32(file.read(FULL.max_bytes)):08x}"
-    except OSError as error:
-        raise UserError(f"cannot read {corpus}: {error.strerror}") from None
-
-
-def make_text(out: Path, recipe: Recipe, corpus: Path | None) -> dict[str, int]:
-    """Write ``train.txt`` and ``valid.txt`` to ``out/text``, and return their counts."""
-    folder = out / "text"
-    counted = folder / "counts.json"
-    if counted.exists():
-        print(f"done before, reusing {folder}")
-        return read_json(counted)
-    folder.mkdir(exist_ok=True)
-    if corpus:
-        counts = split_corpus(corpus, folder / "train.txt", folder / "valid.txt", recipe.max_bytes)
-    else:
-        counts = docstrings.write_corpus(folder / "train.txt", folder / "valid.txt", recipe.packages)
-    write_json(counted, counts)
-    print(", ".join(f"{count:,} {name}" for name, count in counts.items()))
-    return counts
-
-
-def prepare(out: Path, recipe: Recipe) -> Path:
-    """Create ``out/data-bin`` from the text, and return its path.
-
-    An interruption leaves nothing in it, so that the next call starts again.
-
-    Args:
-        out: output directory of the quickstart.
-        recipe: has the size of the vocabulary.
+def quickstart(options: QuickstartOptions) -> None:
+    """Run, or resume, everything in the output directory.
 
     Raises:
-        UserError: if preparation fails.
+        UserError: if the text cannot be used, or a training fails.
     """
-    data = out / "data-bin"
-    if (data / MANIFEST).exists():
-        print(f"done before, reusing {data}")
-        return data
-    text = out / "text"
-    options = preparation.PreparationOptions(
-        train=(str(text / "train.txt"),),
-        valid=(str(text / "valid.txt"),),
-        destdir=data,
-        vocab_size=recipe.vocabulary,
-        workers=2,
-    )
-    try:
-        preparation.prepare(options)
-    except OSError as error:
-        raise UserError(f"{error.filename or data}: {error.strerror or error}") from None
-    return data
-
-
-def training_runs(out: Path, data: Path, recipe: Recipe, gap: Gap) -> list[Run]:
-    """Return one run for each model of the plan, on CPUs, validated at the pace of the plan's checkpoints."""
-    plan = replace(recipe.plan, data=replace(recipe.plan.data, data_bin=data))
-    updates, every, runs = plan.train.updates, plan.train.checkpoints[0], []
-    validation = {"disable_validation": False, "validate_interval_updates": every, "save_interval_updates": every}
-    for model in plan.models:
-        folder = out / "runs" / model.arch
-        training, save = Training(model, None, 1, out), folder / "checkpoints"
-        words = command(plan, training, updates, save, **validation, cpu=True, distributed_world_size=1)
-        read_result = partial(_measured, data=data, sentence=gap.sentence)
-        runs.append(Run(model.arch, words, folder / "result.json", read_result, (0, updates)))
-    return runs
-
-
-def _measured(run: Run, data: Path, sentence: str) -> dict:
-    """Return what the report says of a trained model."""
-    updates, losses = loss_curve(run.log, "valid")
-    checkpoint = run.result.parent / "checkpoints" / "checkpoint_last.pt"
-    model, task = inspection.load(checkpoint, data)
-    batches = inspection.clean_batches(task)
-    rank, width = inspection.encoder_rank(model, batches, task.source_dictionary.pad())
-    fillings = MAELMModel.from_pretrained(checkpoint, data_bin=data).fill_mask(sentence)
-    return {
-        "valid_loss": round(float(losses[-1]), 4),
-        "updates": int(updates[-1]),
-        "seconds": training_seconds(run.log),
-        "top5": [filling.token.strip() or WORD_START for filling in fillings],
-        "top5_probabilities": [round(filling.probability, 4) for filling in fillings],
-        "effective_rank": rank,
-        "width": width,
-    }
-
-
-def choose_sentence(out: Path, data: Path, corpus: Path | None) -> Gap:
-    """Choose the sentence for the models to complete."""
-    if corpus is None:
-        return DOCSTRING_GAP
-    return inspection.find_gap(out / "text" / "valid.txt", open_tokenizer_path(data))
-
-
-def conclude(
-    out: Path, data: Path, origin: str, titles: dict[str, str], runs: list[Run], results: list[dict], gap: Gap
-) -> dict:
-    """Write the figure, ``results.json`` and ``report.md``; return the content of ``results.json``."""
-    _, task = inspection.load(runs[0].result.parent / "checkpoints" / "checkpoint_last.pt", data)
-    pad = task.source_dictionary.pad()
-    entropy = unigram_entropy(batch[batch.ne(pad)] for batch in inspection.clean_batches(task))
-    curves = {
-        stage: {titles[run.name]: loss_curve(run.log, stage) for run in runs} for stage in ("train_inner", "valid")
-    }
-    title = f"Pretraining on {origin}"
-    plot_losses(out / FIGURE, title, curves["train_inner"], curves["valid"], entropy)
-    content = {
-        "unigram_entropy": round(entropy, 4),
-        "sentence": gap.sentence,
-        "true_word": gap.true_word,
-        "runs": {run.name: result for run, result in zip(runs, results, strict=True)},
-        "versions": versions(),
-    }
-    write_json(out / "results.json", content)
-    write_report(out / "report.md", content, titles, origin, Manifest.read(data / MANIFEST))
-    return content
-
-
-def quickstart(options: QuickstartOptions) -> None:
-    """Run, or resume, all steps in the output directory."""
     out, corpus = options.directory, options.corpus
     recipe = SMOKE if options.smoke else FULL
-    train = recipe.plan.train
     origin = corpus.name if corpus else "the docstrings of the installed Python packages"
-    described = {"smoke": options.smoke, "corpus": describe(corpus) if corpus else None}
-    reserve(out, described, owned=DATA)
-    with step(1, 4, f"Text: {origin}"):
-        make_text(out, recipe, corpus)
-    with step(2, 4, "Preprocessing"):
-        data = prepare(out, recipe)
-    with step(3, 4, f"Pretraining: {' and '.join(recipe.titles.values())}, {train.updates:,} updates, one core each"):
-        gap = choose_sentence(out, data, corpus)
-        runs = training_runs(out, data, recipe, gap)
-        results = run_all(runs, jobs=2)
-    with step(4, 4, "Report"):
-        content = conclude(out, data, origin, recipe.titles, runs, results, gap)
-    print_summary(out, content, recipe.titles)
+    products = Products(out, OWNED)
+    with step(1, 3, f"Text: {origin}"):
+        plan = replace(recipe.plan, data=make_data(products, recipe, corpus))
+    names = " and ".join(model.name for model in plan.models)
+    with step(2, 3, f"Pretraining: {names}, {plan.train.updates:,} updates, at the same time"):
+        content = Study(plan, out, jobs=len(plan.models)).run()
+    with step(3, 3, "Models and report"):
+        gap = find_gap(plan.data.text.read_text(encoding="utf-8")) if corpus else DOCSTRING_GAP
+        models = {model.name: make_bundle(products, plan, model, content) for model in plan.models}
+        content |= {"sentence": gap.sentence, "true_word": gap.true_word}
+        content["completions"] = {name: completions(path, gap.sentence) for name, path in models.items()}
+        write_text(out / RESULTS, json.dumps(content, separators=(",", ":")) + "\n")
+        manifest = Manifest.read(plan.data.data_bin / MANIFEST)
+        study = (out / "report.md").read_text(encoding="utf-8").partition("\n")[2]
+        text = report(plan, content, origin, {name: str(path.relative_to(out)) for name, path in models.items()})
+        splits = splits_table({name: vars(split) for name, split in manifest.splits.items()})
+        write_text(out / "report.md", f"{text}\n## Data\n\n{splits}\n{study}")
+    print(f"\n{losses(plan, content)}\n\nReport: {out / 'report.md'}   Models: {out / 'models'}", flush=True)
 
 
-def print_summary(out: Path, content: dict, titles: dict[str, str]) -> None:
-    """Print a summary of the report."""
-    print(f"\nUnigram entropy of the validation text: {content['unigram_entropy']:.2f} nats")
-    for name, result in content["runs"].items():
-        print(
-            f"{titles[name]:14}  validation loss {result['valid_loss']:.2f} nats,"
-            f"  effective rank {result['effective_rank']} of {result['width']}"
-        )
-    print(content["sentence"])
-    for name, result in content["runs"].items():
-        print(f"{titles[name]:14}  {', '.join(result['top5'])}")
-    print(f"Report: {out / 'report.md'}   Figure: {out / FIGURE}", flush=True)
+def make_data(products: Products, recipe: Recipe, corpus: Path | None) -> Data:
+    """Return the files of the study, after making ``text``, with a training and a validation text, and ``data-bin``.
+
+    Raises:
+        UserError: if the text cannot be used.
+    """
+    made_from = [file_sha256(corpus), recipe.max_bytes] if corpus else [*recipe.packages]
+    text = products.make("text", made_from, partial(_write_text, recipe=recipe, corpus=corpus))
+    files = {split: (str(text / f"{split}.txt"),) for split in ("train", "valid")}
+
+    def prepare(path: Path) -> None:
+        options = {"destdir": path, "vocab_size": recipe.vocabulary, "workers": 2}
+        preparation.prepare(preparation.PreparationOptions(**files, **options))
+
+    return Data(products.make("data-bin", [directory_sha256(text), recipe.vocabulary], prepare), text / "valid.txt")
 
 
-def _losses(content: dict, labels: dict[str, str]) -> str:
-    header = [
-        "model",
-        "`--arch`",
-        "updates",
-        "seconds",
-        "validation loss (nats)",
-        "below the entropy",
-        "effective rank",
-    ]
-    rows = [
-        [
-            labels[name],
-            f"`{name}`",
-            f"{run['updates']:,}",
-            f"{run['seconds']:.0f}",
-            f"{run['valid_loss']:.2f}",
-            f"{content['unigram_entropy'] - run['valid_loss']:.2f}",
-            f"{run['effective_rank']} of {run['width']}",
-        ]
-        for name, run in content["runs"].items()
-    ]
+def _write_text(path: Path, recipe: Recipe, corpus: Path | None) -> None:
+    path.mkdir()
+    train, valid = path / "train.txt", path / "valid.txt"
+    if corpus:
+        counts = split_corpus(corpus, train, valid, recipe.max_bytes)
+    else:
+        counts = docstrings.write_corpus(train, valid, recipe.packages)
+    print(", ".join(f"{count:,} {name}" for name, count in counts.items()))
+
+
+def make_bundle(products: Products, plan: Plan, model: Model, content: Mapping[str, Any]) -> Path:
+    """Return the bundle of a trained model, in the directory ``models``."""
+    run = products.out / "runs" / _row(content, model)["directory"]
+    pretrained = read_checkpoint(run / "models" / f"{plan.train.updates}.pt", plan.data.data_bin)
+    (products.out / "models").mkdir(exist_ok=True)
+    name = f"models/{model.directory}"
+    return products.make(name, run.name, lambda path: write_bundle(pretrained, path, add_tokenizer_and_card))
+
+
+def completions(bundle: Path, sentence: str) -> list[tuple[str, float]]:
+    """Return the five most probable tokens for ``<mask>`` in a sentence, with their probabilities."""
+    fillings = MAELMModel.from_pretrained(bundle).fill_mask(sentence)
+    return [(filling.token.strip() or WORD_START, round(filling.probability, 4)) for filling in fillings]
+
+
+def find_gap(text: str) -> Gap:
+    """Return a sentence of a text with one common word replaced by ``<mask>``.
+
+    In a text without spaces between words, it is the middle character of the longest line.
+    """
+    sentences = [part for line in text.splitlines() for part in re.split(r"(?<=[.!?]) ", line)]
+    words = Counter(word for sentence in sentences for word in _WORD.findall(sentence))
+    common = {word for word, _ in words.most_common(_COMMON)}
+    for sentence in sentences:
+        for found in _WORD.finditer(sentence[:_LONGEST]):
+            if found[0] in common:
+                return Gap(f"{sentence[: found.start()]}{MASK}{sentence[found.end() : _LONGEST]}", found[0])
+    longest = max(sentences, key=len)[:_LONGEST]
+    middle = len(longest) // 2
+    return Gap(f"{longest[:middle]}{MASK}{longest[middle + 1 :]}", longest[middle])
+
+
+def _row(content: Mapping[str, Any], model: Model) -> dict[str, Any]:
+    return next(row for row in content["runs"] if row["model"] == model.name)
+
+
+def losses(plan: Plan, content: Mapping[str, Any]) -> str:
+    """Return a table of what the models have learned."""
+    header = ["model", "`arch`", "seconds", "held-out loss (nats)", "unigram entropy", "below it", "effective rank"]
+    rows = []
+    for model in plan.models:
+        row, last = _row(content, model), str(plan.train.updates)
+        loss, rank = (row["measures"][name][last] for name in ("loss", "rank"))
+        entropy = loss["unigram_entropy"]
+        numbers = [f"{value:.2f}" for value in (loss["loss"], entropy, entropy - loss["loss"])]
+        seconds = f"{row['seconds']['training']:.0f}"
+        rows.append([model.name, f"`{model.arch}`", seconds, *numbers, f"{rank['real_clean'][-1]:.0f}"])
     return markdown_table(header, rows)
 
 
-def _completions(content: dict, labels: dict[str, str]) -> str:
+def _completions_table(completed: Mapping[str, Sequence[tuple[str, float]]]) -> str:
     rows = []
-    for name, run in content["runs"].items():
-        answers = zip(run["top5"], run["top5_probabilities"], strict=True)
+    for name, answers in completed.items():
         # Format as code because Markdown would take </s> for HTML, and escape bars, which would end the table's cell.
         cells = [f"`{token}` ({probability:.0%})".replace("|", "\\|") for token, probability in answers]
-        rows.append([labels[name], ", ".join(cells)])
+        rows.append([name, ", ".join(cells)])
     return markdown_table(["model", "five most probable tokens"], rows)
 
 
-REPORT = """\
+_REPORT = """\
 # Quickstart
 
 Two language models of the same size were pretrained on {origin}, with the same data, the same masked positions and the
-same number of updates. In the RoBERTa preset, the encoder reads `[MASK]` tokens. In MAE-LM, they join after it, in a
-small decoder that is dropped before fine-tuning.
+same number of updates, {updates:,}. In the RoBERTa preset, the encoder reads `[MASK]` tokens. In MAE-LM, they join
+after it, in a small decoder that is dropped before fine-tuning.
 
 {losses}
 
-- Validation loss: mean cross-entropy per masked token of the validation text.
-- Entropy: {entropy:.2f} nats is the entropy of the token frequencies in the validation text, without padding (`<s>` and
-  `</s>` count, because they can be masked). A model that knows the frequencies and ignores the context has this loss.
+- Held-out loss: mean cross-entropy per masked token of a text that the models have not seen.
+- Unigram entropy: of the token frequencies in that text. A model that knows the frequencies and ignores the context has
+  this loss.
 - Effective rank: the number of directions that hold 90 % of the sum of squares of the last encoder layer's hidden
-  states on unmasked validation text. A very low rank would mean that the encoder has collapsed. Both models are small
-  and trained briefly; the papers' comparison of ranks and scores needs longer training.
+  states on text without `[MASK]`. A very low rank would mean that the encoder has collapsed. Both models are small and
+  trained briefly; the papers' comparison of ranks and scores needs longer training.
 - Dropout is off for both, because in so few updates the text is seen only about twice.
-- Seconds: wall time of the training program on one core, validation included; both ran at the same time.
-
-![Losses](losses.png)
+- Seconds: wall time of the training programs, on half of the cores each.
 
 ## A completed sentence
 
@@ -280,40 +208,40 @@ small decoder that is dropped before fine-tuning.
 
 {completions}
 
-## Data
-
-{splits}
-
-## Versions
-
-{versions}
-
 ## Next steps
 
-- `runs/ARCHITECTURE/result.json` has the full training command, `result.log` its output, and `checkpoints/` the model.
-  To train longer, run the command with a higher `--max-update` and `--total-num-update`.
+- `models/` has a bundle of each model, for every `mae-lm` command and for Python, here started in this directory:
+
+  ```python
+  from mae_lm_fairseq import MAELMModel
+
+  model = MAELMModel.from_pretrained("{bundle}")
+  print(model.fill_mask("{sentence_in_python}", topk=3))
+  ```
+
 - `mae-lm quickstart --corpus FILE` does the same with your own text.
+- `mae-lm study` compares models by a plan of yours, such as the one at the end: more updates, seeds, measures. Below is
+  what it reports, and `runs/` has the checkpoints, commands and logs.
 """
 
 
-def write_report(path: Path, content: dict, labels: dict[str, str], origin: str, manifest: Manifest) -> None:
-    """Write ``report.md`` next to the figure.
+def report(plan: Plan, content: Mapping[str, Any], origin: str, bundles: Mapping[str, str]) -> str:
+    """Return the beginning of ``report.md``.
 
     Args:
-        path: path of the report.
+        plan: the plan.
         content: content of ``results.json``.
-        labels: display names of the architectures.
         origin: description of the text.
-        manifest: manifest of the prepared data.
+        bundles: the path of each model.
     """
-    text = REPORT.format(
+    true_word = content["true_word"]
+    return _REPORT.format(
         origin=origin,
-        losses=_losses(content, labels),
-        entropy=content["unigram_entropy"],
+        updates=plan.train.updates,
+        losses=losses(plan, content),
         sentence=content["sentence"],
-        truth=f" (the text has: {content['true_word']})" if content["true_word"] else "",
-        completions=_completions(content, labels),
-        splits=splits_table({name: vars(split) for name, split in manifest.splits.items()}),
-        versions=markdown_table(["package", "version"], list(content["versions"].items())),
+        sentence_in_python=content["sentence"].replace("\\", r"\\").replace('"', r"\""),
+        truth=f" (the text has: {true_word})" if true_word else "",
+        completions=_completions_table(content["completions"]),
+        bundle=next(iter(bundles.values())),
     )
-    write_text(path, text)

@@ -1,7 +1,8 @@
 """The engine: trains and measures what a plan lacks, applies the rule for learning rates, and collects the results.
 
-Every part of a study leaves a file of its own under ``OUT/runs`` and is skipped if that exists, so a study resumes
-after any interruption, and a plan can be extended by seeds, models, measures, checkpoints and contrasts.
+Every part of a study leaves a file of its own under ``OUT/runs``, in a directory that is named by the key of what it
+depends on, and is skipped if that exists. So a study resumes after any interruption, and a plan that was changed runs
+what is new, and finds the rest.
 """
 
 import json
@@ -9,10 +10,12 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
+from difflib import unified_diff
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +24,12 @@ import torch
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values
 from mae_lm_fairseq.study.measures import fingerprints
-from mae_lm_fairseq.study.plan import Measure, Model, Plan, without_defaults
+from mae_lm_fairseq.study.plan import Model, Plan
 from mae_lm_fairseq.study.report import write_report
-from mae_lm_fairseq.study.results import Training, all_results, by_checkpoint, measure, measures_at
-from mae_lm_fairseq.study.training import training_runs
+from mae_lm_fairseq.study.results import Measuring, Training, measure
+from mae_lm_fairseq.study.training import Workspace, training_runs
+from mae_lm_fairseq.training.keys import key_of
 from mae_lm_fairseq.training.runner import Run, read_record, run_all
-from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import make_output_directory, read_json, write_json, write_text
 
 PLAN, RESULTS = "plan.json", "results.json"
@@ -52,151 +55,104 @@ class Study:
         """Run, or resume, everything; write ``results.json`` and the report, and return the results.
 
         Raises:
-            UserError: if a run fails, or the directory has results of a plan that was not only extended.
+            UserError: if a run fails.
             Interrupted: if the program receives SIGINT, SIGTERM or SIGHUP; what is finished is reported.
         """
-        threads = reserve(self.plan, self.out, self.jobs)
+        workspace = begin(self.plan, self.out, self.jobs)
         try:
-            while runs := self._missing_runs():
-                run_all(runs, self.jobs, threads, _environments(), self._print_and_collect)
+            complete(workspace, self.jobs, lambda: collect(workspace))
         finally:
-            results = collect(self.plan, self.out)
+            results = collect(workspace)
             write_report(self.out, results)
         return results
 
-    def _missing_runs(self) -> list[Run]:
-        """Return the runs that have no result yet, of all trainings that are known to be needed; empty at the end."""
-        runs = [run for training in needed(self.plan, self.out) for run in runs_of(self.plan, training)]
-        return runs if any(not run.result.exists() for run in runs) else []
 
-    def _print_and_collect(self, run: Run) -> None:
-        after = f", after {run.updates[1]:,} updates" if run.updates else ""
-        for name, values in read_record(run)["result"]["measures"].items():
-            print(f"{run.name}{after}: {name}: {_in_short(values)}", flush=True)
-        collect(self.plan, self.out)
+def complete(workspace: Workspace, jobs: int = 1, finished: Callable[[], Any] = lambda: None) -> None:
+    """Run everything that a plan lacks, and print what is measured.
 
-
-def reserve(plan: Plan, out: Path, jobs: int) -> int:
-    """Record the plan in the output directory, and return the number of threads of each run.
-
-    That number is chosen when the study begins, because results depend on it in their last digits. What is added to the
-    plan later is recorded with its date, for the report, as is a learning rate that was removed, because it diverged.
+    Args:
+        workspace: where the plan is run.
+        jobs: number of runs at the same time.
+        finished: called after each run.
 
     Raises:
-        UserError: if the directory cannot be written, or has results of a plan of which something was changed or
-            removed; further seeds, models, measures, checkpoints and contrasts that are not primary can be added,
-            measures without results changed, and learning rates removed that no training has finished with.
+        UserError: if a run fails.
+    """
+
+    def print_run(run: Run) -> None:
+        after = f", after {run.updates[1]:,} updates" if run.updates else ""
+        names = {workspace.key(one, model): one.name for model in plan.models for one in plan.measures}
+        for key, values in read_record(run)["result"]["measures"].items():
+            print(f"{run.name}{after}: {names[key]}: {_in_short(values)}", flush=True)
+        finished()
+
+    plan = workspace.plan
+    runs = all_runs(workspace)
+    while any(not run.result.exists() for run in runs):
+        run_all(runs, jobs, workspace.threads, _environments(), print_run)
+        runs = all_runs(workspace)
+
+
+def all_runs(workspace: Workspace) -> list[Run]:
+    """Return the runs of all trainings that are known to be needed."""
+    return [run for training in needed(workspace) for run in runs_of(workspace, training)]
+
+
+def begin(plan: Plan, out: Path, jobs: int) -> Workspace:
+    """Record the plan in ``plan.json``, which has all of its versions, and return where it is run.
+
+    The number of threads of each run is chosen when a study begins, because results depend on it in their last digits.
+
+    Raises:
+        UserError: if the directory cannot be written, or ``plan.json`` is damaged.
     """
     make_output_directory(out)
-    path, described = out / PLAN, json.loads(json.dumps(describe(plan)))
-    has_begun = bool(all_results(out)) or any(out.glob("runs/*/*/*.pt"))
-    if has_begun and not path.exists():
-        raise UserError(f"{out} has runs but no {PLAN}, which says what they are; choose another --out")
-    threads, extended, changed, added = max(1, (os.cpu_count() or 1) // jobs), [], [], []
-    if has_begun:
-        threads, extended, (changed, added) = read_json(
-            path,
-            lambda old: (int(old["threads"]), [*old["extended"]], _changes(old["plan"], described, plan, out)),
-            "restore it, or choose another --out",
-        )
-    if changed:
-        raise UserError(
-            f"{out} has results of another plan; changed, removed, or not to be added: {', '.join(changed)}. Restore "
-            "the plan, or choose another --out; further seeds, models, measures, checkpoints and contrasts that are "
-            "not primary can be added, measures without results changed, and learning rates removed that no training "
-            "has finished with"
-        )
-    extended += [f"{date.today()}: {', '.join(added)}"] if added else []
-    write_json(path, {"threads": threads, "extended": extended, "plan": described})
-    return threads
+    threads, versions = max(1, (os.cpu_count() or 1) // jobs), []
+    if (path := out / PLAN).exists():
+        threads, versions = read_json(path, lambda old: (int(old["threads"]), [*map(_version, old["versions"])]))
+    files = fingerprints(plan.data, [*(one.options for one in plan.measures), *plan.models])
+    now = {"date": str(date.today()), "plan": plan.document.text, "files": files}
+    if not versions or {**versions[-1], "date": now["date"]} != now:
+        write_json(path, {"threads": threads, "versions": [*versions, now]})
+    return Workspace(plan, out, threads, files)
 
 
-def describe(plan: Plan) -> dict[str, Any]:
-    """Return what results depend on, and the names of other contrasts, by name, as JSON-serialisable data."""
-    train = without_defaults(plan.train)
-    return {
-        "files": fingerprints(plan.data, [*(one.options for one in plan.measures), *plan.models]),
-        "train": {name: value for name, value in train.items() if name != "checkpoints"},
-        "checkpoints": {str(updates): True for updates in plan.checkpoints},
-        "options": dict(plan.options),
-        "rates": without_defaults(plan.rates) if plan.rates else {},
-        **{f"model {one.name}": without_defaults(one) | {"seeds": [*one.all_seeds]} for one in plan.models},
-        **{
-            f"measure {one.name}": {"kind": one.options.kind, "at": one.at} | without_defaults(one.options)
-            for one in plan.measures
-        },
-        "primary contrasts": {one.name: without_defaults(one) for one in plan.contrasts if one.primary},
-        "contrasts": {one.name: True for one in plan.contrasts if not one.primary},
-    }
+def _version(content: dict[str, Any]) -> dict[str, Any]:
+    return {"date": str(content["date"]), "plan": str(content["plan"]), "files": {**content["files"]}}
 
 
-def _changes(before: dict[str, Any], now: dict[str, Any], plan: Plan, out: Path) -> tuple[list[str], list[str]]:
-    """Return the names of what was changed or removed, and of what was added or given up as a study allows it."""
-    free, removed = _unmeasured(before, out), before.keys() - now.keys()
-    of_free = {value for name in free for value in before[name].values() if isinstance(value, str)}
-    changed, added = [*(removed - free)], [name for name in now if name not in before]
-    added += [f"{name}: removed before it was measured" for name in removed & free]
-    for name in before.keys() & now.keys():
-        old, new = before[name], now[name]
-        for key in sorted(key for key in {*old, *new} if old.get(key) != new.get(key)):
-            is_new = name in free or (name in ("files", "checkpoints", "contrasts") and key not in old)
-            rates = old.get(key, []), new.get(key, [])
-            is_rates = key == "learning_rates" and name.startswith("model ")
-            if is_rates and (given_up := _given_up(name, *rates, plan, out)):
-                added.append(f"{name}: without learning rate {', '.join(map(str, given_up))}")
-            elif is_new or _is_longer(key, old.get(key), new.get(key)):
-                added.append(f"{name}: {key}")
-            elif key in new or not (name == "contrasts" or (name == "files" and key in of_free)):
-                changed.append(f"{name}: {key}")
-    return sorted(changed), sorted(added)
+def changes(versions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return date and lines of each change of a plan, those that were removed and added; files count as lines."""
+
+    def lines(version: Mapping[str, Any]) -> list[str]:
+        return [*(f"{path}: {key[:10]}" for path, key in version["files"].items()), *version["plan"].splitlines()]
+
+    found = []
+    for before, after in pairwise(versions):
+        differing = [*unified_diff(lines(before), lines(after), n=0, lineterm="")][2:]
+        if stated := [line for line in differing if line[1:].strip() and line[0] != "@" and line[1] != "#"]:
+            found.append({"date": after["date"], "lines": stated})
+    return found
 
 
-def _is_longer(key: str, old: Any, new: Any) -> bool:
-    """Return whether seeds were appended to those of a model, or checkpoints added to those of a measure."""
-    if key not in ("seeds", "at") or not isinstance(old, list) or not isinstance(new, list):
-        return False
-    # The rule for learning rates takes the first seeds.
-    return new[: len(old)] == old if key == "seeds" else {*old} <= {*new}
-
-
-def _unmeasured(described: dict[str, Any], out: Path) -> set[str]:
-    """Return the measures of :func:`describe` that have no value yet, nor a directory of an interrupted fine-tuning."""
-    measured = {name for result in all_results(out) for name in result["measures"]}
-    begun = [path.name for path in out.glob("runs/*/*")]
-    names = {key: key.removeprefix("measure ") for key in described if key.startswith("measure ")}
-    return {
-        key
-        for key, name in names.items()
-        if name not in measured and not any(one.startswith(f"{name}-") for one in begun)
-    }
-
-
-def _given_up(name: str, old: list[float], new: list[float], plan: Plan, out: Path) -> list[float]:
-    """Return the removed learning rates of a model, if some are left and no training has finished with these."""
-    removed = sorted({*old} - {*new})
-    [model] = (model for model in plan.models if name == f"model {model.name}")
-    trainings = [Training(model, rate, seed, out) for rate in removed for seed in model.all_seeds]
-    has_finished = any(training.result(plan.train.updates).exists() for training in trainings)
-    return removed if new and {*new} < {*old} and not has_finished else []
-
-
-def needed(plan: Plan, out: Path) -> list[Training]:
+def needed(workspace: Workspace) -> list[Training]:
     """Return the trainings that are known to be needed: of a model with several rates, first those of the rule's seeds.
 
     Seed by seed, so that every model has its first results early.
     """
+    plan = workspace.plan
     at_all_rates = [
-        Training(model, rate, seed, out)
+        workspace.training(model, rate, seed)
         for model in plan.models
         for rate in model.learning_rates
         for seed in model.all_seeds
     ]
     trainings = [one for one in at_all_rates if plan.rates and one.seed in one.model.all_seeds[: plan.rates.seeds]]
-    chosen = {model.name: choose(plan, model, out) for model in plan.models}
+    chosen = {model.name: choose(workspace, model) for model in plan.models}
     for seed in sorted({seed for model in plan.models for seed in model.all_seeds}):
         for model in plan.models:
             if seed in model.all_seeds and chosen[model.name].is_known:
-                trainings.append(Training(model, chosen[model.name].rate, seed, out))
+                trainings.append(workspace.training(model, chosen[model.name].rate, seed))
     # Those of a rate that was left after damage with all seeds are reported, too.
     trainings += [one for one in at_all_rates if one.result(plan.train.updates).exists()]
     return [*{training.folder: training for training in trainings}.values()]
@@ -217,17 +173,18 @@ class Choice:
     damage: float | None = None
 
 
-def choose(plan: Plan, model: Model, out: Path) -> Choice:
+def choose(workspace: Workspace, model: Model) -> Choice:
     """Apply the rule for learning rates to a model."""
-    rates, rule = model.learning_rates, plan.rates
+    plan, rates, rule = workspace.plan, model.learning_rates, workspace.plan.rates
     if not rates or rule is None:
         return Choice(*rates)
     first = model.all_seeds[: rule.seeds]
 
     def mean(value: str, endpoint: str, rate: float, seeds: Sequence[int]) -> float | None:
         """Return the mean of an endpoint over some seeds at a learning rate; None if one of them is missing."""
-        measure, _, name = value.partition(".")
-        runs = [by_checkpoint(plan, Training(model, rate, seed, out), measure) for seed in seeds]
+        of, _, name = value.partition(".")
+        measure = next(one for one in plan.measures if one.name == of)
+        runs = [workspace.values(workspace.training(model, rate, seed), measure) for seed in seeds]
         if any(plan.train.updates not in run for run in runs):
             return None
         return float(ENDPOINTS[endpoint](Values(runs, name)).mean())
@@ -248,55 +205,56 @@ def choose(plan: Plan, model: Model, out: Path) -> Choice:
     return Choice(rate / 2 if is_damaged else rate, found[0] is not None, damage if is_defined else None)
 
 
-def runs_of(plan: Plan, training: Training) -> list[Run]:
-    """Return the runs of a training: to every checkpoint, and of measures that were added to the plan later."""
+def runs_of(workspace: Workspace, training: Training) -> list[Run]:
+    """Return the runs of a training: to every checkpoint, and of measures that it lacks there."""
     runs = []
-    for updates, run in training_runs(plan, training).items():
+    for updates, run in training_runs(workspace, training).items():
         runs.append(run)
-        done = training.measured(updates)
-        missing = [one for one in measures_at(plan, updates) if one.name not in done]
+        done, measuring = training.measured(updates), workspace.measuring(training, updates)
+        missing = {key: one for key, one in measuring.measures.items() if key not in done}
         if run.result.exists() and missing:
-            runs.append(_measuring_run(plan, training, updates, missing, len(done)))
+            runs.append(_measuring_run(workspace, replace(measuring, measures=missing)))
     return runs
 
 
-def _measuring_run(plan: Plan, training: Training, updates: int, measures: Sequence[Measure], done: int) -> Run:
+def _measuring_run(workspace: Workspace, measuring: Measuring) -> Run:
+    training, updates = measuring.training, measuring.updates
     return Run(
         f"{training.name}, after {updates:,} updates",
         (),
-        training.folder / f"measures-{updates}-{done}.json",
-        partial(measure, plan=plan, training=training, updates=updates, measures=measures),
-        weight=MEASURING_WEIGHT * plan.train.updates,
+        training.folder / f"measures-{updates}-{key_of([*measuring.measures])}.json",
+        partial(measure, measuring=measuring),
+        weight=MEASURING_WEIGHT * workspace.plan.train.updates,
     )
 
 
-def collect(plan: Plan, out: Path) -> dict[str, Any]:
-    """Write ``results.json`` with everything that is finished, and return its content."""
-    rows = [row for training in needed(plan, out) if (row := _row(plan, training))]
-    described = read_json(out / PLAN)
+def collect(workspace: Workspace) -> dict[str, Any]:
+    """Write ``results.json`` with everything of the plan that is finished, and return its content."""
+    plan, out = workspace.plan, workspace.out
     content = {
         "title": plan.title,
         "plan": plan.document.text,
-        "files": described["plan"]["files"],
-        "threads": described["threads"],
-        "extended": described["extended"],
-        "rates": {model.name: vars(choose(plan, model, out)) for model in plan.models},
-        "runs": rows,
+        "files": dict(workspace.files),
+        "threads": workspace.threads,
+        "changes": changes(read_json(out / PLAN, lambda content: content["versions"])),
+        "rates": {model.name: vars(choose(workspace, model)) for model in plan.models},
+        "runs": [row for training in needed(workspace) if (row := row_of(workspace, training))],
     }
     write_text(out / RESULTS, json.dumps(content, allow_nan=False, separators=(",", ":")) + "\n")
     return content
 
 
-def _row(plan: Plan, training: Training) -> dict[str, Any]:
+def row_of(workspace: Workspace, training: Training) -> dict[str, Any]:
     """Return the results of a training; empty if nothing is finished."""
-    records = [record for updates in plan.checkpoints for record in training.records(updates)]
+    records = [record for updates in workspace.plan.checkpoints for record in training.records(updates)]
     results = [record["result"] for record in records]
-    values = {one.name: found for one in plan.measures if (found := by_checkpoint(plan, training, one.name))}
+    values = {one.name: found for one in workspace.plan.measures if (found := workspace.values(training, one))}
     measuring = math.fsum(result["seconds"] for result in results)
     return records and {
         "model": training.model.name,
         "learning_rate": training.learning_rate,
         "seed": training.seed,
+        "directory": training.folder.name,
         "commands": [_portable(record["command"]) for record in records if record["command"]],
         "commits": sorted({str(result["commit"]) for result in results}),
         "machines": sorted({result["machine"] for result in results}),

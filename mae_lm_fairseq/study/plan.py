@@ -30,12 +30,13 @@ class Train(Options):
     Attributes:
         updates: number of updates, at which the learning rate reaches zero.
         warmup: number of warm-up updates.
-        checkpoints: numbers of updates after which a model is measured; the last update is always one.
+        checkpoints: numbers of updates after which a model is measured; the last update is always one. After 0, the
+            ``start`` of a model is.
     """
 
     updates: Count
     warmup: Natural = 0
-    checkpoints: tuple[Count, ...] = ()
+    checkpoints: tuple[Natural, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -240,6 +241,8 @@ def _check(plan: Plan) -> None:
         raise error(("train", "warmup"), f"{train.warmup} must be below updates, {train.updates}")
     if max(train.checkpoints, default=0) > train.updates:
         raise error(("train", "checkpoints"), f"{max(train.checkpoints)} is above updates, {train.updates}")
+    if 0 in train.checkpoints and any(model.start is None for model in plan.models):
+        raise error(("train", "checkpoints"), "0 updates need a start of every model, which is measured")
     for kind in ("model", "measure", "contrast"):
         names = [item.name for item in getattr(plan, f"{kind}s")]
         for number, name in enumerate(names):
@@ -250,9 +253,7 @@ def _check(plan: Plan) -> None:
     for number, model in enumerate(plan.models):
         _check_model(plan, model, number)
         if (same := next((one for one in plan.models[:number] if one.directory == model.directory), None)) is not None:
-            message = (
-                f"{model.name!r} and {same.name!r} would have the same directory; they differ in punctuation alone"
-            )
+            message = f"{model.name!r} and {same.name!r} differ in punctuation alone, which names of directories lack"
             raise error(("model", number, "name"), message)
     for number, measure in enumerate(plan.measures):
         if measure.at == ():
