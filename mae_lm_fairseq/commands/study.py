@@ -1,8 +1,8 @@
 """Compare models over seeds, as a plan says: train, measure, test, report.
 
 PLAN is the name of a plan of this package or a TOML file of yours (docs/studies.md); "mae-lm study list" lists the
-former, and what can be measured. Writes OUT/results.json, OUT/report.md and figures. The same command resumes; a plan
-that was extended by seeds, models, measures or checkpoints runs only what is new.
+former, and what can be measured. Writes OUT/results.json, OUT/report.md and figures. The same command resumes, and runs
+only what is new after a change of the plan.
 
 Example:
     mae-lm study presets --out presets --jobs 2
